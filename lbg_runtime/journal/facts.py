@@ -1,4 +1,4 @@
-"""What is known of one record file besides its records: its row in the table of files, once it is read."""
+"""What is known about one record file besides its records; once read, this is its row in the table of files."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,27 +11,27 @@ Row = Mapping[str, object]
 
 @dataclass(slots=True)
 class FileFacts:
-    """Of a file, or of a piece of it whose reader knows the header and whether the file is closed.
+    """Facts about a file, or about a piece of it whose reader knows the header and whether the file is closed.
 
-    Written to by the one who reads. Of pieces that were read apart, the first takes in the others, in their order.
+    Written by the reader. If pieces were read separately, the first takes in the others, in their order.
     """
 
     name: str
     header: Row | None = None
     close: Row | None = None
     line_count: int = 0
-    """Up to the end of what was read, whoever read what is before."""
+    """Up to the end of what was read, including lines before it that others read."""
     defect: tuple[int, str] | None = None
-    """The first line that is wrong, and what to say of it; line 0 for the header."""
+    """The first line that is wrong, and what is wrong with it; line 0 for the header."""
     last_mono_ns: int | None = None
     last_wall_us: int | None = None
-    """The latest moment of those records that have the wall clock alone."""
+    """The latest moment of the records that have only the wall clock."""
     wall_offset_ns: int | None = None
     pauses: list[tuple[int, int]] = field(default_factory=list)
     named: set[str] = field(default_factory=set)
 
     def note_defect(self, number: int, text: str) -> None:
-        """Say what is wrong with a line; the lowest counts, so that it does not matter how many are read at once."""
+        """Note what is wrong with a line; the lowest line counts, however many are read at once."""
         if self.defect is None or number < self.defect[0]:
             self.defect = (number, text)
 
@@ -44,12 +44,12 @@ class FileFacts:
         self.last_wall_us = moment_us if self.last_wall_us is None else max(self.last_wall_us, moment_us)
 
     def note_header(self, header: Row) -> None:
-        """Note the first record, also as it reads later: that records are missing may become known while it grows."""
+        """Note the first record, also when it changes: that records are missing may emerge while the file grows."""
         if self.header is None or self.header.get("is_whole") is not False:
             self.header = header
 
     def take_in(self, later: "FileFacts") -> None:
-        """Know what the next piece of the file says as well."""
+        """Add the facts of the next piece of the file."""
         if later.header is not None:
             self.note_header(later.header)
         self.close = self.close if self.close is not None else later.close
@@ -68,7 +68,7 @@ class FileFacts:
     def row(self, schema: pa.Schema) -> dict[str, object]:
         """The row in the table of files."""
         header, close = self.header or {}, self.close or {}
-        # Of a file that grows, the next look may find more.
+        # If the file grows, the next look may find more.
         absence = "the header was cut off" if self.line_count else "the file is empty"
         moments = [self.last_mono_ns] if self.last_mono_ns is not None else []
         if self.last_wall_us is not None and self.wall_offset_ns is not None:
@@ -77,7 +77,7 @@ class FileFacts:
             "file": self.name,
             "torn": self.close is None,
             "clean": bool(close.get("clean")),
-            # Without a last line, how many is not known.
+            # Without a last line, the number is not known.
             "dropped": close.get("dropped", int(header.get("is_whole") is False)),
             "defect": self.defect[1] if self.defect else (absence if self.header is None else None),
             "last_mono_ns": max(moments, default=None),

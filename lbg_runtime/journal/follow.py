@@ -1,4 +1,4 @@
-"""The record files of a run that goes on, read as they grow: what has come since the last look, and how far it goes."""
+"""Reads the record files of a run as they grow: what has come since the last look, and how complete it is."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,11 +31,12 @@ from lbg_runtime.validator.schema import (
 from lbg_runtime.validator.segments import FAR_PAST
 
 ALLOWED_DELAY_MS = 5_000
-"""A record is written when its handling is over. One that began so long before the newest record of all files may be
-missing still; one that takes longer is late, which does no harm where its key was left alone meanwhile."""
+"""A record is written when its handling is over. A record of a handling that began this long before the newest record
+of all files may still be missing; one that takes longer is late, which does no harm if nothing of its key was handled
+meanwhile."""
 
 _BLOCK_BYTES = 16 << 20
-"""Read of a file at a time, so that one that was there long before is not taken into memory whole."""
+"""Read from a file at a time, so that one that has existed for long is not taken into memory whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +46,14 @@ class News:
     tables: RunTables
     until_ns: int
     has_more: bool
-    """A file has more than was read at once."""
+    """A file has more than was read at a time."""
 
 
 class RunFollower:
-    """Looks at a directory again and again; called from one thread. Files may appear, and grow."""
+    """Looks at a directory repeatedly; called from one thread. Files may appear, and grow."""
 
     def __init__(self, directory: Path) -> None:
-        """Raises `UserError` where there is no such directory."""
+        """Raises `UserError` if there is no such directory."""
         if not directory.is_dir():
             raise UserError(str(directory), "no such directory", "the directory that members write journals to")
         self._directory = directory
@@ -61,7 +62,7 @@ class RunFollower:
         self._stripes = STRIPES.empty_table()
 
     def look(self) -> News:
-        """Read on; raises `UserError` where a file cannot be read."""
+        """Read on; raises `UserError` if a file cannot be read."""
         self._find(self._journals, JOURNAL_PATTERN, "journal", MEMBER_KINDS)
         self._find(self._ledgers, LEDGER_PATTERN, "ledger", PUBLISHER_KINDS)
         tails = [*self._journals.values(), *self._ledgers.values()]
@@ -89,7 +90,7 @@ class RunFollower:
 
 
 def complete_until(journals: pa.Table, behind: Sequence[bool]) -> int:
-    """Until when journals that are still written are complete; `behind` says which have more that was not read yet."""
+    """Until when journals still being written are complete; `behind` says which have more that was not read yet."""
     if not journals.num_rows:
         return FAR_PAST
     reached = read_lives(journals).last_ns
@@ -110,7 +111,7 @@ class _Tail:
         self._place = 0
 
     def read(self) -> None:
-        """Take the lines that are whole by now; raises `UserError`."""
+        """Take the lines that are complete by now; raises `UserError`."""
         if self.file.hopeless:
             return
         try:
@@ -127,7 +128,7 @@ class _Tail:
             self.file.take(whole[:-1].split(b"\n"))
         elif len(block) == _BLOCK_BYTES and not self.file.hopeless:
             self.file.give_up()
-        # Who waits for more of a file of which nothing more is read never ends.
+        # Waiting for more of a file of which nothing more is read would never end.
         self.has_more = len(block) == _BLOCK_BYTES and not self.file.hopeless
 
 

@@ -4,9 +4,9 @@
     run=<run id>/_<journals|ledgers|owners|stripes>.parquet      of the whole run, small
 
 Columns are those of `validator/schema.py`. The ledger's rows lie in the folder of the part that their shard belongs to.
-A file of records is laid out on its own, so that several can be at once, in other processes as well: first all
-journals, then, with what these say of re-stripings, all ledgers, and last the tables of the whole. The folder gets its
-name when it is whole.
+Each file of records is laid out on its own, so several can be at once, in other processes as well: first all journals,
+then all ledgers, using what the journals record of re-stripings, and last the tables of the whole run. The folder gets
+its name when it is complete.
 """
 
 import shutil
@@ -47,15 +47,15 @@ _WHOLE = {"journals": JOURNALS, "ledgers": LEDGERS, "owners": OWNERS, "stripes":
 _BY_QUEUE = {"dispatches": DISPATCHES, "flows": FLOWS, "confirmed": CONFIRMED, "unconfirmed": UNCONFIRMED}
 
 ROW_GROUP_RECORDS = 100_000
-"""What a reader in slices has in memory of each file, at least."""
+"""The least that a reader in slices has in memory of each file."""
 
 NO_RECORDS: Mapping[str, pa.Table] = {name: schema.empty_table() for name, schema in _BY_QUEUE.items()}
-"""The tables of the queues' records, without any."""
+"""The tables of the queues' records, empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaidOut:
-    """What laying out one file of records leaves for the tables of the whole run."""
+    """What laying out one file of records contributes to the tables of the whole run."""
 
     row: pa.Table
     """The file's row in the table of journals or of ledgers."""
@@ -64,7 +64,7 @@ class LaidOut:
 
 
 def find_run(directory: Path) -> Path | None:
-    """The laid out run that a directory is or holds, None where it holds none; `UserError` where it holds several."""
+    """The laid out run that a directory is or holds, None if it holds none; `UserError` if it holds several."""
     if (directory / "_journals.parquet").is_file():
         return directory
     found = [path for path in sorted(directory.glob(f"{_RUN}*")) if (path / "_journals.parquet").is_file()]
@@ -77,7 +77,7 @@ def find_run(directory: Path) -> Path | None:
 def lay_out(directory: Path, target: Path) -> Path:
     """Lay out the records of a run; returns its new folder in `target`. Raises `UserError`.
 
-    In this process, one file after the other, and a row group of each queue in memory at a time.
+    Works in this process, one file after the other, with one row group of each queue in memory at a time.
     """
     journals, ledgers = record_files(directory)
     draft = begin(target)
@@ -88,7 +88,7 @@ def lay_out(directory: Path, target: Path) -> Path:
 
 
 def record_files(directory: Path) -> tuple[Sequence[Path], Sequence[Path]]:
-    """The journals and the ledgers of a directory, in the order of their numbers; `UserError` where there is none."""
+    """The journals and the ledgers of a directory, in the order of their numbers; `UserError` if there is none."""
     if not directory.is_dir():
         raise UserError(str(directory), "no such directory", f"a directory with {JOURNAL_PATTERN} and {LEDGER_PATTERN}")
     return sorted(directory.glob(JOURNAL_PATTERN)), sorted(directory.glob(LEDGER_PATTERN))
@@ -185,7 +185,7 @@ def paths_of(run: Path, queues: Sequence[int], name: str) -> Sequence[tuple[Path
 
 
 def open_table(path: Path, schema: pa.Schema) -> pq.ParquetFile:
-    """A file of records, to be read row group by row group; raises `UserError` where it is none, or another."""
+    """Open a file of records to read it by row groups; raises `UserError` if it is not one, or of another kind."""
     try:
         file = pq.ParquetFile(path)
     except (OSError, pa.ArrowInvalid) as error:
@@ -216,8 +216,8 @@ def _pour(
     parts: "_ByQueue",
     queues_of_column: Callable[[Ints], Ints],
 ) -> RecordFile:
-    """Read a file, and write its records of the kinds that are named, with their table and the column that says where
-    they belong, as they come; the others stay in the file's batches."""
+    """Read a file and write its records of the kinds named in `columns`, each with its table and the column that says
+    where it belongs, as they come; the others stay in the file's batches."""
     try:
         for file in reader(path, number):
             for kind, (name, column) in columns.items():
@@ -230,7 +230,7 @@ def _pour(
 
 
 class _ByQueue:
-    """The Parquet files that one file of records becomes; whatever waits is written when it is left without an error.
+    """The Parquet files made from one file of records; what waits is written when the context exits without an error.
 
     Raises `UserError` for what cannot be written.
     """
@@ -255,7 +255,7 @@ class _ByQueue:
                 for place in list(self._writers):
                     self._close(place)
         finally:
-            # Where something has failed already, what these leave is of no use.
+            # Something has failed already, so what these leave is of no use.
             for writer in self._writers.values():
                 with suppress(OSError):
                     writer.close()
@@ -282,7 +282,7 @@ class _ByQueue:
                 folder.mkdir(exist_ok=True)
                 path = folder / f"{name}-{self._number}.parquet"
                 writer = self._writers[place] = pq.ParquetWriter(path, _BY_QUEUE[name], compression="zstd")
-            # Of thousands of small chunks, one.
+            # Make one chunk of thousands of small ones.
             writer.write_table(pa.concat_tables(self._waiting.pop(place)).combine_chunks())
         self._counts[place] = 0
 

@@ -1,7 +1,7 @@
-"""A record file that grows, cut into pieces that are read apart, each as one reader of all would read these lines.
+"""A growing record file, cut into pieces that are read separately, each as a reader of the whole would read its lines.
 
-Whoever plans says where a piece ends, and keeps of the lines before what its reader must know (`Place`). What the
-pieces of a file say besides their records is taken in, in their order, by the facts of the first (`facts.py`).
+The planner decides where a piece ends, and keeps what its reader must know of the lines before (`Place`). What the
+pieces of a file hold besides their records is taken in, in order, by the facts of the first (`facts.py`).
 """
 
 from collections.abc import Callable
@@ -23,28 +23,28 @@ _PIECE_BYTES = 32 << 20
 
 
 class Place(NamedTuple):
-    """How far a file was cut into pieces. To be kept as JSON."""
+    """How far a file was cut into pieces. Kept as JSON."""
 
     end_bytes: int = 0
     line_count: int = 0
     header_at: int | None = None
-    """Where the first line begins that is a record."""
+    """Where the first line that is a record begins."""
     is_closed: bool = False
     ends_unreadable: bool = False
-    """The last line so far is no record: a cut, if nothing follows."""
+    """The last line so far is not a record: it was cut off, if nothing follows."""
     has_more: bool = False
-    """More was there than a piece takes."""
+    """There was more than a piece takes."""
     is_endless: bool = False
-    """What follows is longer than any line of a writer of ours; it is not read."""
+    """What follows is longer than any line that our writers write; it is not read."""
 
 
 def is_ledger(name: str) -> bool:
-    """Whether a record file of this name is a ledger, and no journal."""
+    """Whether a record file of this name is a ledger, not a journal."""
     return name.endswith(LEDGER_PATTERN.removeprefix("*"))
 
 
 def cut_piece(path: Path, begin: Place) -> Place:
-    """As far as the file has whole lines; the same place again where nothing has changed. Raises `OSError`."""
+    """Cut as far as the file has whole lines; return the same place again if nothing has changed. Raises `OSError`."""
     if begin.is_endless:
         return begin
     with open_records(path) as stream:
@@ -68,7 +68,7 @@ def cut_piece(path: Path, begin: Place) -> Place:
 
 
 def read_piece(path: Path, number: int, begin: Place, end: Place) -> RecordFile:
-    """The records from one place to the other, and what these lines say of the file. Raises `OSError`."""
+    """The records from one place to the other, and what these lines tell about the file. Raises `OSError`."""
     kind, kinds = ("ledger", PUBLISHER_KINDS) if is_ledger(path.name) else ("journal", MEMBER_KINDS)
     file = RecordFile(path.name, kind, number, kinds)
     with open_records(path) as stream:
@@ -86,7 +86,7 @@ def read_piece(path: Path, number: int, begin: Place, end: Place) -> RecordFile:
 
 
 def _find(lines: bytes, sought: bytes, is_it: Callable[[object], bool]) -> int | None:
-    """Where the first line begins that is such a record, of those that have some bytes in them."""
+    """Where the first such record begins, among the lines that contain the `sought` bytes."""
     at = lines.find(sought)
     while at >= 0:
         begin, end = lines.rfind(b"\n", 0, at) + 1, lines.find(b"\n", at)

@@ -1,9 +1,9 @@
-"""A directory of record files to the tables that the validator reads.
+"""Reads a directory of record files into the tables that the validator reads.
 
-Reads `*.member.jsonl` and `*.ledger.jsonl`, a few megabytes of text at a time; what grows with the run are the Arrow
-tables alone. A last line that was cut off is what a crash leaves: the file is torn, and everything before it counts.
-Anything else that is not as the writer leaves it (a corrupt line in the middle, another schema, no header, a count
-that does not match) becomes the file's `defect`: nothing is raised, and the verdict cannot be valid.
+Reads `*.member.jsonl` and `*.ledger.jsonl`, a few megabytes of text at a time; only the Arrow tables grow with the run.
+A last line that was cut off is what a crash leaves: the file is torn, and everything before it counts. Any other
+deviation from what the writer leaves (a corrupt line in the middle, another schema, no header, a count that does not
+match) becomes the file's `defect`: nothing is raised, and the verdict cannot be valid.
 """
 
 import errno
@@ -52,10 +52,10 @@ _CLOCKS = {
 _TYPES: dict[pa.DataType, set[type]] = {pa.int32(): {int}, pa.int64(): {int}, pa.string(): {str}, pa.bool_(): {bool}}
 
 _LARGEST_NUMBER = 1 << 60
-"""No time and no sequence number of ours comes near it."""
+"""None of our times and sequence numbers comes near it."""
 
 _LATEST_WALL_US = 1 << 52
-"""In the year 2112; in nanoseconds, and less any of the monotonic clock, it has room in 64 bits."""
+"""In the year 2112; in nanoseconds, and after any monotonic time is subtracted, it fits in 64 bits."""
 
 _WALL_CLOCK = {"t", "t_done", "t_settle", "t_first"}
 
@@ -63,7 +63,7 @@ _Row = dict[str, object]
 
 
 def read_run(directory: Path) -> RunTables:
-    """The tables of a run; raises `UserError` where the directory or a file in it cannot be read."""
+    """The tables of a run; raises `UserError` if the directory or a file in it cannot be read."""
     if not directory.is_dir():
         raise UserError(str(directory), "no such directory", f"a directory with {JOURNAL_PATTERN} and {LEDGER_PATTERN}")
     try:
@@ -94,24 +94,25 @@ def read_ledger(path: Path, number: int) -> "RecordFile":
 
 
 def read_journal_blocks(path: Path, number: int) -> Iterator["RecordFile"]:
-    """One member's journal a few megabytes at a time: the same file again and again, with more in its batches.
+    """Yield one member's journal a few megabytes at a time: the same object each time, with more in its batches.
 
-    Whoever empties the batches in between never has all of it in memory. At least once, also for an empty file.
+    A caller that empties the batches in between never has all of it in memory. Yields at least once, also for an empty
+    file.
     """
     return _read_blocks(path, "journal", number, MEMBER_KINDS)
 
 
 def read_ledger_blocks(path: Path, number: int) -> Iterator["RecordFile"]:
-    """One publisher's ledger, as `read_journal_blocks` has it."""
+    """Yield one publisher's ledger, as `read_journal_blocks` does."""
     return _read_blocks(path, "ledger", number, PUBLISHER_KINDS)
 
 
 def open_records(path: Path) -> BinaryIO:
-    """A record file, to be read. Raises `OSError`, also for a pipe or a device, whose end might never come."""
+    """Open a record file for reading. Raises `OSError`, also for a pipe or a device, which might never end."""
     mode = path.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise OSError(errno.EINVAL, "no regular file", str(path))
-    # A folder is refused by the system.
+    # The system refuses a folder.
     return path.open("rb")
 
 
@@ -139,7 +140,7 @@ def _read_blocks(path: Path, kind: str, number: int, schemas: Mapping[str, pa.Sc
 
 
 def _blocks_of_lines(path: Path) -> Iterator[list[bytes] | None]:
-    """Lines without their ends, of which the last one may have been cut off; or None for one that has no end."""
+    """Lines without their ends, the last of which may have been cut off; or None for a line that has no end."""
     rest = b""
     with open_records(path) as stream:
         while block := stream.read(_BLOCK_BYTES):
@@ -154,11 +155,11 @@ def _blocks_of_lines(path: Path) -> Iterator[list[bytes] | None]:
 
 
 class RecordFile:
-    """One record file while it is read, then its row in the table of files."""
+    """One record file while it is read; afterwards its row in the table of files."""
 
     def __init__(self, name: str, kind: str, number: int, schemas: Mapping[str, pa.Schema]) -> None:
         self.hopeless = False
-        """The header is not one that this reader can go by, or a line has no end; the rest is not read."""
+        """This reader cannot work with the header, or a line has no end; the rest is not read."""
         self.batches: dict[str, list[pa.RecordBatch]] = {record_kind: [] for record_kind in schemas}
         self.facts = FileFacts(name)
         self._kind = kind
@@ -179,9 +180,9 @@ class RecordFile:
             self._sort(rows)
 
     def go_on(self, line_count: int, header: bytes | None, *, is_closed: bool, ends_unreadable: bool) -> None:
-        """Be as after so many lines, which others read; of what these say the facts have the header alone.
+        """Continue after this many lines, which others read; of their content the facts have only the header.
 
-        `header` is the first line that is a record; `ends_unreadable` says that the last line so far is none.
+        `header` is the first line that is a record; `ends_unreadable` says that the last line so far is not one.
         """
         if header is not None:
             self.take([header])
@@ -190,12 +191,12 @@ class RecordFile:
         self._unreadable = line_count if ends_unreadable else None
 
     def give_up(self) -> None:
-        """What follows is no line of any writer of ours: do not take a file of something else into memory."""
+        """What follows was not written by our writers: do not take a file of something else into memory."""
         self.take([b"", b""])
         self.hopeless = True
 
     def take_first_line_again(self, line: bytes) -> None:
-        """What a file says in its first line of what is missing may change while it grows."""
+        """Note the first line again: what it says about missing records may change while the file grows."""
         row = parse_line(line)
         if self.facts.header is not None and isinstance(row, dict) and row.get("is_whole") is False:
             self.facts.note_header({**self.facts.header, "is_whole": False})
@@ -219,7 +220,7 @@ class RecordFile:
             elif number < self.facts.line_count:
                 self._blame(number, "not a record")
             else:
-                # The last line so far: a cut if nothing follows, else a defect.
+                # The last line so far: cut off if nothing follows, otherwise a defect.
                 self._unreadable = number
         return rows
 
@@ -285,7 +286,7 @@ class RecordFile:
         if batch is None and len(members) == 1:
             self._blame(members[0][0], f"a {kind} record with a missing or impossible value")
         elif batch is None:
-            # Halve until the bad ones are alone, so that the good ones keep counting.
+            # Halve until the bad ones are isolated, so that the good ones still count.
             middle = len(members) // 2
             self._append(kind, members[:middle])
             self._append(kind, members[middle:])
@@ -313,10 +314,10 @@ class RecordFile:
 
 
 def _is_usable(name: str, value: object) -> bool:
-    """Whether a field of a header can be worked with."""
+    """Whether a field of a header is usable."""
     match name:
         case "hash_count" | "queue_count":
-            # Everybody divides by them, and the tables have 32 bits for each.
+            # All code divides by them, and the tables have 32 bits for each.
             return type(value) is int and 1 <= value < 1 << 31
         case "incarnation":
             return type(value) is int and abs(value) <= _LARGEST_NUMBER
@@ -325,7 +326,7 @@ def _is_usable(name: str, value: object) -> bool:
 
 
 def is_record(row: object) -> TypeGuard[_Row]:
-    """Whether what a line holds is a record, of whatever kind."""
+    """Whether the content of a line is a record of any kind."""
     return isinstance(row, dict) and isinstance(row.get("kind"), str)
 
 
@@ -336,7 +337,7 @@ def is_close(row: _Row) -> bool:
 
 
 def parse_line(line: bytes) -> object:
-    """What a line holds; None where it is no JSON."""
+    """The content of a line; None if it is not JSON."""
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -344,7 +345,7 @@ def parse_line(line: bytes) -> object:
 
 
 def _to_batch(rows: Sequence[_Row], schema: pa.Schema, file_kind: str, file_number: int) -> pa.RecordBatch | None:
-    """The records as a batch of the schema, or None where a value is missing or impossible."""
+    """The records as a batch of the schema, or None if a value is missing or impossible."""
     columns = []
     for field in schema:
         if field.name == file_kind:
@@ -354,7 +355,7 @@ def _to_batch(rows: Sequence[_Row], schema: pa.Schema, file_kind: str, file_numb
             values = list(map(itemgetter(field.name), rows))
         except KeyError:
             return None
-        # Arrow would cut a float down to an integer.
+        # Arrow would truncate a float to an integer.
         if not _TYPES[field.type].issuperset(set(map(type, values)) - ({type(None)} if field.nullable else set())):
             return None
         try:

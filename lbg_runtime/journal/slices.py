@@ -1,7 +1,7 @@
-"""A part of a laid out run in slices, in order of time, so that no more than a slice of it is in memory.
+"""Reads a part of a laid out run in slices, in order of time, so that only a slice of it is in memory.
 
-The footers of the Parquet files say when the earliest handling of each row group started, so that it is known of every
-slice until when nothing is missing from it, whatever order the members wrote in.
+The footers of the Parquet files say when the earliest handling of each row group started, so it is known for every
+slice until when nothing is missing from it, in whatever order the members wrote.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ from lbg_runtime.validator.segments import FAR_FUTURE, FAR_PAST
 
 
 def read_slices(run: Path, whole: RunTables, queues: Sequence[int], rows: int) -> Iterator[tuple[RunTables, int]]:
-    """The records of some queues in slices of about so many rows, each with the moment until which nothing is missing.
+    """The records of some queues in slices of about `rows` rows, each with the moment until which nothing is missing.
 
     A slice has at least one row group. `whole` is `layout.read_whole` of the run. Raises `UserError`.
     """
@@ -57,7 +57,7 @@ class _Handlings:
         self._file = open_table(path, DISPATCHES)
         place = DISPATCHES.get_field_index("start_mono_ns")
         starts = [_lowest(self._file.metadata.row_group(group), place) for group in range(self._file.num_row_groups)]
-        # Of a group and all that follow it.
+        # The earliest of a group and of all that follow it.
         self._earliest_ns = np.minimum.accumulate(np.array(starts, dtype=np.int64)[::-1])[::-1]
         self._offset_ns = offset_ns
         self._next = 0

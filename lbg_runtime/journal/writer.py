@@ -15,18 +15,18 @@ _log = structlog.get_logger(__name__)
 
 _WHOLE_NAME = b',"is_whole":'
 _WHOLE = _WHOLE_NAME + b"true }\n"
-"""The end of the first line, with room for another answer."""
+"""The end of the first line, with room for the other value."""
 
 
 class RecordSink(Protocol):
-    """What takes records, of one process and on one thread; a `RecordWriter`, or a test's list."""
+    """Takes the records of one process, on one thread; a `RecordWriter`, or a test's list."""
 
     def write(self, record: Record) -> None:
         """Remember a record for the next `flush`."""
         ...
 
     def flush(self) -> None:
-        """Keep for good what was written since the last time; raises nothing."""
+        """Make what was written since the last flush permanent; raises nothing."""
         ...
 
     def close(self, *, clean: bool) -> None:
@@ -37,24 +37,25 @@ class RecordSink(Protocol):
 class RecordWriter:
     """One new file of JSON lines, written by one process from one thread: the event loop's.
 
-    `write` only remembers; `flush` hands what was written since to the operating system in one call, so that neither a
-    SIGKILL nor a crash of this process loses it afterwards. When the disk refuses, the records of that batch are
-    dropped and counted; the count stands in the last line of the file, and that there is one in its first. Opening is
-    the only call that raises.
+    `write` only remembers; `flush` hands what was written since the last one to the operating system in one call, so
+    that neither a SIGKILL nor a crash of this process loses it afterwards. If the disk refuses, the records of that
+    batch are dropped and counted; the last line of the file has the count, and its first line says that there is one.
+    Only opening raises.
     """
 
     def __init__(self, path: Path) -> None:
-        """Create the file; raises `OSError`, `FileExistsError` where the name is taken."""
+        """Create the file; raises `OSError`, `FileExistsError` if the name is taken."""
         self.path = path
         self.written = 0
-        """Records that are in the file as whole lines."""
+        """Records in the file as whole lines."""
         self.dropped = 0
-        """Records that are not."""
+        """Records not in the file as whole lines."""
         self._batch: list[bytes] = []
         self._ends_in_line_part = False
         self._mark_at: int | None = None
-        """Where the first line says that nothing is missing; None where it does not, or there is none."""
-        # O_APPEND lets a reader follow the file, and keeps a second writer by mistake from overwriting.
+        """Offset at which the first line says that nothing is missing; None if it does not, or there is no such
+        line."""
+        # O_APPEND lets a reader follow the file, and keeps a second writer, started by mistake, from overwriting.
         self._file: int | None = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
 
     def write(self, record: Record) -> None:
@@ -66,7 +67,7 @@ class RecordWriter:
         self._batch.append(line)
 
     def flush(self) -> None:
-        """Hand over what was remembered. On return it is with the operating system, or counted as dropped."""
+        """Hand over what was remembered. On return, the operating system has it, or it is counted as dropped."""
         if not self._batch:
             return
         lines, self._batch = self._batch, []
@@ -75,7 +76,7 @@ class RecordWriter:
             return
         data = b"".join(lines)
         if self._ends_in_line_part:
-            # Ends the part of a line that an earlier failure left, so that only that line is unreadable.
+            # Ends the partial line that an earlier failure left, so that only that line is unreadable.
             data = b"\n" + data
         done, error = _write_all(self._file, data)
         if error is None:
@@ -83,7 +84,7 @@ class RecordWriter:
             self.written += len(lines)
             return
         self._say_what_is_missing()
-        if self.dropped == 0:  # said once, or a full disk would fill the log as well; the last line has the count
+        if self.dropped == 0:  # logged once, or a full disk would fill the log as well; the last line has the count
             _log.error("journal_write_failed", path=str(self.path), reason=error.strerror)
         self._count_part(lines, data[:done])
 
@@ -100,13 +101,13 @@ class RecordWriter:
         try:
             os.close(file)
         except OSError as error:
-            # A file system over the network may tell only now that it has no room for what it had taken. The number is
-            # free all the same, and may be another file's already.
+            # A network file system may report only now that it has no room for what it had accepted. The descriptor is
+            # free all the same, and may already belong to another file.
             self._say_what_is_missing()
             _log.error("journal_write_failed", path=str(self.path), reason=error.strerror)
 
     def _say_what_is_missing(self) -> None:
-        """In the first line, in place, which takes no room: the last line may find none, or never be written."""
+        """Say it in the first line, in place, which takes no room: the last line may find none, or never be written."""
         if self.written and self._mark_at is not None:
             with suppress(OSError):
                 file = os.open(self.path, os.O_WRONLY)
@@ -127,7 +128,7 @@ class RecordWriter:
 
 
 def _write_all(file: int, data: bytes) -> tuple[int, OSError | None]:
-    """Write until all is written or the system refuses; the number of bytes written, and the refusal."""
+    """Write until all is written or the system refuses; return the number of bytes written, and the refusal."""
     done = 0
     while done < len(data):
         try:

@@ -1,1 +1,1 @@
-"""From a group to data at rest: the landing log, Spark on it, and what is made of both. Importing it loads neither."""
+"""From a group to data at rest: the landing log, Spark on it, and what builds on both. Importing it loads neither."""

@@ -1,4 +1,4 @@
-"""One part of a laid out run, examined; what each engine of `lbg validate` runs."""
+"""Examines one part of a laid out run; each engine of `lbg validate` runs this."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from lbg_runtime.validator.recall import forgotten_messages, recalled
 from lbg_runtime.validator.slices import SlicedExamination
 
 SLICE_RECORDS = 500_000
-"""So many handlings are judged at a time in a part with more than twice as many; half a gigabyte, whatever the part."""
+"""Handlings judged at a time in a part with more than twice as many; takes half a gigabyte, whatever the part."""
 
 
 def parts_of_run(run: Path) -> Mapping[int, Sequence[int]]:
@@ -29,7 +29,7 @@ def parts_of_run(run: Path) -> Mapping[int, Sequence[int]]:
 
 
 def examine_part(run: Path, queues: Sequence[int], ack_window_ms: int = DEFAULT_ACK_WINDOW_MS) -> Examination:
-    """The kernel on the queues of one part, or several: in slices where there are many records. Raises `UserError`."""
+    """Run the kernel on the queues of one or several parts, in slices if there are many records. Raises `UserError`."""
     whole = read_whole(run)
     if count_records(run, queues) <= 2 * SLICE_RECORDS:
         return examine(read_part(run, whole, queues), ack_window_ms)

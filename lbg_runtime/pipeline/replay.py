@@ -1,8 +1,8 @@
-"""Publishes what has landed once more: a stretch of time, one key or one shard, in the order of each key.
+"""Publishes landed messages again: a period of time, one key or one shard, in the order of each key.
 
-Of a key all rows lie in one queue at a time. A re-striping moves it to another, whose member lands it only after the
-last of it has landed from the first; so rows of several queues are taken by the time at which they landed, and within a
-queue in the order in which `LandingLog.read_queue` gives them.
+All rows of a key lie in one queue at a time. A re-striping moves the key to another, whose member lands it only after
+the last of it has landed from the first; so rows of several queues are taken by the time at which they landed, and
+within a queue in the order in which `LandingLog.read_queue` yields them.
 """
 
 import asyncio
@@ -27,16 +27,16 @@ TICK_S = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which rows. Times are those at which they landed, microseconds since the epoch."""
+    """Which rows to replay. Times are those at which they landed, microseconds since the epoch."""
 
     from_us: int | None = None
     until_us: int | None = None
-    """The first that is not meant."""
+    """Exclusive end."""
     key: str | None = None
     shard: int | None = None
 
     def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of a batch that are meant, in their order."""
+        """The selected rows of a batch, in order."""
         wanted = []
         moments = batch.column("t_land").cast(pa.int64())
         if self.from_us is not None:
@@ -54,7 +54,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class LandedMessage:
-    """What is published again of a row."""
+    """What is published again from a row."""
 
     row_id: str
     key: str | None
@@ -65,30 +65,30 @@ class LandedMessage:
 
 @dataclass(slots=True)
 class Replayed:
-    """How far a replay has come."""
+    """The progress of a replay."""
 
     selected: int = 0
-    """Messages that were meant, so far."""
+    """Messages selected so far."""
     without_key: int = 0
-    """Of these, those that no publisher can give a shard; they are not published."""
+    """Those of them that no publisher can give a shard; they are not published."""
     sent: int = 0
     confirmed: int = 0
     first_us: int | None = None
     last_us: int | None = None
-    """When they landed."""
+    """When the last of them landed."""
     failure: LbgError | None = None
-    """Of the first message that was refused, may be lost or could not be read; nothing more was sent after it was
+    """The error of the first message that was refused, may be lost or could not be read; nothing was sent after it was
     known."""
 
 
 def selected(log: LandingLog, selection: Selection) -> Iterator[LandedMessage]:
-    """The messages, as far as the log goes now, each once, those of each key in their order. Raises as `read_queue`."""
+    """The messages up to the current end of the log, each once, those of each key in order. Raises as `read_queue`."""
     streams = [_of_queue(log, queue, selection) for queue in log.queues()]
     yield from (message for _, _, message in heapq.merge(*streams, key=lambda entry: entry[:2]))
 
 
 def count(messages: Iterator[LandedMessage]) -> Replayed:
-    """What a replay would publish."""
+    """Count what a replay would publish."""
     replayed = Replayed()
     for message in messages:
         _note(replayed, message)
@@ -103,10 +103,10 @@ async def replay(
     replayed: Replayed,
     on_progress: Callable[[], None] = lambda: None,
 ) -> None:
-    """Publish them under a topic of the publisher's group, and return when all are confirmed or one has failed.
+    """Publish the messages under a topic of the publisher's group; return when all are confirmed or one has failed.
 
-    Waits while too much is unconfirmed. `replayed` grows meanwhile, also where this is cancelled. Raises as
-    `selected`, and as `HashedPublisher.submit`.
+    Waits while too much is unconfirmed. `replayed` grows meanwhile, also if this is cancelled. Raises as `selected`,
+    and as `HashedPublisher.submit`.
     """
     loop = asyncio.get_running_loop()
     pace = None if rate_per_s is None else Pace(rate_per_s, loop.time())
@@ -138,7 +138,7 @@ async def replay(
         due -= pace is not None
         if replayed.sent % 100 == 0:
             on_progress()
-            # Reading and sending alone would keep the loop from the confirms.
+            # Reading and sending alone would keep the loop from handling the confirms.
             await asyncio.sleep(0)
     if unanswered:
         # No bound: the transport answers each, or its owner closes the publisher.
@@ -154,7 +154,7 @@ def _note(replayed: Replayed, message: LandedMessage) -> None:
 
 
 def _of_queue(log: LandingLog, queue: int, selection: Selection) -> Iterator[tuple[int, int, LandedMessage]]:
-    """With the latest time so far in front, so that it never steps back, and the queue."""
+    """Each message preceded by the latest time so far, so that it never decreases, and the queue."""
     extents = log.lanes(queue)
     start = {name: extent.first_row for name, extent in extents.items()}
     end = {name: extent.rows for name, extent in extents.items()}

@@ -39,7 +39,7 @@ class _Connection:
 
 
 class SimBroker:
-    """Methods run when a frame arrives at the broker; answers and effects go down the link of whom they concern."""
+    """Methods run when a frame arrives at the broker; answers and effects go down the link of the client concerned."""
 
     def __init__(self, schedule: Schedule, history: list[Happening], shape: GroupShape) -> None:
         self.shape = shape
@@ -48,7 +48,7 @@ class SimBroker:
         self._engine = Engine()
         self._subscriptions: dict[int, set[str]] = {}
         self.configured_count = shape.queue_count
-        """What the settings of a member that starts now say."""
+        """The queue count in the settings of a member that starts now."""
         for index in range(shape.queue_count):
             self.create_queue(index)
             for subscription in shape.subscriptions(index):
@@ -64,12 +64,12 @@ class SimBroker:
     def connect(
         self, link: Link, client_name: str, sink: EffectSink, lost: Call, answer: Callable[[ClientId], None]
     ) -> None:
-        """Log a client in; from then on, at the client, `sink` takes what the broker sends it, `lost` the end of it."""
+        """Log a client in; from then on, at the client, `sink` takes what the broker sends, `lost` its end."""
         if self._schedule.now_ms < self._down_until_ms:
             link.close(lost)
             return
         client, effects = self._engine.connect(DEFAULT_VPN, "", "", client_name)
-        # The flows of an older connection of that name have ended before anything else happens.
+        # The flows of an older connection with that name end before anything else happens.
         for effect in effects:
             if isinstance(effect, ClientEnded):
                 self._close_connection(effect.client)
@@ -84,7 +84,7 @@ class SimBroker:
         last_received: DeliveryId | None,
         answer: Callable[[BoundQueue | None], None],
     ) -> None:
-        """Bind a flow for a handle, for the first time or again after a reconnect; None: there is no such queue."""
+        """Bind a flow for a handle, at first or again after a reconnect; answers None if there is no such queue."""
         connection = self._connections.get(client)
         if connection is None:
             return
@@ -99,7 +99,7 @@ class SimBroker:
         self._carry_out(effects)
 
     def unbind(self, client: ClientId, flow: FlowId, answer: Callable[[], None]) -> None:
-        """End a flow as its client asks."""
+        """End a flow at its client's request."""
         connection = self._connections.get(client)
         if connection is None:
             return
@@ -144,41 +144,41 @@ class SimBroker:
     # -- what an administrator does
 
     def queue_indexes(self) -> list[int]:
-        """Of the group's queues that exist."""
+        """Indexes of the group's existing queues."""
         return sorted(self._subscriptions)
 
     def subscriptions(self) -> dict[int, frozenset[str]]:
-        """Of the group's queues that exist, by index."""
+        """Subscriptions of the group's existing queues, by index."""
         return {index: frozenset(topics) for index, topics in sorted(self._subscriptions.items())}
 
     def depth(self, index: int) -> int:
-        """Messages in a queue, the unsettled ones too."""
+        """Messages in a queue, including those delivered but unsettled."""
         return self._engine.queue_depth(DEFAULT_VPN, self.shape.queue_name(index))
 
     def create_queue(self, index: int) -> None:
-        """A queue of the group, without a subscription."""
+        """Create a queue of the group, without a subscription."""
         self._engine.create_queue(DEFAULT_VPN, self.shape.queue_name(index), QueueSettings())
         self._subscriptions[index] = set()
 
     def subscribe(self, index: int, topic: str) -> None:
-        """What is published from now on on the topic goes into the queue."""
+        """Put what is published on the topic from now on into the queue."""
         self._engine.add_queue_subscription(DEFAULT_VPN, self.shape.queue_name(index), topic)
         self._subscriptions[index].add(topic)
 
     def unsubscribe(self, index: int, topic: str) -> None:
-        """What is published from now on on the topic does not go into the queue."""
+        """Stop putting what is published on the topic into the queue."""
         self._engine.remove_queue_subscription(DEFAULT_VPN, self.shape.queue_name(index), topic)
         self._subscriptions[index].discard(topic)
 
     def delete_queue(self, index: int) -> None:
-        """Nothing happens while something is in it, or somebody is bound."""
+        """Delete a queue; does nothing while it holds messages or somebody is bound to it."""
         queue = self.shape.queue_name(index)
         if not self.depth(index) and not self._engine.queue_flows(DEFAULT_VPN, queue):
             self._engine.delete_queue(DEFAULT_VPN, queue)
             del self._subscriptions[index]
 
     def publish_record(self, record: Message) -> None:
-        """Spool a record of a re-striping in all queues that subscribe to it."""
+        """Spool a record of a re-striping in all queues that subscribe to its topic."""
         if self._record_flow is None:
             client, _ = self._engine.connect(DEFAULT_VPN, "", "", "restriper")
             self._record_flow = self._engine.open_publisher(client, "").flow
@@ -189,29 +189,29 @@ class SimBroker:
     # -- what the broker does or notices by itself
 
     def notice_loss(self, client: ClientId) -> None:
-        """The connection of a client is gone; nothing where it has been noticed before."""
+        """The connection of a client is gone; does nothing if that has been noticed before."""
         if client in self._connections:
             self._close_connection(client)
             self._carry_out(self._engine.disconnect(client))
 
     def go_down(self, until_ms: int) -> None:
-        """Let nobody in until then; the caller breaks the connections that there are."""
+        """Let nobody in until then; the caller breaks the existing connections."""
         self._down_until_ms = max(self._down_until_ms, until_ms)
 
     def end_flow(self, client: ClientId, flow: FlowId) -> None:
-        """End one flow for good, as an operator who shuts a queue for a moment would."""
+        """End one flow permanently, as an operator does who shuts a queue for a moment."""
         connection = self._connections.get(client)
         handle = connection.flows.pop(flow, None) if connection else None
         if handle is None:
             return
         now_ms = self._schedule.now_ms
-        # Where the connection is broken already, that is what its member lost.
+        # If the connection is broken already, that is what its member lost.
         cut_ms = now_ms if connection is None or connection.link.cut_ms is None else connection.link.cut_ms
         self._history.append(FlowClosed(now_ms, handle.queue, flow, cut_ms))
         self._carry_out([FlowEnded(client, flow, 503, "Queue Shutdown"), *self._engine.unbind(flow)])
 
     def owner_of(self, queue: QueueName) -> Life | None:
-        """Whose flow the queue feeds now."""
+        """The life whose flow the queue feeds now."""
         fed = self._engine.queue_status(DEFAULT_VPN, queue).active_flow
         flows = {flow: handle for each in self._connections.values() for flow, handle in each.flows.items()}
         return flows[fed].life if fed is not None else None
@@ -259,7 +259,7 @@ class SimBroker:
         )
 
     def _look_into(self, queue: QueueName) -> None:
-        """Browse a queue, so that the laws see what is really left in it."""
+        """Browse a queue, so that the laws see what is actually left in it."""
         bound, _ = self._engine.bind(self._browser, queue, browser=True)
         shown = self._engine.open_window(bound.flow, DeliveryId(0), 1_000_000)
         self._engine.unbind(bound.flow)
@@ -270,12 +270,12 @@ class SimBroker:
 
 
 def stamps_of(shown: list[Deliver]) -> list[Stamp]:
-    """Of all that are no records of a re-striping."""
+    """The stamps of all messages that are not records of a re-striping."""
     return [each.message.content for each in shown if isinstance(each.message.content, Stamp)]
 
 
 def message_of(published: Published) -> Message:
-    """What a client shows of a message of this simulation."""
+    """A message of this simulation as a client shows it."""
     if isinstance(published.content, Message):
         return published.content
     stamp = stamp_of(published)

@@ -1,4 +1,4 @@
-"""Many seeds of one mode, summed up; and a failing seed with as few faults as it fails with."""
+"""Many seeds of one mode, summed up; and a failing seed reduced to the faults that it needs to fail."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ MOST_STORIES = 30
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What seeds may draw: None, as they like."""
+    """Limits what seeds may draw; None means no limit."""
 
     mode: Mode
     members: int | None = None
@@ -29,19 +29,19 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A seed that broke a law, or a story that did."""
+    """A seed, or a story, that broke a law."""
 
     seed: int
     laws: tuple[str, ...]
     first: Violation
     faults: tuple[Fault, ...]
-    """As few as it fails with; empty for a story, whose faults are always the same."""
+    """The faults that it needs to fail; empty for a story, whose faults are always the same."""
     is_story: bool = False
 
 
 @dataclass(slots=True)
 class Campaign:
-    """What came of a mode's seeds."""
+    """The results of a mode's seeds."""
 
     scope: Scope
     seeds: int = 0
@@ -54,14 +54,14 @@ class Campaign:
 
     @property
     def broken_laws(self) -> tuple[str, ...]:
-        """The laws that some seed broke."""
+        """The laws that any seed broke."""
         return tuple(sorted({law for failure in self.failures for law in failure.laws}))
 
 
 def run_campaign(
     scope: Scope, seeds: range, on_progress: Callable[[int], None], parts: Parts | None = None
 ) -> Campaign:
-    """Mixed faults for every seed, and a story for every 20th; `on_progress` is told how many seeds are done."""
+    """Mixed faults for every seed, and a story for every 20th; `on_progress` gets the number of seeds done."""
     campaign = Campaign(scope)
     for done, seed in enumerate(seeds):
         result = run_seed(scope, seed, parts=parts)
@@ -93,7 +93,7 @@ def draw_seed(scope: Scope, seed: int) -> tuple[SimSettings, tuple[Fault, ...]]:
 
 
 def shrink(scope: Scope, seed: int, plan: tuple[Fault, ...], parts: Parts | None = None) -> tuple[Fault, ...]:
-    """Take faults away, one by one and again from the start, as long as the seed still breaks a law."""
+    """Remove faults one by one, starting over after each removal, as long as the seed still breaks a law."""
     is_smaller = True
     while is_smaller:
         is_smaller = False
@@ -105,7 +105,7 @@ def shrink(scope: Scope, seed: int, plan: tuple[Fault, ...], parts: Parts | None
 
 
 def quantile(values: Sequence[int], share: float) -> int | None:
-    """The smallest value that is not below this share of all; None without values."""
+    """The smallest value not below this share of all values; None without values."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None
 

@@ -1,4 +1,4 @@
-"""Randomness of the simulation: the same numbers for a seed on every Python, so that a failing seed stays one."""
+"""Randomness of the simulation: the same numbers for a seed on every Python, so that a failing seed keeps failing."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -15,7 +15,7 @@ class SeededChance:
         self._state = seed & _MASK
 
     def fork(self, label: str) -> "SeededChance":
-        """A stream of its own, decided by this one's state and the label; this stream does not move."""
+        """An independent stream, determined by this one's state and the label; this stream does not advance."""
         value = self._state
         for byte in label.encode():
             value = _mix((value * 31 + byte + 1) & _MASK)
@@ -38,7 +38,7 @@ class SeededChance:
         return items[self._next() % len(items)]
 
     def skip(self, count: int) -> None:
-        """Go on as if so many numbers had been drawn."""
+        """Continue as if this many numbers had been drawn."""
         self._state = (self._state + count * _STEP) & _MASK
 
     def _next(self) -> int:

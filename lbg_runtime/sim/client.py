@@ -14,11 +14,11 @@ from lbg_runtime.sim.schedule import Schedule
 from lbg_runtime.sim.settings import SimSettings
 
 LONGEST_OUTAGE_MS = 800
-"""From noticing a loss to being connected again, the way there not counted."""
+"""From noticing a loss to being connected again, without network delays."""
 
 
 class SimClient:
-    """One life's connection. `break_connection` and `leave` are the world's; everything else is the member's."""
+    """One life's connection. The world calls `break_connection` and `leave`; the member calls everything else."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class SimClient:
         history: list[Happening],
         on_connection: Callable[[bool], None],
     ) -> None:
-        """`on_connection` is told, on a thread beside the loop, when the connection is up, and when it is lost."""
+        """`on_connection` is called, not on the loop's thread, when the connection is up, and when it is lost."""
         self.link: Link | None = None
         self.client_id: ClientId | None = None
         self._client_name = client_name
@@ -62,7 +62,7 @@ class SimClient:
         link.send_up(lambda: self._broker.connect(link, self._client_name, sink, lost, answer))
 
     def bind(self, name: Handle, tell: Callable[[MachineEvent], None]) -> SimHandle:
-        """Bind a new handle; `tell` gets what becomes of it."""
+        """Bind a new handle; `tell` gets its events."""
         handle = SimHandle(name, self, self._broker, self._process, self._schedule, self._settings, self._history, tell)
         if self.link is None or self.client_id is None:
             handle.state = HandleState.DEAD
@@ -73,13 +73,13 @@ class SimClient:
         return handle
 
     def route(self, flow: FlowId, handle: SimHandle) -> None:
-        """Bring what the broker sends on a flow to this handle."""
+        """Route what the broker sends on a flow to this handle."""
         self._flows[flow] = handle
 
     # -- what the world does to it
 
     def break_connection(self, broker_notices_ms: int, client_notices_ms: int) -> None:
-        """Cut the connection; each end notices after a time of its own."""
+        """Cut the connection; each end notices after its own delay."""
         link, client = self.link, self.client_id
         if link is None:
             return
@@ -89,7 +89,7 @@ class SimClient:
         self._process.after_beside(client_notices_ms, lambda: self._notice_loss(link))
 
     def leave(self) -> None:
-        """The process is gone: what it sent still arrives, then the broker sees the connection end."""
+        """End with the process: what it sent still arrives, then the broker sees the connection end."""
         link, client = self.link, self.client_id
         if link is not None and client is not None:
             link.end_after_frames(lambda: self._broker.notice_loss(client))

@@ -52,7 +52,7 @@ MakeRebalance = Callable[..., RebalanceMachine]
 
 
 class SimControl:
-    """Made by a member for its life. Every call but `hear` runs inside the member's process."""
+    """Created by a member for its life. Every call except `hear` runs inside the member's process."""
 
     def __init__(
         self,
@@ -73,9 +73,10 @@ class SimControl:
         on_superseded: Callable[[], None],
         make_rebalance: MakeRebalance,
     ) -> None:
-        """`ask` tells a flow machine what is wanted of it; `add_flows` makes those that a re-striping brings.
+        """`ask` passes a request to a flow machine; `add_flows` creates those that a re-striping adds.
 
-        `on_superseded`: whoever this process stood aside for has gone, and nobody has asked it to leave.
+        `on_superseded` is called when the process that this one stood aside for has gone, and nobody has asked this one
+        to leave.
         """
         self.name = name
         nonce = chance.between(0, 1 << 53)
@@ -110,7 +111,7 @@ class SimControl:
 
     @property
     def is_reachable(self) -> bool:
-        """Whether the member's connection carries anything now."""
+        """Whether the member's connection currently works."""
         link = self._client.link
         return link is not None and link.cut_ms is None and self._client.client_id is not None
 
@@ -120,7 +121,7 @@ class SimControl:
         return not self._process.is_alive
 
     def hear(self, message: ControlMessage) -> None:
-        """A message arrived at the broker for this client; it stands in line behind the frames of the flows."""
+        """A message arrived at the broker for this client; it queues behind the frames of the flows."""
         link = self._client.link
         if link is not None:
             link.send_down_with_last(lambda: self._process.run(lambda: self._post(ControlMessageReceived(message))))
@@ -137,17 +138,17 @@ class SimControl:
 
     @property
     def stands_aside(self) -> bool:
-        """Whether another process is this member, and this one takes no part."""
+        """Whether another process is this member, so that this one takes no part."""
         return self.machine.membership.state is OwnState.ASIDE
 
     @property
     def offer_wait_ms(self) -> int:
-        """How long until this member offers a queue that another should have; 0 where it has none."""
+        """How long until this member offers a queue that another should have; 0 if it has none."""
         deadline_ms = self.machine.rebalance.deadline_ms
         return self._clock.wait_ms(deadline_ms) if deadline_ms is not None else 0
 
     def flow_changed(self) -> None:
-        """A flow of this member has another state or epoch."""
+        """The state or epoch of one of this member's flows changed."""
         is_said = bool(self._inputs) and isinstance(self._inputs[-1], FlowChanged)
         if not is_said and not self.machine.will_look:
             self._post(FlowChanged())
@@ -157,16 +158,16 @@ class SimControl:
         self._post(StripesTold(queue_index, news))
 
     def probe_asked(self, probe: ProbeAsked) -> None:
-        """A flow of this member, all of whose settlements are on their way, asks when they have arrived."""
+        """A flow of this member that has sent all of its settlements asks when they have arrived."""
         self._post(probe)
 
     def leave(self, on_handed_over: Callable[[], None]) -> None:
-        """Give every queue away; calls back once, when there is nothing left to give or nobody to take it."""
+        """Give every queue away; call back once, when there is nothing left to give or nobody to take it."""
         self._on_handed_over = on_handed_over
         self._post(DrainStarted())
 
     def end(self) -> None:
-        """The member exits: say good-bye."""
+        """The member exits: say goodbye."""
         for output in self.machine.take([LeaveRequested()], self._clock.now_ms):
             self._carry_out(output)
 
@@ -188,7 +189,7 @@ class SimControl:
             case Say(message):
                 if isinstance(message, MoveMessage):
                     self._history.append(Said(self._process.now_ms, self._life, message))
-                # On the connection that carries the settlements, behind them.
+                # On the connection that carries the settlements, after them.
                 if self._client.link is not None:
                     is_safe = self._last_words_arrive and self.is_reachable
                     self._client.link.send_up_with_last(lambda: self._topic.publish(self, message, has_arrived=is_safe))
@@ -198,7 +199,7 @@ class SimControl:
             case AskFlow(queue, request):
                 if isinstance(request, HandBackRequested):
                     self._history.append(HandBackAsked(self._process.now_ms, self._life, queue, request.move_id))
-                # A flow's own task takes it up, not this one.
+                # The flow's own task handles it, not this one.
                 self._process.after(0, lambda: self._ask(queue, request))
             case HandedOver():
                 if self._on_handed_over is not None:

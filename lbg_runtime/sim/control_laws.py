@@ -1,6 +1,6 @@
-"""What cooperative members owe each other, checked on a run's history: agreement, patience, and rest in the end.
+"""What cooperative members owe each other, checked on a run's history: agreement, patience, and eventual rest.
 
-None of it is needed for order; the laws of `sim.laws` hold without. A run of members that only count breaks none.
+None of it is needed for order; the laws of `sim.laws` hold without it. A run with counted members breaks none of these.
 """
 
 from collections import Counter
@@ -23,8 +23,8 @@ def control_violations(facts: Facts, settings: SimSettings) -> list[Violation]:
 
 
 def calm_groups_are_settled(facts: Facts) -> Iterator[Violation]:
-    """Cooperative members, left in peace: every queue is fed, at the home that all of them name, and none has more
-    than one queue more than another; and so it stays."""
+    """When cooperative members are left in peace, every queue is fed, at the home that all of them name, and no member
+    has more than one queue more than another; and this stays so."""
     if facts.calm is None:
         return
     began, calm = facts.calm
@@ -45,7 +45,7 @@ def calm_groups_are_settled(facts: Facts) -> Iterator[Violation]:
 
 
 def hand_backs_are_accepted(facts: Facts) -> Iterator[Violation]:
-    """A queue is given up for another member only when that one, asked by its owner, has said that it takes it."""
+    """A queue is given up for another member only after that member, asked by the owner, has said that it takes it."""
     offers: dict[MoveId, tuple[Life, Offer]] = {}
     accepted: dict[tuple[MoveId, MemberId], int] = {}
     for position, said in facts.said:
@@ -57,7 +57,7 @@ def hand_backs_are_accepted(facts: Facts) -> Iterator[Violation]:
             case _:
                 pass
     for position, asked in facts.hand_backs:
-        # Who stands aside asks nobody: it is no member any more, and whoever is next in line may have the queue.
+        # A process that stands aside asks nobody: it is no longer a member, and the next in line may have the queue.
         stands_aside = asked.move_id == STAND_ASIDE and facts.aside.get(asked.life, position) < position
         if asked.move_id == QUEUE_GONE or stands_aside:
             continue
@@ -67,14 +67,14 @@ def hand_backs_are_accepted(facts: Facts) -> Iterator[Violation]:
 
 
 def only_standbys_accept(facts: Facts) -> Iterator[Violation]:
-    """Who says that it takes a queue is bound to it, and not fed as far as it knows."""
+    """A member that says that it takes a queue is bound to it and, as far as it knows, not fed."""
     handles: dict[tuple[Life, QueueName], list[Handle]] = {}
     for handle in facts.bound:
         handles.setdefault((handle.life, handle.queue), []).append(handle)
     for position, said in facts.said:
         if not isinstance(said.message, Accept):
             continue
-        # What became of a flow within the same moment may not have been heard of.
+        # What happened to a flow at the same moment may not be known yet.
         standing_by = [
             handle
             for handle in handles.get((said.life, said.message.queue), [])
@@ -87,7 +87,7 @@ def only_standbys_accept(facts: Facts) -> Iterator[Violation]:
 
 
 def offers_are_patient(facts: Facts, settings: SimSettings) -> Iterator[Violation]:
-    """An owner keeps a queue for its tenure, unless it leaves, and waits after each move that came to nothing."""
+    """An owner keeps a queue for its tenure, unless it leaves, and waits after each failed move."""
     rebalance = settings.control.rebalance
     fastest_clock = 1 + settings.longest_drift_permille / 1_000
     owned_since: dict[tuple[Life, QueueName], list[int]] = {}
@@ -111,8 +111,8 @@ def offers_are_patient(facts: Facts, settings: SimSettings) -> Iterator[Violatio
 
 
 def one_process_is_the_member(facts: Facts) -> Iterator[Violation]:
-    """Of several processes with one id all but one stand aside, once they have been left in peace, and nobody stands
-    aside for one that has gone."""
+    """Once several processes with one id have been left in peace, all but one stand aside, and nobody stands aside for
+    one that has gone."""
     if facts.calm is None:
         return
     began, calm = facts.calm
@@ -127,7 +127,7 @@ def one_process_is_the_member(facts: Facts) -> Iterator[Violation]:
 
 
 def only_twins_stand_aside(facts: Facts) -> Iterator[Violation]:
-    """Nobody stands aside for a process of its id that was over before it began itself: nobody would be the member."""
+    """No process stands aside for one of its id that had ended before it began: nobody would be the member."""
     for life, position in facts.aside.items():
         others = [other for other in facts.life_starts if other != life and member_of(other) == member_of(life)]
         if not any(_live_together(facts, life, other, position) for other in others):
@@ -135,19 +135,19 @@ def only_twins_stand_aside(facts: Facts) -> Iterator[Violation]:
 
 
 def who_stands_aside_is_out(facts: Facts) -> Iterator[Violation]:
-    """It says nothing of moves any more, and takes no queue."""
+    """A process that stands aside no longer says anything about moves, and takes no queue."""
     for position, said in facts.said:
         if facts.aside.get(said.life, position) < position:
             yield Violation("who_stands_aside_is_out", said.at_ms, f"{said} though it stands aside")
     for handle, position in facts.intake_starts.items():
         aside = facts.aside.get(handle.life)
-        # Its flows hear of it within the same moment.
+        # Its flows learn of it at the same moment.
         if aside is not None and facts.at_ms(aside) < facts.at_ms(position):
             yield Violation("who_stands_aside_is_out", facts.at_ms(position), f"{handle} is taken")
 
 
 def _live_together(facts: Facts, life: Life, other: Life, position: int) -> bool:
-    """Whether the other was there for a while between the start of this life and the position."""
+    """Whether the other was alive at some time between the start of this life and the position."""
     other_end = facts.life_ends.get(other)
     return facts.life_starts[other] < position and (other_end is None or other_end[0] > facts.life_starts[life])
 

@@ -1,6 +1,6 @@
-"""What a control plane could ask of the members' flows, at random: sensible moves and nonsense alike.
+"""Random requests that a control plane could make of the members' flows: sensible moves and nonsense alike.
 
-No fault: whatever is asked, and whenever, may cost time, and never order, a message or a duplicate.
+Not a fault: whatever is asked, at any time, may cost time, but never order, a message or a duplicate.
 """
 
 from collections import Counter
@@ -19,19 +19,19 @@ LONGEST_STEP_ASIDE_MS = 1_500
 
 
 class RequestKind(Enum):
-    """What can be asked."""
+    """What can be requested."""
 
     MOVE = "move"
-    """A queue is to go to one member: it is placed there, all others hand it back and step aside."""
+    """A queue is to go to one member: it is placed there, and all others hand it back and step aside."""
     PLACE = "place"
     HAND_BACK = "hand_back"
     STEP_ASIDE = "step_aside"
     CANCEL = "cancel"
-    """Nobody need step aside any more."""
+    """Nobody needs to step aside any more."""
 
 
 class ControlNoise:
-    """Asks something of some member, again and again, until its time is over; then everybody is placed as planned."""
+    """Makes requests of random members until its time is over; then everybody is placed as planned."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class ControlNoise:
         self._until_ms = until_ms
 
     def start(self) -> None:
-        """Ask for something before long, and so on."""
+        """Make the first request soon, and continue."""
         at_ms = self._schedule.now_ms + self._chance.between(1, self._gap_ms)
         if at_ms < self._until_ms:
             self._schedule.at(at_ms, self._ask)

@@ -1,4 +1,4 @@
-"""The group's control topic as a network that loses, repeats, delays and parts; message flows do not notice."""
+"""The group's control topic as a network that loses, repeats, delays and partitions; message flows are unaffected."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -15,17 +15,17 @@ class Listener(Protocol):
 
     @property
     def name(self) -> str:
-        """The member's id: lives of one member are on one side of every cut."""
+        """The member's id: lives of one member are on the same side of every cut."""
         ...
 
     @property
     def is_reachable(self) -> bool:
-        """Whether its connection carries anything now."""
+        """Whether its connection currently works."""
         ...
 
     @property
     def is_over(self) -> bool:
-        """Whether it is never going to hear anything again."""
+        """Whether it will never hear anything again."""
         ...
 
     def hear(self, message: ControlMessage) -> None:
@@ -46,12 +46,12 @@ class _Cut:
 
 
 class ControlTopic:
-    """Every message goes to every listener, the sender too: late, twice, after later ones, or never."""
+    """Every message goes to every listener, including the sender: late, twice, after later ones, or never."""
 
     def __init__(
         self, schedule: Schedule, chance: SeededChance, settings: ControlSettings, noisy_until_ms: int
     ) -> None:
-        """From `noisy_until_ms` on nothing is lost or repeated, but for what a cut stops."""
+        """From `noisy_until_ms` on, nothing is lost or repeated, except for what a cut stops."""
         self._schedule = schedule
         self._chance = chance
         self._settings = settings
@@ -66,16 +66,16 @@ class ControlTopic:
             self._listeners.append(listener)
 
     def part(self, listener: Listener) -> None:
-        """Hear nothing more; what is under way is lost too."""
+        """Stop hearing; what is under way is lost too."""
         if listener in self._listeners:
             self._listeners.remove(listener)
 
     def cut(self, side: Collection[str], until_ms: int, *, one_way: bool) -> None:
-        """Those on one side and the others do not hear each other; `one_way`: only they are not heard."""
+        """Keep one side and the others from hearing each other; with `one_way`, only that side is not heard."""
         self._cuts.append(_Cut(frozenset(side), one_way, until_ms))
 
     def publish(self, sender: Listener, message: ControlMessage, *, has_arrived: bool = False) -> None:
-        """Send it on its ways; of a sender without a connection only where `has_arrived`: its last words."""
+        """Send it to every listener; from a sender without a connection only if `has_arrived`: its last words."""
         if not sender.is_reachable and not has_arrived:
             return
         self._cuts = [cut for cut in self._cuts if cut.until_ms > self._schedule.now_ms]
@@ -90,7 +90,7 @@ class ControlTopic:
             return
         copies = 2 if is_noisy and chance.happens(settings.repeat_share) else 1
         if listener.is_over:
-            # Most listeners of a long run are lives that have ended. What others hear does not depend on it.
+            # Most listeners of a long run are lives that have ended. What others hear does not depend on them.
             chance.skip(copies)
             return
         for _ in range(copies):

@@ -1,4 +1,4 @@
-"""A run's history, put in order for the laws: what happened to each delivery, handle and key, and when.
+"""A run's history, indexed for the laws: what happened to each delivery, handle and key, and when.
 
 Times within a run are positions in its history, because many things happen in one millisecond.
 """
@@ -51,21 +51,21 @@ from lbg_runtime.sim.history import (
 
 @dataclass(slots=True)
 class Handling:
-    """One try of a handler."""
+    """One attempt of a handler."""
 
     start: int
     handle: Handle
     delivery_id: DeliveryId
     stamp: Stamp
     end: int | None = None
-    """None where it had not ended with the run."""
+    """None if it had not ended when the run did."""
     result: Result | None = None
-    """None where its process was killed."""
+    """None if its process was killed."""
 
 
 @dataclass(slots=True)
 class DeliveryFacts:
-    """What became of one delivery in the member that got it."""
+    """What happened to one delivery in the member that got it."""
 
     delivered: int
     record: Delivered
@@ -77,14 +77,14 @@ class DeliveryFacts:
 
 @dataclass(slots=True)
 class Facts:
-    """Everything indexed, in one pass."""
+    """Indexes everything in one pass."""
 
     history: Sequence[Happening]
     deliveries: dict[DeliveryId, DeliveryFacts] = field(default_factory=dict)
     confirmed: list[Stamp] = field(default_factory=list)
     closed: dict[FlowId, tuple[int, FlowClosed]] = field(default_factory=dict)
     handle_ends: dict[Handle, int] = field(default_factory=dict)
-    """Where a member gave the handle up, or was told that it is dead."""
+    """Where a member gave the handle up, or was told that it was dead."""
     intake_starts: dict[Handle, int] = field(default_factory=dict)
     """Where a member first asked for messages on the handle."""
     activity_losses: list[tuple[int, ActivityLost]] = field(default_factory=list)
@@ -92,15 +92,15 @@ class Facts:
     life_starts: dict[Life, int] = field(default_factory=dict)
     life_ends: dict[Life, tuple[int, LifeEnded]] = field(default_factory=dict)
     pauses: dict[Life, list[LifePaused | LoopHung]] = field(default_factory=lambda: defaultdict(list))
-    """When nothing that was settled left."""
+    """Times during which no settlements left."""
     twins: dict[Life, Life] = field(default_factory=dict)
-    """Processes that began with the id of a member that lived, and which that was."""
+    """Processes that began with the id of a live member, and the life of that member."""
     aside: dict[Life, int] = field(default_factory=dict)
     spools: list[tuple[int, SpoolSeen]] = field(default_factory=list)
     dropped: list[tuple[int, MessageDropped]] = field(default_factory=list)
     stalled: list[tuple[int, Stalled]] = field(default_factory=list)
     bound: dict[Handle, int] = field(default_factory=dict)
-    """Where a member's client knew that the handle is bound."""
+    """Where a member's client learned that the handle was bound."""
     leaving: dict[Life, int] = field(default_factory=dict)
     said: list[tuple[int, Said]] = field(default_factory=list)
     hand_backs: list[tuple[int, HandBackAsked]] = field(default_factory=list)
@@ -117,12 +117,12 @@ class Facts:
         return self.history[position].at_ms
 
     def handlings(self) -> list[Handling]:
-        """All tries of all handlers, by their start."""
+        """All attempts of all handlers, by start."""
         tries = [handling for delivery in self.deliveries.values() for handling in delivery.handlings]
         return sorted(tries, key=lambda handling: handling.start)
 
     def end_of(self, handling: Handling) -> int:
-        """Where a try ended, by itself or with its process."""
+        """Where an attempt ended, by itself or with its process."""
         if handling.end is not None:
             return handling.end
         life_end = self.life_ends.get(handling.handle.life)

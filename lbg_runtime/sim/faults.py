@@ -1,4 +1,4 @@
-"""What befalls a run: each fault with a chance of its own, so that the others stay the same when one is taken away."""
+"""The faults of a run: each has its own source of chance, so that the others stay the same when one is removed."""
 
 from collections import Counter
 from typing import assert_never
@@ -12,7 +12,7 @@ from lbg_runtime.sim.world import World
 
 
 class Misfortune:
-    """Lets the faults of one run happen."""
+    """Makes the faults of one run happen."""
 
     def __init__(self, world: World, chance: SeededChance) -> None:
         self.happened: Counter[FaultKind] = Counter()
@@ -21,7 +21,7 @@ class Misfortune:
         self._chance = chance
 
     def expect(self, faults: tuple[Fault, ...]) -> None:
-        """Have them happen at their times."""
+        """Schedule the faults at their times."""
         for fault in faults:
             self._world.schedule.at(fault.at_ms, lambda fault=fault: self._strike(fault))  # type: ignore[misc]
 
@@ -65,7 +65,7 @@ class Misfortune:
                 world.start_later(member, chance.between(0, 2_000))
             case FaultKind.LEAVE:
                 member.stop()
-                # A run waits for its end, to see whether there is anybody left.
+                # The run waits for its end, to see whether anybody is left.
                 world.when_ended(member, lambda: None)
             case FaultKind.PAUSE:
                 self._pause(member, chance.between(1, 2 * longest_ms))
@@ -88,7 +88,7 @@ class Misfortune:
                 self._hang(member, chance)
             case FaultKind.TWIN:
                 if chance.happens(0.3):
-                    # One that is slow, or cut off, looks dead to whoever starts another.
+                    # A process that is slow, or cut off, looks dead to whoever starts another.
                     self._pause(member, chance.between(1, 2 * longest_ms))
                 add_twin(world, member, chance)
             case (
@@ -104,7 +104,7 @@ class Misfortune:
                 assert_never(kind)
 
     def _pause(self, member: SimMember, length_ms: int) -> None:
-        """The process stands still; where that lasts longer than the keep-alive, the broker gives it up."""
+        """The process stands still; if that lasts longer than the keep-alive, the broker gives it up."""
         if member.process.stands_still:
             return
         world, keep_alive_ms = self._world, self._settings.keep_alive_ms

@@ -1,4 +1,4 @@
-"""What a run says about speed: pauses, owner changes, hops and duplicates, read from its history alone."""
+"""What a run shows about speed: pauses, owner changes, hops and duplicates, computed from its history alone."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -23,15 +23,15 @@ from lbg_runtime.sim.history import (
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """From when on a queue was fed to a member that asked for messages."""
+    """The moment from which a queue was fed to a member that asked for messages."""
 
     at_ms: int
     queue: QueueName
     life: Life
     pause_ms: int | None
-    """How long nobody was, before that; None for the first time, and where the flow of before goes on."""
+    """How long nobody was fed before that; None for the first time, and if the previous flow goes on."""
     after_loss: bool
-    """Whether the flow of before had not been given up but lost."""
+    """Whether the previous flow had been lost rather than given up."""
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class _Queue:
 
 
 def servings(history: Sequence[Happening]) -> list[Serving]:
-    """Every time that a queue found somebody, in order."""
+    """Every start of a member being fed, in order."""
     found: list[Serving] = []
     queues: defaultdict[QueueName, _Queue] = defaultdict(_Queue)
     handles: dict[object, Handle] = {}
@@ -83,7 +83,7 @@ def servings(history: Sequence[Happening]) -> list[Serving]:
 
 
 def owner_changes(found: Sequence[Serving], from_ms: int, until_ms: int) -> int:
-    """How often a queue went from one life to another in a time."""
+    """How often a queue passed from one life to another in a period."""
     changes = 0
     owner: dict[QueueName, Life] = {}
     for serving in found:
@@ -97,7 +97,7 @@ def owner_changes(found: Sequence[Serving], from_ms: int, until_ms: int) -> int:
 def time_to_own_ms(found: Sequence[Serving], member: str, from_ms: int, until_ms: int) -> int | None:
     """How long a member that starts at `from_ms` takes to own all that it owns at `until_ms`; None if that is nothing.
 
-    What goes by and is handed on counts for nothing, and what it loses and takes again counts from the last time.
+    Queues that it hands on do not count, and those that it loses and takes again count from the last time.
     """
     newest: dict[QueueName, Serving] = {}
     for serving in found:
@@ -108,20 +108,20 @@ def time_to_own_ms(found: Sequence[Serving], member: str, from_ms: int, until_ms
 
 
 def hops(facts: Facts) -> int:
-    """How often a standby was passed over by a queue on its way, without touching a message."""
+    """How often a standby let a queue pass on its way to another member, without touching a message."""
     return sum(1 for _, unbind in facts.unbinds if unbind.cause is ReleaseCause.HOP)
 
 
 @dataclass(frozen=True, slots=True)
 class Duplicates:
-    """Handlings of a message that had been handled before, by how it had come back to the queue."""
+    """Handlings of a message that had been handled before, by how the message had come back to the queue."""
 
     after_loss: int = 0
     """The earlier flow was lost: a crash, an outage, or the broker ended it."""
     unfinished: int = 0
-    """The earlier flow was given up with the handling cancelled or failed, as a stop does when its time is over."""
+    """The earlier flow was given up with the handling cancelled or failed, as happens in a stop whose time is over."""
     after_hand_over: int = 0
-    """The earlier handling had succeeded and its flow was given up in order. The laws forbid it."""
+    """The earlier handling had succeeded and its flow was given up in good order. The laws forbid this."""
 
     def __add__(self, other: "Duplicates") -> "Duplicates":
         return Duplicates(

@@ -27,7 +27,7 @@ from lbg_runtime.sim.schedule import Schedule
 from lbg_runtime.sim.settings import SimSettings
 
 MOST_BATCHED = 64
-"""Settlements that are sent without waiting for the timer."""
+"""This many settlements are sent without waiting for the timer."""
 
 
 class HandleState(Enum):
@@ -43,11 +43,11 @@ class HandleState(Enum):
 
 
 class Connected(Protocol):
-    """What a handle needs of its client."""
+    """What a handle needs from its client."""
 
     @property
     def link(self) -> Link | None:
-        """The connection; None while there is none."""
+        """The connection; None if there is none."""
         ...
 
     @property
@@ -56,14 +56,14 @@ class Connected(Protocol):
         ...
 
     def route(self, flow: FlowId, handle: "SimHandle") -> None:
-        """Bring what the broker sends on a flow to this handle."""
+        """Route what the broker sends on a flow to this handle."""
         ...
 
 
 class SimHandle:
-    """Made by a client for one `Bind` of a flow machine. Every call runs inside the member's process.
+    """Created by a client for one `Bind` of a flow machine. Every call runs inside the member's process.
 
-    `tell` is called on a thread beside the loop, which goes on while the loop hangs.
+    `tell` is called on a thread other than the loop's, which goes on while the loop hangs.
     """
 
     def __init__(
@@ -91,24 +91,24 @@ class SimHandle:
         self._intake_open = False
         self._unbind_wanted = False
         self._previous_id = DeliveryId(0)
-        """The newest delivery on the broker's flow of now; each re-bind starts a new chain."""
+        """The newest delivery on the broker's current flow; each re-bind starts a new chain."""
         self._last_received: DeliveryId | None = None
         self._seen: set[DeliveryId] = set()
         self._received_since_ack = 0
         self._settled: list[SettledRange] = []
         self._sent = 0
-        """How many of them are on their way."""
+        """How many of the settlements are on their way."""
         self._timer_armed = False
 
     # -- for the member
 
     def settle(self, delivery_id: DeliveryId, outcome: Outcome) -> None:
-        """Note how a delivery ended; sent by the batch, or at once where it was not accepted."""
+        """Note how a delivery ended; sent in a batch, or at once if it was not accepted."""
         if self.state is HandleState.DEAD:
             return
         self._settled.append(SettledRange(delivery_id, delivery_id, outcome))
         # A rejection leaves at once. The acceptances before it must leave first, or a crash between the two would bring
-        # predecessors of a removed message back (L3).
+        # back predecessors of a removed message (L3).
         if outcome is not Outcome.ACCEPTED or len(self._settled) - self._sent >= MOST_BATCHED:
             self.flush()
         else:
@@ -206,7 +206,7 @@ class SimHandle:
         is_first, self.state = self.state is HandleState.BINDING, HandleState.DEAD
         epoch, text = self.name.epoch, "Unknown Queue"
         if self._unbind_wanted:
-            # As the official client does it: an unbind ends, whatever has become of the queue.
+            # As in the official client: an unbind finishes, whatever has become of the queue.
             self._tell(UnbindFinished(epoch))
         else:
             self._tell(BindRefused(epoch, text, permanent=True) if is_first else FlowDown(epoch, text))
@@ -219,8 +219,8 @@ class SimHandle:
         self.flow = bound.flow
         self._previous_id = DeliveryId(0)
         self._client.route(bound.flow, self)
-        # What was sent just before the connection broke may be lost, and a later settlement must not get there without
-        # it (L3): everything is sent again. The official client does so, unless it was asked for negative outcomes.
+        # What was sent just before the connection broke may be lost, and a later settlement must not arrive without it
+        # (L3): everything is sent again. The official client does this, unless it was asked for negative outcomes.
         self._sent = 0
         if is_first:
             self._history.append(HandleBound(self._schedule.now_ms, self.name))
@@ -297,7 +297,7 @@ class SimHandle:
     def _on_timer(self) -> None:
         self._timer_armed = False
         if self._process.keeps_settlements:
-            # It is the loop that sees to it that they leave in time: see `keeps_settlements` of `LoopHung`.
+            # The loop makes sure that they leave in time: see `keeps_settlements` of `LoopHung`.
             self._process.run(self.flush)
         else:
             self.flush()

@@ -1,4 +1,4 @@
-"""What happened in a run, in order: the only thing that the laws look at.
+"""What happened in a run, in order: all that the laws look at.
 
 Written by the model of the world (broker front end, clients, handlers), never by the machines under test.
 """
@@ -18,13 +18,13 @@ Life = NewType("Life", str)
 
 
 def member_of(life: Life) -> str:
-    """The name of the member whose life it is."""
+    """The name of the member that a life belongs to."""
     return life.split("#")[0]
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Stamp:
-    """Which message it is; rides through the broker as its content."""
+    """Identifies a message; passes through the broker as its content."""
 
     publisher: str
     key: str
@@ -34,7 +34,7 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """One flow handle of a client, over all its reconnects."""
+    """One flow handle of a client, across all its reconnects."""
 
     life: Life
     queue: QueueName
@@ -51,7 +51,7 @@ class Confirmed:
 
 @dataclass(frozen=True, slots=True)
 class SpoolSeen:
-    """What is spooled in a queue, seen by a browser, each time that something was settled."""
+    """What is spooled in a queue, as seen by a browser, each time something was settled."""
 
     at_ms: int
     queue: QueueName
@@ -79,12 +79,12 @@ class FlowClosed:
     queue: QueueName
     flow: FlowId
     cut_ms: int | None
-    """When its connection broke, or the broker ended it; None where the client unbound it."""
+    """When its connection broke, or the broker ended it; None if the client unbound it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlowFed:
-    """The broker chose this flow of a queue: from now on it is the one that is fed."""
+    """The broker chose this flow of a queue: from now on this one is fed."""
 
     at_ms: int
     queue: QueueName
@@ -94,7 +94,7 @@ class FlowFed:
 
 @dataclass(frozen=True, slots=True)
 class HandleBound:
-    """A client knows that a handle is bound, for the first time."""
+    """A client learned for the first time that a handle is bound."""
 
     at_ms: int
     handle: Handle
@@ -111,7 +111,7 @@ class MessageDropped:
 
 @dataclass(frozen=True, slots=True)
 class ActivityLost:
-    """A member was told that a handle is not fed any more."""
+    """A member was told that a handle is no longer fed."""
 
     at_ms: int
     handle: Handle
@@ -161,7 +161,7 @@ class Dispatched:
 
 
 class Result(Enum):
-    """How one try of a handler ended."""
+    """How one attempt of a handler ended."""
 
     DONE = "done"
     FAILED = "failed"
@@ -170,7 +170,7 @@ class Result(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HandlingStarted:
-    """One try of a handler began."""
+    """One attempt of a handler began."""
 
     at_ms: int
     handle: Handle
@@ -181,7 +181,7 @@ class HandlingStarted:
 
 @dataclass(frozen=True, slots=True)
 class HandlingEnded:
-    """That try ended. What a killed process was handling ends with its life instead."""
+    """That attempt ended. What a killed process was handling ends with its life instead."""
 
     at_ms: int
     handle: Handle
@@ -228,7 +228,7 @@ class LeaveBegan:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A member said this on the control topic; who hears it is another matter."""
+    """A member said this on the control topic, which does not mean that anybody heard it."""
 
     at_ms: int
     life: Life
@@ -263,12 +263,12 @@ class LoopHung:
     until_ms: int
     keeps_settlements: bool
     """Whether what was settled waits in the client meanwhile. Our transport flushes it from the loop; the client's own
-    timer, which is left then, was seen to take more than two seconds (docs/protocol.md)."""
+    timer, the only one left then, was seen to take more than two seconds (docs/protocol.md)."""
 
 
 @dataclass(frozen=True, slots=True)
 class TwinStarted:
-    """A process began with the id of a member that lives."""
+    """A process began with the id of a live member."""
 
     at_ms: int
     life: Life
@@ -277,7 +277,7 @@ class TwinStarted:
 
 @dataclass(frozen=True, slots=True)
 class StoodAside:
-    """A member heard of a newer life of its id: it gives every queue up, for good."""
+    """A member heard of a newer life of its id: it gives up every queue permanently."""
 
     at_ms: int
     life: Life
@@ -294,7 +294,7 @@ class LifeEnded:
 
 @dataclass(frozen=True, slots=True)
 class Stalled:
-    """The run did not come to its end in time."""
+    """The run did not end in time."""
 
     at_ms: int
     what: str
@@ -307,7 +307,7 @@ class CalmBegan:
     at_ms: int
     queues: tuple[QueueName, ...]
     homes: tuple[tuple[Life, tuple[str | None, ...]], ...]
-    """For every life that is there, in the order of `queues`: the member that it takes for the queue's home."""
+    """For every current life, in the order of `queues`: the member that it considers the queue's home."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +319,7 @@ class CalmEnded:
 
 @dataclass(frozen=True, slots=True)
 class CopySettled:
-    """A member told its client that a delivery is done with which it did not handle: a copy of a message that another
+    """A member told its client that it is done with a delivery that it did not handle: a copy of a message that another
     queue has, or a record of a re-striping."""
 
     at_ms: int

@@ -1,9 +1,9 @@
 """The laws of docs/architecture.md, checked on a run's history alone; the machines under test are not asked.
 
-Exceptions are honest and modelled here. Handlings of one key in two processes may overlap, and a message may be
-handled twice, where the broker had taken the message back from a member that did not know yet: its process was killed,
-its connection was cut, or its flow was ended. How many are excused is bounded by what was in flight or settled within
-the ack timer at that moment, because each excuse is a delivery of its own.
+Legitimate exceptions are modelled here. Handlings of one key in two processes may overlap, and a message may be handled
+twice, if the broker had taken the message back from a member that did not know yet: its process was killed, its
+connection was cut, or its flow was ended. The number excused is bounded by what was in flight or settled within the ack
+timer at that moment, because each excuse is a separate delivery.
 """
 
 from collections import defaultdict
@@ -26,13 +26,13 @@ def check_laws(facts: Facts, settings: SimSettings) -> list[Violation]:
 
 
 def run_ends(facts: Facts) -> Iterator[Violation]:
-    """Everything comes to its end: the queues get empty, publishers are confirmed, members stop."""
+    """Everything comes to an end: the queues become empty, publishers are confirmed, members stop."""
     for position, stalled in facts.stalled:
         yield Violation("run_ends", facts.at_ms(position), stalled.what)
 
 
 def nothing_is_lost(facts: Facts) -> Iterator[Violation]:
-    """What a publisher was confirmed has been handled, and its end was told to the broker."""
+    """What was confirmed to a publisher has been handled, and the broker was told of its end."""
     settled = {delivery.record.stamp for delivery in facts.deliveries.values() if delivery.settles}
     for stamp in facts.confirmed:
         if stamp not in settled:
@@ -53,7 +53,7 @@ def broker_feeds_one_flow(facts: Facts) -> Iterator[Violation]:
 
 
 def redeliveries_are_flagged(facts: Facts) -> Iterator[Violation]:
-    """A message that was sent before from the same queue says so."""
+    """A message that was sent before from the same queue is flagged."""
     seen: set[tuple[str, Stamp]] = set()
     for delivery in sorted(facts.deliveries.values(), key=lambda delivery: delivery.delivered):
         record = delivery.record
@@ -63,13 +63,13 @@ def redeliveries_are_flagged(facts: Facts) -> Iterator[Violation]:
 
 
 def clients_drop_nothing(facts: Facts) -> Iterator[Violation]:
-    """What the broker sends is shown: a client that drops a message holds it unsettled and unseen."""
+    """What the broker sends is shown: a client that drops a message keeps it unsettled and unseen."""
     for position, dropped in facts.dropped:
         yield Violation("clients_drop_nothing", facts.at_ms(position), str(dropped))
 
 
 def standbys_touch_nothing(facts: Facts) -> Iterator[Violation]:
-    """A handle is sent nothing before its member asked for it, and one that steps aside has not asked."""
+    """A handle is sent nothing before its member asked for messages, and one that steps aside has not asked."""
     for delivery in facts.deliveries.values():
         handle = delivery.record.handle
         asked = facts.intake_starts.get(handle)
@@ -92,7 +92,7 @@ def lane_is_serial(facts: Facts) -> Iterator[Violation]:
 
 
 def processes_overlap_only_when_cut_off(facts: Facts) -> Iterator[Violation]:
-    """L5: two processes handle a key at once only where the broker took it from the first, which does not know."""
+    """L5: two processes handle a key at once only if the broker took it from the first, which does not know."""
     open_by_key: dict[str, list[Handling]] = defaultdict(list)
     for handling in facts.handlings():
         still_open = [other for other in open_by_key[handling.stamp.key] if facts.end_of(other) > handling.start]
@@ -104,7 +104,7 @@ def processes_overlap_only_when_cut_off(facts: Facts) -> Iterator[Violation]:
 
 
 def first_handlings_are_in_order(facts: Facts) -> Iterator[Violation]:
-    """L3: a message is first handled after its predecessor of the key has been handled to an end."""
+    """L3: a message is first handled only after its predecessor of the key has been handled to an end."""
     started: set[Stamp] = set()
     finished: dict[Stamp, int] = {}
     for delivery in facts.deliveries.values():
@@ -126,7 +126,7 @@ def first_handlings_are_in_order(facts: Facts) -> Iterator[Violation]:
 
 
 def settled_messages_are_a_prefix(facts: Facts) -> Iterator[Violation]:
-    """L3: at every moment what is left of a key in a queue begins where what is settled ends."""
+    """L3: at every moment, what is left of a key in a queue begins where what is settled ends."""
     first_left: dict[tuple[str, str, str], int] = {}
     for position, seen in facts.spools:
         left: dict[tuple[str, str, str], list[Stamp]] = defaultdict(list)
@@ -144,7 +144,7 @@ def settled_messages_are_a_prefix(facts: Facts) -> Iterator[Violation]:
 
 
 def every_delivery_ends_once(facts: Facts) -> Iterator[Violation]:
-    """L8: what was dispatched is answered once, and settled once or, where its handle is gone or it was not handled,
+    """L8: what was dispatched is answered once, and settled once or, if its handle is gone or it was not handled,
     never; L4: no settlement is dropped while its handle lives."""
     for delivery in facts.deliveries.values():
         record = delivery.record
@@ -170,7 +170,7 @@ def settlements_stay_in_their_epoch(facts: Facts) -> Iterator[Violation]:
 
 
 def nothing_starts_after_activity_is_lost(facts: Facts) -> Iterator[Violation]:
-    """L4: what a handle held when its member heard of the loss, or of its death, is not started any more."""
+    """L4: what a handle held when its member heard of its loss of activity, or of its death, is no longer started."""
     losses = [(position, lost.handle) for position, lost in facts.activity_losses]
     losses += [(position, handle) for handle, position in facts.handle_ends.items()]
     first_loss: dict[object, list[int]] = defaultdict(list)
@@ -186,7 +186,7 @@ def nothing_starts_after_activity_is_lost(facts: Facts) -> Iterator[Violation]:
 
 
 def release_waits_for_what_is_in_flight(facts: Facts) -> Iterator[Violation]:
-    """L5: a handle is given up only when everything dispatched of it has been answered, before its member leaves."""
+    """L5: before its member leaves, a handle is given up only when everything dispatched from it has been answered."""
     unbound = {unbind.handle: position for position, unbind in facts.unbinds}
     for delivery in facts.deliveries.values():
         life_end = facts.life_ends.get(delivery.record.handle.life)
@@ -217,7 +217,7 @@ def only_success_and_rejection_are_settled(facts: Facts) -> Iterator[Violation]:
 
 
 def duplicates_are_excused(facts: Facts, settings: SimSettings) -> Iterator[Violation]:
-    """A message is handled again only where the earlier handling could not be settled, for a reason that counts."""
+    """A message is handled again only if the earlier handling could not be settled, for a valid reason."""
     slack_ms = settings.ack_timer_ms + settings.longest_delay_ms
     for stamp, deliveries in _handled_deliveries(facts).items():
         for delivery in deliveries[:-1]:
@@ -240,8 +240,8 @@ def _is_excused(facts: Facts, delivery: DeliveryFacts, slack_ms: int) -> bool:
         if not delivery.settles:
             return True
         settled_ms, cut_ms = delivery.settles[0][1].at_ms, closed[1].cut_ms
-        # A process that stands still sends no acknowledgements; its timer goes on when it does. So does a loop that
-        # hangs where the client's own timer, which is then the only one, takes its time (`LoopHung.keeps_settlements`).
+        # A process that stands still sends no acknowledgements; its timer goes on when the process does. The same is
+        # true of a hanging loop if the client's own timer, then the only one, is slow (`LoopHung.keeps_settlements`).
         paused_ms = sum(
             max(0, min(pause.until_ms, cut_ms) - max(pause.at_ms, settled_ms))
             for pause in facts.pauses[delivery.record.handle.life]
@@ -254,18 +254,18 @@ def _is_excused(facts: Facts, delivery: DeliveryFacts, slack_ms: int) -> bool:
 
 
 def _has_gap(sequences: Sequence[int]) -> bool:
-    """Whether a message of a key is left although one behind it is gone and another behind that is left."""
+    """Whether a message of a key is left although one after it is gone and another after that is left."""
     return sequences[-1] - sequences[0] + 1 != len(sequences)
 
 
 def _was_cut(facts: Facts, delivery: DeliveryFacts, position: int) -> bool:
-    """Whether the broker had, by this position, lost the flow on which it had sent the delivery."""
+    """Whether the broker had, by this position, lost the flow on which it sent the delivery."""
     closed = facts.closed.get(delivery.record.flow)
     return closed is not None and closed[1].cut_ms is not None and closed[0] < position
 
 
 def _one_was_cut_off(facts: Facts, handling: Handling, other: Handling) -> bool:
-    """Whether the earlier of the two deliveries was on a flow that the broker had closed, when it sent the later."""
+    """Whether the earlier of the two deliveries was on a flow that the broker had closed when it sent the later."""
     first, second = sorted(
         (facts.deliveries[handling.delivery_id], facts.deliveries[other.delivery_id]), key=lambda d: d.delivered
     )

@@ -1,4 +1,4 @@
-"""One network connection: frames arrive late, in order, or, once it is cut, never."""
+"""One network connection: frames arrive late and in order or, once it is cut, never."""
 
 from lbg_runtime.sim.chance import SeededChance
 from lbg_runtime.sim.schedule import Call, Schedule
@@ -39,7 +39,7 @@ class Link:
         self._schedule.at(at_ms, lambda: None if self._down_is_cut else call())
 
     def cut(self) -> None:
-        """What is under way is lost, both ways; neither end knows."""
+        """Lose what is under way in both directions; neither end knows."""
         if self.cut_ms is None:
             self.cut_ms = self._schedule.now_ms
         self._up_is_cut = self._down_is_cut = True
@@ -57,7 +57,8 @@ class Link:
             self.cut_ms = self._schedule.now_ms
         self._down_is_cut = True
         self._last_up_ms = max(self._last_up_ms, self._arrival_ms())
-        # A connection that was cut before brings no end either; the caller schedules what the broker notices then.
+        # A connection that was cut before does not deliver its end either; the caller then schedules what the broker
+        # notices.
         self._schedule.at(self._last_up_ms, lambda: None if self._up_is_cut else call())
 
     def _arrival_ms(self) -> int:

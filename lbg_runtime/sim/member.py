@@ -78,7 +78,7 @@ from lbg_runtime.sim.settings import Mode, SimSettings
 from lbg_runtime.sim.start import Start
 
 HOT_KEYS_FROM = 8
-"""Smallest cap on what is in flight with which hot keys are let past it; with less, one message makes a key hot."""
+"""Smallest cap on what is in flight at which hot keys may exceed it; with less, one message makes a key hot."""
 
 
 @dataclass(slots=True, eq=False)
@@ -98,7 +98,7 @@ class _Running:
 
 
 class SimMember:
-    """Made by the simulation for each start of a member; `kill`, `stop`, `pause`, ... are what the world does to it."""
+    """Created by the simulation for each start of a member; the world calls `kill`, `stop`, `pause`, ..."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class SimMember:
         parts: Parts,
         on_superseded: Callable[["SimMember"], None],
     ) -> None:
-        """`on_superseded`: this process ends itself, and is to be started again."""
+        """`on_superseded` is called when this process ends itself, and is to be started again."""
         self.start = start
         self.life = start.life
         self.slow_until_ms = 0
@@ -155,7 +155,7 @@ class SimMember:
         for queue_index, queue in enumerate(self._places):
             self._add_flow(queue_index, queue)
         self.control: SimControl | None = None
-        """Of a cooperative member."""
+        """Only for a cooperative member."""
         if is_cooperative:
             self.control = SimControl(
                 start.name,
@@ -184,7 +184,7 @@ class SimMember:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process is there, paused or not."""
+        """Whether the process exists, paused or not."""
         return self.process.is_alive
 
     def bound_handles(self) -> list[SimHandle]:
@@ -197,7 +197,7 @@ class SimMember:
         return self.control is not None and self.control.stands_aside
 
     def kill(self) -> None:
-        """SIGKILL: nothing of the process goes on."""
+        """SIGKILL: the process ends at once."""
         if self.is_alive:
             self._end(killed=True)
 
@@ -206,11 +206,11 @@ class SimMember:
         self.process.run(self._request_stop)
 
     def planned_place(self, queue: QueueName) -> Place:
-        """Where the member stands when nobody asks for anything else."""
+        """The member's place when nobody requests anything else."""
         return self._places[queue]
 
     def request(self, queue: QueueName, request: FlowRequest) -> None:
-        """Ask something of one of its flows."""
+        """Make a request of one of its flows."""
         self.process.run(lambda: self._tell(self._flows[queue], request))
 
     def pause(self, until_ms: int) -> None:
@@ -219,7 +219,7 @@ class SimMember:
         self.process.pause(until_ms)
 
     def hang(self, until_ms: int, *, keeps_settlements: bool, goes_on: bool) -> None:
-        """The event loop stands still: until then, or for good where who calls ends the process then."""
+        """The event loop stands still until then; without `goes_on`, until the caller ends the process."""
         self._history.append(LoopHung(self._schedule.now_ms, self.life, until_ms, keeps_settlements))
         self.process.hang(until_ms if goes_on else None, keeps_settlements=keeps_settlements)
 
@@ -269,7 +269,7 @@ class SimMember:
         if self.control is None:
             self._stop_flows()
         else:
-            # As runtime/supervisor.py does it: half of the time for giving queues away, half for what is left then.
+            # As in runtime/supervisor.py: half of the time for giving queues away, half for what is left then.
             drain_timeout_ms = self._settings.rebind.drain_timeout_ms
             self.process.after(drain_timeout_ms // 2, self._stop_flows)
             self.process.after(drain_timeout_ms, self._cut_short)
@@ -314,7 +314,7 @@ class SimMember:
         elif isinstance(event, FlowDown):
             self._history.append(HandleLost(now_ms, self._name(flow, event.epoch)))
         elif isinstance(event, MessageReceived) and flow.machine.admit(event.delivery):
-            # As runtime/flow_runner.py does it, and so for what is accepted.
+            # As in runtime/flow_runner.py, and likewise for what is accepted.
             self._dispatch(event.delivery)
             self._start_ready()
             return
@@ -399,7 +399,7 @@ class SimMember:
         self._dispatched.add((delivery.queue, delivery.epoch, delivery.delivery_id))
         flow, epoch, delivery_id = self._flows[delivery.queue], delivery.epoch, delivery.delivery_id
         if self._lanes.offer(LaneKey(stamp.key), delivery) and not flow.machine.excuse(epoch, delivery_id):
-            # Behind the orders at hand, as runtime/flow_runner.py does it.
+            # After the current commands, as in runtime/flow_runner.py.
             self.process.after(0, lambda: self._tell(flow, DeliveriesHeldUp(epoch, (delivery_id,))))
 
     def _start_ready(self) -> None:
@@ -425,7 +425,7 @@ class SimMember:
             return handlers.timeout_ms, Result.FAILED
         is_slow = chance.happens(handlers.slow_share) or self._schedule.now_ms < self.slow_until_ms
         duration_ms = chance.between(0, handlers.slow_ms if is_slow else handlers.longest_ms)
-        # The same message must be poison for whoever handles it, so its own name decides.
+        # The same message must be poison for every member, so its own name decides.
         poison = SeededChance(0).fork(f"{stamp.publisher} {stamp.key} {stamp.sequence}").happens(handlers.poison_share)
         has_failed = poison or chance.happens(handlers.fail_share)
         return min(duration_ms, handlers.timeout_ms), Result.FAILED if has_failed else Result.DONE

@@ -1,4 +1,4 @@
-"""The machines of a member that a simulation puts to the test."""
+"""The machines of a member that a simulation tests."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ MakeGate = Callable[..., StripeGate]
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What is under test; tests put broken ones in, to see that the laws find out."""
+    """What is under test; tests put in broken ones, to show that the laws notice."""
 
     make_machine: MakeMachine = FlowMachine
     make_lanes: Callable[[], KeyLanes[Delivery]] = KeyLanes

@@ -6,9 +6,9 @@ from lbg_runtime.sim.schedule import Call, Schedule
 
 
 class Process:
-    """All that happens inside one member goes through `run`, so that a pause holds it back and an end ends it.
+    """Everything that happens inside one member goes through `run`, so that a pause delays it and an end stops it.
 
-    What the client's own threads do goes through `run_beside`: a loop that hangs does not hold it back.
+    What the client's own threads do goes through `run_beside`: a hanging loop does not delay it.
     """
 
     def __init__(self, schedule: Schedule) -> None:
@@ -18,7 +18,7 @@ class Process:
         self.is_paused = False
         self.is_hung = False
         self.keeps_settlements = False
-        """Whether the client, while the loop hangs, sends nothing of what was settled."""
+        """Whether the client sends no settlements while the loop hangs."""
 
     @property
     def stands_still(self) -> bool:
@@ -27,11 +27,11 @@ class Process:
 
     @property
     def now_ms(self) -> int:
-        """The time of the world, for its history; nothing inside the process may live by it."""
+        """The time of the world, for its history; nothing inside the process may go by it."""
         return self._schedule.now_ms
 
     def run(self, call: Call) -> None:
-        """Do it now; when the process goes on, where it is paused; never, where it has ended."""
+        """Call it now; if the process is paused, when it goes on; if it has ended, never."""
         if not self.is_alive:
             return
         if self.stands_still:
@@ -40,14 +40,14 @@ class Process:
             call()
 
     def run_beside(self, call: Call) -> None:
-        """The same for what needs no loop."""
+        """The same for calls that do not need the loop."""
         if self.is_hung and self.is_alive:
             call()
         else:
             self.run(call)
 
     def reach_loop(self, call: Call) -> None:
-        """From inside, on whatever thread: do it on the loop; when the loop goes on, where it hangs."""
+        """From inside the process, on any thread: call it on the loop; if that hangs, when it goes on."""
         if self.is_hung:
             self._held_back.append(call)
         else:
@@ -62,12 +62,12 @@ class Process:
         self._schedule.after(delay_ms, lambda: self.run_beside(call))
 
     def pause(self, until_ms: int) -> None:
-        """Stand still; frames and timers wait and come in their order when the process goes on."""
+        """Stand still; frames and timers wait and come in order when the process goes on."""
         self.is_paused = True
         self._schedule.at(until_ms, self._resume)
 
     def hang(self, until_ms: int | None, *, keeps_settlements: bool) -> None:
-        """The loop stands still, the client's threads go on; None: to the end of the process."""
+        """The loop stands still, the client's threads go on; None means until the end of the process."""
         self.is_hung, self.keeps_settlements = True, keeps_settlements
         if until_ms is not None:
             self._schedule.at(until_ms, self._resume)

@@ -1,4 +1,4 @@
-"""A hashed publisher: numbers its messages per key, waits for confirms, resends after an outage, loses nothing."""
+"""A hashed publisher: numbers its messages per key, waits for confirms, resends after an outage, and loses nothing."""
 
 from collections import Counter
 
@@ -46,7 +46,7 @@ class SimPublisher:
         return self._last_id >= self._settings.messages and not self._unconfirmed
 
     def break_connection(self, broker_notices_ms: int, publisher_notices_ms: int) -> None:
-        """Cut the connection; each end notices after a time of its own."""
+        """Cut the connection; each end notices after its own delay."""
         link, client = self._link, self._client
         if link is None:
             return
@@ -113,4 +113,4 @@ class SimPublisher:
 
 
 def _ignore(_: Effect) -> None:
-    """A publisher is sent nothing."""
+    """Do nothing: a publisher is sent nothing."""

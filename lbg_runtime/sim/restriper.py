@@ -1,4 +1,4 @@
-"""Re-stripings of a run: the real conductor, slow, now and then killed, and started again with nothing remembered."""
+"""Re-stripings of a run: the real conductor, slow, occasionally killed, and started again without any memory."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,7 +28,7 @@ LOOK_AGAIN_MS = 20
 
 
 class SimRestriper:
-    """Brings the group to one queue count after the other, from `begin` on; lives as long as the run."""
+    """Brings the group to one queue count after another, from `begin` on; lives as long as the run."""
 
     name = "restriper"
     is_reachable = True
@@ -44,7 +44,7 @@ class SimRestriper:
         kill_share: float,
         longest_delay_ms: int,
     ) -> None:
-        """`kill_share`: of all steps, those at which the conductor dies."""
+        """`kill_share` is the share of steps at which the conductor dies."""
         self._broker = broker
         self._topic = topic
         self._schedule = schedule

@@ -8,15 +8,15 @@ from lbg_runtime.model.errors import LbgError
 Call = Callable[[], None]
 
 MOST_CALLS = 1_000_000
-"""At one time: more than any run needs; a run that reaches it goes round in circles without time passing."""
+"""At one moment: more than any run needs; a run that reaches it is looping without time passing."""
 
 
 class SimulationLoops(LbgError):
-    """Something schedules itself again and again without end."""
+    """Something reschedules itself endlessly."""
 
 
 class Schedule:
-    """Runs calls at their times; calls of one time in the order they were scheduled."""
+    """Runs calls at their times; calls with the same time run in the order in which they were scheduled."""
 
     def __init__(self) -> None:
         self.now_ms = 0
@@ -25,7 +25,7 @@ class Schedule:
         self._calls_now = 0
 
     def at(self, at_ms: int, call: Call) -> None:
-        """Run `call` at a time; at once, but after what is due already, where it has passed."""
+        """Run `call` at a time; if that has passed, at once, but after what is already due."""
         self._count += 1
         heapq.heappush(self._due, (max(at_ms, self.now_ms), self._count, call))
 
@@ -34,7 +34,7 @@ class Schedule:
         self.at(self.now_ms + delay_ms, call)
 
     def run(self, until_ms: int, is_done: Callable[[], bool]) -> bool:
-        """Let time pass until `is_done`, asked after every call, or until a time; returns whether it is done.
+        """Let time pass until `is_done`, checked after every call, or until a time; return whether it is done.
 
         Raises `SimulationLoops`.
         """

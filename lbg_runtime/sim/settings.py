@@ -1,4 +1,4 @@
-"""What a simulated run is made of. Drawn from the seed, so that thousands of seeds visit many corners at once."""
+"""The parameters of a simulated run, drawn from the seed, so that thousands of seeds visit many corners at once."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -10,14 +10,14 @@ from lbg_runtime.sim.chance import SeededChance
 
 
 class Mode(Enum):
-    """How queues come to the members they belong to; values are those of `rebind.mode`."""
+    """How queues get to the members they belong to; the values are those of `rebind.mode`."""
 
     COOPERATIVE = "cooperative"
     CYCLE = "cycle"
 
 
 class FaultKind(Enum):
-    """What can happen to a run. New ones at the end, or seeds mean other runs."""
+    """What can happen to a run. Add new ones at the end, or seeds will mean different runs."""
 
     KILL = "kill"
     """SIGKILL of a member, started again later."""
@@ -26,11 +26,11 @@ class FaultKind(Enum):
     JOIN = "join"
     """A planned member that is not running is started."""
     PAUSE = "pause"
-    """A member's process stands still; the broker gives it up when that lasts longer than the keep-alive."""
+    """A member's process stands still; the broker gives it up if that lasts longer than the keep-alive."""
     DISCONNECT = "disconnect"
-    """A member's connection breaks; broker and member notice at different times, others take over meanwhile."""
+    """A member's connection breaks; broker and member notice at different times, and others take over meanwhile."""
     END_FLOW = "end_flow"
-    """The broker ends one flow of a member for good."""
+    """The broker ends one flow of a member permanently."""
     SLOW = "slow"
     """Handlers of a member become slow for a while."""
     ROLLING_RESTART = "rolling_restart"
@@ -42,7 +42,7 @@ class FaultKind(Enum):
     BLOCK = "block"
     """A member's event loop stands still while its connection lives: the broker does not give it up."""
     BROKER_RESTART = "broker_restart"
-    """The broker is away for a while, with every connection; what it spooled it keeps."""
+    """The broker and every connection are down for a while; the broker keeps what it spooled."""
     DEPLOY = "deploy"
     """All members are stopped at once, and each starts again when it has ended."""
     CUT_CONTROL = "cut_control"
@@ -51,53 +51,53 @@ class FaultKind(Enum):
     """A member's event loop hangs while the client's threads answer the broker: the watchdog ends the process, which is
     started again later; or the loop goes on just in time."""
     TWIN = "twin"
-    """A second process is started with the id of a member that lives."""
+    """A second process is started with the id of a live member."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that happens to a run, at a time that is known before."""
+    """One thing that happens to a run, at a predetermined time."""
 
     number: int
-    """Its name in a replay, and where its own chance comes from: taking others away does not change it."""
+    """Its name in a replay, and the source of its own chance: removing others does not change it."""
     at_ms: int
     kind: FaultKind
     member: int | None = None
-    """Whom it strikes; None for any who lives then, drawn by its own chance."""
+    """The member it strikes; None for any that lives then, drawn by its own chance."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControlSettings:
-    """The control plane of members that talk to each other, and the topic they talk on."""
+    """The control plane of members that talk to each other, and the topic that they use."""
 
     membership: MembershipSettings
     rebalance: RebalanceSettings
     loss_share: float
-    """Of all messages to one listener, until faults end."""
+    """Share of all messages to one listener that are lost, until faults end."""
     repeat_share: float
     longest_delay_ms: int
     """Of one message to one listener."""
     overtakes: bool
-    """Whether a later message of one sender may come before an earlier one, as on no single connection."""
+    """Whether a later message of one sender may come before an earlier one, which no single connection allows."""
     looks_ms_per_thousand: int
-    """Of a member's flows, see `ControlPlaneMachine`; more than is shipped, as there are few queues."""
+    """Per thousand of a member's flows, see `ControlPlaneMachine`; more than shipped, as there are few queues."""
     last_words_arrive: bool = False
-    """Whether what a process said just before its end is heard, as it is in earnest: its good-bye, or its last beat.
-    Drawn only with the newest faults: runs of before are without."""
+    """Whether what a process said just before its end is heard, as it is in reality: its goodbye, or its last beat.
+    Drawn only with the newest faults: older runs are without it."""
 
 
 @dataclass(frozen=True, slots=True)
 class HandlerSettings:
-    """How the handlers of a run behave; shares are probabilities per try, of `poison` per message."""
+    """How the handlers of a run behave; shares are probabilities per attempt, that of `poison` per message."""
 
     longest_ms: int
     slow_share: float
     slow_ms: int
     fail_share: float
     poison_share: float
-    """Fails at every try, and is rejected in the end."""
+    """Fails at every attempt, and is rejected in the end."""
     hang_share: float
-    """Ends only at its timeout, or when it is cancelled."""
+    """Ends only at its time-out, or when it is cancelled."""
     timeout_ms: int
     attempts: int
     retry_ms: int
@@ -130,40 +130,40 @@ class SimSettings:
     keep_alive_ms: int
     """Longest time until a broken connection is noticed at either end."""
     activity_lag_ms: int
-    """How late a client reports activity, on a thread of its own, behind the messages."""
+    """How late a client reports activity, on its own thread, after the messages."""
     bind_lag_ms: int
-    """How late a client reports that a bind is done, behind what the flow reports."""
+    """How late a client reports that a bind is done, after what the flow reports."""
     longest_drift_permille: int
-    """How much a member's clock is ahead or behind after a second, in ms."""
+    """How far a member's clock is ahead or behind after a second, in ms."""
     rebind: RebindSettings
     control: ControlSettings
-    """Of cooperative members."""
+    """Used by cooperative members."""
     handlers: HandlerSettings
     faults: tuple[FaultKind, ...]
     fault_gap_ms: int
     """Longest time between two faults."""
     request_gap_ms: int | None
-    """Longest time between two requests of a control plane; None where there is none, and places are static."""
+    """Longest time between two requests of a control plane; None if there is none, and places are static."""
     restripe_to: tuple[int, ...]
-    """Queue counts that the group is brought to, one after the other, in mid-run; of cooperative members."""
+    """Queue counts that the group is brought to, one after another, in mid-run; cooperative members only."""
     restriper_kill_share: float
-    """Of the steps of a re-striping, those at which who conducts it dies."""
+    """Share of the steps of a re-striping at which its conductor dies."""
     horizon_ms: int
-    """Faults and requests end here; what was published must then come to an end too."""
+    """Faults and requests end here; after that, everything published must come to an end too."""
 
 
 def draw_settings(
     chance: SeededChance, mode: Mode = Mode.CYCLE, members: int | None = None, queues: int | None = None
 ) -> SimSettings:
-    """The settings of a seed; both modes differ in how queues move, and in nothing else."""
+    """The settings of a seed; the two modes differ only in how queues move."""
     queue_count = chance.between(1, 5) if queues is None else queues
     planned = chance.between(1, 4) if members is None else members
     slow_run = chance.happens(0.3)
     drain_timeout_ms = chance.pick((0, 100, 1_000, 3_000))
     longest_ms = chance.pick((1, 20, 60))
     attempts, retry_ms = 3, chance.pick((0, 20, 300))
-    # Tries start anew with every delivery. Poison whose tries do not fit into a drain would go from hand to hand for
-    # ever, at the pace of this simulation's rebind cycles.
+    # Attempts start over with every delivery. Poison whose attempts do not fit into a drain would go from member to
+    # member forever, at the pace of this simulation's rebind cycles.
     poison_ends = attempts * (longest_ms + retry_ms) < drain_timeout_ms and not slow_run
     more, newest = chance.fork("more faults"), chance.fork("newest faults")
     newest_faults = tuple(kind for kind in _NEWEST_FAULTS if newest.happens(0.5))
@@ -240,14 +240,14 @@ _MORE_FAULTS = frozenset(
     {FaultKind.LEAVE, FaultKind.BLOCK, FaultKind.BROKER_RESTART, FaultKind.DEPLOY, FaultKind.CUT_CONTROL}
 )
 
-# Each batch of faults that came later is drawn from a fork of its own: a seed without them is the run that it was, and
-# so is every seed whose settings leave them out.
+# Each batch of faults added later is drawn from its own fork: a seed without them is the same run as before, and so is
+# every seed whose settings leave them out.
 _NEWEST_FAULTS = (FaultKind.HANG, FaultKind.TWIN)
 _OLDER_FAULTS = tuple(kind for kind in FaultKind if kind not in _NEWEST_FAULTS)
 
 
 def _draw_targets(chance: SeededChance, queue_count: int, hash_count: int) -> tuple[int, ...]:
-    """One to three queue counts, each other than the one before."""
+    """One to three queue counts, each different from the one before."""
     targets = [queue_count]
     for _ in range(chance.between(1, 3)):
         target = chance.between(1, min(hash_count, 8))
@@ -257,7 +257,7 @@ def _draw_targets(chance: SeededChance, queue_count: int, hash_count: int) -> tu
 
 
 def _draw_control(chance: SeededChance, drain_timeout_ms: int, *, last_words_arrive: bool) -> ControlSettings:
-    """About a tenth of the delays as they are shipped, so that much happens in little time."""
+    """About a tenth of the shipped delays, so that much happens in little time."""
     heartbeat_ms = chance.pick((100, 200, 400))
     return ControlSettings(
         membership=MembershipSettings(

@@ -1,4 +1,4 @@
-"""One run from one seed, judged."""
+"""Runs one seed and judges it."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from lbg_runtime.sim.world import World
 
 @dataclass(frozen=True, slots=True)
 class SimResult:
-    """What came of a run."""
+    """The result of a run."""
 
     seed: int
     settings: SimSettings
@@ -31,15 +31,15 @@ class SimResult:
     handled: int
     duplicates: Duplicates
     owners: tuple[Life | None, ...]
-    """Who was fed, by queue, when the run had come to rest and before its members stopped."""
+    """The life that was fed, by queue, when the run had come to rest and before its members stopped."""
     plan: tuple[Fault, ...]
     faults: Counter[FaultKind]
-    """Those of the plan that happened."""
+    """The planned faults that happened."""
     requests: Counter[RequestKind]
 
     @property
     def history(self) -> Sequence[Happening]:
-        """All that happened, in order."""
+        """Everything that happened, in order."""
         return self.facts.history
 
 

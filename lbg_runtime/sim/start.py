@@ -1,4 +1,4 @@
-"""Which process of which member one start brings."""
+"""Describes which process of which member a start creates."""
 
 from dataclasses import dataclass
 
@@ -11,11 +11,11 @@ class Start:
 
     index: int
     number: int
-    """Of all starts in a run."""
+    """Its number among all starts in a run."""
     incarnation: int
-    """What the process says of its life; larger than those before where the clocks are right."""
+    """What the process reports as its life; larger than earlier ones if the clocks are right."""
     client_name: str
-    """Two processes with one name throw each other out at the broker."""
+    """Two processes with the same name throw each other out at the broker."""
 
     @property
     def name(self) -> str:
@@ -24,7 +24,7 @@ class Start:
 
     @property
     def life(self) -> Life:
-        """What the history calls the process."""
+        """The process's name in the history."""
         return Life(f"{self.name}#{self.number}")
 
 

@@ -1,7 +1,7 @@
-"""A run with the delays as they are shipped, for the figures: the same story for both modes.
+"""A run with the shipped delays, for the figures: the same story for both modes.
 
-All members of the plan but one run; the last joins; one leaves in order; one is killed and starts again. Nothing else
-happens, and the control topic loses nothing, so that what is measured is the way of moving queues and not its luck.
+All planned members but one run; the last joins; one leaves in good order; one is killed and starts again. Nothing else
+happens, and the control topic loses nothing, so that the way of moving queues is measured, not its luck.
 """
 
 from dataclasses import dataclass
@@ -30,15 +30,15 @@ class StoryFigures:
     """What one story measured."""
 
     time_to_own_ms: int | None
-    """From the start of the joiner until it owned its share for good."""
+    """From the start of the joining member until it finally owned its share."""
     join_changes: int
     """Owner changes from the join until somebody leaves."""
     steady_changes: int
     """Owner changes in the minute before the join."""
     move_pauses_ms: tuple[int, ...]
-    """Of queues that were given up in order."""
+    """Pauses of queues that were given up in good order."""
     loss_pauses_ms: tuple[int, ...]
-    """Of queues whose owner was killed."""
+    """Pauses of queues whose owner was killed."""
     hops: int
     duplicates: Duplicates
     violations: tuple[Violation, ...]
@@ -48,7 +48,7 @@ def tell_story(seed: int, mode: Mode, members: int, queues: int) -> StoryFigures
     """Run the story of a seed. `members` at least 3: one joins, one leaves, one dies."""
     chance = SeededChance(seed).fork("story")
     settings = story_settings(mode, members, queues)
-    # Rebind cycles have no phase towards the story, whenever it begins.
+    # Rebind cycles have no fixed phase relative to the story.
     join_ms = JOIN_MS + chance.between(0, 10_000)
     plan = (
         Fault(0, join_ms, FaultKind.JOIN, members - 1),

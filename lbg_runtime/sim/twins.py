@@ -1,13 +1,13 @@
-"""An operator's mistake: a second process with the id of a member that lives, and how it ends.
+"""An operator's mistake: a second process with the id of a live member, and how it ends.
 
-Two containers with one host name, or a replacement that is started before the old process is gone. Both are the same
-program with the same settings. Cooperative members find out on the control topic, where the larger life counts; members
-that only count never do, and stand both in the same place.
+It happens with two containers with the same host name, or a replacement that is started before the old process is gone.
+Both run the same program with the same settings. Cooperative members find out on the control topic, where the larger
+life wins; counted members never do, and both stand in the same place.
 
-Which client name a process has follows from host name and process id unless the settings give one, so two containers
-with one host name share it, and each that connects throws the other out; the client of who was thrown out comes back
-before long. That never ends by itself. (On the real client a process that is thrown out while it opens its session ends
-with an error, so that most such twins do not outlive their start; the worse is modelled.)
+The client name of a process is derived from host name and process id unless the settings give one, so two containers
+with the same host name share it, and each that connects throws the other out; the client that was thrown out comes back
+before long. That never ends by itself. (With the real client, a process that is thrown out while it opens its session
+ends with an error, so most such twins do not outlive their start; the worse case is modelled.)
 """
 
 from enum import Enum
@@ -17,23 +17,23 @@ from lbg_runtime.sim.member import SimMember
 from lbg_runtime.sim.world import World
 
 LONGEST_MS = 6_000
-"""From the start of a twin until the mistake is undone, where it is."""
+"""From the start of a twin until the mistake is undone, if it is."""
 
 FAR_AHEAD = 1_000
-"""Lives that a process is ahead of its time whose clock is: more than a run has."""
+"""How many lives ahead a process is whose clock is ahead: more than a run has."""
 
 
 class Incarnation(Enum):
-    """What the second process says of its life, beside the first."""
+    """What the second process reports as its life, compared with the first."""
 
     LATER = "later"
-    """As the clocks say that are right."""
+    """As with correct clocks."""
     EQUAL = "equal"
-    """Both were started in one microsecond: chance decides."""
+    """Both were started in the same microsecond: chance decides."""
     EARLIER = "earlier"
     """Its host's clock is behind."""
     AHEAD = "ahead"
-    """Its host's clock is ahead: later lives of the member, on other hosts, are below it."""
+    """Its host's clock is ahead: later lives of the member on other hosts are below it."""
 
 
 class Ending(Enum):
@@ -46,7 +46,7 @@ class Ending(Enum):
 
 
 def add_twin(world: World, member: SimMember, chance: SeededChance) -> None:
-    """Start a second process of this member; either may go later, in order or not, and is not started again."""
+    """Start a second process of this member; either may end later, in good order or not, and is not started again."""
     incarnation = chance.pick(tuple(Incarnation))
     shares_client_name = chance.happens(0.3)
     ending = chance.pick(tuple(Ending))
@@ -58,7 +58,7 @@ def add_twin(world: World, member: SimMember, chance: SeededChance) -> None:
     until_ms = world.schedule.now_ms + after_ms
     world.lasts_until(until_ms)
     world.schedule.at(until_ms, leaver.stop if goes_in_order else leaver.kill)
-    # A run waits for its end, to see who is left.
+    # The run waits for its end, to see who is left.
     world.when_ended(leaver, lambda: None)
 
 

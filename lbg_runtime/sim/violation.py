@@ -1,11 +1,11 @@
-"""What a law says of a history that breaks it."""
+"""What a law reports about a history that breaks it."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One law broken once."""
+    """One violation of one law."""
 
     law: str
     at_ms: int

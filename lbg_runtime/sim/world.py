@@ -1,4 +1,4 @@
-"""Members, publishers, broker and control topic of one run, and the way from its start to its end."""
+"""Members, publishers, broker and control topic of one run, and its course from start to end."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -19,17 +19,17 @@ from lbg_runtime.sim.settings import Mode, SimSettings
 from lbg_runtime.sim.start import Start, member_name
 
 QUIET_MS = 300_000
-"""Time that a run has, after its last fault, to handle everything; what takes longer is stuck."""
+"""Time that a run has after its last fault to handle everything; if it takes longer, it is stuck."""
 
 RESTART_MS = 1_000
-"""After which a process that ended itself is started again, as runtime/siblings.py does it."""
+"""Delay after which a process that ended itself is started again, as in runtime/siblings.py."""
 
 STOP_MS = 60_000
-"""Time that the members have to stop in the end."""
+"""Time that the members have to stop at the end."""
 
 
 class World:
-    """One run. Faults use what is public; they come from `sim.faults`."""
+    """One run. The public methods are for the faults, which come from `sim.faults`."""
 
     def __init__(self, settings: SimSettings, chance: SeededChance, parts: Parts) -> None:
         self.settings = settings
@@ -59,7 +59,7 @@ class World:
         self._parts = parts
         self._lives: list[SimMember | None] = [None] * settings.planned_members
         self._twins: list[SimMember] = []
-        """Processes whose member's other process is, or was, in `_lives`."""
+        """Processes of members whose other process is, or was, in `_lives`."""
         self._start_count = 0
         self._is_closing = False
         self._restarts_pending = 0
@@ -107,7 +107,8 @@ class World:
 
     def _be_calm(self) -> None:
         self.schedule.run(self.schedule.now_ms + self._time_to_agree_ms(), lambda: False)
-        # An owner whose drains took too long waits ever longer before it tries again, which no bound here includes.
+        # An owner whose drains took too long waits longer and longer before it tries again, which no bound here
+        # includes.
         if longest_wait_ms := max(
             (member.control.offer_wait_ms for member in self._taking_part() if member.control), default=0
         ):
@@ -128,7 +129,7 @@ class World:
         return [self.broker.shape.queue_name(index) for index in self.broker.queue_indexes()]
 
     def _restart_the_ignorant(self) -> None:
-        """As an operator who reads the logs: a group all of whose members died just when it had been re-striped, and
+        """Act as an operator who reads the logs: a group whose members all died just after it had been re-striped, and
         which came back with the old settings, cannot know."""
         self.schedule.run(self.schedule.now_ms + self._time_to_agree_ms(), lambda: False)
         for member in self.alive():
@@ -139,7 +140,7 @@ class World:
         self._wait(QUIET_MS, self._is_over, "a member does not stop")
 
     def _undo_mistakes(self) -> None:
-        """As an operator who reads the logs: where processes throw each other out at the broker only one is left."""
+        """Act as an operator who reads the logs: of processes that throw each other out, leave only one."""
         if not self._twins:
             return
         kept: set[str] = set()
@@ -150,12 +151,12 @@ class World:
             member.stop()
             self.when_ended(member, lambda: None)
         self._wait(QUIET_MS, self._is_over, "a member does not stop")
-        # Those that stand aside for one that has gone find out, end themselves, and are started again.
+        # Processes that stand aside for one that has gone find out, end themselves, and are started again.
         self.schedule.run(self.schedule.now_ms + self._time_to_agree_ms(), lambda: False)
         self._wait(QUIET_MS, self._is_over, "a member does not stop")
 
     def _time_to_agree_ms(self) -> int:
-        # A life below another of its id counts for others when they have forgotten that one.
+        # For others, a life below another of its id counts only when they have forgotten that one.
         forget_ms = self.settings.control.membership.forget_ms if self._twins else 0
         return time_to_agree_ms(self.settings, forget_ms)
 
@@ -165,18 +166,18 @@ class World:
     # -- members
 
     def alive(self) -> list[SimMember]:
-        """The processes that run, paused or not."""
+        """The running processes, paused or not."""
         return [member for member in (*self._lives, *self._twins) if member is not None and member.is_alive]
 
     def _taking_part(self) -> list[SimMember]:
         return [member for member in self.alive() if not member.stands_aside]
 
     def life_of(self, index: int) -> SimMember | None:
-        """The newest life of a planned member; its twins are not meant."""
+        """The newest life of a planned member, not counting twins."""
         return self._lives[index]
 
     def start(self, index: int, client_name: str | None = None) -> None:
-        """Start a planned member that does not run; its client has its name unless another is given."""
+        """Start a planned member that is not running; its client has its name unless another is given."""
         member = self._lives[index]
         if self._is_closing or (member is not None and member.is_alive):
             return
@@ -198,10 +199,10 @@ class World:
         )
 
     def _start_superseded(self, member: SimMember) -> None:
-        """Where it is a twin whose member runs, there is nothing to be started."""
+        """Start it again, unless it is a twin whose member runs."""
 
         def start() -> None:
-            # Where it ran: another process may have the client name that the member was planned with.
+            # With the client name that it had: another process may have the one that the member was planned with.
             self.start(member.start.index, member.start.client_name)
 
         self.when_ended(member, lambda: self._later(RESTART_MS, start))
@@ -209,8 +210,8 @@ class World:
     # -- for faults
 
     def start_twin(self, member: SimMember, incarnation: int | None, *, shares_client_name: bool) -> SimMember | None:
-        """Start another process with this one's id; None as incarnation: as its clock, which is right, says. Returns
-        None where the run ends."""
+        """Start another process with this one's id; with None as incarnation, as its correct clock says. Return None if
+        the run is ending."""
         if self._is_closing:
             return None
         self._start_count += 1
@@ -222,17 +223,17 @@ class World:
         return twin
 
     def lasts_until(self, at_ms: int) -> None:
-        """A fault goes on until then."""
+        """Note that a fault goes on until then."""
         self._faulty_until_ms = max(self._faulty_until_ms, at_ms)
-        # So that a run in which nothing else happens then finds out.
+        # So that a run in which nothing else happens then notices.
         self.schedule.at(at_ms, lambda: None)
 
     def start_later(self, member: SimMember, delay_ms: int) -> None:
-        """Start a member anew, so long after its end."""
+        """Start a member again, this long after its end."""
         self.when_ended(member, lambda: self._start_after(member.start.index, delay_ms))
 
     def when_ended(self, member: SimMember, call: Call) -> None:
-        """Do it when the life is over; a run is not calm before."""
+        """Call it when the life is over; a run is not calm before that."""
         self._restarts_pending += 1
 
         def look() -> None:
@@ -274,11 +275,11 @@ class World:
 
 
 def time_to_agree_ms(settings: SimSettings, forget_ms: int = 0) -> int:
-    """How long after the last fault cooperative members may take until every queue is at home, for good.
+    """How long after the last fault cooperative members may take until every queue is at home permanently.
 
-    The sum of all that may come one after the other: a client that has yet to find out and come back, binds that wait
-    longest, silence until the dead are dead, and forgotten where that matters, settling, tenure, and two rounds of
-    offers, the first of which fails.
+    The sum of everything that may happen in sequence: a client that has yet to notice and come back, binds with the
+    longest waits, silence until the dead are considered dead, and forgotten if that matters, settling, tenure, and two
+    rounds of offers, the first of which fails.
     """
     membership, rebalance = settings.control.membership, settings.control.rebalance
     connected_ms = settings.keep_alive_ms + 1_000 + settings.rebind.bind_backoff_max_ms
@@ -292,6 +293,6 @@ def time_to_agree_ms(settings: SimSettings, forget_ms: int = 0) -> int:
 
 
 def calm_ms(settings: SimSettings) -> int:
-    """How long nothing may move then: longer than any delay of a control plane."""
+    """How long nothing may move after that: longer than any delay of a control plane."""
     membership, rebalance = settings.control.membership, settings.control.rebalance
     return membership.forget_ms + membership.settle_ms + rebalance.min_tenure_ms + rebalance.backoff_max_ms

@@ -1,7 +1,7 @@
 """The test kit: a group in virtual time, a broker on a port, and the conformance suite of transports.
 
-The names below are loaded when they are first used: the pytest plugin lies in this package too, and is loaded by every
-test run on the machine.
+The names below are loaded on first use: the pytest plugin is in this package too, and every test run on the machine
+loads it.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Whether every queue is with the member that it belongs to."""
+"""Checks whether every queue is with the member that it belongs to."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,20 +9,20 @@ from lbg_runtime.testing.life import Life
 
 
 def imbalances(queues: Sequence[QueueName], at_work: Sequence[Life], broker: GroupBroker) -> list[str]:
-    """A line for each queue that is with somebody else, and for each member that does not know all others.
+    """A line for each queue that is with another member, and for each member that does not know all others.
 
-    Members that are not at work are left out; where counted members are not there, their queues may be with anybody.
+    Members that are not at work are left out; if counted members are missing, their queues may be with anybody.
     """
     homes = _homes(at_work)
-    # What costs more is looked at last: this is asked whenever something happens.
+    # The more expensive check comes last: this is called whenever something happens.
     return [*_strays(queues, at_work, homes, broker)] or [*_strangers(at_work)]
 
 
 def uneven(at_work: Sequence[Life], owners: Sequence[str | None]) -> list[str]:
-    """The same for a partitioned queue: a line for each partition that is nobody's, and for shares that differ."""
+    """The same for a partitioned queue: a line for each partition without an owner, and for shares that differ."""
     lines = [f"partition {number} is with nobody" for number, owner in enumerate(owners) if owner is None]
     shares = [sum(owner == life.client_name for owner in owners) for life in at_work]
-    # Of more members than partitions, some have none.
+    # With more members than partitions, some have none.
     active = sorted(shares, reverse=True)[: len(owners)]
     if not lines and (sum(shares) != len(owners) or (active and active[0] - active[-1] > 1)):
         said = ", ".join(f"{life.member} {share}" for life, share in zip(at_work, shares, strict=True))

@@ -1,4 +1,4 @@
-"""The development broker on a port of this machine, in a thread of its own: for programs that use a real client."""
+"""The development broker on a port of this machine, in its own thread: for programs that use a real client."""
 
 import asyncio
 import threading
@@ -30,8 +30,8 @@ _Answer = TypeVar("_Answer")
 class BrokerOnPort:
     """Listens on loopback from `start` to `stop`, or as a context manager. Any user name and password is accepted.
 
-    May be called from any thread but its own, from a running event loop too: no call takes longer than a look into the
-    broker. Queues and messages are in memory; they outlast a failure, not the broker.
+    May be called from any thread but its own, also from a running event loop: no call takes longer than a look into the
+    broker. Queues and messages are in memory; they survive a failure, but not the broker.
     """
 
     def __init__(self) -> None:
@@ -45,11 +45,11 @@ class BrokerOnPort:
 
     @property
     def url(self) -> str:
-        """What a client connects to."""
+        """The address that a client connects to."""
         return f"tcp://{self.host}:{self.port}"
 
     def client_properties(self) -> dict[str, object]:
-        """What the official client's `MessagingService` is built from, to connect here and come back quickly."""
+        """Properties for the official client's `MessagingService`, to connect here and come back quickly."""
         return {
             "solace.messaging.transport.host": self.url,
             "solace.messaging.service.vpn-name": self.vpn,
@@ -60,7 +60,7 @@ class BrokerOnPort:
         }
 
     def start(self) -> None:
-        """Listen. Once."""
+        """Listen. Call it once."""
         self._thread.start()
         self._wait_for(self._server.start())
         self.port = self._server.port
@@ -84,17 +84,17 @@ class BrokerOnPort:
     # -- queues
 
     def create_queue(self, queue: str, *subscriptions: str, settings: QueueSettings | None = None) -> None:
-        """Create a durable queue, exclusive unless the settings say other; `BrokerRefusal` where it exists."""
+        """Create a durable queue, exclusive unless the settings say otherwise; raises `BrokerRefusal` if it exists."""
         self._call(lambda: self._server.create_queue(queue, subscriptions, settings=settings))
 
     def queue_status(self, queue: str) -> QueueStatus:
-        """Everything there is to see of a queue; `BrokerRefusal` where there is none."""
+        """The full status of a queue; raises `BrokerRefusal` if there is none."""
         return self._call(lambda: self._server.engine.queue_status(VPN, QueueName(queue)))
 
     def wait_until(
         self, queue: str, condition: Callable[[QueueStatus], bool], within_s: float = PATIENCE_S
     ) -> QueueStatus:
-        """Look at a queue, which need not be there yet, until this is so; its status then.
+        """Poll a queue, which need not exist yet, until the condition holds; return its status then.
 
         Blocks the caller; raises `NotReached`.
         """
@@ -111,11 +111,11 @@ class BrokerOnPort:
     # -- faults
 
     def client_names(self) -> Sequence[str]:
-        """Who is connected, sorted."""
+        """Names of the connected clients, sorted."""
         return self._call(self._server.client_names)
 
     def cut(self, client_name: str | None = None) -> int:
-        """Break the connections of this client, or all of them, which can come back; how many there were."""
+        """Break the connections of this client, or of all clients, which can come back; return how many there were."""
         return self._call(lambda: self._server.abort_connections(client_name))
 
     def fail(self) -> None:
@@ -123,7 +123,7 @@ class BrokerOnPort:
         self._wait_for(self._server.stop())
 
     def restore(self) -> None:
-        """Listen again, on the same port; raises `UserError` where somebody else has taken it."""
+        """Listen again, on the same port; raises `UserError` if another process has taken it."""
         self._wait_for(self._server.start())
 
     def _call(self, act: Callable[[], _Answer]) -> _Answer:

@@ -1,10 +1,9 @@
 """What every transport guarantees, as one suite of tests.
 
 A test module of a transport subclasses `TransportConformance` and provides a fixture `harness`. Nothing here sleeps to
-let things happen. That something does not come is shown by what comes behind it: a marker on the same queue.
+let things happen. That something does not come is shown by what comes after it: a marker on the same queue.
 
-Assertions are what these modules are for; let pytest rewrite them (`pytest.register_assert_rewrite`) to have them
-explained.
+These modules consist of assertions; let pytest rewrite them (`pytest.register_assert_rewrite`) to get explanations.
 """
 
 import pytest
@@ -17,7 +16,7 @@ from lbg_runtime.testing.transport_harness import TransportHarness
 
 
 class TransportConformance(FlowConformance, SessionConformance, TogetherConformance):
-    """Run unchanged for each transport."""
+    """The suite, run unchanged for each transport."""
 
     @pytest.fixture(autouse=True)
     def _queue(self, harness: TransportHarness) -> None:

@@ -1,4 +1,4 @@
-"""What every transport guarantees of its flows. Part of `conformance`."""
+"""What every transport guarantees about its flows. Part of `conformance`."""
 # ruff: noqa: S101 - see `conformance`
 
 import asyncio
@@ -93,7 +93,7 @@ class FlowConformance:
         settle(flow, await recorder.until_received(3))
         flow.flush()
         await publish(transport, "behind", topic="other")
-        # Neither the ack timer nor a good-bye can have sent them now.
+        # Neither the ack timer nor a goodbye can have sent them now.
         await harness.begin_outage()
         await transport.close()
         await harness.end_outage()
@@ -107,7 +107,7 @@ class FlowConformance:
         _, other = await bind(transport, queue=QueueName("other"))
         flow.stop_intake()
         await publish(transport, *numbers(600))
-        # The marker comes over the same connection behind all that the broker still sent.
+        # The marker comes over the same connection, after everything that the broker still sent.
         await publish(transport, "marker", topic="other")
         await other.until_received(1)
         assert len(recorder.deliveries) <= WINDOW
@@ -123,7 +123,7 @@ class FlowConformance:
         flow, recorder = await bind_closed(transport)
         await recorder.until_active()
         await publish(transport, "b")
-        # The marker comes over the same connection behind all that the broker sent before.
+        # The marker comes over the same connection, after everything that the broker sent before.
         await publish(transport, "marker", topic="other")
         await other.until_received(1)
         assert recorder.events == [FlowActive(FIRST)]
@@ -273,7 +273,7 @@ class FlowConformance:
         await second_told.until_received(3)
         assert second_told.payloads == [b"a", b"b", b"c"]
         settle(second, second_told.deliveries[:1])
-        # As the runtime does: the handle has lost its queue and is replaced.
+        # As in the runtime: the handle has lost its queue and is replaced.
         await first.unbind()
         await until_connected(one)
         _, again_told = await bind(one, SECOND)

@@ -1,4 +1,4 @@
-"""What every transport guarantees of its session: connecting, outages, sending. Part of `conformance`."""
+"""What every transport guarantees about its session: connecting, outages, sending. Part of `conformance`."""
 # ruff: noqa: S101 - see `conformance`
 
 import asyncio
@@ -97,7 +97,7 @@ class SessionConformance:
         settle(flow, deliveries[2:])
         await publish(transport, "d")
         await recorder.until(lambda: b"d" in recorder.payloads)
-        # What the handle has shown it does not show again.
+        # The handle does not show again what it has shown.
         assert recorder.payloads == [b"a", b"b", b"c", b"d"]
         settle(flow, recorder.deliveries[3:])
         await flow.unbind()
@@ -306,7 +306,7 @@ class SessionConformance:
         await recorder.until_inactive()
         two.send_direct(Message("events/lost", b"nobody's error"))
         await harness.end_outage()
-        # Bound again means subscribed again, in this order; confirmed means that the sender is back too.
+        # Bound again means subscribed again, as that comes first; confirmed means that the sender is back too.
         await recorder.until_active(times=2)
         await publish(two, "a")
         two.send_direct(Message("events/heard", b""))
@@ -328,7 +328,7 @@ class SessionConformance:
         await transport.provision(queue, ["made/3/>"])
         await publish(transport, "five", topic="made/3/x")
         await recorder.until_received(4)
-        # Provisioning has not touched the flow: it is active once and for all, and nothing came twice.
+        # Provisioning has not touched the flow: it became active just once, and nothing came twice.
         assert [event for event in recorder.events if not isinstance(event, MessageReceived)] == [FlowActive(FIRST)]
         await flow.unbind()
 

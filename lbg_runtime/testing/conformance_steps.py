@@ -1,4 +1,4 @@
-"""Steps that the conformance tests of all transports are made of."""
+"""The steps of the conformance tests of all transports."""
 # ruff: noqa: S101 - see `conformance`
 
 import asyncio
@@ -24,7 +24,7 @@ WINDOW = 255
 
 
 async def open_transport(harness: TransportHarness, client_name: str = "first") -> FullTransport:
-    """A transport that is connected."""
+    """A connected transport."""
     transport = harness.make_transport(client_name)
     await transport.open()
     return transport
@@ -47,7 +47,7 @@ def stamped(topic: str, *, key: str, publisher: str, number: int) -> Message:
 
 
 async def until_connected(messenger: FullTransport) -> None:
-    """Wait for the session to be there again: a confirmation shows it."""
+    """Wait until the session is back: a confirmation shows it."""
     await publish(messenger, "", topic="nobody/listens")
 
 
@@ -75,7 +75,7 @@ def settle(flow: BoundFlow, deliveries: Sequence[Delivery], outcome: Outcome = O
 
 
 async def left_on_queue(harness: TransportHarness) -> list[tuple[bytes, bool]]:
-    """Payload and redelivered flag of what a new flow is shown; for when nobody else is bound."""
+    """Payload and redelivered flag of what a new flow is shown; use it when nobody else is bound."""
     transport = await open_transport(harness, "witness")
     await publish(transport, "marker")
     _, recorder = await bind(transport)
@@ -87,5 +87,5 @@ async def left_on_queue(harness: TransportHarness) -> list[tuple[bytes, bool]]:
 
 
 def numbers(count: int) -> list[str]:
-    """Payloads in an order that can be checked."""
+    """Payloads whose order can be checked."""
     return [str(number) for number in range(count)]

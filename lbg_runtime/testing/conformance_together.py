@@ -1,4 +1,4 @@
-"""What every transport guarantees of messages that are published together. Part of `conformance`."""
+"""What every transport guarantees about messages that are published together. Part of `conformance`."""
 # ruff: noqa: S101 - see `conformance`
 
 import asyncio
@@ -19,7 +19,7 @@ _NARROW_BYTES = 1_000
 
 
 class TogetherConformance:
-    """Local transactions of what is published."""
+    """Local transactions of published messages."""
 
     async def test_messages_published_together_come_in_their_order(self, harness: TransportHarness) -> None:
         transport = await open_transport(harness)
@@ -90,7 +90,7 @@ class TogetherConformance:
         assert not any(
             count for count, outcome in zip(seen, outcomes, strict=True) if isinstance(outcome, PublishRefused)
         )
-        # And it goes on.
+        # And the transport works on.
         await _publish_together(transport, "x", "y")
         await recorder.until(lambda: b"y" in recorder.payloads)
 

@@ -1,7 +1,7 @@
-"""What a member did between the moment at which a test took the broker from it and the moment at which it knew.
+"""What a member did between the moment at which a test cut it off from the broker and the moment at which it knew.
 
-In that time somebody else may have its queues. No runtime can do better: a process that was stopped goes on where it
-was, and what it then does comes too late. So it is judged as if it had been done at the moment of the cut.
+In that time another member may have its queues. No runtime can do better: a process that was stopped goes on where it
+was, and what it then does comes too late. So this is judged as if it had been done at the moment of the cut.
 """
 
 from bisect import bisect_right
@@ -23,15 +23,15 @@ class CutOff:
 
 
 class CutOffs:
-    """Those of one life of a member."""
+    """The cut-offs of one life of a member."""
 
     def __init__(self, flows: Sequence[FlowRecord], cuts_ns: Sequence[int], resumptions_ns: Sequence[int]) -> None:
-        """`cuts_ns`: when the test broke the connection, or stopped a process whose connection broke for that.
+        """`cuts_ns`: when the test broke the connection, or stopped a process whose connection broke because of that.
 
-        `resumptions_ns`: when such a process went on.
+        `resumptions_ns`: when such a process was resumed.
         """
         self.flows: list[FlowRecord] = []
-        """The flow records, in which handles become inactive when that was so, not when the member was told."""
+        """The flow records, in which handles become inactive when they actually did, not when the member was told."""
         self._by_handle: dict[tuple[int, int], list[CutOff]] = defaultdict(list)
         cuts = sorted(cuts_ns)
         known_ns: dict[tuple[int, int], int] = {}
@@ -42,23 +42,23 @@ class CutOffs:
                 cut_ns = cuts[place]
                 self._by_handle[handle].append(CutOff(cut_ns, told_ns))
                 self.flows.append(replace(record, event="inactive", cause="", mono_ns=cut_ns, t=cut_ns // 1_000))
-                # A handle whose connection breaks while it is being released has no other record of that.
+                # If the connection breaks while a handle is being released, there is no other record of that.
                 self.flows += [record] if record.event == "released" else []
             else:
                 self.flows.append(record)
             known_ns[handle] = told_ns
 
     def judged_span(self, queue: int, epoch: int, start_ns: int, done_ns: int) -> tuple[int, int]:
-        """Start and end of a handling, as far as they are the runtime's to answer for."""
+        """Start and end of a handling, as far as the runtime is responsible for them."""
         for cut in self._by_handle.get((queue, epoch), ()):
-            # Middleware that makes a task comes to the handler a turn of the loop after the runtime has started it.
+            # Middleware that creates a task reaches the handler one turn of the loop after the runtime has started it.
             if start_ns - cut.told_ns < _AT_ONCE_NS and done_ns > cut.from_ns:
                 return min(start_ns, cut.from_ns), cut.from_ns
         return start_ns, done_ns
 
 
 def _without_old_news(flows: Sequence[FlowRecord], resumptions_ns: Sequence[int]) -> list[FlowRecord]:
-    """Without activity that a member was told of together with its end, as it was stopped all the while."""
+    """Drop activity that a member was told of together with its end, because it was stopped all the time."""
     ordered = sorted(flows, key=lambda record: (record.queue, record.bind_epoch, record.mono_ns))
     kept: list[FlowRecord] = []
     for record in ordered:

@@ -1,4 +1,4 @@
-"""A flow sink for tests: keeps what it is told and lets a test wait for it."""
+"""A flow sink for tests: keeps the events that it gets and lets a test wait for them."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,7 +10,7 @@ PATIENCE_S = 10.0
 
 
 class FlowRecorder:
-    """Pass it as the sink of a bind. Made and used on one event loop."""
+    """Pass it as the sink of a bind. Created and used on one event loop."""
 
     def __init__(self) -> None:
         self.events: list[FlowEvent] = []
@@ -28,7 +28,7 @@ class FlowRecorder:
 
     @property
     def payloads(self) -> list[bytes]:
-        """What was in it."""
+        """The payloads of what arrived."""
         return [delivery.message.payload for delivery in self.deliveries]
 
     async def until(self, condition: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
@@ -39,20 +39,20 @@ class FlowRecorder:
                 await self._told.wait()
 
     async def until_received(self, count: int, within_s: float = PATIENCE_S) -> list[Delivery]:
-        """Wait for that many deliveries in all; the deliveries."""
+        """Wait for `count` deliveries in all; return them."""
         await self.until(lambda: len(self.deliveries) >= count, within_s)
         return self.deliveries
 
     async def until_active(self, times: int = 1) -> None:
-        """Wait for the flow to have become active that often."""
+        """Wait until the flow has become active this many times."""
         await self.until(lambda: self._count(FlowActive) >= times)
 
     async def until_inactive(self, times: int = 1) -> None:
-        """Wait for the flow to have become inactive that often."""
+        """Wait until the flow has become inactive this many times."""
         await self.until(lambda: self._count(FlowInactive) >= times)
 
     async def until_down(self) -> str:
-        """Wait for the end of the flow; the broker's words."""
+        """Wait for the end of the flow; return the broker's reason."""
         await self.until(lambda: self._count(FlowDown) > 0)
         return next(event.reason for event in self.events if isinstance(event, FlowDown))
 

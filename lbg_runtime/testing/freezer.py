@@ -1,4 +1,4 @@
-"""What stops one of several processes that a test plays on one event loop, as SIGSTOP stops a real one."""
+"""Stops one of several processes that a test plays on one event loop, as SIGSTOP stops a real one."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,20 +16,20 @@ class Step:
         self.args = args
         self.context = context
         self.handle: asyncio.Handle | None = None
-        """What its owner may cancel it by."""
+        """The handle by which its owner may cancel it."""
 
 
 class Freezer:
-    """Holds back the steps and timers of the tasks that were begun in its context, and of all that these begin.
+    """Holds back the steps and timers of the tasks started in its context, and of all tasks that these start.
 
-    Needs a `VirtualTimeLoop`. What others put into such a process (a broker's events, say) still gets there; nothing
+    Needs a `VirtualTimeLoop`. What others put into such a process (such as a broker's events) still gets there; nothing
     there looks at it.
     """
 
     def __init__(self) -> None:
         self._is_frozen = False
         self._held: list[Step] = []
-        # In the order in which they were begun, as a set would not have them.
+        # A dict keeps the order in which they were started, unlike a set.
         self._tasks: dict[asyncio.Task[Any], None] = {}
 
     def context(self) -> Context:
@@ -39,11 +39,11 @@ class Freezer:
         return context
 
     def freeze(self) -> None:
-        """No step of the process is taken from now on; one that is being taken goes on to its next `await`."""
+        """Take no further step of the process; one that is being taken goes on to its next `await`."""
         self._is_frozen = True
 
     def thaw(self) -> None:
-        """The process goes on, with what should have happened meanwhile, in that order."""
+        """Let the process go on, with what should have happened meanwhile, in that order."""
         self._is_frozen = False
         held, self._held = self._held, []
         loop = asyncio.get_running_loop()
@@ -51,19 +51,19 @@ class Freezer:
             loop.call_soon(_go_on, step, context=step.context)
 
     def cancel(self) -> None:
-        """Cancel every task of the process, frozen or not, and let it go on: to its end, for all who follow that."""
-        # All of them before the first goes on, so that none gets any further than to its next `await`.
+        """Cancel every task of the process, frozen or not, and let it go on, to the end of every task that obeys."""
+        # All of them before the first goes on, so that none gets further than its next `await`.
         for task in list(self._tasks):
             task.cancel()
         self.thaw()
 
     def join(self, task: "asyncio.Task[Any]") -> None:
-        """Called by the loop for every task that is begun in the context."""
+        """Called by the loop for every task that is started in the context."""
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop, context=Context())
 
     def take(self, step: Step) -> None:
-        """Called by the loop, in the step's context, when its time has come."""
+        """Called by the loop, in the step's context, when the step is due."""
         if self._is_frozen:
             self._held.append(step)
         else:
@@ -71,7 +71,7 @@ class Freezer:
 
 
 def _go_on(step: Step) -> None:
-    # One that went on before it may have cancelled it.
+    # A step that ran before it may have cancelled it.
     if step.handle is None or not step.handle.cancelled():
         step.callback(*step.args)
 

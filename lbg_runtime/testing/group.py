@@ -1,4 +1,4 @@
-"""A group of members that a test runs, breaks and asks."""
+"""A group of members that a test runs, breaks and inspects."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -29,35 +29,35 @@ PATIENCE_S = 120.0
 """Virtual time that a test waits for something: above what a lost connection, a time-out and the next attempt take."""
 
 LOOK_S = 1.0
-"""What the kit does not hear of is looked at so often, in virtual time."""
+"""Interval, in virtual time, at which the kit checks what it is not notified of."""
 
 PUBLISHER_ID = "publisher"
 
 
 @dataclass(slots=True)
 class Sent:
-    """What became of the messages of the test."""
+    """What happened to the messages of the test."""
 
     confirmed: list[tuple[Confirmation, int]] = field(default_factory=list)
-    """With the moment of the confirmation."""
+    """Each with the moment of its confirmation."""
     failures: list[str] = field(default_factory=list)
-    """Of those that the broker refused."""
+    """The errors of those that the broker refused."""
 
 
 class Group:
-    """What `running` gives to a test. Used on the test's event loop, where all time is virtual.
+    """The group that `running` gives to a test. Used on the test's event loop, where all time is virtual.
 
     Waits are bounded (`within_s`, two minutes of virtual time) and raise `NotReached`, which says what is missing, and
-    why. A member that ends by itself has its error raised by whatever is waited for next. Members are called by their
-    name; `UserError` for one that is not there, or not in a state for what is asked.
+    why. If a member ends by itself, the next wait raises its error. Members are referred to by name; raises `UserError`
+    for one that does not exist, or is not in a state for the request.
     """
 
     def __init__(self, settings: Settings, handlers: Handlers, seed: int, around: Wrapper | None) -> None:
-        """Made by `running`."""
+        """Created by `running`."""
         self.settings = settings
         self.shape = settings.group.shape()
         self.lives: list[Life] = []
-        """Every life of every member, in the order of their beginnings."""
+        """Every life of every member, in the order in which they began."""
         self.sent = Sent()
         self._handlers = handlers
         self._seed = seed
@@ -65,7 +65,7 @@ class Group:
         self._moments = Moments()
         self._something_happened = asyncio.Event()
         self.broker = GroupBroker(self._moments, self._something_happened.set)
-        """`fail()` and `restore()` it; what lies on a queue is `depth(...)` and `left_on(...)`."""
+        """`fail()` and `restore()` it; `depth(...)` and `left_on(...)` show what lies on a queue."""
         self._is_partitioned = settings.group.backend is GroupBackend.PARTITIONED
         if self._is_partitioned:
             self.broker.make_partitioned(settings)
@@ -88,10 +88,10 @@ class Group:
         key: str | None = None,
         properties: Mapping[str, PropertyValue] = NO_PROPERTIES,
     ) -> None:
-        """Publish messages of one key, in this order; returns when they are sent.
+        """Publish messages of one key, in this order; return when they are sent.
 
-        Without `key` it is found by the rule of `group.key`. Raises `UserError` for a message without a key, or with a
-        topic that cannot be.
+        Without `key`, the key is found by the rule of `group.key`. Raises `UserError` for a message without a key, or
+        with an impossible topic.
         """
         for payload in payloads:
             content = payload.encode() if isinstance(payload, str) else payload
@@ -108,7 +108,7 @@ class Group:
         await self._until(self._is_settled, "not settled", within_s, self._standstill)
 
     async def started(self, key: str | None = None, number: int | None = None) -> Attempt:
-        """Wait until a handler runs, for this key and this message of it if they are given; the call that does."""
+        """Wait until a handler runs, for this key and this message of it if they are given; return that call."""
 
         __tracebackhide__ = True
 
@@ -120,24 +120,24 @@ class Group:
         return running()[-1]
 
     def handled(self, key: str | None = None) -> list[Handled]:
-        """What was handled to a good end until now, of all keys or of this one, in the order in which it ended."""
+        """What was handled successfully until now, of all keys or of this one, in the order in which it ended."""
         return [each for each in handled_by(self.lives, self.shape) if key in (None, each.key)]
 
     def attempts(self, key: str | None = None, number: int | None = None) -> list[Attempt]:
-        """Every call of a handler until now, of all keys or of this one, in the order in which they began."""
+        """Every call of a handler until now, for all keys or this one, in the order in which they began."""
         every = sorted((each for life in self.lives for each in life.watch.attempts), key=lambda each: each.start_ns)
         return [each for each in every if key in (None, each.key) and number in (None, each.number)]
 
     def error_queue(self) -> list[Message]:
-        """What was moved to the error queue, in order; why stands in its properties (`lbg_error` and others)."""
+        """What was moved to the error queue, in order; the properties have the reason (`lbg_error` and others)."""
         return self.broker.left_on(self.settings.error_queue)
 
     def dead_message_queue(self) -> list[Message]:
-        """What was moved to the dead message queue, as `error_queue` says."""
+        """What was moved to the dead message queue, as for `error_queue`."""
         return self.broker.left_on(self.settings.dead_message_queue)
 
     def assert_handled(self, expected: Mapping[str, Sequence[Payload]]) -> None:
-        """That exactly these payloads were handled, by key, in this order; one that came again counts once."""
+        """Assert that exactly these payloads were handled, by key, in this order; one that came again counts once."""
         __tracebackhide__ = True
         lines = differences(expected, self.handled())
         if lines:
@@ -145,7 +145,7 @@ class Group:
             raise AssertionError("\n  ".join(["not handled as expected:", *lines, *why.lines])) from why.error
 
     def assert_failed(self, key: str, number: int, error: type[BaseException], times: int | None = None) -> None:
-        """That handling this message raised such an error, so many times if that is given, and no other."""
+        """Assert that handling this message raised such an error, `times` times if that is given, and no other."""
         __tracebackhide__ = True
         attempts = self.attempts(key, number)
         failed = [each for each in attempts if isinstance(each.error, error)]
@@ -158,11 +158,11 @@ class Group:
 
     @property
     def members(self) -> dict[str, LifeState]:
-        """How every member is, by name."""
+        """The state of every member, by name."""
         return {name: life.state for name, life in self._latest().items()}
 
     def start(self, member: str) -> None:
-        """Begin a life of a new member, or of one that is gone. `balanced` waits until it has its share."""
+        """Start a life of a new member, or of one that is gone. `balanced` waits until it has its share."""
         latest = self._latest().get(member)
         if latest is not None and latest.state not in (LifeState.KILLED, LifeState.STOPPED):
             raise UserError("group.start", f"{member}, which is {latest.state.value}", "a member that is gone, or new")
@@ -174,13 +174,13 @@ class Group:
         self._begin(membership)
 
     async def stop(self, member: str) -> StopReport:
-        """Have a member leave in good order, as SIGTERM does; how it left."""
+        """Make a member leave in good order, as SIGTERM does; return how it left."""
         report = await self._life("stop", member, LifeState.RUNNING, LifeState.PARTITIONED).stop()
         self._raise_failures()
         return report
 
     def kill(self, member: str) -> None:
-        """End a member as SIGKILL does: at once, in the middle of whatever it does, without another line run."""
+        """End a member as SIGKILL does: at once, in the middle of whatever it does, without running another line."""
         self._life("kill", member, LifeState.RUNNING, LifeState.PARTITIONED, LifeState.PAUSED).kill()
 
     def pause(self, member: str) -> None:
@@ -207,7 +207,7 @@ class Group:
         )
 
     def owner(self, key: str) -> str | None:
-        """The member whom the broker feeds the messages of a key; None while it is nobody."""
+        """The member to which the broker feeds the messages of a key; None while there is none."""
         shard = shard_of(self.settings.group.hash_function, key, self.shape.hash_count)
         if self._is_partitioned:
             owners = self.broker.partition_owners(self.shape.queue_name(0))
@@ -219,19 +219,19 @@ class Group:
     # -- time
 
     async def advance(self, seconds: float) -> None:
-        """Let so much time pass. It takes none."""
+        """Let this much virtual time pass. It takes no real time."""
         await asyncio.sleep(seconds)
         self._raise_failures()
 
     async def until(self, condition: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
-        """Wait until this is so; it is asked whenever something happens in the group, and once a second."""
+        """Wait until the condition holds; it is checked whenever something happens in the group, and once a second."""
         __tracebackhide__ = True
         await self._until(condition, "the condition given to until() was not met", within_s, self._standstill)
 
     # -- for `running`
 
     async def open(self, memberships: Sequence[Membership]) -> None:
-        """Begin the first lives and wait until every queue is with its member."""
+        """Start the first lives and wait until every queue is with its member."""
         await self._messenger.open()
         for membership in memberships:
             self._begin(membership)
@@ -239,13 +239,13 @@ class Group:
             await self.balanced()
 
     async def leave(self) -> None:
-        """Stop whoever is at work, in good order."""
+        """Stop all members at work, in good order."""
         at_work = [life for life in self._latest().values() if life.state in (LifeState.RUNNING, LifeState.PARTITIONED)]
         await asyncio.gather(*(life.stop() for life in at_work))
         self._raise_failures()
 
     async def close(self) -> None:
-        """End everything that is left, all at once and without looking at how."""
+        """End everything that is left, all at once and regardless of how it ends."""
         for life in self.lives:
             life.end()
         for life in self.lives:
@@ -254,7 +254,7 @@ class Group:
         await self._messenger.close()
 
     def left(self) -> set[tuple[str, int]]:
-        """Key and number of the messages that lie on a queue of the group, or parked beside one."""
+        """Key and number of the messages that lie on a queue of the group, or are parked next to one."""
         parked = [parking_queue(self.shape.name, index) for index in range(self.shape.queue_count)]
         messages = [each for queue in (*self.shape.queue_names(), *parked) for each in self.broker.left_on(queue)]
         return {(message.key or "", message.key_sequence or 0) for message in messages}

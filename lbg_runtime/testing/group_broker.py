@@ -1,4 +1,4 @@
-"""The broker of a test's group: the development broker's engine on the test's event loop, and its failures."""
+"""The broker of a test's group: the development broker's engine on the test's event loop, with failures."""
 
 from collections.abc import Callable, Iterable
 from contextvars import Context
@@ -16,17 +16,17 @@ from lbg_runtime.transport.memory.flow import WINDOW, message_of
 from lbg_runtime.transport.memory.transport import RECONNECT_WAIT_S, MemoryTransport
 
 ACK_DELAY_S = 1.0
-"""The official client's ack timer: what was settled less than that before a crash comes again."""
+"""The official client's ack timer: what was settled less than this before a crash comes again."""
 
 HANDOFF_ATTEMPTS = 10
-"""So many attempts of a handler may last as long as they can, before a partition moves without waiting for them."""
+"""This many attempts of a handler may take their full time before a partition moves without waiting for them."""
 
 
 class GroupBroker(MemoryBroker):
     """Keeps its queues through a failure, as a broker with a spool on disk does."""
 
     def __init__(self, moments: Moments, on_change: Callable[[], None]) -> None:
-        """`on_change` is called whenever something was asked of the broker."""
+        """`on_change` is called after every request to the broker."""
         super().__init__()
         self.failures_ns: list[int] = []
         """Moments at which it broke all connections."""
@@ -36,7 +36,7 @@ class GroupBroker(MemoryBroker):
         self._witness: ClientId | None = None
 
     def make_transport(self, client_name: str) -> MemoryTransport:
-        """A transport that is not open, and fails with the broker."""
+        """A transport that is not open yet, and fails with the broker."""
         transport = MemoryTransport(self, client_name, ack_delay_s=ACK_DELAY_S)
         self._transports.append(transport)
         return transport
@@ -54,16 +54,16 @@ class GroupBroker(MemoryBroker):
 
     def post(self, effects: Iterable[Effect]) -> None:
         """See `MemoryBroker.post`."""
-        # Not in the context of whoever asks: what a process has asked for is carried out, also if it is frozen then.
+        # Not in the caller's context: what a process has requested is carried out even if it is frozen by then.
         Context().run(super().post, effects)
         self._on_change()
 
     def depth(self, queue: QueueName) -> int:
-        """Messages on a queue, unsettled ones included; 0 where there is no such queue."""
+        """Messages on a queue, unsettled ones included; 0 if there is no such queue."""
         return self.engine.queue_depth(DEFAULT_VPN, queue) if self._has(queue) else 0
 
     def left_on(self, queue: QueueName) -> list[Message]:
-        """The messages on a queue, in order; they stay there, and nobody notices."""
+        """The messages on a queue, in order; they stay there, and members do not notice."""
         if not self._has(queue):
             return []
         if self._witness is None:
@@ -80,7 +80,7 @@ class GroupBroker(MemoryBroker):
         return next((flow.client_name for flow in flows if flow.active and not flow.browser), None)
 
     def make_partitioned(self, settings: Settings) -> None:
-        """Make the queue of a group with `backend: partitioned`. A hand-off waits for longer than an attempt takes."""
+        """Create the queue of a group with `backend: partitioned`. A hand-off waits longer than an attempt takes."""
         shape, group = settings.group.shape(), settings.group
         queue = QueueSettings(
             AccessType.NON_EXCLUSIVE,
@@ -90,7 +90,7 @@ class GroupBroker(MemoryBroker):
         self.create_queue(shape.queue_name(0), shape.subscriptions(0), settings=queue)
 
     def partition_owners(self, queue: QueueName) -> tuple[str | None, ...]:
-        """Names of the clients that have the partitions of a queue, by number; None where one moves or is nobody's."""
+        """Names of the clients that have a queue's partitions, by number; None for one that moves or has no owner."""
         partitions = self.engine.queue_status(DEFAULT_VPN, queue).partitions
         return tuple(each.client_name if each.state is PartitionState.READY else None for each in partitions)
 

@@ -1,4 +1,4 @@
-"""What was handled: the members' records and the calls of their handlers, put together."""
+"""What was handled: combines the members' records with the calls of their handlers."""
 
 from bisect import bisect_right
 from collections import defaultdict
@@ -18,7 +18,7 @@ Payload = bytes | str
 
 @dataclass(frozen=True, slots=True)
 class Handled:
-    """A message that one member handled to a good end."""
+    """A message that one member handled successfully."""
 
     member: str
     queue: QueueName
@@ -26,7 +26,7 @@ class Handled:
     redelivered: bool
     """The broker's flag: it was sent to a member before."""
     attempts: int
-    """Times that this member called its handler for this delivery."""
+    """How often this member called its handler for this delivery."""
 
     @property
     def key(self) -> str | None:
@@ -40,12 +40,12 @@ class Handled:
 
     @property
     def payload(self) -> bytes:
-        """What was in it."""
+        """The payload of the message."""
         return self.message.payload
 
 
 def handled_by(lives: Sequence[Life], shape: GroupShape) -> list[Handled]:
-    """Everything that was handled to a good end, in the order in which it ended."""
+    """Everything that was handled successfully, in the order in which it ended."""
     found: list[tuple[int, Handled]] = []
     for life in lives:
         for ending, attempts in zip(life.records.endings, attempts_of_endings(life, shape), strict=True):
@@ -59,7 +59,7 @@ def handled_by(lives: Sequence[Life], shape: GroupShape) -> list[Handled]:
 
 
 def attempts_of_endings(life: Life, shape: GroupShape) -> list[list[Attempt]]:
-    """For every record of a delivery, the calls of its handler, those that came later among them."""
+    """For every record of a delivery, the calls of its handler, including those that came later."""
     places: dict[DeliveryName, int] = {}
     starts: dict[MessageIdentity, list[tuple[int, int]]] = defaultdict(list)
     for place, ending in enumerate(life.records.endings):
@@ -78,21 +78,21 @@ def attempts_of_endings(life: Life, shape: GroupShape) -> list[list[Attempt]]:
 
 
 def _latest_before(starts: Mapping[MessageIdentity, list[tuple[int, int]]], attempt: Attempt) -> int | None:
-    """Where a wrapper has put a message off, it is the delivery that was begun last."""
+    """If a wrapper has deferred a message, this is the delivery that was begun last."""
     entries = starts.get(attempt.identity, []) if attempt.identity is not None else []
     position = bisect_right(entries, attempt.start_mono_ns, key=lambda entry: entry[0]) - 1
     return entries[position][1] if position >= 0 else None
 
 
 def identity_of_record(record: DispatchRecord) -> MessageIdentity | None:
-    """As `identity_of` the message that was delivered."""
+    """The same as `identity_of` for the delivered message."""
     if record.key is None or record.publisher is None or record.seq is None:
         return None
     return record.key, FencingToken(record.publisher, record.seq)
 
 
 def differences(expected: Mapping[str, Sequence[Payload]], handled: Sequence[Handled]) -> list[str]:
-    """Where the keys' messages, each counted when it was first handled, are not exactly these in this order."""
+    """Where the messages of the keys, each counted when first handled, are not exactly these in this order."""
     found: dict[str, dict[int | None, bytes]] = {}
     for each in handled:
         found.setdefault(each.key or "", {}).setdefault(each.number, each.payload)

@@ -1,4 +1,4 @@
-"""What the handlers of one member's life do, call by call, seen from right around the user's function."""
+"""Records what the handlers of one member's life do, call by call, from directly around the user's function."""
 
 import asyncio
 import functools
@@ -14,7 +14,7 @@ from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, HandlerFuncti
 from lbg_runtime.testing.moments import Moments
 
 Wrapper = Callable[[HandlerFunction], HandlerFunction]
-"""Something of the user's that is put around a handler."""
+"""A wrapper of the user's that is put around a handler."""
 
 
 MessageIdentity = tuple[str, FencingToken]
@@ -24,43 +24,43 @@ DeliveryName = tuple[QueueName, Epoch, DeliveryId]
 
 
 def identity_of(message: Message) -> MessageIdentity | None:
-    """The same for every copy of a message; None where it was not published by a hashed publisher."""
+    """The same for every copy of a message; None if it was not published by a hashed publisher."""
     token, key = message.fencing_token, message.key
     return None if token is None or key is None else (key, token)
 
 
 def _called_for(message: Message) -> tuple[DeliveryName | None, int]:
-    """The delivery, and which of its attempts in the runtime."""
+    """The delivery, and which of its attempts in the runtime this is."""
     handling = CURRENT_HANDLING.get(None)
-    # Without an identity it is what middleware made of the one that was delivered; with another, one that was put off.
+    # Without an identity it is what middleware made of the delivered message; with another, a deferred one.
     if handling is None or identity_of(message) not in (None, identity_of(handling.delivery.message)):
         return None, 0
-    # A replay of what is parked is recorded as of its own queue.
+    # A replay of a parked message is recorded under the message's own queue.
     queue = QueueName(handling.queue.removeprefix(PARKING_PREFIX))
     return (queue, handling.epoch, handling.delivery.delivery_id), handling.attempts
 
 
 @dataclass(eq=False, slots=True)
 class Attempt:
-    """One call of a handler. The kit alone changes it."""
+    """One call of a handler. Only the kit changes it."""
 
     member: str
     message: Message
     watch: "HandlerWatch"
-    """That of the life it belongs to."""
+    """The watch of the life that it belongs to."""
     started_s: float
     """Virtual time."""
     start_ns: int
     start_mono_ns: int
-    """The process's real clock, which the runtime's own records have."""
+    """On the process's real clock, as in the runtime's own records."""
     delivery: DeliveryName | None
-    """The one that it was called for; None where a wrapper called it for a message that it had put off."""
+    """The delivery that it was called for; None if a wrapper called it for a message that it had deferred."""
     runtime_attempt: int = 0
-    """Which of the delivery's attempts, from 1; in one of them a handler is called once."""
+    """Which of the delivery's attempts, from 1; each attempt calls a handler once."""
     error: BaseException | None = None
     """What the handler raised; a time-out, a stop and a hand-back past its time are a `CancelledError`."""
     end_ns: int | None = None
-    """None while it runs, and where its member was killed."""
+    """None while it runs, and if its member was killed."""
 
     @property
     def key(self) -> str | None:
@@ -69,12 +69,12 @@ class Attempt:
 
     @property
     def number(self) -> int | None:
-        """Of the message within its key, from 1."""
+        """The number of the message within its key, from 1."""
         return self.message.key_sequence
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not ended, in one way or another."""
+        """Whether it has not ended in any way."""
         return self.end_ns is None and not self.watch.is_over
 
     @property
@@ -96,13 +96,13 @@ class Attempt:
 
 
 class HandlerWatch:
-    """Put around every handler of one life; inside of what the user puts around them."""
+    """Put around every handler of one life, inside what the user puts around them."""
 
     def __init__(self, member: str, moments: Moments, on_change: Callable[[], None], around: Wrapper | None) -> None:
         """`on_change` is called when a handler begins or ends."""
         self.attempts: list[Attempt] = []
         self.is_over = False
-        """Set when the process is dead: what its handlers do from then on did not happen."""
+        """Set when the process is dead: what its handlers do from then on does not count."""
         self._member = member
         self._moments = moments
         self._on_change = on_change
@@ -114,7 +114,7 @@ class HandlerWatch:
         @functools.wraps(handler.function)
         async def watched(message: Message) -> object:
             if self.is_over:
-                # Called in the very step in which the process was killed: no bound, as nothing of it goes on.
+                # Called in the same step in which the process was killed: no bound, as nothing of it goes on.
                 await asyncio.get_running_loop().create_future()
             start_ns = self._moments.next_ns()
             called_for = _called_for(message)
@@ -124,7 +124,7 @@ class HandlerWatch:
             try:
                 answer = await handler.function(message)
                 if answer is not None:
-                    # Here too, as it has failed.
+                    # Checked here too, as the call counts as failed.
                     refuse_unrun(answer, handler.where)
                 return answer
             except BaseException as error:

@@ -21,7 +21,7 @@ _SMALL: Sections = {
 
 
 def find_handlers(given: Handlers | ModuleType | App) -> Handlers:
-    """The handlers that are meant; raises `HandlerError`."""
+    """The handlers that `given` stands for; raises `HandlerError`."""
     if isinstance(given, App):
         return given.handlers
     if isinstance(given, ModuleType):
@@ -32,7 +32,7 @@ def find_handlers(given: Handlers | ModuleType | App) -> Handlers:
 
 
 def find_settings(given: Settings | Path | str | Sections | None, app: App | None) -> Settings:
-    """The settings that are meant, with queues that members make; raises `ConfigError`."""
+    """The settings that `given` stands for, with queues that members create; raises `ConfigError`."""
     if given is None and app is not None:
         settings = app.settings
     elif given is None or isinstance(given, Mapping):
@@ -43,13 +43,13 @@ def find_settings(given: Settings | Path | str | Sections | None, app: App | Non
     else:
         settings = load_settings(Path(given))
     if settings.group.backend is GroupBackend.PARTITIONED:
-        return settings  # Its queue is the kit's to make.
+        return settings  # The kit creates its queue.
     group = settings.group.model_copy(update={"provision": Provision.CREATE_MISSING})
     return settings.model_copy(update={"group": group})
 
 
 def find_memberships(settings: Settings, members: int | tuple[str, ...]) -> list[Membership]:
-    """Who the members are; raises `UserError`."""
+    """The members of the group; raises `UserError`."""
     mode = settings.membership.mode
     if mode is MembershipMode.DISCOVERED:
         names = members if isinstance(members, tuple) else [f"member-{index}" for index in range(members)]

@@ -1,13 +1,13 @@
-"""The validator's laws on what the members of a test did.
+"""Applies the validator's laws to what the members of a test did.
 
-Its tables are made here from records in memory, all of them on one virtual clock, so that a finding reads the same in
-every run. They differ from those of a real run's files in three ways, each because a test knows more:
+The validator's tables are made here from records in memory, all on one virtual clock, so that a finding reads the same
+in every run. They differ from those of a real run's files in three ways, each because a test knows more:
 
-- A handling begins and ends with the user's function, not with what is wrapped around it: a wrapper that puts messages
-  off, lets go of them early, or hands them on twice, is found.
-- A message that still lies on its queue is not lost, nor is one that was moved. Moving it without a call of its handler
-  is a handling of no length.
-- What a member that the test has cut off did before it could know is not held against it (`cut_offs`).
+- A handling begins and ends with the user's function, not with what is wrapped around it: a wrapper that defers
+  messages, releases them early, or hands them on twice is found.
+- A message that still lies on its queue is not lost, nor is one that was moved. A message moved without a call of its
+  handler is a handling of no length.
+- What a member that the test has cut off did before it could know does not count against it (`cut_offs`).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -41,11 +41,11 @@ _Row = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class PublishedMessages:
-    """What the test's publisher knows of its messages."""
+    """What the test's publisher knows about its messages."""
 
     publisher: str
     confirmed: Sequence[tuple[Confirmation, int]]
-    """With the moment at which each was sent, on the virtual clock."""
+    """Each with the moment at which it was sent, on the virtual clock."""
 
 
 def judge_lives(
@@ -80,7 +80,7 @@ def _dispatches(life: Life, cut_offs: CutOffs, moved: set[MessageIdentity], shap
         record = ending.record
         identity = identity_of_record(record)
         for attempts in _handlings(every_attempt):
-            # Where the handler was never called it has no length: no other one of the key contains its beginning.
+            # If the handler was never called, it has no length: no other handling of the key contains its beginning.
             start_ns = min((attempt.start_ns for attempt in attempts), default=ending.started_ns)
             ends = [attempt.end_ns for attempt in attempts]
             is_over = None not in ends and (bool(ends) or identity is None or identity in moved)
@@ -98,16 +98,17 @@ def _dispatches(life: Life, cut_offs: CutOffs, moved: set[MessageIdentity], shap
                 "start_mono_ns": start_ns,
                 "done_mono_ns": done_ns,
                 "t_done": done_ns // 1_000,
-                # What the test saw of the function is no outcome of the runtime, and so says nothing of its settlement.
+                # What the test saw of the function is not an outcome of the runtime, and so says nothing about its
+                # settlement.
                 "t_settle": None if record.t_settle is None or not is_over else ending.written_ns // 1_000,
                 "outcome": record.outcome if is_over else "cancelled",
             }
 
 
 def _handlings(attempts: Sequence[Attempt]) -> list[list[Attempt]]:
-    """The calls of one delivery's handler: one list, or one for each good end where it was called again.
+    """The calls of one delivery's handler: one list, or one for each successful end after which it was called again.
 
-    Not where the runtime tried again, as something around the handler failed after its good end.
+    Not if the runtime tried again because something around the handler failed after its success.
     """
     found: list[list[Attempt]] = [[]]
     for attempt in attempts:
@@ -161,5 +162,5 @@ def _file(name: str, shape: GroupShape) -> _Row:
 
 
 def _table(schema: pa.Schema, file_column: str, rows: Iterable[Iterable[_Row]]) -> pa.Table:
-    """One table of the rows of several files, each with the number of its file."""
+    """One table with the rows of several files, each with the number of its file."""
     return pa.Table.from_pylist([{**row, file_column: n} for n, file in enumerate(rows) for row in file], schema)

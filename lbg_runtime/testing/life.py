@@ -1,4 +1,4 @@
-"""One life of a member in a test: a process of its own, as far as one event loop can play several."""
+"""One life of a member in a test: its own process, as far as one event loop can play several."""
 
 import asyncio
 import random
@@ -20,22 +20,22 @@ from lbg_runtime.testing.moments import Moments
 from lbg_runtime.transport.memory.transport import RECONNECT_WAIT_S
 
 KEEP_ALIVE_S = 10.5
-"""How long a broker keeps the connection of a client that is silent."""
+"""How long a broker keeps the connection of a silent client."""
 
 
 class LifeState(Enum):
-    """How a member is; the values are what messages to the user say."""
+    """The state of a member; the values appear in messages to the user."""
 
     RUNNING = "running"
     PARTITIONED = "partitioned"
     PAUSED = "paused"
     KILLED = "killed"
     STOPPED = "stopped"
-    """It was asked to leave; it may still be on its way out."""
+    """It was asked to leave; it may still be leaving."""
 
 
 class Life:
-    """Begun when it is made. Called by the group, on the event loop and outside of the life's own context."""
+    """Begins when it is created. Called by the group, on the event loop and outside the life's own context."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Life:
         around: Wrapper | None,
         on_change: Callable[[], None],
     ) -> None:
-        """`number`: of this life in its group, from 1. `on_change` is called when something of it begins or ends."""
+        """`number`: of this life in its group, from 1. `on_change` is called when something in it begins or ends."""
         self.member = membership.member
         self.is_counted = membership.place is not None
         self.backend = settings.group.backend
@@ -58,7 +58,7 @@ class Life:
         self.records = LifeRecords(moments)
         self.watch = HandlerWatch(self.member, moments, on_change, around)
         self.cut_off_ns: list[int] = []
-        """Moments from which on the test had it without a connection, whether it knew or not."""
+        """Moments from which the test kept it without a connection, whether it knew or not."""
         self.resumed_ns: list[int] = []
         """Moments at which it went on after a pause, or a partition."""
         self.client_name = f"{self.member}/{number}"
@@ -97,7 +97,7 @@ class Life:
         return self.state is LifeState.RUNNING and not self._task.done()
 
     def take_failure(self) -> BaseException | None:
-        """What ended it, where that was neither the test nor a stop; told once."""
+        """The error that ended it, if that was neither the test nor a stop; returned once."""
         if self._is_failure_told or self.watch.is_over or not self._task.done() or self._task.cancelled():
             return None
         failure = self._task.exception()
@@ -109,7 +109,7 @@ class Life:
     # -- faults
 
     def kill(self) -> None:
-        """End as by SIGKILL: no line of the process runs any more, and the broker sees the connection break."""
+        """End as by SIGKILL: no further line of the process runs, and the broker sees the connection break."""
         self.state = LifeState.KILLED
         self.watch.is_over = True
         self.records.cut()
@@ -128,7 +128,7 @@ class Life:
         self._freezer.freeze()
         self._session.may_reconnect = False
         paused_ns = self._moments.next_ns()
-        # Not in the context of whoever calls, which may be a handler of this very process.
+        # Not in the caller's context, which may be that of a handler of this process.
         self._keep_alive = asyncio.get_running_loop().call_later(
             KEEP_ALIVE_S, self._lose_connection, paused_ns, context=Context()
         )
@@ -146,7 +146,7 @@ class Life:
     # -- its end
 
     async def stop(self) -> StopReport:
-        """Leave in good order; how it left. Raises `NotReached` where a handler keeps it from that."""
+        """Leave in good order; return how it left. Raises `NotReached` if a handler prevents that."""
         self.state = LifeState.STOPPED
         if self.supervisor is None:
             self._task.cancel()
@@ -163,12 +163,12 @@ class Life:
         return StopReport(0, 0) if self._task.cancelled() else self._task.result()
 
     def end(self) -> None:
-        """Kill it, if there is something left of it."""
+        """Kill it, if anything is left of it."""
         if not self._task.done() and not self.watch.is_over:
             self.kill()
 
     async def dispose(self) -> None:
-        """Cancel what is left of one that was killed. What its handlers do then did not happen."""
+        """Cancel what is left of a killed life. What its handlers then do does not count."""
         if not self._task.done():
             self._freezer.cancel()
             await asyncio.wait([self._task], timeout=3 * TAIL_MS / 1_000)

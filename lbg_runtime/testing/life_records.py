@@ -12,12 +12,12 @@ class Ending:
 
     record: DispatchRecord
     started_ns: int
-    """When the runtime began with it: after the one before it of its key had ended."""
+    """When the runtime began with it: after the preceding one of its key had ended."""
     written_ns: int
 
 
 class LifeRecords:
-    """A `RecordSink`. Moments of records become those of virtual time, but for dispatches: `laws` has those."""
+    """A `RecordSink`. Moments of records are converted to virtual time, except in dispatches: `laws` converts those."""
 
     def __init__(self, moments: Moments) -> None:
         self.endings: list[Ending] = []

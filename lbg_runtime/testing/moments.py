@@ -1,4 +1,4 @@
-"""Moments of virtual time, of which no two are alike."""
+"""Moments of virtual time, no two of which are equal."""
 
 import asyncio
 from bisect import bisect_right
@@ -14,11 +14,11 @@ class Moments:
         """When each was noted, on the process's real clock."""
 
     def next_ns(self) -> int:
-        """The present, later than every moment before."""
+        """The present, later than every earlier moment."""
         self._noted_ns.append(max(self._noted_ns[-1] + 1, int(asyncio.get_running_loop().time() * 1e9)))
         self._mono_ns.append(monotonic_ns())
         return self._noted_ns[-1]
 
     def at(self, mono_ns: int) -> int:
-        """The last moment that was noted until then, by the process's real clock; those noted later are later."""
+        """The last moment noted up to `mono_ns` on the process's real clock; those noted later are later."""
         return self._noted_ns[bisect_right(self._mono_ns, mono_ns) - 1]

@@ -1,6 +1,6 @@
-"""The fixtures of the test kit. Every test run on the machine loads this module: it imports nothing of weight.
+"""The fixtures of the test kit. Every test run on the machine loads this module: it imports nothing heavy.
 
-A test that asks for `lbg_running` runs on an event loop of virtual time; no other test notices the plugin.
+A test that requests `lbg_running` runs on an event loop with virtual time; no other test notices the plugin.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -46,10 +46,10 @@ class _VirtualTime:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> Iterator[None]:
-    """Give a test with a group virtual time."""
+    """Give virtual time to a test with a group."""
     if lbg_running.__name__ not in metafunc.fixturenames or not hasattr(metafunc.config.hook, _LOOP_HOOK):
         return (yield)
-    # Registered for this one test: pytest-asyncio asks whoever is there about every test, and takes no silence.
+    # Registered for this one test: pytest-asyncio asks every plugin about every test, and requires an answer.
     plugin = _VirtualTime()
     metafunc.config.pluginmanager.register(plugin)
     try:

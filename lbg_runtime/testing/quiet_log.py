@@ -1,6 +1,6 @@
-"""Keeps the runtime's log out of the output of a failed test, where the user has not set up the log himself.
+"""Keeps the runtime's log out of the output of a failed test, unless the user has set up logging.
 
-What a test needs to know stands in its error. Unasked, structlog also renders each failure of a handler with all local
+What a test needs to know is in its error. By default, structlog also renders each failure of a handler with all local
 variables, which takes longer than the test.
 """
 
@@ -14,12 +14,12 @@ _TOLD = frozenset({"error", "critical", "exception"})
 
 
 class _RuntimeLogger(structlog.PrintLogger):
-    """Of a module of this package."""
+    """The logger of a module of this package."""
 
 
 @contextmanager
 def quiet_log() -> Iterator[None]:
-    """While it lasts, the runtime logs errors alone. The user's own lines are as they were."""
+    """While the context lasts, the runtime logs only errors. The user's own lines are unchanged."""
     if structlog.is_configured():
         yield
         return

@@ -1,4 +1,4 @@
-"""What the conformance suite needs of a transport's surroundings."""
+"""What the conformance suite needs from a transport's environment."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -29,12 +29,12 @@ class BrokerAdmin(Protocol):
 
 
 class TransportHarness(Protocol):
-    """One fresh broker with the one user `USERNAME`, and transports to it; everything is taken down after the test."""
+    """A fresh broker with the single user `USERNAME`, and transports to it; everything is taken down after the test."""
 
     broker: BrokerAdmin
 
     def make_transport(self, client_name: str, *, password: str = PASSWORD) -> FullTransport:
-        """A transport that is not open; the harness closes it in the end."""
+        """A transport that is not open; the harness closes it at the end."""
         ...
 
     def cut(self, client_name: str) -> None:

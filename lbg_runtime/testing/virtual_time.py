@@ -2,7 +2,7 @@
 
 Only for code whose every wait is a timer of this loop, or a thread that the loop has started (`asyncio.to_thread`,
 `run_in_executor`): while such a thread works, time stands still. A loop with no timer, nothing ready and something
-still awaited would wait for ever; that is reported as `VirtualTimeStall` instead.
+still awaited would wait forever; that is reported as `VirtualTimeStall` instead.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ class VirtualTimeStall(LbgError):
 
 
 class _JumpingSelector(selectors.BaseSelector):
-    """Asks the real selector without waiting, and moves the clock by what the loop was ready to wait."""
+    """Polls the real selector without waiting, and advances the clock by the time that the loop was going to wait."""
 
     def __init__(self) -> None:
         self._real = selectors.DefaultSelector()
@@ -70,14 +70,14 @@ class _JumpingSelector(selectors.BaseSelector):
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """A selector loop whose `time()` starts at 0 and jumps. Tasks can be begun in the context of a `Freezer`."""
+    """A selector loop whose `time()` starts at 0 and jumps. Tasks can be started in the context of a `Freezer`."""
 
     def __init__(self) -> None:
         self._jumping = _JumpingSelector()
         super().__init__(self._jumping)
 
     def time(self) -> float:
-        """Seconds of virtual time since the loop was made."""
+        """Seconds of virtual time since the loop was created."""
         return self._jumping.now_s
 
     # -- what a freezer holds back
@@ -131,7 +131,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         """See `asyncio.loop.run_in_executor`; time stands still until the thread is done."""
         answer = super().run_in_executor(executor, func, *args)
         self._jumping.threads_at_work += 1
-        # In a context of its own, which no freezer holds back.
+        # In its own context, which no freezer holds back.
         answer.add_done_callback(self._thread_is_done, context=Context())
         return answer
 

@@ -29,13 +29,14 @@ from lbg_runtime.validator.segments import (
 from lbg_runtime.validator.stays import read_stays
 
 _CONFIRM_DELAY_MS = 50
-"""A message can be handled so long before its publisher learns that it was confirmed."""
+"""How long before its publisher learns of the confirm a message can already be handled."""
 
 
 def check_order(book: Book, columns: Columns, messages: Messages, unplaced: Flags | None, reopened: bool) -> Ints:
-    """Write the findings on order; returns the handlings that they rest on.
+    """Write the findings on order; return the handlings that they rest on.
 
-    `unplaced` is what `turns.check_turns` said; `reopened` says to judge again what earlier slices left undecided.
+    `unplaced` is the result of `turns.check_turns`; with `reopened`, what earlier slices left undecided is judged
+    again.
     """
     handlings = columns.handlings
     late, ahead = late_messages(messages, handlings)
@@ -44,7 +45,7 @@ def check_order(book: Book, columns: Columns, messages: Messages, unplaced: Flag
         is_due |= handlings.marks[late] & SUSPECT != 0
     late, ahead = late[is_due], ahead[is_due]
     if unplaced is not None:
-        # The member that may have let the shard go may have handled the late message, before one came back to another.
+        # The member that may have let the shard go may have handled the late message before one came back to another.
         proven = ~unplaced[ahead] | (handlings.queue[late] == handlings.queue[ahead])
         late, ahead = late[proven], ahead[proven]
     rows = np.concatenate([late, ahead])
@@ -71,7 +72,7 @@ def count_messages(
     unnumbered: int,
     ran_on: int,
 ) -> Accounts:
-    """The counts of a run, of which `columns` has all that a fault may have hidden, and all repeats."""
+    """The counts of a run. `columns` must hold all repeats, and every handling that a fault may have hidden."""
     handlings = columns.handlings
     unfinished_repeats = np.count_nonzero(~handlings.complete[messages.repeats])
     bound = int(np.count_nonzero(exposed & handlings.numbered) + unfinished_repeats)
@@ -94,14 +95,14 @@ def check_duplicates(
     """Write the findings on duplicates; return how many were excused by a possible second sending.
 
     `exposed` marks the handlings that a fault may have hidden from the broker (`epochs.exposed_handlings`). With
-    `certain` only those of its repeats are looked at.
+    `certain`, only the repeats that it marks are examined.
     """
     handlings, resendable = columns.handlings, _unknown_messages(tables, columns)
     repeats, before = messages.repeats, messages.before_repeat
     faultless = handlings.complete[before] & ~exposed[before] | ~messages.came_back
     unflagged = ~handlings.redelivered[repeats]
     if columns.lives.is_partitioned:
-        # What the broker gave to another one meanwhile may start there first, flagged as it should be.
+        # What the broker gave to another member meanwhile may start there first, flagged as it should be.
         unflagged &= (before < 0) | ~handlings.redelivered[before]
     if certain is not None:
         faultless, unflagged = faultless & certain, unflagged & certain
@@ -134,7 +135,7 @@ def _first_of_resendable(
     columns: Columns, repeats: Ints, broken: Flags, resendable: set[tuple[int, int, int]]
 ) -> Flags:
     """The first broken repeat of each message that may lie on its queue twice."""
-    # Of two copies, one ends last: what precedes its first handling may be the other's end, once; and it is new once.
+    # Of two copies, one ends last: its first handling may follow the other's end, once; and it is new once.
     handlings, found, left = columns.handlings, np.zeros(len(repeats), dtype=np.bool_), set(resendable)
     for position in np.flatnonzero(broken).tolist() if left else []:
         row = repeats[position]
@@ -154,7 +155,7 @@ def _unknown_messages(tables: RunTables, columns: Columns) -> set[tuple[int, int
 
 @dataclass(frozen=True, slots=True)
 class Ledgers:
-    """What ledgers list, and what was handled, with one group per publisher and key, and without parts."""
+    """What the ledgers list and what was handled, in one group per publisher and key, regardless of parts."""
 
     publisher: Ints
     """Its code, per group."""
@@ -164,10 +165,10 @@ class Ledgers:
     handled: tuple[Ints, Ints, Ints]
     listed: tuple[Ints, Ints, Ints]
     is_open: Flags
-    """Confirmed records of which a number was not handled."""
+    """Marks the confirmed records that have a number that was not handled."""
 
     def named(self, columns: Columns, groups: Ints, numbers: Mapping[str, Ints | Flags]) -> pa.Table:
-        """The publishers and keys of groups, beside columns of numbers."""
+        """The publishers and keys of groups, next to columns of numbers."""
         publisher, key = self.publisher[groups], self.key[groups]
         names = {"publisher": columns.publishers.arrow(publisher), "key": columns.keys.arrow(key)}
         return pa.table(names | {name: pa.array(column) for name, column in numbers.items()})
@@ -178,7 +179,7 @@ def read_ledgers(tables: RunTables, past: Past, columns: Columns, handled: Range
     publisher = np.concatenate([handled.publisher, *columns.publishers.columns[1:3], columns.publishers.columns[4]])
     key = np.concatenate([handled.key, *columns.keys.columns[1:3], columns.keys.columns[4]])
     counts = np.cumsum([len(handled.part), tables.confirmed.num_rows, tables.unconfirmed.num_rows])
-    # A ledger without a readable header has no publisher, which is no code that `dense` takes.
+    # A ledger without a readable header has no publisher (`NONE`), a code that `dense` does not take.
     group_of_row = dense(publisher - NONE, key)
     row_of_group = np.zeros(int(group_of_row.max(initial=-1)) + 1, dtype=np.int64)
     row_of_group[group_of_row] = np.arange(len(group_of_row))
@@ -196,7 +197,7 @@ def read_ledgers(tables: RunTables, past: Past, columns: Columns, handled: Range
 
 
 def listed_rows(columns: Columns, ledgers: Ledgers, handled: Ranges, rows: Ints) -> Flags:
-    """Which of these handlings, of numbers that were handled to an end, are of a number that a ledger lists."""
+    """Which of these handlings, whose numbers were all handled to an end, have a number that a ledger lists."""
     width = int(handled.key.max(initial=0)) + 1
     pair = handled.publisher * width + handled.key
     order = np.argsort(pair)
@@ -208,7 +209,7 @@ def listed_rows(columns: Columns, ledgers: Ledgers, handled: Ranges, rows: Ints)
 
 
 def closed_records(tables: RunTables, past: Past, columns: Columns, ledgers: Ledgers) -> pa.Table:
-    """The ledger records whose numbers were all handled, by now, as ranges."""
+    """The ledger records whose numbers have all been handled by now, as ranges."""
     rows = np.flatnonzero(~ledgers.is_open)
     first = np.concatenate([ints(tables.confirmed, "first_seq")[rows], ints(past.listed, "first_seq")])
     last = np.concatenate([ints(tables.confirmed, "last_seq")[rows], ints(past.listed, "last_seq")])
@@ -220,7 +221,7 @@ def closed_records(tables: RunTables, past: Past, columns: Columns, ledgers: Led
 def compare_with_ledgers(
     tables: RunTables, columns: Columns, ledgers: Ledgers, handled: Ranges, holes: list[Hole]
 ) -> tuple[int, pa.Table, pa.Table]:
-    """Messages published; the confirmed ones that nobody here handled; the handled ones that no ledger here has.
+    """Count the messages published; return also the confirmed ones not handled and the handled ones in no ledger.
 
     `holes` are the times for which a journal may be missing (`custody.find_holes`).
     """
@@ -244,15 +245,15 @@ def _may_be_unseen(
     holes: list[Hole],
     lacking: tuple[Ints, Ints, Ints],
 ) -> Flags:
-    """Which of the ranges that nobody handled may have been handled while their queue had no known owner.
+    """Which of the unhandled ranges may have been handled while their queue had no known owner.
 
-    That was after the number before was handled and before the number after was, as order is kept; and not before the
-    messages were published.
+    As order is kept, that was after the preceding number was handled and before the following one was; and not before
+    the messages were published.
     """
     group, first, _ = lacking
     if not len(group):
         return np.zeros(0, dtype=np.bool_)
-    # A number next to one that nobody handled is an end of a range.
+    # A number next to an unhandled one is an end of a range.
     handled_group, seq = np.tile(ledgers.group[0], 2), np.concatenate([handled.first_seq, handled.last_seq])
     start_ns = np.concatenate([handled.first_start_ns, handled.last_start_ns])
     order = np.lexsort((np.tile(handled.part, 2), seq, handled_group))
@@ -278,5 +279,5 @@ def _may_be_unseen(
 
 
 def _at(values: Ints, positions: Ints) -> Ints:
-    """Values at positions, of which those outside mean nothing."""
+    """Values at positions; the values for positions out of range mean nothing."""
     return values[np.clip(positions, 0, len(values) - 1)] if len(values) else np.zeros(len(positions), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Where one examination writes its findings down: all are counted, the first few of each law keep their witness."""
+"""Where one examination writes its findings: all are counted, and the first few of each law keep their witness."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from lbg_runtime.validator.findings import WITNESSED_FINDINGS, Finding, Law, Wit
 from lbg_runtime.validator.segments import FAR_FUTURE, Ints
 
 HOST_CLOCK_TOLERANCE_MS = 50
-"""How far the wall clocks of two hosts may be apart before a difference between them proves something."""
+"""How far the wall clocks of two hosts may differ before a difference between them proves something."""
 
 
 class Book:
@@ -19,7 +19,7 @@ class Book:
     def __init__(self, columns: Columns, epochs: Epochs) -> None:
         self.counts = dict.fromkeys(Law, 0)
         self.findings: list[Finding] = []
-        """The earliest of each law; where several are equally early, all of these."""
+        """The earliest of each law; if several are equally early, all of them."""
         self.doubtful = 0
         self._columns = columns
         self._epochs = epochs
@@ -27,7 +27,7 @@ class Book:
     def write(
         self, law: Law, rows: Ints, moments_ns: Ints, find: Callable[[int], tuple[str, tuple[Witness, ...]]]
     ) -> None:
-        """Count one finding per row; `find` words the earliest few. `moments_ns` is when, row by row."""
+        """Count one finding per row; `find` words the earliest few. `moments_ns` has the moment of each row."""
         self.counts[law] += len(rows)
         if len(rows) > WITNESSED_FINDINGS:
             latest = np.partition(moments_ns, WITNESSED_FINDINGS - 1)[WITNESSED_FINDINGS - 1]
@@ -51,7 +51,7 @@ class Book:
     def without_doubt(
         self, firsts: Ints, seconds: Ints, first_journals: Ints, second_journals: Ints, margin_ns: Ints
     ) -> tuple[Ints, Ints]:
-        """The pairs that hold whatever the hosts' clocks say; the others are counted as doubtful."""
+        """The pairs that hold whatever the hosts' clocks show; the others are counted as doubtful."""
         host = self._columns.lives.host
         same_clock = host[first_journals] == host[second_journals]
         sure = same_clock | (margin_ns > HOST_CLOCK_TOLERANCE_MS * 1_000_000)
@@ -59,7 +59,7 @@ class Book:
         return firsts[sure], seconds[sure]
 
     def handling(self, row: int) -> Witness:
-        """A dispatch record as a witness, with the times its file shows."""
+        """A dispatch record as a witness, with the times that its file shows."""
         columns, handlings = self._columns, self._columns.handlings
         journal, settle = int(handlings.journal[row]), int(handlings.settle_ns[row])
         offset, shard = int(columns.lives.offset_ns[journal]), int(handlings.shard[row])

@@ -17,7 +17,7 @@ NONE = -1
 """Code of a missing text or shard."""
 
 _WAKING_NS = 2_000_000_000
-"""So long a member that stood still may receive what had been sent to it before."""
+"""How long a member that stood still may afterwards receive what had been sent to it before."""
 
 
 class Lexicon:
@@ -37,7 +37,7 @@ class Lexicon:
         return value
 
     def ranks(self) -> Ints:
-        """Per code its place in the order of the texts, and one for `NONE`, which comes first, at the end."""
+        """Per code, its place in the order of the texts; the last element is for `NONE`, which sorts first."""
         names: list[str] = self._texts.to_pylist()
         ranks = np.zeros(len(names) + 1, dtype=np.int64)
         ranks[sorted(range(len(names)), key=names.__getitem__)] = np.arange(1, len(names) + 1)
@@ -55,25 +55,25 @@ class Lives:
     member: Sequence[str]
     incarnation: Ints
     host: Ints
-    """Code of the host, from one start of it to the next: lives of one code share a monotonic clock."""
+    """Code of the host from one boot to the next: lives with the same code share a monotonic clock."""
     ended_uncleanly: Flags
     """The process died, or left with something in flight."""
     last_ns: Ints
     offset_ns: Ints
     """What was added to the file's monotonic times."""
     wall_ns: int
-    """What the wall clock is ahead of the times here."""
+    """How far the wall clock is ahead of the times here."""
     queue_count: int
-    """Of the group, as most journals say."""
+    """Of the group, as most journals have it."""
     is_partitioned: bool
-    """Whether members share queues, and the broker says which of them gets which key."""
+    """Whether members share queues, and the broker decides which of them gets which key."""
     pauses: Mapping[int, Sequence[tuple[int, int]]]
-    """Of those lives that stood still for a time, from when to when, in order of time."""
+    """For each life that stood still for a time, from when to when, in order of time."""
 
     def before(self, journal: Ints, moments_ns: Ints, span_ns: int) -> Ints:
-        """Per life and moment, the moment so long before, not counting the time in which the life stood still.
+        """Per life and moment, the moment `span_ns` earlier, not counting the time in which the life stood still.
 
-        Standing still it neither sends what it has settled nor notices that nobody answers.
+        While it stands still, it neither sends what it has settled nor notices that nobody answers.
         """
         found: Ints = moments_ns - span_ns
         for life, pauses in self.pauses.items():
@@ -84,9 +84,9 @@ class Lives:
         return found
 
     def happened_at(self, journal: Ints, noticed_ns: Ints) -> Ints:
-        """Per life and moment at which it noticed something, the earliest one at which that may have happened.
+        """Per life and moment at which it noticed something, the earliest moment at which that may have happened.
 
-        What it notices right after it stood still may be as old as that.
+        What it notices right after it stood still may date from the beginning of the standstill.
         """
         happened = noticed_ns.copy() if self.pauses else noticed_ns
         for life, pauses in self.pauses.items():
@@ -112,20 +112,20 @@ class Handlings:
     """The message carries publisher, key and number."""
     redelivered: Flags
     receive_ns: Ints
-    """Of what a member received right after it had stood still, the moment at which it began to: it may have been sent
+    """For what a member received right after it had stood still, the moment the standstill began: it may have been sent
     then."""
     start_ns: Ints
     done_ns: Ints
     settle_ns: Ints
-    """On the clock of the others; `FAR_FUTURE` where no settlement was sent."""
+    """On the same clock as the other times; `FAR_FUTURE` if no settlement was sent."""
     complete: Flags
     """The handling ended accepted or rejected: the message was handled."""
     marks: Marks
-    """What earlier slices knew of it (past.py); 0 for what is new, as all is where there is one slice."""
+    """What earlier slices knew of it (past.py); 0 for what is new, which is everything if there is only one slice."""
 
     @property
     def new(self) -> Flags:
-        """Those that no earlier slice had."""
+        """Marks those that no earlier slice had."""
         fresh: Flags = self.marks & KNOWN == 0
         return fresh
 
@@ -151,7 +151,7 @@ class Columns:
     layouts: Layouts
     handlings: Handlings
     handled: Ranges
-    """What earlier slices had handled to an end."""
+    """What was handled to an end in earlier slices."""
     keys: Lexicon
     """Columns: key of dispatches, confirmed, unconfirmed; of the past: handled, listed, key_shards."""
     publishers: Lexicon
@@ -200,7 +200,7 @@ def read_columns(tables: RunTables, past: Past = NO_PAST) -> Columns:
         complete=is_one_of(dispatches, "outcome", "accepted", "rejected"),
         marks=np.concatenate([past.marks, np.zeros(dispatches.num_rows - len(past.marks), dtype=np.uint8)]),
     )
-    # A re-striping can make the parts fewer; then the number of the old one says which new one it belongs to.
+    # A re-striping can reduce the number of parts; then the number of the old part tells which new one it belongs to.
     part = layouts.parts_of(ints(past.handled, "part"))
     numbers = (ints(past.handled, name) for name in ("first_seq", "last_seq", "first_start_ns", "last_start_ns"))
     handled = Ranges(part, publishers.columns[3], keys.columns[3], *numbers)
@@ -208,9 +208,9 @@ def read_columns(tables: RunTables, past: Past = NO_PAST) -> Columns:
 
 
 def read_lives(journals: pa.Table) -> Lives:
-    """The lives that journals tell of."""
+    """The lives that the journals record."""
     host = _clocks(journals)
-    # Monotonic clocks of two hosts have nothing in common: then each file is moved to its wall clock.
+    # Monotonic clocks of two hosts have nothing in common: with several hosts, each file is moved to its wall clock.
     several_hosts = len(np.unique(host[host != NONE])) > 1
     offset = ints(journals, "wall_offset_ns") if several_hosts else np.zeros(len(host), dtype=np.int64)
     walls = ints(journals, "wall_offset_ns")[present(journals, "wall_offset_ns")]
@@ -234,11 +234,11 @@ def read_lives(journals: pa.Table) -> Lives:
 
 
 def _clocks(journals: pa.Table) -> Ints:
-    """Per journal a code of its host and of its host's start; `NONE` without a host."""
+    """Per journal, a code of its host and its host's boot; `NONE` without a host."""
     names = Lexicon(journals.column("host"), journals.column("boot_id"))
     host, start = names.columns
     for each in np.unique(host[start != NONE]).tolist():
-        # One that does not say is taken for one of the others.
+        # A journal that does not name a boot is taken to share one with the others.
         start[(host == each) & (start == NONE)] = start[(host == each) & (start != NONE)].min()
     codes = dense(host - NONE, start - NONE)
     return np.where(host == NONE, NONE, codes)

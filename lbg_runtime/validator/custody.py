@@ -1,7 +1,7 @@
-"""When a queue had no owner on record, and so a member whose journal is missing may have had it.
+"""When a queue had no owner on record, so that a member whose journal is missing may have had it.
 
-A journal that is not there leaves no trace but this: nobody known held the queue, and yet it went on. What is missing
-from such a time is not proven to be lost.
+A missing journal leaves only this trace: no known member held the queue, and yet it went on. What is missing from such
+a time is not proven to be lost.
 """
 
 from collections import defaultdict
@@ -19,15 +19,15 @@ from lbg_runtime.validator.layouts import Layouts
 from lbg_runtime.validator.segments import FAR_FUTURE, FAR_PAST, Flags, Ints
 
 LONGEST_HANDOVER_MS = 100
-"""When known members move a queue it is without an owner for less; longer, and an unknown one may have had it."""
+"""When known members move a queue, it is without an owner for less; if longer, an unknown one may have had it."""
 
 _DEATH_UNSEEN_MS = 1000
-"""A member writes its status once a second, so one that was cut off lived on for at most about so long."""
+"""A member writes its status once a second, so one that was cut off lived on for at most about this long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """A time in which no known life held the queue; the first of a queue begins in the far past."""
+    """A time in which no known life held the queue; the first hole of a queue begins in the far past."""
 
     queue: int
     from_ns: int
@@ -37,7 +37,8 @@ class Hole:
 def find_holes(epochs: Epochs, tenures: Tenures, flows: pa.Table, lives: Lives, layouts: Layouts) -> list[Hole]:
     """The holes of every queue that anyone held, up to the last moment of any journal."""
     if lives.is_partitioned:
-        # Whoever else had a flow on a shared queue could have had a part of its keys, whatever the known members did.
+        # Any other member with a flow on a shared queue could have had some of its keys, whatever the known members
+        # did.
         return [Hole(queue, FAR_PAST, FAR_FUTURE) for queue in np.unique(epochs.queue).tolist()]
     holdings = sorted(_holdings(epochs, tenures, flows, lives, layouts))
     run_end = max((int(moment) for moment in lives.last_ns), default=0)
@@ -54,8 +55,8 @@ def find_holes(epochs: Epochs, tenures: Tenures, flows: pa.Table, lives: Lives, 
 
 
 def fits_in_hole(holes: list[Hole], queues: Ints, earliest_ns: Ints, latest_ns: Ints) -> Flags:
-    """Where something of the queue that happened between the two moments may have happened in a hole."""
-    # A queue that anyone held has a hole before its first owner; one without holes had no known owner ever.
+    """Marks where something that happened to the queue between the two moments may have happened in a hole."""
+    # A queue that anyone held has a hole before its first owner; one without holes never had a known owner.
     fits: Flags = ~np.isin(queues, [hole.queue for hole in holes])
     for hole in holes:
         fits |= (queues == hole.queue) & (earliest_ns < hole.to_ns) & (latest_ns > hole.from_ns)
@@ -78,8 +79,8 @@ def _holdings(
 ) -> Iterator[tuple[int, int, int, int]]:
     """Per tenure: queue, start, until when it surely and until when it possibly kept an unknown member out.
 
-    Between the two lies what known members take to hand a queue over. If nobody known is there afterwards, an unknown
-    one may have had the queue from the earlier on. A tenure without an end on record lasted as long as its life.
+    The time between the two is what known members take to hand a queue over. If no known member follows, an unknown one
+    may have had the queue from the earlier moment on. A tenure without an end on record lasted as long as its life.
     """
     handover = LONGEST_HANDOVER_MS * 1_000_000
     signs = _last_stripes(layouts)
@@ -102,7 +103,7 @@ def _holdings(
 
 
 def _last_stripes(layouts: Layouts) -> dict[tuple[int, int, int], int]:
-    """Per handle (journal, queue, epoch), its last record of a re-striping: a queue tells that only to its owner."""
+    """Per handle (journal, queue, epoch), its last record of a re-striping: a queue shows that only to its owner."""
     last: dict[tuple[int, int, int], int] = {}
     columns = (layouts.journal, layouts.queue, layouts.bind_epoch, layouts.moment_ns)
     for journal, queue, epoch, moment in zip(*(column.tolist() for column in columns), strict=True):

@@ -1,6 +1,6 @@
-"""What the files of a run say of themselves, for which a verdict cannot be valid, and which laws it leaves unproven.
+"""What the files of a run reveal that keeps a verdict from being valid, and which laws that leaves unproven.
 
-The judge asks at the end of a run, and the standing of a run that goes on with every slice: both take the same for an
+The judge asks at the end of a run, and the standing of a run that goes on asks with every slice; both get the same
 answer.
 """
 
@@ -26,23 +26,22 @@ NEEDS_EVERY_JOURNAL = frozenset(
         Law.SHARD_HANDLED_BEFORE_ARRIVING,
     }
 )
-"""A record that is missing could be the handling, the first handling, the fault, the activity or the leaving that is
-missed."""
+"""A missing record could be the very handling, first handling, fault, activity or leaving that is not found."""
 
 NEEDS_EVERY_LEDGER = frozenset({Law.DUPLICATE_WITHOUT_FAULT, Law.DUPLICATE_UNFLAGGED})
-"""A record that is missing could be the second sending."""
+"""A missing record could be the second sending."""
 
 
 @dataclass(frozen=True, slots=True)
 class Doubts:
-    """Why a verdict cannot be valid, one sentence each, and the laws of which a violation is not proven for it."""
+    """Why a verdict cannot be valid, one sentence each, and the laws whose violations are therefore not proven."""
 
     reasons: tuple[str, ...]
     weak: frozenset[Law]
 
 
 def doubts_of_files(journals: pa.Table, ledgers: pa.Table, restripings: Sequence[Restriping]) -> Doubts:
-    """What the tables of files lead to. Rows without a name are none: they keep a number free."""
+    """The doubts that follow from the tables of files. Rows without a name are not files: they keep a number free."""
     journals, ledgers = (files.filter(pc.not_equal(files.column("file"), "")) for files in (journals, ledgers))
     mixed = _mixed_files(journals, ledgers)
     of_journals = _incomplete(journals, "there is no member journal") + _unheard_members(journals)
@@ -87,7 +86,7 @@ def _disagreement(name: str, *tables: pa.Table) -> list[str]:
 
 
 def _unexplained_queue_counts(restripings: Sequence[Restriping], journals: pa.Table) -> list[str]:
-    """Headers name the queue count that their member was started with, which may be that of any layout."""
+    """A header has the queue count that its member was started with, which may be that of any layout."""
     known = {count for restriping in restripings for count in (restriping.from_count, restriping.to_count)}
     named = set(journals.column("queue_count").to_pylist()) - {None}
     if not known or named <= known:
@@ -103,7 +102,7 @@ def _incomplete(files: pa.Table, absence: str) -> list[str]:
         if row["defect"]:
             reasons.append(f"{row['file']}: {row['defect']}")
         if row["dropped"]:
-            # Of a file without a last line it is only known that there are some.
+            # Of a file without a last line it is only known that some were dropped.
             least = "at least " if row["torn"] else ""
             reasons.append(f"{row['file']}: {least}{row['dropped']} records were dropped")
     return reasons

@@ -1,8 +1,8 @@
 """Flow epochs and tenures of a run: what each flow handle lived through, and what a fault may have undone in it.
 
-An epoch is one flow handle of one member's life on one queue. A tenure is one time of being fed within an epoch: from
-an `active` record to the next that follows an interruption. Nearly always there is one tenure in an epoch, or none (a
-standby). An `active` record without an interruption before it tells of a drain that was given up.
+An epoch is one flow handle of one member's life on one queue. A tenure is one period of being fed within an epoch: from
+an `active` record to the next one after an interruption. Nearly always there is one tenure in an epoch, or none (a
+standby). An `active` record without an interruption before it means that a drain was given up.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from lbg_runtime.validator.segments import FAR_FUTURE, FAR_PAST, Flags, Ints, de
 SILENCE_NS = LONGEST_SILENCE_MS * 1_000_000
 
 _LONGEST_STANDSTILL_NS = 120_000_000_000
-"""So long a life of which nothing comes is waited for."""
+"""How long a life from which nothing comes is waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +41,20 @@ class Epochs:
     """Last `draining` record; `FAR_PAST` without one."""
     released: Flags
     broken: Flags
-    """An `inactive` or `down` record is there: the broker or the connection took the flow away."""
+    """It has an `inactive` or `down` record: the broker or the connection took the flow away."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tenures:
-    """One row per tenure, and one for an epoch that handled something without an `active` record."""
+    """One row per tenure, and one for each epoch that handled something without an `active` record."""
 
     epoch: Ints
     start_ns: Ints
-    """The `active` record, or the first handling where there is none."""
+    """The `active` record, or the first handling if there is none."""
     fed_until_ns: Ints
-    """Last moment for which there is proof that the broker fed this flow: `last_fed_ns`, or it announced its drain. A
-    flow that was released in good order was also not to be given away while handling, so then the end of its last
-    handling counts. What a member merely believed, cut off from the broker, proves nothing."""
+    """Last moment for which there is proof that the broker fed this flow: `last_fed_ns`, or when it announced its
+    drain. If the flow was released in good order, it was also not to be given away while handling, so the end of its
+    last handling counts. What a member merely believed while cut off from the broker proves nothing."""
     first_start_ns: Ints
     """`FAR_FUTURE` where nothing was handled."""
     last_done_ns: Ints
@@ -62,8 +62,8 @@ class Tenures:
     last_receive_ns: Ints
     """`FAR_PAST` where nothing was handled."""
     last_fed_ns: Ints
-    """As `last_receive_ns`, of what was not flagged: what was parked is received anew when it is replayed, flagged, and
-    may have come from the broker long ago."""
+    """As `last_receive_ns`, of unflagged messages only: a parked message is received again, flagged, when it is
+    replayed, and may have come from the broker long ago."""
     of_handling: Ints
     """Per handling, the row of its tenure."""
 
@@ -122,13 +122,13 @@ def _next_activity(journal: Ints, queue: Ints, first_active: Ints) -> Ints:
 def exposed_handlings(
     handlings: Handlings, epochs: Epochs, tenures: Tenures, lives: Lives, flows: pa.Table, ack_window_ns: int
 ) -> Flags:
-    """Where the broker may never have learned that the message was handled, because of a fault on record.
+    """Marks handlings of which the broker may never have learned, because of a fault on record.
 
     Either (a) the life ended uncleanly before the epoch was released, or (b) the epoch was broken; and the settlement
-    was never sent, or not longer than the acknowledgement window before the connection may have been dead. A network
-    that went silent is noticed late, by `SILENCE_NS` at most. Of a life that just ended, what its flow received last
-    tells that it was not silent yet; where the flow was broken that tells nothing, as one way may live without the
-    other. A life that stood still noticed nothing meanwhile, and sent nothing: that time does not count.
+    was never sent, or was sent at most the acknowledgement window before the connection may have been dead. A network
+    that went silent is noticed late, by `SILENCE_NS` at most. If a life simply ended, what its flow received last shows
+    that the network was not silent yet; if the flow was broken, that shows nothing, as one direction may live without
+    the other. A life that stood still noticed nothing and sent nothing meanwhile: that time does not count.
     """
     epoch = epochs.of_handling
     unsent = handlings.settle_ns == FAR_FUTURE
@@ -146,9 +146,9 @@ def exposed_handlings(
 
 
 def exposed_since(lives: Lives, until_ns: int, ack_window_ns: int) -> Ints:
-    """Per life, from when on what it settled may still turn out to be in vain, while the run goes on."""
+    """Per life, the moment since which its settlements may still turn out to be in vain, while the run goes on."""
     until_ns = max(until_ns, 0)
-    # One of which nothing comes may stand still, and tell of it when it goes on.
+    # A life from which nothing comes may be standing still, and record that when it goes on.
     seen_ns = np.clip(lives.last_ns, until_ns - _LONGEST_STANDSTILL_NS, until_ns)
     seen_ns = np.where(lives.ended_uncleanly, seen_ns, until_ns)
     return lives.before(np.arange(len(seen_ns)), seen_ns, SILENCE_NS + ack_window_ns)
@@ -157,7 +157,7 @@ def exposed_since(lives: Lives, until_ns: int, ack_window_ns: int) -> Ints:
 def _broken_before_confirmed(
     rows: Ints, handlings: Handlings, epochs: Epochs, lives: Lives, flows: pa.Table, ack_window_ns: int
 ) -> Flags:
-    """Of handlings in broken epochs: was the settlement unsent, sent while cut off, or sent too shortly before?
+    """For handlings in broken epochs: was the settlement unsent, sent while cut off, or sent too shortly before?
 
     A handle can outlive several interruptions, so each settlement is compared with the interruption that followed it.
     """
@@ -183,7 +183,7 @@ def _broken_before_confirmed(
 
 
 def read_tenures(handlings: Handlings, epochs: Epochs, flows: pa.Table) -> Tenures:
-    """Collect the tenures; the moments come from flow records and handlings alone, none is guessed."""
+    """Collect the tenures; all moments come from flow records and handlings, none is guessed."""
     active = _beginnings(epochs, flows)
     per_epoch = np.bincount(epochs.of_flow[active], minlength=len(epochs.journal))
     rows = np.maximum(per_epoch, 1)
@@ -210,7 +210,7 @@ def read_tenures(handlings: Handlings, epochs: Epochs, flows: pa.Table) -> Tenur
     start = np.where(per_epoch[epoch] > 0, start, first_start)
     last_of_epoch = np.arange(len(epoch)) == (first_tenure + rows - 1)[epoch]
     fed_until = np.maximum(start, last_fed)
-    # A member that was cut off drains what it still runs, while another may long be fed.
+    # A member that was cut off drains what it still runs, while another may have been fed for long.
     announced = last_of_epoch & ~epochs.broken[epoch]
     fed_until = np.where(announced, np.maximum(fed_until, epochs.draining_ns[epoch]), fed_until)
     in_good_order = (epochs.released & ~epochs.broken)[epoch]
@@ -230,7 +230,7 @@ def _beginnings(epochs: Epochs, flows: pa.Table) -> Ints:
 
 
 def release_causes(epochs: Epochs, flows: pa.Table, lives: Lives, wanted: Ints) -> list[str]:
-    """Why each wanted epoch ended, as its own records say, or `crash` where the life was cut off before it could."""
+    """Why each wanted epoch ended, by its own records, or `crash` if its life was cut off before it could tell."""
     events, causes = texts(flows, "event"), texts(flows, "cause")
     by_epoch: dict[int, list[int]] = {epoch: [] for epoch in wanted.tolist()}
     for row in np.flatnonzero(np.isin(epochs.of_flow, wanted)).tolist():

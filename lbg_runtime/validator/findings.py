@@ -1,4 +1,4 @@
-"""What the kernel says: findings with their witnesses, owner changes, counts, the verdict."""
+"""The kernel's results: findings with their witnesses, owner changes, counts, the verdict."""
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import astuple, dataclass
@@ -12,7 +12,7 @@ WITNESSED_FINDINGS = 20
 
 
 class Law(Enum):
-    """The laws by their stable names; what each demands stands at the top of `kernel.py`."""
+    """The laws by their stable names; `kernel.py` says at its top what each demands."""
 
     LOSS = "loss"
     ORDER = "order"
@@ -35,7 +35,7 @@ _PLACE = {law: place for place, law in enumerate(Law)}
 
 
 class VerdictKind(Enum):
-    """A proven violation is invalid, whatever else is unknown; valid needs every record."""
+    """A proven violation makes a run invalid, whatever else is unknown; valid needs every record."""
 
     VALID = "valid"
     INVALID = "invalid"
@@ -43,7 +43,7 @@ class VerdictKind(Enum):
 
     @property
     def exit_code(self) -> int:
-        """What a command that judges a run exits with."""
+        """The exit code of a command that judges a run."""
         return {VerdictKind.VALID: 0, VerdictKind.INVALID: 1, VerdictKind.UNKNOWN: 3}[self]
 
 
@@ -78,7 +78,8 @@ class Finding:
     text: str
     witnesses: tuple[Witness, ...]
     moment_ns: int = 0
-    """When, on the clock that the run is judged on; 0 where the finding has no moment. Findings are told in this order.
+    """When, on the clock that the run is judged on; 0 if the finding has no moment. Findings are reported in this
+    order.
     """
 
 
@@ -92,9 +93,9 @@ def first_of_each_law(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def split_by_proof(counts: Mapping[Law, int], weak: Set[Law]) -> tuple[tuple[Law, ...], tuple[Law, ...]]:
-    """The laws with violations that are proven, and those with violations that records which are missing could explain.
+    """The laws with proven violations, and those with violations that missing records could explain.
 
-    `weak` are the laws of which that holds. Only a proven violation makes a verdict invalid.
+    `weak` are the laws to which the latter applies. Only a proven violation makes a verdict invalid.
     """
     broken = [law for law in Law if counts[law]]
     return tuple(law for law in broken if law not in weak), tuple(law for law in broken if law in weak)
@@ -102,7 +103,7 @@ def split_by_proof(counts: Mapping[Law, int], weak: Set[Law]) -> tuple[tuple[Law
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """The handling of a queue went from one member's life to another's."""
+    """The handling of a queue passed from one member's life to another's."""
 
     queue: int
     from_member: str
@@ -116,23 +117,23 @@ class Move:
     """Start of the new owner's first handling; moves are listed in this order."""
     to_incarnation: int
     to_epoch: int
-    """With these two and the member's name, the flow handle that the queue came to."""
+    """These two and the member's name identify the flow handle that the queue came to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restriping:
-    """The queue count of the group changed while it went on."""
+    """The queue count of the group changed while the group went on."""
 
     generation: int
     from_count: int
     to_count: int
     moved: int
-    """Shards that are on record as having left their old queue."""
+    """Shards recorded as having left their old queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
-    """Messages counted: what was confirmed, handled, repeated. Sums over parts are the whole's."""
+    """Counts of messages confirmed, handled, repeated. The sums over the parts are those of the whole run."""
 
     published: int
     """Distinct messages that the broker confirmed."""
@@ -151,23 +152,23 @@ class Accounts:
     unnumbered: int
     """Handlings of messages without publisher, key or number, which most laws cannot follow."""
     overlaps_after_loss: int
-    """Handlings that started while one of their key still ran that had lost its flow, and whose message had come
+    """Handlings that started while another of their key still ran that had lost its flow, and whose message had come
     again: no consumer can prevent it."""
 
 
 def sum_accounts(accounts: Sequence[Accounts]) -> Accounts:
-    """The accounts of a run from those of its parts, of which there is at least one."""
+    """The accounts of a run from those of its parts; there must be at least one."""
     return Accounts(*map(sum, zip(*map(astuple, accounts), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What one call of the kernel learned about the queues it was given; `judge` takes one or several.
+    """What one call of the kernel found out about the queues it was given; `judge` takes one or several.
 
     Three tables wait for the judge because their question can cross queues: `unhandled` (publisher, key, first_seq,
-    last_seq, unseen: confirmed here and handled by nobody here, unless by a member whose journal is missing),
-    `unlisted` (publisher, key, first_seq, last_seq: handled here, in no ledger row seen here) and `key_shards` (key,
-    shard, and publisher and seq of one message that shows it).
+    last_seq, unseen: confirmed here and not handled here, unless by a member whose journal is missing), `unlisted`
+    (publisher, key, first_seq, last_seq: handled here, in no ledger row seen here) and `key_shards` (key, shard, and
+    publisher and seq of one message that shows it).
     """
 
     counts: Mapping[Law, int]
@@ -175,41 +176,41 @@ class Examination:
     doubtful: int
     """Violations that rest on the clocks of two hosts agreeing better than clocks do; they are not in `counts`."""
     unplaced: int
-    """Handlings that would break `shard_handled_before_arriving`, did not a member whose journal is missing perhaps
-    have the queue that the shard left. They are not in `counts`."""
+    """Handlings that would break `shard_handled_before_arriving`, except that a member whose journal is missing may
+    have had the queue that the shard left. They are not in `counts`."""
     parts: frozenset[int]
     """Codes of the parts it was given; no part may be split between two examinations."""
     restripings: tuple[Restriping, ...]
     """Those of the whole run."""
     contradictions: tuple[str, ...]
-    """What records of re-stripings say that cannot be; of the whole run."""
+    """Impossible statements in the records of re-stripings; of the whole run."""
     moves: tuple[Move, ...]
     accounts: Accounts
     unhandled: pa.Table
     unlisted: pa.Table
     key_shards: pa.Table
     late: int = 0
-    """Records that came when their time had been judged, and could change what was said of it. Only where the records
-    came in slices, and one of them too late."""
+    """Records that came after their time had been judged, and that could change the judgement. Only if the records came
+    in slices, and some came too late."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a run that goes on stands: what is certain by now. Standings of parts add up."""
+    """How a run stands while it goes on: what is certain by now. Standings of parts add up."""
 
     until_ns: int
-    """Up to this moment, on the run's clock, it was judged."""
+    """The run was judged up to this moment, on its own clock."""
     counts: Mapping[Law, int]
-    """Violations that no later record can change. None of loss, and none of a key in two shards: a message that was not
-    handled may still be, so these are for the end of the run."""
+    """Violations that no later record can change. None of loss, and none of a key in two shards: a message not handled
+    yet may still be, so these wait for the end of the run."""
     published: int
-    """Messages that ledgers list by now."""
+    """Messages that the ledgers list by now."""
     handled_first: int
     on_the_way: int
-    """Of those published, the ones without a handling that was judged."""
+    """Of those published, the ones without a judged handling."""
     overtaken: int
-    """Of these, the ones of which a higher number of their key was handled: lost, or out of order when they come, or
-    handled by a member whose journal is not here."""
+    """Of these, the ones overtaken by a higher number of their key: lost, or out of order when they come, or handled by
+    a member whose journal is not here."""
     duplicates: int
     """Handlings of a message after its first complete one, most of them allowed."""
     doubtful: int
@@ -219,14 +220,14 @@ class Standing:
     """As `Examination` has it."""
     unnumbered: int
     reasons: tuple[str, ...] = ()
-    """What the files say of themselves, for which nothing is valid (`doubts.py`). That a ledger is not closed yet is
-    none: its publisher may go on."""
+    """What the files reveal that keeps everything from being valid (`doubts.py`). A ledger that is not closed yet is no
+    such reason: its publisher may go on."""
     weak: frozenset[Law] = frozenset()
-    """Laws of which a violation is not proven for that."""
+    """Laws whose violations are not proven for these reasons."""
 
     @property
     def kind(self) -> VerdictKind:
-        """Invalid where a violation is proven; else unknown where something cannot be; else valid so far."""
+        """Invalid if a violation is proven; else unknown if something cannot be proven; else valid so far."""
         if split_by_proof(self.counts, self.weak)[0]:
             return VerdictKind.INVALID
         if self.reasons or self.overtaken or self.late or self.doubtful or self.unnumbered or not self.handled_first:
@@ -235,7 +236,7 @@ class Standing:
 
     @property
     def unproven(self) -> tuple[Law, ...]:
-        """Laws with violations that records which are missing could explain."""
+        """Laws with violations that missing records could explain."""
         return split_by_proof(self.counts, self.weak)[1]
 
 
@@ -265,14 +266,14 @@ def total(standings: Sequence[Standing]) -> Standing:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The judgement on a run: its kind, the counts it rests on, and why it is unknown where it is."""
+    """The judgement on a run: its kind, the counts it rests on, and, if it is unknown, why."""
 
     kind: VerdictKind
     accounts: Accounts
     counts: Mapping[Law, int]
     """Violations per law, all laws listed."""
     unproven: tuple[Law, ...]
-    """Laws with violations that records which are missing could explain; they do not make the verdict invalid."""
+    """Laws with violations that missing records could explain; they do not make the verdict invalid."""
     reasons: tuple[str, ...]
     """Why the verdict cannot be valid, one sentence each; empty when every record is there."""
     findings: tuple[Finding, ...]

@@ -32,14 +32,14 @@ _BY_NUMBER = [("publisher", "ascending"), ("key", "ascending"), ("first_seq", "a
 
 
 def validate(tables: RunTables, ack_window_ms: int = DEFAULT_ACK_WINDOW_MS) -> Verdict:
-    """The verdict on a run whose tables fit in memory; the command line's way in."""
+    """The verdict on a run whose tables fit in memory; the command line's entry point."""
     return judge([examine(tables, ack_window_ms)], tables.journals, tables.ledgers)
 
 
 def judge(parts: Sequence[Examination], journals: pa.Table, ledgers: pa.Table) -> Verdict:
     """The verdict on a run from the examinations of its parts, each part in exactly one, and the files' tables.
 
-    Raises `InvariantViolated` where a part is in two: what crosses from one to the other would not be seen.
+    Raises `InvariantViolated` if a part is in two: what crosses from one to the other would not be seen.
     """
     _refuse_split_parts(parts)
     counts = Counter[Law](dict.fromkeys(Law, 0))
@@ -97,9 +97,9 @@ def _settle_loss(
     """Write down the losses.
 
     Returns the publishers of handled messages that no ledger lists, how many such messages there are, and how many of
-    the losses are not proven as a member without a journal may have handled the messages.
+    the losses are not proven because a member without a journal may have handled the messages.
 
-    A message that one queue lacks may have been handled through another, where it is unlisted: a wrong stripe, no loss.
+    A message missing in one queue may have been handled, unlisted, through another: a wrong stripe, not a loss.
     """
     unhandled = pa.concat_tables([part.unhandled for part in parts]).sort_by(_BY_NUMBER)
     unlisted = pa.concat_tables([part.unlisted for part in parts])
@@ -110,7 +110,7 @@ def _settle_loss(
     ranges = merged_ranges(code, start, ints(unhandled, "last_seq"))
     handled = united_ranges((publisher + 1) << 31 | key, ints(unlisted, "first_seq"), ints(unlisted, "last_seq"))
     lost, strayed = subtracted(ranges, handled), subtracted(handled, ranges)
-    # The ranges of the parts are disjoint, so that merging has done no more than sort them.
+    # The ranges of the parts are disjoint, so merging has only sorted them.
     unseen = flags(unhandled, "unseen")[np.lexsort((start, code))][positions_in_ranges(ranges, lost[0], lost[1])]
     lengths = lost[2] - lost[1] + 1
     counts[Law.LOSS] += int(np.sum(lengths))

@@ -1,4 +1,4 @@
-"""Laws on keys, settlements and flows, and what is told of owner changes; `kernel.py` says what each law demands."""
+"""Laws on keys, settlements and flows, and the report on owner changes; `kernel.py` says what each law demands."""
 
 from collections.abc import Iterator
 
@@ -25,21 +25,21 @@ from lbg_runtime.validator.segments import (
 )
 
 _STAMP_ROUNDING_NS = 1_000
-"""Wall stamps are cut to microseconds, so a difference of two can be this far off."""
+"""Wall stamps are truncated to microseconds, so the difference of two can be this far off."""
 
 _SETTLE_ROUNDING_NS = 5_000
-"""Each of two moments of settling is made of such a difference."""
+"""Each of the two moments of settling that are compared is computed from such a difference."""
 
 _HOST_CLOCK_TOLERANCE_NS = HOST_CLOCK_TOLERANCE_MS * 1_000_000
 
 
 def check_overlaps(book: Book, columns: Columns, epochs: Epochs, flows: pa.Table) -> int:
-    """Write the findings on handlings of one key at a time, where one of the two is new; returns how many are excused,
-    as the flow of the earlier one was lost before, and the later one comes of what was given to others again.
+    """Write the findings on overlapping handlings of one key, of which one is new; return how many are excused, as the
+    flow of the earlier one was lost before, and the later one results from what was given to others again.
     """
     handlings = columns.handlings
     rows = _rows_of_overlapping_lanes(handlings)
-    # Per life too: among all, another pair may hide one.
+    # Per life as well: among all lives, another pair may hide one within a life.
     inner_earlier, inner_later = _overlaps(handlings, rows, handlings.done_ns, handlings.journal)
     _, any_later = _overlaps(handlings, rows, handlings.done_ns)
     earlier, later, margin = _overlaps_across_lives(columns, epochs, flows, rows)
@@ -60,21 +60,21 @@ def check_overlaps(book: Book, columns: Columns, epochs: Epochs, flows: pa.Table
 
 
 def _rows_of_overlapping_lanes(handlings: Handlings) -> Ints:
-    """All handlings of the keys of which any two overlap: nearly always none."""
+    """All handlings of the keys that have any two overlapping: nearly always none."""
     rows = np.flatnonzero(handlings.key != NONE)
     lane = dense(handlings.part[rows], handlings.key[rows])
     _, later = overlapping(lane, handlings.start_ns[rows], handlings.done_ns[rows])
     rows = rows[np.isin(lane, lane[later])]
     facts = (handlings.complete, handlings.redelivered, handlings.settle_ns, handlings.seq, handlings.publisher)
     origin = (handlings.bind_epoch, handlings.queue, handlings.journal)
-    # Of equal ones it must not matter which was read first.
+    # Among equal ones it must not matter which was read first.
     return rows[np.lexsort([column[rows] for column in (*facts, *origin)])]
 
 
 def _overlaps_across_lives(columns: Columns, epochs: Epochs, flows: pa.Table, rows: Ints) -> tuple[Ints, Ints, Ints]:
-    """Pairs of which the later began before the earlier had ended for others, or does not come of it; and by how much.
+    """Pairs whose later one began before the earlier had ended for others, or does not result from it; and by how much.
 
-    Those within one life are among them.
+    Pairs within one life are included.
     """
     handlings = columns.handlings
     ends_ns, unexplained = _ends_for_others(columns, epochs, flows, rows)
@@ -99,11 +99,12 @@ def _overlaps(handlings: Handlings, rows: Ints, ends_ns: Ints, *group: Ints) -> 
 def _ends_for_others(
     columns: Columns, epochs: Epochs, flows: pa.Table, rows: Ints
 ) -> tuple[Ints, list[tuple[int, int]]]:
-    """Per handling, of which those of whole lanes are looked at, until when nobody else may handle its key; and pairs
-    of one that ran on behind that, and another one that does not come of it.
+    """Per handling (whole lanes are examined), until when nobody else may handle its key; and pairs of one that ran on
+    after that, and another that does not result from the loss.
 
-    A member that has lost its flow lets end what runs, and settles none of it. The broker gives the next one what was
-    not settled, flagged and in its order: what is no newer than this message, then itself, then what follows.
+    A member that has lost its flow lets what runs end, and settles none of it. The broker gives the next member what
+    was not settled, flagged and in its order: what is no newer than this message, then the message itself, then what
+    follows.
     """
     handlings = columns.handlings
     ends_ns: Ints = handlings.done_ns.copy()
@@ -118,7 +119,7 @@ def _ends_for_others(
         begin, end = np.searchsorted(lane, [place_of[row], place_of[row] + 1]).tolist()
         others = mates[begin:end]
         others = others[handlings.journal[others] != handlings.journal[row]]
-        # By another host's clock it may have been given again before that; `without_doubt` is told how little it is.
+        # By another host's clock it may have been given again before that; `without_doubt` is told by how little.
         same_clock = hosts[handlings.journal[others]] == hosts[handlings.journal[row]]
         since_ns = np.where(same_clock, lost_ns, lost_ns - _HOST_CLOCK_TOLERANCE_NS)
         others = others[handlings.start_ns[others] >= since_ns]
@@ -130,7 +131,7 @@ def _ends_for_others(
 
 
 def _losses_while_running(columns: Columns, epochs: Epochs, flows: pa.Table, rows: Ints) -> Iterator[tuple[int, int]]:
-    """Handlings that ran when their flow was lost, and when that was."""
+    """Handlings that were running when their flow was lost, and when that was."""
     handlings = columns.handlings
     is_loss = is_one_of(flows, "event", "inactive", "down")
     rows = rows[epochs.broken[epochs.of_handling[rows]]]
@@ -139,21 +140,21 @@ def _losses_while_running(columns: Columns, epochs: Epochs, flows: pa.Table, row
         own = rows[epochs.of_handling[rows] == handle]
         own = own[handlings.start_ns[own] <= losses_ns[-1]]
         lost_ns = losses_ns[np.searchsorted(losses_ns, handlings.start_ns[own])]
-        # A member that stood still could not know before it went on.
+        # A member that stood still could not know of the loss before it went on.
         lost_ns = np.maximum(columns.lives.happened_at(handlings.journal[own], lost_ns), handlings.start_ns[own])
         ran_on = lost_ns < handlings.done_ns[own]
         yield from zip(own[ran_on].tolist(), lost_ns[ran_on].tolist(), strict=True)
 
 
 def _comes_of(handlings: Handlings, row: int, others: Ints) -> Flags:
-    """Which of the others, behind the loss of its flow, are what the broker gave again; or start when it is done."""
+    """Which of the others, after the loss of its flow, are what the broker gave again, or start when `row` is done."""
     start_ns, flagged, numbered = handlings.start_ns[others], handlings.redelivered[others], handlings.numbered[others]
     if handlings.numbered[row]:
         of_publisher = numbered & (handlings.publisher[others] == handlings.publisher[row])
         same = flagged & of_publisher & (handlings.seq[others] == handlings.seq[row])
         is_newer = of_publisher & (handlings.seq[others] > handlings.seq[row])
     else:
-        # Which message it is cannot be told; that somebody had it before, by the flag.
+        # Which message it is cannot be known; that somebody had it before shows in the flag.
         same, is_newer = flagged & ~numbered, np.zeros(len(others), dtype=np.bool_)
     again_ns = np.min(start_ns[same], initial=FAR_FUTURE)
     explained: Flags = (flagged & ~is_newer) | (start_ns > again_ns) | (start_ns >= handlings.done_ns[row])
@@ -161,7 +162,7 @@ def _comes_of(handlings: Handlings, row: int, others: Ints) -> Flags:
 
 
 def check_settlements(book: Book, handlings: Handlings, epochs: Epochs, until_ns: int) -> Flags:
-    """Write the findings on settlements that were sent before `until_ns` and not looked at yet; returns which."""
+    """Write the findings on settlements sent before `until_ns` and not checked yet; return which these are."""
     over_ns = epochs.over_ns[epochs.of_handling]
     sent: Flags = (handlings.settle_ns < until_ns) & (handlings.marks & CHECKED == 0)
     late = np.flatnonzero(sent & (handlings.settle_ns - _STAMP_ROUNDING_NS > over_ns))
@@ -188,14 +189,14 @@ def check_outcomes(book: Book, handlings: Handlings) -> None:
 
 
 def check_settled_order(book: Book, handlings: Handlings, epochs: Epochs, messages: Messages) -> None:
-    """Write the findings on new handlings that were settled before one that they came behind on their flow handle.
+    """Write the findings on new handlings that were settled before an earlier one of their flow handle.
 
-    In slices: one that started before and was not settled yet when its slice ended, or never, is carried.
+    In slices: one that started earlier and was not settled yet when its slice ended, or never is, is carried.
     """
     known = messages.handled >= 0
     rows, sequence = messages.handled[known], messages.sequence[known]
     start, settle = handlings.start_ns[rows], handlings.settle_ns[rows]
-    # Where numbers follow the starts, it shows between neighbours by number; where they do not, all are looked at.
+    # If the numbers follow the starts, a violation shows between neighbours by number; if not, all are examined.
     suspicious = ~changes(sequence)
     suspicious[1:] &= (settle[1:] < settle[:-1]) | (start[1:] < start[:-1])
     if not suspicious.any():
@@ -220,13 +221,13 @@ def check_settled_order(book: Book, handlings: Handlings, epochs: Epochs, messag
 
 
 def check_starts(book: Book, handlings: Handlings, epochs: Epochs, flows: pa.Table) -> None:
-    """Write the findings on new handlings that started when their flow was lost."""
+    """Write the findings on new handlings that started after their flow had been lost."""
     is_loss = is_one_of(flows, "event", "inactive", "down", "released")
     first_loss = np.full(len(epochs.journal), FAR_FUTURE, dtype=np.int64)
     np.minimum.at(first_loss, epochs.of_flow[is_loss], epochs.flow_ns[is_loss])
     epoch, start = epochs.of_handling, handlings.start_ns
     rows = np.flatnonzero(start > first_loss[epoch])
-    # One that has no length was not seen to start.
+    # A handling of no length was not seen to start.
     rows = rows[handlings.new[rows] & ~handlings.redelivered[rows] & (start[rows] < handlings.done_ns[rows])]
     if not len(rows):
         return
@@ -251,7 +252,7 @@ def check_starts(book: Book, handlings: Handlings, epochs: Epochs, flows: pa.Tab
 
 
 def _last_before(moments_ns: Ints, wanted_ns: Ints) -> Ints:
-    """Per wanted moment, the last of the moments that is not after it, or `FAR_PAST`."""
+    """Per wanted moment, the last of the moments not after it, or `FAR_PAST`."""
     ordered = np.concatenate([[FAR_PAST], np.sort(moments_ns)])
     found: Ints = ordered[np.searchsorted(ordered, wanted_ns, side="right") - 1]
     return found
@@ -276,10 +277,10 @@ def check_tenures(book: Book, epochs: Epochs, tenures: Tenures) -> None:
 
 
 def find_moves(tables: RunTables, columns: Columns, epochs: Epochs, tenures: Tenures) -> list[Move]:
-    """Owner changes in order of time. A queue's first owner is no move, nor is a new epoch of the same life.
+    """Owner changes in order of time. A queue's first owner is not a move, nor is a new epoch of the same life.
 
     Members that share a queue do not know what the broker moves between them, so there are none on record. A queue that
-    a re-striping removed and another one made anew is two.
+    one re-striping removed and another created again counts as two.
     """
     lives = columns.lives
     if lives.is_partitioned:
@@ -309,7 +310,7 @@ def find_moves(tables: RunTables, columns: Columns, epochs: Epochs, tenures: Ten
 
 
 def find_key_shards(tables: RunTables, past: Past, columns: Columns) -> pa.Table:
-    """Distinct pairs of key and shard, each with one message that shows it, by now."""
+    """The distinct pairs of key and shard seen so far, each with one message that shows it."""
     handlings, keys, publishers = columns.handlings, columns.keys, columns.publishers
     carried = past.key_shards
     key = np.concatenate([*keys.columns[:3], keys.columns[5]])
@@ -319,7 +320,7 @@ def find_key_shards(tables: RunTables, past: Past, columns: Columns) -> pa.Table
     seq = np.concatenate([handlings.seq, *(ints(table, name) for table, name in listed)])
     rows = np.flatnonzero((key != NONE) & (shard != NONE))
     code, rank, seq_of = dense(key[rows], shard[rows]), publishers.ranks()[publisher[rows]], seq[rows]
-    # The first publisher by name, and of its numbers the lowest: not what happened to be read first.
+    # The first publisher by name, and the lowest of its numbers: not what happened to be read first.
     kept = _lowest(code, rank)
     kept = kept[_lowest(code[kept], seq_of[kept])]
     _, sample = np.unique(code[kept], return_index=True)

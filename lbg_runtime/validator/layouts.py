@@ -1,9 +1,10 @@
-"""The layouts of a run: how many queues its group had, one count after the other, and when each shard left its queue.
+"""The layouts of a run: the queue counts that its group had, in turn, and when each shard left its queue.
 
 A *layout* is a queue count: of n queues, queue q holds the shards s with s mod n = q. A re-striping leads from one
-layout to the next, shard by shard; a shard is said to have *left* when its old queue has nothing of it to handle any
-more. All this comes from `stripes` records. A run without them has the one layout that its headers name; then `steps`
-is empty, and every queue is a part of its own. A re-striping that only missing journals tell of is taken for none.
+layout to the next, shard by shard; a shard has *left* when its old queue has nothing of it left to handle. All this
+comes from `stripes` records. A run without them has the one layout that its headers name; `steps` is then empty, and
+every queue is a part of its own. A re-striping that is recorded only in missing journals is treated as if there were
+none.
 """
 
 from collections.abc import Sequence
@@ -26,18 +27,18 @@ class Step:
     from_count: int
     to_count: int
     is_recorded: bool
-    """Not so for a gap."""
+    """False for a gap."""
     first_ns: int
-    """The first record of it; `FAR_PAST` for a gap."""
+    """Its first record; `FAR_PAST` for a gap."""
     finished_ns: int
     """The first `finished` record; `FAR_FUTURE` without one."""
     left_shard: Ints
-    """The shards that left, sorted; each once."""
+    """The shards that left, sorted, each once."""
     left_row: Ints
-    """Of each, the earliest record that says so."""
+    """For each, the earliest record that says so."""
 
     def rows_of(self, shards: Ints) -> Ints:
-        """Per shard, the record that it left; -1 where there is none."""
+        """Per shard, the record that it left; -1 if there is none."""
         if not len(self.left_shard):
             return np.full(len(shards), -1, dtype=np.int64)
         place = np.minimum(np.searchsorted(self.left_shard, shards), len(self.left_shard) - 1)
@@ -46,12 +47,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Layouts:
-    """The re-stripings in their order, and the records they are known from, as columns of equal length."""
+    """The re-stripings in order, and the records they are known from, as columns of equal length."""
 
     steps: Sequence[Step]
     """Each begins with the layout that the one before it ended with."""
     contradictions: tuple[str, ...]
-    """What the records say that cannot be; the verdict is not valid then."""
+    """Impossible statements in the records; with any, the verdict is not valid."""
     journal: Ints
     queue: Ints
     bind_epoch: Ints
@@ -60,7 +61,7 @@ class Layouts:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """The queue counts one after the other; empty where nothing was re-striped."""
+        """The queue counts, one after the other; empty if nothing was re-striped."""
         return tuple(step.from_count for step in self.steps[:1]) + tuple(step.to_count for step in self.steps)
 
     @property
@@ -75,12 +76,12 @@ class Layouts:
     def parts_of(self, queues: Ints) -> Ints:
         """Codes of the parts that queues belong to: no shard ever moves from one part to another.
 
-        A shard keeps its remainder by every divisor of all the queue counts, and so do the queues that hold it.
+        A shard keeps its remainder modulo every common divisor of the queue counts, and so do the queues that hold it.
         """
         return queues % gcd(*self.counts) if self.steps else queues
 
     def removals(self, queues: Ints, moments_ns: Ints) -> Ints:
-        """How often each queue had been removed by a moment: a queue that is made anew is another one."""
+        """How often each queue had been removed by a moment: a queue that is created again is another queue."""
         found = np.zeros(len(queues), dtype=np.int64)
         for step in self.steps:
             is_removed = (queues < step.from_count) & (queues >= step.to_count)
@@ -89,7 +90,7 @@ class Layouts:
 
 
 def part_count(journals: pa.Table, stripes: pa.Table) -> int:
-    """Into how many parts a run may be cut: what lies in queues, and shards, that are equal modulo it belongs together.
+    """Into how many parts a run may be cut: queues, and shards, that are equal modulo this number belong together.
 
     `journals` and `stripes` are those of the whole run.
     """
@@ -100,7 +101,7 @@ def part_count(journals: pa.Table, stripes: pa.Table) -> int:
 
 
 def read_layouts(stripes: pa.Table, offset_ns: Ints) -> Layouts:
-    """Put the re-stripings in order; `offset_ns` is what is added to the times of each journal."""
+    """Put the re-stripings in order; `offset_ns` is added to the times of each journal."""
     journal, shard = ints(stripes, "journal"), ints(stripes, "shard")
     generation, from_count, to_count = (ints(stripes, name) for name in ("generation", "from_count", "to_count"))
     moment_ns = ints(stripes, "mono_ns") + offset_ns[journal]

@@ -1,9 +1,9 @@
-"""Order and ownership as they happen, from the notes that members send of what they handled.
+"""Checks order and ownership as they happen, from the notes that members send about what they handled.
 
-The source article's validation client. Notes are direct messages and one can be lost on its way, so a gap here is a
+The source article's validation client. Notes are direct messages, which can be lost on the way, so a gap here is a
 hint, not a proof; the verdict on a run comes from its journals. A shard that a re-striping moves to another queue keeps
-its order and its keys: the notes of its old owner were sent before its new one may handle anything of it. Pure: the
-caller receives, prints and stops.
+its order and its keys: the old owner's notes are sent before the new one may handle anything of it. Pure: the caller
+receives, prints and stops.
 """
 
 from collections import OrderedDict
@@ -31,14 +31,14 @@ class Note:
 
 
 class SequenceErrorKind(Enum):
-    """How a number can be other than the one after the last."""
+    """How a number can differ from the one expected after the last."""
 
     GAP = "gap"
     """Numbers are missing: not handled, handled later, or their notes were lost."""
     REPEAT_FLAGGED = "repeat_flagged"
-    """A number was handled before, and the broker says that it may have been: what a crash leaves."""
+    """A number was handled before, and is flagged as redelivered: what a crash leaves."""
     REPEAT_UNFLAGGED = "repeat_unflagged"
-    """A number comes after a higher one, and not as a redelivery: out of order, or a second copy."""
+    """A number comes after a higher one without being flagged: out of order, or a second copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class SequenceError:
 
 @dataclass(frozen=True, slots=True)
 class ShardMove:
-    """A shard is handled by another member than before: its queue was handed over, or it moved to another queue."""
+    """A shard is handled by a different member than before: its queue was handed over, or it moved to another queue."""
 
     shard: int
     old_member: str
@@ -83,11 +83,11 @@ class _KeyState:
     highest: int
     last: int
     was_redelivered: bool
-    """Whether the last one was flagged."""
+    """Whether the last message was flagged."""
 
 
 class LiveValidator:
-    """Fed one note after another, from one task. Remembers the `max_keys` keys seen last."""
+    """Takes one note after another, from one task. Remembers the `max_keys` keys seen last."""
 
     def __init__(self, max_keys: int = DEFAULT_MAX_KEYS) -> None:
         self.notes = 0
@@ -96,15 +96,15 @@ class LiveValidator:
         """Notes without publisher, key or number; only their shard is followed."""
         self.moves = 0
         self.sequence_errors = dict.fromkeys(SequenceErrorKind, 0)
-        """A run of repeated numbers counts once, as long as all of them are flagged or none is."""
+        """A run of repeated numbers counts once, provided that all of them are flagged or none is."""
         self.forgotten_keys = 0
-        """Keys dropped for want of room; their next number is taken as it comes."""
+        """Keys dropped for lack of room; their next number is accepted as it comes."""
         self._max_keys = max_keys
         self._keys: OrderedDict[tuple[str, str], _KeyState] = OrderedDict()
         self._last_of_shard: dict[int, tuple[str, str]] = {}
 
     def feed(self, payload: bytes) -> list[LiveFinding]:
-        """Take a note as a member sent it; one that is not a note is counted and changes nothing else."""
+        """Take a note as a member sent it; anything that is not a note is counted and changes nothing else."""
         note = parse_note(payload)
         if note is None:
             self.malformed += 1
@@ -136,13 +136,13 @@ class LiveValidator:
             return None
         state = self._keys.get((note.publisher, note.key))
         if state is None:
-            # Members may have been at work before this one listened.
+            # Members may have been at work before this validator listened.
             self._remember((note.publisher, note.key), _KeyState(note.seq, note.seq, note.redelivered))
             return None
         self._keys.move_to_end((note.publisher, note.key))
         expected = state.highest + 1
-        # After a crash a row of flagged numbers comes again, and its first one has been told of. An unflagged one
-        # among them is worse than they are.
+        # After a crash a run of flagged numbers comes again, and its first one has been reported. An unflagged one
+        # among them is worse.
         goes_on = note.seq == state.last + 1 and note.redelivered == state.was_redelivered
         state.highest, state.last, state.was_redelivered = max(state.highest, note.seq), note.seq, note.redelivered
         if note.seq == expected or goes_on:
@@ -167,7 +167,7 @@ class LiveValidator:
 
 
 def parse_note(payload: bytes) -> Note | None:
-    """The note that a member sent, or None where the payload is something else."""
+    """The note that a member sent, or None if the payload is something else."""
     try:
         row = orjson.loads(payload)
     except orjson.JSONDecodeError:

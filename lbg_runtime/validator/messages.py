@@ -22,8 +22,8 @@ from lbg_runtime.validator.segments import (
 class Messages:
     """One row per distinct numbered message of a part, sorted by part, publisher, key, number.
 
-    Handlings of a message are sorted by start. The part (nearly always: the queue) belongs to the identity: a message
-    that reached two parts is a finding of its own, and the same records then give the same result part by part.
+    Handlings of a message are sorted by start. The part (nearly always: the queue) is part of a message's identity: a
+    message that reached two parts is a finding of its own, and so the same records give the same result part by part.
     """
 
     sequence: Ints
@@ -32,20 +32,20 @@ class Messages:
     started: Ints
     """The handling that started first."""
     handled: Ints
-    """The first handling that was accepted or rejected; -1 where none was."""
+    """The first handling that was accepted or rejected; -1 if none was."""
     repeats: Ints
     """Handlings that came after the first accepted or rejected one of their message, one entry each."""
     before_repeat: Ints
-    """Per repeat, the handling of the message right before it on its queue; one on another queue where there is none;
-    -1 where that was settled for good in an earlier slice, and is forgotten."""
+    """Per repeat, the handling of the message right before it on its queue; if there is none, one on another queue; -1
+    if that was finally settled in an earlier slice and is forgotten."""
     came_back: Flags
-    """Per repeat, whether `before_repeat` is on its queue. Else a second copy was handled: there a shard moved."""
+    """Per repeat, whether `before_repeat` is on its queue. Otherwise a second copy was handled, where a shard moved."""
 
 
 def group_messages(handlings: Handlings, past: Ranges | None = None) -> Messages:
     """Sort the numbered handlings into messages; the one large sort of an examination.
 
-    `past` is what earlier slices had handled to an end: a new handling of that is a repeat.
+    `past` is what was handled to an end in earlier slices: a new handling of that is a repeat.
     """
     rows = np.flatnonzero(handlings.numbered)
     columns = [handlings.part[rows], handlings.publisher[rows], handlings.key[rows]]
@@ -88,7 +88,7 @@ def group_messages(handlings: Handlings, past: Ranges | None = None) -> Messages
     handled[done_message] = rows[first_complete[done_message]]
     is_forgotten = first_complete < first
     is_repeat = ~is_old & (position > first_complete[message]) if len(rows) else is_old
-    # Whether one that came too late is a repeat, or what was taken for the first one is, nobody can say any more.
+    # If one came too late, it can no longer be known whether it is a repeat or what was taken for the first one is.
     is_repeat &= (marks & LATE == 0) | ~is_forgotten[message]
     repeat = np.flatnonzero(is_repeat | (marks & REPEAT != 0))
     counts = (position >= first_complete[message]) & (~is_old | (marks & (FIRST | REPEAT) != 0))
@@ -107,9 +107,9 @@ def group_messages(handlings: Handlings, past: Ranges | None = None) -> Messages
 def _before_repeats(
     queue: Ints, message: Ints, counts: Flags, is_forgotten: Flags, repeats: Ints
 ) -> tuple[Ints, Flags]:
-    """Per repeat, the last handling of its message before it, from the first complete one on (`counts`); if one is
-    there, on its queue. And whether it is on its queue. `is_forgotten` says of each message whether its first complete
-    handling is.
+    """Per repeat, the last handling of its message before it, from the first complete one on (`counts`), on its own
+    queue if there is one; and whether it is on that queue. `is_forgotten` marks the messages whose first complete
+    handling is forgotten.
 
     The other arguments and the result are positions in the order of messages.
     """
@@ -118,7 +118,7 @@ def _before_repeats(
     came_back: Flags = is_own & (queue[before] == queue[repeats])
     other = np.flatnonzero(~came_back)
     if len(other):
-        # Only messages that came through two queues, or whose first handling is forgotten, are looked at again.
+        # Only messages that came through two queues, or whose first handling is forgotten, are examined again.
         wanted = np.zeros(len(is_forgotten), dtype=np.bool_)
         wanted[message[repeats[other]]] = True
         rows = np.flatnonzero(wanted[message] & counts)
@@ -156,7 +156,7 @@ def late_messages(messages: Messages, handlings: Handlings) -> tuple[Ints, Ints]
 
 
 def handled_ranges(messages: Messages, handlings: Handlings, past: Ranges) -> Ranges:
-    """What was handled to an end by now: `past`, and what is new in these messages."""
+    """What has been handled to an end by now: `past`, and what is new in these messages."""
     rows = messages.handled[messages.handled >= 0]
     rows = rows[handlings.new[rows]]
     of_rows = (handlings.part, handlings.publisher, handlings.key, handlings.seq, handlings.seq)
@@ -177,9 +177,9 @@ def handled_ranges(messages: Messages, handlings: Handlings, past: Ranges) -> Ra
 
 
 def overtaking_rows(messages: Messages, handlings: Handlings, handled: Ranges) -> Ints:
-    """Handlings that will show that a message is late: they started when a lower number was not yet handled.
+    """Handlings that will show that a message is late: they started while a lower number was not yet handled.
 
-    Of several such the earliest counts, as in `late_messages`; numbers below the first one seen are taken for open.
+    Of several, the earliest counts, as in `late_messages`; numbers below the first one seen count as open.
     """
     started_ns = handlings.start_ns[messages.started]
     order = np.lexsort((messages.seq, started_ns, messages.sequence))

@@ -1,7 +1,7 @@
 """Every owner change of a run, from both sides: what the giver and the taker recorded, and what the move cost.
 
-Made from the members' `owner` records. Pauses are the kernel's (`Examination.moves`), duplicates those that the
-duplicate laws look at (`messages.group_messages`); nothing is judged here.
+Made from the members' `owner` records. Pauses come from the kernel (`Examination.moves`), duplicates are those that the
+duplicate laws examine (`messages.group_messages`); nothing is judged here.
 """
 
 from collections import Counter
@@ -23,26 +23,26 @@ _Handle = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class OwnerChange:
-    """A queue came to a member's life that did not have it before."""
+    """A queue passed to a member's life that did not have it before."""
 
     t: int
     """When the new owner noticed; wall clock, microseconds."""
     queue: int
     move_id: str | None
     from_member: str | None
-    """None for a queue's first owner, and for one after a member of which nothing is known."""
+    """None for a queue's first owner, and for one that follows a member of which nothing is known."""
     to_member: str
     cause: str
-    """As the old owner recorded it; `crash` where its life was cut off; `first` for a queue's first owner; `unknown`
-    where no journal says it."""
+    """As the old owner recorded it; `crash` if its life was cut off; `first` for a queue's first owner; `unknown` if no
+    journal has it."""
     decided_by: str
     """As `OwnerRecord` has it."""
     is_leaving: bool
-    """The old owner was on its way out."""
+    """The old owner was leaving."""
     drain_ms: int | None
-    """None where the old owner left no record of a drain."""
+    """None if the old owner left no record of a drain."""
     pause_ms: int | None
-    """End of the old owner's last handling to start of the new owner's first, as `Move.pause_ms`; None where one of
+    """End of the old owner's last handling to start of the new owner's first, as `Move.pause_ms`; None if either of
     them handled nothing."""
     duplicates: int
     """Messages that the new owner handled on this handle although they had been handled before."""
@@ -92,7 +92,7 @@ def find_owner_changes(tables: RunTables, moves: Sequence[Move]) -> list[OwnerCh
         if old is not None and _was_removed(columns.layouts, queue, old.at_ns, side.at_ns):
             old = None
         if old is not None and old.handle[0] == journal:
-            # It was given up and came back: an interruption, no change.
+            # It was given up and came back: an interruption, not a change.
             continue
         gift = given.get(old.handle) if old is not None else None
         move = pauses.get((lives.member[journal], int(lives.incarnation[journal]), queue, epoch))
@@ -102,7 +102,7 @@ def find_owner_changes(tables: RunTables, moves: Sequence[Move]) -> list[OwnerCh
 
 
 def _was_removed(layouts: Layouts, queue: int, earlier_ns: int, later_ns: int) -> bool:
-    """Whether a re-striping removed the queue between two moments, so that it is another one now."""
+    """Whether a re-striping removed the queue between two moments, so that it is a different one now."""
     before, after = layouts.removals(np.full(2, queue), np.array([earlier_ns, later_ns])).tolist()
     return bool(before != after)
 
@@ -138,7 +138,7 @@ def _change(
         from_member=from_member,
         to_member=lives.member[side.handle[0]],
         cause=cause,
-        # An offer that its giver did not live to keep was the broker's choice after all.
+        # If the giver did not live to keep its offer, the broker made the choice after all.
         decided_by="broker" if gift is None and old is not None else told.decided_by,
         is_leaving=told.is_leaving,
         drain_ms=told.drain_ms,

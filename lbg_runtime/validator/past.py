@@ -1,15 +1,15 @@
 """What earlier slices of a run leave for later ones: a few handlings, and ranges of numbers instead of the rest.
 
-Of a handling that was judged nothing more is needed, but that its number was handled, unless it is one of these:
+Of a judged handling, nothing more is needed than that its number was handled, except in these cases:
 
-- it ends after the slice does, and what comes may start inside it;
-- its settlement may still turn out to have come too late, or in vain;
+- it ends after the slice does, so what comes may start inside it;
+- its settlement may still turn out to have been too late, or in vain;
 - a fault may have hidden it from the broker, so that it excuses a repeat; or it is a repeat itself;
 - it started before a lower number was handled, so that this number will be late;
 - it is the first, the last, or the last received of its tenure; or the last to end of its key;
-- in a run with re-stripings, what holds of it depends on what later records say.
+- in a run with re-stripings, the judgement on it depends on later records.
 
-So what is carried grows with keys, tenures, faults, repeats and gaps in numbers, and not with the handlings.
+So what is carried grows with keys, tenures, faults, repeats and gaps in numbers, not with the handlings.
 """
 
 from dataclasses import dataclass, field
@@ -29,9 +29,9 @@ FIRST = 4
 CHECKED = 8
 """Its settlement was compared with the end of its epoch."""
 SUSPECT = 16
-"""Later records decide what holds of it."""
+"""The judgement on it depends on later records."""
 LATE = 32
-"""It came when its time had been judged, and something of its key had been handled after it."""
+"""It came after its time had been judged, and something of its key had been handled after it."""
 
 Marks = npt.NDArray[np.uint8]
 
@@ -46,7 +46,7 @@ HANDLED = pa.schema(
         pa.field("last_start_ns", pa.int64(), nullable=False),
     ]
 )
-"""Numbers that were handled to an end, as ranges that are as long as can be, with the starts of their two ends."""
+"""Numbers handled to an end, as ranges of maximal length, with the starts of the handlings at both ends."""
 
 LISTED = pa.schema(
     [
@@ -56,7 +56,7 @@ LISTED = pa.schema(
         pa.field("last_seq", pa.int64(), nullable=False),
     ]
 )
-"""Numbers that ledgers list as confirmed, where all of a record's were handled."""
+"""Numbers that ledgers list as confirmed, from records whose numbers were all handled."""
 
 KEY_SHARDS = pa.schema(
     [
@@ -71,7 +71,7 @@ KEY_SHARDS = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What is carried from slice to slice; nothing, where there is one slice."""
+    """What is carried from slice to slice; nothing if there is only one slice."""
 
     dispatches: pa.Table = field(default_factory=DISPATCHES.empty_table)
     marks: Marks = field(default_factory=lambda: np.zeros(0, dtype=np.uint8))
@@ -80,7 +80,7 @@ class Past:
     listed: pa.Table = field(default_factory=LISTED.empty_table)
     key_shards: pa.Table = field(default_factory=KEY_SHARDS.empty_table)
     confirmed: pa.Table = field(default_factory=CONFIRMED.empty_table)
-    """Ledger records of which a number was not handled yet."""
+    """Ledger records with a number that was not handled yet."""
     unconfirmed: pa.Table = field(default_factory=UNCONFIRMED.empty_table)
 
 

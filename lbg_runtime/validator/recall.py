@@ -1,7 +1,7 @@
-"""Witnesses that slices have forgotten: which messages they are of, and how findings get them back.
+"""Witnesses that slices have forgotten: to which messages they belong, and how findings get them back.
 
-A finding on a repeat rests on the handling before it. In slices that one may be long gone when the repeat comes; then
-the finding names the message alone, until somebody who can read the records once more brings its handlings.
+A finding on a repeat rests on the handling before it. In slices, that handling may be long gone when the repeat comes;
+the finding then names the message alone, until a caller that can read the records again supplies its handlings.
 """
 
 from dataclasses import replace
@@ -15,12 +15,12 @@ _MESSAGE = ["publisher", "key", "seq"]
 
 
 def is_forgotten(witness: Witness) -> bool:
-    """Whether the witness is the name of a message and no more."""
+    """Whether the witness is only the name of a message."""
     return witness.record == "dispatch" and witness.member is None
 
 
 def forgotten_messages(examination: Examination) -> pa.Table:
-    """The messages of which a finding lacks a witness: publisher, key, seq. Few, as findings with witnesses are."""
+    """The messages for which a finding lacks a witness: publisher, key, seq. Few, as findings with witnesses are."""
     names = {
         (witness.publisher, witness.key, witness.seq)
         for finding in examination.findings
@@ -41,7 +41,7 @@ def handlings_of(dispatches: pa.Table, messages: pa.Table) -> pa.Table:
 
 
 def recalled(examination: Examination, again: Examination) -> Examination:
-    """The examination with its forgotten witnesses, from one of all handlings of the forgotten messages."""
+    """The examination with its forgotten witnesses restored from `again`, one of all handlings of those messages."""
     known = {(finding.law, finding.witnesses[-1]): finding for finding in again.findings if finding.witnesses}
 
     def whole(finding: Finding) -> Finding:

@@ -1,8 +1,8 @@
-"""Shape of the tables that a run's records become; the kernel reads nothing else.
+"""Schemas of the tables that a run's records become; the kernel reads nothing else.
 
-`journal` and `ledger` columns hold the row number of a file in the tables `journals` and `ledgers`, so that a
-dispatch costs four bytes to say who made it. Units and meanings of the other columns are those of `model/record.py`;
-columns that no law reads are left out.
+`journal` and `ledger` columns hold the row number of a file in the tables `journals` and `ledgers`, so that naming its
+writer costs a dispatch four bytes. Units and meanings of the other columns are those of `model/record.py`; columns that
+no law reads are left out.
 """
 
 from dataclasses import dataclass, field
@@ -57,7 +57,7 @@ OWNERS = pa.schema(
         pa.field("mono_ns", pa.int64(), nullable=False),
     ]
 )
-"""What members say of owner changes; read by `moves.py` only, by no law."""
+"""What members record of owner changes; read only by `moves.py`, by no law."""
 
 STRIPES = pa.schema(
     [
@@ -73,7 +73,7 @@ STRIPES = pa.schema(
         pa.field("mono_ns", pa.int64(), nullable=False),
     ]
 )
-"""What queues say of re-stripings; a run in which the queue count stays has none."""
+"""What is recorded of re-stripings, per queue; a run whose queue count does not change has none."""
 
 CONFIRMED = pa.schema(
     [
@@ -125,7 +125,7 @@ JOURNALS = pa.schema(
         pa.field("boot_id", pa.string(), metadata={"doc": "null, as in older files, where the host does not tell"}),
     ]
 )
-"""Header fields are null where the file has no readable header; `defect` then says so."""
+"""Header fields are null if the file has no readable header; `defect` then says so."""
 
 LEDGERS = pa.schema(
     [
@@ -142,7 +142,7 @@ LEDGERS = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class RunTables:
-    """Everything the records of one run say. Row order carries no meaning in the tables of records."""
+    """Everything in the records of one run. Row order carries no meaning in the tables of records."""
 
     dispatches: pa.Table
     flows: pa.Table

@@ -1,4 +1,4 @@
-"""Array questions within groups of rows, answered without a loop over rows."""
+"""Array operations within groups of rows, without a loop over rows."""
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ def dense(*columns: Ints) -> Ints:
     for column in columns:
         width = int(column.max(initial=0)) + 1
         if span * width > _LARGEST_SPAN:
-            # There are no more codes than rows afterwards, so the product fits.
+            # Afterwards there are no more codes than rows, so the product fits.
             codes, span = _without_gaps(codes, span), len(codes)
         codes, span = codes * width + column, span * width
     return _without_gaps(codes, span)
@@ -38,7 +38,7 @@ def _without_gaps(codes: Ints, span: int) -> Ints:
 
 
 def changes(*columns: Ints) -> Flags:
-    """Where a row differs from the row before it in any column; the first row counts as a change."""
+    """Marks the rows that differ from the row before in any column; the first row counts as a change."""
     flags = np.zeros(len(columns[0]), dtype=np.bool_)
     flags[:1] = True
     for column in columns:
@@ -64,7 +64,7 @@ def running_max(groups: Ints, values: Ints) -> Ints:
 def overlapping(groups: Ints, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
     """Rows that begin before an earlier row of their group has ended: (indices of the earlier, of the later).
 
-    One pair for each later row, with the earlier row that ends last. Touching is no overlap.
+    One pair for each later row, with the earlier row that ends last. Touching is not overlapping.
     """
     order = np.lexsort((ends, starts, groups))
     group, start, end = groups[order], starts[order], ends[order]
@@ -95,7 +95,7 @@ def merged_ranges(groups: Ints, firsts: Ints, lasts: Ints) -> tuple[Ints, Ints, 
 def preceding(groups: Ints, numbers: Ints, wanted_groups: Ints, wanted_numbers: Ints) -> Ints:
     """Per wanted pair, the index of the last row at or before it, or -1; rows are sorted by group and number.
 
-    The row found can be of an earlier group: the caller looks.
+    The row found can be of an earlier group: the caller checks.
     """
     keys = np.concatenate([groups, wanted_groups])
     values = np.concatenate([numbers, wanted_numbers])
@@ -126,7 +126,7 @@ def joined_ranges(groups: Ints, firsts: Ints, lasts: Ints) -> tuple[Ints, Ints]:
 
 
 def united_ranges(groups: Ints, firsts: Ints, lasts: Ints) -> tuple[Ints, Ints, Ints]:
-    """The same numbers as few disjoint ranges as can be, sorted by group and first."""
+    """The same numbers as the fewest possible disjoint ranges, sorted by group and first."""
     group, first, last = merged_ranges(groups, firsts, lasts)
     begin, end = joined_ranges(group, first, last)
     return group[begin], first[begin], last[end]

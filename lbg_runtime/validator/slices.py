@@ -1,12 +1,12 @@
-"""The kernel at work on one slice of a run after another; `kernel.examine` is the same with one slice.
+"""The kernel applied to one slice of a run after another; `kernel.examine` is the same with one slice.
 
-A slice is whatever records have come since the last one. With it comes the moment until which nothing is missing: all
-that started, or was written of a flow, before it has come. Handlings from that moment on wait for the next slice, so
-that what is judged is judged in order of time, however the files of several members came in.
+A slice is whatever records have come since the last one. With it comes the moment before which nothing is missing:
+every handling that started before it, and every flow record written before it, has come. Handlings from that moment on
+wait for the next slice, so that everything is judged in order of time, however the files of several members came in.
 
-What comes later than its time is late. Most of it does no harm: a handler that took very long is written down when
-nothing else of its key has been handled since it began, and is judged as if it had come in time. Else it is judged as
-far as it can be, never told as a violation of what is forgotten, and counted: the verdict is not valid then.
+A record that comes after its time was judged is late. Most late records do no harm: if nothing else of its key has been
+handled since a very long handling began, it is judged as if it had come in time. Otherwise it is judged as far as
+possible, never reported as violating what is forgotten, and counted: the verdict is not valid then.
 """
 
 from collections.abc import Sequence
@@ -75,11 +75,11 @@ _BY_TIME = [(name, "ascending") for name in ("mono_ns", "journal", "queue", "bin
 
 
 class SlicedExamination:
-    """Checks the laws on whole parts, given in slices; called from one thread. Raises for tables of another shape only.
+    """Checks the laws on whole parts, given in slices; called from one thread. Raises only for tables of another shape.
 
     Every slice comes with the tables of files and of `stripes` as they are by then, unfiltered. `stripes` should be
-    those of the whole run from the first slice on: where it is the records that tell of a re-striping later, what was
-    judged before stays judged by the layout that was known.
+    those of the whole run from the first slice on: if a re-striping becomes known from later records, what was judged
+    before stays judged by the layout known then.
     """
 
     def __init__(self, ack_window_ms: int) -> None:
@@ -87,7 +87,7 @@ class SlicedExamination:
         self._past = NO_PAST
         self._flows = FLOWS.empty_table()
         self._waiting = DISPATCHES.empty_table()
-        """Handlings that started when records were still missing."""
+        """Handlings that started in a time from which records may still be missing."""
         self._until_ns = FAR_PAST
         self._offset_ns = 0
         self._journal_count = 0
@@ -106,9 +106,9 @@ class SlicedExamination:
         return int(self._past.dispatches.num_rows + self._waiting.num_rows)
 
     def feed(self, tables: RunTables, until_ns: int) -> tuple[Finding, ...]:
-        """Judge what has come, up to a moment on the run's clock before which no record is missing.
+        """Judge what has come up to a moment, on the run's clock, before which no record is missing.
 
-        Returns the earliest new findings of each law, of those that no later record can change.
+        Return the earliest new findings of each law, among those that no later record can change.
         """
         step = self._begin(tables, max(until_ns, self._until_ns))
         book, columns = step.book, step.columns
@@ -132,7 +132,7 @@ class SlicedExamination:
         return self._standing
 
     def finish(self, tables: RunTables) -> Examination:
-        """Judge the last slice, and with it what had to wait for the end of the run. To be called once."""
+        """Judge the last slice, and with it what had to wait for the end of the run. Call it once."""
         step = self._begin(tables, FAR_FUTURE)
         book, columns, messages, tables = step.book, step.columns, step.messages, step.tables
         lives, layouts = columns.lives, columns.layouts
@@ -168,11 +168,11 @@ class SlicedExamination:
         )
 
     def _begin(self, tables: RunTables, until_ns: int) -> "_Step":
-        """Bring what was carried and what has come together, and check the laws that need no more than that."""
+        """Combine what was carried with what has come, and check the laws that need no more than that."""
         past, lives = self._past, read_lives(tables.journals)
         self._follow_clock(lives)
         self._late += self._count_late_flows(tables.flows, lives)
-        # Of two records of one moment it must not matter which was read first.
+        # Of two records with the same moment, it must not matter which was read first.
         self._flows = pa.concat_tables([self._flows, tables.flows]).sort_by(_BY_TIME)
         tables = replace(
             tables,
@@ -227,8 +227,8 @@ class SlicedExamination:
         return int(np.count_nonzero(moments < self._until_ns))
 
     def _follow_clock(self, lives: Lives) -> None:
-        """Move the moments that are kept when the first journal of a second host comes, and with it another clock."""
-        # They are of the clock of the first one.
+        """Convert the moments kept when the first journal of a second host comes, and with it another clock."""
+        # They are on the clock of the first host.
         moved, self._journal_count = lives.offset_ns[: self._journal_count], len(lives.offset_ns)
         moved = moved[moved != 0]
         offset_ns = int(np.median(moved)) if len(moved) else 0
@@ -247,7 +247,7 @@ class SlicedExamination:
     def _not_told(self, findings: Sequence[Finding]) -> tuple[Finding, ...]:
         new = []
         for finding in first_of_each_law(findings):
-            # What is looked at anew with every slice is found anew, too, perhaps with a longer time that it lasted.
+            # What every slice examines again is also found again, perhaps with a longer duration.
             name = (finding.law, replace(finding.witnesses[-1], done_mono_ns=None))
             if name not in self._told:
                 new.append(finding)
@@ -292,7 +292,7 @@ class SlicedExamination:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What one slice and the past come to, before it is decided what to carry on."""
+    """What one slice and the past amount to, before it is decided what to carry on."""
 
     tables: RunTables
     past: Past
@@ -301,7 +301,7 @@ class _Step:
     tenures: Tenures
     book: Book
     checked: Flags
-    """Handlings whose settlement was looked at in this slice."""
+    """Handlings whose settlement was checked in this slice."""
     exposed: Flags
     messages: Messages
     handled: Ranges
@@ -311,7 +311,7 @@ class _Step:
 
 
 def _mark_late(handlings: Handlings, until_ns: int) -> int:
-    """Mark the new handlings that cannot be judged as if they had come in time; returns how many."""
+    """Mark the new handlings that cannot be judged as if they had come in time; return how many."""
     rows = np.flatnonzero(handlings.new & (handlings.start_ns < until_ns) & (handlings.key != NONE))
     if not len(rows):
         return 0
@@ -325,15 +325,15 @@ def _mark_late(handlings: Handlings, until_ns: int) -> int:
 
 
 def _what_stands(step: _Step, unsettled: Flags) -> Book:
-    """What no later record can change of the laws that are judged at the end of the run, as they need the whole."""
+    """For laws judged at the end because they need the whole run, the findings that no later record can change."""
     columns, messages, tenures = step.columns, step.messages, step.tenures
     book = Book(columns, step.epochs)
     if not columns.lives.is_partitioned:
-        # Later records can only add to the time for which there is this proof.
+        # Later records can only extend the time for which there is this proof.
         proven = np.maximum(tenures.start_ns, tenures.last_fed_ns)
         check_tenures(book, step.epochs, replace(tenures, fed_until_ns=proven))
     if columns.layouts.steps:
-        # Between two queues, what a member without a journal may have done is known at the end only.
+        # Between two queues, what a member without a journal may have done is known only at the end.
         across = np.ones(len(columns.handlings.shard), dtype=np.bool_)
         check_order(book, columns, messages, across, reopened=True)
     before = messages.before_repeat
@@ -345,7 +345,7 @@ def _what_stands(step: _Step, unsettled: Flags) -> Book:
 
 
 def _carry(step: _Step, undecided: Ints, unsettled: Flags) -> Past:
-    """What later slices need of this one and those before it (past.py says why)."""
+    """What later slices need from this one and those before it (past.py says why)."""
     tables, columns, messages = step.tables, step.columns, step.messages
     handlings = columns.handlings
     marks: Marks = handlings.marks | np.uint8(KNOWN)
@@ -364,7 +364,7 @@ def _carry(step: _Step, undecided: Ints, unsettled: Flags) -> Past:
     ):
         kept[_one_of_each(tenures.of_handling, moments == extreme[tenures.of_handling])] = True
     lane = dense(handlings.part, handlings.key - NONE)
-    # Who was given what still runs where its flow was lost.
+    # Of a key with a handling still running on a lost flow, all: they show who was given it.
     runs_on = (handlings.done_ns > step.until_ns) & step.epochs.broken[step.epochs.of_handling]
     kept |= np.isin(lane, lane[runs_on])
     last = np.full(int(lane.max(initial=-1)) + 1, FAR_PAST)
@@ -385,11 +385,11 @@ def _carry(step: _Step, undecided: Ints, unsettled: Flags) -> Past:
 
 
 def _unsettled(step: _Step) -> Flags:
-    """Handlings whose settlement may still come to be too late, or in vain, or was in vain."""
+    """Handlings whose settlement may still turn out to be too late or in vain, or was in vain."""
     handlings, settle = step.columns.handlings, step.columns.handlings.settle_ns
     is_sent = settle != FAR_FUTURE
     unchecked = is_sent & (handlings.marks & CHECKED == 0) & ~step.checked
-    # A life that goes on counts as one that was cut off now, so that what its end may expose is exposed already.
+    # A life that goes on counts as cut off now, so that what its end may expose is exposed already.
     since_ns = exposed_since(step.columns.lives, step.until_ns, step.ack_window_ns)
     can_be_exposed = settle >= since_ns[handlings.journal]
     unsettled: Flags = unchecked | (handlings.complete & (~is_sent | step.exposed | can_be_exposed))
@@ -397,6 +397,6 @@ def _unsettled(step: _Step) -> Flags:
 
 
 def _one_of_each(groups: Ints, chosen: Flags) -> Ints:
-    """Of each group one of the chosen rows."""
+    """One of the chosen rows of each group."""
     _, first = np.unique(groups[chosen], return_index=True)
     return np.flatnonzero(chosen)[first]

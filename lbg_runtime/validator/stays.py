@@ -1,4 +1,4 @@
-"""When shards lay in which queue, layout after layout, as far as records can say."""
+"""When shards lay in which queue, layout after layout, as far as the records show."""
 
 from dataclasses import dataclass
 
@@ -11,21 +11,21 @@ from lbg_runtime.validator.segments import FAR_FUTURE, FAR_PAST, Ints
 
 @dataclass(frozen=True, slots=True)
 class Stays:
-    """Tables with one row per layout of the run and one column per shard that was asked for.
+    """Tables with one row per layout of the run and one column per requested shard.
 
     A shard that a re-striping leaves where it is has the same stay in both layouts.
     """
 
     queue: Ints
     begin_ns: Ints
-    """Not before this moment had its old queue let the shard go, not even through a member whose journal is missing.
-    `FAR_PAST` where it was from the start, `FAR_FUTURE` where it cannot have come."""
+    """The earliest moment at which its old queue can have let the shard go, even through a member whose journal is
+    missing. `FAR_PAST` if it was there from the start, `FAR_FUTURE` if it cannot have come."""
     recorded_ns: Ints
     """The moment on record at which its old queue let it go: never before `begin_ns`, and nearly always the same."""
     begin_row: Ints
-    """The record of it; -1 without one."""
+    """The record of that; -1 without one."""
     end_ns: Ints
-    """When the shard left, by the record of it; `FAR_FUTURE` without one."""
+    """When the shard left, according to the record of that; `FAR_FUTURE` without one."""
     end_row: Ints
 
 
@@ -42,7 +42,7 @@ def read_stays(layouts: Layouts, shards: Ints, holes: list[Hole]) -> Stays:
         left = np.full(len(shards), FAR_FUTURE)
         left[row >= 0] = layouts.moment_ns[row[row >= 0]]
         if step.is_recorded:
-            # Members read the same plan at different moments, though hardly more apart than that.
+            # Members read the same plan at different moments, though hardly further apart than that.
             unseen = earliest_in_hole(holes, queue[old], step.first_ns - handover)
         else:
             unseen = np.full(len(shards), FAR_PAST)

@@ -1,4 +1,4 @@
-"""Laws on shards and queues: a shard is handled in the queue that holds it, and in its time there."""
+"""Laws on shards and queues: a shard is handled in the queue that holds it, and while that queue holds it."""
 
 from dataclasses import dataclass
 
@@ -34,17 +34,17 @@ def check_stripes(book: Book, handlings: Handlings, journals: pa.Table) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Of the handlings of a shard, in which way their queue held it."""
+    """How the queue held the shard, for each handling."""
 
     rows: Ints
     code: Ints
     """Per row, the column of `stays`."""
     stays: Stays
     held: Flags
-    """In one of the layouts, whenever that was."""
+    """Its queue holds the shard in one of the layouts, whenever that was."""
     in_turn: Flags
     on_record: Flags
-    """In turn, whatever a member without a journal did."""
+    """In its turn, whatever a member without a journal did."""
 
 
 def read_turns(columns: Columns, holes: list[Hole]) -> Turns:
@@ -67,15 +67,15 @@ def read_turns(columns: Columns, holes: list[Hole]) -> Turns:
 
 
 def undecided_turns(columns: Columns) -> Ints:
-    """Handlings of which later records decide whether they came through the right queue, and in its time."""
+    """Handlings for which later records decide whether they came through the right queue, and at the right time."""
     turns = read_turns(columns, [])
     return turns.rows[~turns.on_record]
 
 
 def check_turns(book: Book, columns: Columns, journals: pa.Table, messages: Messages, holes: list[Hole]) -> Flags:
-    """Write the findings on shards in wrong queues, or at the wrong time, in a run with re-stripings.
+    """Write the findings on shards in the wrong queue, or at the wrong time, in a run with re-stripings.
 
-    Returns the handlings that came in time only if a member whose journal is missing let their shard go.
+    Return the handlings that came in time only if a member whose journal is missing let their shard go.
     """
     handlings, layouts = columns.handlings, columns.layouts
     turns = read_turns(columns, holes)
@@ -83,7 +83,7 @@ def check_turns(book: Book, columns: Columns, journals: pa.Table, messages: Mess
     own_count = ints(journals, "queue_count", 0)[handlings.journal[rows]]
     by_header = (own_count > 0) & (handlings.shard[rows] % np.maximum(own_count, 1) == handlings.queue[rows])
     _write_wrong(book, handlings, rows[~held & ~by_header], layouts)
-    # A fault may bring a message back to a queue that its shard has left. Of one without a number, its flag must do.
+    # A fault may bring a message back to a queue that its shard has left. Without a number, only its flag shows that.
     is_first = handlings.numbered | ~handlings.redelivered
     is_first[messages.repeats] = False
     _write_untimely(book, columns, rows, turns.code, turns.stays, np.flatnonzero(held & ~in_turn & is_first[rows]))

@@ -1,1 +1,1 @@
-"""What the journals of a run say of the cut of its group, and what another cut would have made of the same load."""
+"""What the journals of a run show about the cut of its group, and how another cut would have spread the same load."""

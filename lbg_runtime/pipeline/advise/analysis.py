@@ -1,4 +1,4 @@
-"""From the records of a run to advice."""
+"""Derives advice from the records of a run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from lbg_runtime.validator.schema import RunTables
 
 HOT_KEYS = 10
 IDLE_SHARE = 0.1
-"""A member that handled less than this part of the mean is idle."""
+"""A member that handled less than this share of the mean is idle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,27 +38,27 @@ class HotKey:
     queue: int
     messages: int
     share: float
-    """Of all messages with a key."""
+    """Its share of all messages with a key."""
     busy_share: float
-    """Of the time that handlers took for all of them."""
+    """Its share of the time that handlers took for all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberLoad:
-    """What one member did, in all of its lives."""
+    """What one member did in all of its lives."""
 
     member: str
     messages: int
     busy: float
-    """Handlers that ran at a time, on average while it handled anything."""
+    """Handlers that ran at the same time, on average while it handled anything."""
     queues: int
-    """Of which it handled something."""
+    """Queues of which it handled something."""
     is_idle: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What is, and what would be."""
+    """How the load is spread, and how other cuts would spread it."""
 
     group: str
     hash_count: int
@@ -66,7 +66,7 @@ class Advice:
     function: HashFunction
     messages: int
     without_key: int
-    """They cannot be spread anew, and are left out of what is."""
+    """Messages without a key: they cannot be spread differently, and are left out of `now`."""
     keys: int
     shards: Spread
     queues: Spread
@@ -75,7 +75,7 @@ class Advice:
     hot_keys: Sequence[HotKey]
     members: Sequence[MemberLoad]
     useful_queues: int
-    """More than so many cannot be kept busy, whatever the cut: one over the share of the hottest key."""
+    """More queues than this cannot be kept busy, whatever the cut: one divided by the share of the hottest key."""
     now: Cut
     """The group as it is."""
     cuts: Sequence[Cut]
@@ -91,9 +91,9 @@ def analyse(
     hash_counts: Sequence[int],
     function: HashFunction | None = None,
 ) -> Advice:
-    """Advice from a run. `hash_counts` empty: the group's, twice that, and multiples of each queue count near it.
+    """Advice from a run. With `hash_counts` empty: the group's, twice that, and multiples of each queue count near it.
 
-    `function` None: the one that gives the keys their shards. Raises `UserError` where the records do not suffice.
+    With `function` None, the one that gives the keys their shards. Raises `UserError` if the records do not suffice.
     """
     dispatches, journals = tables.dispatches, tables.journals
     shapes = set(zip(journals["group"].to_pylist(), journals["hash_count"].to_pylist(), strict=True)) - {(None, None)}
@@ -150,7 +150,7 @@ def analyse(
 
 
 def likely_hash_counts(hash_count: int, queue_counts: Sequence[int]) -> list[int]:
-    """The group's, twice and four times that, and round ones that many queue counts divide."""
+    """The group's, twice and four times that, and round ones that are divisible by many queue counts."""
     largest = max(queue_counts)
     return sorted({hash_count, 2 * hash_count, 4 * hash_count, *(n for n in (48, 96, 120, 240, 480) if n >= largest)})
 

@@ -1,4 +1,4 @@
-"""The plots of the advice as SVG: plain marks with titles to hover, colours by class, so that the page decides them."""
+"""The plots of the advice as SVG: plain marks with titles on hover; colours by class, so that the page sets them."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -14,15 +14,13 @@ from lbg_runtime.pipeline.advise.timeline import Timeline
 WIDTH = 960
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 10, 26
 COLOURS = 8
-"""Members beyond so many share one."""
+"""Members beyond this number share one."""
 LEVELS = 4
-"""Of how much was handled, in the heat map."""
+"""Steps in the heat map for how much was handled."""
 
 
 def heat_map(timeline: Timeline, queue_count: int) -> str:
-    """Shards by their queue from top to bottom, time from left to right; who handled is the colour, how much its
-    strength.
-    """
+    """Shards by queue from top to bottom, time from left to right; the colour is who handled, its strength how much."""
     shards, slices = timeline.owner.shape
     row = max(2.0, min(14.0, 420 / shards))
     gap = 3.0
@@ -89,7 +87,7 @@ def latency(timeline: Timeline) -> str:
 
 
 def queue_bars(messages: Sequence[int]) -> str:
-    """Messages of each queue, and their mean."""
+    """Messages per queue, and their mean."""
     height = 240.0
     scale = _Scale(max((*messages, 1)), height)
     slot = (WIDTH - LEFT - RIGHT) / len(messages)
@@ -112,7 +110,7 @@ def queue_bars(messages: Sequence[int]) -> str:
 
 
 def cut_lines(advice: Advice) -> str:
-    """How many queues the load can keep busy, by the number of queues; a line for each hash count."""
+    """How many queues the load can keep busy, by the number of queues; one line for each hash count."""
     height = 300.0
     counts = sorted({cut.queue_count for cut in advice.cuts})
     largest = max(counts)
@@ -156,17 +154,17 @@ def cut_lines(advice: Advice) -> str:
 
 
 def hash_counts_of(advice: Advice) -> list[int]:
-    """Of the cuts, in the order of their colours."""
+    """The hash counts of the cuts, in the order of their colours."""
     return sorted({cut.hash_count for cut in advice.cuts})
 
 
 def member_class(place: int) -> str:
-    """The colour of a member, by its place."""
+    """The colour class of a member, by its place."""
     return f"s{place}" if place < COLOURS else "s-other"
 
 
 class _Scale:
-    """Of values from 0 up, from bottom to top."""
+    """A scale of values from 0 up, from bottom to top."""
 
     def __init__(self, largest: float, height: float) -> None:
         self._height = height
@@ -184,7 +182,7 @@ class _Scale:
 
 
 class _LogScale:
-    """Of milliseconds above 0, from bottom to top, from one power of ten to another."""
+    """A scale of milliseconds above 0, from bottom to top, from one power of ten to another."""
 
     def __init__(self, smallest: float, largest: float, height: float) -> None:
         self._height = height
@@ -207,7 +205,7 @@ def _grid_line(y: float, text: str) -> Iterator[str]:
 
 
 def _round_step(largest: float) -> float:
-    """One, two or five of a power of ten; about five of them to the largest."""
+    """One, two or five times a power of ten, with about five steps to the largest value."""
     raw = max(largest, 1e-9) / 5
     power = 10.0 ** math.floor(math.log10(raw))
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * (1 - 1e-9))

@@ -20,7 +20,7 @@ from lbg_runtime.pipeline.advise.skew import Cut
 
 
 def as_object(advice: Advice) -> dict[str, object]:
-    """For `--json`; without the time line, which the page shows."""
+    """The object for `--json`, without the time line, which the page shows."""
     p50, p95, p99 = advice.timeline.overall_ms
     return {
         "group": advice.group,
@@ -44,7 +44,7 @@ def as_object(advice: Advice) -> dict[str, object]:
 
 
 def as_text(advice: Advice) -> str:
-    """For people at a terminal."""
+    """The text for people at a terminal."""
     lines = [
         f"{advice.messages} messages of {advice.keys} keys in group {advice.group}: {advice.queue_count} queues, "
         f"{advice.hash_count} shards, {advice.function.value}",
@@ -58,7 +58,7 @@ def as_text(advice: Advice) -> str:
 
 
 def as_page(advice: Advice) -> str:
-    """One HTML document, with its styles and plots in it."""
+    """A single HTML document that contains its styles and plots."""
     timeline = advice.timeline
     p50, p95, p99 = timeline.overall_ms
     run_s = timeline.slice_us * len(timeline.p50_ms) / 1e6

@@ -13,29 +13,29 @@ Loads = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int64]
 
 ENOUGH = 0.9
-"""A cut that can keep so much of the best one's queues busy is as good as it, with fewer queues."""
+"""A cut that can keep this share of the best one's busy queues busy is as good, with fewer queues."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How evenly some loads are."""
+    """How evenly some loads are spread."""
 
     max_over_mean: float
-    """1 where all are the same; the busiest has so many times its share."""
+    """1 if all are the same; the busiest has this many times its share."""
     gini: float
-    """0 where all are the same, near 1 where one has all."""
+    """0 if all are the same, near 1 if one has everything."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What a hash and a queue count would make of the load."""
+    """How a hash count and a queue count would spread the load."""
 
     hash_count: int
     queue_count: int
     shards: Spread
     queues: Spread
     busy_queues: float
-    """How many queues the load can keep busy at once: the whole load over that of the busiest queue."""
+    """How many queues the load can keep busy at once: the whole load divided by that of the busiest queue."""
 
     @property
     def is_even(self) -> bool:
@@ -44,7 +44,7 @@ class Cut:
 
 
 def spread_of(loads: Loads) -> Spread:
-    """Of loads that are not negative; those of nothing at all are even."""
+    """The spread of loads, none of which is negative; loads of nothing at all count as even."""
     total = float(loads.sum())
     if not total:
         return Spread(1.0, 0.0)
@@ -55,7 +55,7 @@ def spread_of(loads: Loads) -> Spread:
 
 
 def hashes_of(function: HashFunction, keys: Sequence[str]) -> Numbers:
-    """What is taken modulo the hash count. Raises `UserError` for a key that the function does not take."""
+    """The numbers that are taken modulo the hash count. Raises `UserError` for a key that the function refuses."""
     found = [full_hash(function, key) for key in keys]
     if function is HashFunction.JAVA_STRING:
         found = [abs(value) for value in found]
@@ -65,22 +65,22 @@ def hashes_of(function: HashFunction, keys: Sequence[str]) -> Numbers:
 
 
 def shard_loads(hashes: Numbers, loads: Loads, hash_count: int) -> Loads:
-    """Of each shard."""
+    """The load of each shard."""
     return loads_by(hashes % hash_count, loads, hash_count)
 
 
 def queue_loads(shards: Loads, queue_count: int) -> Loads:
-    """Of each queue, from those of the shards."""
+    """The load of each queue, from those of the shards."""
     return loads_by(np.arange(len(shards)) % queue_count, shards, queue_count)
 
 
 def loads_by(places: Numbers, loads: Loads, count: int) -> Loads:
-    """The sum of the loads of each of so many places."""
+    """The sum of the loads of each of `count` places."""
     return np.bincount(places, weights=loads, minlength=count).astype(np.float64)
 
 
 def cuts(hashes: Numbers, loads: Loads, hash_counts: Sequence[int], queue_counts: Sequence[int]) -> list[Cut]:
-    """Every pair of counts that can be: at least as many shards as queues."""
+    """Every possible pair of counts: at least as many shards as queues."""
     found = []
     total = float(loads.sum())
     for hash_count in hash_counts:
@@ -95,7 +95,7 @@ def cuts(hashes: Numbers, loads: Loads, hash_counts: Sequence[int], queue_counts
 
 
 def detect(keys: Mapping[str, int], hash_count: int) -> HashFunction | None:
-    """The function that gives these keys these shards; None where none of ours does."""
+    """The function that gives these keys these shards; None if none of ours does."""
     for function in HashFunction:
         try:
             hashes = hashes_of(function, list(keys))
@@ -107,14 +107,14 @@ def detect(keys: Mapping[str, int], hash_count: int) -> HashFunction | None:
 
 
 def best_of(found: Sequence[Cut], least_queues: int, useful_queues: int, hash_count: int) -> Cut:
-    """The cut to recommend: of those with a queue for each member at least, and no more than are of use, where there
-    are such, the fewest queues that can keep `ENOUGH` of the best one's busy; then an even one, the group's hash count,
-    the smallest.
+    """The cut to recommend. Of those, if any, with at least a queue for each member and no more than are useful, it
+    considers the ones that can keep `ENOUGH` of the best one's queues busy. Of these it prefers the even ones, then the
+    fewest queues, then the group's hash count, then the smallest hash count.
     """
     wide = [cut for cut in found if cut.queue_count >= least_queues] or list(found)
     wide = [cut for cut in wide if cut.queue_count <= useful_queues] or wide
     best = max(cut.busy_queues for cut in wide)
     good = [cut for cut in wide if cut.busy_queues >= ENOUGH * best]
-    # An uneven cut is only for those who have no even one: a shard more or less is a skew of its own.
+    # An uneven cut is chosen only if there is no even one: a shard more or less is itself a skew.
     even = [cut for cut in good if cut.is_even] or good
     return min(even, key=lambda cut: (cut.queue_count, cut.hash_count != hash_count, cut.hash_count))

@@ -14,27 +14,27 @@ BINS = 120
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The run in `len(p50_ms)` slices of the same length."""
+    """The run in `len(p50_ms)` slices of equal length."""
 
     begin_us: int
     """Wall clock, microseconds since the epoch."""
     slice_us: int
     members: Sequence[str]
-    """Those that handled anything, by name."""
+    """The members that handled anything, by name."""
     owner: npt.NDArray[np.int64]
-    """By shard and slice: the member, by its place in `members`, that handled most of it; -1 where nobody did."""
+    """By shard and slice: the place in `members` of the member that handled most of it; -1 if nobody did."""
     messages: npt.NDArray[np.int64]
-    """By shard and slice."""
+    """Messages handled, by shard and slice."""
     p50_ms: Sequence[float | None]
-    """From receipt to the end of handling, of the messages that ended in the slice; None where none did."""
+    """From receipt to the end of handling, over the messages that ended in the slice; None if none did."""
     p95_ms: Sequence[float | None]
     p99_ms: Sequence[float | None]
     overall_ms: tuple[float, float, float]
-    """The same three of the whole run."""
+    """The same three percentiles for the whole run."""
 
 
 def timeline_of(tables: RunTables, hash_count: int) -> Timeline:
-    """Of a run in which something was handled."""
+    """The timeline of a run in which something was handled."""
     dispatches = tables.dispatches
     ended = dispatches["t_done"].to_numpy()
     begin = int(ended.min())
@@ -47,7 +47,7 @@ def timeline_of(tables: RunTables, hash_count: int) -> Timeline:
     place = np.array([members.index(name) if name in members else -1 for name in names], np.int64)
     by = place[dispatches["journal"].to_numpy()]
 
-    # Those of no shard are counted in none.
+    # Messages without a shard are counted in none.
     shards = dispatches["shard"].fill_null(-1).to_numpy().astype(np.int64)
     is_hashed = (shards >= 0) & (shards < hash_count) & (by >= 0)
     size = (max(1, len(members)), hash_count, slice_count)

@@ -1,9 +1,9 @@
-"""The index of a segment: what of its data file is whole and durable, one entry of 64 bytes for each flush.
+"""The index of a segment: which part of its data file is whole and durable, in one entry of 64 bytes per flush.
 
-An entry is written after the data that it tells of is synced, so a data file that was torn is never wrong: what no
-entry tells of is not there. Little endian throughout; every entry, and the header, ends with a CRC-32 of the rest of
-it. What a power failure leaves of the last entries is nothing, a part of one, or zeros: read as nothing. Anything else
-that has not its CRC is damage.
+An entry is written after the data that it describes is synced, so a torn data file is never wrong: data without an
+entry is not there. Little endian throughout; every entry, and the header, ends with a CRC-32 of the rest of it. A power
+failure leaves of the last entries nothing, a part of one, or zeros: all read as nothing. Anything else whose CRC does
+not match is damage.
 """
 
 import os
@@ -52,9 +52,9 @@ class SegmentHeader:
     """Where a segment begins."""
 
     first_row: int
-    """In its lane."""
+    """Its number in the lane."""
     data_start: int
-    """Bytes of the schema at the begin of the data file."""
+    """Bytes of the schema at the beginning of the data file."""
     schema_crc: int
 
     def encode(self) -> bytes:
@@ -64,20 +64,20 @@ class SegmentHeader:
 
 @dataclass(frozen=True, slots=True)
 class FlushEntry:
-    """What is true of the segment after one flush. Ids are told by the time in front of them, milliseconds."""
+    """The state of the segment after one flush. Ids are given by the time that they begin with, in milliseconds."""
 
     rows: int
-    """Of the lane, up to and with this flush."""
+    """Of the lane, up to and including this flush."""
     data_bytes: int
-    """Of the data file, up to and with this flush."""
+    """Of the data file, up to and including this flush."""
     low: int
-    """Smallest id of the flush; ids of one delivery are left out."""
+    """Smallest id of the flush; ids of a single delivery are left out."""
     high: int
     segment_low: int
     """Smallest id of the segment up to here."""
     segment_high: int
     t_land: int
-    """Of the flush, microseconds since the epoch."""
+    """When the flush landed, microseconds since the epoch."""
     data_crc: int
     """CRC-32 of the flush's bytes in the data file."""
 
@@ -99,25 +99,25 @@ class FlushEntry:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Some entries of a segment that follow each other."""
+    """Consecutive entries of a segment."""
 
     header: SegmentHeader
     first_row: int
-    """Where the first of them begins, in the lane."""
+    """The row of the lane at which the first of them begins."""
     first_byte: int
-    """And in the data file."""
+    """And its byte in the data file."""
     table: npt.NDArray[np.void]
     """With the fields of `FlushEntry`."""
 
 
 def read_header(path: Path) -> SegmentHeader:
-    """Of an index file; raises `LandingDamaged` or `LandingVersionUnknown`, and `OSError`."""
+    """The header of an index file; raises `LandingDamaged` or `LandingVersionUnknown`, and `OSError`."""
     with path.open("rb") as file:
         return _parse_header(path, file.read(ENTRY_BYTES))
 
 
 def read_last_entry(path: Path | str) -> FlushEntry | None:
-    """What is true of the segment now: one look at the size, one small read. None where nothing is flushed.
+    """The state of the segment now: one look at the size, one small read. None if nothing is flushed.
 
     Raises `LandingDamaged` and `OSError`.
     """
@@ -127,33 +127,33 @@ def read_last_entry(path: Path | str) -> FlushEntry | None:
             return None
         raw = os.pread(file, ENTRY_BYTES, count * ENTRY_BYTES)
     if not _is_sealed(raw):
-        # The end is torn, or damaged: the whole tells.
+        # The end is torn, or damaged: reading all entries shows which.
         table = read_entries(path).table
         return FlushEntry(*table[-1].item()[:-1]) if len(table) else None
     return FlushEntry(*_ENTRY.unpack(raw[: _ENTRY.size]))
 
 
 class IndexRead:
-    """An index file as it was when it was read; entries never change, but others follow."""
+    """An index file as it was when it was read; entries never change, but others may follow."""
 
     def __init__(self, path: Path | str, raw: bytes, header: SegmentHeader, table: npt.NDArray[np.void]) -> None:
         """As `read_index` makes it."""
         self.bytes = len(raw)
         self.rows = int(table["rows"][-1]) if len(table) else header.first_row
-        """Of the lane, up to and with the last flush."""
+        """Of the lane, up to and including the last flush."""
         self._path = path
         self._raw = raw
         self._header = header
         self._table = table
 
     def between(self, start_row: int, end_row: int) -> Entries:
-        """The entries of the flushes that have rows in this range, in order. Raises `LandingDamaged` where one has a
-        wrong CRC."""
+        """The entries of the flushes that have rows in this range, in order. Raises `LandingDamaged` if one has a wrong
+        CRC."""
         raw, table = self._raw, self._table
         rows = table["rows"]
         first = int(rows.searchsorted(start_row, side="right"))
         last = min(len(table), int(rows.searchsorted(end_row, side="left")) + 1)
-        # The one before is looked at too: it tells where the first begins.
+        # The one before is checked too: it tells where the first begins.
         for number in range(max(1, first), last + 1):
             if not _is_sealed(_entry_of(raw, number)):
                 raise LandingDamaged(str(self._path), f"entry {number} has a wrong CRC", DAMAGE_REMEDY)
@@ -164,8 +164,8 @@ class IndexRead:
 
 
 def read_entries(path: Path | str, start_row: int = 0, end_row: int = sys.maxsize) -> Entries:
-    """The entries of the flushes that have rows in this range, in order. Only of these the CRCs are looked at, and of
-    the last entry, which tells how far the segment goes.
+    """The entries of the flushes that have rows in this range, in order. Only their CRCs are checked, and that of the
+    last entry, which tells how far the segment goes.
 
     Raises `LandingDamaged`, `LandingVersionUnknown` and `OSError`.
     """
@@ -173,7 +173,7 @@ def read_entries(path: Path | str, start_row: int = 0, end_row: int = sys.maxsiz
 
 
 def read_index(path: Path | str) -> IndexRead:
-    """All of an index file; of header and last entry the CRCs are looked at. Raises as `read_entries`."""
+    """All of an index file; the CRCs of the header and the last entry are checked. Raises as `read_entries`."""
     raw = read_whole(path)
     header = _parse_header(path, raw[:ENTRY_BYTES])
     count = max(0, len(raw) // ENTRY_BYTES - 1)
@@ -189,7 +189,7 @@ def read_index(path: Path | str) -> IndexRead:
 
 
 def _entry_of(raw: bytes, number: int) -> bytes:
-    """By its number, from 1: the header stands in the place of the 0th."""
+    """An entry by its number, from 1: the header takes the place of the 0th."""
     return raw[number * ENTRY_BYTES : (number + 1) * ENTRY_BYTES]
 
 

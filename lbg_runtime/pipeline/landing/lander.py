@@ -1,8 +1,8 @@
-"""`lbg land`: a handler of the runtime like any other, which returns when its message is durable.
+"""`lbg land`: an ordinary handler of the runtime, which returns when its message is durable.
 
-So every law of the runtime holds for what lands: one flow feeds a queue, a key is landed in order, a message is settled
-after it is on the disk and not before, and what was not settled comes again. What comes again is landed again, in
-another lane; readers drop the copy.
+So every law of the runtime holds for what lands: one flow feeds a queue, a key lands in order, a message is settled
+only after it is on the disk, and what was not settled comes again. What comes again lands again, in another lane;
+readers drop the copy.
 """
 
 import asyncio
@@ -36,20 +36,20 @@ from lbg_runtime.runtime.session import Session
 _log = structlog.get_logger(__name__)
 
 THREADS = 4
-"""For flushes: they wait for the disk, each of another lane."""
+"""For flushes: they wait for the disk, each for a different lane."""
 
 MEASURE_S = 2.0
-"""Between two looks at what the log holds; other members write into it too."""
+"""Between two measurements of what the log holds; other members write into it too."""
 
 PRUNE_S = 60.0
-"""Or the retention, where that is shorter."""
+"""Between two prunings, or the retention if that is shorter."""
 
 IDLE_MS = 60_000
-"""Without a retention, a lane ends in a full log when nothing has landed in it for so long."""
+"""Without a retention, a lane in a full log ends when nothing has landed in it for this long."""
 
 MAX_IN_FLIGHT = 2_500
-"""Per queue, unless the settings say more: a quarter of what a broker leaves unsettled on a flow, as hot keys may have
-four times as many under way."""
+"""Per queue, unless the settings say more: a quarter of what a broker allows unsettled on a flow, as with hot keys four
+times as many may be under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,9 @@ class LandingOptions:
     root: Path
     limits: FlushLimits = field(default_factory=FlushLimits)
     is_synced: bool = True
-    """Whether a flush is on the disk when it is done, and not with the operating system only."""
+    """Whether a flush is on the disk when it is done, not only with the operating system."""
     quota_bytes: int | None = None
-    """Of the whole log: with so many nothing more is taken."""
+    """Of the whole log: when it holds this many, nothing more is taken."""
     retention_ms: int | None = None
     """Rows that landed longer ago are pruned. None: they stay until `lbg landing prune`."""
     segment_bytes: int = SEGMENT_BYTES
@@ -76,16 +76,16 @@ def lander_app(
     member_id: str | None = None,
     session: Session | None = None,
 ) -> tuple[App, "Lander"]:
-    """A member that lands the messages of its group; of the settings, handlers, sidecar and what follows their
-    failures have no part in it, and no message is refused for want of a key.
+    """A member that lands the messages of its group. The settings of handlers, of the sidecar and of what follows their
+    failures do not apply, and no message is refused for lack of a key.
 
-    The other parameters as for `App`. Raises as `App`, and as `claim_folder`.
+    The other parameters are those of `App`. Raises as `App`, and as `claim_folder`.
     """
     lander = Lander(settings, options, claim_folder(options.root, settings.group.shape()))
-    # A flush can be full only where so many messages are under way; the second half gathers while it is written.
+    # A flush can be full only if this many messages are under way; the second half gathers while it is written.
     wanted = min(2 * options.limits.rows, MAX_IN_FLIGHT)
     in_flight = max(settings.dispatch.max_in_flight, wanted)
-    # What handlers fail with has no part in it, nor what has no key: everything lands.
+    # The settings for failing handlers do not apply, nor those for missing keys: everything lands.
     missing_key = settings.dispatch.missing_key
     if missing_key is MissingKey.ERROR:
         missing_key = MissingKey.SHARD
@@ -110,9 +110,9 @@ class _HeldLane:
 
     lane: OpenLane
     landing_count: int = 0
-    """Messages that are on their way into it."""
+    """Messages on their way into it."""
     used_us: int = 0
-    """When the last one came to its end."""
+    """When the last one ended."""
 
 
 class Lander:
@@ -121,12 +121,12 @@ class Lander:
     def __init__(
         self, settings: Settings, options: LandingOptions, claimed: GroupNote, clock_us: Callable[[], int] = wall_us
     ) -> None:
-        """`member` is to be set before it is attended; `claimed` is the log into which it lands, and into no other."""
+        """Set `member` before it is attended. It lands into the log `claimed`, and into no other."""
         self.member = MemberId("")
         self.landed_count = 0
         """Messages that this member has landed."""
         self.handlers = Handlers()
-        # Attempts have no end, and as good as no time: what a message waits for is the disk, whoever is to blame.
+        # Attempts are unlimited, and practically without a time-out: a message waits for the disk, whoever is to blame.
         self.handlers.handler(
             ">", attempts="unlimited", timeout=f"{MAX_INTERVAL_MS}ms", backoff=("100ms", "5s"), retriable=(Exception,)
         )(self._land)
@@ -137,7 +137,7 @@ class Lander:
         self._clock_us = clock_us
         self._born_us = clock_us()
         self._is_measured = True
-        """Whether the last look at what the log holds has gone well."""
+        """Whether the last measurement of the log succeeded."""
         self._room = Room(options.quota_bytes)
         self._lanes: dict[tuple[QueueName, Epoch], _HeldLane] = {}
         self._threads: ThreadPoolExecutor | None = None
@@ -147,7 +147,7 @@ class Lander:
     @asynccontextmanager
     async def attend(self, session: Session, on_able: Callable[[bool], None]) -> AsyncIterator[None]:
         """See `Companion.attend`."""
-        # A lander that has no room keeps its queues: the others have none either, as the log is theirs too.
+        # A lander without room keeps its queues: the others have none either, as they share the log.
         del session, on_able
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="lbg-landing")
         await self._measure()
@@ -161,7 +161,7 @@ class Lander:
                 for each in chores:
                     each.cancel()
         except BaseExceptionGroup as failed:
-            # What went wrong in the member is told as without chores.
+            # Errors in the member are raised as they would be without chores.
             if len(failed.exceptions) > 1:
                 raise
             raise failed.exceptions[0] from None
@@ -191,7 +191,7 @@ class Lander:
         handling = CURRENT_HANDLING.get()
         delivery = handling.delivery
         queue, epoch = delivery.queue, delivery.epoch
-        # Another runner takes the place of this one while it waits, so that others come to be in the same flush.
+        # Another runner takes the place of this one while it waits, so that other messages get into the same flush.
         with aside():
             is_landed = False
             while not is_landed:
@@ -209,7 +209,7 @@ class Lander:
                         received_at_ns=delivery.received_at_ns,
                     )
                 except LandingError:
-                    # The flush has said so, once for all that were in it.
+                    # The flush has reported it, once for all messages in it.
                     self._room.flush_failed(queue)
                 else:
                     is_landed = True
@@ -220,7 +220,7 @@ class Lander:
         self.landed_count += 1
 
     async def _close_lane(self, queue: QueueName, epoch: Epoch) -> None:
-        # Handlings of older epochs have ended too, by now.
+        # Handlings of older epochs have ended too by now.
         for handle in [each for each in self._lanes if each[0] == queue and each[1] <= epoch]:
             await self._lanes.pop(handle).lane.close()
 
@@ -243,7 +243,7 @@ class Lander:
         return held
 
     def _make_writer(self, queue: int, epoch: Epoch) -> LaneWriter:
-        """On a thread."""
+        """Runs on a thread."""
         writer = LaneWriter(
             self._options.root,
             queue,
@@ -260,15 +260,15 @@ class Lander:
     # -- chores
 
     async def _every(self, interval_s: float, chore: Callable[[], Awaitable[None]]) -> None:
-        # What the disk refuses is the chore's to catch: any other error of it ends the member.
+        # The chore itself catches what the disk refuses: any other error of it ends the member.
         while True:
             await asyncio.sleep(interval_s)
             await chore()
 
     def _look_at_disk(self) -> tuple[int, int | None]:
-        """On a thread."""
+        """Runs on a thread."""
         root = self._options.root
-        # To look at all files is for those who have set a bound.
+        # All files are looked at only if a bound is set.
         used = 0 if self._options.quota_bytes is None else used_bytes(root)
         return used, free_bytes(root)
 
@@ -276,7 +276,7 @@ class Lander:
         try:
             used, free = await asyncio.to_thread(self._look_at_disk)
         except OSError as error:
-            # The last figures stay, with what this member writes. Said once, as the next look is soon.
+            # The last figures stay, plus what this member writes. Logged once, as the next measurement is soon.
             if self._is_measured:
                 _log.warning("landing_not_measured", reason=str(error), used_bytes=self._room.used_bytes)
             self._is_measured = False
@@ -287,15 +287,15 @@ class Lander:
             await self._end_idle_lanes()
 
     async def _end_idle_lanes(self) -> None:
-        """Let go of lanes in which nothing has landed for so long that all of them may be pruned.
+        """Close lanes in which nothing has landed for so long that all of their rows may be pruned.
 
-        The last segment of a lane stays while it is written, and in a full log nothing more would land in it: all that
-        is full could be last segments. What lands next begins another lane, as after a flush that failed.
+        The last segment of a lane stays while the lane is being written, and in a full log nothing more would land in
+        it: last segments alone could fill the log. What lands next begins another lane, as after a failed flush.
         """
         kept_ms = IDLE_MS if self._options.retention_ms is None else self._options.retention_ms
         before_us = self._clock_us() - kept_ms * 1_000
         idle = [handle for handle, held in self._lanes.items() if not held.landing_count and held.used_us < before_us]
-        # All at once, as their handles may be revoked while one of them is closed.
+        # Popped all at once, as their handles may be revoked while one of them is being closed.
         for held in [self._lanes.pop(handle) for handle in idle]:
             await held.lane.close()
 

@@ -1,9 +1,9 @@
 """Writes one lane: the rows that one flow handle of one member has landed, in the order in which they landed.
 
-Two things are promised to the readers, and `log.py` rests on both: no delivery is in a lane twice, for which whoever
-hands rows over answers, and a lane is begun only when its flow handle was given a first message. After an error a lane
-is not gone on with: what of the last flush is on the disk is not known, so it would be there twice. A new lane is
-begun.
+Readers are promised two things, and `log.py` relies on both: no delivery is in a lane twice (the caller that hands rows
+over is responsible for this), and a lane is begun only when its flow handle was given a first message. After an error a
+lane is not continued: it is unknown how much of the last flush is on the disk, so rows could be there twice. A new lane
+is begun.
 """
 
 import fcntl
@@ -34,16 +34,16 @@ from lbg_runtime.pipeline.landing.segment import Segment, SegmentWriter, check_i
 _log = structlog.get_logger(__name__)
 
 SEGMENT_BYTES = 64 << 20
-"""A segment that has so many is the last one's last flush; the next goes into a new one."""
+"""A flush that brings a segment to this size is its last; the next goes into a new segment."""
 
 GONE_PREFIX = ".gone-"
 
 _UNKNOWN_STEP = 1 << 20
-"""From the highest order that can be read to that of a new lane, where there are notes that cannot be."""
+"""From the highest order that can be read to that of a new lane, if there are notes that cannot be read."""
 
 
 class LaneWriter:
-    """One lane, written from one thread at a time. Whoever makes it closes it."""
+    """One lane, written from one thread at a time. Its creator closes it."""
 
     def __init__(
         self,
@@ -57,10 +57,10 @@ class LaneWriter:
         segment_bytes: int = SEGMENT_BYTES,
         claimed: GroupNote | None = None,
     ) -> None:
-        """Begin the lane; where that fails, nothing of it stays. `claimed` is the log that it is for, as `claim_folder`
-        has told it; None takes the one that is there.
+        """Begin the lane; if that fails, nothing of it stays. `claimed` is the log that it is for, as returned by
+        `claim_folder`; None takes the one that is there.
 
-        Raises `LandingWriteFailed`, also where no such log is there, and `LandingVersionUnknown`.
+        Raises `LandingWriteFailed`, also if there is no such log, and `LandingVersionUnknown`.
         """
         self._is_synced = is_synced
         self._segment_bytes = segment_bytes
@@ -68,15 +68,15 @@ class LaneWriter:
         self._lock: int | None = None
         self._rows = 0
         self.bytes = 0
-        """Written to its segments so far."""
+        """Bytes written to its segments so far."""
         folder = root / queue_folder(queue)
-        # Before anything is made: in the place of a log that was moved or unmounted nobody would look for rows.
+        # Before anything is created: nobody would look for rows in the place of a log that was moved or unmounted.
         _check_log(root, claimed)
         try:
             folder.mkdir(exist_ok=True)
             began_us = clock_us()
-            # Read after the first message came, so that every lane of which something was acknowledged before it came
-            # is among these.
+            # Read after the first message came, so that these include every lane of which something was acknowledged
+            # before it came.
             order = _next_order(root, queue, began_us)
             note = LaneNote(queue, member, epoch, order, began_us, socket.gethostname())
             self._folder = folder / f"lane={member}-{epoch}.{note.began_us:x}"
@@ -95,15 +95,15 @@ class LaneWriter:
         return self._rows
 
     def append(self, batch: pa.RecordBatch) -> int:
-        """Flush rows; on return they are durable, in the place of the lane. The number of rows of the lane.
+        """Flush rows; on return they are durable, in the lane's place. Return the number of rows of the lane.
 
-        Raises `LandingWriteFailed`, also where the lane was moved or removed; it is closed then, and removed where
+        Raises `LandingWriteFailed`, also if the lane was moved or removed; the lane is then closed, and removed if
         nothing has landed in it.
         """
         if self._lock is None:
             raise InvariantViolated(f"{self._folder} was written after its end")
         try:
-            # Without the lock in its place another process takes the lane for one that nobody writes.
+            # Without the lock in its place, another process takes the lane for one that nobody writes.
             check_in_place(self._lock, self._folder / LANE_NOTE)
             if self._segment is None or self._segment.bytes >= self._segment_bytes:
                 if self._segment is not None:
@@ -113,7 +113,7 @@ class LaneWriter:
             self._rows = self._segment.append(batch)
             self.bytes += self._segment.bytes - before
         except BaseException:
-            # A disk that refuses is tried again every few seconds, each time with a new lane.
+            # A disk that refuses is tried again every few seconds, with a new lane each time.
             if not self._may_have_rows():
                 _discard(self._folder)
             self.close()
@@ -130,14 +130,14 @@ class LaneWriter:
                 os.close(lock)
 
     def _make_folder(self, note: LaneNote) -> None:
-        """Have it appear, with its note in it, and take its lock. Raises `OSError`; it is gone again then."""
+        """Make it appear, with its note in it, and take its lock. Raises `OSError`, after removing it again."""
         queue = self._folder.parent
         made = queue / f".{self._folder.name}"
         made.mkdir()
         try:
             write_note(made / LANE_NOTE, note)
             self._lock = _lock(made / LANE_NOTE)
-            # Fails where there is such a lane with anything in it.
+            # Fails if there is such a lane with anything in it.
             made.rename(self._folder)
             made = self._folder
             sync_folder(queue)
@@ -148,11 +148,11 @@ class LaneWriter:
             raise
 
     def _may_have_rows(self) -> bool:
-        """Whether a row of it was acknowledged, or may have been seen by a reader."""
+        """Whether any of its rows was acknowledged, or may have been seen by a reader."""
         if self._rows:
             return True
         try:
-            # A flush that failed after its entry was written is there for readers, though nobody acknowledges it.
+            # A flush that failed after its entry was written is visible to readers, though nobody acknowledges it.
             return Segment(self._folder, 0).index_path.stat().st_size >= 2 * ENTRY_BYTES
         except FileNotFoundError:
             return False
@@ -173,27 +173,27 @@ def is_being_written(folder: Path) -> bool:
 
 
 def remove_lane(folder: Path) -> None:
-    """Remove a lane with all that is in it. Raises `OSError`."""
+    """Remove a lane and everything in it. Raises `OSError`."""
     shutil.rmtree(set_aside(folder))
 
 
 def set_aside(folder: Path) -> Path:
-    """Have a lane be none any more, on the disk too, and tell where it lies now. Raises `OSError`."""
+    """Make a lane cease to be one, durably, and return where it lies now. Raises `OSError`."""
     gone = folder.with_name(f"{GONE_PREFIX}{folder.name}")
     folder.rename(gone)
-    # Before anything in it goes: under its name, a lane without its note is a damaged one.
+    # Before anything in it is removed: under its name, a lane without its note is a damaged one.
     sync_folder(folder.parent)
     return gone
 
 
 def _discard(folder: Path) -> None:
-    """Remove a lane in which nothing has landed, or its draft; what the disk does not let go is left to pruning."""
+    """Remove a lane in which nothing has landed, or its draft; what the disk does not release is left to pruning."""
     with suppress(OSError):
         remove_lane(folder)
 
 
 def _check_log(root: Path, claimed: GroupNote | None) -> None:
-    """Raises `LandingWriteFailed` where this log is not there."""
+    """Raises `LandingWriteFailed` if this log is not there."""
     try:
         found = read_group_note(root)
     except UserError as error:
@@ -205,27 +205,27 @@ def _check_log(root: Path, claimed: GroupNote | None) -> None:
 
 
 def _next_order(root: Path, queue: int, began_us: int) -> int:
-    """Above that of every lane that is there. Raises `OSError` and `LandingVersionUnknown`.
+    """An order above that of every existing lane. Raises `OSError` and `LandingVersionUnknown`.
 
-    Lanes that are not there, or whose notes cannot be read, may be put back, and were begun before. So no order is
-    below the time, and where there are such notes it is far above the others.
+    Lanes that are missing, or whose notes cannot be read, may be put back, and were begun before. So no order is below
+    the time, and if there are such notes it is far above the others.
     """
     highest, step = 0, 1
     for name in lane_names(root, queue):
         try:
             note = find_lane_note(root / name)
         except (LandingDamaged, OSError) as error:
-            # Landing goes on: who reads is stopped by it, and told.
+            # Landing goes on: readers are stopped by it, and told.
             _log.warning("lane_note_unreadable", lane=name, reason=str(error))
             step = _UNKNOWN_STEP
         else:
-            # None: pruned away meanwhile.
+            # None: pruned meanwhile.
             highest = max(highest, 0 if note is None else note.order)
     return max(highest + step, began_us)
 
 
 def _lock(path: Path) -> int:
-    """The lock goes with its process, however that ends."""
+    """Take the lock, which ends with its process, however that ends."""
     file = os.open(path, os.O_RDONLY)
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return file

@@ -18,56 +18,56 @@ from lbg_runtime.pipeline.landing.pruned_ids import PrunedSegment, read_pruned
 from lbg_runtime.pipeline.landing.segment import DATA_SUFFIX, INDEX_SUFFIX, Segment, segment_name
 
 _KEPT_BYTES = 1 << 16
-"""Of an index: a thousand flushes."""
+"""Largest index that is kept: a thousand flushes."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaneExtent:
-    """The rows of a lane: those from `first_row` to before `rows` can be read."""
+    """The rows of a lane: those from `first_row` up to, but not including, `rows` can be read."""
 
     first_row: int
-    """The first that is not pruned; `rows` where all are."""
+    """The first that is not pruned; `rows` if all are."""
     rows: int
-    """All that ever landed, so the offset behind the last."""
+    """All that ever landed, thus the offset after the last."""
 
 
 class Flush(NamedTuple):
-    """Rows that landed together. `low` and `high` tell the ids that may have copies, as in the index.
+    """Rows that landed together. `low` and `high` bound the ids that may have copies, as in the index.
 
-    A tuple, as planning and merging make one for each flush that they look at.
+    A tuple, as planning and merging create one for each flush that they look at.
     """
 
     first_row: int
     rows: int
-    """Of the lane, up to and with the last of these."""
+    """Of the lane, up to and including the last of these."""
     bytes: int
-    """These alone."""
+    """Of these rows alone."""
     low: int
     high: int
     t_land: int
 
 
 class LaneView:
-    """One lane, as it is whenever it is asked; what can change no more is remembered. For one thread at a time."""
+    """One lane, in its state at each call; what can no longer change is remembered. For one thread at a time."""
 
     def __init__(self, root: Path, name: str, note: LaneNote) -> None:
         self.name = name
         self.note = note
-        # No `Path`: making one takes as long as opening a file, and a task makes a view of each lane.
+        # Not a `Path`: creating one takes as long as opening a file, and a task creates a view of each lane.
         self._folder = f"{root}/{name}"
         self._full: dict[int, tuple[int, int, int]] = {}
         """By first row: rows, low and high of segments that are followed by another."""
         self._pruned: dict[int, PrunedSegment] = {}
         self._seen = LaneExtent(0, 0)
-        """How far it went when that was last looked at."""
+        """How far it went when last looked at."""
         self._names: list[str] = []
-        """What was in its folder then."""
+        """The names in its folder at that time."""
         self._parts: Mapping[str, list[int]] = {INDEX_SUFFIX: [], IDS_SUFFIX: []}
-        """And what that was."""
+        """And the parts that these are."""
         self._unindexed: Sequence[int] = ()
-        """Of these, first rows of data files without an index."""
+        """Among these, the first rows of data files without an index."""
         self._planned: tuple[int, IndexRead] | None = None
-        """First row of the segment that flushes were last told of, and its index, where that is not large."""
+        """First row of the segment whose flushes were last requested, and its index if that is not large."""
 
     @property
     def folder(self) -> Path:
@@ -80,11 +80,11 @@ class LaneView:
         return self.note.order, self.name
 
     def is_there(self) -> bool:
-        """Whether its folder is: a lane can be removed, long after it was pruned."""
+        """Whether its folder exists: a lane can be removed, long after it was pruned."""
         return os.path.isdir(self._folder)
 
     def extent(self) -> LaneExtent:
-        """How far it goes now. Raises `LandingDamaged`, and `FileNotFoundError` where it is gone."""
+        """How far it goes now. Raises `LandingDamaged`, and `FileNotFoundError` if it is gone."""
         while True:
             names = os.listdir(self._folder)
             if names != self._names:
@@ -109,20 +109,20 @@ class LaneView:
             return self._seen
 
     def first_left(self) -> int:
-        """The first row that is not pruned; 0 where the lane is gone, as nothing is known of it then."""
+        """The first row that is not pruned; 0 if the lane is gone, as nothing is then known of it."""
         try:
             return self.extent().first_row
         except FileNotFoundError:
             return 0
 
     def read(self, start_row: int, end_row: int) -> Iterator[pa.RecordBatch]:
-        """The rows from one to before another, in order. Raises as `LandingLog.read`."""
+        """The rows from `start_row` up to, but not including, `end_row`, in order. Raises as `LandingLog.read`."""
         if start_row < end_row:
             self.check(start_row, end_row)
             yield from self.read_checked(start_row, end_row)
 
     def read_checked(self, start_row: int, end_row: int) -> Iterator[pa.RecordBatch]:
-        """`read`, by whoever has just called `check`; what went since is told as `check` does."""
+        """`read`, for callers that have just called `check`; what has gone since is reported as `check` does."""
         row = start_row
         while row < end_row:
             segment = self._segment_of(row)
@@ -132,18 +132,18 @@ class LaneView:
                     row += batch.num_rows
                     yield batch
             except FileNotFoundError:
-                # Pruned meanwhile, or taken away by somebody else.
+                # Pruned meanwhile, or removed by somebody else.
                 self.check(row, end_row)
                 raise self._missing(row) from None
             if row == before:
                 raise self._missing(row)
 
     def had(self, start_row: int, end_row: int) -> bool:
-        """Whether these rows were there when `extent` last looked; enough to plan with, as who reads looks again."""
+        """Whether these rows were there when `extent` last looked; enough to plan with, as readers look again."""
         return self._seen.first_row <= start_row and end_row <= self._seen.rows
 
     def check(self, start_row: int, end_row: int) -> None:
-        """Raises `LandingRowsPruned` or `LandingDamaged` where these rows are not all there."""
+        """Raises `LandingRowsPruned` or `LandingDamaged` if these rows are not all there."""
         try:
             extent = self.extent()
         except FileNotFoundError:
@@ -159,7 +159,7 @@ class LaneView:
             )
 
     def flushes(self, start_row: int, end_row: int, low: int, high: int) -> Iterator[Flush]:
-        """Those with rows in this range that may hold ids of that range, in order; not those of pruned segments."""
+        """Flushes with rows in this range that may hold ids of that range, in order; not those of pruned segments."""
         for first, following in _followed(parts_of(self._folder)[INDEX_SUFFIX]):
             if first >= end_row or (following is not None and following <= start_row):
                 continue
@@ -169,15 +169,15 @@ class LaneView:
             if rows > start_row and segment_low <= high and segment_high >= low:
                 yield from (
                     each
-                    # All of them: a damaged range must not hide what it has.
+                    # All flushes: a damaged range must not hide what it has.
                     for each in _flushes(Segment(self._folder, first).index().between(0, end_row))
                     if each.rows > start_row and each.first_row < end_row and each.low <= high and each.high >= low
                 )
 
     def all_flushes(self, start_row: int, end_row: int) -> Iterator[Flush]:
-        """Those with rows in this range, in order. Raises as `LandingLog.read`.
+        """Flushes with rows in this range, in order. Raises as `LandingLog.read`.
 
-        What is known of the range is not looked at again: enough to plan with, as who reads looks again.
+        What is known of the range is not checked again: enough to plan with, as readers check again.
         """
         if not self.had(start_row, end_row):
             self.extent()
@@ -186,24 +186,24 @@ class LaneView:
                 try:
                     index = self._index_of(first, end_row if following is None else following)
                 except FileNotFoundError:
-                    # Pruned since it was listed, or taken away by somebody else.
+                    # Pruned since it was listed, or removed by somebody else.
                     self.check(max(first, start_row), end_row)
                     raise self._missing(first) from None
                 yield from _flushes(index.between(start_row, end_row))
 
     def pruned(self, low: int, high: int) -> Iterator[PrunedSegment]:
-        """Pruned segments that may have had ids of this range."""
+        """Pruned segments that may have held ids of this range."""
         for first in parts_of(self._folder)[IDS_SUFFIX]:
             pruned = self._pruned_segment(first)
             if pruned.low <= high and pruned.high >= low:
                 yield pruned
 
     def _index_of(self, first: int, end_row: int) -> IndexRead:
-        """That of a segment, up to this row at least, as far as there are rows."""
+        """The index of a segment, at least up to this row, as far as there are rows."""
         if self._planned is not None and self._planned[0] == first and self._planned[1].rows >= end_row:
             return self._planned[1]
         index = Segment(self._folder, first).index()
-        # A large one is read again rather than kept: there can be thousands of lanes.
+        # A large index is read again rather than kept: there can be thousands of lanes.
         self._planned = (first, index) if index.bytes <= _KEPT_BYTES else None
         return index
 
@@ -234,32 +234,32 @@ class LaneView:
 
 
 def unindexed(parts: Mapping[str, Sequence[int]]) -> Sequence[int]:
-    """First rows of the data files of a lane beside which no index was seen, ascending."""
+    """First rows of a lane's data files for which no index was seen, ascending."""
     return sorted(set(parts[DATA_SUFFIX]).difference(parts[INDEX_SUFFIX]))
 
 
 def check_unindexed(folder: Path | str, first_row: int) -> None:
-    """Raises `LandingDamaged` where a data file has rows and has lost its index.
+    """Raises `LandingDamaged` if a data file has rows but has lost its index.
 
-    A process that dies leaves one without an index, but without rows then, where it wrote, or with the ids beside it,
-    where it pruned.
+    A process that dies may leave one without an index, but then without rows if it was writing, or with the ids next to
+    it if it was pruning.
     """
     segment = Segment(folder, first_row)
     index, ids = f"{folder}/{segment_name(first_row)}{INDEX_SUFFIX}", f"{folder}/{segment_name(first_row)}{IDS_SUFFIX}"
-    # In this order: a writer writes rows after it has made the index. Who prunes removes the index after the ids are
+    # In this order: a writer writes rows after it has created the index. Pruning removes the index after the ids are
     # written, and the ids after the data is gone.
     if segment.has_rows() and not os.path.exists(index) and not os.path.exists(ids) and segment.has_rows():
         raise LandingDamaged(index, "it is missing, and its data file has rows", DAMAGE_REMEDY)
 
 
 def check_cut(folder: Path | str, segment: Segment, last: FlushEntry | None) -> None:
-    """Raises `LandingDamaged` where a segment has lost entries behind the last one that was read, and `OSError`.
+    """Raises `LandingDamaged` if a segment has lost entries after the last one that was read, and `OSError`.
 
-    Of a lane that is being written it is not said: what it does meanwhile is no damage, and what it lands behind a
-    cut does not fit to what is left.
+    A lane that is being written is never reported: what it does meanwhile is no damage, and what it lands after a cut
+    does not fit what is left.
     """
-    # Looked at again after the data, as an entry is there before the flush behind it is begun. And once more after the
-    # lock, as on several hosts a flush that is not synced may be seen before the entry in front of it.
+    # Checked again after the data, as an entry is there before the flush after it begins. And once more after the lock,
+    # as with several hosts an unsynced flush may be seen before the preceding entry.
     if (
         segment.is_cut(last)
         and segment.last_entry() == last
@@ -275,7 +275,7 @@ def _is_live(folder: Path) -> bool:
     try:
         return is_being_written(folder)
     except FileNotFoundError:
-        # The note is lost: who wrote the lane is about to notice.
+        # The note is lost: the writer of the lane is about to notice.
         return False
 
 
@@ -290,5 +290,5 @@ def _flushes(entries: Entries) -> list[Flush]:
 
 
 def _followed(segments: Sequence[int]) -> Iterator[tuple[int, int | None]]:
-    """First row of each, and of the one that follows it."""
+    """The first row of each segment, and of the one that follows it."""
     yield from zip_longest(segments, segments[1:])

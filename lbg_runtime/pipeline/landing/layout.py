@@ -1,4 +1,4 @@
-"""Names and notes in the folder of a landing log, and who may have them.
+"""Names and notes in the folder of a landing log, and which group may have it.
 
     landing.json                          the group, and an id of the log
     queue=003/                            one folder for each queue
@@ -41,26 +41,25 @@ _PART_NAME = re.compile(r"([0-9]{12,})(\.arrow|\.index|\.ids)")
 
 @dataclass(frozen=True, slots=True)
 class GroupNote:
-    """Of whom the log is."""
+    """Which group a log belongs to."""
 
     group: str
     hash_prefix: str
     hash_count: int
     format: int = FORMAT
     id: str | None = field(default=None, compare=False)
-    """No other log has it; one that was made before there were ids has none."""
+    """Unique to this log; None for a log made before there were ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaneNote:
-    """Whose lane it is, and its place among those of its queue."""
+    """Which flow handle a lane belongs to, and its place among those of its queue."""
 
     queue: int
     member: str
     epoch: int
     order: int
-    """More than the highest that the queue had when this lane was begun; lanes that were begun at the same time may
-    have the same."""
+    """Higher than any that the queue had when this lane was begun; lanes begun at the same time may have the same."""
     began_us: int
     """Wall clock, microseconds since the epoch."""
     host: str
@@ -73,13 +72,13 @@ def queue_folder(queue: int) -> str:
 
 
 def queue_of(name: str) -> int | None:
-    """The queue whose folder has this name, or that a lane is of; None for any other name."""
+    """The queue whose folder, or a lane of which, has this name; None for any other name."""
     found = _QUEUE_FOLDER.fullmatch(name.partition("/")[0])
     return None if found is None else int(found[1])
 
 
 def lane_names(root: Path, queue: int) -> list[str]:
-    """The lanes of a queue, `queue=003/lane=...`, in no order that means something. Raises `OSError`."""
+    """The lanes of a queue, `queue=003/lane=...`, in no particular order. Raises `OSError`."""
     folder = queue_folder(queue)
     try:
         names = _folders_in(f"{root}/{folder}")
@@ -89,7 +88,7 @@ def lane_names(root: Path, queue: int) -> list[str]:
 
 
 def queues_of(root: Path) -> list[int]:
-    """The queues of which anything was landed. Raises `OSError`."""
+    """The queues of which anything has landed. Raises `OSError`."""
     found = [_QUEUE_FOLDER.fullmatch(name) for name in _folders_in(root)]
     return sorted(int(each[1]) for each in found if each is not None)
 
@@ -100,7 +99,7 @@ def parts_of(folder: Path | str) -> dict[str, list[int]]:
 
 
 def parts_among(names: Sequence[str]) -> dict[str, list[int]]:
-    """As `parts_of`, of a folder in which these lie."""
+    """As `parts_of`, for a folder that contains these names."""
     parts: dict[str, list[int]] = {DATA_SUFFIX: [], INDEX_SUFFIX: [], IDS_SUFFIX: []}
     for name in names:
         found = _PART_NAME.fullmatch(name)
@@ -112,8 +111,8 @@ def parts_among(names: Sequence[str]) -> dict[str, list[int]]:
 
 
 def foreign_files(root: Path) -> Iterator[Path]:
-    """What lies in the log and is none of its parts. Folders that cannot be listed are passed over, as who looks at
-    what is in them is told."""
+    """Files in the log that are not parts of it. Folders that cannot be listed are skipped, as whoever reads their
+    content gets the error."""
     yield from _others_in(root, GROUP_NOTE, _QUEUE_FOLDER)
     with suppress(OSError):
         for queue in queues_of(root):
@@ -124,7 +123,7 @@ def foreign_files(root: Path) -> Iterator[Path]:
 
 
 def read_group_note(root: Path) -> GroupNote:
-    """Of whom the log is. Raises `UserError` where there is none, `LandingDamaged` or `LandingVersionUnknown`."""
+    """Whose log it is. Raises `UserError` if there is none, `LandingDamaged` or `LandingVersionUnknown`."""
     path = root / GROUP_NOTE
     try:
         found = _read(path)
@@ -141,10 +140,9 @@ def read_group_note(root: Path) -> GroupNote:
 
 
 def claim_folder(root: Path, shape: GroupShape) -> GroupNote:
-    """Make the folder that of a group's log, if it is not yet; by its note it can be known again.
+    """Make the folder a group's log, unless it is one already; its note identifies it later.
 
-    Raises `UserError` where it is another group's, holds something else, or cannot be written, and as
-    `read_group_note`.
+    Raises `UserError` if it is another group's, holds something else, or cannot be written, and as `read_group_note`.
     """
     note = GroupNote(shape.name, shape.hash_prefix, shape.hash_count, id=uuid.uuid4().hex)
     try:
@@ -153,7 +151,7 @@ def claim_folder(root: Path, shape: GroupShape) -> GroupNote:
             if any(not each.name.startswith(".") for each in root.iterdir()) and not (root / GROUP_NOTE).exists():
                 raise UserError(str(root), "not empty, and no landing log", "an empty folder, or that of a log")
             with _alone(root):
-                # Its id is that of whoever was first.
+                # The first to write it determines its id.
                 if not (root / GROUP_NOTE).exists():
                     write_note(root / GROUP_NOTE, note)
         if not os.access(root, os.W_OK | os.X_OK):
@@ -173,7 +171,7 @@ def claim_folder(root: Path, shape: GroupShape) -> GroupNote:
 
 
 def read_lane_note(folder: Path | str) -> LaneNote:
-    """Raises `LandingDamaged`, `LandingVersionUnknown`, and `OSError` where there is none."""
+    """Raises `LandingDamaged`, `LandingVersionUnknown`, and `OSError` if there is none."""
     path = f"{folder}/{LANE_NOTE}"
     found = _read(path)
     try:
@@ -184,15 +182,15 @@ def read_lane_note(folder: Path | str) -> LaneNote:
 
 
 def find_lane_note(folder: Path | str) -> LaneNote | None:
-    """The note of a lane; None where there is no such lane, or none any more.
+    """The note of a lane; None if there is no such lane, or no longer one.
 
-    Raises as `read_lane_note`, and `LandingDamaged` where parts of a lane lie there without it.
+    Raises as `read_lane_note`, and `LandingDamaged` if parts of a lane lie there without it.
     """
     try:
         return read_lane_note(folder)
     except (FileNotFoundError, NotADirectoryError):
         pass
-    # The folder of a lane comes with its note and goes in one step, so it is not on its way.
+    # The folder of a lane comes with its note and goes in one step, so this is not a state in between.
     try:
         has_parts = any(parts_of(folder).values())
     except (FileNotFoundError, NotADirectoryError):
@@ -203,7 +201,7 @@ def find_lane_note(folder: Path | str) -> LaneNote | None:
 
 
 def write_note(path: Path, note: GroupNote | LaneNote) -> None:
-    """Write it so that it is there as a whole or not at all; raises `OSError`."""
+    """Write the note so that it is there as a whole or not at all; raises `OSError`."""
     draft = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
     with draft.open("wb") as file:
         file.write(seal(asdict(note)))
@@ -215,7 +213,7 @@ def write_note(path: Path, note: GroupNote | LaneNote) -> None:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """One process at a time. Raises `OSError`."""
+    """Admit one process at a time. Raises `OSError`."""
     file = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -225,13 +223,13 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _folders_in(path: Path | str) -> list[str]:
-    """Their names; a file is no part of a log, whatever its name."""
+    """The names of the folders; a file is not part of a log, whatever its name."""
     with os.scandir(path) as entries:
         return [each.name for each in entries if each.is_dir()]
 
 
 def _others_in(folder: Path, note: str, ours: re.Pattern[str]) -> list[Path]:
-    """What is neither the note of the folder nor a folder of ours."""
+    """Entries that are neither the note of the folder nor a folder of ours."""
     try:
         return [
             path

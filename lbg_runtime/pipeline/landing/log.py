@@ -1,6 +1,6 @@
-"""The reading side of a landing log: what is there, and the rows between two offsets.
+"""The reading side of a landing log: its extent, and the rows between two offsets.
 
-What is said here needs no lock and no word with whoever writes: a reader sees what is durable, as far as it has come.
+Reading needs neither a lock nor any exchange with the writers: a reader sees what is durable so far.
 """
 
 import sys
@@ -24,30 +24,30 @@ from lbg_runtime.pipeline.landing.merge import merged
 __all__ = ["LandingLog", "LaneExtent"]
 
 _NEARLY = 4
-"""A limit of which so small a part is left, one in so many, counts as reached at the end of a flush."""
+"""A limit of which at most one part in this many is left counts as reached at the end of a flush."""
 
 
 class LandingLog:
     """The landing log of a group. Cheap to make; for one thread at a time. Lanes are named `queue=003/lane=...`."""
 
     def __init__(self, path: Path | str) -> None:
-        """Raises `UserError` where there is no landing log, `LandingDamaged` or `LandingVersionUnknown`."""
+        """Raises `UserError` if there is no landing log, `LandingDamaged` or `LandingVersionUnknown`."""
         self.path = Path(path)
         self.group: GroupNote = read_group_note(self.path)
-        """Of whom it is."""
+        """Which group it belongs to."""
         self._views: dict[str, LaneView] = {}
         self._closed: dict[int, tuple[Sequence[str], list[LaneView]]] = {}
-        """By queue: names and views of all its lanes, as two looks have shown them."""
+        """By queue: names and views of all its lanes, as two listings have shown them."""
 
     def queues(self) -> list[int]:
-        """The queues, by their index, of which anything was landed; ascending."""
+        """The indices of the queues of which anything has landed, ascending."""
         return queues_of(self.path)
 
     def lanes(self, queue: int | None = None) -> Mapping[str, LaneExtent]:
-        """How far every lane goes, of all queues or of one; those before which others were begun come first.
+        """How far every lane goes, of all queues or of one, in the order in which the lanes were begun.
 
-        Taken together the numbers of rows are an offset that `read_queue` can end with: closed, as `merge.py` says it,
-        for each queue. One look into the folder, one at a size and one small read for each lane. Raises
+        Together, the numbers of rows are an offset that `read_queue` can end with: closed, in the sense of `merge.py`,
+        for each queue. Costs one listing of the folder, and one look at a size and one small read per lane. Raises
         `LandingDamaged` or `LandingVersionUnknown`.
         """
         extents: dict[str, LaneExtent] = {}
@@ -56,10 +56,10 @@ class LandingLog:
         return extents
 
     def read(self, lane: str, start_row: int, end_row: int) -> Iterator[pa.RecordBatch]:
-        """The rows of a lane from one to before another, as they landed, copies and all; views of mapped memory.
+        """The rows of a lane from `start_row` to before `end_row`, as they landed, with copies; views of mapped memory.
 
-        Raises `LandingRowsPruned` where some are pruned; `LandingDamaged` where their CRC is wrong or they are not
-        there, once what lies before is read; `LandingVersionUnknown`.
+        Raises `LandingRowsPruned` if some are pruned; `LandingDamaged` if their CRC is wrong or they are missing, after
+        what lies before has been read; `LandingVersionUnknown`.
         """
         view = self._view(lane)
         if view is None:
@@ -74,14 +74,14 @@ class LandingLog:
         """The rows of a queue between two offsets: lanes merged, each message once, the order of each key kept.
 
         Offsets are rows by lane. A lane that `start` does not name is at 0 there; one that `end` does not name gives no
-        rows, and what `start` counts of it is known as read. Lanes of other queues are passed over. The same offsets
-        always give the same rows; of any chain of offsets each message is in exactly one part, and where they are of
-        `lanes` and `cut`, the order of each key is that of its first handling. `merge.py` has the reasons, and the
-        rules of it. A copy that lands more than seven days after its message was pruned counts as new (`prune.py`).
+        rows, and what `start` counts of it is taken as read. Lanes of other queues are ignored. The same offsets always
+        give the same rows; in any chain of offsets, each message is in exactly one part, and if they come from `lanes`
+        and `cut`, the order of each key is that of its first handling. `merge.py` has the rules and the reasons. A copy
+        that lands more than seven days after its message was pruned counts as new (`prune.py`).
 
-        Raises as `read`; `LandingRowsPruned` also where `start` lies before what is left of a lane: what had been
-        there could not be told from what is new. With `skips_pruned` that is no error, nor is a lane that is gone: the
-        rows that are left come as if the others had come in their place.
+        Raises as `read`; `LandingRowsPruned` also if `start` lies before what is left of a lane: what had been there
+        could not be distinguished from what is new. With `skips_pruned` that is not an error, nor is a lane that is
+        gone: the rows that are left come as if the others had come in their place.
         """
         views: list[LaneView] = []
         left: dict[str, int] = {}
@@ -110,13 +110,13 @@ class LandingLog:
         *,
         skips_pruned: bool = False,
     ) -> Mapping[str, int]:
-        """An offset between two of a queue, with at most so many rows, copies counted, after the first.
+        """An offset between two of a queue, with at most `max_rows` rows, copies counted, after the first.
 
-        Of the lanes of that queue which either names. Closed where the two are, which an offset made in any other way
-        is not: `read_queue` then might give the rows of a key in another order. With `max_bytes` it holds about as many
-        at most, as they lie on the disk. Where there are rows, it holds at least one. It ends with a flush where that
-        leaves at most a quarter of a limit unused, as a flush that is cut is read twice. With `skips_pruned` rows that
-        are pruned take nothing of the limits. Raises as `read_queue`.
+        It covers the lanes of that queue that either offset names, and is closed if both are. An offset made in any
+        other way is not: `read_queue` might then give the rows of a key in another order. With `max_bytes` it holds at
+        most about that many bytes, as they lie on the disk. If there are rows, it holds at least one. It ends with a
+        flush if that leaves at most a quarter of a limit unused, as a flush that is cut is read twice. With
+        `skips_pruned`, pruned rows do not count towards the limits. Raises as `read_queue`.
         """
         if max_rows < 1 or (max_bytes is not None and max_bytes < 1):
             raise InvariantViolated(f"a part of {max_rows} rows and {max_bytes} bytes was asked for")
@@ -127,14 +127,14 @@ class LandingLog:
         for view in sorted(views, key=lambda view: view.place):
             first, last = reached[view.name], end.get(view.name, 0)
             if skips_pruned and first < last:
-                # Not before its turn: rows of older lanes that come later may be copies of these.
+                # Not before its turn: later rows of older lanes may be copies of these.
                 first = reached[view.name] = max(first, min(view.first_left(), last))
             if first >= last:
                 continue
             if not view.had(first, last):
                 view.check(first, last)
             row = first
-            # No further than the limit: of a backlog that would be many.
+            # No further than the limit: a backlog may have many flushes.
             for flush in view.all_flushes(first, min(last, first + budget.rows)):
                 wanted = min(flush.rows, last) - row
                 taken = budget.take(wanted, flush.bytes // (flush.rows - flush.first_row) or 1)
@@ -145,14 +145,14 @@ class LandingLog:
             if row < last:
                 break
         if max_bytes is not None and budget.is_whole and any(end.get(name, 0) > reached[name] for name in names):
-            # The first row alone is larger.
+            # The first row alone exceeds the limit.
             return self.cut(queue, start, end, 1, skips_pruned=skips_pruned)
         return reached
 
     def before(self, queue: int, time_us: int) -> Mapping[str, int]:
         """The offset before the first row that landed at that time or later, microseconds since the epoch.
 
-        Closed as far as the clocks of the members that landed agree. Raises as `lanes`.
+        Closed as far as the clocks of the landing members agree. Raises as `lanes`.
         """
         offsets = {}
         for name, extent in self.lanes(queue).items():
@@ -166,14 +166,14 @@ class LandingLog:
         return offsets
 
     def view(self, lane: str) -> LaneView:
-        """One lane, for those who look closer. Raises `LandingRowsPruned` where it is gone."""
+        """One lane, for a closer look. Raises `LandingRowsPruned` if it is gone."""
         view = self._view(lane)
         if view is None:
             raise LandingRowsPruned(str(self.path), lane, 0, 0)
         return view
 
     def _extents(self, queue: int) -> dict[str, LaneExtent]:
-        # Younger lanes before older ones: what had landed when a younger one was begun is then sure to be counted.
+        # Younger lanes before older ones: what had landed when a younger one was begun is then certainly counted.
         found: list[tuple[str, LaneExtent]] = []
         for view in reversed(self._closed_views(queue)):
             try:
@@ -184,9 +184,9 @@ class LandingLog:
         return dict(reversed(found))
 
     def _closed_views(self, queue: int) -> list[LaneView]:
-        """The lanes of a queue, in their order, and with them every one that was begun before one of them."""
-        # Two looks at the folder: what was begun before any lane of the first look is sure to be in the second. What
-        # two looks have shown alike need not be looked at twice again, as long as it is the same.
+        """The lanes of a queue, in order, including every lane that was begun before any of them."""
+        # Two listings of the folder: what was begun before any lane of the first is certainly in the second. What two
+        # listings have shown alike need not be listed twice again, as long as it is the same.
         names = lane_names(self.path, queue)
         known = self._closed.get(queue)
         if known is not None and known[0] == names:
@@ -219,7 +219,7 @@ class LandingLog:
 
 
 class _Budget:
-    """What a part of a queue may still take."""
+    """What a part of a queue may still hold."""
 
     def __init__(self, max_rows: int, max_bytes: int) -> None:
         self.rows = self._max_rows = max_rows
@@ -231,7 +231,7 @@ class _Budget:
         return self.rows == self._max_rows
 
     def take(self, wanted: int, row_bytes: int) -> int:
-        """Take what fits of the rows of one flush; nothing of one that does not fit where a limit is nearly used."""
+        """Take the rows of one flush that fit; none if the flush does not fit whole and a limit is nearly used up."""
         taken = min(wanted, self.rows, self._bytes // row_bytes)
         is_nearly_used = _NEARLY * self.rows <= self._max_rows or _NEARLY * self._bytes <= self._max_bytes
         if taken < wanted and is_nearly_used:

@@ -1,27 +1,27 @@
 """The rows of a queue between two offsets: its lanes one after another, each message once, the order of each key kept.
 
-An offset says of each lane how many of its rows lie before it. Between two of them comes, lane by lane in the order in
-which the lanes were begun, every row of which no copy was *earlier*: none lies before the first offset, in whatever
-lane, and none came before it in the same walk. That depends on what lies before the second offset alone, which never
-changes; so the same two offsets give the same rows, whatever is appended. And whatever the steps, of the copies of a
-message one is not preceded by another: each message comes out once. Twice comes only what the broker had twice, as two
-messages of one id, where both landed in one lane.
+An offset says for each lane how many of its rows lie before it. The rows between two offsets are, lane by lane in the
+order in which the lanes were begun, every row without an *earlier* copy: none lies before the first offset, in any
+lane, and none came before it in the same walk. That depends only on what lies before the second offset, which never
+changes; so the same two offsets give the same rows, whatever is appended. And whatever the steps, exactly one of the
+copies of a message has no earlier one: each message comes out once. Only what the broker had twice, as two messages
+with one id, comes out twice, if both landed in one lane.
 
-Why not by what landed last, as "drop what is below the highest id": ids do not land in order. Several keys are handled
-side by side; and a message that a member was given and never landed comes again, behind others that it had landed.
+Why not go by what landed last ("drop what is below the highest id")? Ids do not land in order. Several keys are handled
+side by side; and a message that a member was given and never landed comes again, after others that it had landed.
 
-Why the order of each key is kept. For a key, the rows of a lane are a run without gaps of the queue's messages, in
+Why the order of each key is kept. For a key, the rows of a lane are a run of the queue's messages without gaps, in
 order: a handle is given them in order, each is handled after the one before has ended, and a failed one is tried until
 it lands. The first of the run is the first that was not settled when the handle was fed, and what is settled had landed
-before, in a lane that was begun before, as a lane is begun by its first message. So, lane by lane in the order of their
-beginnings, each run begins no later than one past what came before it, and goes on from there: what is new in it comes
-in order. A member that lost its flow and still writes only adds copies, or what its successor is about to land, in
-order too. The offsets must be *closed* for this: what landed before a lane was begun must not be missing where rows of
-that lane are counted. `LandingLog.lanes` gives such offsets, and `LandingLog.cut` those in between.
+before, in a lane that was begun before, as a lane is begun by its first message. So, lane by lane in the order in which
+they were begun, each run begins no later than one past what came before it, and goes on from there: what is new in it
+comes in order. A member that lost its flow and still writes only adds copies, or what its successor is about to land,
+in order too. The offsets must be *closed* for this: if rows of a lane are counted, nothing that landed before that lane
+was begun may be missing. `LandingLog.lanes` gives such offsets, and `LandingLog.cut` those in between.
 
-Rows that are pruned and were not read come out nowhere, for those who go on without them; all else comes as if they had
-come in their place. So a copy that lies before comes, and one that lies behind does not: the rows of the same handle
-may be in between, in a lane that it begun anew, and the key would go back.
+For readers that go on without them, rows that were pruned before they were read do not come out at all; everything else
+comes as if they had come in their place. So a copy that lies before them comes, and one that lies after does not: rows
+of the same handle may lie in between, in a new lane that it began, and the key would go back.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,20 +32,20 @@ from lbg_runtime.model.errors import LandingRowsPruned
 from lbg_runtime.pipeline.landing.lane_view import Flush, LaneView
 
 Offsets = Mapping[str, int]
-"""Rows by lane; a lane that is not named is at 0."""
+"""Number of rows by lane; a lane that is not named is at 0."""
 
 
 def merged(lanes: Sequence[LaneView], start: Offsets, end: Offsets, left: Offsets) -> Iterator[pa.RecordBatch]:
-    """See the module. `lanes` are those of one queue that either offset names, in the order of their beginnings.
+    """See the module. `lanes` are those of one queue that either offset names, in the order in which they were begun.
 
-    `left`: from which row on one is read, where that is not `start`, as what is before is pruned. The rows from there
-    were just checked to be there. No batch is empty. Raises as `LandingLog.read`.
+    `left` says from which row on a lane is read, if not from `start`, because what lies before is pruned. The caller
+    has just checked that the rows from there on exist. No batch is empty. Raises as `LandingLog.read`.
     """
     for position, lane in enumerate(lanes):
         first, last = max(start.get(lane.name, 0), left.get(lane.name, 0)), end.get(lane.name, 0)
         if first >= last:
             continue
-        # Not those of which nothing is earlier: such a one may be gone by now, as nobody has asked for rows of it.
+        # Not lanes of which nothing is earlier: such a lane may be gone by now, as nobody has asked for its rows.
         others = [
             (each, rows)
             for number, each in enumerate(lanes)
@@ -60,7 +60,7 @@ def merged(lanes: Sequence[LaneView], start: Offsets, end: Offsets, left: Offset
 
 
 class _Earlier:
-    """The ids of other lanes that may be those of some flushes of one lane; read when they are needed."""
+    """The ids in other lanes that may also be in some flushes of one lane; read when needed."""
 
     def __init__(self, flushes: Sequence[Flush], others: Sequence[tuple[LaneView, int]]) -> None:
         """`others`: each with the number of its rows that are earlier."""
@@ -79,7 +79,7 @@ class _Earlier:
                 for each in lane.flushes(0, rows, low, high):
                     for batch in lane.read(each.first_row, min(each.rows, rows)):
                         self._seen.update(batch.column("broker_id").to_pylist())
-                # After the rows: what is pruned in between is here then.
+                # After the rows: what is pruned in between is then found here.
                 for pruned in lane.pruned(low, high):
                     self._seen.update(pruned.ids(rows).to_pylist())
             except (LandingRowsPruned, FileNotFoundError):
@@ -91,7 +91,7 @@ class _Earlier:
                 return
 
     def without(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows that have no copy among these."""
+        """The rows of the batch that have no copy among these."""
         if not self._seen:
             return batch
         is_new = [each not in self._seen for each in batch.column("broker_id").to_pylist()]

@@ -17,25 +17,25 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FlushLimits:
-    """When what has gathered is flushed: at so many rows, or so long after the first of them."""
+    """When what has gathered is flushed: at this many rows, or this long after the first of them."""
 
     rows: int = 1_000
     wait_ms: int = 20
 
 
 _QUIET_S = 0.001
-"""Rows that were held up are flushed when nothing more has come for so long: others of them come at about the same
-time, as all that held them up was settled together."""
+"""Rows that were held up are flushed when nothing more has come for this long: others of them come at about the same
+time, as everything that held them up was settled together."""
 
 _ON_ITS_WAY_NS = 1_000_000
-"""A message that came so shortly before a flush began was not held up; it was on its way here."""
+"""A message that came no longer than this before a flush began was not held up; it was on its way here."""
 
 
 class OpenLane:
     """The rows of one flow handle, on the member's loop. One flush at a time; what comes meanwhile gathers.
 
-    No delivery is written into one lane twice, however often its handler is started: see the law of `lane.py`. After a
-    flush that failed, the rows go into a new lane when their handlers bring them again.
+    No delivery is written into one lane twice, however often its handler is started: see the promise in `lane.py`.
+    After a failed flush, the rows go into a new lane when their handlers bring them again.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class OpenLane:
         clock_us: Callable[[], int],
         on_written: Callable[[int], None],
     ) -> None:
-        """`name` tells this flow handle from all others that ever land into the log.
+        """`name` distinguishes this flow handle from all others that ever land into the log.
 
         `make_writer` is called on a thread, with the first rows; `on_written` on the loop, with the bytes.
         """
@@ -63,24 +63,24 @@ class OpenLane:
         self._rows = Gathered()
         """Those that wait for a flush to begin."""
         self._answers: list[asyncio.Future[None]] = []
-        """What their handlers wait for; cancelled where one is gone, whose row lands all the same."""
+        """What their handlers wait for; cancelled if a handler is gone, whose row lands all the same."""
         self._outcome: asyncio.Future[bool] = self._loop.create_future()
-        """Of the flush that they are for: whether it has succeeded."""
+        """Whether the flush that these rows wait for has succeeded."""
         self._unclaimed: dict[DeliveryId, asyncio.Future[bool]] = {}
         """Outcomes for rows whose handlers are gone, by delivery; the next attempt finds its row there."""
         self._first_at_s = 0.0
-        """When the first of those that wait came."""
+        """When the first of the waiting rows came."""
         self._last_at_s = 0.0
-        """And the last."""
+        """When the last of them came."""
         self._has_held_up = False
-        """Whether any of them was on the member when the last flush began, and not in it."""
+        """Whether any of them was already with the member when the last flush began, but not in it."""
         self._began_at_ns = 0
         """When the last flush began."""
         self._timer: asyncio.TimerHandle | None = None
         self._flush: asyncio.Future[int] | None = None
         self._is_flushing = False
         self._writer: LaneWriter | None = None
-        """Touched by the thread of a flush while there is one, else by the loop."""
+        """Touched only by the flush's thread while there is a flush, otherwise only by the loop."""
 
     async def land(
         self,
@@ -92,12 +92,12 @@ class OpenLane:
         redelivered: bool,
         received_at_ns: int | None = None,
     ) -> None:
-        """Return when the row is durable. Raises `LandingError` where it is not; it may be there all the same then.
+        """Return when the row is durable. Raises `LandingError` if it is not, though it may be there all the same.
 
-        `key` by the rule of the group. `received_at_ns`, on the loop's clock, tells a row that was held up: as a rule
-        by one of its key in the last flush. Such a one is not made to wait for rows that may come: of a hot key none
-        can, before it has landed. Cancelled while its flush is under way, the row may be there too; it counts as not
-        landed by this member.
+        `key` is found by the rule of the group. `received_at_ns`, on the loop's clock, shows whether a row was held up,
+        usually by one of its key in the last flush. Such a row does not wait for rows that may come: of a hot key none
+        can come before it has landed. If cancelled while its flush is under way, the row may be there too; it counts as
+        not landed by this member.
         """
         if self._unclaimed and await self._landed_before(delivery_id):
             return
@@ -117,14 +117,14 @@ class OpenLane:
             elif self._timer is None or is_sooner:
                 self._set_timer()
         try:
-            # No bound: the disk has as long as it takes, and who wants the flow back cancels.
+            # No bound: the disk takes as long as it takes, and whoever wants the flow back cancels.
             await answer
         except asyncio.CancelledError:
             self._unclaimed[delivery_id] = outcome
             raise
 
     async def close(self) -> None:
-        """Wait for the flush that is under way, and write nothing more."""
+        """Wait for the flush under way, and write nothing more."""
         if self._timer is not None:
             self._timer.cancel()
         if self._flush is not None:
@@ -138,9 +138,9 @@ class OpenLane:
         outcome = self._unclaimed.get(delivery_id)
         if outcome is None:
             return False
-        # No bound: as above. Not awaited itself, as a cancellation would be its.
+        # No bound: as above. Not awaited directly, as a cancellation would then cancel it.
         await asyncio.wait((outcome,))
-        # Forgotten meanwhile, where a later flush has failed.
+        # Forgotten meanwhile if a later flush has failed.
         return self._unclaimed.pop(delivery_id, None) is not None and outcome.result()
 
     def _due_at_s(self) -> float:
@@ -154,7 +154,7 @@ class OpenLane:
         self._timer = self._loop.call_at(due_at_s, self._look, due_at_s)
 
     def _look(self, due_at_s: float) -> None:
-        # What came since may have put it off.
+        # Rows that came since may have postponed it.
         if self._due_at_s() > due_at_s:
             self._set_timer()
         else:
@@ -173,7 +173,7 @@ class OpenLane:
         self._flush.add_done_callback(lambda flush: self._conclude(answers, outcome, flush))
 
     def _write(self, rows: Gathered) -> int:
-        """On a thread. The bytes of the lane that this flush has added."""
+        """Runs on a thread. Returns the bytes that this flush has added to the lane."""
         if self._writer is None:
             self._writer = self._make_writer()
         writer = self._writer
@@ -196,7 +196,7 @@ class OpenLane:
             self._on_written(flush.result())
         else:
             _log.error("flush_failed", queue=self._queue, rows=len(answers), reason=str(error))
-            # Rows of the lane that ends here: it may be gone, with them. In the next one they are not there twice.
+            # Rows of the lane that ends here: it may be gone, with them. In the next lane they are not there twice.
             self._unclaimed = {row: landed for row, landed in self._unclaimed.items() if not landed.done()}
         outcome.set_result(error is None)
         for answer in answers:

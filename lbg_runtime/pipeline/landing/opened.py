@@ -8,7 +8,7 @@ from pathlib import Path
 
 @contextmanager
 def opened(path: Path | str) -> Iterator[int]:
-    """A file to read, for as long as the context lasts. Every `OSError` names it, also where a read of it fails."""
+    """Open a file for reading while the context lasts. Every `OSError` names the file, also if a read of it fails."""
     file = os.open(path, os.O_RDONLY)
     try:
         yield file
@@ -20,6 +20,6 @@ def opened(path: Path | str) -> Iterator[int]:
 
 
 def read_whole(path: Path | str) -> bytes:
-    """All that is in a file. Raises `OSError`."""
+    """The whole content of a file. Raises `OSError`."""
     with opened(path) as file:
         return os.read(file, os.fstat(file).st_size)

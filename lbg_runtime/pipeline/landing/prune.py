@@ -1,14 +1,14 @@
-"""Removes what is old from a landing log, and keeps of it what tells late copies from new messages.
+"""Removes old rows from a landing log, and keeps what distinguishes late copies from new messages.
 
-Whole segments go, from the begin of a lane; of each the ids stay, in its place. They stay for `IDS_KEPT_US`, and no
-more than the last `IDS_KEPT` of a lane. The second bound is the broker's own: on a flow no more messages can be
-unsettled than that, settlements take effect in order, so what can still come again of a lane are its last rows. The
-first is ours: a message that was landed, never settled, and lay in a queue that nobody consumed for that long after its
-row was pruned counts as new. The last segment of a lane stays while its writer lives. With the last of its ids a lane
-goes as a whole, and is noted as gone (`removed.py`).
+Whole segments are removed, from the beginning of a lane; the ids of each stay in its place. They stay for
+`IDS_KEPT_US`, and at most the last `IDS_KEPT` of a lane. The second bound is the broker's own: no more messages than
+that can be unsettled on a flow, and settlements take effect in order, so only the last rows of a lane can still come
+again. The first is ours: a message that landed, was never settled, and lay in a queue that nobody consumed for that
+long after its row was pruned counts as new. The last segment of a lane stays while its writer lives. With the last of
+its ids, a lane is removed as a whole, and noted as gone (`removed.py`).
 
-Ids are kept before their rows go: the other way round, a process that dies in between would leave nothing to know
-copies by. So pruning needs some room itself, and frees nothing on a disk that has none.
+Ids are written before their rows are removed: the other way round, a process that dies in between would leave nothing
+to recognise copies by. So pruning itself needs some room, and frees nothing on a disk that has none.
 """
 
 import shutil
@@ -36,10 +36,10 @@ from lbg_runtime.pipeline.landing.segment import INDEX_SUFFIX, Segment, sync_fol
 
 IDS_KEPT_US = 7 * 24 * 3_600 * 1_000_000
 IDS_KEPT = 1_000_000
-"""As many as `maxDeliveredUnackedMsgsPerFlow` of a queue can be."""
+"""The highest value that `maxDeliveredUnackedMsgsPerFlow` of a queue can have."""
 
 DRAFT_KEPT_S = 3_600.0
-"""A folder that is being made for longer belongs to a process that died."""
+"""A draft folder older than this belongs to a process that died."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,13 @@ class Pruned:
     lane: str
     first_row: int
     rows: int
-    """Of the lane, up to and with its last."""
+    """Of the lane, up to and including its last."""
     bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Unpruned:
-    """A lane of which something old may have stayed."""
+    """A lane in which something old may have stayed."""
 
     lane: str
     error: LandingError | OSError
@@ -74,14 +74,14 @@ def prune(
     is_dry: bool = False,
     failures: list[Unpruned] | None = None,
 ) -> Iterator[Pruned]:
-    """Remove the segments whose last row landed before a time, one after another; told when it is done.
+    """Remove the segments whose last row landed before a time, one by one; yield each when it is done.
 
-    Any process may, also several at a time, and beside those that write and read. `is_dry`: remove nothing.
+    Any process may do this, also several at once, and while others write and read. `is_dry`: remove nothing.
 
-    Nothing is removed whose ids cannot be kept: it is damaged, or the disk has no room for them. Of a lane with a
-    `LandingError` or `OSError`, that segment and what follows it stay. The other lanes are gone on with; this one is
-    added to `failures`, or, where there is no such list, the first error is raised at the end. Raises `OSError` where
-    the folders cannot be listed.
+    No segment is removed whose ids cannot be kept, because it is damaged or the disk has no room for them. In a lane
+    with a `LandingError` or `OSError`, that segment and what follows it stay. Pruning goes on with the other lanes;
+    this one is added to `failures`, or, if no such list is given, the first error is raised at the end. Raises
+    `OSError` if the folders cannot be listed.
     """
     failed = [] if failures is None else failures
     for queue in queues_of(root):
@@ -105,7 +105,7 @@ def _prune_lane(root: Path, name: str, before_us: int, now_us: int, *, is_dry: b
     if note is None:
         return
     view = LaneView(root, name, note)
-    # Before the files are looked at: a lane that is not written now never is again.
+    # Before the files are looked at: a lane that is not being written now never is again.
     is_live = is_being_written(folder)
     lane_rows = view.extent().rows
     segments = parts_of(folder)[INDEX_SUFFIX]
@@ -116,7 +116,7 @@ def _prune_lane(root: Path, name: str, before_us: int, now_us: int, *, is_dry: b
         last = segment.last_entry()
         rows = first if last is None else last.rows
         if following is not None and rows != following:
-            # Its newest rows, and their ids, are not known; of the last segment `extent` has looked.
+            # Its newest rows, and their ids, are not known; `extent` has checked the last segment.
             raise LandingDamaged(str(segment.index_path), "it has lost its end", DAMAGE_REMEDY)
         if last is not None and last.t_land >= before_us:
             break
@@ -125,7 +125,7 @@ def _prune_lane(root: Path, name: str, before_us: int, now_us: int, *, is_dry: b
             if not is_dry:
                 _prune_segment(view, segment, rows, lane_rows, now_us)
         except FileNotFoundError:
-            # Who prunes too removes the index first.
+            # Another process that prunes removes the index first.
             if segment.index_path.exists() and not segment.data_path.exists():
                 raise LandingDamaged(str(segment.data_path), "it is missing", DAMAGE_REMEDY) from None
             raise
@@ -148,12 +148,12 @@ def _remove_rests(root: Path, name: str, forgotten_rows: int, now_us: int, *, is
     folder = root / name
     parts = parts_of(folder)
     segments, pruned = parts[INDEX_SUFFIX], parts[IDS_SUFFIX]
-    # What a process left behind that died between two steps.
+    # What a process that died between two steps left behind.
     left = [first for first in unindexed(parts) if not is_live or (segments and first < segments[-1])]
     for first in left:
         Segment(folder, first).data_path.unlink(missing_ok=True)
     if left:
-        # Before the ids, by which rows without an index are known as pruned ones.
+        # Before the ids, which mark rows without an index as pruned.
         sync_folder(folder)
     kept = {first: read_pruned(folder, first) for first in pruned}
     old = [first for first, ids in kept.items() if ids.pruned_us <= now_us - IDS_KEPT_US or ids.rows <= forgotten_rows]
@@ -163,18 +163,18 @@ def _remove_rests(root: Path, name: str, forgotten_rows: int, now_us: int, *, is
             _remove_aside(root, name, set_aside(folder))
         return
     if not segments:
-        # How far the lane went is told by the last of them.
+        # The last of them tells how far the lane went.
         old = [first for first in old if first != pruned[-1]]
     for first in old:
         kept[first].path.unlink(missing_ok=True)
 
 
 def _remove_aside(root: Path, name: str, gone: Path) -> None:
-    """Remove what was set aside of a lane; where that fails, it is left for the next look.
+    """Remove what was set aside of a lane; if that fails, it is left for the next pruning.
 
     Raises `OSError`, and as `note_removed`.
     """
-    # Before it is noted nothing of it goes, so this is all, or it is noted already.
+    # Nothing of it is removed before it is noted, so this is all of it, or it is noted already.
     rows = max((read_pruned(gone, first).rows for first in parts_of(gone)[IDS_SUFFIX]), default=0)
     if rows:
         note_removed(root, name, rows)

@@ -1,7 +1,7 @@
-"""What is left of a pruned segment: the ids of its rows, so that a copy that lands later is still known as one.
+"""What is left of a pruned segment: the ids of its rows, so that a copy that lands later is recognised as one.
 
-64 bytes of header, then an Arrow file of one column, `broker_id`, compressed: about a tenth of what the ids had, which
-is a hundredth of rows of a kilobyte. The header has the rows, the range of the ids, when it was pruned, and CRCs.
+64 bytes of header, then an Arrow file of one column, `broker_id`, compressed: about a tenth of the size of the ids, or
+a hundredth of rows of a kilobyte. The header has the rows, the range of the ids, when it was pruned, and CRCs.
 """
 
 import errno
@@ -37,17 +37,17 @@ class PrunedSegment:
     path: Path
     first_row: int
     rows: int
-    """Of the lane, up to and with the last of the segment."""
+    """Of the lane, up to and including the last of the segment."""
     low: int
     high: int
     pruned_us: int
-    """When, microseconds since the epoch."""
+    """When it was pruned, microseconds since the epoch."""
     content_crc: int
 
     def ids(self, end_row: int | None = None) -> pa.Array:
-        """Those that other rows may have too; of all rows, or of those before one of the lane.
+        """The ids that other rows may have too, of all rows or of those before row `end_row` of the lane.
 
-        Of a segment that has rows on both sides, and of which not all ids are kept, also those of later rows. Raises
+        If the segment has rows on both sides, and not all ids are kept, also those of later rows. Raises
         `LandingDamaged` and `OSError`.
         """
         if end_row is not None and end_row <= self.first_row:
@@ -57,16 +57,16 @@ class PrunedSegment:
             raise LandingDamaged(str(self.path), "its ids have a wrong CRC", DAMAGE_REMEDY)
         found = pa.ipc.open_file(io.BytesIO(content)).read_all().column("broker_id").combine_chunks()
         if end_row is None or len(found) < self.rows - self.first_row:
-            # Which rows they are of is told only where all are kept.
+            # To which rows they belong is known only if all are kept.
             return found
         return found[: end_row - self.first_row]
 
 
 def write_pruned(folder: Path, first_row: int, rows: int, ids: Sequence[str], now_us: int) -> None:
-    """Keep the ids of a segment that is about to be removed, those of one delivery left out; where that fails, nothing
+    """Keep the ids of a segment that is about to be removed, except those of a single delivery; if that fails, nothing
     of them stays.
 
-    Raises `OSError`, and `LandingError` where the disk has no room for them.
+    Raises `OSError`, and `LandingError` if the disk has no room for them.
     """
     kept = [each for each in ids if may_have_copies(each)]
     times = [time_of_id(each) for each in kept]
@@ -87,7 +87,7 @@ def write_pruned(folder: Path, first_row: int, rows: int, ids: Sequence[str], no
         draft.replace(path)
         sync_folder(folder)
     except OSError as error:
-        # A part of it would take the room that the next attempt needs.
+        # A partial file would take the room that the next attempt needs.
         with suppress(OSError):
             draft.unlink(missing_ok=True)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -1,11 +1,11 @@
-"""What is left of a lane whose folder was removed: that it was there, and how many rows it had.
+"""What is left of a lane whose folder was removed: that it existed, and how many rows it had.
 
-Who reads has an offset of its own, and could not tell a lane of which it never read a row from one that never was. So
-each queue has a file, `removed.lanes`, with a line for each lane that is gone, which only grows: some 110 bytes for
-each life of a flow handle that landed something. A reader keeps how many bytes of it it knows, beside its rows.
+A reader has its own offset, and could not tell a lane of which it never read a row from one that never existed. So each
+queue has a file, `removed.lanes`, with a line for each lane that is gone, which only grows: some 110 bytes for each
+life of a flow handle that landed something. Besides its rows, a reader keeps how many bytes of that file it knows.
 
 A lane is set aside first, then noted here, then removed. A process that dies in between leaves it set aside, for the
-next one that prunes. So a lane that is noted is not there any more, and one that is gone is noted now or later.
+next one that prunes. So a noted lane no longer exists, and one that is gone is noted, now or later.
 """
 
 import fcntl
@@ -21,7 +21,7 @@ from lbg_runtime.pipeline.landing.sealed import seal, unseal
 from lbg_runtime.pipeline.landing.segment import sync_folder
 
 _LONGEST_LINE = 1 << 12
-"""Bytes; a name of a folder has 255 at most."""
+"""Bytes; the name of a folder has 255 at most."""
 
 
 class RemovedLane(NamedTuple):
@@ -34,7 +34,7 @@ class RemovedLane(NamedTuple):
 
 
 def note_removed(root: Path, lane: str, rows: int) -> None:
-    """Note that a lane is gone; durable on return, and once however often it is noted. Any process may.
+    """Note that a lane is gone; durable on return, and recorded once, however often noted. Any process may do this.
 
     Raises `OSError`, and `LandingDamaged` as `read_removed`.
     """
@@ -44,11 +44,11 @@ def note_removed(root: Path, lane: str, rows: int) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX)
         end = _whole_lines(file)
-        # A process that died wrote half a line.
+        # Cut half a line that a process wrote before it died.
         os.ftruncate(file, end)
         if all(each.lane != lane for each in _lines(path, os.pread(file, end, 0))):
             os.pwrite(file, seal({"lane": lane, "rows": rows}), end)
-        # Also where it was there: who wrote it may have died before it was on the disk.
+        # Even if it was there: its writer may have died before it was on the disk.
         os.fsync(file)
     finally:
         os.close(file)
@@ -56,7 +56,7 @@ def note_removed(root: Path, lane: str, rows: int) -> None:
 
 
 def removed_end(root: Path, queue: int) -> int:
-    """How many bytes of notes there are of a queue; 0 where no lane of it was ever removed. Raises `OSError`."""
+    """How many bytes of notes a queue has; 0 if no lane of it was ever removed. Raises `OSError`."""
     path = f"{root}/{queue_folder(queue)}/{REMOVED_NOTES}"
     try:
         with opened(path) as file:
@@ -66,9 +66,9 @@ def removed_end(root: Path, queue: int) -> int:
 
 
 def read_removed(root: Path, queue: int, start: int, end: int) -> list[RemovedLane]:
-    """The lanes that were noted between two of the places that `removed_end` tells, in this order.
+    """The lanes that were noted between two places returned by `removed_end`, in order.
 
-    Raises `OSError`, and `LandingDamaged` where the notes are not as they were written, or some are lost.
+    Raises `OSError`, and `LandingDamaged` if the notes are not as they were written, or some are lost.
     """
     if start == end:
         return []
@@ -78,7 +78,7 @@ def read_removed(root: Path, queue: int, start: int, end: int) -> list[RemovedLa
             str(path), f"it has lost lines: {start} bytes of it were read, it has {end}", DAMAGE_REMEDY
         )
     with opened(path) as file:
-        # With the end of the line before, as a place within a line is none that was told.
+        # With the end of the line before, as `removed_end` never returns a place within a line.
         before = os.pread(file, 1, start - 1) if start else b"\n"
         content = os.pread(file, end - start, start)
     if before != b"\n":
@@ -95,7 +95,7 @@ def _lines(path: Path, content: bytes) -> list[RemovedLane]:
 
 
 def _whole_lines(file: int) -> int:
-    """Bytes up to the end of the last line that is whole."""
+    """Bytes up to the end of the last complete line."""
     size = os.fstat(file).st_size
     first = max(0, size - _LONGEST_LINE)
     return first + os.pread(file, size - first, first).rfind(b"\n") + 1

@@ -1,4 +1,4 @@
-"""From what a handler is given to rows of the landing log."""
+"""Turns what a handler is given into rows of the landing log."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -16,24 +16,24 @@ from lbg_runtime.model.message import (
 from lbg_runtime.pipeline.landing.schema import FOREIGN_MARK, LANDING_SCHEMA, LARGEST_TIME, TIME_DIGITS
 
 MESSAGE_ID_HEADER = "lbg_message_id"
-"""Header with the application message id, of messages that our publisher did not stamp: of its own, the id of the row
+"""Header with the application message id, for messages that our publisher did not stamp: for its own, the id of the row
 says more."""
 
 FLUSH_BYTES = 64 << 20
-"""Of payload: an Arrow column of bytes has an end."""
+"""Of payload: the size of an Arrow column of bytes is limited."""
 
 LARGEST_NUMBER = (1 << 63) - 1
-"""That its column takes."""
+"""Largest number that the column takes."""
 
 _STAMPED = frozenset((PARTITION_KEY_PROPERTY, PUBLISHER_PROPERTY, KEY_SEQUENCE_PROPERTY))
 _STAMP_COUNT = len(_STAMPED)
 
 
 class Gathered:
-    """Messages on their way into one flush, column by column, in the order in which they came.
+    """Messages on their way into one flush, column by column, in order of arrival.
 
-    Nothing is made for a row: what is, and waits for a disk, is looked through by Python's collector of garbage again
-    and again, which took a third of the time of landing.
+    No object is created per row: Python's garbage collector would traverse such objects again and again while they wait
+    for a disk, which took a third of the time of landing.
     """
 
     __slots__ = ("delivery_ids", "keys", "messages", "redelivered", "shards")
@@ -43,7 +43,7 @@ class Gathered:
         self.messages: list[Message] = []
         self.shards: list[int | None] = []
         self.keys: list[str | None] = []
-        """By the rule of the group."""
+        """Found by the rule of the group."""
         self.delivery_ids: list[DeliveryId] = []
         self.redelivered: list[bool] = []
 
@@ -53,7 +53,7 @@ class Gathered:
     def add(
         self, message: Message, shard: int | None, key: str | None, delivery_id: DeliveryId, *, redelivered: bool
     ) -> None:
-        """One row more."""
+        """Add one row."""
         self.messages.append(message)
         self.shards.append(shard)
         self.keys.append(key)
@@ -61,7 +61,7 @@ class Gathered:
         self.redelivered.append(redelivered)
 
     def part(self, first: int, end: int) -> "Gathered":
-        """The rows from one to before another."""
+        """The rows from `first` up to, but not including, `end`."""
         part = Gathered()
         part.messages = self.messages[first:end]
         part.shards = self.shards[first:end]
@@ -87,9 +87,9 @@ def to_batches(queue: int, lane: str, rows: Gathered, t_land_us: int) -> Iterato
 
 
 def to_batch(queue: int, lane: str, rows: Gathered, t_land_us: int) -> pa.RecordBatch:
-    """One flush. `lane`, with the id of a delivery, names that one delivery among all that ever land.
+    """The rows of one flush. `lane` and the id of a delivery together identify that delivery among all that ever land.
 
-    What no UTF-8 can carry, such as half of a surrogate pair in a key, is written as `\\ud800`.
+    What UTF-8 cannot encode, such as half of a surrogate pair in a key, is written as `\\ud800`.
     """
     messages, count = rows.messages, len(rows)
     told = _tell(lane, messages, rows.delivery_ids)
@@ -111,7 +111,7 @@ def to_batch(queue: int, lane: str, rows: Gathered, t_land_us: int) -> pa.Record
 
 
 class _Told(NamedTuple):
-    """Columns of what messages say of themselves."""
+    """Columns with what the messages themselves carry."""
 
     numbers: list[int | None]
     ids: list[str]
@@ -120,7 +120,7 @@ class _Told(NamedTuple):
 
 
 def _tell(lane: str, messages: Sequence[Message], delivery_ids: Sequence[DeliveryId]) -> _Told:
-    """One loop that calls nothing for most messages of ours: a row's identity is most of what the row costs."""
+    """One loop that calls nothing for most of our messages: a row's identity is most of its cost."""
     told = numbers, ids, sent_us, headers = _Told([], [], [], [])
     last_ms: int | None = None
     time, moment_us = _time(None)
@@ -136,8 +136,8 @@ def _tell(lane: str, messages: Sequence[Message], delivery_ids: Sequence[Deliver
         key = properties.get(PARTITION_KEY_PROPERTY)
         numbers.append(number)
         sent_us.append(moment_us)
-        # A publisher of ours never has a slash, with which the parts could not be told from each other, and always a
-        # time: who lacks one of these may send the same stamps with every message.
+        # Our publishers never have a slash in their name, with which the parts could not be told apart, and always
+        # stamp a time: others that break either rule may send the same stamps with every message.
         if (
             number is not None
             and moment_us is not None
@@ -146,7 +146,7 @@ def _tell(lane: str, messages: Sequence[Message], delivery_ids: Sequence[Deliver
             and "/" not in publisher
         ):
             ids.append(f"{time}.{number}/{publisher}/{key}")
-            # Most of ours have nothing but what is stamped, which has columns of its own.
+            # Most of ours have only the stamps, which have columns of their own.
             headers.append(None if len(properties) == _STAMP_COUNT else _own_headers(message))
         else:
             ids.append(f"{time}.{FOREIGN_MARK}{lane}/{delivery_id}")
@@ -155,14 +155,14 @@ def _tell(lane: str, messages: Sequence[Message], delivery_ids: Sequence[Deliver
 
 
 def _time(sent_at_ms: int | None) -> tuple[str, int | None]:
-    """The time in front of an id, and the same in microseconds, where it is one that a row can have."""
+    """The time that an id begins with, and the same in microseconds if it is a time that a row can have."""
     if sent_at_ms is None or not 0 <= sent_at_ms <= LARGEST_TIME:
         return "0" * TIME_DIGITS, None
     return f"{sent_at_ms:0{TIME_DIGITS}x}", sent_at_ms * 1_000
 
 
 def text_of(value: PropertyValue) -> str:
-    """A user property as a header: numbers as Python writes them, true and false, bytes in hexadecimal, none empty."""
+    """A user property as a header: numbers as Python writes them, true and false, bytes in hexadecimal, None empty."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -173,12 +173,12 @@ def text_of(value: PropertyValue) -> str:
 
 
 def _own_headers(message: Message) -> list[tuple[str, str]] | None:
-    """Of a message that our publisher stamped: what its user gave."""
+    """For a message that our publisher stamped: the headers that its user gave."""
     return _as_text({name: value for name, value in message.properties.items() if name not in _STAMPED}) or None
 
 
 def _all_headers(message: Message) -> list[tuple[str, str]] | None:
-    """Of any other message: nothing of it is ours to leave out."""
+    """For any other message: all headers, as none of them is ours to leave out."""
     headers = _as_text(message.properties)
     if message.message_id is not None:
         headers.append((MESSAGE_ID_HEADER, message.message_id))
@@ -200,7 +200,7 @@ def _number_column(values: Sequence[int | None]) -> pa.Array:
     try:
         return pa.array(values, pa.int64())
     except OverflowError:
-        # No number of ours; the id has it all the same.
+        # Not a number of our publishers; the id has it all the same.
         return pa.array(
             [value if value is not None and abs(value) <= LARGEST_NUMBER else None for value in values], pa.int64()
         )

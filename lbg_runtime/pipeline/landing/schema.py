@@ -1,19 +1,20 @@
-"""The row of the landing log, and the id by which copies of one message are known.
+"""The row of the landing log, and the id that identifies copies of one message.
 
-A row's id has the time in front at which the message was sent: 13 hexadecimal digits, milliseconds since the epoch,
-then a dot. So ids sort by time, and the index of a segment can say which ids a flush may hold in two numbers.
+A row's id begins with the time at which the message was sent: 13 hexadecimal digits, milliseconds since the epoch, then
+a dot. So ids sort by time, and the index of a segment can say in two numbers which ids a flush may hold.
 
-Every copy of a message has the same id, whichever member lands it from whichever flow: of messages that our publisher
+Every copy of a message has the same id, whichever member lands it from whichever flow: for messages that our publisher
 stamped, it is made of the time, the publisher, its number of the message within the key, and the key. Other publishers
-stamp nothing that is sure to differ from message to message, also where they stamp a part of that. Theirs get an id of
-the one delivery, so that no two rows are ever taken for copies of each other: nothing is lost, and what is delivered
-twice is there twice.
+stamp nothing that is certain to differ from message to message, even if they stamp a part of that. Their messages get
+an id of the single delivery, so that no two rows are ever taken for copies of each other: nothing is lost, and what is
+delivered twice is there twice.
 """
 
 import pyarrow as pa
 
 FORMAT = 1
-"""Of the folder, of segments and of their indices; raised with any change that an older reader would misread."""
+"""Version of the folder, of segments and of their indices; raised with any change that an older reader would
+misread."""
 
 LANDING_SCHEMA = pa.schema(
     [
@@ -32,22 +33,22 @@ LANDING_SCHEMA = pa.schema(
 )
 
 TIME_DIGITS = 13
-"""Of the time in front of an id."""
+"""Digits of the time that an id begins with."""
 
 FOREIGN_MARK = "!"
-"""Behind the dot of an id that is of one delivery and not of a message."""
+"""Follows the dot in the id of a single delivery, as opposed to that of a message."""
 
 LARGEST_TIME = 253_402_300_799_999
 """The last millisecond of the year 9999: Python has no later time."""
 
 
 def may_have_copies(row_id: str) -> bool:
-    """Whether another row may have the same id; False for those of one delivery."""
+    """Whether another row may have the same id; False for those of a single delivery."""
     return row_id[TIME_DIGITS + 1 : TIME_DIGITS + 2] != FOREIGN_MARK
 
 
 def time_of_id(row_id: str) -> int:
-    """The time in front of an id, milliseconds since the epoch; raises `ValueError` for what is no id."""
+    """The time that an id begins with, milliseconds since the epoch; raises `ValueError` for what is not an id."""
     if row_id[TIME_DIGITS : TIME_DIGITS + 1] != ".":
         raise ValueError(f"{row_id[:40]!r} is no id of a landing row")
     return int(row_id[:TIME_DIGITS], 16)

@@ -1,8 +1,8 @@
-"""A line of JSON that tells whether it is as it was written: the notes of a log, and each line of `removed.lanes`.
+"""A line of JSON that shows whether it is as it was written: the notes of a log, and each line of `removed.lanes`.
 
-The field `crc` comes last, the CRC-32 of the line without it. Lines of before there were CRCs have none and are taken
-as they stand; files may have lines of both kinds. Later formats keep this, so that a flipped bit in the number of the
-format is told from a version that is not known.
+The field `crc` comes last, the CRC-32 of the line without it. Lines written before there were CRCs have none and are
+taken as they are; files may have lines of both kinds. Later formats keep this, so that a flipped bit in the number of
+the format can be told from an unknown version.
 """
 
 import zlib
@@ -17,7 +17,7 @@ def seal(fields: Mapping[str, object]) -> bytes:
 
 
 def unseal(line: bytes) -> dict[str, object]:
-    """The fields; raises `ValueError` where they are not those that were sealed."""
+    """The fields; raises `ValueError` if they are not those that were sealed."""
     found = orjson.loads(line)
     if isinstance(found, dict) and ("crc" not in found or found.pop("crc") == zlib.crc32(orjson.dumps(found))):
         return found

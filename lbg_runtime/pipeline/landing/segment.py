@@ -1,12 +1,12 @@
-"""A segment: rows of one lane in a data file of Arrow messages, and the index that says what of it is durable.
+"""A segment: rows of one lane in a data file of Arrow messages, and the index that says how much of it is durable.
 
-The data file begins with the schema, so that up to any entry of the index it is an Arrow stream that other tools read.
-`<first row>.arrow` and `<first row>.index`, with twelve digits, lie in the folder of their lane.
+The data file begins with the schema, so that up to any entry of the index it is an Arrow stream that other tools can
+read. `<first row>.arrow` and `<first row>.index`, with twelve digits, lie in the folder of their lane.
 
-The law of the writer: data is written and synced, then its entry is written and synced; only then is a flush said to be
-done. After an error a segment is never written again, as nobody knows what of it is on the disk. So whoever dies leaves
-one flush at most without its entry. And no entry is written into files that are no longer in their place, as nobody
-would find the rows: they may be unlinked, or under something that was mounted since.
+The rule for the writer: data is written and synced, then its entry is written and synced; only then is a flush reported
+as done. After an error a segment is never written again, as nobody knows how much of it is on the disk. So a writer
+that dies leaves at most one flush without its entry. And no entry is written into files that are no longer in their
+place, as nobody would find the rows: they may be unlinked, or hidden by something mounted since.
 """
 
 import mmap
@@ -38,33 +38,33 @@ DATA_SUFFIX = ".arrow"
 INDEX_SUFFIX = ".index"
 
 _MAPPED_BYTES = 1 << 18
-"""Smaller parts of a file are copied: that costs less than a map, of which each also keeps a file open for as long as
+"""Smaller parts of a file are copied: that costs less than a map, and each map keeps a file open for as long as
 anything of it is used."""
 
 _MESSAGE_MARK = b"\xff\xff\xff\xff"
-"""Before the length of an Arrow message, of four bytes."""
+"""Precedes the four-byte length of an Arrow message."""
 
 _SCHEMA_BUFFER = LANDING_SCHEMA.serialize()
 _SCHEMA_BYTES = _SCHEMA_BUFFER.to_pybytes()
 
 
 def segment_name(first_row: int) -> str:
-    """Of both files, without their suffixes; names sort as rows do."""
+    """Name of both files, without their suffixes; names sort as rows do."""
     return f"{first_row:012d}"
 
 
 class SegmentWriter:
-    """Writes one new segment, from one thread at a time. Whoever makes it closes it."""
+    """Writes one new segment, from one thread at a time. Its creator closes it."""
 
     def __init__(self, folder: Path, first_row: int, *, is_synced: bool) -> None:
-        """Begin the files; `is_synced` False leaves it to the system when they reach the disk.
+        """Begin the files; with `is_synced` False, the system decides when they reach the disk.
 
-        Raises `LandingWriteFailed`, also where the segment exists.
+        Raises `LandingWriteFailed`, also if the segment exists.
         """
         self.rows = first_row
-        """Of the lane, up to and with the last flush that is done."""
+        """Of the lane, up to and including the last completed flush."""
         self.bytes = len(_SCHEMA_BYTES)
-        """Of the data file that an entry tells of."""
+        """Of the data file, as far as entries cover it."""
         self.first_row = first_row
         self._is_synced = is_synced
         self._is_broken = False
@@ -90,7 +90,8 @@ class SegmentWriter:
     def append(self, batch: pa.RecordBatch) -> int:
         """Flush rows; on return they are durable, and the number of rows of the lane is returned.
 
-        `batch` has `LANDING_SCHEMA` and at least one row. Raises `LandingWriteFailed`; the segment is done with then.
+        `batch` has `LANDING_SCHEMA` and at least one row. Raises `LandingWriteFailed`, after which the segment is
+        unusable.
         """
         if self._is_broken or self._data is None or self._index is None:
             raise InvariantViolated(f"{self._path} was written after its end")
@@ -106,7 +107,7 @@ class SegmentWriter:
             t_land=batch.column("t_land")[-1].value,
             data_crc=zlib.crc32(encoded),
         )
-        # Until the end: whatever interrupts this, nothing may follow it.
+        # Set until the end: whatever interrupts this, nothing may follow it.
         self._is_broken = True
         try:
             _write(self._data, encoded)
@@ -123,7 +124,7 @@ class SegmentWriter:
         return self.rows
 
     def close(self) -> None:
-        """Let go of the files. Idempotent; raises nothing."""
+        """Close the files. Idempotent; raises nothing."""
         for file in (self._data, self._index):
             if file is not None:
                 with suppress(OSError):
@@ -132,52 +133,52 @@ class SegmentWriter:
 
     def _sync(self, file: int) -> None:
         if self._is_synced:
-            # On Linux this also brings what is needed to find the data, its size for one.
+            # On Linux this also syncs what is needed to find the data, such as its size.
             os.fdatasync(file)
 
 
 class Segment:
-    """Reads one segment; cheap to make. What is appended later is seen by calling again."""
+    """Reads one segment; cheap to create. Call again to see what is appended later."""
 
     def __init__(self, folder: Path | str, first_row: int) -> None:
         self.first_row = first_row
-        # No `Path`: making one takes as long as opening a file.
+        # Not a `Path`: creating one takes as long as opening a file.
         self._stem = f"{folder}/{segment_name(first_row)}"
 
     @property
     def data_path(self) -> Path:
-        """Of the file with the rows."""
+        """Path of the file with the rows."""
         return Path(self._stem + DATA_SUFFIX)
 
     @property
     def index_path(self) -> Path:
-        """Of the file that says what of the rows is durable."""
+        """Path of the file that says which of the rows are durable."""
         return Path(self._stem + INDEX_SUFFIX)
 
     def last_entry(self) -> FlushEntry | None:
-        """As `read_last_entry`; raises `LandingDamaged` also where there are rows and the index has no header."""
+        """As `read_last_entry`; raises `LandingDamaged` also if there are rows and the index has no header."""
         last = read_last_entry(self._stem + INDEX_SUFFIX)
         if last is None and self.has_rows():
-            # Looked at after the rows: none is written before the header is durable, so by now it is there.
+            # Read after the rows: none is written before the header is durable, so by now it is there.
             read_header(self.index_path)
         return last
 
     def has_rows(self) -> bool:
-        """Whether the data file goes on behind its schema, be it with rows of a torn flush; False where it is gone."""
+        """Whether the data file goes on after its schema, even with rows of a torn flush; False if it is gone."""
         try:
             with opened(self._stem + DATA_SUFFIX) as file:
                 begin, size = os.pread(file, 8, 0), os.fstat(file).st_size
         except FileNotFoundError:
             return False
-        # Its length as it is told there: another version of Arrow may write the same schema in more bytes.
+        # The length as recorded there: another version of Arrow may write the same schema in more bytes.
         is_whole = len(begin) == 8 and begin.startswith(_MESSAGE_MARK)
         return size > (8 + int.from_bytes(begin[4:], "little") if is_whole else len(_SCHEMA_BYTES))
 
     def is_cut(self, last: FlushEntry | None) -> bool:
-        """Whether a whole flush lies behind the last entry, and more behind that: there were other entries.
+        """Whether a whole flush lies after the last entry, and more after that: there were other entries.
 
-        One that is just being written may be seen so too, as the entry is older than the look at the data. False where
-        the data is gone. Raises `LandingDamaged` and `OSError`.
+        A segment that is being written may look like that too, as the entry is older than the look at the data. False
+        if the data is gone. Raises `LandingDamaged` and `OSError`.
         """
         path = self._stem + DATA_SUFFIX
         try:
@@ -193,13 +194,13 @@ class Segment:
         return _is_followed(rest)
 
     def index(self) -> IndexRead:
-        """As `read_index`, which says what it raises."""
+        """As `read_index`, which documents what is raised."""
         return read_index(self._stem + INDEX_SUFFIX)
 
     def read(self, start_row: int, end_row: int) -> Iterator[pa.RecordBatch]:
-        """The rows from one to before another, numbered in their lane; those that are not in this segment are not told.
+        """The rows from `start_row` to before `end_row`, numbered in their lane, without those outside this segment.
 
-        Batches are views of the file, mapped into memory, or of a copy where there are few bytes.
+        Batches are views of the file, mapped into memory, or of a copy if there are few bytes.
 
         Raises `LandingDamaged`, `LandingVersionUnknown`, `OSError`.
         """
@@ -208,7 +209,7 @@ class Segment:
             return
         first, begin = entries.first_row, entries.first_byte
         told = [entries.table[name].tolist() for name in ("rows", "data_bytes", "data_crc")]
-        # All flushes at once: with many lanes each gives few, and what a file costs must not be paid for each of them.
+        # All flushes at once: with many lanes each gives few, and the cost of a file must not be paid for each flush.
         with opened(self._stem + DATA_SUFFIX) as file:
             schema = pa.py_buffer(os.pread(file, entries.header.data_start, 0))
             check_schema(self._stem + DATA_SUFFIX, schema, entries.header.schema_crc)
@@ -234,9 +235,9 @@ class Segment:
 
 
 def range_of_ids(batch: pa.RecordBatch) -> tuple[int, int]:
-    """The smallest and the largest id, by the times in front of them; those of one delivery are left out.
+    """The smallest and the largest id, by the times that they begin with; those of a single delivery are left out.
 
-    Raises `ValueError` for what is no id.
+    Raises `ValueError` for what is not an id.
     """
     ids = batch.column("broker_id")
     bounds = pc.min_max(ids).as_py()
@@ -248,7 +249,7 @@ def range_of_ids(batch: pa.RecordBatch) -> tuple[int, int]:
 
 
 def check_schema(path: Path | str, raw: pa.Buffer, crc: int) -> None:
-    """Raises `LandingDamaged` or `LandingVersionUnknown` where a data file does not begin as this version writes it."""
+    """Raises `LandingDamaged` or `LandingVersionUnknown` if a data file does not begin as this version writes it."""
     if zlib.crc32(raw) != crc:
         raise LandingDamaged(str(path), "its schema has a wrong CRC", DAMAGE_REMEDY)
     if raw == _SCHEMA_BUFFER:
@@ -263,7 +264,7 @@ def check_schema(path: Path | str, raw: pa.Buffer, crc: int) -> None:
 
 
 def check_in_place(file: int, path: Path) -> None:
-    """Raises `LandingWriteFailed` where an open file is not, or not any more, the one at this path."""
+    """Raises `LandingWriteFailed` if an open file is not, or no longer, the one at this path."""
     try:
         is_there = os.path.samestat(os.fstat(file), path.stat())
     except OSError as error:
@@ -282,27 +283,27 @@ def sync_folder(folder: Path) -> None:
 
 
 def _part_of(file: int, begin: int, end: int) -> pa.Buffer:
-    """These bytes of a file; mapped where there are many."""
+    """These bytes of a file; mapped if there are many."""
     length = end - begin
     if length < _MAPPED_BYTES:
         return pa.py_buffer(os.pread(file, max(0, length), begin))
-    # Not Arrow's map, which costs three times as much to make, and asks the system for each part that is read.
+    # Not Arrow's map, which costs three times as much to create, and makes a system call for each part that is read.
     before = begin % mmap.ALLOCATIONGRANULARITY
     mapped = mmap.mmap(file, before + length, access=mmap.ACCESS_READ, offset=begin - before)
-    # It is read once, from its begin to its end; where it is not in memory, that reads further ahead.
+    # It is read once, from beginning to end; if it is not in memory, this makes the system read further ahead.
     mapped.madvise(mmap.MADV_SEQUENTIAL)
     return pa.py_buffer(mapped).slice(before)
 
 
 def _is_followed(rest: pa.Buffer) -> bool:
-    """Whether these bytes begin with a whole message of Arrow, and go on behind it."""
+    """Whether these bytes begin with a whole Arrow message, and go on after it."""
     if len(rest) < len(_MESSAGE_MARK) or rest.slice(0, len(_MESSAGE_MARK)).to_pybytes() != _MESSAGE_MARK:
         return False
     reader = pa.BufferReader(rest)
     try:
         pa.ipc.read_message(reader)
     except (pa.ArrowException, OSError, EOFError):
-        # Torn. Nothing was read from the disk by Arrow, so it is no error of that.
+        # Torn. Arrow read nothing from the disk, so this is not a disk error.
         return False
     return bool(reader.tell() < len(rest))
 

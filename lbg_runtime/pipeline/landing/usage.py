@@ -6,12 +6,12 @@ from pathlib import Path
 from lbg_runtime.pipeline.landing.layout import lane_names, queues_of
 
 RESERVE_BYTES = 256 << 20
-"""What a lander leaves of its disk, or a twentieth of it where that is less: old rows could not be pruned without."""
+"""What a lander leaves free on its disk, or a twentieth of the disk if that is less: pruning old rows needs room."""
 
 
 def free_bytes(root: Path) -> int | None:
-    """What may still be written before the disk has nothing left but the reserve; below 0 where that is touched. None
-    where the file system does not say. Raises `OSError`."""
+    """What may still be written before the disk has only the reserve left; below 0 if that is touched. None if the file
+    system does not say. Raises `OSError`."""
     disk = os.statvfs(root)
     if not disk.f_blocks:
         return None
@@ -19,7 +19,7 @@ def free_bytes(root: Path) -> int | None:
 
 
 def used_bytes(root: Path) -> int:
-    """Of all lanes, as the files are long. One look at each file; what goes away meanwhile is not counted."""
+    """Total length of the files of all lanes. One look at each file; what is removed meanwhile is not counted."""
     total = 0
     for queue in queues_of(root):
         for lane in lane_names(root, queue):
@@ -28,7 +28,7 @@ def used_bytes(root: Path) -> int:
 
 
 def lane_bytes(folder: Path) -> int:
-    """Of one lane; 0 where it is gone."""
+    """The same for one lane; 0 if it is gone."""
     total = 0
     try:
         with os.scandir(folder) as entries:

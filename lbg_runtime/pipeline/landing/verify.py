@@ -1,4 +1,4 @@
-"""Walks through a landing log and says what is wrong with it: every CRC, every id, every row against its lane."""
+"""Walks through a landing log and reports what is wrong: checks every CRC, every id, every row against its lane."""
 
 from array import array
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -34,12 +34,12 @@ class Grade(Enum):
     DAMAGE = "damage"
     """Rows are lost or cannot be trusted; reading the queue ends there."""
     NOTE = "note"
-    """As it can be: no row that was acknowledged is lost or changed by it."""
+    """Can happen: no acknowledged row is lost or changed by it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as it was written."""
+    """One deviation from what was written."""
 
     grade: Grade
     path: str
@@ -48,7 +48,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Walked:
-    """What was looked at."""
+    """What was checked."""
 
     lanes: int = 0
     segments: int = 0
@@ -57,10 +57,10 @@ class Walked:
 
 
 def verify(log: LandingLog, walked: Walked, on_progress: Callable[[int], None] = lambda _: None) -> Iterator[Finding]:
-    """All that is wrong, lane by lane; `walked` grows meanwhile, and `on_progress` is told of bytes.
+    """Everything that is wrong, lane by lane; `walked` grows meanwhile, and `on_progress` gets numbers of bytes.
 
-    Whoever writes meanwhile is no hindrance: what is there when its lane is looked at is looked at. What cannot be read
-    is damage too. Raises `OSError` where the folder of the log cannot be listed.
+    Members may write meanwhile: what is there when its lane is reached is checked. What cannot be read is damage too.
+    Raises `OSError` if the folder of the log cannot be listed.
     """
     for path in foreign_files(log.path):
         yield Finding(Grade.NOTE, str(path), "no part of a landing log")
@@ -105,7 +105,7 @@ def _verify_lane(
         return
     twice = _twice(hashes, log, name, parts[INDEX_SUFFIX][0] if parts[INDEX_SUFFIX] else 0)
     if twice is not None:
-        # Which of the two it is cannot be told from the rows.
+        # The rows do not show which of the two it is.
         what = f"id {twice} is in it twice: the broker had the message twice, or the lane was written wrongly"
         yield Finding(Grade.NOTE, str(folder), what)
 
@@ -126,7 +126,7 @@ def _verify_parts(
             last = segment.last_entry()
             if last is None and not _has_header(segment):
                 yield Finding(Grade.NOTE, str(segment.index_path), "an index without a header: its writer died early")
-                # So nothing follows it.
+                # Thus nothing follows it.
                 expected = first
                 continue
             if expected is not None and first != expected and (number or first < expected):
@@ -139,9 +139,9 @@ def _verify_parts(
         except FileNotFoundError as error:
             if segment.index_path.exists():
                 yield Finding(Grade.DAMAGE, str(error.filename), "it is missing")
-            # Else it was pruned meanwhile.
+            # Otherwise it was pruned meanwhile.
         except (LandingError, OSError) as error:
-            # What lies behind it is looked at all the same.
+            # What lies after it is checked all the same.
             yield _damage(error, segment.index_path)
     for first in unindexed(parts):
         path = Segment(folder, first).data_path
@@ -156,11 +156,11 @@ def _verify_parts(
 def _verify_pruned(
     folder: Path, parts: Mapping[str, Sequence[int]], hashes: "array[int]"
 ) -> Generator[Finding, None, int | None]:
-    """What is left of pruned segments; returns the row behind the last of them, None where there are none."""
+    """Check what is left of pruned segments; return the row after the last of them, None if there are none."""
     rows: int | None = None
     for first in parts[IDS_SUFFIX]:
         if first in parts[INDEX_SUFFIX]:
-            # Who pruned it died before its rows were removed.
+            # The process that pruned it died before removing its rows.
             continue
         try:
             pruned = read_pruned(folder, first)
@@ -207,7 +207,7 @@ def _torn_ends(segment: Segment, data_bytes: int) -> Iterator[Finding]:
 
 
 def _twice(hashes: "array[int]", log: LandingLog, name: str, first_row: int) -> str | None:
-    """An id that is in the lane twice. Compared by their hashes first, which fit into memory."""
+    """An id that is in the lane twice. Hashes, which fit into memory, are compared first."""
     ordered = np.sort(np.frombuffer(hashes, np.int64)) if hashes else np.zeros(0, np.int64)
     suspects = set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
     if not suspects:
@@ -228,14 +228,14 @@ def _twice(hashes: "array[int]", log: LandingLog, name: str, first_row: int) -> 
 
 
 def _damage(error: LandingError | OSError, path: Path) -> Finding:
-    """`path` is where it was met; an error that names a file tells itself."""
+    """`path` is where it was met; an error that names a file overrides it."""
     if isinstance(error, LandingError):
         return Finding(Grade.DAMAGE, error.path, error.what)
     return Finding(Grade.DAMAGE, str(error.filename or path), f"cannot be read: {error.strerror or error}")
 
 
 def folder_bytes(root: Path) -> int:
-    """Of all data files, for the progress; what cannot be looked at is not counted."""
+    """Total bytes of all data files, for the progress; what cannot be looked at is not counted."""
     total = 0
     for path in root.glob(f"queue=*/lane=*/*{DATA_SUFFIX}"):
         with suppress(OSError):

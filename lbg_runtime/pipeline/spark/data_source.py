@@ -15,11 +15,11 @@ FORMAT = "lbg"
 
 
 class LbgDataSource(DataSource):
-    """Made by Spark, by the name that it is registered under. Options that are wrong raise `UserError`."""
+    """Created by Spark under its registered name. Wrong options raise `UserError`."""
 
     @classmethod
     def name(cls) -> str:
-        """As `format` has it."""
+        """The name that `format` takes."""
         return FORMAT
 
     def schema(self) -> StructType:

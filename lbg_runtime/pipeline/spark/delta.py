@@ -1,9 +1,9 @@
 """`format("lbg_delta")`: appends a stream to a Delta table, each row once, without any jar.
 
-Tasks write Parquet files of new names, which nobody sees. The driver then adds them all to the table in one commit that
-also says which batch of which query it is. A batch that is run again, after the driver died before Spark had noted
-its end, finds itself in the table and adds nothing. Files of a task or a batch that did not get so far lie in the
-folder, are no part of the table, and go with Delta's `vacuum`.
+Tasks write Parquet files with new names, which nobody sees. The driver then adds them all to the table in one commit
+that also names the query and the batch. A batch that is run again, because the driver died before Spark had noted its
+end, finds itself in the table and adds nothing. Files of a task or a batch that did not get that far lie in the folder,
+are not part of the table, and are removed by Delta's `vacuum`.
 """
 
 import json
@@ -30,7 +30,7 @@ FORMAT = "lbg_delta"
 
 @dataclass
 class _Written(WriterCommitMessage):
-    """A file that a task wrote; no path where it had no rows."""
+    """A file that a task wrote; no path if it had no rows."""
 
     query: str
     path: str | None = None
@@ -40,11 +40,11 @@ class _Written(WriterCommitMessage):
 
 
 class LbgDeltaSource(DataSource):
-    """What `format("lbg_delta")` names; a stream's sink and nothing else. Option `path`: a folder."""
+    """What `format("lbg_delta")` names; only a stream's sink. Option `path`: a folder."""
 
     @classmethod
     def name(cls) -> str:
-        """As `format` has it."""
+        """The name that `format` takes."""
         return FORMAT
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "DeltaStreamWriter":  # noqa: N802, ARG002
@@ -53,15 +53,15 @@ class LbgDeltaSource(DataSource):
 
 
 class DeltaStreamWriter(DataSourceStreamArrowWriter):
-    """Made by the driver, pickled to each task; Spark calls `write` there, then `commit` on the driver."""
+    """Created by the driver and pickled to each task; Spark calls `write` there, then `commit` on the driver."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        """Raises `UserError` where there is a table that the rows do not fit, and `LakeWriteFailed`."""
+        """Raises `UserError` if there is a table that the rows do not fit, and `LakeWriteFailed`."""
         path = options.get("path")
         if not path:
             raise UserError("option path", "missing", "the folder of a Delta table")
         self._folder = Path(path)
-        # Delta knows no map of binary and no zone but UTC; landing rows have neither.
+        # Delta has no maps of binary and no time zone but UTC; landing rows have neither.
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         # Before any file is written, not only when it is to be added.
         try:
@@ -99,7 +99,7 @@ class DeltaStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Add the files of a batch to the table, unless the batch is there.
 
-        Raises `LakeWriteFailed`, and `UserError` where the table has become one that the rows do not fit.
+        Raises `LakeWriteFailed`, and `UserError` if the table has become one that the rows do not fit.
         """
         written = [message for message in messages if isinstance(message, _Written)]
         files: list[AddAction | RemoveAction] = [_add_action(each) for each in written if each.path is not None]
@@ -126,7 +126,7 @@ class DeltaStreamWriter(DataSourceStreamArrowWriter):
         return self._find_table() or DeltaTable.create(self._folder, self._schema, mode="error")
 
     def _find_table(self) -> DeltaTable | None:
-        """The table, where there is one; raises `UserError` where a row added to it would not be read as it was."""
+        """The table, if there is one; raises `UserError` if a row added to it would be read differently."""
         try:
             table = DeltaTable(self._folder)
         except TableNotFoundError:
@@ -136,7 +136,7 @@ class DeltaStreamWriter(DataSourceStreamArrowWriter):
         if names != self._schema.names:
             columns, expected = ", ".join(names), ", ".join(self._schema.names)
             raise UserError(where, f"a table of columns {columns}", f"one of columns {expected}")
-        # A reader takes these columns from what the commit says of a file, whatever is in it.
+        # A reader takes these columns from what the commit says about a file, whatever is in it.
         if partitions := table.metadata().partition_columns:
             raise UserError(where, f"a table partitioned by {', '.join(partitions)}", "one without partitions")
         for field, ours in zip(found, Schema.from_arrow(self._schema).fields, strict=True):

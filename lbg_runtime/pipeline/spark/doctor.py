@@ -1,4 +1,4 @@
-"""What `lbg spark doctor` looks at: whether Spark can run here, and the one line that mends what is missing."""
+"""What `lbg spark doctor` checks: whether Spark can run here, and the one line that supplies what is missing."""
 
 import importlib.metadata
 import os
@@ -18,9 +18,9 @@ class Finding:
     fine: bool
     found: str
     remedy: str | None = None
-    """The line that mends it, where it is not fine."""
+    """The line that fixes it, if it is not fine."""
     needed: bool = True
-    """Nothing runs without it; else only what `what` names."""
+    """Nothing runs without it; if False, only what `what` names does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ _PACKAGES = (
 
 
 def examine(environ: Mapping[str, str] = os.environ) -> tuple[Finding, ...]:
-    """All findings; starts a Java to ask it what it is, but not Spark."""
+    """All findings; starts a Java to ask for its version and modules, but not Spark."""
     return tuple(_findings(environ))
 
 

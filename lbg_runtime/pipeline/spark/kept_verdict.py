@@ -1,8 +1,8 @@
-"""What the parts of a running verdict have said, kept beside Spark's checkpoint with every batch.
+"""What the parts of a running verdict have reported, kept next to Spark's checkpoint with every batch.
 
-Spark keeps what each part carries from batch to batch, but what the parts say goes to the driver once. Whoever goes on
-with the checkpoint needs that too: a part of which nothing more comes stands as it stood, and a driver that died may
-have told nobody what it had just found.
+Spark keeps what each part carries from batch to batch, but what the parts report goes to the driver only once. A
+process that goes on with the checkpoint needs that too: a part of which nothing more comes stands as before, and a
+driver that died may have told nobody what it had just found.
 """
 
 import os
@@ -16,11 +16,11 @@ from lbg_runtime.pipeline.landing.segment import sync_folder
 from lbg_runtime.validator.findings import Finding, Standing
 
 _VERSION = b"2"
-"""Of all that is kept, by Spark as well. What the first one had read of a file, it had judged only in part."""
+"""Of everything that is kept, also by Spark. Version 1 had judged only a part of what it had read of a file."""
 
 
 class Said(NamedTuple):
-    """After one batch, of the run so far."""
+    """What was reported on the run so far, after one batch."""
 
     standings: Mapping[int, Standing]
     """By part."""
@@ -29,10 +29,10 @@ class Said(NamedTuple):
 
 
 class KeptVerdict:
-    """Files in a folder of the checkpoint: which run it is of, and one for each of the last two batches.
+    """Files in a folder of the checkpoint: one names the run, and there is one for each of the last two batches.
 
-    A batch is written before Spark notes it as done, and written again where it is run again: so what is found in a
-    batch counts once, whatever dies in between.
+    A batch is written before Spark notes it as done, and written again if it is run again: so what is found in a batch
+    counts once, whatever dies in between.
     """
 
     def __init__(self, checkpoint: Path) -> None:
@@ -41,10 +41,10 @@ class KeptVerdict:
         self._done = checkpoint / "commits"
 
     def claim(self, directory: Path) -> None:
-        """Have the checkpoint be of the run in this directory, if it is of none yet.
+        """Bind the checkpoint to the run in this directory, if it is not bound to one yet.
 
-        Raises `UserError` where it is that of another: of a file of the same name it would know how far it was read,
-        and its verdict would be on both; and where another version made it. Raises `OSError`.
+        Raises `UserError` if it belongs to another, as its positions would be applied to files of the same name, and
+        its verdict would be on both; and if another version made it. Raises `OSError`.
         """
         note, version, asked = self._folder / "directory", self._folder / "version", directory.resolve()
         if not _numbers(self._planned):

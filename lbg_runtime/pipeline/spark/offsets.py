@@ -1,9 +1,9 @@
 """Where a stream stands in a landing log, how far its next batch goes, and which task reads which queue. Pure.
 
-An offset is `{"version": 1, "group": name, "log": id, "lanes": {lane: rows}, "removed": {queue: bytes}}`: of each lane
-the rows from its begin that are read. A lane that is not named has nothing read yet, so that lanes which come later
-need no new checkpoint. Lanes that are gone are not named either: those that are noted in the first so many bytes of
-`removed.lanes` (`landing/removed.py`) are dealt with. Offsets of before have neither `log` nor `removed`.
+An offset is `{"version": 1, "group": name, "log": id, "lanes": {lane: rows}, "removed": {queue: bytes}}`: for each
+lane, how many rows from its beginning have been read. Of a lane that is not named, nothing has been read yet, so lanes
+that come later need no new checkpoint. Lanes that are gone are not named either: those noted in the first `bytes` of
+`removed.lanes` (`landing/removed.py`) are dealt with. Older offsets have neither `log` nor `removed`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,8 @@ Rows = Mapping[str, int]
 """Rows read, by lane."""
 
 Cut = Callable[[int, Rows, Rows, int, int | None], Rows]
-"""`LandingLog.cut`: of a queue, the offset so many rows and bytes after the first and not beyond the second."""
+"""`LandingLog.cut`: the offset of a queue that lies this many rows and bytes after the first, and not beyond the
+second."""
 
 
 class Place(NamedTuple):
@@ -70,11 +71,11 @@ def plan_end(
     max_rows: int | None,
     max_bytes: int | None,
 ) -> dict[str, int]:
-    """Up to where the next batch goes, at most up to `end`: so many rows and bytes, but one row where there is one.
+    """How far the next batch goes, at most to `end`: within the limits, but at least one row if there is one.
 
-    Each queue gets an even share, of rows those too that others do not need; a queue whose next row is larger than its
-    share of bytes gives that one row. Where there are fewer rows than queues, queues take turns. `lanes_of` are the
-    lanes of `end`, by queue. Lanes of which nothing is new stay where they are.
+    Each queue gets an even share, and of rows also those that others do not need; a queue whose next row is larger than
+    its share of bytes gives that one row. If there are fewer rows than queues, queues take turns. `lanes_of` are the
+    lanes of `end`, by queue. Lanes with nothing new stay where they are.
     """
     reached = dict(start)
     waiting = {
@@ -86,7 +87,7 @@ def plan_end(
             reached.update((lane, max(end[lane], start.get(lane, 0))) for lane in lanes_of[queue])
         return reached
     if max_rows is not None and max_rows < len(queues):
-        # Not the same queue first each time: it would be the only one until it has nothing left.
+        # Not the same queue first each time: it would be the only one served until it has nothing left.
         turn = sum(start.values()) % len(queues)
         queues = queues[turn:] + queues[:turn]
     else:
@@ -98,14 +99,14 @@ def plan_end(
         byte_share = None if bytes_left is None else bytes_left // left
         if row_share < 1:
             break
-        # Of this queue alone: each would look through the lanes of all others else.
+        # Of this queue alone: otherwise each queue would go through the lanes of all others.
         first = {lane: start[lane] for lane in lanes_of[queue] if lane in start}
         last = {lane: end[lane] for lane in lanes_of[queue]}
         found = cut(queue, first, last, max(1, row_share), byte_share if byte_share is None else max(1, byte_share))
-        # At most its share: what is skipped, as it was pruned, takes nothing from the others.
+        # At most its share: what is skipped because it was pruned takes nothing from the others.
         rows_left -= min(row_share, sum(found[lane] - start.get(lane, 0) for lane in found))
         if bytes_left is not None and byte_share is not None:
-            # How many bytes it took is not told.
+            # It is not known how many bytes it took.
             bytes_left -= byte_share
         reached.update(found)
     return reached
@@ -114,7 +115,7 @@ def plan_end(
 def pack(queues: Sequence[int], task_count: int) -> list[tuple[int, ...]]:
     """Deal queues out to tasks in turn; no task is empty. Each queue has one task, which reads it in order.
 
-    Many queues on few cores are slow where each is a task of its own: a task costs more than most batches of a queue.
+    Many queues on few cores are slow if each is a task of its own: a task costs more than most batches of a queue.
     """
     count = max(1, min(task_count, len(queues)))
     return [tuple(queues[first::count]) for first in range(count) if queues[first::count]]

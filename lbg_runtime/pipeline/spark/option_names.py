@@ -1,4 +1,4 @@
-"""Options that nobody asks for, because they are spelled in another way."""
+"""Finds misspelled options, which would otherwise be ignored."""
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
@@ -6,13 +6,13 @@ from difflib import get_close_matches
 from lbg_runtime.model.errors import UserError
 
 _LIKENESS = 0.8
-"""Between a slip and a name of Spark's own; `checkpointLocation` is like none of ours."""
+"""Separates typing errors from Spark's own names; `checkpointLocation` resembles none of ours."""
 
 
 def check_option_names(given: Iterable[str], known: Sequence[str]) -> None:
-    """Raise `UserError` for a name that is none of ours and nearly one of them.
+    """Raise `UserError` for a name that is not one of ours but nearly is.
 
-    Names are case-insensitive. Any other is left alone: Spark passes its own along with ours.
+    Names are case-insensitive. Any other name is ignored: Spark passes its own along with ours.
     """
     ours = {name.lower(): name for name in known}
     for name in given:

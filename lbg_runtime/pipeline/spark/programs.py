@@ -1,6 +1,6 @@
-"""Small programs that stand before one that Spark starts; made where they are missing, in the user's cache.
+"""Small wrappers around programs that Spark starts; created in the user's cache if they are missing.
 
-One is written under another name and then renamed, so that two processes at once do no harm.
+Each is written under another name and then renamed, so that two processes at once do no harm.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from lbg_runtime.model.errors import SparkUnavailable
 
 
 def made_program(name: str, text: str, environ: Mapping[str, str]) -> Path:
-    """The program `bin/<name>` of this text, in a folder of its own; raises `SparkUnavailable` if it cannot be kept."""
+    """The program `bin/<name>` with this text, in its own folder; raises `SparkUnavailable` if it cannot be kept."""
     home = _cache_folder(environ) / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     program = home / "bin" / name
     try:
@@ -32,7 +32,7 @@ def made_program(name: str, text: str, environ: Mapping[str, str]) -> Path:
 
 
 def _cache_folder(environ: Mapping[str, str]) -> Path:
-    """A folder of this user alone: what lies there is run."""
+    """A folder that belongs to this user alone: what lies there is executed."""
     base = environ.get("XDG_CACHE_HOME") or (Path(environ["HOME"]) / ".cache" if environ.get("HOME") else None)
     folder = Path(base) / "lbg-runtime" if base else Path(tempfile.gettempdir()) / f"lbg-runtime-{os.getuid()}"
     try:

@@ -1,4 +1,4 @@
-"""Publishes the rows of one Spark task, in order, over a connection of its own, and waits for every confirm."""
+"""Publishes the rows of one Spark task, in order, over the task's own connection, and waits for every confirm."""
 
 import asyncio
 import hashlib
@@ -22,7 +22,7 @@ from lbg_runtime.transport.base import Messenger
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where a sink publishes to, as the driver read it once for all of its tasks."""
+    """Where a sink publishes to; the driver reads this once for all of its tasks."""
 
     shape: GroupShape
     hash_function: HashFunction
@@ -31,9 +31,9 @@ class Destination:
 def publish_rows(rows: pa.Table, options: SinkOptions, destination: Destination, publisher_id: str) -> frozenset[int]:
     """Publish the rows; return the fingerprints of their keys. Blocks; called once per task, in its process.
 
-    The same rows under the same `publisher_id` become the same messages: message id, key sequence and all. Raises
-    `SinkRowRefused` before anything is sent where a row has no key, topic or payload, and `PublishFailed` or what
-    connecting raises where not all is confirmed; some of the rows may be on the broker then.
+    The same rows under the same `publisher_id` become the same messages, including message id and key sequence. Raises
+    `SinkRowRefused`, before anything is sent, if a row has no key, topic or payload, and `PublishFailed` or what
+    connecting raises if not everything is confirmed; some of the rows may then be on the broker.
     """
     check_rows(rows, options)
     if rows.num_rows:
@@ -43,22 +43,22 @@ def publish_rows(rows: pa.Table, options: SinkOptions, destination: Destination,
 
 
 def fingerprint(key: str) -> int:
-    """A number for a key that no other key of a batch is likely to have."""
+    """A number for a key; no other key of a batch is likely to have the same."""
     return int.from_bytes(hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest())
 
 
 def sorted_rows(rows: pa.Table, options: SinkOptions) -> pa.Table:
-    """The rows in the order in which they are published. Equal ones stay in the order they came in."""
+    """The rows in the order in which they are published. Equal ones stay in the order in which they came."""
     if options.order_column is None:
         return rows
-    # The position makes the sort a stable one.
+    # The position makes the sort stable.
     position = pa.array(range(rows.num_rows), pa.int64())
     numbered = rows.append_column("__position", position)
     return numbered.sort_by([(options.order_column, "ascending"), ("__position", "ascending")]).drop(["__position"])
 
 
 def check_rows(rows: pa.Table, options: SinkOptions) -> None:
-    """Raise `SinkRowRefused` where a row lacks what it needs."""
+    """Raise `SinkRowRefused` if a row lacks what it needs."""
     columns = [options.key_column, options.payload_column, options.topic_column, options.order_column]
     for column in filter(None, columns):
         if rows.column(column).null_count:
@@ -105,7 +105,7 @@ async def send_rows(
         for key, topic, payload in _messages(rows, options):
             async with asyncio.timeout(timeout_s):
                 under_way.append((topic, await publisher.submit(topic, payload, key=key)))
-            # What is answered is looked at as it comes: a refusal ends the task at once.
+            # Answers are looked at as they come: a refusal ends the task at once.
             while under_way and under_way[0][1].done():
                 note(under_way.popleft()[1].result())
         while under_way:
@@ -113,11 +113,11 @@ async def send_rows(
                 note(await under_way[0][1])
             under_way.popleft()
     except TimeoutError:
-        # Also where there was no room to send another: it is the first without an answer that holds it up.
+        # Also if there was no room to send another: the first without an answer is what holds it up.
         silent = (sent for sent, confirm in under_way if confirm.cancelled() or not confirm.done())
         raise PublishFailed(next(silent, topic), f"no confirm within {options.ack_timeout_ms} ms") from None
     finally:
-        # All that was sent has its answer, or the task has failed and does not wait.
+        # Everything sent has its answer, or the task has failed and does not wait.
         await publisher.close(timeout_ms=0)
 
 

@@ -1,9 +1,9 @@
-"""The verdict so far on a run that goes on, part by part in Spark's workers; what is carried is Spark's state.
+"""The verdict so far on a run in progress, part by part in Spark's workers; what is carried is Spark's state.
 
 Every part of the run (nearly always: a queue) is a group of the stream with a `SlicedExamination` of its own, the one
 kernel. Spark keeps that as bytes in its state store with every batch, so a query that is started again with the same
-checkpoint goes on where the last one was; it begins with telling what was found before, as nobody knows what of it a
-driver that died had told.
+checkpoint goes on where the last one stopped; it begins by reporting what was found before, as nobody knows how much of
+that a driver that died had reported.
 """
 
 import pickle
@@ -41,27 +41,27 @@ _STATE = "content binary"
 
 @dataclass
 class _Part:
-    """What is carried of one part."""
+    """What is carried for one part."""
 
     sliced: SlicedExamination
     files: dict[str, dict[int, FileFacts]] = field(default_factory=lambda: {"journals": {}, "ledgers": {}})
-    """By the number of the file, which stands for it in the part's own records."""
+    """By the number of the file, which represents it in the part's records."""
     behind: dict[int, bool] = field(default_factory=dict)
-    """Journals of which more had been written than was read at once."""
+    """Journals with more written than was read at a time."""
 
 
 class Told(NamedTuple):
-    """What a part says after a batch."""
+    """What a part reports after a batch."""
 
     standing: Standing
     findings: tuple[Finding, ...]
 
 
 class RunningVerdict:
-    """A query on a directory of record files; called from one thread, but for `catch_up`."""
+    """A query on a directory of record files; called from one thread, except for `catch_up`."""
 
     def __init__(self, spark: SparkSession, directory: Path, checkpoint: Path, ack_window_ms: int) -> None:
-        """Start it. Raises `StreamFailed`, and `UserError` where the checkpoint is that of another directory."""
+        """Start it. Raises `StreamFailed`, and `UserError` if the checkpoint is that of another directory."""
         self._checkpoint = checkpoint
         self._lock = Lock()
         self._failure: StreamFailed | None = None
@@ -77,7 +77,7 @@ class RunningVerdict:
             raise StreamFailed(str(checkpoint), reason_of(error)) from error
 
     def look(self, for_s: float) -> tuple[Standing, Sequence[Finding]]:
-        """Let the query go on for a while: how the run stands then, and what is not told yet. Raises `StreamFailed`."""
+        """Let the query run for a while; return the run's standing, and what is unreported. Raises `StreamFailed`."""
         try:
             self._query.awaitTermination(for_s)  # type: ignore[arg-type]  # parts of a second are taken
         except SPARK_FAILURES as error:
@@ -87,15 +87,15 @@ class RunningVerdict:
             return total(list(self._said.standings.values())), untold
 
     def catch_up(self) -> None:
-        """Return when all is judged that is written by now, or when the query has ended."""
-        # What it ended with is for `look` to raise.
+        """Return when everything written by now is judged, or when the query has ended."""
+        # `look` raises what it ended with.
         with suppress(*SPARK_FAILURES):
             self._query.processAllAvailable()
 
     def stop(self) -> None:
-        """End the query. A batch that is cut short is run again by whoever goes on with the checkpoint.
+        """End the query. A batch that is cut short is run again by the next query on this checkpoint.
 
-        Raises `StreamFailed` where the query cannot be asked to end.
+        Raises `StreamFailed` if the query cannot be asked to end.
         """
         try:
             self._query.stop()
@@ -107,7 +107,7 @@ class RunningVerdict:
         try:
             rows = batch.collect()
         except SPARK_FAILURES as error:
-            # Told without what Spark tells of it: that is long, and the JVM chokes on it when it comes back there.
+            # Raised without Spark's own account of it: that is long, and the JVM chokes on it when it comes back there.
             self._failure = StreamFailed(str(self._checkpoint), reason_of(error))
             raise self._failure from None
         told: dict[int, Told] = {row["part"]: pickle.loads(row["told"]) for row in rows}  # noqa: S301  # of our workers
@@ -129,21 +129,21 @@ class RunningVerdict:
 def looking_on_spark(
     spark: SparkSession, directory: Path, checkpoint: Path, ack_window_ms: int
 ) -> Iterator[Callable[[Callable[[Standing, Sequence[Finding]], None]], bool]]:
-    """A query, for as long as the context lasts, as something to look at that tells what it has found.
+    """Run a query while the context lasts; yield a function that looks at it and reports what it has found.
 
-    Raises `UserError` where there is no such directory, a file in it cannot be read or the checkpoint is that of
-    another, and `StreamFailed`.
+    Raises `UserError` if there is no such directory, a file in it cannot be read or the checkpoint is that of another,
+    and `StreamFailed`.
     """
     if not directory.is_dir():
         raise UserError(str(directory), "no such directory", "the directory that members write journals to")
     check_files(directory)
     running = RunningVerdict(spark, directory, checkpoint, ack_window_ms)
-    # A first look has something to tell when what is there is judged, which may take long.
+    # A first look has something to report only when what is there has been judged, which may take long.
     catching_up = Thread(target=running.catch_up, name="lbg-catch-up", daemon=True)
     catching_up.start()
 
     def look(tell: Callable[[Standing, Sequence[Finding]], None]) -> bool:
-        # Asked first: what is judged when it has ended is in what follows.
+        # Asked first: whatever is judged when it has ended is then included below.
         has_more = catching_up.is_alive()
         standing, findings = running.look(_LOOK_S)
         tell(standing, findings)
@@ -176,7 +176,7 @@ def _start(
 
 
 def _feed(part: _Part, frames: Iterator[pd.DataFrame]) -> Told:
-    """Judge what came of a part in one batch."""
+    """Judge what came for a part in one batch."""
     came: dict[str, list[tuple[int, pa.Table]]] = {name: [(0, table)] for name, table in NO_RECORDS.items()}
     for frame in frames:
         for name, number, has_more, payload in frame[["name", "number", "has_more", "payload"]].itertuples(index=False):
@@ -186,7 +186,7 @@ def _feed(part: _Part, frames: Iterator[pd.DataFrame]) -> Told:
                     part.behind[int(number)] = bool(has_more)
             else:
                 came[name].append((int(number), pa.ipc.open_stream(payload).read_all()))
-    # Of two records of one moment, the one of the first file counts as the first, whichever task was quicker.
+    # Of two records with the same moment, that of the first file counts as the first, whichever task was quicker.
     in_order = {name: sorted(batches, key=itemgetter(0)) for name, batches in came.items()}
     tables = RunTables(
         **{name: pa.concat_tables([table for _, table in batches]) for name, batches in in_order.items()},
@@ -199,7 +199,7 @@ def _feed(part: _Part, frames: Iterator[pd.DataFrame]) -> Told:
 
 
 def _learn(files: dict[int, FileFacts], number: int, facts: FileFacts) -> None:
-    """Bring what is known of a file and what a later piece of it says together."""
+    """Combine what is known about a file with the facts of a later piece of it."""
     if number in files:
         files[number].take_in(facts)
     else:
@@ -207,7 +207,7 @@ def _learn(files: dict[int, FileFacts], number: int, facts: FileFacts) -> None:
 
 
 def _table(files: dict[int, FileFacts], schema: pa.Schema) -> pa.Table:
-    """The rows at the places that their numbers say; journals and ledgers share the numbers."""
+    """The rows at the places given by their numbers; journals and ledgers share the numbers."""
     nothing = dict.fromkeys(schema.names) | {"file": "", "torn": False, "clean": True, "dropped": 0}
     rows = [files[number].row(schema) if number in files else nothing for number in range(max(files, default=-1) + 1)]
     return pa.Table.from_pylist(rows, schema)

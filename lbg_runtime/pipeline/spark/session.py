@@ -1,7 +1,7 @@
-"""A Spark session with the settings that this project's jobs are made for, on this machine or another's cluster.
+"""A Spark session with the settings that this project's jobs are made for, on this machine or on a cluster.
 
-Imports pyspark when a session is opened. Where the user's own code makes the session, on a cluster for instance,
-`register` is all that is needed for `format("lbg")`.
+Imports pyspark when a session is opened. If the user's own code creates the session, for instance on a cluster,
+`register` is all that `format("lbg")` needs.
 """
 
 import os
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 DEFAULT_DRIVER_MEMORY = "2g"
 TASK_ATTEMPTS = 3
-"""In local mode Spark gives a task one attempt, unless told otherwise."""
+"""In local mode, Spark gives a task one attempt unless told otherwise."""
 _POLLING_DELAY_MS = 100
 """Between two looks for new rows while there are none; Spark's own default looks a hundred times a second."""
 _EXIT_S = 20.0
@@ -34,7 +34,7 @@ _LOG_SETTINGS = Path(__file__).with_name("quiet-log4j2.properties")
 
 
 def settings(cores: int, driver_memory: str = DEFAULT_DRIVER_MEMORY, java_options: str = "") -> Mapping[str, str]:
-    """What a local session is started with. Loopback only: without this Spark listens where the host's name leads."""
+    """The settings of a local session. Loopback only: without this, Spark listens on the address of the host's name."""
     return {
         "spark.master": f"local[{cores},{TASK_ATTEMPTS}]",
         "spark.driver.memory": driver_memory,
@@ -62,9 +62,9 @@ def open_spark(
 ) -> "SparkSession":
     """Start Spark in this process, with `format("lbg")` known; takes about five seconds. One session per process.
 
-    Sets `JAVA_HOME` and Spark's choice of Python in this process's environment, as Spark reads them from there.
-    `extra` are Spark settings that win over `settings`. SIGINT is heard when it has started. The caller's handler of it
-    stays, but for Python's own, in whose place Spark sets one that also cancels jobs. Raises `SparkUnavailable`.
+    Sets `JAVA_HOME` and Spark's choice of Python in this process's environment, as Spark reads them from there. `extra`
+    are Spark settings that override `settings`. SIGINT takes effect when Spark has started. The caller's handler for it
+    stays, except for Python's default, which Spark replaces by one that also cancels jobs. Raises `SparkUnavailable`.
     """
     try:
         from pyspark import SparkConf, SparkContext
@@ -77,9 +77,9 @@ def open_spark(
     os.environ["JAVA_HOME"] = str(found.java.home)
     chosen = {**settings(cores or os.cpu_count() or 1, driver_memory, java_options), **(extra or {})}
     os.environ["PYSPARK_DRIVER_PYTHON"] = python = worker_python(os.environ)
-    # What lies in a cache of this machine is no use on others.
+    # What lies in this machine's cache is of no use on others.
     os.environ["PYSPARK_PYTHON"] = python if chosen["spark.master"].startswith("local") else sys.executable
-    # Else Spark looks for an outside address first, and says so.
+    # Otherwise Spark first looks for an external address, and logs that.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     conf = SparkConf().setAppName(name).setAll(list(chosen.items()))
     try:
@@ -89,7 +89,7 @@ def open_spark(
         spark = SparkSession.builder.config(conf=conf).getOrCreate()
         register(spark)
     except SPARK_FAILURES as error:
-        # The JVM has told the rest on standard error.
+        # The JVM has written the rest to standard error.
         what = f"Spark does not start on {found.java.real_home}: {reason_of(error)}"
         raise SparkUnavailable(what, "lbg spark doctor") from None
     return spark
@@ -103,7 +103,7 @@ def register(spark: "SparkSession") -> None:
 
 
 def close_spark(spark: "SparkSession") -> None:
-    """End the session and the JVM of this process, and wait until that is gone; no error where it is already."""
+    """End the session and the JVM of this process, and wait until the JVM is gone; no error if it already is."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has no types
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -111,14 +111,14 @@ def close_spark(spark: "SparkSession") -> None:
     gateway = SparkContext._gateway
     with suppress(Py4JError, OSError):
         spark.stop()
-    # Where the JVM had died, Spark has not come to this, and the next session would be the one that is over.
+    # If the JVM had died, Spark did not get here, and the next session would be the dead one.
     SparkContext._active_spark_context = SparkSession._instantiatedSession = None
     process = getattr(gateway, "proc", None)
     if gateway is None or process is None:
         return
     with suppress(Py4JError, OSError):
         gateway.shutdown()
-    # The JVM watches its standard input, and leaves when that is closed.
+    # The JVM watches its standard input, and exits when that is closed.
     process.stdin.close()
     process.wait(_EXIT_S)
     SparkContext._gateway = None
@@ -146,10 +146,10 @@ def spark_session(
 
 @contextmanager
 def _interrupt_held_back() -> Iterator[None]:
-    """SIGINT comes when this is over: whoever leaves while the JVM starts leaves it behind for good.
+    """Defer SIGINT until this is over: a process that leaves while the JVM starts leaves it behind permanently.
 
-    It watches whether we live once it has noted in a folder of PySpark's where it listens, and PySpark removes that
-    folder when it is interrupted.
+    The JVM watches whether we live once it has noted in a folder of PySpark's where it listens, and PySpark removes
+    that folder when it is interrupted.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -171,7 +171,7 @@ def _interrupt_held_back() -> Iterator[None]:
 
 
 def _hush_end_of(context: "SparkContext") -> None:
-    """Have a server of PySpark's show no traceback where the JVM dies, which whoever waits for the JVM is told."""
+    """Keep a PySpark server from printing a traceback when the JVM dies: whoever waits for the JVM gets the error."""
     server: socketserver.BaseServer | None = context._accumulatorServer
     if server is None:
         return

@@ -1,13 +1,13 @@
 """`format("lbg")` as a sink: rows become messages of a load-balanced group.
 
-Each task publishes the rows of its partition over a connection of its own, in the order of the order column, and ends
-when every one of them is confirmed; else it fails, Spark tries it again, and at last the batch fails. A message's id
-is made of the query, the batch, the partition and its place there, and so are its publisher and number. A task that is
-run again over the same rows publishes copies that members can tell (`Message.fencing_token`, `lbg_runtime.guard`). For
-that the rows must come in the same order, which only `orderColumn` makes sure of after a shuffle.
+Each task publishes the rows of its partition over its own connection, in the order of the order column, and ends when
+all of them are confirmed; otherwise it fails, Spark tries it again, and eventually the batch fails. A message's id is
+made of the query, the batch, the partition and its place there, and so are its publisher and number. A task that is run
+again over the same rows publishes copies that members can recognise (`Message.fencing_token`, `lbg_runtime.guard`). For
+that, the rows must come in the same order, which only `orderColumn` ensures after a shuffle.
 
-The order of a key is kept where all its rows of a batch are in one partition. Where they are not, the batch fails,
-after the fact.
+The order of a key is kept if all its rows of a batch are in one partition. If they are not, the batch fails, after the
+fact.
 """
 
 import uuid
@@ -32,11 +32,11 @@ class Published(WriterCommitMessage):
     """What a task that published its partition tells the driver."""
 
     fingerprints: frozenset[int]
-    """Of its keys."""
+    """Those of its keys."""
 
 
 class _Writer:
-    """What both writers do; made by the driver, then pickled to each task."""
+    """What both writers share; created by the driver, then pickled to each task."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         columns = {column.name: column.dataType.typeName() for column in schema.fields}
@@ -78,7 +78,7 @@ class LbgStreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 
 class LbgBatchWriter(_Writer, DataSourceArrowWriter):
-    """The sink of `df.write`; every call of `save` is a job of its own, with ids of its own."""
+    """The sink of `df.write`; every call of `save` is a separate job with its own ids."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         super().__init__(options, schema)
@@ -97,7 +97,7 @@ class LbgBatchWriter(_Writer, DataSourceArrowWriter):
 
 
 def check_keys(messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Raise `SinkKeySplit` where two tasks of a batch published the same key."""
+    """Raise `SinkKeySplit` if two tasks of a batch published the same key."""
     seen = Counter[int]()
     for message in messages:
         if isinstance(message, Published):

@@ -1,4 +1,4 @@
-"""What `df.write.format("lbg")` may be told; a wrong option is one line that names it."""
+"""The options of `df.write.format("lbg")`; a wrong one gives a one-line error that names it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,16 +21,16 @@ class SinkOptions:
     """The options of one sink, checked against the columns it is given."""
 
     config: Path
-    """Settings file of the group: who hashes how, and how to reach the broker. Read on every executor too."""
+    """Settings file of the group: how keys are hashed, and how to reach the broker. Read on every executor too."""
     key_column: str
     payload_column: str
     topic: str | None
-    """Without hash prefix and shard; None where each row has its own."""
+    """Without hash prefix and shard; None if each row has its own."""
     topic_column: str | None
     order_column: str | None
-    """What a partition is sorted by before it is published; None to take the rows as they come."""
+    """The column by which a partition is sorted before it is published; None to take the rows as they come."""
     ack_timeout_ms: int
-    """How long the oldest unconfirmed message of a task is waited for."""
+    """How long to wait for the oldest unconfirmed message of a task."""
     max_in_flight: int
     ledger: Path | None
     """Folder for the record of what was confirmed, one file for each task of a batch; None to keep none."""
@@ -39,7 +39,7 @@ class SinkOptions:
 def read_sink_options(options: Mapping[str, str], columns: Mapping[str, str]) -> SinkOptions:
     """The options of a sink for a frame with these columns, by their Spark types. Raises `UserError`.
 
-    Option names are case-insensitive, as all of Spark's are. Options of Spark itself are left alone.
+    Option names are case-insensitive, as all of Spark's are. Options of Spark itself are ignored.
     """
     from lbg_runtime.config.duration import DURATION_FORM, parse_duration_ms
 

@@ -1,10 +1,10 @@
 """`format("lbg")` as a source: the rows of a landing log, of all queues of its group, each once and in order per queue.
 
-No flow is held here, and nothing is acknowledged: messages were when they were landed. So a batch that is run again
-reads the same rows from the disk, whatever has happened to the group meanwhile.
+No flow is held here, and nothing is acknowledged: messages were acknowledged when they landed. So a batch that is run
+again reads the same rows from the disk, whatever has happened to the group meanwhile.
 
-Spark keeps the planner, which plans batches, in one process and runs `read` in others; the readers have nothing but
-their options, and look at the log anew each time.
+Spark keeps the planner, which plans batches, in one process and runs `read` in others; the readers have only their
+options, and open the log again each time.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,10 +33,10 @@ from lbg_runtime.pipeline.spark.source_options import Decode, SourceOptions, Sta
 
 _BATCH_ROWS = 10_000
 _BATCH_BYTES = 8_000_000
-"""Rows go to Spark in pieces of at most about this."""
+"""Rows go to Spark in pieces of at most about this size."""
 _JOINED_BYTES = 1_000_000
-"""Flushes can be of a few rows, and a piece has its price: they are joined up to this. A larger flush goes as it is: to
-copy it costs more than the pieces that would be saved, most of all where the copies do not fit into the caches."""
+"""Flushes can be of a few rows, and each piece has a cost: they are joined up to this size. A larger flush is passed on
+as it is: copying it costs more than the pieces saved, above all if the copies do not fit into the caches."""
 
 _QUEUE_COLUMN = LANDING_SCHEMA.get_field_index("queue")
 
@@ -55,18 +55,18 @@ class QueueRows(InputPartition):
     """What one task reads: rows of several queues, one queue after the other."""
 
     def __init__(self, parts: Sequence[tuple[int, Rows, Rows]]) -> None:
-        """Per queue the rows its lanes were read to before, and are to be read to now."""
+        """Per queue, the rows up to which its lanes were read before, and are to be read now."""
         super().__init__(tuple(parts))
 
 
 class _Reader:
-    """What both readers do."""
+    """What both readers share."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
     def _plan(self, start: Rows, end: Rows) -> Sequence[InputPartition]:
-        """The tasks that read from one offset to another; none where there is nothing to read."""
+        """The tasks that read from one offset to another; none if there is nothing to read."""
         queues = sorted({_queue(lane) for lane in end if end[lane] > start.get(lane, 0)})
         first, last = _by_queue(start), _by_queue(end)
         tasks = pack(queues, self._options.task_count(len(queues)))
@@ -92,9 +92,9 @@ class LbgBatchReader(_Reader, DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """See `DataSourceReader.partitions`; raises what `LandingLog.lanes` raises."""
         log = LandingLog(self._options.path)
-        # The begin first: what comes meanwhile is behind it.
+        # The beginning first: what comes meanwhile lies after it.
         start = _first_rows(log, self._options)
-        # Spark takes no partitions for one without a value, and has that read.
+        # Spark takes an empty list for one partition without a value, and has that read.
         return self._plan(start, _all_rows(log, self._options)) or [QueueRows([])]
 
 
@@ -107,15 +107,15 @@ class LbgStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableN
         self._target: Place | None = None
         """With `availableNow`: where the stream ends, fixed when it began."""
         self._seen: Place | None = None
-        """All that was landed when the batch was planned, until Spark asks for it, as it does next."""
+        """Everything that had landed when the batch was planned, until Spark asks for it, which it does next."""
 
     def __getstate__(self) -> dict[str, object]:
-        """What goes to the tasks: they read by the options alone, and each with a log of its own."""
+        """What goes to the tasks: they read using only the options, each with its own log."""
         return {"_options": self._options, "_target": None, "_seen": None}
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802
         """Where a stream without a checkpoint begins. Spark calls this more than once: it changes nothing."""
-        # Lanes first: one that goes meanwhile was pruned long ago, which is no loss of a stream that begins now.
+        # Lanes first: one that goes meanwhile was pruned long ago, which is no loss for a stream that begins now.
         first = _first_rows(self._log, self._options)
         return self._encode(Place(first, _removed_ends(self._log, self._options)))
 
@@ -124,13 +124,13 @@ class LbgStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableN
         self._target = _look(self._log, self._options)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Rows; the limit of bytes goes with it, the smaller one counts."""
+        """The limit of rows; the limit of bytes applies as well, and the smaller one counts."""
         return ReadMaxRows(self._options.max_rows)
 
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802
-        """How far the next batch goes; `start` where there is nothing new.
+        """How far the next batch goes; `start` if there is nothing new.
 
-        Raises `CheckpointForeign`, and `LandingRowsPruned` where rows that were never read are gone.
+        Raises `CheckpointForeign`, and `LandingRowsPruned` if rows that were never read are gone.
         """
         place = self._decode(start)
         end = self._target
@@ -145,16 +145,16 @@ class LbgStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableN
         return self._encode(Place(reached, {**place.removed, **end.removed}))
 
     def reportLatestOffset(self) -> dict[str, object]:  # noqa: N802
-        """All that is landed; what is between this and the end of a batch is the lag."""
+        """Everything that has landed; the lag is what lies between the end of a batch and this."""
         seen, self._seen = self._seen, None
         return self._encode(_look(self._log, self._options) if seen is None else seen)
 
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
-        """The tasks of a batch. Of a batch that is run again the same ones, as both offsets are then the same."""
+        """The tasks of a batch. A batch that is run again has the same ones, as both offsets are the same."""
         return self._plan(self._decode(start).rows, self._decode(end).rows)
 
     def _without_removed(self, place: Place, end: Place) -> dict[str, int]:
-        """Rows read, without the lanes that are gone by now. Raises `LandingRowsPruned` where not all of one were."""
+        """Rows read, without the lanes gone by now. Raises `LandingRowsPruned` if one was not read completely."""
         rows = dict(place.rows)
         for queue, end_byte in end.removed.items():
             for gone in read_removed(self._log.path, queue, place.removed.get(queue, 0), end_byte):
@@ -164,7 +164,7 @@ class LbgStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableN
         return rows
 
     def _check_shared(self, rows: Rows, end: Rows) -> None:
-        """Of an offset or a log without an id: raises `CheckpointForeign` where the log never had any of its lanes."""
+        """For an offset or a log without an id: raises `CheckpointForeign` if the log never had any of its lanes."""
         if not rows or not end or rows.keys() & end.keys():
             return
         path = self._log.path
@@ -207,7 +207,7 @@ def _first_rows(log: LandingLog, options: SourceOptions) -> Rows:
 
 
 def _look(log: LandingLog, options: SourceOptions) -> Place:
-    # The notes first: a lane that is noted then is not among those that are there.
+    # The notes first: a lane that is noted by then is not among the existing ones.
     removed = _removed_ends(log, options)
     return Place(_all_rows(log, options), removed)
 
@@ -260,7 +260,7 @@ def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Each with about its bytes."""
+    """Pieces of a batch, each with its approximate size in bytes."""
     if not batch.num_rows:
         return
     size = _bytes_of(batch)
@@ -273,9 +273,9 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, int]]:
 
 
 def _bytes_of(batch: pa.RecordBatch) -> int:
-    """About; `nbytes` says it exactly, and takes as long as the CRC of a hundred rows."""
+    """An approximation; `nbytes` is exact, and takes as long as the CRC of a hundred rows."""
     held: int = batch.get_total_buffer_size()
-    # A part of a flush holds the whole of it. The column has four bytes of each row that there was.
+    # A slice of a flush holds all of it. The column has four bytes for each row of the whole.
     rows_held: int = batch.column(_QUEUE_COLUMN).buffers()[1].size // 4
     about: int = held * batch.num_rows // max(1, rows_held)
     return max(1, about)

@@ -1,8 +1,8 @@
-"""The landing log as a source, measured against what else Spark could read: for `lbg bench pipeline`.
+"""Measures the landing log as a source against other sources for Spark: for `lbg bench pipeline`.
 
-The peers: Spark's own Parquet files, the best there is, which hold the same rows; and a source that fetches in the
-driver (`SimpleDataSourceStreamReader`), which is what one writes first. All go to a sink that throws rows away. A
-figure is the rows of a stream by the time its batches took, the first one left out.
+The peers: Spark's own Parquet source, the best there is, over the same rows; and a source that fetches in the driver
+(`SimpleDataSourceStreamReader`), which is what one writes first. All go to a sink that discards rows. A figure is the
+rows of a stream divided by the time its batches took, without the first batch.
 """
 
 import os
@@ -42,23 +42,23 @@ _PREFETCH = "lbg_bench_prefetch"
 
 
 def fill_log(root: Path, queues: int, rows: int) -> None:
-    """A landing log of so many rows of a kilobyte, in flushes of a thousand; not synced, as it is only read here."""
+    """A landing log of `rows` rows of a kilobyte, in flushes of a thousand; not synced, as it is only read here."""
     shape = GroupShape(GroupName("bench"), "bench", 96, queues)
     claim_folder(root, shape)
     for queue in range(queues):
         lane = LaneWriter(root, queue, "bench", 1, clock_us=_now_us, is_synced=False)
         share = rows // queues
         for first in range(0, share, _FLUSH_ROWS):
-            # Not one row more than other logs have: the last batch of a stream would be a small one, and cost as much.
+            # Not one row more than other logs have: a stream's last batch would be small, and cost as much.
             lane.append(_flush(queue, first, min(_FLUSH_ROWS, share - first)))
         lane.close()
 
 
 class Sources:
-    """The same rows as a landing log of 4 queues, as one of 32, and as files; each source is asked for its rate."""
+    """The same rows as a landing log of 4 queues, as one of 32, and as files; measures the rate of each source."""
 
     def __init__(self, spark: SparkSession, folder: Path, rows: int) -> None:
-        """Writes everything in `folder`, three times a kilobyte for each row."""
+        """Writes everything to `folder`, three times a kilobyte per row."""
         self._spark = spark
         self._folder = folder
         self._options: dict[str, str] = {"maxBytesPerBatch": _NO_BYTE_LIMIT}
@@ -66,23 +66,23 @@ class Sources:
         fill_log(folder / "4", 4, rows)
         fill_log(folder / "32", 32, rows)
         _as_parquet(folder / "4", folder / "files")
-        # Workers and code are warm then, those of the files too.
+        # Warms up workers and code, also for the files.
         for queues in (4, 32):
             self.landing_log(queues)
         self.parquet()
 
     def landing_log(self, queues: int) -> float:
-        """Rows a second of the landing log."""
+        """Rows per second of the landing log."""
         return self._rate(self._load(FORMAT, queues))
 
     def parquet(self) -> float:
-        """Of Spark's own source for files."""
+        """Rows per second of Spark's own source for files."""
         schema = landing_schema(read_source_options({"path": str(self._folder / "4")}))
         reader = self._spark.readStream.schema(schema).option("maxFilesPerTrigger", BATCH_ROWS // _FILE_ROWS)
         return self._rate(reader.parquet(str(self._folder / "files")))
 
     def prefetch(self) -> float:
-        """Of a source that fetches in the driver."""
+        """Rows per second of a source that fetches in the driver."""
         return self._rate(self._load(_PREFETCH, 4))
 
     def _load(self, name: str, queues: int) -> DataFrame:
@@ -92,7 +92,7 @@ class Sources:
     def _rate(self, frame: DataFrame) -> float:
         checkpoint = self._folder / "checkpoint"
         shutil.rmtree(checkpoint, ignore_errors=True)
-        # Not availableNow, which a source that fetches in the driver does not know.
+        # Not availableNow, which a source that fetches in the driver does not support.
         query = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
         try:
             query.processAllAvailable()
@@ -106,9 +106,9 @@ class Sources:
 
 
 def measure_age(spark: SparkSession, folder: Path, per_s: int, seconds: float) -> list[float]:
-    """How old the newest row is when its batch is done, milliseconds, batch by batch, at a steady rate over 4 queues.
+    """The age in milliseconds of the newest row when its batch is done, per batch, at a steady rate over 4 queues.
 
-    From its flush, of 25 rows, to the end of a job that groups the batch by queue. The first batches are left out.
+    Measured from its flush, of 25 rows, to the end of a job that groups the batch by queue, without the first batches.
     """
     claim_folder(folder / "steady", GroupShape(GroupName("bench"), "bench", 96, 4))
     landing = threading.Thread(target=_land_steadily, args=(folder / "steady", per_s, seconds))
@@ -136,7 +136,7 @@ def _land_steadily(root: Path, per_s: int, seconds: float) -> None:
     rows = 25
     began_s = time.monotonic()
     for number in range(round(per_s * seconds / rows)):
-        # Paced by the clock, so that a slow flush is made up for.
+        # Paced by the clock, to make up for slow flushes.
         time.sleep(max(0.0, began_s + number * rows / per_s - time.monotonic()))
         queue = number % 4
         lanes[queue].append(_flush(queue, number * rows, rows))
@@ -149,11 +149,11 @@ class PrefetchSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """As `format` has it."""
+        """The name that `format` takes."""
         return _PREFETCH
 
     def schema(self) -> StructType:
-        """That of the landing log."""
+        """The schema of the landing log."""
         return landing_schema(read_source_options(self.options))
 
     def simpleStreamReader(self, schema: StructType) -> SimpleDataSourceStreamReader:  # noqa: ARG002, N802

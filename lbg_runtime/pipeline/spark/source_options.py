@@ -1,4 +1,4 @@
-"""What `spark.read.format("lbg")` and `readStream` may be told; a wrong option is one line that names it."""
+"""The options of `spark.read.format("lbg")` and `readStream`; a wrong one gives a one-line error that names it."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -20,23 +20,23 @@ DEFAULT_BYTES = 64_000_000
 
 
 class Start(Enum):
-    """Where a stream without a checkpoint begins; values are what the option says."""
+    """Where a stream without a checkpoint begins; the values are those of the option."""
 
     EARLIEST = "earliest"
-    """With the first row that is there."""
+    """With the first existing row."""
     LATEST = "latest"
-    """With what is landed from now on."""
+    """With what lands from now on."""
     TIME = "time"
-    """With the first flush that was landed at the time given, or later."""
+    """With the first flush that landed at the given time or later."""
 
 
 class Decode(Enum):
-    """What becomes of payloads; values are what the option says."""
+    """How payloads are decoded; the values are those of the option."""
 
     NONE = "none"
     """They stay bytes."""
     UTF8 = "utf8"
-    """They become text; one that is none stops the stream."""
+    """They become text; a payload that is not text stops the stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,28 +46,28 @@ class SourceOptions:
     path: Path
     group: str
     queues: tuple[int, ...] | None
-    """Those to read; None for all."""
+    """The queues to read; None for all."""
     max_rows: int
     max_bytes: int
     start: Start
     start_us: int
     """With `TIME`: microseconds since the epoch."""
     queues_per_task: int | None
-    """None: as many tasks as this machine has cores."""
+    """None for as many tasks as this machine has cores."""
     fail_on_loss: bool
     decode: Decode
 
     def task_count(self, queue_count: int) -> int:
-        """How many tasks that many queues are dealt out to."""
+        """To how many tasks `queue_count` queues are dealt out."""
         if self.queues_per_task is None:
             return os.cpu_count() or 1
         return -(-queue_count // self.queues_per_task)
 
 
 def read_source_options(options: Mapping[str, str]) -> SourceOptions:
-    """The options of a source, its landing log looked at. Raises `UserError`, and as `read_group_note` does.
+    """The options of a source; reads its landing log's note. Raises `UserError`, and as `read_group_note` does.
 
-    Option names are case-insensitive, as all of Spark's are. Options of Spark itself are left alone.
+    Option names are case-insensitive, as all of Spark's are. Options of Spark itself are ignored.
     """
     check_option_names(options, _NAMES)
     given = {name.lower(): value for name, value in options.items()}

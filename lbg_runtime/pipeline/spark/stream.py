@@ -1,8 +1,8 @@
-"""Streams the landing log of a group into a lake: every row once, whatever is killed meanwhile.
+"""Streams the landing log of a group into a lake: each row once, whatever is killed meanwhile.
 
-`parquet:DIR` is Spark's own file sink: its folder is to be read by Spark, or by what knows its `_spark_metadata`, as
-files of a batch that did not come to its end lie there too. `delta:DIR` is a Delta table, and any reader of such tables
-reads it right.
+`parquet:DIR` is Spark's own file sink: its folder must be read by Spark, or by readers that know its `_spark_metadata`,
+as files of unfinished batches lie there too. `delta:DIR` is a Delta table, and any reader of such tables reads it
+correctly.
 """
 
 import re
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 SPARK_FAILURES = (PySparkException, Py4JError, ConnectionError)
-"""What a call to Spark raises; the latter two where the JVM is gone."""
+"""What a call to Spark raises; the latter two if the JVM is gone."""
 
 _LOOK_S = 0.5
 _RAISED = re.compile(r"^[\w.]*(Error|Exception): .+$")
@@ -39,7 +39,7 @@ def run_stream(
 ) -> StreamProgress:
     """Run a stream until it has read what there is (`available_now`) or is stopped; raises `StreamFailed`.
 
-    A stop may cut a batch short, which then is run again by whoever goes on with the checkpoint; nothing of it shows.
+    A stop may cut a batch short; the next stream on the checkpoint runs it again, and nothing of this shows.
     """
     progress = StreamProgress(-1, 0, 0)
     try:
@@ -59,7 +59,7 @@ def run_stream(
 
 
 def start_stream(spark: SparkSession, job: StreamJob) -> "StreamingQuery":
-    """Start it, and return at once. What is wrong with the options is raised as `StreamFailed`."""
+    """Start it, and return at once. Errors in the options are raised as `StreamFailed`."""
     writer = read_landing(spark, job).writeStream.option("checkpointLocation", str(job.checkpoint))
     if job.lake is Lake.DELTA:
         from lbg_runtime.pipeline.spark.delta import FORMAT as DELTA_FORMAT
@@ -86,10 +86,10 @@ def read_landing(spark: SparkSession, job: StreamJob) -> DataFrame:
 
 
 def reason_of(error: BaseException) -> str:
-    """The one line of a Spark error that says what happened: ours where there is one, else the last that names one."""
+    """The one line of a Spark error that says what happened: that of our error if any, else the last that names one."""
     if isinstance(error, (Py4JNetworkError, ConnectionError)):
         return "the JVM of Spark does not answer any more"
-    # Behind a colon is what the JVM has raised.
+    # What the JVM has raised follows a colon.
     lines = [line.strip().removeprefix(": ") for line in str(error).splitlines() if line.strip()]
     for line in reversed(lines):
         if found := _OURS.search(line):
@@ -106,7 +106,7 @@ class _Batch:
 
 
 def _batches(query: "StreamingQuery") -> Iterator[_Batch]:
-    """What Spark tells of the last batches; of one without rows it tells as of others."""
+    """What Spark reports on the last batches; batches without rows are included."""
     for progress in query.recentProgress:
         facts = orjson.loads(progress.json)
         behind = 0

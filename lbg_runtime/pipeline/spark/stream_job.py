@@ -1,4 +1,4 @@
-"""One stream from a landing log to a lake, as the command line asks for it; imports no pyspark."""
+"""One stream from a landing log to a lake, as the command line requests it; does not import pyspark."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -8,7 +8,7 @@ from lbg_runtime.model.errors import UserError
 
 
 class Lake(Enum):
-    """Kinds of output; values are what `--to` begins with."""
+    """Kinds of output; the values are what `--to` begins with."""
 
     PARQUET = "parquet"
     DELTA = "delta"
@@ -34,9 +34,9 @@ class StreamProgress:
 
     batch: int
     rows: int
-    """Read so far, by this process."""
+    """Rows read so far by this process."""
     behind: int
-    """Rows that are landed and not read."""
+    """Rows that have landed but are not read."""
 
 
 def parse_target(text: str) -> tuple[Lake, Path]:
@@ -48,7 +48,7 @@ def parse_target(text: str) -> tuple[Lake, Path]:
 
 
 def check_folder(option: str, folder: Path) -> None:
-    """Raise `UserError` where no folder can be there, as there is a file there or on the way."""
+    """Raise `UserError` if no folder can be there because a file is there or on the way."""
     for path in (folder, *folder.parents):
         if path.is_dir():
             return

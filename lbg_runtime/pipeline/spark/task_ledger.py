@@ -1,9 +1,9 @@
 """The ledger of one task of the sink, which may be run more than once.
 
-A task that publishes begins with a draft, in a folder of its own that no validator looks into; with the last confirm it
-becomes the ledger. Where there was a draft or a ledger already, the same messages may be on the broker from before: the
-ledger then also says of each that it may have been sent twice, as the validator asks it of a publisher. A batch that
-never succeeded leaves drafts alone, and the validator finds messages of a publisher without a ledger.
+A task that publishes begins with a draft, in a separate folder that no validator looks into; with the last confirm the
+draft becomes the ledger. If there was a draft or a ledger already, the same messages may be on the broker from before:
+the ledger then also says of each that it may have been sent twice, as the validator requires of a publisher. A batch
+that never succeeded leaves only drafts, and the validator finds messages of a publisher without a ledger.
 """
 
 import os
@@ -25,15 +25,15 @@ _DRAFTS = "drafts"
 
 
 class TaskLedger:
-    """What `task_ledger` gives; for one attempt of a task."""
+    """What `task_ledger` yields, for one attempt of a task."""
 
     def __init__(self, ledger: Ledger, *, is_again: bool) -> None:
         self.ledger = ledger
-        """For the publisher, which closes it."""
+        """Used by the publisher, which closes it."""
         self._is_again = is_again
 
     def note(self, confirmation: Confirmation, t_us: int) -> None:
-        """A message is confirmed; to be called before the publisher is closed."""
+        """Record that a message is confirmed; call it before the publisher is closed."""
         if self._is_again:
             reason = "a task that was run again published it"
             key, shard, number = confirmation.key, confirmation.shard, confirmation.key_sequence
@@ -44,9 +44,9 @@ class TaskLedger:
 def task_ledger(
     folder: Path | None, shape: GroupShape, hash_function: HashFunction, publisher_id: str
 ) -> Iterator[TaskLedger | None]:
-    """A ledger for what is published within; it counts where nothing is raised. None without a folder.
+    """A ledger for what is published within the context; it counts if nothing is raised. None without a folder.
 
-    Raises `UserError` where the folder cannot be written.
+    Raises `UserError` if the folder cannot be written.
     """
     if folder is None:
         yield None

@@ -1,7 +1,7 @@
 """The validator's one kernel, run by Spark over the parts of a run.
 
-Spark deals the parts out and takes back what the kernel says of each; a worker reads the Parquet files of its part
-itself, so that nothing of them goes through the JVM, and nothing is shuffled. On a cluster the run's folder must be
+Spark deals out the parts and collects the kernel's result for each; a worker reads the Parquet files of its part
+itself, so none of their content goes through the JVM, and nothing is shuffled. On a cluster the run's folder must be
 where every executor can read it under the same path.
 """
 
@@ -35,7 +35,7 @@ _RESULTS = ["number", "result"]
 
 
 def validate_on_spark(spark: SparkSession, run: Path, ack_window_ms: int = DEFAULT_ACK_WINDOW_MS) -> Verdict:
-    """The verdict on a laid out run; the same as `validate_locally` gives. Raises `UserError` and as `run_tasks`."""
+    """The verdict on a laid out run, the same as from `validate_locally`. Raises `UserError` and as `run_tasks`."""
     parts = list(parts_of_run(run).values())
     examinations = run_tasks(spark, parts, lambda queues: examine_part(run, queues, ack_window_ms))
     return judge_run(run, examinations)
@@ -54,9 +54,9 @@ def lay_out_on_spark(spark: SparkSession, directory: Path, target: Path) -> Path
 
 
 def run_tasks(spark: SparkSession, items: Sequence[U], do: "Callable[[U], T]") -> list[T]:
-    """Do something with each item in Spark's workers, one task each; the results in the order of the items.
+    """Call `do` with each item in Spark's workers, one task each; return the results in the order of the items.
 
-    Items and results must be picklable. Raises `SparkUnavailable` where Spark fails, or a task has failed in it.
+    Items and results must be picklable. Raises `SparkUnavailable` if Spark fails, or a task has failed in it.
     """
     if not items:
         return []

@@ -1,7 +1,7 @@
-"""A large run, made up, and the validator's questions as SQL for DuckDB and Spark: for `lbg bench pipeline`.
+"""A large synthetic run, and the validator's questions as SQL for DuckDB and Spark: for `lbg bench pipeline`.
 
-The run is clean but for what is seeded: messages that nobody handled, and copies that were handled although nothing had
-failed. It is written as `journal/layout.py` has it, so that all of them read the same files.
+The run is clean except for what is seeded: messages that nobody handled, and copies that were handled although nothing
+had failed. It is written in the layout of `journal/layout.py`, so that all of them read the same files.
 """
 
 from dataclasses import dataclass
@@ -26,14 +26,14 @@ from lbg_runtime.validator.segments import Ints
 QUEUES, SHARDS, KEYS = 16, 128, 50_000
 _MEMBERS = 4
 _SPACING_NS = 20_000
-"""From handling to handling of a queue."""
+"""Between consecutive handlings of a queue."""
 _LOST, _COPIES = 12, 30
-"""Of each queue."""
+"""Per queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seeded:
-    """What is wrong with a made up run."""
+    """What is wrong with a synthetic run."""
 
     handlings: int
     lost: int
@@ -41,7 +41,7 @@ class Seeded:
 
 
 def make_run(run: Path, records: int, seed: int = 1) -> Seeded:
-    """Lay out a run of about so many handlings in a new folder: 16 queues, 4 members, 50,000 keys, some of them hot."""
+    """Lay out a run of about `records` handlings in a new folder: 16 queues, 4 members, 50,000 keys, some hot."""
     chance = np.random.default_rng(seed)
     run.mkdir(parents=True)
     handlings = sum(_make_queue(run, queue, records // QUEUES, chance) for queue in range(QUEUES))
@@ -73,7 +73,7 @@ def make_run(run: Path, records: int, seed: int = 1) -> Seeded:
 def _make_queue(run: Path, queue: int, count: int, chance: np.random.Generator) -> int:
     folder = run / f"queue={queue}"
     folder.mkdir()
-    # A few keys get most, as always.
+    # As in practice, a few keys get most of the messages.
     keys_here = KEYS // QUEUES
     key: Ints = (keys_here * chance.random(count) ** 3).astype(np.int64)
     seq = _numbers(key)
@@ -83,7 +83,7 @@ def _make_queue(run: Path, queue: int, count: int, chance: np.random.Generator) 
     row = np.concatenate([kept, copies])
     # A copy is handled in the pause before the next message, when the first one is done.
     start_ns = (row + 1) * _SPACING_NS + np.repeat([0, _SPACING_NS // 2], [len(kept), len(copies)])
-    # As a member writes them.
+    # In the order in which a member writes them.
     in_time = np.argsort(start_ns)
     row, start_ns = row[in_time], start_ns[in_time]
     done_ns = start_ns + _SPACING_NS // 4
@@ -128,7 +128,7 @@ def _make_queue(run: Path, queue: int, count: int, chance: np.random.Generator) 
 
 
 def _numbers(key: Ints) -> Ints:
-    """Of each message its number within its key, from 1."""
+    """The number of each message within its key, from 1."""
     order = np.argsort(key, kind="stable")
     first = np.flatnonzero(np.concatenate([[True], key[order][1:] != key[order][:-1]]))
     lengths = np.diff(np.concatenate([first, [len(key)]]))
@@ -146,8 +146,8 @@ def _write(path: Path, columns: "dict[str, object]", schema: pa.Schema) -> None:
 def ask_duckdb(run: Path, threads: int) -> tuple[int, int, int, int]:
     """Lost, out of order, duplicates and overlapping handlings of a run, as DuckDB counts them.
 
-    Keys in two shards are counted too, as the kernel does that work, and not told. The rest of the kernel's laws, which
-    look at flows, settlements and faults, is not asked: a peer that does less.
+    Keys in two shards are counted too, as the kernel does that work, but not returned. The rest of the kernel's laws,
+    on flows, settlements and faults, is left out: the peer does less.
     """
     import duckdb
 
@@ -159,7 +159,7 @@ def ask_duckdb(run: Path, threads: int) -> tuple[int, int, int, int]:
 
 
 def ask_spark_sql(run: Path, driver_memory: str) -> tuple[int, int, int, int]:
-    """The same, as Spark's own SQL counts them. Raises `SparkUnavailable`."""
+    """The same, as counted by Spark's own SQL. Raises `SparkUnavailable`."""
     from lbg_runtime.pipeline.spark.session import spark_session
 
     with spark_session("lbg bench pipeline", driver_memory=driver_memory) as session:
@@ -176,7 +176,7 @@ def _one(database: object, question: str) -> int:
 
 
 _QUESTIONS = (
-    # lost, of all messages by their ledger
+    # lost, of all messages in the ledgers
     """
     SELECT (SELECT sum(last_seq - first_seq + 1) FROM c)
          - (SELECT count(*) FROM (SELECT DISTINCT publisher, key, seq FROM d WHERE outcome IN ('accepted', 'rejected')))
@@ -209,8 +209,8 @@ _QUESTIONS = (
 
 
 def main() -> None:
-    """Prints what a peer found, as `lbg validate --json` would name it. Arguments: the folder of the run, and `duckdb`
-    or the memory that Spark has for its SQL."""
+    """Print what a peer found, named as in `lbg validate --json`. Arguments: the folder of the run, and `duckdb` or the
+    memory that Spark has for its SQL."""
     import os
     import sys
 

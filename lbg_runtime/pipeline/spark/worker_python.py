@@ -1,8 +1,8 @@
-"""The Python that Spark starts on this machine: this one, with pyspark as it is installed.
+"""The Python that Spark starts on this machine: this one, with the installed pyspark.
 
-Spark puts the Python side of itself first on the path of each process that it starts, as an archive. What comes from an
-archive is compiled anew by every process, which is most of its start; and a query starts about eight of them. The
-installed package next to that archive is the same, and is kept compiled.
+Spark puts its Python side first on the path of each process that it starts, as an archive. Every process compiles what
+comes from an archive again, which is most of its start-up time; and a query starts about eight of them. The installed
+package next to that archive is the same, and is kept compiled.
 """
 
 import importlib.util
@@ -36,8 +36,8 @@ exec {python} "$@"
 def worker_python(environ: Mapping[str, str]) -> str:
     """A program for `PYSPARK_PYTHON` of a session on this machine.
 
-    This very Python, without more, where pyspark is not an installed package of it, where `SPARK_HOME` names another
-    Spark, and where no program can be kept: workers then start as they always do.
+    Just this Python if pyspark is not an installed package of it, if `SPARK_HOME` names another Spark, or if no program
+    can be kept: workers then start as they usually do.
     """
     folders = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
     spark, bridge = _folder_of("pyspark"), _folder_of("py4j")
