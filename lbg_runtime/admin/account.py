@@ -10,7 +10,8 @@ from lbg_runtime.semp.client import SempAccount, SempClient
 
 
 def open_semp(settings: Settings) -> SempClient:
-    """A client, to be used as a context manager; raises `ConfigError` where `semp` is not set or cannot be used.
+    """A client, to be used as a context manager; raises `ConfigError` where `semp` is not set or cannot be used, and
+    else as `SempClient` does.
 
     It connects with the first request.
     """
@@ -36,7 +37,7 @@ def _tls(settings: TlsSettings) -> ssl.SSLContext | bool:
     store = Path(settings.trust_store)
     where, expected = "semp.tls.trust_store", "a file with certificates in PEM, or a directory of such files alone"
     try:
-        # Directories lie in it too where it is a mounted Secret or ConfigMap of Kubernetes.
+        # A mounted Secret or ConfigMap of Kubernetes has directories in it too.
         files = [store] if store.is_file() else sorted(each for each in store.iterdir() if each.is_file())
         for file in files:
             context.load_verify_locations(file)

@@ -12,12 +12,12 @@ _Answer = TypeVar("_Answer")
 
 
 async def ask_each(items: Iterable[_Item], ask: Callable[[_Item], Awaitable[_Answer]]) -> list[_Answer]:
-    """The answers, in the order of the items. Where one fails the rest is given up, and its error is raised."""
+    """The answers, in the order of the items. If one fails, the rest is given up and its error is raised."""
     numbered = enumerate(items)
     answers: dict[int, _Answer] = {}
 
     async def take_turns() -> None:
-        # All share the iterator: each takes the next item that nobody has.
+        # All share the iterator: each takes the next item that nobody has taken.
         for number, item in numbered:
             answers[number] = await ask(item)
 

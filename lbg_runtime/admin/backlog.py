@@ -12,12 +12,12 @@ from lbg_runtime.semp.answer import SempObject
 from lbg_runtime.semp.client import SempClient
 
 NEXT_IDS = (100, 1_000, 10_000)
-"""How far beyond the oldest message of a queue to look, where it is settled before it is seen; a broker counts the
-messages of all its queues together. Then the age is not known."""
+"""How many ids beyond the oldest message of a queue to look, if it is settled before it is seen; a broker numbers the
+messages of all its queues together. After the last try, the age is not known."""
 
 
 class BacklogUnknown(SempError):
-    """The broker has answered, but the oldest message of a queue was gone whenever it was looked for."""
+    """The broker answered, but the oldest message of a queue was gone each time it was looked for."""
 
     retriable = True
 
@@ -28,19 +28,19 @@ class BacklogUnknown(SempError):
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """All queues of a group together, not of one moment."""
+    """All queues of a group together; not a snapshot of one moment."""
 
     messages: int
-    """Those included that members hold unsettled."""
+    """Including those that members hold unsettled."""
     oldest_spooled_at_s: int | None
-    """When the oldest of them came to its queue: Unix time by the broker's clock. None where there are none."""
+    """When the oldest of them came to its queue: Unix time by the broker's clock. None if there are none."""
 
 
 async def read_backlog(client: SempClient, vpn: str, group: str) -> Backlog:
-    """Ask once for each page of queues, and for each queue with messages once, or some times more while it moves on.
+    """Ask once for each page of queues, and once for each queue with messages, or a few times if it moves on meanwhile.
 
-    Raises `SempError`, and `BacklogUnknown` rather than an age that is wrong. Other queues whose names begin as the
-    group's, for errors or by hand, do not count: a member more would not empty them.
+    Raises `SempError`, and `BacklogUnknown` rather than give a wrong age. Other queues whose names begin like the
+    group's, for errors or made by hand, do not count: another member would not empty them.
     """
     found = await find_shard_queues(client, vpn, group)
     looks = await ask_each(found.items(), lambda one: _look_at(client, ("msgVpns", vpn, "queues", one[0]), one[1]))
@@ -51,12 +51,12 @@ async def read_backlog(client: SempClient, vpn: str, group: str) -> Backlog:
 async def find_shard_queues(client: SempClient, vpn: str, group: str) -> dict[QueueName, SempObject]:
     """The queues `<group>/<number>` that the broker has, as it sees them; raises `SempError`.
 
-    Whatever `group.queue_count` says: a re-striping may have made more queues.
+    `group.queue_count` does not matter: a re-striping may have made more queues.
     """
     # Whole objects, as brokers differ in how the count of a collection is selected.
     found = await client.find_all(SempApi.MONITOR, ("msgVpns", vpn, "queues"), where=(f"queueName=={group}/*",))
     is_shard_queue = re.compile(re.escape(group) + r"/\d+").fullmatch
-    # A queue may come twice where queues come and go between two pages.
+    # A queue may appear twice if queues come and go between two pages.
     return {QueueName(name): each for each in found if is_shard_queue(name := each.text("queueName"))}
 
 
@@ -69,7 +69,7 @@ async def _look_at(client: SempClient, path: tuple[Segment, ...], queue: SempObj
     oldest = await client.find(SempApi.MONITOR, lowest_path, select=("spooledTime",))
     if oldest is not None:
         return queue.count("msgs"), oldest.number("spooledTime")
-    # Settled meanwhile. So first those that come next, in whatever order, and then which of them is the oldest.
+    # Settled meanwhile. So read first the next messages, in any order, and then which of them is the oldest.
     for ids in NEXT_IDS:
         where = (f"msgId<={queue.number('lowestMsgId') + ids}",)
         try:
@@ -78,7 +78,7 @@ async def _look_at(client: SempClient, path: tuple[Segment, ...], queue: SempObj
         except SempRefused as refused:
             if refused.code != SempCode.NOT_FOUND:
                 raise
-            # Removed, and its messages with it.
+            # The queue was removed, and its messages with it.
             return 0, None
         if not queue.count("msgs"):
             return 0, None

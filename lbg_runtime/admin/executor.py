@@ -1,4 +1,4 @@
-"""Carries the steps of a plan out, one by one."""
+"""Carries out the steps of a plan, one by one."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from lbg_runtime.model.semp_code import SempCode
 from lbg_runtime.semp.client import SempClient
 
 PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
-"""Between the attempts of a step that something else on the broker still stands in the way of."""
+"""Between the attempts of a step that something else on the broker still blocks."""
 
 _STILL_USED = frozenset({SempCode.NOT_ALLOWED, SempCode.CONFIGDB_OBJECT_DEPENDENCY})
 
@@ -17,8 +17,8 @@ _STILL_USED = frozenset({SempCode.NOT_ALLOWED, SempCode.CONFIGDB_OBJECT_DEPENDEN
 class Executor:
     """Works on one VPN. A step that is done is in force; raises `SempError` for one that cannot be done.
 
-    A deletion of what is gone is done. One that is refused because something still uses the object is tried again for
-    6 s: a broker lets go of clients and flows a moment after it has said so.
+    Deleting what is already gone succeeds. A deletion that is refused because something still uses the object is tried
+    again for 6 s: a broker lets go of clients and flows a moment after it has said so.
     """
 
     def __init__(self, client: SempClient, vpn: str) -> None:
@@ -26,7 +26,7 @@ class Executor:
         self._vpn = vpn
 
     async def do(self, step: Step) -> None:
-        """Carry one step out."""
+        """Carry out one step."""
         for pause_s in (*PAUSES_S, None):
             try:
                 return await self._try(step)

@@ -43,12 +43,12 @@ from lbg_runtime.semp.client import SempClient
 
 UNDO_TIMEOUT_S = 60.0
 _LOOKS = 5
-"""At a group that somebody else deletes at the same time."""
+"""The most looks at a group that somebody else is deleting at the same time."""
 
 _log = structlog.get_logger(__name__)
 
 OnStep = Callable[[Step], None]
-"""Told of every step before it is carried out."""
+"""Called with every step before it is carried out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,11 @@ class Plan:
 
     steps: tuple[Step, ...]
     problems: tuple[UserError, ...]
-    """With any of them nothing is done."""
+    """If there are any, nothing is done."""
     surplus: tuple[str, ...]
     """Queues named like the group's that it should not have; no step touches them."""
     stored: StoredGroup | None
-    """What is stored of the group."""
+    """The group as its stored settings describe it, if there are any."""
 
     @property
     def is_clean(self) -> bool:
@@ -70,9 +70,9 @@ class Plan:
 
 
 class GroupAdmin:
-    """Administers the groups of one VPN. Raises `SempError` where the broker says no or does not answer.
+    """Administers the groups of one VPN. Raises `SempError` if the broker refuses or does not answer.
 
-    One administrator at a time: two at once may undo each other's work, though either can be run again after.
+    One administrator at a time: two at once may undo each other's work, though either can be run again afterwards.
     """
 
     def __init__(self, client: SempClient, vpn: str) -> None:
@@ -81,11 +81,11 @@ class GroupAdmin:
         self._executor = Executor(client, vpn)
 
     async def stored_groups(self) -> list[StoredGroup]:
-        """Every group of the VPN that has been created whole, by name."""
+        """Every group of the VPN that has been created completely, by name."""
         return await read_groups(self._client, self._vpn)
 
     async def plan(self, spec: GroupSpec, *, is_new: bool = False) -> Plan:
-        """Compare; changes nothing. `is_new` refuses whatever has a name of the group's already."""
+        """Compare; changes nothing. With `is_new`, whatever already has one of the group's names is a problem."""
         actual = await read_state(self._client, self._vpn, spec)
         rights = await read_rights(self._client, self._vpn)
         control_topic = spec.topics.control
@@ -98,9 +98,9 @@ class GroupAdmin:
         return Plan(steps, tuple(problems), surplus_queues(spec, actual), stored_group(spec, actual))
 
     async def apply(self, plan: Plan, on_step: OnStep = lambda _: None) -> None:
-        """Carry a plan out; raises `GroupRefused` where it has problems.
+        """Carry out a plan; raises `GroupRefused` if it has problems.
 
-        What fails, or is killed, on the way is gone on with by the next plan.
+        If it fails or is killed on the way, the next plan continues from there.
         """
         _refuse(plan.problems)
         for step in plan.steps:
@@ -108,11 +108,11 @@ class GroupAdmin:
             await self._executor.do(step)
 
     async def create(self, plan: Plan, on_step: OnStep = lambda _: None) -> None:
-        """Carry the plan of a new group out. What fails on the way is taken back, as far as the broker can be reached.
+        """Carry out the plan of a new group. If it fails on the way, it is undone, as far as the broker can be reached.
 
         Not once a queue has messages or flows: then everything made stays, and the next `apply` finishes it. What
-        somebody else has made meanwhile is left alone. Raises `GroupRefused` where the plan has problems, and whatever
-        was in the way otherwise.
+        somebody else has made meanwhile is left alone. Raises `GroupRefused` if the plan has problems, otherwise
+        whatever was in the way.
         """
         _refuse(plan.problems)
         made: dict[Ref, Attributes] = {}
@@ -131,12 +131,11 @@ class GroupAdmin:
             raise
 
     async def delete(self, spec: GroupSpec, *, force: bool = False, on_step: OnStep = lambda _: None) -> list[Ref]:
-        """Delete everything that has a name of the group's; answers what this administrator may not delete.
+        """Delete everything that has one of the group's names; return what this administrator may not delete.
 
         Without `force`, raises `GroupInUse` while messages or bound flows are left, and leaves the group as it was.
-        Raises `GroupMissing` where there is nothing, also where another one has deleted it meanwhile, and
-        `GroupRefused` where what is stored under its name cannot be read. A deletion that was interrupted is gone on
-        with by the next one.
+        Raises `GroupMissing` if there is nothing, also if somebody else has deleted it meanwhile, and `GroupRefused` if
+        what is stored under its name cannot be read. The next deletion continues one that was interrupted.
         """
         begun: list[Step] = []
 
@@ -162,7 +161,7 @@ class GroupAdmin:
                     await self._take_back(begun)
                 raise
             except SempRefused as refused:
-                # Gone since it was looked at. What is left is looked at anew, and is still to be deleted.
+                # Gone since the last look. Look again: what is left is still to be deleted.
                 if not (_is_gone(refused) and looks_left):
                     raise
         raise AssertionError("the last look raises or returns")
@@ -177,7 +176,7 @@ class GroupAdmin:
         kept = [ref for ref in actual if ref.kind is ObjectKind.CLIENT_PROFILE and not rights.may_write_broker]
         gone = {ref: attributes for ref, attributes in actual.items() if ref not in kept}
         if not force:
-            # Before anything is touched, so that a refusal disturbs nobody; and again when nothing more can come.
+            # Checked before anything is touched, so that a refusal disturbs nobody; again when nothing more can come.
             await self._check_unused(gone)
         for step in plan_quiet(gone):
             on_step(step)
@@ -190,7 +189,7 @@ class GroupAdmin:
         return kept
 
     async def fills(self, queues: Iterable[str]) -> dict[str, tuple[int, int]]:
-        """Messages and bound flows of those of the queues that exist."""
+        """Messages and bound flows of each of the queues that exists."""
         fills = {}
         for queue in queues:
             seen = await self._client.find(SempApi.MONITOR, Ref(ObjectKind.QUEUE, queue).path(self._vpn))
@@ -206,7 +205,7 @@ class GroupAdmin:
             raise GroupInUse(left)
 
     async def _take_back(self, quieting: Iterable[Step]) -> None:
-        """Have queues take messages again that did before; those that are gone meanwhile are passed over."""
+        """Have the queues that took messages before take them again; those that are gone by now are passed over."""
         for step in quieting:
             if isinstance(step, Change):
                 await self._do_unless_gone(Change(step.ref, step.before, step.attributes))
@@ -229,7 +228,7 @@ class GroupAdmin:
                 for step in quieting:
                     await self._do_unless_gone(step)
                 try:
-                    # Where queues are on already, a publisher may have had messages confirmed.
+                    # If queues were already enabled, a publisher may have had messages confirmed.
                     await self._check_unused(made)
                 except GroupInUse:
                     await self._take_back(quieting)
@@ -243,7 +242,7 @@ class GroupAdmin:
             _log.error("group_creation_not_undone", reason=str(error) or "too slow", left=names, expected=expected)
 
     async def _is_done_by_us(self, step: Step) -> bool:
-        """Whether a step without an answer has to be taken back: not where nothing is there, or somebody else's."""
+        """Whether a step without an answer has to be taken back: not if nothing is there, or somebody else's object."""
         if not isinstance(step, Create) or step.ref.kind in PARTS:
             return True  # It goes with an object that is known to be ours.
         found = await read_object(self._client, self._vpn, step.ref)
@@ -258,7 +257,7 @@ class GroupAdmin:
 
 
 def spec_of(settings: Settings) -> GroupSpec:
-    """What the settings say of the group; raises `ConfigError` where `semp` is not set."""
+    """The group that the settings describe; raises `ConfigError` if `semp` is not set, or if they cannot make one."""
     if settings.semp is None:
         raise semp_missing()
     if settings.group.source is not GroupSource.FILE:
@@ -289,13 +288,13 @@ def spec_of(settings: Settings) -> GroupSpec:
 
 
 def _binds(settings: Settings) -> int:
-    """Owner and standbys; where every member binds to every queue, their number is not known here."""
+    """Owner and standbys; if every member binds to every queue, their number is not known here."""
     is_counted = settings.rebind.mode is RebindMode.COOPERATIVE
     return 1 + (settings.rebind.standbys or 0) if is_counted else 1
 
 
 def _aside(settings: Settings) -> tuple[QueueName, ...]:
-    """What `failure.then` needs; a queue of another name than its topic is others'."""
+    """The queues that `failure.then` needs; an error queue with another name than its topic belongs to others."""
     match settings.failure.then:
         case Then.PARK:
             group = settings.group.shape()
@@ -316,17 +315,17 @@ def _refuse(problems: tuple[UserError, ...]) -> None:
 
 
 def _is_gone(refused: SempRefused) -> bool:
-    """Whether it says that what was looked at before is not there any more."""
+    """Whether it says that an object seen before is gone."""
     return refused.code == SempCode.NOT_FOUND
 
 
 def _may_be_ours(refused: SempRefused) -> bool:
-    """Whether what exists already may have been made by the very request, when it was sent the first time."""
+    """Whether the object that already exists may have been made by this very request, when it was first sent."""
     return refused.is_repeated and refused.code == SempCode.ALREADY_EXISTS
 
 
 def _owned(spec: GroupSpec, actual: State) -> dict[Ref, Attributes]:
-    """What of the group's names is the group's to delete."""
+    """The objects with the group's names that are the group's to delete."""
     owned = dict(actual)
     if spec.has_account and not spec.manages_client_profile:
         owned.pop(Ref(ObjectKind.CLIENT_PROFILE, spec.client_profile_name()), None)
@@ -339,7 +338,7 @@ def _owned(spec: GroupSpec, actual: State) -> dict[Ref, Attributes]:
 
 
 def _is_quieting(steps: Iterable[Step]) -> bool:
-    """Whether nothing has been done that taking messages again would not make good."""
+    """Whether having queues take messages again would undo everything that has been done."""
     return all(isinstance(step, Change) and step.attributes == {"ingressEnabled": False} for step in steps)
 
 

@@ -1,4 +1,4 @@
-"""The broker's objects that make a group: how each is named and found, and what a group wants of them. Pure."""
+"""The broker's objects that make up a group: how each is named and found, and what a group wants of them. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -56,15 +56,15 @@ TOPIC_RULES = (ObjectKind.PUBLISH_TOPIC, ObjectKind.SUBSCRIBE_TOPIC)
 """Parts of an ACL profile: exceptions from its rule that nothing is allowed."""
 
 PARTS = frozenset({*TOPIC_RULES, ObjectKind.CONNECT_ADDRESS, ObjectKind.SUBSCRIPTION})
-"""What is part of another object, and goes with it."""
+"""Kinds that are part of another object, and go with it."""
 
 SYNTAX = "smf"
-"""In which topics are written; first part of the name of a topic rule."""
+"""The syntax that topics are written in; first part of a topic rule's name."""
 
 Attributes = Mapping[str, Json]
 
 NEVER_READ = frozenset({"password"})
-"""What a broker takes and never tells: set when an object is created, and not compared."""
+"""Attributes that a broker accepts and never returns: set when an object is created, and not compared."""
 
 SWITCHES: Mapping[ObjectKind, tuple[str, ...]] = {
     ObjectKind.CLIENT_USERNAME: ("enabled",),
@@ -73,7 +73,7 @@ SWITCHES: Mapping[ObjectKind, tuple[str, ...]] = {
 """Attributes that are off until everything else is there."""
 
 NEWER = frozenset({"redeliveryEnabled"})
-"""Attributes that a broker may be too old for; it then does as a group wants."""
+"""Attributes that a broker may be too old for; it then behaves as a group wants."""
 
 INTERRUPTING: Mapping[ObjectKind, frozenset[str]] = {
     ObjectKind.ACL_PROFILE: frozenset({"publishTopicDefaultAction", "subscribeTopicDefaultAction"}),
@@ -102,7 +102,7 @@ class Ref:
 
     @property
     def whole(self) -> "Ref | None":
-        """What it is part of, and goes with; None where it is an object of its own."""
+        """The object that it is part of, and goes with; None if it is an object of its own."""
         if self.queue is not None:
             return Ref(ObjectKind.QUEUE, self.queue)
         return None if self.profile is None else Ref(ObjectKind.ACL_PROFILE, self.profile)
@@ -121,11 +121,11 @@ class Ref:
 
 
 State = Mapping[Ref, Attributes]
-"""Objects with those of their attributes that matter; an object that is missing is not in it."""
+"""Objects with the attributes that matter; a missing object is not in it."""
 
 
 def desired_state(spec: GroupSpec) -> dict[Ref, Attributes]:
-    """Every object of a group that is well, with the attributes it has to have."""
+    """Every object of a group in good order, with the attributes that it must have."""
     state: dict[Ref, Attributes] = {}
     for role in spec.logins:
         state |= _account(spec, role)
@@ -133,7 +133,7 @@ def desired_state(spec: GroupSpec) -> dict[Ref, Attributes]:
     subscriptions = {queue: spec.shape.subscriptions(index) for index, queue in enumerate(spec.shape.queue_names())}
     subscriptions |= {queue: (queue,) for queue in spec.aside}
     for queue, topics in subscriptions.items():
-        # What lies in an error queue may have a time to live, as whoever empties it likes.
+        # Messages in an error queue may have a time to live, if whoever empties it likes.
         is_ordered = not queue.startswith(ERROR_TOPIC_PREFIX)
         state[Ref(ObjectKind.QUEUE, queue)] = {
             **attributes_of_new_queue(access, spec.queue_spool_mb),
@@ -149,7 +149,7 @@ _BINDS_OF_NEW_QUEUE = 1_000
 
 
 def with_binds(desired: State, actual: State, binds: Mapping[QueueName, int]) -> dict[Ref, Attributes]:
-    """What is desired, with queues that let fewer flows bind than these made to let that many; more is left alone."""
+    """The desired state, with queues that let fewer flows bind than `binds` raised to that; more is left alone."""
     wanted = dict(desired)
     for queue, count in binds.items():
         ref = Ref(ObjectKind.QUEUE, queue)
@@ -160,7 +160,7 @@ def with_binds(desired: State, actual: State, binds: Mapping[QueueName, int]) ->
 
 
 def account_refs(spec: GroupSpec) -> tuple[Ref, ...]:
-    """Of all accounts: ACL profiles, client profiles and client usernames; topic rules apart."""
+    """The ACL profiles, client profiles and client usernames of all accounts; not the topic rules."""
     refs: list[Ref] = []
     for role, login in spec.logins.items():
         refs += [
@@ -199,5 +199,5 @@ def _account(spec: GroupSpec, role: Role) -> dict[Ref, Attributes]:
 
 
 def marker_ref(spec: GroupSpec) -> Ref:
-    """Of its stored settings."""
+    """The object that holds the group's stored settings."""
     return Ref(ObjectKind.MARKER, spec.marker_name)

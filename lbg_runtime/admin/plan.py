@@ -1,9 +1,9 @@
-"""From what is there to what is to be: the steps, in an order that may be interrupted anywhere. Pure.
+"""The steps from the actual state to the desired one, in an order that may be interrupted anywhere. Pure.
 
-Nothing is reachable before it is whole. Profiles come before the username that refers to them, a queue takes messages
-only when it has all its subscriptions, the stored settings come when all queues are in use, and the username is enabled
-behind everything: an enabled username without stored settings is somebody else's. The way back is the same in reverse.
-A run that was killed is finished by the next one, as each looks at what is there and not at what was planned.
+Nothing is reachable before it is complete. Profiles come before the username that refers to them, a queue takes
+messages only when it has all its subscriptions, the stored settings come when all queues are in use, and the username
+is enabled last: an enabled username without stored settings is somebody else's. The way back is the same in reverse. A
+run that was killed is finished by the next one, as each looks at what is there and not at what was planned.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ from lbg_runtime.semp.answer import Json
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Add an object; what is not given has the broker's default."""
+    """Add an object; attributes that are not given have the broker's defaults."""
 
     ref: Ref
     attributes: Attributes
@@ -42,13 +42,13 @@ class Change:
 
     @property
     def interrupts(self) -> bool:
-        """Whether clients or flows end for it."""
+        """Whether clients or flows end because of it."""
         return not INTERRUPTING.get(self.ref.kind, frozenset()).isdisjoint(self.attributes)
 
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Remove an object with what is below it."""
+    """Remove an object and everything below it."""
 
     ref: Ref
 
@@ -80,7 +80,7 @@ def plan_apply(desired: State, actual: State) -> tuple[Step, ...]:
 
 
 def plan_quiet(actual: State) -> tuple[Step, ...]:
-    """The steps after which no queue takes a message any more; first part of a deletion."""
+    """The steps after which no queue takes a message any more; the first part of a deletion."""
     return tuple(_switched_off(actual, ObjectKind.QUEUE, "ingressEnabled"))
 
 
@@ -102,7 +102,7 @@ def plan_delete(actual: State) -> tuple[Step, ...]:
 
 
 def state_after(state: State, step: Step) -> dict[Ref, Attributes]:
-    """What is there when a step is done, as far as it was known before."""
+    """The state after a step, as far as the state before it was known."""
     after = dict(state)
     match step:
         case Create(ref, attributes):
@@ -124,7 +124,7 @@ def _parts(desired: State, actual: State) -> Iterator[Step]:
 
 
 def _of_kind(desired: State, actual: State, kind: ObjectKind) -> Iterator[Step]:
-    """Objects without their switches, which are off in a new one and left as they are in another."""
+    """Objects without their switches, which are off in a new object and left as they are in an existing one."""
     switches = SWITCHES.get(kind, ())
     for ref, attributes in desired.items():
         if ref.kind is not kind:
@@ -165,6 +165,6 @@ def _switched_off(actual: State, kind: ObjectKind, switch: str) -> Iterator[Step
 
 
 def difference(wanted: Attributes, there: Attributes, leave: frozenset[str] = frozenset()) -> dict[str, Json]:
-    """Wanted attributes that are there with another value, or not at all; passwords are not to be compared."""
+    """Wanted attributes that are there with another value, or not at all; passwords are not compared."""
     ignored = leave | NEVER_READ | (NEWER - there.keys())
     return {name: value for name, value in wanted.items() if name not in ignored and there.get(name) != value}

@@ -1,4 +1,4 @@
-"""What no step may mend: somebody has to decide. Pure."""
+"""What no step may repair, as somebody has to decide. Pure."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -18,11 +18,11 @@ class Rights:
     username: str
     may_write_vpn: bool
     may_write_broker: bool
-    """Client profiles take this."""
+    """Needed for client profiles."""
 
 
 def stored_group(spec: GroupSpec, actual: State) -> StoredGroup | None:
-    """What is stored of the group; None where nothing is, or nothing that can be read."""
+    """The group as its stored settings describe it; None if there are none, or none that can be read."""
     marker = marker_ref(spec)
     return read_marker(marker.name, str(actual[marker].get("physicalName"))) if marker in actual else None
 
@@ -44,23 +44,23 @@ def find_problems(spec: GroupSpec, actual: State) -> Iterator[UserError]:
             yield UserError(str(username), "exists, and is not known to be the group's", "a name of its own")
     for ref in actual:
         if ref.kind is ObjectKind.CONNECT_ADDRESS:
-            # Perhaps on purpose, so it is not for a step to let these clients in.
+            # Perhaps they are refused on purpose, so it is not for a step to let these clients in.
             yield UserError(str(ref.whole), f"refuses clients from {ref.name}", "no client connect exceptions")
     if spec.has_account and spec.client_profile is not None and _profile_ref(spec) not in actual:
         yield UserError("semp.client_profile", f"no client profile {spec.client_profile}", "one that exists")
 
 
 def find_foreign_marker(spec: GroupSpec, actual: State) -> Iterator[UserError]:
-    """What is stored under the group's name and cannot be read: the group may be a newer version's, or nobody's."""
+    """Stored settings under the group's name that cannot be read: it may be a newer version's group, or nobody's."""
     marker = marker_ref(spec)
     if marker in actual and stored_group(spec, actual) is None:
         yield UserError(str(marker), "something else is stored there", "settings of this version of lbg, or nothing")
 
 
 def is_own_username(spec: GroupSpec, role: Role, stored: StoredGroup | None, there: Attributes) -> bool:
-    """Whether a client username that exists is known to be the group's: stored as such, or what an interruption left.
+    """Whether a client username that exists is known to be the group's: stored as such, or left by an interruption.
 
-    A group's username is enabled behind its stored settings, and disabled before they go; it has the group's ACL
+    A group's username is enabled after its settings are stored, and disabled before they go; it has the group's ACL
     profile all its life.
     """
     if stored is not None and stored.username_of(role) == spec.logins[role].username:
@@ -69,7 +69,7 @@ def is_own_username(spec: GroupSpec, role: Role, stored: StoredGroup | None, the
 
 
 def find_taken_names(spec: GroupSpec, actual: State) -> Iterator[UserError]:
-    """Names of a new group that something has already."""
+    """Names of a new group that are already taken."""
     for ref in desired_state(spec):
         if ref in actual and ref.kind not in PARTS:
             expected = "an unused name; `lbg group apply` takes over what an interrupted create has left"
@@ -87,12 +87,12 @@ def find_missing_rights(steps: Iterable[Step], rights: Rights) -> Iterator[UserE
 
 
 def is_of_restriping(ref: Ref, control_topic: str) -> bool:
-    """Whether it is a subscription to the records of a re-striping: its conductor's, and with a secret in its name."""
+    """Whether it subscribes to the records of a re-striping: it is the conductor's, and has a secret in its name."""
     return ref.kind is ObjectKind.SUBSCRIPTION and plan_of_topic(control_topic, ref.name) is not None
 
 
 def surplus_queues(spec: GroupSpec, actual: State) -> tuple[str, ...]:
-    """Queues with a name of the group's that are none of its queues."""
+    """Queues named like the group's that are not among its queues."""
     wanted = {*spec.shape.queue_names(), *spec.aside}
     return tuple(ref.name for ref in actual if ref.kind is ObjectKind.QUEUE and ref.name not in wanted)
 
@@ -113,7 +113,7 @@ def _changed_for_good(spec: GroupSpec, stored: StoredGroup) -> Iterator[UserErro
 
 
 def _accounts(spec: GroupSpec, stored: StoredGroup) -> Iterator[tuple[str, object, object]]:
-    # One that was not there may come; another, or none, would leave the old one behind with all its rights.
+    # An account may be added; changing or dropping one would leave the old one behind with all its rights.
     for role, setting in ((Role.PUBLISHER, "semp.publisher"), (Role.CONDUCTOR, "semp.conductor")):
         there = stored.username_of(role)
         if there is not None:
@@ -150,13 +150,13 @@ def _misplaced_shards(spec: GroupSpec, stored: StoredGroup | None, actual: State
         found = f"{shape.queue_count}, and the group on the broker has {there}, with shards in queues of neither"
         yield UserError("group.queue_count", found, f"{there}, until `lbg group verify` is content with that")
         return
-    # Moved while messages of the shard lie in this queue, it would have later ones handled from its own queue before.
+    # If the shard were moved while messages of it lie in this queue, later ones would be handled from its own first.
     expected = (
         f"by hand: publishers stopped until {first.queue} is empty, then the subscription taken from it, then "
         "`lbg group apply`"
     )
     yield UserError(where, found, expected)
-    # What no queue gets is confirmed and lost, and the way above may take its time.
+    # A message that no queue attracts is confirmed and lost, and the way above may take some time.
     if lost := sorted(set(home) - {ref.name for ref in placed}, key=lambda topic: (home[topic], topic)):
         more = f", and {len(lost) - 1} more like it" if len(lost) > 1 else ""
         found = f"no subscription {lost[0]}{more}, and no other queue has it: what is published there is lost"
@@ -164,8 +164,8 @@ def _misplaced_shards(spec: GroupSpec, stored: StoredGroup | None, actual: State
 
 
 def _is_re_striped(spec: GroupSpec, actual: State, placed: Iterable[Ref]) -> bool:
-    """Whether the shards lie as for another number of queues, or are on the way: `lbg group restripe` takes nothing
-    else."""
+    """Whether the shards lie as for another number of queues, or are on the way there; `lbg group restripe` accepts
+    nothing else."""
     if any(is_of_restriping(ref, spec.topics.control) for ref in actual):
         return True
     count = len({ref.queue for ref in placed})

@@ -1,4 +1,4 @@
-"""What may be done to the queues of a group while members and publishers go on."""
+"""What may be done to the queues of a group while members and publishers keep running."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -19,15 +19,15 @@ from lbg_runtime.semp.client import SempClient
 class QueueAdmin(Protocol):
     """Changes queues of one VPN. Every change is idempotent and in force when its call returns.
 
-    Raises `SempError` where the broker says no or does not answer; a change whose answer was lost may be in force.
+    Raises `SempError` if the broker refuses or does not answer; a change whose answer was lost may be in force.
     """
 
     async def subscriptions(self, queue: QueueName) -> frozenset[str] | None:
-        """What the queue attracts; None where it does not exist."""
+        """The topics that the queue attracts; None if it does not exist."""
         ...
 
     async def ensure_fit(self, queue: QueueName) -> None:
-        """Raises `QueueUnfit` for a queue that may drop messages or deliver them out of order, `QueueMissing`."""
+        """Raises `QueueUnfit` for a queue that may drop messages or deliver them out of order, and `QueueMissing`."""
         ...
 
     async def create_queue(self, queue: QueueName) -> None:
@@ -39,11 +39,11 @@ class QueueAdmin(Protocol):
         ...
 
     async def unsubscribe(self, queue: QueueName, topic: str) -> None:
-        """Have the queue attract a topic no longer; nothing if it does not, or is gone."""
+        """Have the queue no longer attract a topic; does nothing if it does not, or is gone."""
         ...
 
     async def depth(self, queue: QueueName) -> int:
-        """Messages in the queue, those included that members hold unsettled; raises `QueueMissing`."""
+        """Messages in the queue, including those that members hold unsettled; raises `QueueMissing`."""
         ...
 
     async def delete_queue(self, queue: QueueName) -> None:
@@ -53,11 +53,11 @@ class QueueAdmin(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class QueueAccess:
-    """Whose a new queue is; the owner may do everything."""
+    """Who owns a new queue; the owner may do everything."""
 
     owner: str
     others_consume: bool = True
-    """Whether client usernames that do not own it may take its messages; else they may do nothing with it."""
+    """Whether client usernames that do not own it may take its messages; otherwise they may do nothing with it."""
 
 
 KEEPS_ALL: Mapping[str, Json] = {
@@ -66,7 +66,7 @@ KEEPS_ALL: Mapping[str, Json] = {
     "respectTtlEnabled": False,
     "respectMsgPriorityEnabled": False,
 }
-"""With these a queue keeps every message in its place until it is settled; else it throws some away, by itself."""
+"""With these, a queue keeps every message in its place until it is settled; otherwise it discards some by itself."""
 
 _FIT: Mapping[str, Json] = {"accessType": "exclusive", "partitionCount": 0, **KEEPS_ALL}
 
@@ -76,8 +76,8 @@ class SempQueueAdmin:
 
     A new one may hold `spool_mb` megabytes.
 
-    A refused message of a publisher is told to it by the queues made here, also while they take none
-    (`rejectMsgToSenderOnDiscardBehavior`), so nothing is lost without a word.
+    Queues made here tell a publisher when they refuse its message, also while they take none
+    (`rejectMsgToSenderOnDiscardBehavior`), so nothing is lost silently.
     """
 
     def __init__(self, client: SempClient, vpn: str, access: QueueAccess, spool_mb: int) -> None:
@@ -99,12 +99,12 @@ class SempQueueAdmin:
         if found is None:
             raise QueueMissing(queue)
         for name, fit in _FIT.items():
-            # One that a broker does not have it does not act on.
+            # A broker does not act on an attribute that it does not have.
             if found.attributes.get(name, fit) != fit:
                 raise QueueUnfit(queue, f"{name} {found.attributes[name]}", f"{name} {fit}")
 
     async def create_queue(self, queue: QueueName) -> None:
-        """Raises `QueueUnfit` for one that exists and is not exclusive; what is disabled of it is enabled."""
+        """Raises `QueueUnfit` for an existing queue that is not exclusive; enables whatever of it is disabled."""
         try:
             await self._client.create(("msgVpns", self._vpn, "queues"), {"queueName": queue, **self._new_queue})
         except SempRefused as refused:
@@ -131,8 +131,8 @@ class SempQueueAdmin:
         return seen.count("msgs")
 
     async def delete_queue(self, queue: QueueName) -> None:
-        # Looked at before anything is disabled, so that an early call disturbs nobody; and again after, as only then
-        # nothing more can come.
+        # Checked before anything is disabled, so that an early call disturbs nobody; and again afterwards, as only then
+        # can nothing more come.
         if not await self._is_free(queue):
             return
         try:
@@ -161,7 +161,7 @@ class SempQueueAdmin:
         await self._client.update(self._path(queue), {"ingressEnabled": enabled, "egressEnabled": enabled})
 
     async def _is_free(self, queue: QueueName) -> bool:
-        """False where the queue is gone; raises `QueueInUse`."""
+        """False if the queue is gone; raises `QueueInUse`."""
         seen = await self._monitor(queue)
         if seen is None:
             return False
@@ -175,7 +175,7 @@ class SempQueueAdmin:
 
 
 def attributes_of_new_queue(access: QueueAccess, spool_mb: int) -> dict[str, Json]:
-    """What a queue is made with, whether for a group or for what its members set aside."""
+    """The attributes that a queue is created with, whether for a group or for what its members set aside."""
     return {
         "accessType": "exclusive",
         "owner": access.owner,
@@ -189,11 +189,11 @@ def attributes_of_new_queue(access: QueueAccess, spool_mb: int) -> dict[str, Jso
 
 @asynccontextmanager
 async def open_queue_admin(settings: Settings) -> AsyncIterator[SempQueueAdmin]:
-    """The queues of `connection.vpn` by the administrator in `semp`.
+    """The queues of `connection.vpn`, as the administrator in `semp`.
 
-    New queues belong to `connection.username`, as those of `lbg group create` do: alone where that is a configured
-    client username; else others may consume, as a client may then be known to the broker by another name. Raises
-    `ConfigError` where `semp` is not set, `SempError` where the broker does not answer.
+    New queues belong to `connection.username`, as those of `lbg group create` do: to it alone if that is a configured
+    client username; otherwise others may consume, as the broker may then know a client by another name. Raises
+    `ConfigError` if `semp` is not set, `SempError` if the broker does not answer.
     """
     vpn, owner = settings.connection.vpn, settings.connection.username
     if settings.semp is None:

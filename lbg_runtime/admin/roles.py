@@ -10,7 +10,7 @@ from lbg_runtime.model.group import GroupShape
 
 
 class Role(Enum):
-    """One account each. What has no account of its own is a member's to do."""
+    """One account each. The work of a role without an account of its own is done with the members'."""
 
     MEMBER = "member"
     PUBLISHER = "publisher"
@@ -20,7 +20,7 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A client username; the password is in no representation."""
+    """A client username and its password, which no representation shows."""
 
     username: str
     password: str = field(repr=False)
@@ -35,7 +35,7 @@ class Grant:
     may_send: bool = True
     """Publish persistently."""
     may_receive: bool = False
-    """Bind to queues; to which, their owner says."""
+    """Bind to queues; their owner says to which."""
     may_create_queues: bool = False
 
 
@@ -46,9 +46,9 @@ class Topics:
     control: str = ""
     """On which members talk to each other."""
     notes: str | None = None
-    """On which members tell what they have handled, for who validates as it happens."""
+    """On which members report what they have handled, for whoever validates it live."""
     more: tuple[str, ...] = ()
-    """To which members publish besides: for their handlers, and to the dead message queue."""
+    """Others that members publish to: for their handlers, and to the dead message queue."""
 
 
 NO_TOPICS = Topics()
@@ -58,7 +58,7 @@ def grant_of(role: Role, given: frozenset[Role], shape: GroupShape, topics: Topi
     """What a role needs in a group in which these roles have accounts."""
     shards = f"{shape.hash_prefix}/>"
     notes = () if topics.notes is None else (topics.notes,)
-    # A plan of a re-striping tells every member to look elsewhere; who may publish one can stop the group.
+    # A plan of a re-striping tells every member to look elsewhere; whoever may publish one can stop the group.
     conducting = Grant(
         publish=(topics.control, f"{record_prefix(topics.control)}>"), subscribe=(topics.control, *notes)
     )

@@ -17,18 +17,18 @@ class QueueSight:
     """One queue at one moment."""
 
     depth: int
-    """Messages, those included that members hold unsettled."""
+    """Messages, including those that members hold unsettled."""
     flow_count: int
     fed: str | None
-    """Name of the client whose flow the queue feeds; None where nothing is bound."""
+    """Name of the client whose flow the queue feeds; None if nothing is bound."""
 
 
 async def read_sights(
     client: SempClient, vpn: str, queues: Mapping[QueueName, SempObject]
 ) -> dict[QueueName, QueueSight]:
-    """Queues as `find_shard_queues` has them, in their order, but for those that are gone by now; not of one moment.
+    """The queues of `find_shard_queues`, in their order, without those that are gone by now; not of one moment.
 
-    Asks once for each that has flows. Raises `SempError`.
+    Asks once for each queue that has flows. Raises `SempError`.
     """
 
     async def look(found: tuple[QueueName, SempObject]) -> QueueSight | None:
@@ -49,7 +49,7 @@ async def read_sights(
 
 
 async def disconnect(client: SempClient, vpn: str, group: str, member: str) -> list[str]:
-    """End the connections of a member, wherever it runs, and of nobody else; answers the names of the clients.
+    """End the connections of a member, wherever it runs, and of nobody else; return the names of the clients.
 
     The clients may come back by themselves; what they held goes to whoever stands by. Raises `SempError`.
     """

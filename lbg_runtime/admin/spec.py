@@ -14,7 +14,7 @@ from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.model.ids import GroupName, QueueName
 
 MARKER_PREFIX = "lbg/"
-"""JNDI names of groups begin so."""
+"""How JNDI names of groups begin."""
 
 MARKER_VERSION = 1
 LARGEST_MARKER = 200
@@ -34,7 +34,7 @@ _USERNAME_SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class GroupSpec:
-    """Everything that an administrator says of a group. Raises `UserError` for what no broker would take."""
+    """Everything that an administrator says about a group. Raises `UserError` for what no broker would accept."""
 
     shape: GroupShape
     hash_function: HashFunction
@@ -45,17 +45,17 @@ class GroupSpec:
     """Set when the username is created, never stored in the group's settings, and never changed."""
     queue_spool_mb: int
     client_profile: str | None
-    """One that exists and is not ours; None: the group's own."""
+    """An existing one that is not ours; None for the group's own."""
     creates_queues: bool
     """Whether members may create queues."""
     topics: Topics = NO_TOPICS
-    """Of members' work; empty where nothing is to be made, as for a group that is deleted."""
+    """Topics of members' work; empty if nothing is to be made, as for a group that is being deleted."""
     aside: tuple[QueueName, ...] = ()
-    """Queues for what members set aside, for errors or parked; each subscribes to its own name alone."""
+    """Queues for what members set aside, as errors or parked; each subscribes only to its own name."""
     publisher: Login | None = None
     """Publishers' own account; without it they use the members'."""
     conductor: Login | None = None
-    """The same for who re-stripes."""
+    """The same for conductors."""
     binds: int = 1
     """Flows of members that each of the group's queues has to let bind at once."""
 
@@ -115,13 +115,13 @@ class GroupSpec:
         return self.has_account and self.client_profile is None
 
     def profile_name(self, role: Role = Role.MEMBER) -> str:
-        """Of a role's ACL profile, and of its client profile if that is the group's own."""
-        # An empty level, so that it is the name of no other group.
+        """The name of a role's ACL profile, and of its client profile if that is the group's own."""
+        # With an empty level, so that it is the name of no other group.
         name = self.shape.name if role is Role.MEMBER else f"{self.shape.name}//{role.value}"
         return profile_name_of(name)
 
     def client_profile_name(self, role: Role = Role.MEMBER) -> str:
-        """Of the client profile that a role's username has."""
+        """The name of the client profile that a role's username has."""
         return self.client_profile or self.profile_name(role)
 
     @property
@@ -151,7 +151,7 @@ class GroupSpec:
 
 @dataclass(frozen=True, slots=True)
 class StoredGroup:
-    """A group as its stored settings say."""
+    """A group as its stored settings describe it."""
 
     shape: GroupShape
     hash_function: HashFunction
@@ -160,7 +160,7 @@ class StoredGroup:
     queue_spool_mb: int
     client_profile: str | None
     publisher: str | None = None
-    """Client username of publishers, where they have their own."""
+    """Client username of publishers, if they have their own."""
     conductor: str | None = None
 
     def username_of(self, role: Role) -> str | None:
@@ -200,7 +200,7 @@ class StoredGroup:
 
 
 def read_marker(marker_name: str, text: str) -> StoredGroup | None:
-    """The group stored under a JNDI name; None where it is somebody else's entry, or of another version."""
+    """The group stored under a JNDI name; None if it is somebody else's entry, or of another version."""
     name = marker_name.removeprefix(MARKER_PREFIX)
     try:
         settings = json.loads(text) if name != marker_name else None

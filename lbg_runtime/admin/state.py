@@ -1,4 +1,4 @@
-"""What there is of a group on the broker."""
+"""What exists of a group on the broker."""
 
 from lbg_runtime.admin.objects import (
     KEY_NAMES,
@@ -21,7 +21,7 @@ from lbg_runtime.semp.client import SempClient
 
 
 async def read_state(client: SempClient, vpn: str, spec: GroupSpec) -> dict[Ref, Attributes]:
-    """Every object that has a name of the group's, with its attributes; raises `SempError`."""
+    """Every object that has one of the group's names, with its attributes; raises `SempError`."""
     state: dict[Ref, Attributes] = {}
     for ref in (marker_ref(spec), *account_refs(spec)):
         found = await read_object(client, vpn, ref)
@@ -56,7 +56,7 @@ async def read_groups(client: SempClient, vpn: str) -> list[StoredGroup]:
 
 
 async def read_stored(client: SempClient, vpn: str, group: str) -> str | None:
-    """The stored settings of one group, as they are written; None where there are none. Raises `SempError`."""
+    """The stored settings of one group, as they are written; None if there are none. Raises `SempError`."""
     found = await read_object(client, vpn, Ref(ObjectKind.MARKER, MARKER_PREFIX + group))
     return None if found is None else found.text("physicalName")
 
@@ -71,7 +71,7 @@ async def read_rights(client: SempClient, vpn: str) -> Rights:
 
 
 async def read_object(client: SempClient, vpn: str, ref: Ref) -> SempObject | None:
-    """One object as it is configured; None where it does not exist. Raises `SempError`."""
+    """One object as it is configured; None if it does not exist. Raises `SempError`."""
     return await client.find(SempApi.CONFIG, ref.path(vpn))
 
 
@@ -92,7 +92,7 @@ async def _rules(client: SempClient, vpn: str, profile: str) -> dict[Ref, Attrib
 
 
 async def _queues_of(client: SempClient, vpn: str, prefix: str) -> dict[QueueName, SempObject]:
-    """Queues of which this and 0, 1 and so on is the name, in this order, however many there should be."""
+    """Queues named with this prefix and 0, 1 and so on, in this order, however many there should be."""
     found = await client.find_all(
         SempApi.CONFIG, ("msgVpns", vpn, ObjectKind.QUEUE.value), where=(f"{KEY_NAMES[ObjectKind.QUEUE]}=={prefix}*",)
     )

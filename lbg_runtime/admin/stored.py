@@ -1,13 +1,13 @@
-"""Starting from the settings of a group that are stored on the broker, and noticing when they become others."""
+"""Starting from the settings of a group that are stored on the broker, and noticing when they change."""
 
 import asyncio
 import errno
 import os
 import stat
 import tempfile
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,10 +21,10 @@ from lbg_runtime.core.chance import RandomSource
 from lbg_runtime.model.errors import ConfigError, SempError, SempUnreachable
 
 LOOK_S = 30.0
-"""Between two looks at the stored settings, half of it more or less."""
+"""Between two looks at the stored settings, give or take half of it."""
 
 _FAILURES_TO_WARN_OF = 2
-"""In a row; once. A single look that fails is common, and where all do, the log need not fill with warnings."""
+"""In a row; once. A single failed look is common, and if all fail, the log need not fill with warnings."""
 
 _LARGEST_CACHE_BYTES = 64 * 1024
 """Many times what the name of a group, that of a VPN and a marker can take."""
@@ -33,14 +33,14 @@ _log = structlog.get_logger(__name__)
 
 
 def load_group_settings(path: Path, environ: Mapping[str, str] = os.environ) -> Settings:
-    """`load_settings`, with the broker asked where the file says so. Blocks; raises `ConfigError`."""
+    """`load_settings`, with the broker asked if the file says so. Blocks; raises `ConfigError`."""
     return load_settings(path, environ, ask_broker)
 
 
 def ask_broker(settings: Settings) -> Mapping[str, object]:
-    """An `AskBroker`. What is read is kept in `group.cache`, which answers where the broker does not.
+    """An `AskBroker`. What is read is kept in `group.cache`, which answers if the broker does not.
 
-    Never with the settings of another group, or of one in another VPN, that has the same file.
+    Never answers with the settings of another group, or of one in another VPN, that has the same file.
     """
     name, cache = settings.group.name, settings.group.cache
     path = None if cache is None else Path(cache)
@@ -69,7 +69,7 @@ def ask_broker(settings: Settings) -> Mapping[str, object]:
             raise ConfigError("group.name", "what is stored of it cannot be read", "settings of this version of lbg")
         stored = read
         if path is not None:
-            # Only what can be read: it takes the place of what an earlier start could.
+            # Only settings that can be read: they replace those that an earlier start could read.
             _write_cache(path, settings, text)
     return {
         "hash_prefix": stored.shape.hash_prefix,
@@ -81,9 +81,9 @@ def ask_broker(settings: Settings) -> Mapping[str, object]:
 
 
 async def store_queue_count(settings: Settings, queue_count: int) -> None:
-    """Write into the stored settings how many queues the group has now; nothing where none of this version are stored.
+    """Write into the stored settings how many queues the group has now; does nothing if none of this version are.
 
-    Else members that start from them would leave the queues alone that are new. Raises `SempError`.
+    Otherwise members that start from them would leave the new queues alone. Raises `SempError`.
     """
     from lbg_runtime.admin.account import open_semp
 
@@ -98,17 +98,17 @@ async def store_queue_count(settings: Settings, queue_count: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A setting of the group that is another on the broker than here."""
+    """A setting of the group that is different on the broker from here."""
 
     setting: str
     ours: str
     theirs: str
     is_for_good: bool
-    """Whether it decides in which shard a message goes: then nobody may go over to the other value at work."""
+    """Whether it decides which shard a message goes to: then nobody may change to the other value while running."""
 
 
 def differences(group: GroupSettings, stored: StoredGroup | None) -> tuple[Difference, ...]:
-    """Where what is stored now is not what was started with."""
+    """Where the settings stored now differ from those started with."""
     if stored is None:
         return (Difference("group.name", group.name, "no such group, or one that cannot be read", is_for_good=True),)
     shape = stored.shape
@@ -117,14 +117,14 @@ def differences(group: GroupSettings, stored: StoredGroup | None) -> tuple[Diffe
         ("group.hash_count", group.hash_count, shape.hash_count, True),
         ("group.hash_function", group.hash_function.value, stored.hash_function.value, True),
         ("group.key", str(group.key), stored.key, True),
-        # Members hear of a re-striping from the queues themselves, in its place.
+        # Members learn of a re-striping from the queues themselves, at its place in their order.
         ("group.queue_count", group.queue_count, shape.queue_count, False),
     )
     return tuple(Difference(name, str(ours), str(theirs), good) for name, ours, theirs, good in pairs if ours != theirs)
 
 
 class StoredGroupWatch:
-    """Looks at the stored settings now and then; changes nothing. `run` once, on one event loop."""
+    """Looks at the stored settings now and then; changes nothing. Run once, on one event loop, by `watching`."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class StoredGroupWatch:
         chance: RandomSource,
         on_changed: Callable[[tuple[Difference, ...]], None] = lambda _: None,
     ) -> None:
-        """`on_changed` is called with what differs, when that is not what it was before."""
+        """`on_changed` is called with the differences, when they are not what they were before."""
         self.found: tuple[Difference, ...] = ()
         """What differed at the last look that was answered."""
         self._group = group
@@ -142,14 +142,14 @@ class StoredGroupWatch:
         self._on_changed = on_changed
 
     async def run(self) -> None:
-        """Look until cancelled. A look that fails ends nothing, whether the broker, a file or the account is why."""
+        """Look until cancelled. A failed look ends nothing, whether the broker, a file or the account is the cause."""
         failures = 0
         while True:
             # Not all members at once.
             await asyncio.sleep(self._chance.uniform(0.5, 1.5) * LOOK_S)
             try:
                 found = differences(self._group, await self._read())
-            # Each look opens the administrator's session anew, and reads semp.tls.trust_store for it.
+            # Each look opens the administrator's session again, and reads semp.tls.trust_store for it.
             except (SempError, ConfigError) as error:
                 # What was found before still holds, as far as anybody knows.
                 failures += 1
@@ -172,7 +172,7 @@ class StoredGroupWatch:
 def watch_of(
     settings: Settings, chance: RandomSource, on_changed: Callable[[tuple[Difference, ...]], None] = lambda _: None
 ) -> StoredGroupWatch | None:
-    """The watch that the settings ask for; None where they do not come from the broker."""
+    """The watch that the settings ask for; None if they do not come from the broker."""
     if settings.group.source is not GroupSource.SEMP:
         return None
 
@@ -181,6 +181,24 @@ def watch_of(
         return None if text is None else read_marker(MARKER_PREFIX + settings.group.name, text)
 
     return StoredGroupWatch(settings.group, read, chance, on_changed)
+
+
+@asynccontextmanager
+async def watching(watch: StoredGroupWatch, on_failed: Callable[[Exception], None]) -> AsyncIterator[None]:
+    """Have it look while the context lasts; `on_failed` is called with an unforeseen error, which ends its looks."""
+
+    async def look() -> None:
+        try:
+            await watch.run()
+        except Exception as error:  # noqa: BLE001 - what it means is for whoever relies on the looks to say
+            on_failed(error)
+
+    looking = asyncio.create_task(look())
+    try:
+        yield
+    finally:
+        looking.cancel()
+        await asyncio.wait([looking])
 
 
 async def _read_text(settings: Settings) -> str | None:
@@ -193,11 +211,11 @@ async def _read_text(settings: Settings) -> str | None:
 
 
 class _CacheUnfit(Exception):
-    """The words say of the file what is wrong with it."""
+    """The text says what is wrong with the file."""
 
 
 def _read_cache(path: Path, settings: Settings) -> StoredGroup:
-    """What an earlier start of this very group has kept; raises `_CacheUnfit` for anything else."""
+    """What an earlier start of this very group kept; raises `_CacheUnfit` for anything else."""
     name, vpn = settings.group.name, settings.connection.vpn
     try:
         content = _read_regular(path)
@@ -219,7 +237,8 @@ def _read_cache(path: Path, settings: Settings) -> StoredGroup:
 
 
 def _read_regular(path: Path) -> bytes:
-    """A regular file of no more than a cache can have; raises `OSError`, also for a pipe, which nobody may write to."""
+    """The content of a regular file, if no larger than a cache can be; raises `OSError`, also for a pipe: nobody may
+    write to it."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "no regular file")
@@ -230,12 +249,12 @@ def _read_regular(path: Path) -> bytes:
 
 
 def _write_cache(path: Path, settings: Settings, text: str) -> None:
-    """Whole or not at all; where it cannot be written the start goes on."""
+    """Write it whole or not at all; if it cannot be written, the start goes on."""
     content = orjson.dumps({"group": settings.group.name, "vpn": settings.connection.vpn, "marker": text})
     if _is_no_file(path):
         _log.warning("group_cache_not_written", path=str(path), reason="no regular file")
         return
-    # Where it is a link, the file is what others have too.
+    # If it is a link, the file behind it is the one that others have too.
     path = path.resolve()
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
@@ -253,7 +272,7 @@ def _write_cache(path: Path, settings: Settings, text: str) -> None:
 
 
 def _is_no_file(path: Path) -> bool:
-    """Whether something else is there, such as a device: to put a file in its place would take it from others."""
+    """Whether something else is there, such as a device; putting a file in its place would take it from others."""
     try:
         return not stat.S_ISREG(path.stat().st_mode)
     except OSError:

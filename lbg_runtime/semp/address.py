@@ -24,5 +24,5 @@ def path_of(api: SempApi, segments: Sequence[Segment]) -> str:
 def _encoded(segment: Segment) -> str:
     parts = (segment,) if isinstance(segment, str) else segment
     encoded = ",".join(quote(part, safe="") for part in parts)
-    # Whoever puts addresses together on the way would take these for steps back, and delete what is above.
+    # Whatever normalizes paths on the way would take these for steps up, and a deletion would hit what is above.
     return encoded.replace(".", "%2E") if encoded in (".", "..") else encoded

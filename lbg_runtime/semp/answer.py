@@ -16,7 +16,7 @@ V = TypeVar("V", bool, int, str)
 
 @dataclass(frozen=True, slots=True)
 class SempObject:
-    """One object as the broker told of it. Attributes it does not have were not selected, or are newer than it."""
+    """One object as the broker reported it. Attributes it lacks were not selected, or are newer than the broker."""
 
     url: str
     """Where the answer came from, for errors."""
@@ -25,7 +25,7 @@ class SempObject:
     """Members of the collections below it, by name; in answers of the monitor API only."""
 
     def text(self, name: str) -> str:
-        """A text attribute; raises `SempUnreachable` where the answer has none of that name and kind."""
+        """A text attribute; raises `SempUnreachable` if the answer has none of that name and kind."""
         return self._value(name, str)
 
     def number(self, name: str) -> int:
@@ -44,7 +44,7 @@ class SempObject:
 
     def _value(self, name: str, kind: type[V]) -> V:
         value = self.attributes.get(name)
-        # True is an int to Python and none to JSON.
+        # True is an int in Python, and not in JSON.
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             raise SempUnreachable(self.url, f"the answer has no {name} of the kind expected")
         return value
@@ -70,9 +70,9 @@ class SempAnswer:
 
 
 def read_answer(url: str, body: bytes) -> SempAnswer | None:
-    """The answer in a body, or None where it is not SEMP's.
+    """The answer in a body, or None if it is not SEMP's.
 
-    Raises `SempUnreachable` where its next page has no usable address.
+    Raises `SempUnreachable` if its next page has no usable address.
     """
     try:
         document = orjson.loads(body)

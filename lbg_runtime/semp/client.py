@@ -40,7 +40,7 @@ class SempAccount:
     username: str
     password: str
     token: str | None = None
-    """With it the name and password are not sent."""
+    """If it is set, the name and password are not sent."""
 
     def __repr__(self) -> str:
         return f"SempAccount({self.url!r}, {self.username!r})"
@@ -55,10 +55,9 @@ class SempAccount:
 class SempClient:
     """An async context manager; its calls may run at the same time.
 
-    Every call raises `SempRefused` where the broker says no and `SempUnreachable` where there is no answer. A broker
-    that is not ready (503) is asked again for 8 s. A request whose answer was lost may have been carried out. Proxies
-    of the environment are not used, and no redirection is followed: credentials go to the address given and nowhere
-    else.
+    Every call raises `SempRefused` if the broker refuses and `SempUnreachable` if there is no answer. A broker that is
+    not ready (503) is asked again for 8 s. A request whose answer was lost may have been carried out. Proxies from the
+    environment are not used, and no redirection is followed: credentials go to the address given and nowhere else.
     """
 
     def __init__(
@@ -70,18 +69,23 @@ class SempClient:
     ) -> None:
         """`tls` True checks the broker's certificate against the usual public authorities, False does not check it.
 
-        `transport` takes the place of the network, in tests.
+        `transport` takes the place of the network, in tests. Raises `SempUnreachable` if the list of authorities cannot
+        be read.
         """
         self.url = account.url.rstrip("/")
         self._shown = "user name or password" if account.token is None else "token"
-        self._http = httpx.AsyncClient(
-            verify=tls,
-            transport=transport,
-            timeout=REQUEST_TIMEOUT_S,
-            trust_env=False,
-            follow_redirects=False,
-            headers={"accept": "application/json", "authorization": account.authorization()},
-        )
+        try:
+            self._http = httpx.AsyncClient(
+                verify=tls,
+                transport=transport,
+                timeout=REQUEST_TIMEOUT_S,
+                trust_env=False,
+                follow_redirects=False,
+                headers={"accept": "application/json", "authorization": account.authorization()},
+            )
+        except OSError as error:
+            # It reads the files of authorities, and there may be no descriptor left.
+            raise SempUnreachable(self.url, _reason_of(error)) from None
 
     async def __aenter__(self) -> Self:
         return self
@@ -96,7 +100,7 @@ class SempClient:
         return self._only(await self._request("GET", api, path, query=_query(select=select)))
 
     async def find(self, api: SempApi, path: Sequence[Segment], *, select: Sequence[str] = ()) -> SempObject | None:
-        """One object as `get` has it; None where it does not exist."""
+        """One object as from `get`; None if it does not exist."""
         try:
             return await self.get(api, path, select=select)
         except SempRefused as refused:
@@ -109,13 +113,13 @@ class SempClient:
     ) -> tuple[SempObject, ...]:
         """All objects of a collection that meet every condition, page by page.
 
-        What is changed meanwhile may be missing, or come twice.
+        Objects that change meanwhile may be missing, or come twice.
         """
         found: list[SempObject] = []
         query = _query(select=select, where=where, count=(str(PAGE_SIZE),))
         seen: set[str] = set()
         while True:
-            # Of the address of the next page only the query counts: credentials go to no other host.
+            # Only the query of the next page's address is used: credentials go to no other host.
             answer = await self._request("GET", api, path, query=query)
             found += answer.objects
             if answer.next_query is None:
@@ -126,7 +130,7 @@ class SempClient:
             seen.add(query)
 
     async def create(self, path: Sequence[Segment], attributes: Mapping[str, Json]) -> SempObject:
-        """Create an object in a collection; what is not given has its default."""
+        """Create an object in a collection; attributes that are not given have their defaults."""
         return self._only(await self._request("POST", SempApi.CONFIG, path, body=attributes))
 
     async def update(self, path: Sequence[Segment], attributes: Mapping[str, Json]) -> SempObject:
@@ -134,7 +138,7 @@ class SempClient:
         return self._only(await self._request("PATCH", SempApi.CONFIG, path, body=attributes))
 
     async def delete(self, path: Sequence[Segment]) -> None:
-        """Delete an object with what is below it; done where it does not exist."""
+        """Delete an object and everything below it; succeeds if it does not exist."""
         try:
             await self._request("DELETE", SempApi.CONFIG, path)
         except SempRefused as refused:
@@ -165,7 +169,8 @@ class SempClient:
         for attempt, pause_s in enumerate((*PAUSES_S, None), 1):
             try:
                 response = await self._http.request(method, url, content=content, headers=headers)
-            except (httpx.HTTPError, httpx.InvalidURL) as error:
+            # httpx also reads the address of a redirection that it does not follow, and lets other errors through.
+            except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
                 raise SempUnreachable(self.url, _reason_of(error)) from None
             if response.status_code != _NOT_READY or pause_s is None:
                 return self._read(request, response, hidden=hidden, is_repeated=attempt > 1)
@@ -177,7 +182,7 @@ class SempClient:
         status = response.status_code
         if answer is not None and answer.failure is not None:
             failure = answer.failure
-            # A broker may quote what it was sent, in whatever notation, so nothing of it could be found and covered.
+            # A broker may quote what it was sent, in any notation, so the password could not be found and masked.
             description = "not shown, as the request had a password" if hidden else failure.description
             raise SempRefused(request, status, failure.code, failure.status, description, is_repeated=is_repeated)
         if status == _UNAUTHORIZED:
@@ -199,7 +204,7 @@ def _query(**parameters: Sequence[str]) -> str:
     )
 
 
-def _reason_of(error: httpx.HTTPError | httpx.InvalidURL) -> str:
+def _reason_of(error: Exception) -> str:
     if isinstance(error, httpx.TimeoutException):
         return f"no answer within {REQUEST_TIMEOUT_S:g} s"
     cause: BaseException | None = error

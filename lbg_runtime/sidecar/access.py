@@ -1,10 +1,10 @@
 """Who may ask the sidecar: before any route, for every request.
 
 - On loopback the `Host` must name loopback, as for the status API.
-- Nothing that a page in a browser sends is let in: a page needs no leave to post to an address of this machine, and its
-  browser names the page in `Origin`.
-- With a token, only who shows it, as a bearer token or as Dapr's clients do; whether the sidecar is there may be asked
-  by all.
+- Nothing that a page in a browser sends is let in: a page needs no permission to post to an address of this machine,
+  and its browser names the page in `Origin`.
+- With a token, only requests that show it, as a bearer token or as Dapr's clients do; whether the sidecar is there may
+  be asked by all.
 """
 
 import hmac
@@ -33,7 +33,7 @@ class SidecarAccess:
         self._counts = counts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer what is not allowed, pass on the rest."""
+        """Refuse requests that are not allowed, pass on the rest."""
         headers = Headers(scope=scope)
         if self._is_loopback and not names_loopback(headers.getlist("host")):
             status, reason = 421, "the Host header must name a loopback address or localhost"

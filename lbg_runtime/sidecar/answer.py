@@ -1,4 +1,4 @@
-"""What an application's answer to an event means: Dapr's contract, and what follows from an answer outside of it."""
+"""What an application's answer to an event means: Dapr's contract, and what follows from an answer outside it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One event's."""
+    """The answer to one event."""
 
     status: Status
     reason: str = ""
@@ -31,16 +31,16 @@ class Answer:
 
 SUCCESS = Answer(Status.SUCCESS)
 NO_ROUTE = Answer(Status.DROP, "HTTP 404")
-"""The one answer of this kind: it may be asked whether the route is still wanted."""
+"""The one instance for 404, compared by identity: the application may be asked whether it still wants the route."""
 
 
 def read_answer(http_status: int, content_type: str, body: bytes | None) -> Answer:
-    """The answer to one event; `body` is None where it was too long to be read.
+    """The answer to one event; `body` is None if it was too long to be read.
 
-    2xx: what the `status` of the JSON object in the body says; nothing, another JSON value, or an object without a
-    status is a success. So is a text that is no JSON, where the answer says that it is one (`text/*`, the "OK" of many
-    frameworks). Everything else that cannot be read is tried again, whatever is too long included: it may say so. 404:
-    dropped. Any other code: tried again.
+    2xx: what the `status` of the JSON object in the body says; an empty body, another JSON value, or an object without
+    a status is a success. So is text that is not JSON, if its content type says that it is text (`text/*`, the "OK" of
+    many frameworks). Everything else that cannot be read is tried again, including a body that is too long, as it may
+    ask for that. 404: dropped. Any other code: tried again.
     """
     if http_status == 404:
         return NO_ROUTE
@@ -64,7 +64,7 @@ def read_answer(http_status: int, content_type: str, body: bytes | None) -> Answ
 
 
 def read_bulk_answer(http_status: int, body: bytes | None, entry_ids: Sequence[str]) -> dict[str, Answer]:
-    """The answers to the entries of a bulk, each by its id. What the application says nothing of is tried again."""
+    """The answers to the entries of a bulk, each by its id. Entries that it does not mention are tried again."""
     if http_status == 404:
         return dict.fromkeys(entry_ids, NO_ROUTE)
     if not 200 <= http_status <= 299:

@@ -18,15 +18,15 @@ TOKEN_HEADER = "dapr-api-token"  # noqa: S105 - the header's name
 SUBSCRIBE_PATH = "/dapr/subscribe"
 
 MAX_ANSWER_BYTES = 1024 * 1024
-"""Of an answer that is read; the contract needs some twenty bytes for an event."""
+"""The most that is read of an answer; the contract needs some twenty bytes for an event."""
 
 PROBE_TIMEOUT_S = 1.0
 CONNECT_TIMEOUT_S = 5.0
 KEEP_ALIVE_S = 4.0
-"""Shorter than what servers allow commonly, as one that closes while a request is on its way costs an attempt."""
+"""Shorter than servers commonly allow: a connection that closes while a request is on its way costs an attempt."""
 
 _COPIED_BYTES = 256 * 1024
-"""Longer bodies are written in pieces, as the client would hold up the loop with them."""
+"""Longer bodies are written in pieces; written whole, they would hold up the loop."""
 
 
 class ApplicationUnreachable(LbgError):
@@ -40,7 +40,7 @@ class ApplicationUnreachable(LbgError):
 
 
 class ApplicationFailed(LbgError):
-    """There is no answer, or none that lets the event go; the event may have been handled all the same."""
+    """There was no answer, or none that ends the event; it may have been handled all the same."""
 
     retriable = True
 
@@ -55,22 +55,22 @@ class Response(NamedTuple):
     status: int
     content_type: str
     body: bytes | None
-    """None where it was longer than `MAX_ANSWER_BYTES`."""
+    """None if it was longer than `MAX_ANSWER_BYTES`."""
 
 
 class Application(Protocol):
-    """Called from the member's loop, by many tasks at once."""
+    """Called on the member's loop, by many tasks at once."""
 
     async def post(self, route: str, headers: Mapping[str, str], body: bytes) -> Response:
-        """Send one request; raises `ApplicationUnreachable` or `ApplicationFailed`. Cancelled, it hangs up."""
+        """Send one request; raises `ApplicationUnreachable` or `ApplicationFailed`. Hangs up if cancelled."""
         ...
 
     async def probe(self) -> None:
-        """Return if it is well; raises `ApplicationUnreachable` or `ApplicationFailed`."""
+        """Return if the application is well; raises `ApplicationUnreachable` or `ApplicationFailed`."""
         ...
 
     async def subscriptions(self) -> bytes | None:
-        """What it says that it wants, None where it says nothing; raises as `post` does."""
+        """What the application says it wants, None if it says nothing; raises as `post` does."""
         ...
 
     async def close(self) -> None:
@@ -79,9 +79,9 @@ class Application(Protocol):
 
 
 class _FreshConnections(aiohttp.BaseConnector):
-    """Lends no connection on which an answer lies already: it would be taken for that to what is asked next.
+    """Never lends a connection on which an answer is already waiting: it would be taken for that to the next request.
 
-    An event would count as accepted that the application has not even received. The library looks for it only when a
+    An event that the application has not even received would count as accepted. The library checks for this only when a
     connection is given back.
     """
 
@@ -89,7 +89,7 @@ class _FreshConnections(aiohttp.BaseConnector):
         self, req: aiohttp.ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout
     ) -> Connection:
         """See `BaseConnector.connect`."""
-        # Each kept one is met once, and a new one has had no time to receive anything.
+        # Each kept connection comes up only once, and a new one has had no time to receive anything.
         while True:
             connection = await super().connect(req, traces, timeout)
             if connection.protocol is None or not connection.protocol.should_close:
@@ -106,10 +106,10 @@ class _UnixConnector(_FreshConnections, aiohttp.UnixConnector):
 
 
 class HttpApplication:
-    """Made on the loop that uses it."""
+    """An `Application`, created on the loop that uses it."""
 
     def __init__(self, address: str, settings: SidecarSettings, timeout_ms: int) -> None:
-        """`address` is that of the settings; `timeout_ms` is for one answer, connecting included."""
+        """`address` is the one in the settings; `timeout_ms` bounds one answer, connecting included."""
         self._timeout_ms = timeout_ms
         self._health_path = settings.health.path
         path = address.removeprefix("unix:")
@@ -127,7 +127,7 @@ class HttpApplication:
             headers={TOKEN_HEADER: token.get_secret_value()} if token else None,
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
-            # What it sends is read as it is: a few bytes may not become many.
+            # Answers are not decompressed: a few bytes must not become many.
             auto_decompress=False,
             skip_auto_headers=("Accept-Encoding", "User-Agent"),
         )
@@ -188,7 +188,7 @@ class HttpApplication:
             raise ApplicationFailed(_reason(error)) from None
 
     async def _connect(self) -> None:
-        """Open a connection and close it: not a kept one, which could be that of a process that hangs."""
+        """Open a new connection and close it; a kept one could belong to a process that hangs."""
         url = URL(self._base)
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_S):
@@ -200,12 +200,12 @@ class HttpApplication:
             raise ApplicationUnreachable(f"no connection within {PROBE_TIMEOUT_S:g} s") from None
         except (OSError, UnicodeError) as error:
             raise ApplicationUnreachable(_reason(error)) from None
-        # It goes by itself: nothing was written.
+        # It closes by itself: nothing was written.
         writer.close()
 
 
 async def _body(response: aiohttp.ClientResponse) -> bytes | None:
-    """Up to the limit; beyond it the connection is given up, as what is left would be taken for the next answer."""
+    """The body, or None beyond the limit: then the connection is closed, as the rest would pass for the next answer."""
     length = response.content_length
     if length is not None and length <= MAX_ANSWER_BYTES:
         return await response.read()

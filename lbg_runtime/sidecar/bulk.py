@@ -1,8 +1,8 @@
 """Which waiting events go together in one request; no clock, no I/O.
 
 A lane gives its next event when the one before is answered, so a bulk never has two events of one key, and order needs
-no care here. As many bulks may be under way as events fill them; one that is not full waits for the answer to the one
-before, in which time others join it, or for as long as the application allows.
+no care here. Any number of full bulks may be under way; one that is not full waits until none is, while more events
+join it, or for as long as the application allows.
 """
 
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ BULK_TYPE = "com.dapr.event.sent.bulk"
 
 
 class BulkGathering:
-    """Events are numbers here; they belong to whoever counts them."""
+    """Events are numbers here, assigned by the caller."""
 
     def __init__(self, bulk: Bulk) -> None:
         self._bulk = bulk
         self._since_ms: dict[int, int] = {}
-        """Waiting events in order, and since when they wait."""
+        """Waiting events in order, each with the time since which it has waited."""
         self._under_way = 0
 
     def offer(self, number: int, now_ms: int) -> None:
@@ -37,7 +37,7 @@ class BulkGathering:
         self._under_way -= 1
 
     def take(self, now_ms: int) -> tuple[int, ...]:
-        """The events to send in one request now, which is then under way; none where it is not time."""
+        """The events to send now in one request, which is then under way; none if it is not time."""
         waiting = self._since_ms
         deadline_ms = self.deadline_ms
         is_full = len(waiting) >= self._bulk.max_count
@@ -52,13 +52,13 @@ class BulkGathering:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When the first of those that wait has waited long enough."""
+        """When the first waiting event has waited long enough; None if none waits."""
         first = next(iter(self._since_ms.values()), None)
         return None if first is None else first + self._bulk.max_wait_ms
 
 
 def bulk_body(subscription: Subscription, bulk_id: str, events: Sequence[tuple[str, Event]]) -> bytes:
-    """The request's body in Dapr's form; events by their entry ids."""
+    """The request's body in Dapr's form; each event comes with its entry id."""
     name = subscription.pubsub_name
     return orjson.dumps(
         {

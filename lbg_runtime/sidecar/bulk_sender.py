@@ -13,7 +13,7 @@ from lbg_runtime.sidecar.event import Event
 from lbg_runtime.sidecar.subscriptions import Bulk, Subscription
 
 Spawn = Callable[[Coroutine[None, None, None]], object]
-"""Runs in a task of the sidecar's group."""
+"""Runs a coroutine in the sidecar's task group."""
 
 _Entry = tuple[Event, asyncio.Future[Answer]]
 
@@ -34,7 +34,7 @@ class BulkSender:
         self._is_armed = False
 
     async def deliver(self, event: Event) -> Answer:
-        """As `Receiver.deliver`, but raises `ApplicationUnreachable` where it was not sent."""
+        """Like `Receiver.deliver`, but raises `ApplicationUnreachable` if the event was not sent."""
         self._count += 1
         number = self._count
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -48,7 +48,7 @@ class BulkSender:
             del self._waiting[number]
 
     def _arm(self) -> None:
-        """Send in the next turn of the loop, so that what comes in this one goes along."""
+        """Send in the next turn of the loop, so that events that come in this one go along."""
         if not self._is_armed:
             self._is_armed = True
             asyncio.get_running_loop().call_soon(self._send_due)

@@ -10,12 +10,12 @@ class Counts:
     accepted: int = 0
     """Events that the application took."""
     dropped: int = 0
-    """Events that it had dropped."""
+    """Events dropped because of its answer."""
     failed: int = 0
     """Attempts that are to be followed by another."""
     published: int = 0
-    """Messages of the application that the broker confirmed."""
+    """Messages from the application that the broker confirmed."""
     unpublished: int = 0
-    """Messages of the application that were refused, or may not be on the broker."""
+    """Messages from the application that were refused, or may not be on the broker."""
     refused: int = 0
     """Requests that were not let in: no token, a foreign page, too large."""

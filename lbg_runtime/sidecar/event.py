@@ -1,4 +1,4 @@
-"""A message as CloudEvents 1.0 has it, in one JSON object or as headers and body, and what the runtime adds to it.
+"""A message as a CloudEvents 1.0 event, in one JSON object or as headers and body, and what the runtime adds to it.
 
 Attributes travel on the broker as user properties `ce_<name>`, the data as the payload, so that an event that the
 application publishes comes out as it went in, and any other member can read the payload.
@@ -27,7 +27,7 @@ _TEXT_TYPE = "text/plain"
 _JSON_TYPE = "application/json"
 
 EVENT_TYPE = "com.dapr.event.sent"
-"""Of messages that name none: what applications for Dapr know."""
+"""For messages that name none: the type that applications for Dapr know."""
 
 KEY_HEADER = "lbg-key"
 FENCING_HEADER = "lbg-fencing-token"
@@ -40,9 +40,9 @@ _MEDIA_TYPE = re.compile(r"[!-~]+/[ -~]+")
 
 
 class Event(NamedTuple):
-    """One attempt to handle a message, with what an application may want to know of it.
+    """One attempt to handle a message, with what an application may want to know about it.
 
-    A tuple, as one is made for each attempt, in a fifth of the time of a frozen data class.
+    A tuple, as one is made for each attempt, which takes a fifth of the time of a frozen dataclass.
     """
 
     message: Message
@@ -56,13 +56,13 @@ class Event(NamedTuple):
     """From 1, in this life of the member."""
     redelivered: bool
     event_id: str
-    """For messages that bring no id of their own."""
+    """For messages without an id of their own."""
     source: str
     """For messages that name none."""
 
 
 def facts(event: Event) -> dict[str, str]:
-    """What the runtime knows of the delivery, by header name, as a header can carry it."""
+    """What the runtime knows about the delivery, by header name, as text that a header can carry."""
     told = {
         "lbg-queue": header_text(event.queue),
         "lbg-epoch": str(event.epoch),
@@ -75,7 +75,7 @@ def facts(event: Event) -> dict[str, str]:
         told["lbg-shard"] = str(event.shard)
     message = event.message
     publisher, number = message.publisher_id, message.key_sequence
-    # As `Message.fencing_token`, without making one.
+    # Like `Message.fencing_token`, without making one.
     if publisher is not None and number is not None and message.key is not None:
         told[FENCING_HEADER] = str(number)
         told["lbg-publisher"] = header_text(publisher)
@@ -83,7 +83,7 @@ def facts(event: Event) -> dict[str, str]:
 
 
 def structured(event: Event, pubsub_name: str, *, is_raw: bool = False) -> bytes:
-    """The event as one JSON object. `is_raw`: the payload as bytes, whatever it says it is."""
+    """The event as one JSON object. With `is_raw`, the payload is sent as bytes, whatever its content type."""
     return orjson.dumps(_as_object(event, pubsub_name, is_raw))
 
 
@@ -110,7 +110,7 @@ def bulk_entry(event: Event, pubsub_name: str, entry_id: str, *, is_raw: bool) -
 
 @lru_cache(maxsize=4096)
 def header_text(value: str) -> str:
-    """As CloudEvents writes a text in a header: what is not visible ASCII is percent-encoded, `"` and `%` as well."""
+    """A text as CloudEvents writes it in a header: `"`, `%` and all but visible ASCII are percent-encoded."""
     return value if _PLAIN.fullmatch(value) else quote(value, safe=_SAFE)
 
 
@@ -121,7 +121,7 @@ def is_json_type(content_type: str) -> bool:
 
 
 def attribute_properties(attributes: Mapping[str, object]) -> dict[str, str | int | bool]:
-    """The user properties that carry these attributes; what is no attribute by name or value is left out."""
+    """The user properties that carry these attributes; whatever is not one by name or value is left out."""
     return {
         f"{ATTRIBUTE_PREFIX}{name}": value
         for name, value in attributes.items()
@@ -130,7 +130,7 @@ def attribute_properties(attributes: Mapping[str, object]) -> dict[str, str | in
 
 
 def is_attribute(name: str) -> bool:
-    """Whether it can name an attribute that a publisher gives; some are the sidecar's to give."""
+    """Whether a publisher can give an attribute of this name; some are the sidecar's to give."""
     return name not in _OWN_ATTRIBUTES and _NAME.fullmatch(name) is not None
 
 
@@ -143,7 +143,7 @@ def _as_object(event: Event, pubsub_name: str, is_raw: bool) -> dict[str, object
 
 
 def _data(payload: bytes, content_type: str | None) -> dict[str, object]:
-    """The data and its type, which is looked for in the payload where nobody has said it."""
+    """The data and its type, which is guessed from the payload if the publisher has not given it."""
     if (content_type is None or is_json_type(content_type)) and _is_json(payload):
         # As it is: numbers keep all their digits.
         return {CONTENT_TYPE_ATTRIBUTE: content_type or _JSON_TYPE, "data": orjson.Fragment(payload)}
@@ -171,7 +171,7 @@ def _attributes(event: Event, pubsub_name: str) -> dict[str, object]:
             attribute = name.removeprefix(ATTRIBUTE_PREFIX)
             if is_attribute(attribute):
                 told[attribute] = value
-    # Whatever its publisher wrote there: an application may book by it, and this key alone is kept in order.
+    # Replaces whatever the publisher wrote there: an application may book by it, and only this key is kept in order.
     told.pop(KEY_ATTRIBUTE, None)
     if event.key:
         told[KEY_ATTRIBUTE] = event.key

@@ -1,4 +1,4 @@
-"""Where events wait while the application is away, and what the member is told of that."""
+"""Where events wait while the application is away, and what the member is told about it."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -16,17 +16,17 @@ GRACE_S = 1.0
 """For an application that is away while a queue is given up: more than the time between two probes."""
 
 UNABLE_AFTER_S = 10.0
-"""An application that is away for longer leaves its queues to other members: beyond what a restart takes commonly."""
+"""An application that is away for longer leaves its queues to other members; more than a restart commonly takes."""
 
 Handle = tuple[QueueName, Epoch]
 
 
 class Gate:
-    """Closed at the beginning. On the member's loop.
+    """Closed at first. Used on the member's loop.
 
-    Events wait for as long as the application is away: that is no fault of theirs. Where their flow handle is being
-    given up they wait `GRACE_S` and go back then, as the queue would wait for them until its drain timeout; where it is
-    gone, others may be further on with their key by the time that the application is back.
+    Events wait for as long as the application is away, which is no fault of theirs. If their flow handle is being given
+    up or is gone, they wait `GRACE_S` and then go back: in the first case the queue would wait for them until its drain
+    timeout; in the second, others may be further on with their key by the time the application is back.
     """
 
     def __init__(self, on_able: Callable[[bool], None], on_open: Callable[[], None]) -> None:
@@ -35,11 +35,11 @@ class Gate:
         self._on_open = on_open
         self._is_open = False
         self._waiting: dict[asyncio.Future[None], Handle] = {}
-        """What waits for the application in one way or another, and may go back."""
+        """Everything that waits for the application in one way or another, and may go back."""
         self._passing: set[asyncio.Future[None]] = set()
-        """Of these, what waits for the gate to open."""
+        """Those of them that wait for the gate to open."""
         self._flows: dict[QueueName, tuple[Epoch, bool]] = {}
-        """Epoch of the newest handle, and whether that is kept."""
+        """Epoch of the newest handle, and whether that handle is kept."""
         self._grace: asyncio.TimerHandle | None = None
         self._until_unable: asyncio.TimerHandle | None = None
         self._is_able = True
@@ -50,20 +50,20 @@ class Gate:
         return self._is_open
 
     async def passed(self, event: Event) -> None:
-        """Return when it is open; raises `GivenBack`."""
+        """Return when the gate is open; raises `GivenBack`."""
         while not self._is_open:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._passing.add(turn)
             try:
                 with self.waiting(turn, event):
-                    # No bound: that the application is away is no fault of the message.
+                    # No bound: it is not the message's fault that the application is away.
                     await turn
             finally:
                 self._passing.discard(turn)
 
     @contextmanager
     def waiting(self, turn: "asyncio.Future[None]", event: Event) -> Iterator[None]:
-        """An event waits for what only an application that is there can bring: `turn` may fail with `GivenBack`."""
+        """Hold an event that waits for what only a present application can bring; `turn` may fail with `GivenBack`."""
         self._waiting[turn] = (event.queue, event.epoch)
         handling = CURRENT_HANDLING.get(None)
         if handling is not None:
@@ -93,7 +93,7 @@ class Gate:
         self._on_open()
 
     def close(self) -> None:
-        """It is away. Idempotent."""
+        """The application is away. Idempotent."""
         self._is_open = False
         self._look()
         if self._until_unable is None and self._is_able:
@@ -105,13 +105,13 @@ class Gate:
         self._look()
 
     def end(self) -> None:
-        """The member has left: nothing more is to be told."""
+        """The member has left: report nothing more."""
         for timer in (self._grace, self._until_unable):
             if timer is not None:
                 timer.cancel()
 
     def _look(self) -> None:
-        """Count the grace for as long as the gate is closed to an event of a queue that is being given up."""
+        """Run the grace timer for as long as the gate is closed to an event of a handle that is given up or gone."""
         is_needed = not self._is_open and any(self._is_given_up(handle) for handle in self._waiting.values())
         if is_needed and self._grace is None:
             self._grace = asyncio.get_running_loop().call_later(GRACE_S, self._give_back)

@@ -1,19 +1,19 @@
-"""Whether the application is there, from what probes and deliveries meet; no clock, no I/O."""
+"""Whether the application is there, as probes and deliveries find it; no clock, no I/O."""
 
 from enum import Enum
 
 FAILURES_ALLOWED = 2
-"""In a row, of an application that is there: one that is busy may answer a probe late."""
+"""Probes in a row that an application that is there may fail: a busy one may answer late."""
 
 AWAY_INTERVAL_MS = 500
 """Between two probes of an application that is away, unless the settings ask more often."""
 
 
 class ApplicationState(Enum):
-    """Events are sent in one of the two."""
+    """Events are sent only in READY."""
 
     AWAY = "away"
-    """At the beginning too: whoever starts first waits for the other."""
+    """Also at first: whichever starts first waits for the other."""
     READY = "ready"
 
 
@@ -29,7 +29,7 @@ class ApplicationHealth:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether it may have been started anew since it was last seen to be there."""
+        """Whether it may have been restarted since it was last seen to be there."""
         return self.state is ApplicationState.AWAY or self._failures > 0
 
     def probe_passed(self, now_ms: int) -> None:

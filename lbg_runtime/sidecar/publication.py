@@ -1,4 +1,4 @@
-"""A request to publish, read: as plain data with a content type, or as an event in either content mode."""
+"""Reads a request to publish: plain data with a content type, or an event in either content mode."""
 
 import base64
 import binascii
@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote
+
+from starlette.datastructures import Headers, QueryParams
 
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.sidecar.event import (
@@ -26,21 +28,21 @@ _BINARY_PREFIX = "ce-"
 
 _TEXT_EXPECTED = "text in UTF-8, percent-encoded"
 _TOKEN = re.compile(r"[^\s,:]")
-"""Where a member's name, its value or the end of the object begins, in what is known to be JSON."""
+"""Where a member's name, its value or the end of the object begins, in text known to be JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What the publisher is to be given."""
+    """What to give to the publisher."""
 
     payload: bytes
     properties: Mapping[str, str | int | bool]
     key: str | None
-    """None where the group's own rule is to find it."""
+    """None if the group's own rule is to find it."""
 
 
-def read_publication(headers: Mapping[str, str], query: Mapping[str, str], body: bytes) -> Publication:
-    """Read it; header names in lower case. Raises `UserError` for an event that is none."""
+def read_publication(headers: Headers, query: QueryParams, body: bytes) -> Publication:
+    """Read a request. Raises `UserError` for an invalid event."""
     content_type = headers.get("content-type", "")
     media_type = content_type.partition(";")[0].strip().lower()
     attributes: dict[str, object] = {}
@@ -50,11 +52,11 @@ def read_publication(headers: Mapping[str, str], query: Mapping[str, str], body:
         attributes, payload = _read_structured(body)
     else:
         if not is_raw:
-            attributes = {
-                name.removeprefix(_BINARY_PREFIX): _header_text(name, value)
-                for name, value in headers.items()
-                if name.startswith(_BINARY_PREFIX)
-            }
+            for header, said in headers.items():
+                if header.startswith(_BINARY_PREFIX):
+                    text = _header_text(header, said)
+                    if attributes.setdefault(header.removeprefix(_BINARY_PREFIX), text) != text:
+                        raise UserError(f"header {ascii(header)[:80]}", "two different ones", "one")
         if content_type:
             attributes[CONTENT_TYPE_ATTRIBUTE] = content_type
     for name, value in attributes.items():
@@ -69,8 +71,8 @@ def _check_attribute(name: str, value: object) -> None:
         raise UserError(f"attribute {ascii(name)[:80]}", "a long integer", "one of 32 bits, or a text")
 
 
-def _key(headers: Mapping[str, str], query: Mapping[str, str], attributes: Mapping[str, object]) -> str | None:
-    """The key that is given; raises `UserError` where the event itself names another one."""
+def _key(headers: Headers, query: QueryParams, attributes: Mapping[str, object]) -> str | None:
+    """The given key; raises `UserError` for two different ones, whether in the event or outside it."""
     named = attributes.get(KEY_ATTRIBUTE)
     if not (named is None or isinstance(named, str)):
         raise UserError(f"attribute {KEY_ATTRIBUTE}", "no text", "the key, as a text")
@@ -78,26 +80,26 @@ def _key(headers: Mapping[str, str], query: Mapping[str, str], attributes: Mappi
     if not named:
         return given
     if given is not None and given != named:
-        # Members are told the key that the message is kept in order by: the event would come out as another one.
+        # Members are told the key by which the message is kept in order, so the event would come out changed.
         raise UserError(f"attribute {KEY_ATTRIBUTE}", ascii(named)[:80], "the same key as is given beside the event")
     return named
 
 
-def _key_beside(headers: Mapping[str, str], query: Mapping[str, str]) -> str | None:
-    said = headers.get(KEY_HEADER)
-    if said is not None:
-        return _header_text(KEY_HEADER, said)
+def _key_beside(headers: Headers, query: QueryParams) -> str | None:
+    given = {_header_text(KEY_HEADER, said) for said in headers.getlist(KEY_HEADER)}
     for parameter in (KEY_PARAMETER, DAPR_KEY_PARAMETER):
-        if parameter in query:
-            # Bytes that are no text have come to this: different keys, and one for all of them.
-            if "\ufffd" in query[parameter]:
+        for said in query.getlist(parameter):
+            # Bytes that are not text have been decoded to this: different keys would become one.
+            if "\ufffd" in said:
                 raise UserError(parameter, "bytes that are no text", _TEXT_EXPECTED)
-            return query[parameter]
-    return None
+            given.add(said)
+    if len(given) > 1:
+        raise UserError("key", "two different ones", "one, wherever it is given")
+    return next(iter(given), None)
 
 
 def _header_text(name: str, value: str) -> str:
-    """What `header_text` made a header of; a raw one in UTF-8 would be read as another text than was meant."""
+    """The text that `header_text` encoded; raw UTF-8 in a header would be read as a different text than was meant."""
     try:
         if value.isascii():
             return unquote(value, errors="strict")
@@ -109,7 +111,7 @@ def _header_text(name: str, value: str) -> str:
 def _read_structured(body: bytes) -> tuple[dict[str, object], bytes]:
     try:
         text = body.decode(json.detect_encoding(body))
-        # Not orjson, which makes floats of integers that are too long for a machine.
+        # Not orjson, which turns integers too long for a machine word into floats.
         told = _READER.decode(text)
         written = _member_text(text, "data") if isinstance(told, dict) else ""
     except ValueError:
@@ -118,7 +120,7 @@ def _read_structured(body: bytes) -> tuple[dict[str, object], bytes]:
         raise UserError("body", "nested too deeply", "at most 900 levels") from None
     if not isinstance(told, dict) or told.get("specversion") != "1.0":
         raise UserError("body", "no event", 'a JSON object with "specversion": "1.0"')
-    # More digits than that are too many for an attribute, whatever they are.
+    # More digits than these are too many for an attribute, whatever they are.
     told = {name: int(value[:20]) if isinstance(value, bytes) else value for name, value in told.items()}
     encoded = told.pop("data_base64", None)
     data = told.pop("data", None)
@@ -135,9 +137,9 @@ def _read_structured(body: bytes) -> tuple[dict[str, object], bytes]:
 
 
 def _member_text(text: str, name: str) -> str:
-    """The value of an object's member as it is written, of the last one of that name; the object has been read before.
+    """The value of an object's member as it is written, the last one of that name; the text has been parsed before.
 
-    What is read and written again is not the same: numbers lose digits, names that are there twice go.
+    Decoding and encoding would not give the same text: numbers lose digits, and repeated names disappear.
     """
     found = ""
     at = _token(text, text.index("{") + 1)
@@ -161,7 +163,7 @@ def _refuse_constant(name: str) -> None:
 
 
 _READER = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=str.encode)
-"""Leaves integers as bytes: they may have more digits than Python makes a number of. Those in the data stay text."""
+"""Leaves integers as bytes: they may have more digits than Python converts to a number. Those in the data stay text."""
 
 
 def _encoded(text: str) -> bytes:

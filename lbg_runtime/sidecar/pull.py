@@ -20,22 +20,22 @@ from lbg_runtime.sidecar.subscriptions import PUBSUB_NAME
 _log = structlog.get_logger(__name__)
 
 QUIET_S = 10.0
-"""After so long without an event an empty line is sent, so that both sides find out that the other one is gone."""
+"""After this long without an event, an empty line is sent, so that each side finds out if the other is gone."""
 
 
 class PulledEvents:
     """A `Receiver`, and what the routes for pulling and settling call; all on the member's loop."""
 
     def __init__(self, timeout_ms: int, gate: Gate) -> None:
-        """`timeout_ms`: within it the application settles what it was given. `gate` is open while there is a stream."""
+        """`timeout_ms` is how long the application has to settle an event. `gate` is open while there is a stream."""
         self._gate = gate
         self._timeout_ms = timeout_ms
         self._streams = Streams(secrets.token_hex(4))
         self._outboxes: dict[int, _Outbox] = {}
-        """By stream."""
+        """By number of the stream."""
         self._answers: dict[str, asyncio.Future[Answer]] = {}
         self._waiting: deque[asyncio.Future[None]] = deque()
-        """Who waits for room, in order."""
+        """Deliveries that wait for room, in order."""
         self.closed = asyncio.Event()
         """Set when the sidecar ends."""
 
@@ -66,7 +66,7 @@ class PulledEvents:
     # -- what the routes call
 
     async def stream(self, capacity: int) -> AsyncGenerator[bytes]:
-        """The lines of a new stream, until its reader goes or the sidecar ends; then what is open on it has failed."""
+        """The lines of a new stream, until its reader goes or the sidecar ends; the events open on it then fail."""
         stream = self._streams.open(capacity)
         outbox = self._outboxes[stream.number] = _Outbox()
         if self.closed.is_set():
@@ -82,7 +82,7 @@ class PulledEvents:
             self._end(stream)
 
     def settle(self, answers: Iterable[tuple[str, Answer]]) -> list[str]:
-        """End open events; the ids that were not open, as they were settled before, taken back, or never given."""
+        """End open events; return the ids that were not open: settled before, taken back, or never given out."""
         late = []
         for event_id, answer in answers:
             waiting = self._answers.get(event_id)
@@ -93,7 +93,7 @@ class PulledEvents:
         return late
 
     def close(self) -> None:
-        """End every stream, and those to come at once."""
+        """End every stream, and later ones as soon as they are opened."""
         self.closed.set()
         for outbox in self._outboxes.values():
             outbox.end()
@@ -101,7 +101,7 @@ class PulledEvents:
     # -- streams
 
     async def _room(self, event: Event) -> tuple[Stream, str]:
-        """A place on a stream; waits for as long as there is none, in order. Raises `GivenBack`."""
+        """Get a place on a stream; waits in order for as long as there is none. Raises `GivenBack`."""
         while True:
             await self._gate.passed(event)
             if not self._waiting and (given := self._streams.give()) is not None:
@@ -123,10 +123,10 @@ class PulledEvents:
             raise
         except asyncio.CancelledError:
             if turn.cancelled():
-                with suppress(ValueError):  # passed over already, by a `_wake` since then
+                with suppress(ValueError):  # already passed over by a `_wake` since then
                     self._waiting.remove(turn)
             else:
-                self._wake()  # it was ours, and is another one's now
+                self._wake()  # the room was ours, and goes to the next
             raise
 
     def _wake(self) -> None:
@@ -149,7 +149,7 @@ class PulledEvents:
 
 
 class _Outbox:
-    """What is to be sent on one stream; of an event that was taken back in time, nothing is."""
+    """What is to be sent on one stream; nothing of an event that is taken back in time."""
 
     def __init__(self) -> None:
         self._lines: dict[str, bytes] = {}
@@ -162,7 +162,7 @@ class _Outbox:
         self._has_news.set()
 
     def withdraw(self, event_id: str) -> None:
-        """Do not send it, if it is not sent yet."""
+        """Do not send its line, if it has not been sent yet."""
         self._lines.pop(event_id, None)
 
     def end(self) -> None:
@@ -171,7 +171,7 @@ class _Outbox:
         self._has_news.set()
 
     async def next(self) -> bytes | None:
-        """The next line, an empty one after a quiet time; None at the end."""
+        """The next line, or an empty one after `QUIET_S` without any; None at the end."""
         while not (self._lines or self._is_ended):
             self._has_news.clear()
             try:
@@ -184,5 +184,5 @@ class _Outbox:
 
 def _line(event_id: str, event: Event) -> bytes:
     told = {"id": event_id, "metadata": facts(event), "event": orjson.Fragment(structured(event, PUBSUB_NAME))}
-    # The payload may be JSON on several lines; where it has a line break it is no part of a text.
+    # The payload may be JSON on several lines; a line break in it is never part of a string.
     return orjson.dumps(told).replace(b"\r", b" ").replace(b"\n", b" ") + b"\n"

@@ -23,15 +23,15 @@ class Stream:
 
     @property
     def room(self) -> int:
-        """How many more it may be given now; where it is overdue, one at a time shows whether it still is."""
+        """How many more events it may be given now; if it is overdue, one at a time shows whether it still is."""
         return (1 if self.is_overdue else self.capacity) - len(self.open_ids)
 
 
 class Streams:
-    """Which stream gets the next event, and whose an event id is."""
+    """Decides which stream gets the next event, and knows to which one an event id belongs."""
 
     def __init__(self, life: str) -> None:
-        """`life`: another one in each life of the sidecar, so that a word on an event of a former one finds none."""
+        """`life` differs in each life of the sidecar, so that a settlement for an event of an earlier one finds none."""
         self._life = life
         self._streams: dict[int, Stream] = {}
         self._owners: dict[str, Stream] = {}
@@ -49,7 +49,7 @@ class Streams:
         return stream
 
     def close(self, stream: Stream) -> tuple[str, ...]:
-        """The stream is gone; the ids that were open on it, which nobody can settle any more. Idempotent."""
+        """Forget a stream; return the ids that were open on it, which nobody can settle any more. Idempotent."""
         self._streams.pop(stream.number, None)
         lost = tuple(sorted(stream.open_ids))
         for event_id in lost:
@@ -57,9 +57,9 @@ class Streams:
         return lost
 
     def give(self) -> tuple[Stream, str] | None:
-        """Open an event on the stream with the most room, and its id there; None where there is no room.
+        """Open an event on the stream with the most room; return that stream and the event's id, None without room.
 
-        One that is overdue is given only what no other one has room for.
+        A stream that is overdue is given only events that no other has room for.
         """
         with_room = [stream for stream in self._streams.values() if stream.room > 0]
         if not with_room:
@@ -72,7 +72,7 @@ class Streams:
         return stream, event_id
 
     def take_back(self, event_id: str) -> bool:
-        """The event is settled, or is not waited for any more; False where the id is not open."""
+        """The event is settled, or is not waited for any more; False if the id is not open."""
         stream = self._owners.pop(event_id, None)
         if stream is None:
             return False
@@ -81,7 +81,7 @@ class Streams:
 
 
 def read_settlements(body: bytes) -> list[tuple[str, Answer]]:
-    """The answers to events by id, from one JSON object or a list of them. Raises `UserError` for what is none."""
+    """The answers to events by id, from one JSON object or a list of them. Raises `UserError` for anything else."""
     expected = '{"id": ..., "status": "SUCCESS" | "RETRY" | "DROP"}, or a list of such'
     try:
         told = orjson.loads(body)

@@ -27,7 +27,7 @@ from lbg_runtime.sidecar.subscriptions import (
 _log = structlog.get_logger(__name__)
 
 ASKED_AGAIN_EVERY_MS = 100
-"""At most so often is the application asked what it wants on account of events; all that come between wait for it."""
+"""On account of events, the application is asked what it wants at most this often; those in between wait for it."""
 
 
 class PushedEvents:
@@ -39,16 +39,16 @@ class PushedEvents:
         self._health = ApplicationHealth(settings.health.interval_ms, now_ms())
         self._gate = gate
         self._look = asyncio.Event()
-        """The health has changed, so its deadline has; or there are doubts."""
+        """Set when the health, and so its deadline, has changed, or when there are doubts."""
         self._doubts: list[asyncio.Future[None]] = []
-        """Who waits until the application has said anew what it wants."""
+        """Deliveries that wait until the application has said again what it wants."""
         self._may_ask_ms = now_ms()
-        """From when on it may be asked on their account."""
+        """The earliest time at which it may be asked on their account."""
         self._subscriptions = Subscriptions(())
         self._bulk_senders: dict[Subscription, BulkSender] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._told: type[LbgError] | None = None
-        """The last kind of reason why the application is away, which is said once."""
+        """The last kind of reason why the application is away; each is logged once."""
 
     # -- Receiver
 
@@ -56,8 +56,8 @@ class PushedEvents:
         """See `Receiver.deliver`.
 
         Before an event is dropped because its route is unknown, or fails because it has none, the application is asked
-        again what it wants: it may have been started anew, and nobody has seen it. What it said before the event came
-        back says nothing about that, so it is waited for.
+        again what it wants: it may have been restarted unnoticed. What it said before the event came back says nothing
+        about that, so a new answer is waited for.
         """
         is_sent_anew = False
         while True:
@@ -78,7 +78,7 @@ class PushedEvents:
                     raise EventUnwanted(event.topic)
                 return NO_ROUTE
             if is_sent_anew:
-                # Once in an attempt, so that there is a backoff between all further ones.
+                # Only once in an attempt, so that there is a backoff between all further ones.
                 raise ApplicationFailed("its subscriptions change from answer to answer")
             is_sent_anew = True
 
@@ -87,7 +87,7 @@ class PushedEvents:
         async with asyncio.TaskGroup() as self._tasks:
             while True:
                 self._look.clear()
-                # Doubts that came during a probe are for the next one: the answer may have been on its way.
+                # Doubts that come up during a probe are for the next one: its answer may already have been on its way.
                 with suppress(TimeoutError):
                     async with asyncio.timeout((self._probe_ms() - now_ms()) / 1_000):
                         await self._look.wait()
@@ -125,16 +125,16 @@ class PushedEvents:
     # -- health
 
     async def _asked_again(self) -> None:
-        """Return when the application has said what it wants, asked after this call.
+        """Return when the application, asked after this call, has said what it wants.
 
-        Raises `ApplicationUnreachable`, or `ApplicationFailed` where it does not say.
+        Raises `ApplicationUnreachable`, or `ApplicationFailed` if it does not say.
         """
         doubt: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._doubts.append(doubt)
         self._look.set()
         try:
-            # Bound by the time for two probes with their answers, and that between them; `run` ends after whoever
-            # delivers.
+            # Bounded by the time for two probes with their answers, and the time between them; `run` ends after all
+            # deliveries.
             await doubt
         except SubscriptionsRefused as error:
             raise ApplicationFailed(str(error)) from None
@@ -145,7 +145,7 @@ class PushedEvents:
         try:
             await self._application.probe()
             if doubts or self._health.is_in_doubt:
-                # It may be another one than before, with other wishes.
+                # It may be a different process now, with other wishes.
                 await self._ask_subscriptions()
         except (ApplicationUnreachable, ApplicationFailed, SubscriptionsRefused) as error:
             failure = error
@@ -154,7 +154,7 @@ class PushedEvents:
             self._health.probe_passed(now_ms())
         self._follow(failure)
         if doubts:
-            # An application that drops much by 404 would be asked for each event that it drops.
+            # Otherwise an application that drops much by 404 would be asked for each event that it drops.
             self._may_ask_ms = now_ms() + ASKED_AGAIN_EVERY_MS
         for doubt in doubts:
             if doubt.done():
@@ -183,7 +183,7 @@ class PushedEvents:
             self._look.set()
 
     def _follow(self, error: LbgError | None) -> None:
-        """Open or close the gate, and say so once."""
+        """Open or close the gate, and log it once."""
         if self._health.state is ApplicationState.READY:
             if not self._gate.is_open:
                 _log.info("application_ready")

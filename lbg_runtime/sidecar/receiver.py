@@ -1,4 +1,4 @@
-"""Who takes the events of the member: an application that is called, or one that pulls."""
+"""What takes the member's events: an application that is called, or one that pulls."""
 
 from typing import Protocol
 
@@ -21,8 +21,8 @@ class Receiver(Protocol):
     async def deliver(self, event: Event) -> Answer:
         """Wait until the application is there, give it the event, and return its answer.
 
-        Only what is sent can fail: as long as the application is away, this waits. Raises `ApplicationFailed` where
-        there is no answer to what was sent, `EventUnwanted` where the application has no use for it. Cancelled, it
-        takes the event back.
+        Only an event that was sent can fail: as long as the application is away, this waits. Raises `ApplicationFailed`
+        if there is no answer to an event that was sent, `EventUnwanted` if the application has no use for it. Takes the
+        event back if cancelled.
         """
         ...

@@ -25,9 +25,9 @@ from lbg_runtime.sidecar.pulling import read_settlements
 from lbg_runtime.status.access import as_json
 
 BODY_WITHIN_S = 30.0
-"""For a request to come whole."""
+"""For a request to arrive complete."""
 CONFIRM_WITHIN_S = 30.0
-"""For the broker's confirm; what comes later is not lost, but the application is told that its fate is unknown."""
+"""For the broker's confirm; later, the message is not lost, but the application is told that its fate is unknown."""
 
 DEFAULT_OPEN = 16
 MAX_OPEN = 1_000
@@ -47,7 +47,7 @@ class SidecarRoutes:
     def __init__(
         self, publisher: HashedPublisher, gate: Gate, pulled: PulledEvents | None, counts: Counts, max_body_bytes: int
     ) -> None:
-        """`pulled` is None where events are posted to the application."""
+        """`pulled` is None if events are posted to the application."""
         self._publisher = publisher
         self._gate = gate
         self._pulled_events = pulled
@@ -66,7 +66,7 @@ class SidecarRoutes:
             Route("/v1.0/healthz/outbound", _healthy),
         ]
         app = Starlette(routes=routes, exception_handlers={HTTPException: _refuse, UserError: _refuse_value})
-        # A topic may end in a slash: then another one, without it, is not what was asked for.
+        # A topic may end in a slash; the one without it is not the one that was asked for.
         app.router.redirect_slashes = False
         return app
 
@@ -137,14 +137,14 @@ class SidecarRoutes:
         return as_json({"application": "ready" if self._gate.is_open else "away", **asdict(self._counts)})
 
     async def _body(self, request: Request) -> bytes:
-        """The whole body; raises `HTTPException` where it is too large, or does not come."""
+        """The whole body; raises `HTTPException` if it is too large, or does not arrive."""
         length = request.headers.get("content-length", "")
         is_too_long = (
             length.isascii() and length.isdecimal() and (len(length) > 10 or int(length) > self._max_body_bytes)
         )
         try:
             async with asyncio.timeout(BODY_WITHIN_S):
-                # Not read where it says that it is too large.
+                # Not read if its length says that it is too large.
                 body = None if is_too_long else await _read(request, self._max_body_bytes)
         except TimeoutError:
             raise HTTPException(408, f"no whole body within {BODY_WITHIN_S:g} s") from None
@@ -161,7 +161,7 @@ class EventStream(Response):
     """Lines as they come, until they end or the client goes, which ends them at once."""
 
     def __init__(self, lines: AsyncGenerator[bytes], closed: asyncio.Event) -> None:
-        """`lines` end soon after `closed` is set; then whoever does not read is left."""
+        """`lines` end soon after `closed` is set; a client that does not read is then abandoned."""
         super().__init__(media_type="application/x-ndjson", headers={"Cache-Control": "no-store"})
         del self.headers["content-length"]
         self._lines = lines
@@ -173,7 +173,7 @@ class EventStream(Response):
             tasks.start_soon(self._until_gone, receive, tasks.cancel_scope)
             tasks.start_soon(self._until_closed, tasks.cancel_scope)
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            # So that the client sees the stream begin, whenever the first event comes.
+            # So that the client sees the stream begin, however late the first event comes.
             await send({"type": "http.response.body", "body": b"\n", "more_body": True})
             async with aclosing(self._lines) as lines:
                 async for line in lines:
@@ -187,14 +187,14 @@ class EventStream(Response):
         scope.cancel()
 
     async def _until_closed(self, scope: anyio.CancelScope) -> None:
-        """Give up a line that nobody reads: the server, which cancels it later, takes that for a failure."""
+        """Give up a line that nobody reads; the server would cancel it later, and take that for a failure."""
         await self._closed.wait()
         await anyio.sleep(LAST_LINES_S)
         scope.cancel()
 
 
 async def _read(request: Request, most: int) -> bytes | None:
-    """The body; None where it is longer than `most`. Raises `ClientDisconnect`."""
+    """The body; None if it is longer than `most`. Raises `ClientDisconnect`."""
     parts: list[bytes] = []
     async for part in request.stream():
         parts.append(part)

@@ -1,4 +1,4 @@
-"""The sidecar's own port, on the member's loop: what is published goes out by the member's session."""
+"""The sidecar's own port, on the member's loop: what is published goes out through the member's session."""
 
 from typing import Self
 
@@ -16,9 +16,9 @@ LAST_ANSWERS_S = 2
 
 
 class SidecarConnection(connections.BoundedConnection):
-    """One that asks nothing gives way; where all are asking, the newest is told that the service is not available.
+    """One without a request gives way; if all have one, the newest is told that the service is not available.
 
-    What was published would have an unknown fate otherwise, and what was pulled would come again.
+    Otherwise messages being published would have an unknown fate, and pulled events would come again.
     """
 
     keeps_work = True
@@ -28,13 +28,13 @@ class SidecarServer(LoopServer):
     """Serves while its context lasts."""
 
     def __init__(self, app: ASGIApp, address: ListenAddress) -> None:
-        # uvicorn refuses at the number itself, so more than there are where somebody has given way.
+        # uvicorn refuses at the number itself, so this is more than are left once one has given way.
         limit = connections.MAX_CONNECTIONS + 1
         server = QuietServer(app, SidecarConnection, last_answers_s=LAST_ANSWERS_S, limit_concurrency=limit)
         super().__init__(server, address, "sidecar.listen")
 
     async def __aenter__(self) -> Self:
-        """Raises `ConfigError` where the address cannot be had."""
+        """Raises `ConfigError` if the address cannot be had."""
         await super().__aenter__()
         _log.info("sidecar_served", address=str(self.address))
         return self

@@ -36,7 +36,7 @@ from lbg_runtime.sidecar.server import SidecarServer
 _log = structlog.get_logger(__name__)
 
 LAST_CONFIRMS_MS = 5_000
-"""For what the application published last, when the member leaves."""
+"""For the confirms of what the application published last, when the member leaves."""
 
 
 def sidecar_app(
@@ -48,9 +48,9 @@ def sidecar_app(
     session: Session | None = None,
     application: Application | None = None,
 ) -> App:
-    """The member that the settings with a section `sidecar` describe; the rest as for `App`.
+    """The member described by settings with a section `sidecar`; the other parameters are as for `App`.
 
-    `application`: to be used, and not closed, instead of the one at `sidecar.application`. Raises as `App` does.
+    `application` is used, and not closed, instead of the one at `sidecar.application`. Raises as `App` does.
     """
     if settings.sidecar is None:
         raise ConfigError("sidecar", "not set", "a section, as the sidecar is to be started")
@@ -67,15 +67,15 @@ def sidecar_app(
 
 
 class Sidecar:
-    """The `Companion` of one member, and its handlers. Made anywhere, attended on the member's loop, once."""
+    """The `Companion` of one member, and its handlers. Created anywhere, attended once, on the member's loop."""
 
     def __init__(self, settings: Settings, sidecar: SidecarSettings, application: Application | None = None) -> None:
-        """The parameters as for `sidecar_app`; `sidecar` is the section."""
+        """Parameters as for `sidecar_app`; `sidecar` is the section."""
         self.counts = Counts()
         self.handlers = Handlers()
-        # One for all topics: which of them the application wants is known when it has answered, and may change when it
-        # is started anew. Answers are timed by the receiver: while a message waits for an application that is away, its
-        # attempt has not begun for the application, and must not end.
+        # One for all topics: which of them the application wants is known only when it has answered, and may change
+        # when it restarts. Answers are timed by the receiver: while a message waits for an application that is away,
+        # its attempt has not begun as the application sees it, and must not end.
         self.handlers.handler(">", timeout=f"{MAX_INTERVAL_MS}ms")(self._handle)
         self._settings = settings
         self._sidecar = sidecar
@@ -89,7 +89,7 @@ class Sidecar:
 
     @asynccontextmanager
     async def attend(self, session: Session, on_able: Callable[[bool], None]) -> AsyncIterator[None]:
-        """See `Companion.attend`. Raises `ConfigError` where `sidecar.listen` cannot be had."""
+        """See `Companion.attend`. Raises `ConfigError` if `sidecar.listen` cannot be had."""
         group = self._settings.group
         timeout_ms = self._settings.failure.timeout_ms
         publisher = HashedPublisher(
@@ -106,7 +106,7 @@ class Sidecar:
             if application is None:
                 self._receiver = pulled = PulledEvents(timeout_ms, gate)
                 await self._serve(stack, publisher, gate, pulled)
-                # Before the server ends, which waits for its requests.
+                # Called before the server ends, which waits for its requests.
                 stack.callback(pulled.close)
                 yield
             else:
@@ -118,7 +118,7 @@ class Sidecar:
                         yield
                         watching.cancel()
                 except BaseExceptionGroup as failed:
-                    # What went wrong in the member is told as without a sidecar.
+                    # An error in the member is raised as it would be without a sidecar.
                     if len(failed.exceptions) > 1:
                         raise
                     raise failed.exceptions[0] from None

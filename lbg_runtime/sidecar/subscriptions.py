@@ -1,4 +1,4 @@
-"""Which route of the application an event goes to: what the settings say, and then what the application asks for."""
+"""Which route of the application an event goes to: first what the settings say, then what the application asks for."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ DEFAULT_BULK_WAIT_MS = 1_000
 MAX_ROUTES_REMEMBERED = 10_000
 
 PUBSUB_NAME = "pubsub"
-"""In events for subscriptions that come from the settings."""
+"""In events for subscriptions that name none, as those in the settings, and in pulled events."""
 
 
 class SubscriptionsRefused(LbgError):
-    """What the application answered to `GET /dapr/subscribe` cannot be followed."""
+    """The application's answer to `GET /dapr/subscribe` cannot be followed."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"GET /dapr/subscribe: {reason}")
@@ -47,7 +47,7 @@ class Subscription:
     is_raw: bool = False
     bulk: Bulk | None = None
     is_configured: bool = False
-    """Whether the settings say so, whatever the application wants."""
+    """Whether it comes from the settings, whatever the application wants."""
 
 
 class Subscriptions:
@@ -68,17 +68,17 @@ class Subscriptions:
 
 
 def configured(settings: Iterable[SubscriptionSettings]) -> list[Subscription]:
-    """Those of the settings."""
+    """The subscriptions in the settings."""
     return [
         Subscription(each.topic, each.route, content_mode=each.content_mode, is_configured=True) for each in settings
     ]
 
 
 def read_subscriptions(body: bytes) -> tuple[list[Subscription], list[str]]:
-    """Those that the application asks for, in Dapr's form, and remarks for the log on what is not done of it.
+    """The subscriptions that the application asks for, in Dapr's form, and remarks for the log on what is not done.
 
-    Raises `SubscriptionsRefused` for what is no such list, and for rules with conditions: to leave one out would send
-    events to the wrong route.
+    Raises `SubscriptionsRefused` for anything but such a list, and for rules with conditions: to leave one out would
+    send events to the wrong route.
     """
     try:
         told = orjson.loads(body)
@@ -87,11 +87,13 @@ def read_subscriptions(body: bytes) -> tuple[list[Subscription], list[str]]:
     if not isinstance(told, list):
         raise SubscriptionsRefused("no list of subscriptions")
     found: list[Subscription] = []
+    topics: set[str] = set()
     remarks: list[str] = []
     for entry in told:
         subscription = _read_entry(entry, remarks)
-        if any(each.topic == subscription.topic for each in found):
+        if subscription.topic in topics:
             remarks.append(f"a second subscription to {subscription.topic!r} gets nothing")
+        topics.add(subscription.topic)
         found.append(subscription)
     return found, remarks
 

@@ -233,11 +233,19 @@ async def test_a_creation_that_fails_is_taken_back(broker, client, number, after
     assert await everything(client) == before
 
 
-async def test_a_creation_that_is_interrupted_is_taken_back(broker, client):
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (asyncio.CancelledError(), asyncio.CancelledError),
+        (UnicodeError("a redirection to nowhere"), SempUnreachable),
+        (OSError("no descriptors"), SempUnreachable),
+    ],
+)
+async def test_a_creation_that_is_interrupted_is_taken_back(broker, client, error, raised):
     before = await everything(client)
-    broker.transport = Wire(broker.transport, 9, asyncio.CancelledError(), after=True)
+    broker.transport = Wire(broker.transport, 9, error, after=True)
     async with broker.client() as failing:
-        with pytest.raises(asyncio.CancelledError):
+        with pytest.raises(raised):
             await create(failing)
     assert await everything(client) == before
 

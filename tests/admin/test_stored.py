@@ -29,7 +29,7 @@ from lbg_runtime.broker.semp.server import SempServer
 from lbg_runtime.cli.publish import _stopped_by_changes
 from lbg_runtime.config.load import parse_settings, problems_of
 from lbg_runtime.config.settings import Settings
-from lbg_runtime.model.errors import ConfigError, SempUnreachable
+from lbg_runtime.model.errors import ConfigError, InvariantViolated, SempUnreachable
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.app import App
 from lbg_runtime.runtime.handlers.registry import Handlers
@@ -310,6 +310,40 @@ async def test_a_member_shows_what_was_changed_and_goes_on(monkeypatch: pytest.M
     monkeypatch.undo()
     async with App(handlers, settings_in_file())._settings_watched() as changed:
         assert changed() == ()
+
+
+class _BrokenWatch:
+    found: tuple[Difference, ...] = ()
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    async def run(self) -> None:
+        raise InvariantViolated("nobody foresaw this")
+
+
+async def test_a_member_reports_looks_that_end_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    handlers = Handlers()
+    handlers.handler("a/>")(_nothing)
+    monkeypatch.setattr("lbg_runtime.runtime.app.watch_of", _BrokenWatch)
+    with structlog.testing.capture_logs() as lines:
+        async with App(handlers, settings_in_file())._settings_watched():
+            await asyncio.sleep(1)
+    assert [(each["event"], each["log_level"]) for each in lines] == [("group_settings_not_watched", "error")]
+
+
+async def test_a_publisher_does_not_go_on_unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lbg_runtime.admin.stored.watch_of", _BrokenWatch)
+    sending = anyio.CancelScope()
+
+    async def send() -> None:
+        async with _stopped_by_changes(settings_in_file(), [], sending):
+            with sending:
+                await asyncio.sleep(1)
+
+    with pytest.raises(InvariantViolated, match="nobody foresaw this"):
+        await send()
+    assert sending.cancelled_caught
 
 
 async def _nothing(message: Message) -> None:

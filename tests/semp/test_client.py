@@ -1,4 +1,5 @@
 import asyncio
+import errno
 import json
 
 import httpx
@@ -61,6 +62,30 @@ async def test_a_name_reaches_the_wire_as_it_was_encoded():
         b"/SEMP/v2/monitor/msgVpns/default/queues/a%2Fb%20%252F%2A%3E?select=queueName,msgs.count"
     )
     assert request.url.host == "broker"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        httpx.Response(302, headers={"location": "http://xn--0/"}),
+        httpx.Response(302, headers={"location": "http://[::1"}),
+        OSError(errno.EMFILE, "Too many open files"),
+        ValueError("not an address"),
+    ],
+)
+async def test_whatever_a_request_raises_is_a_broker_out_of_reach(answer):
+    async with Broker(answer).client() as client:
+        with pytest.raises(SempUnreachable):
+            await client.get(SempApi.CONFIG, QUEUES)
+
+
+def test_authorities_that_cannot_be_read_are_a_broker_out_of_reach(monkeypatch):
+    def no_descriptors(*_, **__):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(httpx, "AsyncClient", no_descriptors)
+    with pytest.raises(SempUnreachable, match="Too many open files"):
+        SempClient(ACCOUNT)
 
 
 async def test_a_name_of_dots_is_no_step_back():

@@ -135,7 +135,7 @@ class SidecarTrial:
         finally:
             app.stop()
             await asyncio.wait([task], timeout=120)
-            if task.done() and not task.cancelled():
+            if not task.cancelled():
                 task.result()
 
     async def publish(self, count: int, keys: int = 4, payload: bytes = b"{}", topic: str = "orders/new") -> None:

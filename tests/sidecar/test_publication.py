@@ -5,11 +5,16 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.datastructures import Headers, QueryParams
 
 from lbg_runtime.model.errors import UserError
-from lbg_runtime.sidecar.publication import read_publication
+from lbg_runtime.sidecar import publication
 
 STRUCTURED = {"content-type": "application/cloudevents+json; charset=utf-8"}
+
+
+def read_publication(headers, query, body):
+    return publication.read_publication(Headers(headers), QueryParams(query), body)
 
 
 def event(**members):
@@ -28,16 +33,35 @@ def test_data_without_a_type_is_bytes():
 @pytest.mark.parametrize(
     ("headers", "query", "key"),
     [
-        ({"lbg-key": "%C3%84%201"}, {"key": "b"}, "Ä 1"),
+        ({"lbg-key": "%C3%84%201"}, {"key": "Ä 1"}, "Ä 1"),
+        ({}, [("key", "b"), ("key", "b"), ("metadata.partitionKey", "b")], "b"),
         ({}, {"key": "b"}, "b"),
         ({}, {"metadata.partitionKey": "c"}, "c"),
         ({"ce-partitionkey": "d%20e"}, {}, "d e"),
         ({"ce-partitionkey": ""}, {}, None),
-        ({"ce-partitionkey": "e", "lbg-key": "e"}, {"key": "f"}, "e"),
+        ({"ce-partitionkey": "e", "lbg-key": "e"}, {"key": "e"}, "e"),
     ],
 )
 def test_a_key_may_be_given_in_several_places(headers, query, key):
     assert read_publication(headers, query, b"").key == key
+
+
+@pytest.mark.parametrize(
+    ("headers", "query"),
+    [
+        ([("lbg-key", "d")], {"key": "e"}),
+        ([], {"key": "e", "metadata.partitionKey": "f"}),
+        ([], [("key", "e"), ("key", "f")]),
+        ([], {"key": "", "metadata.partitionKey": "f"}),
+        ([("lbg-key", "d"), ("lbg-key", "e")], {}),
+        ([("ce-partitionkey", "d"), ("ce-partitionkey", "e")], {}),
+        ([("ce-partitionkey", "e"), ("lbg-key", "e")], {"key": "f"}),
+    ],
+)
+def test_two_different_keys_are_refused(headers, query):
+    raw = [(name.encode(), value.encode()) for name, value in headers]
+    with pytest.raises(UserError, match="two different ones"):
+        publication.read_publication(Headers(raw=raw), QueryParams(query), b"x")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """An application that pulls: streams, settling, and everything that may become of a stream."""
 
 import asyncio
+import contextlib
 import json
 
 import pytest
@@ -34,7 +35,8 @@ class Puller:
 
     async def gone(self):
         self._task.cancel()
-        await asyncio.wait([self._task])
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
         await self._stream.aclose()
 
     @property

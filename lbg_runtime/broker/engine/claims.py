@@ -11,7 +11,7 @@ from lbg_runtime.model.ids import DeliveryId
 
 
 class Claims:
-    """The remembered flows of one queue. Called only by the queue."""
+    """The remembered flows of one queue. Called only by the queue and its parts."""
 
     def __init__(self, spool: Spool, journal: QueueJournal | None) -> None:
         self._spool = spool

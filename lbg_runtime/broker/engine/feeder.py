@@ -1,4 +1,4 @@
-"""What of a queue goes out next, and to whom."""
+"""Decides which messages of a queue go out next, and to whom."""
 
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
@@ -37,11 +37,11 @@ class Feeder:
 
     def use(self, line: BindLine | PartedLine) -> None:
         """Feed these flows from now on."""
-        # Told apart once: it would be a good part of what a message costs.
+        # Distinguished once: doing so per message would be a good part of its cost.
         self._parted, self._line = (line, None) if isinstance(line, PartedLine) else (None, line)
 
     def feed(self, browsers: Mapping[FlowId, BrowserFlow]) -> list[Effect]:
-        """Send whatever waits and has somewhere to go."""
+        """Send all waiting messages that have somewhere to go."""
         effects: list[Effect] = []
         line = self._line
         if line is None:
@@ -54,8 +54,8 @@ class Feeder:
                 flow = line.next_with_room()
                 if flow is None:
                     break
-                # One at a time where messages may die on their way out: to bury one is a call of another queue, and
-                # nothing that this one's flows do not know of is out of the spool meanwhile.
+                # One at a time if messages may die on their way out: burying one is a call to another queue, and
+                # meanwhile nothing may be out of the spool that this queue's flows do not know of.
                 is_one = self._retention.is_watching or not line.feeds_one
                 self._send(flow, self._spool.take_next(1 if is_one else min(waiting_count, flow.room)), effects)
         if browsers:
@@ -64,7 +64,7 @@ class Feeder:
         return effects
 
     def feed_browser(self, browser: BrowserFlow) -> list[Effect]:
-        """Show a browser what it has not seen and has room for."""
+        """Show a browser the messages that it has not seen and has room for."""
         effects: list[Effect] = []
         while browser.window.room > 0:
             message = self._spool.next_from(browser.next_sequence)
@@ -75,7 +75,7 @@ class Feeder:
                 effects.append(browser.show(self._ids.take(1)[0], message))
             else:
                 browser.next_sequence = message.sequence + 1
-        # Messages that consumers settle stay in the browser's map until this sweep.
+        # Messages settled by consumers stay in the browser's map until this sweep.
         if len(browser.shown) > 2 * self._spool.depth + 1024:
             browser.shown.drop_gone()
         return effects
@@ -97,9 +97,9 @@ class Feeder:
         self._note_deadline(line.deadline_ms)
 
     def _feed_selected(self, line: BindLine, effects: list[Effect]) -> None:
-        """The same where a flow wants only some of the messages: each gets the first waiting one that it wants."""
+        """The same when a flow wants only some of the messages: each gets the first waiting one that it wants."""
         asked: set[FlowId] = set()
-        # Not asked once more than there are flows, or the last one would lose its turn.
+        # Asked no more often than there are flows, or the last one would lose its turn.
         while len(asked) < len(line.flows):
             flow = line.next_with_room()
             if flow is None or flow.id in asked:
@@ -114,7 +114,7 @@ class Feeder:
 
     def _first_for(self, flow: ConsumerFlow) -> SpooledMessage | None:
         if flow.looked_at_returns != self._spool.returned_count:
-            # What it was shown and others had may wait again.
+            # Messages that it has looked at and others had may wait again.
             flow.looked_at_returns, flow.next_sequence = self._spool.returned_count, 0
         flow.next_sequence = max(flow.next_sequence, self._spool.first_sequence)
         while (message := self._spool.next_from(flow.next_sequence)) is not None:
@@ -124,14 +124,13 @@ class Feeder:
         return None
 
     def _send(self, flow: ConsumerFlow, messages: Sequence[SpooledMessage], effects: list[Effect]) -> None:
-        """Deliver messages that were taken out of the spool, for all of which there is room; or bury the one there is,
-        where messages may die."""
+        """Deliver messages taken out of the spool, for all of which there is room; or, if messages may die, bury the
+        one there is."""
         if self._retention.is_watching and self._retention.is_dead(messages[0]):
-            self._claims.end_on(messages)
             effects += self._retention.end_dead(messages[0])
             return
-        # All of what that handle held, not this message alone: its client settles what follows in the belief that
-        # this one is settled too, and the settled messages of a key would no longer be a prefix (L3).
+        # All that the handle held, not this message alone: its client settles what follows in the belief that this one
+        # is settled too, and the settled messages of a key would no longer be a prefix (L3).
         self._claims.end_all_of_holders(messages)
         deliveries = flow.deliver(self._ids.take(len(messages)), messages)
         self.redelivered_count += sum(map(_IS_REDELIVERED, deliveries))

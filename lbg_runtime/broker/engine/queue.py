@@ -35,21 +35,21 @@ from lbg_runtime.model.outcome import Outcome
 class Queue:
     """Called by the engine. Every method that can make a message deliverable delivers before it returns.
 
-    The rule of re-binds. A client whose connection broke keeps what it received and settles it by the old ids after
-    its handle is bound again; its library drops those ids if they are sent again, and shows the application a
-    duplicate if the messages come under new ids. So the old deliveries of such a client stay valid while all of
-    them wait here, and only as long: the first that is delivered to someone else ends the claim on all, for good.
+    The rule of re-binds. A client whose connection broke keeps what it received and settles it by the old ids after its
+    handle is bound again; its library drops those ids if they are sent again, and shows the application a duplicate if
+    the messages come under new ids. So the old deliveries of such a client stay valid only as long as all of them wait
+    here: the first that is delivered to someone else ends the claim on all of them, permanently.
 
     - Bound again and fed: the messages count as unsettled on the new flow under their old ids and are not sent.
     - Bound again as a standby: it may still settle them, until one of them is delivered elsewhere.
-    - All, because its client takes the earlier ones for settled too: were the later ones removed at its word, the
-      settled messages of a key would no longer be a prefix (L3; found by the simulation, tests/sim has the story).
-    - What was delivered elsewhere and came back goes to the fed flow under a new id, flagged, even where that flow's
-      client had it once. Giving such a message back to its old id would save that duplicate, but the client may have
-      settled the old id while it counted for nothing, and would never do so again: the message would be stuck.
-    - So a settlement counts only from the client that got the message last. Nothing is lost; what a second client
-      got may be handled twice. A settlement that died with the connection leaves its message unsettled until the
-      handle goes: the broker cannot tell it from one that is still to come.
+    - All of them, because the client assumes the earlier ones settled too: if the later ones were removed at its word,
+      the settled messages of a key would no longer be a prefix (L3; found by the simulation, tests/sim has the story).
+    - A message that was delivered elsewhere and came back goes to the fed flow under a new id, flagged, even if that
+      flow's client had it before. Giving such a message back to its old id would save that duplicate, but the client
+      may have settled the old id while it had no effect, and would never do so again: the message would be stuck.
+    - So a settlement counts only from the client that got the message last. Nothing is lost; messages that a second
+      client got may be handled twice. A settlement lost with the connection leaves its message unsettled until the
+      handle is gone: the broker cannot tell it from one that is still to come.
     """
 
     def __init__(
@@ -65,20 +65,20 @@ class Queue:
         self.name = name
         self.settings = settings
         self.temporary_of = temporary_of
-        """The only connection that may use the queue and with which it goes; None for a durable queue."""
+        """The only connection that may use the queue, which ends with it; None for a durable queue."""
         self._admission = Admission()
         self._intake = Intake()
         self._ids = ids
         self.journal = journal
-        """Told of what outlives the broker; None where nothing does."""
+        """Takes note of what outlives the broker; None if nothing does."""
         self.spool = Spool(journal)
         """This, `claims` and `retention` are also what an earlier life of the broker is restored to."""
         self._surroundings = surroundings or Surroundings()
         self._line = make_line(self.settings, self.spool, self._surroundings)
         self._rank()
-        self.retention = Retention(settings, self.spool, self._surroundings, bury, self._feed)
-        self._browsers: dict[FlowId, BrowserFlow] = {}
         self.claims = Claims(self.spool, journal)
+        self.retention = Retention(settings, self.spool, self.claims, self._surroundings, bury, self._feed)
+        self._browsers: dict[FlowId, BrowserFlow] = {}
         timetable = self._surroundings.timetable
         self._feeder = Feeder(self.spool, self.claims, self.retention, ids, lambda at_ms: timetable.set(self, at_ms))
         self._feeder.use(self._line)
@@ -96,25 +96,25 @@ class Queue:
         return (*self._line.flows.values(), *self._browsers.values())
 
     def refusal_of(self, message: Published) -> BrokerRefusal | None:
-        """Why the queue cannot take the message, which counts as discarded then; None where it can."""
+        """Why the queue cannot take the message, which then counts as discarded; None if it can."""
         return self._intake.refusal_of(message, self.settings, self.spool.spooled_bytes)
 
     @property
     def free_bytes(self) -> int:
-        """How much more it takes."""
+        """How many more bytes it takes."""
         return self.settings.quota_bytes - self.spool.spooled_bytes
 
     @property
     def tells_publishers(self) -> bool:
-        """Whether a publisher hears of a message that the queue cannot take; else it is dropped."""
+        """Whether a publisher is told of a message that the queue cannot take; else the message is silently dropped."""
         when = self.settings.reject_on_discard
         return when is RejectOnDiscard.ALWAYS or (
             when is RejectOnDiscard.WHEN_QUEUE_ENABLED and self.settings.ingress_enabled
         )
 
     def add(self, message: Published, publisher: str = "") -> list[Effect]:
-        """Spool a message that `refusal_of` has nothing against, and that `publisher` sent where that is known."""
-        # Whose it is matters to groups alone.
+        """Spool a message that `refusal_of` does not refuse; `publisher` is its sender, if known."""
+        # Only groups care who sent it.
         if publisher and isinstance(self._line, GroupLine):
             message = replace(message, publisher=publisher)
         spooled = self.spool.add(message)
@@ -123,7 +123,7 @@ class Queue:
         return self._feed()
 
     def delete_messages(self, sequences: Container[int] | None) -> list[Effect]:
-        """Remove messages for good, whoever holds them: those in these places, or all."""
+        """Remove messages permanently, no matter who holds them: those in these places, or all."""
         chosen = [m for m in self.spool.messages() if sequences is None or m.sequence in sequences]
         self._take_from_holders(chosen)
         self._end(chosen, Outcome.ACCEPTED)
@@ -136,7 +136,7 @@ class Queue:
         return allows(self.settings, username, wanted)
 
     def admit(self, username: str, *, browser: bool) -> None:
-        """Count a bind, and refuse it as `Admission.check` says."""
+        """Count a bind, and refuse it as `Admission.check` does."""
         bound_count = len(self._line.flows)
         self._admission.check(self.settings, username, browser=browser, bound_count=bound_count)
 
@@ -146,7 +146,7 @@ class Queue:
 
     @property
     def has_consumers(self) -> bool:
-        """Whether a consumer flow is bound: one that comes now stands by, where the queue is exclusive."""
+        """Whether a consumer flow is bound: on an exclusive queue, one that comes now stands by."""
         return bool(self._line.flows)
 
     def bind(
@@ -170,7 +170,7 @@ class Queue:
         )
         bound.partition_group = partition_group
         if last_received_id is None:
-            # A handle that lives on names its partitions, even if it never received anything.
+            # A handle that lives on names its partition group, even if it never received anything.
             if partition_group is None:
                 self.claims.forget(client_name)
         else:
@@ -189,7 +189,7 @@ class Queue:
         return self._line.is_fed(flow)
 
     def browse(self, flow: FlowId, client: ClientId, client_name: str, wants: Wants = wants_everything) -> BrowserFlow:
-        """Bind a browser that was admitted, its window closed; it has no part in the election."""
+        """Bind a browser that was admitted, its window closed; it takes no part in the election."""
         browser = BrowserFlow(flow, client, client_name, self.spool.first_sequence, wants)
         self._browsers[flow] = browser
         return browser
@@ -204,7 +204,7 @@ class Queue:
         return self._elect(was_fed) + self._feed()
 
     def lose(self, flows: Sequence[Flow]) -> list[Effect]:
-        """End flows of one client whose connection broke: their handles may be bound again."""
+        """End the flows of a client whose connection broke: their handles may be bound again."""
         was_fed = False
         for flow in flows:
             if isinstance(flow, BrowserFlow):
@@ -215,7 +215,7 @@ class Queue:
         return self._elect(was_fed) + self._feed()
 
     def change(self, settings: QueueSettings) -> list[Effect]:
-        """Give the queue other settings; another access type only while no flow is bound."""
+        """Change the settings; the access type only while no flow is bound."""
         before, self.settings = self.settings, settings
         if kind_of(settings) != kind_of(before):
             self._line = make_line(self.settings, self.spool, self._surroundings)
@@ -232,7 +232,7 @@ class Queue:
         return self._feed()
 
     def end_flows(self) -> tuple[Flow, ...]:
-        """End all flows at once, so that none is elected: their handles are dead, what they held waits here again."""
+        """End all flows at once, so that none is elected: their handles are dead, their messages wait here again."""
         ended = self.flows
         self._browsers.clear()
         for flow in self._line.flows.values():
@@ -244,7 +244,7 @@ class Queue:
         return ended
 
     def deleted(self) -> None:
-        """The queue is gone, its messages with it: it waits for no time any more. Its flows are ended besides."""
+        """The queue and its messages are gone, and its timers with them. Its flows are ended separately."""
         self.retention.retire()
         self._surroundings.timetable.set(self, None)
         if self.journal is not None:
@@ -261,7 +261,7 @@ class Queue:
     # -- settlement
 
     def settle(self, flow: Flow, ranges: Iterable[SettledRange]) -> list[Effect]:
-        """End deliveries of a flow by id; ids that are not its own, or not any more, count for nothing."""
+        """End deliveries of a flow by id; ids that are not, or no longer, its own have no effect."""
         effects: list[Effect] = []
         for settled in ranges:
             effects += self._end(self._take_settled(flow, settled), settled.outcome)
@@ -293,17 +293,17 @@ class Queue:
         )
 
     def groups(self) -> tuple[GroupStatus, ...]:
-        """The message groups that are pinned now; none where the queue does not group."""
+        """The message groups pinned now; none if the queue does not group."""
         return self._line.statuses() if isinstance(self._line, GroupLine) else ()
 
     def unpin_group(self, group: str | None) -> list[Effect]:
-        """Choose a flow anew for the next message of a group, or of every group."""
+        """Choose a new flow for the next message of a group, or of every group."""
         if isinstance(self._line, GroupLine):
             self._line.unpin(group)
         return self._feed()
 
     def messages(self) -> Iterator[MessageStatus]:
-        """What is spooled now, by place, made as it is taken: who looks for the first need not wait for the last."""
+        """The spooled messages, by place, made lazily: a caller that wants the first need not wait for the last."""
         return (
             MessageStatus(
                 m.sequence,
@@ -332,7 +332,7 @@ class Queue:
     # -- election and delivery
 
     def _leave(self, flow: ConsumerFlow) -> bool:
-        """Take a flow out of the line and its messages back; whether it was fed."""
+        """Take a flow out of the line, and its messages back; return whether it was fed."""
         was_fed = self._line.is_fed(flow)
         self._line.leave(flow)
         self._take_back(flow)
@@ -343,7 +343,7 @@ class Queue:
             self.spool.put_back(message)
 
     def _elect(self, was_fed: bool) -> list[Effect]:
-        """Tell the next in an exclusive queue's line that it is fed, where a fed flow has left."""
+        """If a fed flow has left an exclusive queue, tell the next in line that it is fed."""
         if not was_fed or self.settings.access_type is not AccessType.EXCLUSIVE:
             return []
         first = next(iter(self._line.flows.values()), None)
@@ -353,11 +353,11 @@ class Queue:
         return [ActivityChanged(first.client, first.id, active=True)]
 
     def _feed(self) -> list[Effect]:
-        """Send whatever waits and has somewhere to go."""
+        """Send all waiting messages that have somewhere to go."""
         return self._feeder.feed(self._browsers)
 
     def on_deadline(self) -> list[Effect]:
-        """A time has come that the queue waited for."""
+        """A deadline of the queue has come."""
         if isinstance(self._line, PartedLine):
             self._line.on_deadline()
         return self._feed()
@@ -373,7 +373,7 @@ class Queue:
         return taken + self.claims.take_settled(flow, settled.first, settled.last)
 
     def _take_from_holders(self, messages: Sequence[SpooledMessage]) -> None:
-        """A browser removes messages that consumers may hold: those have room again."""
+        """A browser removes messages that consumers may hold, which then have room again."""
         for message in messages:
             holder = None if message.flow is None else self._line.flows.get(message.flow)
             if holder is not None:
@@ -384,10 +384,10 @@ class Queue:
         effects: list[Effect] = []
         if outcome is Outcome.FAILED:
             for message in messages:
-                effects += self.retention.put_back(message)  # It waits already where a standby settles.
+                effects += self.retention.put_back(message)  # When a standby settles, it waits already.
             return effects
-        self.claims.end_on(messages)
         if outcome is Outcome.ACCEPTED:
+            self.claims.end_on(messages)
             self.spool.remove(messages)
             return effects
         for message in messages:

@@ -1,16 +1,17 @@
-"""How long a queue keeps trying: lives that end, redeliveries that are counted or come later, and dead messages."""
+"""How long a queue keeps trying: times to live, redeliveries that are counted or delayed, and dead messages."""
 
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
 from lbg_runtime.broker.engine.answers import DeathCounts
+from lbg_runtime.broker.engine.claims import Claims
 from lbg_runtime.broker.engine.effects import Effect, Published
 from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.broker.engine.spool import Spool, SpooledMessage
 from lbg_runtime.broker.engine.surroundings import Surroundings
 
 Bury = Callable[[QueueSettings, Published], list[Effect] | None]
-"""Put a message that left a queue of these settings into its dead message queue; None where it is discarded."""
+"""Puts a message that left a queue with these settings into its dead message queue; None if it is discarded."""
 
 Feed = Callable[[], list[Effect]]
 
@@ -18,25 +19,32 @@ Feed = Callable[[], list[Effect]]
 class Retention:
     """Part of one queue, called by it and by the timetable.
 
-    A message whose life ends while a consumer holds it dies when it comes back; the consumer may still settle it.
+    A message that expires while a consumer holds it dies when it comes back; the consumer may still settle it.
     """
 
     def __init__(
-        self, settings: QueueSettings, spool: Spool, surroundings: Surroundings, bury: Bury, feed: Feed
+        self,
+        settings: QueueSettings,
+        spool: Spool,
+        claims: Claims,
+        surroundings: Surroundings,
+        bury: Bury,
+        feed: Feed,
     ) -> None:
         self.deaths = DeathCounts()
         self._spool = spool
+        self._claims = claims
         self._surroundings = surroundings
         self._bury = bury
         self._feed = feed
         self._ends: list[tuple[int, int]] = []
-        """When lives end, each with the place of its message, which may be gone."""
+        """Expiry times, each with the place of its message, which may be gone."""
         self._delayed: list[tuple[int, int]] = []
-        """When messages that wait for their redelivery come back. The spool counts them as handed out until then."""
+        """Times at which messages waiting for redelivery come back. The spool counts them as handed out until then."""
         self.change(settings)
 
     def change(self, settings: QueueSettings) -> None:
-        """The queue has these settings now; they count for what it holds too."""
+        """The queue has these settings now; they apply to messages that it already holds too."""
         self._settings = settings
         self._most_attempts = 0
         if not settings.redelivery_enabled:
@@ -44,14 +52,14 @@ class Retention:
         elif settings.max_redelivery_count:
             self._most_attempts = settings.max_redelivery_count + 1
         self.is_watching = bool(settings.respect_time_to_live or self._most_attempts)
-        """Whether messages can die here of something else than a rejection."""
+        """Whether messages can die here for another reason than a rejection."""
         self._ends.clear()
         if settings.respect_time_to_live:
             for message in self._spool.messages():
                 self.came(message, self._surroundings.age_ms(message.message))
 
     def came(self, message: SpooledMessage, age_ms: int = 0) -> None:
-        """A message is in the queue since so long: its life may end."""
+        """A message came to the queue, `age_ms` ago: start its time to live, if it has one."""
         if not self._settings.respect_time_to_live:
             return
         lives_ms = [self._surroundings.traits_of(message.message).time_to_live_ms, self._settings.max_ttl_s * 1_000]
@@ -66,7 +74,7 @@ class Retention:
         self._arm()
 
     def is_dead(self, message: SpooledMessage) -> bool:
-        """Whether a message may not be delivered any more."""
+        """Whether a message may no longer be delivered."""
         return message.is_overdue or self.is_worn_out(message)
 
     def end_dead(self, message: SpooledMessage) -> list[Effect]:
@@ -74,11 +82,11 @@ class Retention:
         return self.expire(message) if message.is_overdue else self.wear_out(message)
 
     def is_worn_out(self, message: SpooledMessage) -> bool:
-        """Whether it was delivered as often as it may be."""
+        """Whether it has been delivered as often as allowed."""
         return 0 < self._most_attempts <= message.delivery_count
 
     def put_back(self, message: SpooledMessage) -> list[Effect]:
-        """A consumer gave a message back: it waits again, at once or after the redelivery delay, or dies of it."""
+        """A consumer gave a message back: it waits again, at once or after the redelivery delay, or dies."""
         settings = self._settings
         if self.is_worn_out(message) and not message.is_gone:
             return self.wear_out(message)
@@ -93,14 +101,14 @@ class Retention:
         return []
 
     def wear_out(self, message: SpooledMessage) -> list[Effect]:
-        """End a message that was delivered as often as it may be."""
+        """End a message that has been delivered as often as allowed."""
         buried = self._end(message)
         self.deaths.worn_out += 1
         self.deaths.worn_out_discarded += buried is None
         return buried or []
 
     def reject(self, message: SpooledMessage) -> list[Effect]:
-        """End a message that its consumer rejected; nothing where it is gone."""
+        """End a message that its consumer rejected; no effect if it is gone."""
         if message.is_gone:
             return []
         buried = self._end(message)
@@ -109,7 +117,7 @@ class Retention:
         return buried or []
 
     def on_deadline(self) -> list[Effect]:
-        """End lives that are over by now, and let what was delayed wait again."""
+        """End expired messages, and let delayed ones wait again."""
         now_ms = self._surroundings.timetable.now()
         effects: list[Effect] = []
         while self._delayed and self._delayed[0][0] <= now_ms:
@@ -128,19 +136,20 @@ class Retention:
         return effects + self._feed()
 
     def retire(self) -> None:
-        """The queue is gone: nothing in it dies or comes back any more."""
+        """The queue is gone: its messages no longer die or come back."""
         self._ends.clear()
         self._delayed.clear()
         self._surroundings.timetable.set(self, None)
 
     def expire(self, message: SpooledMessage) -> list[Effect]:
-        """End a message whose life is over."""
+        """End an expired message."""
         buried = self._end(message)
         self.deaths.expired += 1
         self.deaths.expired_discarded += buried is None
         return buried or []
 
     def _end(self, message: SpooledMessage) -> list[Effect] | None:
+        self._claims.end_on((message,))
         self._spool.remove((message,))
         return self._bury(self._settings, message.message)
 

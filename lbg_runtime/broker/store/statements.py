@@ -1,4 +1,4 @@
-"""Changes as what is to be executed: rows of the same kind together, in an order that comes to the same."""
+"""Turns changes into SQL statements: rows of the same kind together, in an order with the same result."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import cast
@@ -30,31 +30,34 @@ from lbg_runtime.broker.store.encoding import encode_ids, encode_log_settings, e
 from lbg_runtime.broker.store.frames import Frames
 
 APPLICATION_ID = 0x6C626773
-FORMAT = 2
+FORMAT = 3
 IDS_OF_ONE_LIFE = 1 << 40
-"""Delivery ids that a life may give; the next one begins above them, whatever of them was written down."""
+"""Delivery ids that one life may give; the next begins above them, no matter how many were written down."""
 
 SEQUENCE_BITS = 40
-"""Of the number of a message, below the number of its queue: so it is one whole number, and a table's key."""
+"""Low bits of a message's id, below the number of its queue: the id is a single integer, and a table's key."""
 
 _REPLAY_LOGS = (
-    # What has a lower number than the first is not in the log any more, but in a queue.
+    # A message with a lower number than `first` is no longer in the log, but in a queue.
     "CREATE TABLE replay_log (vpn TEXT PRIMARY KEY, settings BLOB, began_ns INTEGER, first INTEGER)",
     "CREATE TABLE logged (number INTEGER PRIMARY KEY, vpn TEXT, came_ns INTEGER, spooled_at_s INTEGER,"
     " checksum INTEGER, frame BLOB)",
 )
 
+_FROM_2 = (f"PRAGMA user_version = {FORMAT}", "ALTER TABLE message ADD COLUMN publisher TEXT DEFAULT ''")
+
 UPGRADES: Mapping[int, tuple[str, ...]] = {
     1: (
-        f"PRAGMA user_version = {FORMAT}",
         "ALTER TABLE message ADD COLUMN number INTEGER",
-        # Below all that are given from the second life of a store on, as delivery ids are.
+        # Below all numbers given from the second life of a store on, as with delivery ids.
         "UPDATE message SET number = ranked.number FROM"
         " (SELECT id, row_number() OVER (ORDER BY id) AS number FROM message) AS ranked WHERE ranked.id = message.id",
         *_REPLAY_LOGS,
+        *_FROM_2,
     ),
+    2: _FROM_2,
 }
-"""What makes a store of this format of an older one."""
+"""Statements that convert an older store to this format."""
 
 SCHEMA = (
     f"PRAGMA application_id = {APPLICATION_ID}",
@@ -64,9 +67,10 @@ SCHEMA = (
     "CREATE TABLE queue (number INTEGER PRIMARY KEY, vpn TEXT, name TEXT, settings BLOB)",
     "CREATE TABLE subscription (queue INTEGER, topic TEXT)",
     "CREATE INDEX subscription_by_queue ON subscription (queue)",
-    # Without a frame where the one of this number in the replay log is the same.
-    "CREATE TABLE message (id INTEGER PRIMARY KEY, spooled_at_s INTEGER, checksum INTEGER, frame BLOB, number INTEGER)",
-    # Apart from the messages, which would be written again whole with every delivery.
+    # Without a frame if the replay log has the same one under this number.
+    "CREATE TABLE message (id INTEGER PRIMARY KEY, spooled_at_s INTEGER, checksum INTEGER, frame BLOB, number INTEGER,"
+    " publisher TEXT)",
+    # Separate from the messages, which would otherwise be rewritten as a whole with every delivery.
     "CREATE TABLE delivery (message INTEGER PRIMARY KEY, id INTEGER, flow INTEGER, count INTEGER)",
     "CREATE TABLE flow (id INTEGER PRIMARY KEY, queue INTEGER, client_name TEXT, received_up_to INTEGER,"
     " under_way BLOB)",
@@ -78,11 +82,11 @@ SCHEMA = (
 Value = None | int | str | bytes
 Values = tuple[Value, ...]
 Row = tuple[str, bytes, bytes]
-"""Kind, keys and body of what an administrator said of an object."""
+"""Kind, keys and body of an administrator's settings for an object."""
 
 
 def statements_of(changes: Sequence[Change], frames: Frames) -> Iterator[tuple[str, Iterable[Values]]]:
-    """What to execute, each with its rows, in order; `frames` is brought up to date with it."""
+    """The statements to execute, each with its rows, in order; `frames` is brought up to date."""
     logged: list[Values] = []
     unlogged: list[Values] = []
     firsts: dict[str, int] = {}
@@ -92,7 +96,7 @@ def statements_of(changes: Sequence[Change], frames: Frames) -> Iterator[tuple[s
     logs: list[Change] = []
     others: list[Change] = []
     for change in changes:
-        # By type rather than by `match`: there are several of these for every message.
+        # By type rather than with `match`: there are several of these for every message.
         kind = type(change)
         if kind is MessageKept:
             kept.append(_message(cast(MessageKept, change), frames))
@@ -121,7 +125,7 @@ def statements_of(changes: Sequence[Change], frames: Frames) -> Iterator[tuple[s
     if logged:
         yield "INSERT INTO logged VALUES (?, ?, ?, ?, ?, ?)", logged
     if kept:
-        yield "INSERT INTO message VALUES (?, ?, ?, ?, ?)", kept
+        yield "INSERT INTO message VALUES (?, ?, ?, ?, ?, ?)", kept
     if delivered:
         yield "INSERT OR REPLACE INTO delivery VALUES (?, ?, ?, ?)", delivered
     if gone:
@@ -134,13 +138,13 @@ def statements_of(changes: Sequence[Change], frames: Frames) -> Iterator[tuple[s
             "UPDATE replay_log SET first = max(first, ?) WHERE vpn = ?",
             [(first, vpn) for vpn, first in firsts.items()],
         )
-    # Last, so that a queue that is gone takes with it what came before.
+    # Last, so that the deletion of a queue also removes what came before.
     for change in others:
         yield from _of_one(change, frames)
 
 
 def row_statement(kind: str, keys: bytes, body: bytes | None) -> tuple[str, Iterable[Values]]:
-    """Keep what an administrator said of an object; forget it where there is no body."""
+    """Keep an administrator's settings for an object; forget them if there is no body."""
     if body is None:
         return "DELETE FROM row WHERE kind = ? AND keys = ?", [(kind, keys)]
     return (
@@ -150,16 +154,16 @@ def row_statement(kind: str, keys: bytes, body: bytes | None) -> tuple[str, Iter
 
 
 def message_id(queue: QueueNumber, sequence: int) -> int:
-    """The number of a message among those of all queues; messages of one queue follow one another."""
+    """The id of a message among those of all queues; the messages of one queue form one range."""
     return queue << SEQUENCE_BITS | sequence
 
 
 def _message(change: MessageKept, frames: Frames) -> Values:
     message, id_ = change.message, message_id(change.queue, change.sequence)
     if frames.lean(id_, message.number):
-        return id_, message.spooled_at_s, None, None, message.number
+        return id_, message.spooled_at_s, None, None, message.number, message.publisher
     frame = encode_message(message)
-    return id_, message.spooled_at_s, crc32(frame), frame, message.number
+    return id_, message.spooled_at_s, crc32(frame), frame, message.number, message.publisher
 
 
 def _logged(change: MessageLogged) -> Values:
@@ -174,7 +178,7 @@ def _deliveries(change: MessagesDelivered) -> list[Values]:
 
 
 def _runs_of(sequences: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """First and last of each run of numbers that follow one another."""
+    """First and last of each run of consecutive numbers."""
     first = last = sequences[0]
     for sequence in sequences[1:]:
         if sequence != last + 1:

@@ -1,9 +1,9 @@
-"""A broker's memory on disk: one SQLite file that has, after every `write`, all that was told until then.
+"""A broker's state on disk: one SQLite file that holds, after every `write`, all changes so far.
 
-Not a log of our own: tables are always as small as what they hold, so there is nothing to compact, and what a torn
-write leaves is SQLite's to know. It is called on the event loop and blocks it. On a thread of its own each statement
-would hand the interpreter's lock back and forth, which takes longer than the statement; and while the disk works,
-what arrives gathers in sockets, so that the next write is for more of it.
+Not a log of our own: tables are always as small as what they hold, so there is nothing to compact, and SQLite handles
+torn writes. It is called on the event loop and blocks it. On a separate thread, each statement would hand the
+interpreter's lock back and forth, which takes longer than the statement; and while the disk works, input gathers in
+sockets, so that the next write covers more of it.
 """
 
 import os
@@ -53,14 +53,14 @@ _WRITABLE = "a file that can be written, on a disk with room"
 _IN_USE = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _WAL_PAGES = 4_000
-"""Of 4 KB that are written before they are copied into the file itself."""
+"""Pages of 4 KB that are written before they are copied into the file itself."""
 
 
 class Store:
-    """Made by `open`, closed by `close`. `read` once, before the first `write`.
+    """Made by `open`, closed by `close`. Call `read` once, before the first `write`.
 
-    No call returns before what it says is on disk. After `StoreFailed` nothing may be written any more: what a client
-    was told is there, and what was not written may not be told to anybody.
+    No call returns before its changes are on disk. After `StoreFailed` nothing may be written any more: what clients
+    were told is on disk, and nobody may be told what was not written.
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
@@ -76,12 +76,12 @@ class Store:
 
     @classmethod
     def open(cls, path: Path) -> "Store":
-        """Take the store at this path, or begin one; raises `UserError` where it is in use, damaged or not writable."""
+        """Take the store at this path, or begin one; raises `UserError` if it is in use, damaged or not writable."""
         where = f"store {path}"
         if path.is_dir():
             raise UserError(where, "it is a directory", "a file, or a name for one")
         try:
-            # There are passwords in it. Never opened where it is there: closing it would let go of SQLite's lock.
+            # It contains passwords. An existing file is never opened here: closing it would release SQLite's lock.
             if not path.exists():
                 os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
         except OSError as error:
@@ -102,7 +102,7 @@ class Store:
         return store
 
     def read(self) -> Iterator[Change]:
-        """What makes a broker again what the last one was; raises `UserError` where that cannot be read."""
+        """The changes that restore the state of the last broker; raises `UserError` if they cannot be read."""
         try:
             yield from self._read()
         except sqlite3.Error as error:
@@ -111,20 +111,20 @@ class Store:
             raise UserError(f"store {self.path}", f"it is damaged: {error}", _UNDAMAGED) from error
 
     def write(self, changes: Sequence[Change]) -> None:
-        """Keep these changes, all of them or, raising `StoreFailed`, none."""
+        """Keep all of these changes or, raising `StoreFailed`, none."""
         self._execute(statements_of(changes, self._frames))
 
     def rows(self) -> list[Row]:
-        """Every row that was put, in the order in which they were put first."""
+        """Every row, in the order in which they were first put."""
         found = self._connection.execute("SELECT kind, keys, body FROM row ORDER BY rowid")
         return [(kind, keys, body) for kind, keys, body in found]
 
     def put_row(self, kind: str, keys: bytes, body: bytes | None) -> None:
-        """Keep what an administrator said of an object, or forget it; raises `StoreFailed`."""
+        """Keep an administrator's settings for an object, or forget them; raises `StoreFailed`."""
         self._execute([row_statement(kind, keys, body)])
 
     def close(self) -> None:
-        """Let others have it. Idempotent."""
+        """Release the store for others. Idempotent."""
         self._connection.close()
 
     # -- parts
@@ -137,11 +137,11 @@ class Store:
                 connection.executemany(statement, rows)
             connection.execute("COMMIT")
         except sqlite3.Error as error:
-            # What SQLite has not rolled back by itself goes with the connection, or with the process.
+            # Whatever SQLite has not rolled back by itself ends with the connection, or with the process.
             raise StoreFailed(str(self.path), _reason_of(error)) from error
 
     def _begin(self) -> None:
-        # The lock first: nothing is read of a store that somebody else writes.
+        # The lock first: nothing is read from a store that another process writes.
         self._connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = FULL")
@@ -155,23 +155,23 @@ class Store:
         self._check()
         ((instance, life, used_ids),) = self._connection.execute("SELECT name, life, used_ids FROM store")
         if is_new:
-            # An older store has one of half the length.
+            # An older store has one half as long.
             instance = token_hex(8)
         self._first_id = DeliveryId(used_ids)
         self.spooler = int(instance, 16)
         self.instance = f"{instance}.{life}"
-        # Nobody comes back to a flow of which nothing is held.
+        # Nobody comes back to a flow that holds nothing.
         self._connection.execute("DELETE FROM flow WHERE id NOT IN (SELECT flow FROM delivery)")
         self._connection.execute(
             "UPDATE store SET name = ?, life = ?, used_ids = ?", (instance, life + 1, used_ids + IDS_OF_ONE_LIFE)
         )
-        # This write is also the proof that there can be others.
+        # This write also proves that the store is writable.
         self._connection.execute("COMMIT")
 
     def _check_log(self) -> None:
-        """Refuse a log that breaks off before what was on disk for certain: SQLite takes it for torn there, and fine.
+        """Refuse a log that breaks off before data certain to be on disk: SQLite considers it torn there, and intact.
 
-        A write waits for the one before, so at most one can be torn, and more than one behind a break is damage.
+        A write waits for the previous one, so at most one can be torn, and more than one after a break is damage.
         """
         readable_frames = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1]
         beyond = commits_beyond(Path(f"{self.path}-wal"), readable_frames)
@@ -203,8 +203,8 @@ class Store:
         logged: dict[int, Published] = {}
         outlived: list[int] = []
         yield from self._read_logs(logged, outlived)
-        for id_, frame, checksum, of_log, spooled_at_s, delivery_id, flow, count in execute(
-            "SELECT message.id, frame, checksum, number, spooled_at_s, delivery.id, flow, count FROM message"
+        for id_, frame, checksum, of_log, spooled_at_s, publisher, delivery_id, flow, count in execute(
+            "SELECT message.id, frame, checksum, number, spooled_at_s, publisher, delivery.id, flow, count FROM message"
             " LEFT JOIN delivery ON delivery.message = message.id ORDER BY message.id"
         ):
             number, sequence = QueueNumber(id_ >> SEQUENCE_BITS), id_ & ((1 << SEQUENCE_BITS) - 1)
@@ -216,9 +216,9 @@ class Store:
             else:
                 self._frames.lean(id_, of_log)
                 message = logged[of_log]
-                if message.spooled_at_s != spooled_at_s:
-                    # It was replayed, and its life began anew.
-                    message = replace(message, spooled_at_s=spooled_at_s)
+            # What was replayed is in the log with another time; and the publisher is a queue's to know.
+            if (message.spooled_at_s, message.publisher) != (spooled_at_s, publisher):
+                message = replace(message, spooled_at_s=spooled_at_s, publisher=publisher)
             yield MessageKept(number, sequence, message)
             if delivery_id is not None:
                 yield MessagesDelivered(number, FlowId(flow), ((sequence, DeliveryId(delivery_id), count),))
@@ -236,7 +236,8 @@ class Store:
             yield PublisherKept(vpn, name, last_judged_id, _refusals(refused))
 
     def _read_logs(self, found: dict[int, Published], outlived: list[int]) -> Iterator[Change]:
-        """What replay logs have. All of their table is then in `found`, by number; in `outlived` is what no log has."""
+        """The contents of replay logs. Afterwards `found` has their whole table, by number, and `outlived` what no log
+        has."""
         firsts: dict[str, int] = {}
         for vpn, settings, began_ns, first in self._connection.execute(
             "SELECT vpn, settings, began_ns, first FROM replay_log ORDER BY rowid"
@@ -265,7 +266,7 @@ def _reason_of(error: sqlite3.Error) -> str:
 
 
 def _expected_for(error: sqlite3.Error) -> str:
-    """The one thing that was not so."""
+    """What was expected, and was not the case."""
     code = _code_of(error)
     if code in _IN_USE:
         return "a store that no other broker uses"
@@ -273,6 +274,6 @@ def _expected_for(error: sqlite3.Error) -> str:
 
 
 def _code_of(error: sqlite3.Error) -> int | None:
-    """The kind of error, whatever is said of it in more detail; None where it is not SQLite's own."""
+    """The kind of error, without its extended details; None if it is not SQLite's own."""
     code: int | None = getattr(error, "sqlite_errorcode", None)
     return None if code is None else code & 0xFF

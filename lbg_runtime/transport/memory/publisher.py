@@ -12,12 +12,18 @@ from lbg_runtime.transport.base import UNSENDABLE_TOPIC
 from lbg_runtime.transport.memory.broker import MemoryBroker
 
 _UNANSWERED = "Service Unavailable"
-"""The broker has ended the connection and the news is still under way: it has not looked at the message."""
+"""The broker has ended the connection, and the news is still on its way: it has not looked at the message."""
 
 
 def published(message: Message) -> Published:
-    """A message as the engine keeps it."""
-    return Published(message.topic, message, len(message.payload))
+    """Convert a message to the form in which the engine keeps it; raises `PublishRefused` if it can never be sent."""
+    if not is_valid_topic(message.topic):
+        raise PublishRefused(message.topic, UNSENDABLE_TOPIC)
+    try:
+        size_bytes = len(as_payload(message.payload))
+    except TypeError as error:
+        raise PublishRefused(message.topic, str(error)) from error
+    return Published(message.topic, message, size_bytes)
 
 
 class MemoryPublisher:
@@ -34,32 +40,29 @@ class MemoryPublisher:
     def send(self, message: Message) -> asyncio.Future[None]:
         """See `Messenger.send`; while the connection is lost, messages wait here."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if not is_valid_topic(message.topic):
-            future.set_exception(PublishRefused(message.topic, UNSENDABLE_TOPIC))
-            return future
         try:
-            as_payload(message.payload)
-        except TypeError as error:
-            future.set_exception(PublishRefused(message.topic, str(error)))
+            published(message)
+        except PublishRefused as refusal:
+            future.set_exception(refusal)
             return future
         self._waiting.append((message, future))
         self._publish_waiting()
         return future
 
     def connected(self, client: ClientId) -> None:
-        """Open the flow, or resume it, and publish what waited."""
+        """Open the flow, or resume it, and publish the waiting messages."""
         self._flow = self._broker.engine.open_publisher(client, self._resume_name, self._sent_count)
         self._resume_name = self._flow.name
-        # Numbers go on where the broker stands: a flow that it has forgotten starts anew.
+        # Numbering continues where the broker stands: a flow that it has forgotten starts over.
         self._sent_count = self._flow.last_answered_id
         self._publish_waiting()
 
     def away(self) -> None:
-        """The connection is lost. Every message that was sent has been answered by then, if not yet heard of."""
+        """The connection is lost. By then every message sent has been answered, even if the answer has not arrived."""
         self._flow = None
 
     def close(self) -> None:
-        """Fail what is not confirmed: nobody will hear how it ended."""
+        """Fail all unconfirmed messages: nobody will learn how they ended."""
         self._flow = None
         for message, future in (*self._unanswered.values(), *self._waiting):
             if not future.done():

@@ -28,10 +28,9 @@ from lbg_runtime.model.errors import (
 )
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import Message
-from lbg_runtime.model.topic import is_valid_topic, matches
+from lbg_runtime.model.topic import matches
 from lbg_runtime.transport.base import (
     MAX_TOGETHER,
-    UNSENDABLE_TOPIC,
     ConnectionSink,
     DirectSink,
     FlowSink,
@@ -42,14 +41,14 @@ from lbg_runtime.transport.memory.flow import WINDOW, HandleState, MemoryFlow, m
 from lbg_runtime.transport.memory.publisher import MemoryPublisher, published
 
 RECONNECT_WAIT_S = 1.0
-"""After the broker itself closed the connection, and between attempts that the broker refuses."""
+"""The wait after the broker itself closed the connection, and between attempts that the broker refuses."""
 
 PERMANENT_REFUSALS = frozenset({"Unknown Queue", "Permission Not Allowed"})
-"""Texts of a refused bind where waiting will not help."""
+"""Texts of refused binds for which waiting will not help."""
 
 
 class SessionState(Enum):
-    """Where the session stands."""
+    """The state of the session."""
 
     NEW = "new"
     CONNECTED = "connected"
@@ -58,7 +57,7 @@ class SessionState(Enum):
 
 
 class MemoryTransport:
-    """`Transport` and `Messenger` for one member or publisher; also the faults that a test can order."""
+    """`Transport` and `Messenger` for one member or publisher; also the faults that a test can inject."""
 
     def __init__(
         self,
@@ -86,7 +85,7 @@ class MemoryTransport:
         self._reconnect_timer: asyncio.TimerHandle | None = None
         self._watcher: ConnectionSink | None = None
         self.may_reconnect = True
-        """Set False to keep a broken connection from coming back, for this client alone."""
+        """Set to False to keep this client, and no other, from restoring a broken connection."""
 
     # -- Transport
 
@@ -111,7 +110,7 @@ class MemoryTransport:
         await asyncio.sleep(0)
         if self._client is None:
             raise BindFailed(queue, "not connected")
-        # Dead handles go when new ones come: rebind cycles must not fill the memory.
+        # Dead handles are dropped when new ones come: rebind cycles must not fill the memory.
         self._handles = [handle for handle in self._handles if handle.state is not HandleState.DEAD]
         self._by_flow = {handle.flow_id: handle for handle in self._handles if handle.flow_id is not None}
         flow = MemoryFlow(self._broker, queue, epoch, sink, self._ack_delay_s)
@@ -173,12 +172,12 @@ class MemoryTransport:
             error = PublishFailed(topic, "not connected")
         elif len(messages) > MAX_TOGETHER:
             error = PublishRefused(topic, too_many_together(len(messages)))
-        elif not all(is_valid_topic(message.topic) for message in messages):
-            error = PublishRefused(topic, UNSENDABLE_TOPIC)
         else:
             transactions = self._broker.engine.transactions
             try:
                 self._broker.post(transactions.commit(self._client, [published(each) for each in messages], ()))
+            except PublishRefused as refusal:
+                error = refusal
             except BrokerRefusal as refusal:
                 error = PublishRefused(topic, refusal.text)
         asyncio.get_running_loop().call_soon(_end, future, error)
@@ -186,8 +185,8 @@ class MemoryTransport:
 
     def send_direct(self, message: Message) -> None:
         """See `Messenger.send_direct`."""
-        if self._client is not None and is_valid_topic(message.topic):
-            with suppress(BrokerRefusal):
+        if self._client is not None:
+            with suppress(BrokerRefusal, PublishRefused):
                 self._broker.post(self._broker.engine.publish_direct(self._client, published(message)))
 
     def watch_connection(self, sink: ConnectionSink) -> None:
@@ -210,7 +209,7 @@ class MemoryTransport:
     def drop_connection(self, reconnect_after_s: float) -> None:
         """Break the connection; it comes back by itself after this long, with every live handle bound again.
 
-        Messages on their way are lost with it and come again. Does nothing while there is no connection.
+        Messages in transit are lost with it and are delivered again. Does nothing while there is no connection.
         """
         if self._client is None:
             return
@@ -284,7 +283,7 @@ class MemoryTransport:
         handle.partition_group = answer.partition_group
         self._by_flow[answer.flow] = handle
         if answer.active:
-            # On the wire the answer itself says so; here it must come before what the open window lets in.
+            # On the wire the answer itself says so; here it must come before the messages that the open window lets in.
             self._broker.post([ActivityChanged(client, answer.flow, active=True)])
         self._broker.post(effects)
         handle.bound(answer.flow)

@@ -8,13 +8,16 @@ from itertools import count
 from typing import Any
 
 from lbg_runtime.model.errors import PublishFailed, PublishRefused
-from lbg_runtime.model.message import Message
+from lbg_runtime.model.message import Message, as_payload
 from lbg_runtime.model.topic import is_valid_topic
 from lbg_runtime.transport.base import UNSENDABLE_TOPIC
 from lbg_runtime.transport.solace import native
 from lbg_runtime.transport.solace.errors import CUT_TEXT, publish_failed
 from lbg_runtime.transport.solace.inbox import Inbox
 from lbg_runtime.transport.solace.library import CLIENT_ERRORS, MessagePublishReceiptListener, Topic
+
+_TOO_LARGE_BYTES = 30_000_000
+"""The library sends no persistent message of this size, as its headers come on top of it."""
 
 _MESSAGE_ID = "solace.messaging.message.application-message-id"
 
@@ -29,33 +32,33 @@ class SolacePublisher(ABC):
         self._direct: Any = None
 
     def build(self, builder: Any) -> Any:
-        """Build the client's service object, which is not connected yet; raises the client's errors."""
+        """Build the client's service object, not yet connected; raises the client's errors."""
         self.service = builder.build()
         return self.service
 
     def start(self) -> None:
-        """Make ready, now that the service is connected; raises the client's errors."""
+        """Prepare for publishing, now that the service is connected; raises the client's errors."""
         self._messages = self.service.message_builder()
-        # Without a buffer: what cannot leave now is lost, and an outage fills no memory.
+        # Without a buffer: a message that cannot leave now is lost, and an outage fills no memory.
         self._direct = self.service.create_direct_message_publisher_builder().on_back_pressure_reject(0).build()
         self._direct.start()
 
     @abstractmethod
     def send(self, message: Message, future: asyncio.Future[None]) -> None:
-        """See `Messenger.send`; `future` is what that returns."""
+        """See `Messenger.send`, which returns `future`."""
 
     @abstractmethod
     def fail_all(self, reason: str) -> None:
-        """The session is gone: nobody will hear of what is not confirmed. Nothing is sent after this."""
+        """The session is gone: unconfirmed messages will never be confirmed. Nothing is sent after this."""
 
     def send_direct(self, message: Message) -> None:
         """See `Messenger.send_direct`."""
-        # At most once: it cannot be sent at all, there is no connection, or its buffer is full.
+        # At most once: the message cannot be sent at all, there is no connection, or its buffer is full.
         with suppress(PublishRefused, *CLIENT_ERRORS):
             self._direct.publish(*self.prepare(message))
 
     def prepare(self, message: Message) -> tuple[Any, Any]:
-        """Message and topic of the client; raises `PublishRefused` for what its sending thread would die of."""
+        """Make the client's message and topic; raises `PublishRefused` for what would kill its sending thread."""
         properties: dict[str, Any] = {
             name: bytearray(value) if isinstance(value, bytes) else value for name, value in message.properties.items()
         }
@@ -66,20 +69,20 @@ class SolacePublisher(ABC):
                 raise PublishRefused(message.topic, UNSENDABLE_TOPIC)
             if _cuts_a_text(message):
                 raise PublishRefused(message.topic, CUT_TEXT)
-            outbound = self._messages.build(bytearray(message.payload), properties)
+            outbound = self._messages.build(bytearray(as_payload(message.payload)), properties)
             if message.sent_at_ms is not None:
                 native.set_sender_timestamp(outbound, message.sent_at_ms)
             return outbound, Topic.of(message.topic)
-        except (*CLIENT_ERRORS, UnicodeEncodeError) as error:
+        except (*CLIENT_ERRORS, UnicodeEncodeError, TypeError) as error:
             raise PublishRefused(message.topic, str(error)) from error
 
 
 MakePublisher = Callable[[Inbox], SolacePublisher]
-"""Makes the publisher of a session; its answers come through the inbox."""
+"""Makes the publisher of a session; the answers come through the inbox."""
 
 
 class PublicPublisher(SolacePublisher):
-    """By the client's public interface alone: its sending thread, its receipts and their thread."""
+    """Publishes through the client's public interface alone: its sending thread, its receipts and their thread."""
 
     def __init__(self, inbox: Inbox) -> None:
         super().__init__(inbox)
@@ -103,6 +106,10 @@ class PublicPublisher(SolacePublisher):
         except PublishRefused as refusal:
             future.set_exception(refusal)
             return
+        if len(message.payload) >= _TOO_LARGE_BYTES:
+            # The client would say no more than that it could not be published, from which nobody knows its fate.
+            future.set_exception(PublishRefused(message.topic, f"{len(message.payload)} bytes are too many"))
+            return
         number = next(self._numbers)
         self._unconfirmed[number] = (message.topic, future)
         try:
@@ -111,7 +118,7 @@ class PublicPublisher(SolacePublisher):
             self.answered((number, error))
 
     def answered(self, answer: tuple[int, BaseException | None]) -> None:
-        """The broker, or the client on its own, decided about a message."""
+        """The broker, or the client on its own, has decided about a message."""
         number, error = answer
         entry = self._unconfirmed.pop(number, None)
         if entry is None or entry[1].done():

@@ -19,7 +19,7 @@ from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.threads import ControlThreads, wait_to_the_end
 
 if TYPE_CHECKING:
-    # These import the client, which waits for `open`.
+    # These import the client, which must not happen before `open`.
     from lbg_runtime.transport.solace.flow import SolaceFlow
     from lbg_runtime.transport.solace.publisher import MakePublisher
     from lbg_runtime.transport.solace.receive_path import MakePath
@@ -29,10 +29,10 @@ OUTAGE_PATIENCE_S = 10.0
 """How long a bind waits for a connection; as long as the client waits for the broker's answer."""
 
 RESTORE_WAIT_S = 0.1
-"""Between the news that the connection is restored and the next bind; with a fifth of it nothing went wrong."""
+"""From the client's report of a restored connection to the next bind; with a fifth of it nothing went wrong."""
 
 TOKEN_LOOK_S = 2.0
-"""How often a token's file is looked into; besides at each connection and outage."""
+"""How often a token file is read, in addition to each connection and outage."""
 
 CLOSED = "the transport was closed"
 
@@ -42,9 +42,9 @@ _log = structlog.get_logger(__name__)
 class SolaceTransport:
     """`Transport` and `Messenger`. All methods are called on one loop, that of `open`.
 
-    Outages are the client's business: it retries for ever and binds the flows again. Where a session ends for good all
-    the same, its flows get `FlowDown` and a new session is made, again and again until there is one or `close`; none
-    where the settings want no reconnects.
+    Outages are the client's business: it retries forever and binds the flows again. If a session ends nevertheless, its
+    flows get `FlowDown`, and making a new session is tried until one is there or `close` is called; not at all if the
+    settings want no reconnects.
     """
 
     def __init__(self, settings: SolaceSettings) -> None:
@@ -55,24 +55,24 @@ class SolaceTransport:
         self._make_publisher: MakePublisher | None = None
         self._session: SolaceSession | None = None
         self._barrier: Barrier | None = None
-        """Of the session."""
+        """That of the session."""
         self._connected = asyncio.Event()
         """Not set before `open`, in an outage, and after `close`."""
         self._restoring: asyncio.TimerHandle | None = None
         self._watcher: ConnectionSink | None = None
         self._life = 0
-        """Number of the newest session; what an older one still reports is not heard."""
+        """The number of the newest session; reports of older ones are ignored."""
         self._ended_life = 0
         self._flows: list[SolaceFlow] = []
         self._direct: list[tuple[str, DirectSink]] = []
         self._renewal: asyncio.Task[None] | None = None
         self._token_follower: asyncio.Task[None] | None = None
         self._token_is_due = asyncio.Event()
-        """Set where the client is about to show its token again."""
+        """Set when the client is about to present its token again."""
         self._former_token = ""
-        """Shown by the session before this one."""
+        """The token that the previous session presented."""
         self._held: list[tuple[Message, asyncio.Future[None]]] = []
-        """Sent while there was no session; goes first when there is one."""
+        """Messages sent while there was no session; they go first when there is one."""
         self._closed = False
 
     @property
@@ -83,9 +83,9 @@ class SolaceTransport:
     # -- Transport
 
     async def open(self) -> None:
-        """See `Transport.open`. Every host is tried once; after a failure the call can be made again.
+        """See `Transport.open`. Every host is tried once; after a failure it can be called again.
 
-        Raises `ConfigError` where the settings ask for the fast receive path and the client is not as it needs it.
+        Raises `ConfigError` if the settings ask for the fast receive path and the client does not support it.
         """
         host = self._settings.host_list
         if self._session is not None or self._closed:
@@ -98,11 +98,22 @@ class SolaceTransport:
         except ImportError as error:
             raise ConnectFailed(host, f"the client cannot be loaded: {error}", permanent=True) from error
         await self._connect(self._inbox)
+        if self._settings.max_in_flight is not None:
+            self._tell_path()
         if self._settings.token_file is not None:
             self._token_follower = asyncio.create_task(self._follow_token(self._settings.token_file))
 
+    def _tell_path(self) -> None:
+        """For members alone: other commands come and go, and their output is short."""
+        from lbg_runtime.transport.solace.fast import compiled
+        from lbg_runtime.transport.solace.public_path import PublicPath
+
+        path = "public" if self._make_path is PublicPath else "fast"
+        is_compiled = compiled.INTAKE is not None
+        _log.info("session_opened", host=self._settings.host_list, path=path, compiled=is_compiled)
+
     async def close(self) -> None:
-        """See `Transport.close`. Waits for calls of the client that are under way."""
+        """See `Transport.close`. Waits for calls to the client that are under way."""
         if self._closed:
             return
         self._closed = True
@@ -129,15 +140,15 @@ class SolaceTransport:
             await self._threads.close()
 
     async def bind(self, queue: QueueName, epoch: Epoch, sink: FlowSink) -> BoundFlow:
-        """See `Transport.bind`. In an outage it waits for the end of it, but not for long.
+        """See `Transport.bind`. During an outage it waits for the connection, but not for long.
 
-        A call that is cancelled while the client binds lasts until the flow is bound and given up again.
+        A call cancelled while the client binds lasts until the flow is bound and given up again.
         """
         from lbg_runtime.transport.solace.flow import GhostFlow, SolaceFlow
 
         if self._inbox is None or self._closed:
             raise BindFailed(queue, "not connected")
-        # Waited for here and not in the client, which would hold a control thread that long.
+        # Waited for here and not in the client, which would occupy a control thread for that long.
         with suppress(TimeoutError):
             async with asyncio.timeout(OUTAGE_PATIENCE_S):
                 await self._connected.wait()
@@ -146,7 +157,7 @@ class SolaceTransport:
             raise BindFailed(queue, "not connected")
         window = self._settings.flow_window
         flow = SolaceFlow(inbox, self._threads, queue, epoch, sink, make_path, self._has_read, window)
-        # Dead handles go when new ones come: rebind cycles must not fill the memory.
+        # Dead handles are dropped when new ones come: rebind cycles must not fill the memory.
         self._flows = [*(known for known in self._flows if known.is_live), flow]
         starting = self._threads.begin(flow.start, session.service)
         try:
@@ -168,7 +179,7 @@ class SolaceTransport:
 
     async def _discard(self, flow: "SolaceFlow") -> None:
         if self._closed:
-            # It goes with the session.
+            # It ends with the session.
             flow.silence()
         else:
             await flow.discard()
@@ -188,7 +199,7 @@ class SolaceTransport:
     # -- Messenger
 
     def send(self, message: Message) -> asyncio.Future[None]:
-        """See `Messenger.send`. While a session is made anew, messages wait for it."""
+        """See `Messenger.send`. While a new session is being made, messages wait for it."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._session is not None:
             self._session.publisher.send(message, future)
@@ -280,7 +291,7 @@ class SolaceTransport:
                 self._disconnected()
             case SessionEvent.RESTORED:
                 _log.info("connection_restored", client_name=client_name, reason=reason)
-                # The library is not done with the reconnect yet, and a bind now could go wrong (see `GhostFlow`).
+                # The library is not yet done with the reconnect, and a bind now could go wrong (see `GhostFlow`).
                 self._restoring = asyncio.get_running_loop().call_later(RESTORE_WAIT_S, self._is_up)
             case SessionEvent.ENDED:
                 self._replace(self._session, reason)
@@ -294,7 +305,7 @@ class SolaceTransport:
         if self._barrier is None or not self._connected.is_set():
             return False
         answer = self._barrier.ask()
-        # It is others' as well, so a cancellation must not reach it.
+        # Others share it, so a cancellation must not reach it.
         await asyncio.wait([answer])
         return answer.result()
 
@@ -321,7 +332,7 @@ class SolaceTransport:
             self._renewal = asyncio.get_running_loop().create_task(self._renew())
 
     async def _follow_token(self, source: TokenFile) -> None:
-        """Have the client know the newest token before it needs it: it comes back from an outage by itself."""
+        """Give the client the newest token before it needs it: it reconnects by itself after an outage."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(TOKEN_LOOK_S):
@@ -331,7 +342,7 @@ class SolaceTransport:
                 await self._threads.run(self._session.follow_token, source)
 
     async def _renew(self) -> None:
-        # Without an end: whoever opened the transport wants it until `close`, which cancels this.
+        # Without a bound: whoever opened the transport wants it until `close`, which cancels this.
         while self._session is None and self._inbox is not None:
             await asyncio.sleep(self._settings.reconnect_wait_ms / 1000)
             try:
@@ -341,7 +352,7 @@ class SolaceTransport:
 
 
 def _load_client(settings: SolaceSettings) -> tuple["MakePath", "MakePublisher"]:
-    """Import the client, which takes a tenth of a second, look at it, and choose how to receive and to publish."""
+    """Import the client (a tenth of a second), check it, and choose how to receive and to publish."""
     from lbg_runtime.transport.solace.library import missing_parts
     from lbg_runtime.transport.solace.paths import choose_paths
 

@@ -5,14 +5,18 @@ one when it is bound again after a broken connection, and what was on the way th
 """
 
 from dataclasses import dataclass, field
+from math import inf
 
 from lbg_runtime.broker.engine.effects import ActivityChanged, ClientEnded, ClientId, Deliver, Effect, FlowEnded, FlowId
 from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
+from lbg_runtime.broker.engine.traits import Traits
 from lbg_runtime.model.ids import QueueName
 
 MAX_UNACKED = 4
 QUOTA_BYTES = 30
+LIFE_MS = 100
+"""Of every third message, where the queues respect lives."""
 CLIENT_NAMES = ("ann", "bob")
 QUEUES = {QueueName("line"): AccessType.EXCLUSIVE, QueueName("ring"): AccessType.NON_EXCLUSIVE}
 TOPICS = {"both": ("line", "ring"), "line/only": ("line",), "none": ()}
@@ -48,13 +52,21 @@ class Spooled:
     claimed_by: Handle | None = None
     last_id: int = 0
     was_delivered: bool = False
+    ends_ms: float = inf
 
 
 class EngineModel:
     """An engine, and what must be true of it."""
 
+    respects_lives = False
+
     def __init__(self) -> None:
         self.engine = Engine()
+        self.now_ms = 0
+        self.engine.surroundings.timetable.now = lambda: self.now_ms
+        self.engine.surroundings.traits_of = lambda m: Traits(
+            time_to_live_ms=LIFE_MS if isinstance(m.content, int) and m.content % 3 == 0 else 0
+        )
         self.spools: dict[QueueName, dict[int, Spooled]] = {name: {} for name in QUEUES}
         self.lines: dict[QueueName, list[Handle]] = {name: [] for name in QUEUES}
         self.connections: dict[str, ClientId] = {}
@@ -70,7 +82,13 @@ class EngineModel:
             self.engine.create_queue(
                 "default",
                 name,
-                QueueSettings(access_type, max_unacked_per_flow=MAX_UNACKED, quota_bytes=QUOTA_BYTES, max_bind_count=4),
+                QueueSettings(
+                    access_type,
+                    max_unacked_per_flow=MAX_UNACKED,
+                    quota_bytes=QUOTA_BYTES,
+                    max_bind_count=4,
+                    respect_time_to_live=self.respects_lives,
+                ),
             )
         for topic, queues in TOPICS.items():
             for queue in queues:
@@ -89,6 +107,13 @@ class EngineModel:
 
     def waiting(self, queue: QueueName) -> list[Spooled]:
         return [m for m in self.spools[queue].values() if m.holder is None]
+
+    def end_lives(self, queue: QueueName, since_ms: float = -inf) -> None:
+        """Those that were over after this time, of messages that nobody holds."""
+        for message in self.waiting(queue):
+            if since_ms < message.ends_ms <= self.now_ms:
+                del self.spools[queue][message.number]
+                self.settled.add((queue, message.number))
 
     def take_over(self, handle: Handle) -> None:
         for message in self.spools[handle.queue].values():
@@ -143,6 +168,10 @@ class EngineModel:
             assert not isinstance(effect, FlowEnded | ClientEnded)
             if isinstance(effect, Deliver):
                 self.check_delivery(effect)
+        for queue, line in self.lines.items():
+            if any(self.is_fed(handle) and self.has_room(handle) for handle in line):
+                # What came back overdue is looked at again when somebody would get it.
+                self.end_lives(queue)
 
     def check_delivery(self, deliver: Deliver) -> None:
         handle = self.flows[deliver.flow]
@@ -151,6 +180,10 @@ class EngineModel:
         assert deliver.client == self.connections[handle.client_name]
         assert (handle.queue, number) not in self.settled, "settled and delivered again"
         waiting = self.waiting(handle.queue)
+        while waiting[0].number != number and waiting[0].ends_ms <= self.now_ms:
+            overdue = waiting.pop(0).number
+            del self.spools[handle.queue][overdue]
+            self.settled.add((handle.queue, overdue))
         assert waiting[0].number == number, "out of order, or held by someone"
         message = waiting[0]
         assert self.is_fed(handle)

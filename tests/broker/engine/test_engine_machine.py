@@ -10,7 +10,16 @@ from lbg_runtime.broker.engine.effects import ClientEnded, Deliver, Published
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.ids import DeliveryId, QueueName
 from lbg_runtime.model.outcome import Outcome
-from tests.broker.engine.engine_model import CLIENT_NAMES, QUEUES, QUOTA_BYTES, TOPICS, EngineModel, Handle, Spooled
+from tests.broker.engine.engine_model import (
+    CLIENT_NAMES,
+    LIFE_MS,
+    QUEUES,
+    QUOTA_BYTES,
+    TOPICS,
+    EngineModel,
+    Handle,
+    Spooled,
+)
 
 WINDOWS = st.sampled_from((255, 255, 3, 1, 0, 0))
 
@@ -43,7 +52,9 @@ class EngineMachine(EngineModel, RuleBasedStateMachine):
             return
         effects = self.engine.publish(self.publisher, self.last_number, message)
         for queue in queues:
-            self.spools[queue][self.last_number] = Spooled(self.last_number, size)
+            spooled = self.spools[queue][self.last_number] = Spooled(self.last_number, size)
+            if self.respects_lives and self.last_number % 3 == 0:
+                spooled.ends_ms = self.now_ms + LIFE_MS
         self.carry_out(effects)
 
     @rule()
@@ -250,8 +261,25 @@ class EngineMachine(EngineModel, RuleBasedStateMachine):
                 numbers += [effect.message.content for effect in delivered]
                 last = delivered[-1].delivery_id
                 effects = self.engine.settle(bound.flow, [SettledRange(DeliveryId(0), last, Outcome.ACCEPTED)])
-            assert numbers == list(spool)
+            assert numbers == [number for number, message in spool.items() if message.ends_ms > self.now_ms]
 
 
 TestEngineMachine = EngineMachine.TestCase
 TestEngineMachine.settings = settings(max_examples=300, stateful_step_count=80, deadline=None)
+
+
+class MortalMachine(EngineMachine):
+    """The same where lives of messages end, at any time in the life of their holders."""
+
+    respects_lives = True
+
+    @rule(ms=st.sampled_from((LIFE_MS // 2, LIFE_MS)))
+    def pass_time(self, ms: int) -> None:
+        before_ms, self.now_ms = self.now_ms, self.now_ms + ms
+        for queue in QUEUES:
+            self.end_lives(queue, before_ms)
+        self.carry_out(self.engine.surroundings.timetable.call_due())
+
+
+TestMortalMachine = MortalMachine.TestCase
+TestMortalMachine.settings = settings(max_examples=200, stateful_step_count=80, deadline=None)

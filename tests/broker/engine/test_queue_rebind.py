@@ -1,6 +1,9 @@
 """A handle bound again after a broken connection. Delivery ids are the message numbers, until something comes again."""
 
+import pytest
+
 from lbg_runtime.broker.engine.effects import ActivityChanged
+from lbg_runtime.broker.engine.traits import Traits
 
 
 def lost_after_five(stage):
@@ -208,3 +211,27 @@ def test_unbinding_forgets_what_the_handle_held(stage):
     again = stage.bind(stage.client("ann"), last_received_id=2).flow
 
     assert stage.numbers(stage.open(again, 2)) == [1, 2]
+
+
+@pytest.mark.parametrize("is_standby", [False, True])
+def test_a_handle_comes_back_to_what_lives_on_when_lives_ended_while_it_was_away(make_stage, is_standby):
+    stage = make_stage(respect_time_to_live=True)
+    surroundings, now_ms = stage.engine.surroundings, 0
+    surroundings.timetable.now = lambda: now_ms
+    surroundings.traits_of = lambda m: Traits(time_to_live_ms=100 if m.content != 3 else 0)
+    ann = lost_after_five(stage)
+    bob = stage.consumer("bob")[1] if is_standby else None
+    stage.engine.disconnect(ann)
+    now_ms = 100
+    surroundings.timetable.call_due()
+    assert stage.queue.depth == 1
+
+    flow = stage.bind(stage.client("ann"), last_received_id=5).flow
+    if bob is not None:
+        stage.engine.unbind(bob)
+
+    assert stage.open(flow, 5) == []
+    assert stage.queue.unacked_count == 1
+    stage.settle(flow, 0, 5)
+    assert stage.queue.depth == 0
+    assert stage.numbers(stage.publish()) == [6]

@@ -107,10 +107,11 @@ def test_what_is_replayed_is_not_written_again(path):
     store.write([queue, LOG, logged(1), MessageKept(1, 1, message(1)), MessagesGone(1, [1])])
     again = message(1)
     again.spooled_at_s = 99
-    store.write([MessageKept(1, 2, again)])
+    of_a_group = replace(message(1), publisher="flow")
+    store.write([MessageKept(1, 2, again), MessageKept(1, 3, of_a_group)])
     store.close()
     assert frames(path) == (0, 1)
-    assert reopened(path) == [queue, LOG, logged(1), MessageKept(1, 2, again)]
+    assert reopened(path) == [queue, LOG, logged(1), MessageKept(1, 2, again), MessageKept(1, 3, of_a_group)]
 
 
 def test_a_message_that_the_log_cannot_keep_is_where_it_is_needed(path):
@@ -149,23 +150,29 @@ def test_a_logged_message_that_is_not_what_was_written_is_refused(path):
     assert refusal(path) == "it is damaged: message 7 of the replay log is not what was written"
 
 
-def test_a_store_of_the_first_format_is_brought_up_to_date(path):
+BEFORE_PUBLISHERS = "ALTER TABLE message DROP COLUMN publisher; PRAGMA user_version = 2;"
+BEFORE_REPLAY_LOGS = (
+    "DROP TABLE logged; DROP TABLE replay_log; ALTER TABLE message DROP COLUMN publisher;"
+    "ALTER TABLE message DROP COLUMN number; PRAGMA user_version = 1;"
+)
+
+
+@pytest.mark.parametrize("downgrade", [BEFORE_REPLAY_LOGS, BEFORE_PUBLISHERS])
+def test_a_store_of_an_older_format_is_brought_up_to_date(path, downgrade):
     kept = [QueueKept(1, "default", "orders", SETTINGS), *(MessageKept(1, n, message(n)) for n in (5, 6))]
     store = Store.open(path)
     store.write(kept)
     store.close()
-    # What it was before there were replay logs in it.
     older = sqlite3.connect(path)
-    older.executescript(
-        "DROP TABLE logged; DROP TABLE replay_log; ALTER TABLE message DROP COLUMN number; PRAGMA user_version = 1;"
-    )
+    older.executescript(downgrade)
     older.close()
     assert reopened(path) == kept
-    assert numbers(reopened(path)) == [1, 2]
+    given = [1, 2] if downgrade == BEFORE_REPLAY_LOGS else [5, 6]
+    assert numbers(reopened(path)) == given
     store = Store.open(path)
     list(store.read())
     store.write([LOG, logged(9), MessageKept(1, 9, message(9))])
     assert store._connection.execute("PRAGMA user_version").fetchone() == (FORMAT,)
     store.close()
     assert reopened(path) == [kept[0], LOG, logged(9), *kept[1:], MessageKept(1, 9, message(9))]
-    assert numbers(reopened(path)) == [9, 1, 2, 9]
+    assert numbers(reopened(path)) == [9, *given, 9]

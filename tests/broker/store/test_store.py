@@ -3,6 +3,7 @@
 import shutil
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,7 @@ def test_everything_that_was_told_comes_back(path):
         MessageKept(1, 2, message(2)),
         MessagesDelivered(1, 5, ((2, 77, 3),)),
         MessageKept(2, 9, message(9, 100_000)),
+        MessageKept(2, 10, replace(message(10), publisher="flow")),
         FlowKept(1, 5, "ann", 70, (75, 77)),
         PublisherKept("default", "flow", 12, ((7, 503, "Spool Over Quota"),)),
     ]

@@ -31,6 +31,17 @@ async def test_properties_that_cannot_be_sent_are_refused(
     await asyncio.wait_for(transport.send(Message("orders/new", b"")), PATIENCE_S)
 
 
+@pytest.mark.parametrize("payload", ["text", None, bytes(30_000_000)], ids=["text", "none", "too large"])
+async def test_payloads_that_can_never_be_sent_are_refused(make_transport: MakeTransport, payload: Any) -> None:
+    transport = make_transport("first")
+    await transport.open()
+    with pytest.raises(PublishRefused):
+        await asyncio.wait_for(transport.send(Message("orders/new", payload)), PATIENCE_S)
+    with pytest.raises(PublishRefused):
+        await asyncio.wait_for(transport.send_together([Message("orders/new", payload)]), PATIENCE_S)
+    await asyncio.wait_for(transport.send(Message("orders/new", b"")), PATIENCE_S)
+
+
 async def test_a_transport_that_is_not_open_sends_nothing(make_transport: MakeTransport) -> None:
     transport = make_transport("first")
     with pytest.raises(PublishFailed):

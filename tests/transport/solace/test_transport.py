@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.config.settings import ClientPathChoice
@@ -16,6 +17,7 @@ from lbg_runtime.model.message import Message
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.testing.flow_recorder import PATIENCE_S, FlowRecorder
 from lbg_runtime.transport.solace import transport as transport_module
+from lbg_runtime.transport.solace.fast import compiled
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.transport import SolaceTransport
 from tests.transport.solace.steps import eventually, publish
@@ -36,6 +38,17 @@ def no_reconnects(monkeypatch: pytest.MonkeyPatch) -> None:
         return properties(settings, token) | {"solace.messaging.transport.reconnection-attempts": 0}
 
     monkeypatch.setattr(SolaceSettings, "properties", finite)
+
+
+async def test_a_member_is_told_how_its_messages_come_and_others_are_not(
+    broker: BrokerServer, make_transport: MakeTransport, client_path: ClientPathChoice
+) -> None:
+    with capture_logs() as logged:
+        await make_transport("member", max_in_flight=10).open()
+        await make_transport("command").open()
+    (line,) = (each for each in logged if each["event"] == "session_opened")
+    assert (line["host"], line["path"]) == (f"tcp://{broker.host}:{broker.port}", client_path.value)
+    assert line["compiled"] is (compiled.INTAKE is not None)
 
 
 @pytest.mark.usefixtures("no_reconnects")

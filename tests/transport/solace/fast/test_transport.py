@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import json
-import resource
 import sys
 import time
 from asyncio.subprocess import DEVNULL, PIPE
@@ -30,6 +29,7 @@ from lbg_runtime.transport.solace.inbox import FULL
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.transport import SolaceTransport
 from tests.transport.solace.conftest import choose_parts
+from tests.transport.solace.fast.resident_memory import resident_bytes
 
 pytestmark = pytest.mark.real_time
 
@@ -146,10 +146,6 @@ async def bind_settling(transport: SolaceTransport, epoch: int = 1) -> SettlingS
     return sink
 
 
-def peak_memory_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
 async def test_every_message_that_was_taken_is_freed_and_memory_does_not_grow(
     broker: BrokerServer, make_transport: MakeTransport, counts: Counts
 ) -> None:
@@ -167,10 +163,10 @@ async def test_every_message_that_was_taken_is_freed_and_memory_does_not_grow(
         assert broker.engine.queue_depth("default", QUEUE) == 0
         gc.collect()
         if epoch == 1:
-            before = peak_memory_bytes()
+            before = resident_bytes()
     assert (counts.taken, counts.freed) == (total, total)
     # A leak of the native messages alone would be 12 MB.
-    assert peak_memory_bytes() - before < 6 * 1024 * 1024
+    assert resident_bytes() - before < 6 * 1024 * 1024
 
 
 async def test_settlements_go_in_ranges(
@@ -193,7 +189,7 @@ async def test_settlements_go_in_ranges(
     assert sink.flow is not None
     await sink.flow.unbind()
     assert broker.engine.queue_depth("default", QUEUE) == 0
-    assert frames < 2_500
+    assert 0 < frames < 500
 
 
 async def test_messages_that_nobody_took_from_the_inbox_are_freed_when_the_transport_is_closed(
