@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lbg_runtime.model.errors import TerminalFailure
     from lbg_runtime.model.message import Delivery, Message
+    from lbg_runtime.publishing import open_publisher
     from lbg_runtime.runtime.app import App
     from lbg_runtime.runtime.handlers.batches import Batch
     from lbg_runtime.runtime.handlers.middleware import Proceed
@@ -17,7 +18,20 @@ if TYPE_CHECKING:
     from lbg_runtime.runtime.handlers.receipts import Receipt
     from lbg_runtime.runtime.handlers.registry import Handlers
 
-__all__ = ["App", "Handlers", "Message", "Delivery", "State", "Receipt", "Batch", "Proceed", "TerminalFailure"]
+    __version__: str
+
+__all__ = [
+    "App",
+    "Handlers",
+    "Message",
+    "Delivery",
+    "State",
+    "Receipt",
+    "Batch",
+    "Proceed",
+    "TerminalFailure",
+    "open_publisher",
+]
 
 _HOMES = {
     "App": "lbg_runtime.runtime.app",
@@ -29,10 +43,15 @@ _HOMES = {
     "Receipt": "lbg_runtime.runtime.handlers.receipts",
     "State": "lbg_runtime.runtime.handlers.parameters",
     "TerminalFailure": "lbg_runtime.model.errors",
+    "open_publisher": "lbg_runtime.publishing",
 }
 
 
 def __getattr__(name: str) -> object:
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("lbg-runtime")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""The hashed publisher: puts each message on the shard of its key, in order, and accounts for every one of them."""
+"""The hashed publisher: puts each message on the shard of its key, in order, and accounts for every one."""
 
 import asyncio
 import functools
@@ -44,7 +44,7 @@ LEDGER_FLUSH_MS = 500
 CLOSE_TIMEOUT_MS = 30_000
 
 Fate = Literal["refused", "unknown"]
-"""As `UnconfirmedRecord` has it."""
+"""As in `UnconfirmedRecord`."""
 
 _LOG_EVENTS: Mapping[Fate, str] = {"refused": "publish_refused", "unknown": "publish_unknown"}
 
@@ -59,14 +59,14 @@ def wall_clock_us() -> int:
 class _Phase(Enum):
     OPEN = "open"
     CLOSING = "closing"
-    """Takes no more messages, waits for answers."""
+    """It takes no more messages and waits for answers."""
     CLOSED = "closed"
-    """The ledger has its last line; answers that still come are not heard."""
+    """The ledger has its last line; later answers are ignored."""
 
 
 @dataclass(slots=True)
 class _Key:
-    """A key that was used."""
+    """A key that has been used."""
 
     shard: int
     sequence: int = 0
@@ -75,7 +75,7 @@ class _Key:
 
 @dataclass(slots=True)
 class _Sent:
-    """A message that was sent and has no answer yet."""
+    """A message that has been sent and has no answer yet."""
 
     number: int
     """Within the publisher, from 1."""
@@ -102,19 +102,19 @@ class HashedPublisher:
     What happens to a message:
 
     - *confirmed*: the broker has taken it over.
-    - *refused*: the broker said no; it is nowhere. `PublishRefused`.
-    - *unknown*: the session ended for good before an answer came, or `close` ran out of time. `PublishFailed`.
+    - *refused*: the broker refused it; it is nowhere. `PublishRefused`.
+    - *unknown*: the session ended permanently before an answer came, or `close` timed out. `PublishFailed`.
 
-    An outage is none of these: the transport reconnects, sends what is unconfirmed again in the old order, and the
-    broker drops what it has already. This class never sends a message a second time by itself: successors of the same
-    key may be on the broker by now, and what is sent again would come after them. For the same reason a message does
-    not stop its successors when it is refused. Whoever needs that awaits `publish` for each message of a key.
+    An outage is none of these: the transport reconnects, resends what is unconfirmed in the original order, and the
+    broker drops what it already has. This class never resends a message by itself: successors of the same key may be on
+    the broker by now, and the resent message would come after them. For the same reason, a refused message does not
+    stop its successors; if you need that, await `publish` for each message of a key.
 
-    Refused and unknown messages are counted, logged, and written to the ledger, whether or not somebody looks at the
+    Refused and unknown messages are counted, logged and written to the ledger, whether or not anyone looks at the
     exception.
 
     Memory: at most `max_unconfirmed` messages and `max_unconfirmed_bytes` of payload under way, and two integers for
-    each key that was ever used, for as long as the publisher lives.
+    each key ever used, for as long as the publisher lives.
     """
 
     def __init__(
@@ -131,12 +131,12 @@ class HashedPublisher:
         clock_us: Callable[[], int] = wall_clock_us,
         spans: "MessageSpans | None" = None,
     ) -> None:
-        """`publisher_id` must be unique to this life of the publisher, see `new_publisher_id`.
+        """`publisher_id` must be unique to this life of the publisher; see `new_publisher_id`.
 
-        `key_source` says where the key is when `publish` is given none. The ledger is owned by the publisher from here
-        on, and closed with it. `spans`, of `open_spans`, makes one for each message, from its sending to its answer,
-        and has the message carry its context. Raises `InvariantViolated` where this process does not hash as the group
-        does.
+        `key_source` says where to find the key if `publish` is not given one. The publisher owns the ledger from here
+        on, and closes it. `spans`, from `open_spans`, makes a span for each message, from its sending to its answer,
+        whose context the message carries. Raises `InvariantViolated` if this process does not compute the golden
+        vectors of the hash function.
         """
         verify_hashing(hash_function)
         self.publisher_id = publisher_id
@@ -150,7 +150,7 @@ class HashedPublisher:
         self._window = UnconfirmedWindow(max_unconfirmed, max_unconfirmed_bytes)
         self._keys: dict[str, _Key] = {}
         self._unanswered: dict[int, _Sent] = {}
-        """By number."""
+        """Messages without an answer, by number."""
         self._sent_count = 0
         self._confirmed_count = 0
         self._refused_count = 0
@@ -159,12 +159,12 @@ class HashedPublisher:
         self._idle.set()
         self._phase = _Phase.OPEN
         self._thread = 0
-        """That of the first message; nothing here is safe to be used by two."""
+        """The thread of the first message, 0 before it; nothing here may be used from two threads."""
         self._ledger_timer: asyncio.TimerHandle | None = None
 
     @property
     def counts(self) -> PublisherCounts:
-        """What became of the messages so far."""
+        """What has become of the messages so far."""
         return PublisherCounts(self._sent_count, self._confirmed_count, self._refused_count, self._unknown_count)
 
     async def publish(
@@ -175,10 +175,10 @@ class HashedPublisher:
         key: str | None = None,
         properties: Mapping[str, PropertyValue] = NO_PROPERTIES,
     ) -> Confirmation:
-        """Return when the broker has confirmed the message; the bound of the wait is the caller's.
+        """Return when the broker has confirmed the message; bounding the wait is up to the caller.
 
-        Raises `PublishRefused` or `PublishFailed`, and what `submit` raises. Cancelled while it waits for room, nothing
-        was sent; cancelled later, the message is on its way and still accounted for.
+        Raises `PublishRefused` or `PublishFailed`, and what `submit` raises. If cancelled while waiting for room, it
+        has sent nothing; if cancelled later, the message is on its way and still accounted for.
         """
         return await (await self.submit(topic, payload, key=key, properties=properties))
 
@@ -193,9 +193,9 @@ class HashedPublisher:
         """Return when the message is sent, with the future of its confirm; waits only while too much is unconfirmed.
 
         The message gets its place in its key when this is called, not when it is sent: concurrent callers are served
-        in order. `properties` are the user's; those that this class stamps win over them. Raises `UserError` for a
-        message without a key, or with a key, a topic or a payload that cannot be used, and for a call from another
-        thread than the first one; and `PublisherClosed`. Nothing was sent then. A caller cancelled while it waits has
+        in order. `properties` are the user's; those stamped by this class override them. Raises `UserError` for a
+        message without a key, or with a key, a topic or a payload that cannot be used, and for a call from a thread
+        other than the first one; raises `PublisherClosed`. In all these cases, or if cancelled while waiting, it has
         sent nothing.
         """
         if self._phase is not _Phase.OPEN:
@@ -203,7 +203,7 @@ class HashedPublisher:
         if get_ident() != self._thread:
             self._insist_on_one_thread()
         if type(payload) is not bytes:
-            # Its own bytes: it is sent later, and a buffer may have changed by then.
+            # Copy it: it may be sent later, and a buffer may have changed by then.
             payload = _payload_of(payload)
         if key is None:
             key = self._find_key(topic, payload, properties)
@@ -218,20 +218,24 @@ class HashedPublisher:
             raise PublisherClosed(topic)
         return self._send(key, known, hashed_topic, payload, properties)
 
+    def refuse_more(self) -> None:
+        """Take no more messages; those that were sent are still answered. Idempotent."""
+        if self._phase is _Phase.OPEN:
+            self._phase = _Phase.CLOSING
+            self._window.close()
+
     async def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> PublisherCounts:
-        """Take no more messages, wait for the answers to all that were sent, write the ledger's end. Idempotent.
+        """Take no more messages, wait for the answers to all sent ones, and write the ledger's last line. Idempotent.
 
         Messages without an answer after `timeout_ms`, or when the caller is cancelled, become unknown, and the ledger
         says that it was not closed cleanly.
         """
-        if self._phase is _Phase.OPEN:
-            self._phase = _Phase.CLOSING
-            self._window.close()
+        self.refuse_more()
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self._idle.wait()
         except TimeoutError:
-            pass  # what is left is reported message by message
+            pass  # the messages left are reported one by one
         finally:
             self._finish()
         return self.counts
@@ -272,7 +276,7 @@ class HashedPublisher:
     def _send(
         self, key: str, known: _Key, topic: str, payload: bytes, properties: Mapping[str, PropertyValue]
     ) -> asyncio.Future[Confirmation]:
-        """Stamp the message and hand it to the transport, in one go: nobody can come in between."""
+        """Stamp the message and hand it to the transport, without a suspension point in between."""
         number, key_sequence, size_bytes = self._sent_count + 1, known.sequence + 1, len(payload)
         message_id = f"{self.publisher_id}-{number}"
         span = None
@@ -290,7 +294,7 @@ class HashedPublisher:
             answer = self._messenger.send(make_message(topic, payload, stamped, message_id, self._clock_us() // 1000))
         except BaseException as error:
             _end_span(span, error)
-            # Nothing was sent: the number stays free for the key's next message, as members see a gap as a loss.
+            # Nothing was sent: the number stays free for the key's next message, because a gap counts as a loss.
             self._window.release(size_bytes)
             raise
         known.sequence = key_sequence
@@ -347,7 +351,7 @@ class HashedPublisher:
         )
         if not sent.answer.done():
             sent.answer.set_exception(error)
-            # Mark it as seen: the line above reports it also where nobody looks at the future.
+            # Mark it as retrieved: the log line above reports it even if nobody looks at the future.
             sent.answer.exception()
         if self._ledger is not None:
             self._ledger.unconfirmed(

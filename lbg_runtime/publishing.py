@@ -1,0 +1,88 @@
+"""`open_publisher`: how a program in Python publishes to a group, with the settings that its members have."""
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from pathlib import Path
+
+from lbg_runtime.admin.stored import Difference, load_group_settings, watch_of, watching
+from lbg_runtime.config.settings import Settings
+from lbg_runtime.metrics.tracing import open_spans
+from lbg_runtime.model.errors import PublisherClosed, UserError
+from lbg_runtime.publisher.hashed import HashedPublisher
+from lbg_runtime.publisher.identity import new_publisher_id
+from lbg_runtime.publisher.ledger import open_ledger
+from lbg_runtime.runtime.session import open_session
+
+
+def open_publisher(
+    settings: Settings | Path | str = "config.yaml", *, ledger: Path | str | None = None
+) -> AbstractAsyncContextManager[HashedPublisher]:
+    """A publisher with a connection of its own, while the context lasts.
+
+        async with open_publisher("config.yaml") as publisher:
+            await publisher.publish("orders/created", b"two apples", key="customer-7")
+
+    `settings` are those of the group, or their file. Without `key=`, the key of a message is found by `group.key`.
+    `ledger` is a folder for the record of what the broker confirmed, which `lbg validate` reads. At the end of the
+    context, confirms that are under way are waited for, as `HashedPublisher.close` says.
+
+    If the settings are stored on the broker (`group.from: semp`) and the way in which the group hashes keys is changed
+    there, the publisher is closed: to go on would send keys elsewhere than publishers that have started since. The
+    context then ends with a `UserError` that names the setting, or with the error that ended the watching.
+
+    Raises `ConfigError` or `UserError`: here for the settings, on entry if the broker cannot be reached or the ledger
+    cannot be written.
+    """
+    found = settings if isinstance(settings, Settings) else load_group_settings(Path(settings))
+    return _opened(found, None if ledger is None else Path(ledger))
+
+
+@asynccontextmanager
+async def _opened(settings: Settings, ledger: Path | None) -> AsyncIterator[HashedPublisher]:
+    group, publisher_id, spans = settings.group, new_publisher_id(), open_spans(settings)
+    shape = group.shape()
+    async with open_session(settings.beside_connection, publisher_id, settings.transport.client_path) as session:
+        records = None
+        if ledger is not None:
+            records = open_ledger(ledger, shape, group.hash_function, publisher_id=publisher_id, run_id="")
+        async with (
+            HashedPublisher(
+                session,
+                shape,
+                group.hash_function,
+                publisher_id=publisher_id,
+                key_source=group.key,
+                ledger=records,
+                spans=spans,
+            ) as publisher,
+            _closed_by_changes(settings, publisher),
+        ):
+            yield publisher
+
+
+@asynccontextmanager
+async def _closed_by_changes(settings: Settings, publisher: HashedPublisher) -> AsyncIterator[None]:
+    causes: list[Exception] = []
+
+    def close_for(cause: Exception) -> None:
+        causes.append(cause)
+        publisher.refuse_more()
+
+    def on_changed(found: tuple[Difference, ...]) -> None:
+        for each in found:
+            if each.is_for_good:
+                what = f"{each.ours}, but the group on the broker now has {each.theirs}"
+                close_for(UserError(each.setting, what, "a restart, at which every publisher has the new value"))
+
+    watch = watch_of(settings, random.Random(), on_changed)
+    refused: PublisherClosed | None = None
+    async with nullcontext() if watch is None else watching(watch, close_for):
+        try:
+            yield
+        except PublisherClosed as error:
+            if not causes:
+                raise
+            refused = error
+    if causes:
+        raise causes[0] from refused

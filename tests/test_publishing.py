@@ -1,0 +1,100 @@
+"""`open_publisher` against the development broker, with the official client."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lbg_runtime import open_publisher
+from lbg_runtime.admin.stored import Difference
+from lbg_runtime.model.errors import ConfigError, PublisherClosed, UserError
+from lbg_runtime.testing import BrokerOnPort
+
+pytestmark = pytest.mark.real_time
+
+SETTINGS = """
+connection: {{transport: solace, host: "{host}"}}
+group: {{name: shop, hash_prefix: shop-hash, hash_count: 4, queue_count: 1, key: topic_level:1}}
+"""
+
+
+@pytest.fixture
+def settings(tmp_path: Path, lbg_broker: BrokerOnPort) -> Path:
+    lbg_broker.create_queue("shop/0", "shop-hash/>")
+    file = tmp_path / "config.yaml"
+    file.write_text(SETTINGS.format(host=lbg_broker.url))
+    return file
+
+
+async def test_messages_with_and_without_a_key_of_their_own_reach_the_groups_queue(
+    settings: Path, lbg_broker: BrokerOnPort, tmp_path: Path
+) -> None:
+    async with open_publisher(settings, ledger=tmp_path / "ledgers") as publisher:
+        first = await publisher.publish("orders/created", b"two apples", key="customer-7")
+        second = await publisher.submit("orders/customer-7", b"three pears")
+    assert (first.key_sequence, (await second).key_sequence) == (1, 2)
+    assert publisher.counts.confirmed == 2
+    assert lbg_broker.queue_status("shop/0").depth == 2
+    assert len(list((tmp_path / "ledgers").iterdir())) == 1
+    with pytest.raises(PublisherClosed):
+        await publisher.publish("orders/created", b"", key="customer-7")
+
+
+async def test_a_broker_that_is_not_there_is_the_settings_mistake(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    file = tmp_path / "config.yaml"
+    file.write_text(SETTINGS.format(host=f"tcp://127.0.0.1:{port}"))
+    with pytest.raises(ConfigError, match=r"connection\.host"):
+        async with open_publisher(file):
+            pass
+
+
+class ChangedSoon:
+    """A watch that finds another hash count as soon as it runs."""
+
+    def __init__(self, on_changed: Callable[[tuple[Difference, ...]], None]) -> None:
+        self._on_changed = on_changed
+
+    async def run(self) -> None:
+        self._on_changed((Difference("group.hash_count", "4", "8", is_for_good=True),))
+        await asyncio.Event().wait()
+
+
+class FailedSoon:
+    """A watch that ends with an error that nobody has foreseen."""
+
+    async def run(self) -> None:
+        raise ZeroDivisionError
+
+
+async def publish_until_closed(settings: Path, counts: list[tuple[int, int]], *, looks_away: bool) -> None:
+    async with open_publisher(settings) as publisher:
+        try:
+            for _ in range(100_000):
+                await publisher.publish("orders/created", b"", key="customer-7")
+        except PublisherClosed:
+            counts.append((publisher.counts.sent, publisher.counts.confirmed))
+            if not looks_away:
+                raise
+
+
+@pytest.mark.parametrize("looks_away", [True, False])
+async def test_a_publisher_of_a_group_that_hashes_otherwise_by_now_is_closed(
+    settings: Path, lbg_broker: BrokerOnPort, monkeypatch: pytest.MonkeyPatch, looks_away: bool
+) -> None:
+    monkeypatch.setattr("lbg_runtime.publishing.watch_of", lambda _, __, on_changed: ChangedSoon(on_changed))
+    with pytest.raises(UserError, match=r"group\.hash_count: 4, but the group on the broker now has 8"):
+        await publish_until_closed(settings, counts := [], looks_away=looks_away)
+    assert counts == [(lbg_broker.queue_status("shop/0").depth,) * 2]
+
+
+async def test_a_publisher_that_cannot_watch_its_groups_settings_any_more_is_closed(
+    settings: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lbg_runtime.publishing.watch_of", lambda *_: FailedSoon())
+    with pytest.raises(ZeroDivisionError):
+        await publish_until_closed(settings, counts := [], looks_away=True)
+    assert counts
