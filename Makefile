@@ -4,7 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-COMPILED := $(wildcard lbg_runtime/transport/solace/fast/*.c)
+FAST := lbg_runtime/transport/solace/fast
+COMPILED := $(wildcard $(FAST)/*.c)
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
 
@@ -43,13 +44,17 @@ $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, this is " + sys.version.split()[0])'
 	$(PYTHON) -m venv $(VENV)
 
+# What is compiled is optional, so pip is content when it is not: then the outcome of older sources must not stay in use.
 $(VENV)/demo.stamp: pyproject.toml constraints.txt $(COMPILED) | $(BIN)/python
+	rm -f $(FAST)/*.so
 	$(PIP) install -c constraints.txt -e '.[validate]'
 	touch $@
 
 $(VENV)/test.stamp: pyproject.toml constraints.txt $(COMPILED) | $(BIN)/python
+	rm -f $(FAST)/*.so
 	$(PIP) install -c constraints.txt -e '.[test]'
 	touch $@ $(VENV)/demo.stamp
 
 clean:
+	rm -f $(FAST)/*.so
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,4 +1,4 @@
-"""`lbg advise`: what the journals of a run say of the cut of its group."""
+"""`lbg advise`: what the journals of a run say about the hash count and queue count of its group."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from lbg_runtime.cli.options import need_pyarrow, print_json
+from lbg_runtime.cli.options import print_json
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.hashing import HashFunction
 
@@ -29,13 +29,12 @@ def advise(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Report how evenly the load was spread, how other hash and queue counts would have spread it, and what to set.
+    """Advise on hash count and queue count, by the journals of a run: how evenly they spread the load.
 
-    The keys that were handled are hashed again for every pair of counts.
+    The keys that were handled are hashed again for every pair of counts. Hot keys and idle members are named, too.
     """
     queue_counts = _counts("--queues", queues)
     counts = [] if hash_counts is None else _counts("--hash-counts", hash_counts)
-    need_pyarrow("lbg advise")
     from lbg_runtime.journal.reader import read_run
     from lbg_runtime.pipeline.advise.analysis import analyse
     from lbg_runtime.pipeline.advise.report import as_object, as_page, as_text

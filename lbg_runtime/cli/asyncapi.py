@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from lbg_runtime.cli.options import print_json
+from lbg_runtime.cli.options import Config, print_json
 
 
 def asyncapi(
-    config: Annotated[Path, typer.Option(help="Settings file.")] = Path("config.yaml"),
+    config: Config = Path("config.yaml"),
     app_version: Annotated[str, typer.Option(help="Version of the application, as stated in the document.")] = (
         "1.0.0"
     ),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lbg_runtime.broker.store.store import Store
     from lbg_runtime.config.listen_address import ListenAddress
 
-# Spooled messages live long and form no cycles, so looking through all of them for garbage is a pause for nothing:
+# Spooled messages live long and form no cycles, so searching all of them for garbage is a pause without any gain:
 # 150 ms with 300 000 of them spooled, 7 ms with these thresholds (2 cores, Python 3.11, 256-byte messages).
 GC_THRESHOLDS = (50_000, 20, 100)
 
@@ -96,7 +96,7 @@ def broker(
 
 
 def tls_files(certificate: Path | None, key: Path | None, client_authorities: Path | None) -> "TlsFiles | None":
-    """What the options of TLS say together; raises `UserError`."""
+    """The TLS options combined; raises `UserError`."""
     from lbg_runtime.broker.server.tls import TlsFiles
 
     if certificate is not None and key is not None:
@@ -123,7 +123,7 @@ async def _serve(
 
     server = BrokerServer(address.host, address.port, tls=tls, store=store, replay_log_bytes=replay_log_bytes)
     if store is not None and administration is None:
-        # What administrators said counts also where there is nobody to ask.
+        # What administrators have stored applies even if no SEMP is served.
         Configuration(server.engine, server.carry_out, store)
     stop = asyncio.Event()
     with stop_requests(lambda _: stop.set(), parent_pid=parent_pid):

@@ -1,4 +1,4 @@
-"""`lbg check`: whether a member could start with these settings, without a broker."""
+"""`lbg check`: checks, without a broker, whether a member could start with these settings."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.cli.options import print_json
+from lbg_runtime.cli.options import Config, print_json
 from lbg_runtime.config.broker_names import check_client_name
 from lbg_runtime.model.errors import ConfigError, HandlerError, UserError
 
@@ -15,11 +15,14 @@ if TYPE_CHECKING:
     from lbg_runtime.runtime.handlers.registry import Handlers
     from lbg_runtime.runtime.membership import Membership
 
+_NOT_COMPILED = "lbg_runtime is installed without its parts in C: it works, and a message costs about twice as much"
+
 
 def check(
-    config: Annotated[Path, typer.Option(help="Settings file.")] = Path("config.yaml"),
+    config: Config = Path("config.yaml"),
     member_index: Annotated[int | None, typer.Option(help="This member's number, from 0.")] = None,
     member_count: Annotated[int | None, typer.Option(help="Number of planned members.")] = None,
+    member_id: Annotated[str | None, typer.Option(help="This member's name, if members are not counted.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Check settings, handlers and the shape of the group. Exit code 2, with one line per problem, if there are any."""
@@ -28,7 +31,7 @@ def check(
     configure_log()
     sys.path.insert(0, str(Path.cwd()))
     problems: list[UserError] = []
-    summary = _examine(config, member_index, member_count, problems)
+    summary = _examine(config, member_index, member_count, member_id, problems)
     if json:
         found = [{"where": each.where, "found": each.found, "expected": each.expected} for each in problems]
         print_json({"ok": not problems, "problems": found, **summary})
@@ -41,7 +44,7 @@ def check(
 
 
 def _examine(
-    config: Path, member_index: int | None, member_count: int | None, problems: list[UserError]
+    config: Path, member_index: int | None, member_count: int | None, member_id: str | None, problems: list[UserError]
 ) -> dict[str, object]:
     """Collect every problem; the returned summary is empty if the settings cannot be read."""
     import os
@@ -49,6 +52,7 @@ def _examine(
 
     from lbg_runtime.admin.stored import load_group_settings
     from lbg_runtime.config.load import problems_of
+    from lbg_runtime.metrics.tracing import open_spans
     from lbg_runtime.runtime.handlers.registry import load_handlers
     from lbg_runtime.runtime.handlers.resources import MemberResources
     from lbg_runtime.runtime.handlers.routes import check_states, policies_of
@@ -69,6 +73,7 @@ def _examine(
             os.getpid(),
             member_index,
             member_count,
+            member_id,
         )
         check_client_name(settings.group.name, membership.member, settings.connection.client_name)
     except ConfigError as error:
@@ -79,17 +84,25 @@ def _examine(
             raise HandlerError("handlers", "none", "at least one function with @handlers.handler(...)")
         policies_of(handlers, settings.failure)
         if not handlers.lifespans:
-            # What one yields is known only when it has; that none does is known now.
+            # What a lifespan yields is known only once it runs; that there are none is known now.
             check_states(handlers, MemberResources())
     except UserError as error:
+        problems.append(error)
+    try:
+        open_spans(settings)
+    except ConfigError as error:
         problems.append(error)
     return _summary(settings, membership, handlers)
 
 
 def _summary(settings: "Settings", membership: "Membership | None", handlers: "Handlers | None") -> dict[str, object]:
+    import os
+
     from lbg_runtime.core.roles import static_place
     from lbg_runtime.runtime.app import shape_warnings
+    from lbg_runtime.transport.solace.fast import compiled
 
+    is_compiled = compiled.INTAKE is not None
     group = settings.group
     summary: dict[str, object] = {
         "group": {
@@ -99,15 +112,28 @@ def _summary(settings: "Settings", membership: "Membership | None", handlers: "H
             "queue_count": group.queue_count,
             "hash_function": group.hash_function.value,
         },
-        "connection": {"transport": settings.connection.transport.value, "host": list(settings.connection.host)},
+        "connection": {
+            "transport": settings.connection.transport.value,
+            "host": list(settings.connection.host),
+            "compiled": is_compiled,
+        },
     }
     if membership is not None:
-        member: dict[str, object] = {"name": membership.member, "mode": settings.membership.mode.value}
+        name, own = str(membership.member), f"-{os.getpid()}"
+        # A name made from the process id differs in every process.
+        name = name.removesuffix(own) + "-PID" if name.endswith(own) else name
+        member: dict[str, object] = {"name": name, "mode": settings.membership.mode.value}
         if (place := membership.place) is not None:
             at_home = [q for q in range(group.queue_count) if static_place(q, place.index, place.count).rank == 0]
             member |= {"index": place.index, "count": place.count, "primary_queues": at_home}
         summary["member"] = member
-        summary["warnings"] = shape_warnings(settings, membership)
+        summary["warnings"] = [*shape_warnings(settings, membership), *([] if is_compiled else [_NOT_COMPILED])]
+    if (sidecar := settings.sidecar) is not None:
+        summary["sidecar"] = {
+            "application": sidecar.application,
+            "listen": None if sidecar.listen is None else str(sidecar.listen),
+            "subscriptions": [each.topic for each in sidecar.subscriptions],
+        }
     if handlers is not None:
         summary["handlers"] = [{"subscription": each.subscription, "where": each.where} for each in handlers]
         summary["hooks"] = [{"hook": each.kind.value, "where": each.where} for each in handlers.hooks]
@@ -118,10 +144,18 @@ def _as_text(summary: dict[str, object]) -> str:
     lines = []
     for section, facts in summary.items():
         if isinstance(facts, dict):
-            lines.append(f"{section}: " + ", ".join(f"{name} {value}" for name, value in facts.items()))
+            lines.append(f"{section}: " + ", ".join(f"{name} {_value(value)}" for name, value in facts.items()))
         elif isinstance(facts, list):
             lines += [
                 f"{section.removesuffix('s')}: " + (each if isinstance(each, str) else " ".join(each.values()))
                 for each in facts
             ]
     return "\n".join(lines)
+
+
+def _value(value: object) -> str:
+    if isinstance(value, list):
+        return " ".join(map(str, value)) or "none"
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "yes", False: "no"}[value]
+    return str(value)

@@ -1,4 +1,4 @@
-"""`lbg compare`: the same keyed stream through every way to spread it over members."""
+"""`lbg compare`: the same keyed stream, spread over members in every way there is."""
 
 import asyncio
 import sys
@@ -41,10 +41,11 @@ def compare(
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Compare round robin, exclusive queues with a group, a partitioned queue, message groups and sticky shares.
+    """Show what each way of spreading a keyed stream over members does to it: what is lost, repeated or out of order.
 
-    Each pattern runs on a development broker of its own, with the official client over loopback. Exit code 1 if a
-    pattern that keeps messages lost some.
+    The ways are round robin, exclusive queues with a group, a partitioned queue, message groups and sticky shares. Each
+    runs on a development broker of its own, with the official client over loopback. Exit code 1 if a pattern that keeps
+    messages lost some.
     """
     import logging
 
@@ -91,7 +92,7 @@ def _run(name: str, stream: "Stream", *, in_memory: bool) -> "Figures":
 
 
 def table(found: "dict[str, Figures]") -> list[str]:
-    """The figures as aligned text, a pattern a line."""
+    """The figures as aligned text, one pattern per line."""
     rows = [[heading for heading, _ in _COLUMNS]]
     for name, figures in found.items():
         said = asdict(figures)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lbg_runtime.cli.options import Config
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -13,11 +15,11 @@ if TYPE_CHECKING:
     from lbg_runtime.config.settings import Settings
 
 READY = "lbg dashboard: "
-"""Begins the line on standard error that has the page's address."""
+"""Begins the line on standard error that gives the page's address."""
 
 
 def dashboard(
-    config: Annotated[Path, typer.Option(help="Settings file of the group.")] = Path("config.yaml"),
+    config: Config = Path("config.yaml"),
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Address of the page; with port 0, the system chooses a port.")
     ] = "127.0.0.1:0",
@@ -95,10 +97,10 @@ async def _show(
             watch = GroupWatch(settings, observer, find_homes, members)
             server = DashboardServer(watch, group.shape(), group.hash_function, address, token)
             await watch.begin()
-            # Outside of the group of tasks, as an address that cannot be had is a mistake of the user, and no group.
+            # Outside the task group: an address that cannot be bound is the user's mistake, not an exception group.
             async with server, asyncio.TaskGroup() as tasks:
                 watching = tasks.create_task(watch.run())
                 print(f"{READY}{server.url}", file=sys.stderr, flush=True)
-                # No bound: it is shown until it is no longer wanted.
+                # No bound: the page is shown until it is no longer wanted.
                 await wanted.wait()
                 watching.cancel()

@@ -1,20 +1,30 @@
-"""An interrupt while a command is still being imported ends the process, without a message."""
+"""What can go wrong while a command imports its modules: an interrupt, or an extra that is not installed."""
 
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import metadata
+
+from lbg_runtime.model.errors import UserError
+
+_DISTRIBUTIONS = {"opentelemetry": "opentelemetry-api"}
+"""The distributions of modules whose name differs from theirs."""
+
+_OF_EXTRA = re.compile(r"""([\w-]+).*; extra == ['"](\w+)['"]""")
+"""A requirement of an extra, as the package's metadata write it."""
 
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """End at once by SIGINT, as a shell shows by 130, while the context lasts. Main thread only.
+    """While the context lasts, SIGINT ends the process at once, which a shell shows as 130. Main thread only.
 
-    `KeyboardInterrupt` would be a traceback of whatever is just being imported, and some of that makes another error
-    of it.
+    `KeyboardInterrupt` would give a traceback of whatever is being imported, and some modules turn it into another
+    error.
     """
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.default_int_handler:
-        # Ignored, as for what a shell has started in the background, or somebody else's.
+        # SIGINT is ignored, as in what a shell has started in the background, or the handler is somebody else's.
         yield
         return
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -22,3 +32,15 @@ def importing() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def missing_extra(error: ModuleNotFoundError) -> UserError | None:
+    """The error that says what to install to get the module; None if none of our extras brings it."""
+    module = (error.name or "").partition(".")[0]
+    wanted = _DISTRIBUTIONS.get(module, module)
+    for requirement in metadata.requires("lbg-runtime") or ():
+        found = _OF_EXTRA.fullmatch(requirement)
+        # The first extra that has it, as the extras below are made of that one.
+        if found is not None and found[1] == wanted:
+            return UserError(module, "not installed", f"pip install 'lbg-runtime[{found[2]}]'")
+    return None

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from lbg_runtime.cli.options import duration_ms, need_pyarrow, size_bytes
+from lbg_runtime.cli.options import duration_ms, size_bytes
 
 
 class Sync(Enum):
@@ -68,7 +68,6 @@ def land(
     parent_pid = os.getppid() if exit_with_parent else None
     quota_bytes = None if quota is None else size_bytes("--quota", quota)
     retention_ms = None if retention is None else duration_ms("--retention", retention)
-    need_pyarrow("lbg land")
     from lbg_runtime.cli.broker import GC_THRESHOLDS
     from lbg_runtime.cli.log import configure_log
     from lbg_runtime.cli.member import member_settings, run_member

@@ -1,4 +1,4 @@
-"""`lbg landing`: what is in a landing log, whether it is whole, and removing what is old."""
+"""`lbg landing`: shows what is in a landing log, checks whether it is whole, and removes what is old."""
 
 import sys
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.cli.options import duration_ms, need_pyarrow, print_json
+from lbg_runtime.cli.options import duration_ms, print_json
 from lbg_runtime.cli.sizes import bytes_text
 from lbg_runtime.model.errors import LandingError, LandingRowsPruned, UserError
 from lbg_runtime.model.printable import printable
@@ -134,7 +134,7 @@ def prune(
 
 @contextmanager
 def readable(directory: Path) -> Iterator[None]:
-    """Turn errors of the file system into mistakes of the user."""
+    """Turn file system errors into `UserError`."""
     try:
         yield
     except OSError as error:
@@ -144,7 +144,6 @@ def readable(directory: Path) -> Iterator[None]:
 
 
 def _open(directory: Path) -> "LandingLog":
-    need_pyarrow("lbg landing")
     from lbg_runtime.pipeline.landing.log import LandingLog
 
     return LandingLog(directory)
@@ -162,7 +161,7 @@ def _failure_objects(failures: list[tuple[str, str]]) -> list[dict[str, str]]:
 
 
 def _list_lanes(log: "LandingLog", queue: int, lanes: list[dict[str, object]], failures: list[tuple[str, str]]) -> None:
-    """Add the lanes of a queue, oldest first, and the failures to read them."""
+    """Append the lanes of a queue, oldest first, and the failures to read any of them."""
     from lbg_runtime.pipeline.landing.layout import lane_names
 
     found = []

@@ -1,4 +1,4 @@
-"""Lines that processes tell each other: from a file descriptor, without a thread and without blocking the loop, and to
+"""Lines between processes: read from a file descriptor, without a thread and without blocking the loop, and written to
 standard output."""
 
 import asyncio
@@ -16,10 +16,10 @@ MAX_LINE_BYTES = 10_000_000
 
 
 async def read_lines(descriptor: int) -> AsyncGenerator[bytes, None]:
-    """The lines without their line feed, the last one also where it has none.
+    """Yield the lines without their line feed, including a last line that has none.
 
-    Reads only as much as is asked for, so that back-pressure reaches whoever writes to a pipe. Raises `UserError` for
-    an endless line, and for a descriptor that cannot be read.
+    Reads only as much as is asked for, so that back-pressure reaches the writer of a pipe. Raises `UserError` for a
+    line that does not end within `MAX_LINE_BYTES`, and for a descriptor that cannot be read.
     """
     rest = b""
     async with aclosing(_chunks(descriptor)) as chunks:
@@ -34,7 +34,7 @@ async def read_lines(descriptor: int) -> AsyncGenerator[bytes, None]:
 
 
 def say(facts: Mapping[str, object]) -> None:
-    """Put one object on a line of standard output, at once."""
+    """Print one object as a line of standard output, and flush it."""
     print(orjson.dumps(facts).decode(), flush=True)
 
 
@@ -44,7 +44,7 @@ async def _chunks(descriptor: int) -> AsyncGenerator[bytes, None]:
     try:
         loop.add_reader(descriptor, readable.set)
     except PermissionError:
-        # A regular file: the system has nothing to wait for there, and reading does not block for long.
+        # A regular file: there is nothing to wait for, and reading does not block for long.
         while chunk := _read(descriptor):
             yield chunk
             await asyncio.sleep(0)
@@ -53,8 +53,8 @@ async def _chunks(descriptor: int) -> AsyncGenerator[bytes, None]:
         while True:
             await readable.wait()
             readable.clear()
-            # The descriptor stays in blocking mode, as it may be shared with other processes; after the loop found it
-            # readable, one read does not block.
+            # The descriptor stays in blocking mode, as it may be shared with other processes; once the loop has found
+            # it readable, one read does not block.
             chunk = _read(descriptor)
             if not chunk:
                 return

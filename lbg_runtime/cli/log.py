@@ -1,8 +1,8 @@
-"""Where the log of a command goes: standard error, in lines for people on a terminal and in JSON for all else.
+"""The log of a command: on standard error, as lines for people if that is a terminal, otherwise as JSON.
 
-All of it has one form, whoever writes it: what collects the log of a container reads line by line, and is told of
-nothing by a traceback in pieces. What a user did wrong, in one line at the end, is no log, nor is
-the line by which a server says where it listens.
+All of it has one form, whoever writes it: a log collector of containers reads line by line, and a traceback in pieces
+tells it nothing. The one line at the end that reports a user's mistake is not part of the log, nor is the line in
+which a server says where it listens.
 """
 
 import logging
@@ -17,15 +17,15 @@ import structlog
 from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
 
 if TYPE_CHECKING:
-    # Not there in the oldest version that will do.
+    # Missing in the oldest version that we support.
     from structlog.typing import ProcessorReturnValue
 
 LONGEST_TEXT = 2_000
-"""Characters of one line or text of a traceback: an error may quote a whole payload."""
+"""Most characters of one line or text of a traceback: an error may quote a whole payload."""
 
 WIDEST_GROUP, DEEPEST_GROUP = 15, 10
-"""Errors of one group that are told, and groups within groups: a task group may fail with thousands. As Python has it
-where it writes a traceback itself."""
+"""Most errors of one group that are logged, and most groups within groups: a task group may fail with thousands. The
+limits are those of the tracebacks that Python writes itself."""
 
 _log = structlog.get_logger(__name__)
 
@@ -34,23 +34,24 @@ _frames_of = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
 
 
 class LogOutput:
-    """A stream for a log: what it cannot write raises nothing, and is told of in the log when it can be written again.
+    """A stream for a log: a failed write raises nothing, and is reported in the log once writing works again.
 
-    Lines are written in the middle of what handles messages. A reader that went away or a full disk must not end that.
-    They go past the stream to its file, where it has one: a stream drops or keeps without a word what its file did not
-    take as a whole. It is structlog's logger as well, as those of its own wait for ever where a line is written while
-    one is: here that happens where something failed before, and where a finalizer fails meanwhile. From any thread.
+    Lines are written while messages are handled, and a reader that went away or a full disk must not end the handling.
+    They bypass the stream and go to its file, if it has one: a stream silently drops or keeps what its file did not
+    take as a whole. This is structlog's logger as well, as structlog's own loggers wait forever if a line is written
+    while another one is being written: here that happens after a failed write, and when a finalizer fails meanwhile.
+    Used from any thread.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._lock = threading.RLock()
         self._is_torn = False
-        """Half a line was written last."""
+        """Whether the last write ended in the middle of a line."""
         self._failed_count = 0
         self._told_count = 0
-        """Of those that failed."""
-        # A thread that holds the lock now is not in a process that is forked now.
+        """How many of the failed writes have been reported."""
+        # If a thread holds the lock during a fork, that thread does not exist in the child, and never releases it.
         os.register_at_fork(after_in_child=self._renew_lock)
 
     def write(self, text: str) -> None:
@@ -65,13 +66,13 @@ class LogOutput:
             _log.error("log_writes_failed", count=failed_count - told_before)
             with self._lock:
                 if self._failed_count > failed_count:
-                    # This line too.
+                    # That line failed too.
                     self._told_count = told_before
 
     def _put(self, text: str) -> bool:
         try:
             file = self._stream.fileno()
-        except (OSError, ValueError):  # the second where the stream is closed
+        except (OSError, ValueError):  # the second if the stream is closed
             file = None
         try:
             if file is None:
@@ -91,19 +92,20 @@ class LogOutput:
         self._lock = threading.RLock()
 
     def flush(self) -> None:
-        """Nothing is kept back."""
+        """Do nothing, as nothing is buffered."""
 
     def msg(self, line: str) -> None:
-        """Write a line of structlog's."""
+        """Write a line from structlog."""
         self.write(f"{line}\n")
 
     debug = info = warning = error = critical = msg
 
 
 def configure_log(*, as_json: bool | None = None) -> None:
-    """Set the log up for this process: structlog, `logging`, warnings, and what nobody has caught.
+    """Set up the log of this process: structlog, `logging`, warnings, and uncaught exceptions.
 
-    `as_json` None: unless standard error is a terminal. Where `logging` has been set up by somebody else, that stays.
+    With `as_json` None it is JSON unless standard error is a terminal. If `logging` has already been set up, that
+    setup stays.
     """
     from lbg_runtime.runtime.log_facts import add_handling
 
@@ -117,9 +119,13 @@ def configure_log(*, as_json: bool | None = None) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     renderers: list[Processor] = (
-        [_failing_nobody(structlog.processors.ExceptionRenderer(_as_items), structlog.processors.JSONRenderer())]
+        [
+            _failing_nobody(
+                structlog.processors.ExceptionRenderer(_as_items), _in_order, structlog.processors.JSONRenderer()
+            )
+        ]
         if as_json
-        # Names that a peer chose may hold line breaks; written as literals they stay in one line.
+        # Names chosen by a peer may hold line breaks; written as literals, they stay on one line.
         else [_failing_nobody(structlog.dev.ConsoleRenderer(repr_native_str=True, exception_formatter=_write_plainly))]
     )
     structlog.configure(
@@ -127,7 +133,7 @@ def configure_log(*, as_json: bool | None = None) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=lambda *_: output,
     )
-    handler = _ForeignLines(cast(TextIO, output))  # of which it needs no more than `write` and `flush`
+    handler = _ForeignLines(cast(TextIO, output))  # it needs only `write` and `flush`
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*facts, structlog.stdlib.add_logger_name, _cut_event],
@@ -135,30 +141,30 @@ def configure_log(*, as_json: bool | None = None) -> None:
         )
     )
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
-    # The client repeats at length what its transport tells in one line.
+    # The client repeats at length what our transport says in one line.
     logging.getLogger("solace").setLevel(logging.CRITICAL)
-    # What a stranger sends to an HTTP port is no event of this process.
+    # What a stranger sends to an HTTP port is not an event of this process.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     logging.captureWarnings(True)
-    # The event loop's own goes to `logging`.
+    # What the event loop catches goes to `logging`.
     sys.excepthook = _tell_of_end
     threading.excepthook = _tell_of_thread
     sys.unraisablehook = _tell_of_ignored
 
 
 class _ForeignLines(logging.StreamHandler[TextIO]):
-    """Lines of those who use `logging`."""
+    """Lines from code that uses `logging`."""
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """As its class does it, but without a lock: what makes a line may wait for a thread that writes one."""
+        """Do what the base class does, but without a lock: making a line may wait for a thread that writes one."""
         # Since Python 3.12 a filter may give another record.
         passed: object = self.filter(record)
         if passed:
             self.emit(passed if isinstance(passed, logging.LogRecord) else record)
         return bool(passed)
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - by its class
-        """Tell of a line that cannot be made, as where its arguments do not fit; `logging` would print at length."""
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - named by the base class
+        """Report a line that cannot be made, e.g. as its arguments do not fit; `logging` would print at length."""
         _log.error("log_line_failed", logger=record.name, place=f"{record.filename}:{record.lineno}", exc_info=True)
 
 
@@ -173,10 +179,17 @@ def _tell_of_thread(args: threading.ExceptHookArgs) -> None:
 
 
 def _tell_of_ignored(args: "sys.UnraisableHookArgs") -> None:
-    # Its name and not its text, which may hold anything.
+    # Its name, not its text, which may hold anything.
     where = getattr(args.object, "__qualname__", type(args.object).__qualname__)
     exc_info = (args.exc_type, args.exc_value, args.exc_traceback)
-    _log.error("exception_ignored", reason=args.err_msg, where=where, exc_info=exc_info)
+    reason = {"reason": args.err_msg} if args.err_msg else {}
+    _log.error("exception_ignored", **reason, where=where, exc_info=exc_info)
+
+
+def _in_order(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """Put first what every line has, as in the lines for people."""
+    first = {name: event[name] for name in ("timestamp", "level", "event") if name in event}
+    return {**first, **event}
 
 
 def _cut_event(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
@@ -184,7 +197,7 @@ def _cut_event(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
 
 
 def _failing_nobody(*steps: Processor) -> Processor:
-    """Render, or tell that it cannot be done: whoever wants to tell something may be handling a message."""
+    """Render, or report that it failed, but never raise: the caller may be handling a message."""
 
     def render(logger: WrappedLogger, name: str, event: EventDict) -> "ProcessorReturnValue":
         rendered: ProcessorReturnValue = dict(event)
@@ -196,8 +209,8 @@ def _failing_nobody(*steps: Processor) -> Processor:
         if event.get("exc_info"):
             try:
                 return render(logger, name, event)
-            except Exception as error:  # noqa: BLE001 - of whatever is to be told
-                # What a handler raises may be nested deeper than anybody can write, or not be what it should.
+            except Exception as error:  # noqa: BLE001 - whatever is logged may raise anything
+                # What a handler raises may be nested too deeply to be written, or be malformed.
                 event = {key: value for key, value in event.items() if key != "exc_info"}
                 event["exception"] = f"it cannot be told: {type(error).__name__}"
         try:
@@ -220,7 +233,7 @@ def _as_items(exc_info: ExcInfo) -> object:
 
 
 class _LeftOut(Exception):
-    """In place of errors of a group that are not told."""
+    """Stands for the errors of a group that are not logged."""
 
 
 def _shortened(group: BaseExceptionGroup[BaseException], depth: int) -> BaseExceptionGroup[BaseException]:

@@ -1,10 +1,10 @@
 """Entry of `lbg`: registers the commands and turns errors into one line and an exit code.
 
-The code is decided when the command is over: from then on no signal takes its place, and no thread that a handler
-module has left running keeps the process for longer than `EXIT_GRACE_S`.
+The code is fixed once the command is over: from then on no signal replaces it, and no thread that a handler module has
+left running keeps the process alive for longer than `EXIT_GRACE_S`.
 
 Exit codes: 0 done and clean, 1 failed or an invalid verdict, 2 usage or configuration, 3 verdict unknown
-or no Spark, 130 interrupted. A command module imports what is heavy inside its function, so that `lbg --help` stays
+or no Spark, 130 interrupted. A command module imports heavy modules inside its function, so that `lbg --help` stays
 quick.
 """
 
@@ -12,8 +12,9 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from importlib.metadata import version
 from io import TextIOWrapper
-from typing import TextIO
+from typing import Annotated, TextIO
 
 import typer
 
@@ -42,6 +43,7 @@ from lbg_runtime.cli.compare import compare
 from lbg_runtime.cli.dashboard import dashboard
 from lbg_runtime.cli.demo.stage import demo
 from lbg_runtime.cli.group.commands import group
+from lbg_runtime.cli.importing import missing_extra
 from lbg_runtime.cli.land import land
 from lbg_runtime.cli.landing import landing
 from lbg_runtime.cli.parked import parked
@@ -62,6 +64,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     help="Ordered, elastic consumption on Solace PubSub+.",
+    epilog="Settings are read from config.yaml here, or from --config FILE; first steps are in docs/start.md. "
+    "Exit codes: 0 done, 1 failed or invalid, 2 usage or settings, 3 verdict unknown or no Spark, 130 interrupted.",
 )
 bench = typer.Typer(no_args_is_help=True, help="Measure on this machine. The documents quote these figures.")
 bench.command()(acks)
@@ -91,29 +95,44 @@ def _benches() -> None:
     pass
 
 
-app.add_typer(bench, name="bench")
-app.add_typer(group, name="group")
-app.add_typer(landing, name="landing")
-app.add_typer(parked, name="parked")
-app.add_typer(spark, name="spark")
-app.command()(advise)
-app.command()(asyncapi)
-app.command()(broker)
-app.command()(check)
-app.command()(compare)
-app.command()(dashboard)
-app.command()(demo)
-app.command()(land)
-app.command()(publish)
-app.command()(replay)
-app.command()(run)
-app.command()(simulate)
-app.command()(validate)
-app.command()(why)
+# In the order in which they are needed; `lbg --help` shows groups of commands last in their panel.
+_START = "Start"
+app.command(rich_help_panel=_START)(check)
+app.command(rich_help_panel=_START)(run)
+app.command(rich_help_panel=_START)(publish)
+app.command(rich_help_panel=_START)(broker)
+app.command(rich_help_panel=_START)(demo)
+app.command(rich_help_panel=_START)(asyncapi)
+_LOOK = "Look at a group, and administer it"
+app.command(rich_help_panel=_LOOK)(why)
+app.command(rich_help_panel=_LOOK)(dashboard)
+app.add_typer(group, name="group", rich_help_panel=_LOOK)
+app.add_typer(parked, name="parked", rich_help_panel=_LOOK)
+_PROVE = "Prove and measure"
+app.command(rich_help_panel=_PROVE)(validate)
+app.command(rich_help_panel=_PROVE)(simulate)
+app.command(rich_help_panel=_PROVE)(advise)
+app.command(rich_help_panel=_PROVE)(compare)
+app.add_typer(bench, name="bench", rich_help_panel=_PROVE)
+_LAND = "Land and replay"
+app.command(rich_help_panel=_LAND)(land)
+app.command(rich_help_panel=_LAND)(replay)
+app.add_typer(landing, name="landing", rich_help_panel=_LAND)
+app.add_typer(spark, name="spark", rich_help_panel=_LAND)
+
+
+def _show_version(is_wanted: bool) -> None:
+    if is_wanted:
+        print(f"lbg_runtime {version('lbg-runtime')}")
+        raise typer.Exit
 
 
 @app.callback()
-def _commands() -> None:
+def _commands(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
     # Without this, a single registered command would take the place of the whole command line.
     pass
 
@@ -121,18 +140,18 @@ def _commands() -> None:
 def main() -> None:
     """Run the command line; never shows a traceback for a user's mistake or a broker's refusal."""
     _open_missing_streams()
-    # What has no place in the encoding of the output is shown by its number, and is no reason to fail.
+    # A character that the output's encoding lacks is shown by its number, and is no reason to fail.
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     if os.getpid() == 1:
-        # The kernel drops what the first process of a container has no handler for: asked to leave while it still
-        # starts, it would go on until it is killed. A command that can leave in order has a handler of its own, later.
+        # The kernel drops signals for which the first process of a container has no handler: asked to leave while it
+        # still starts, it would go on until it is killed. A command that can leave in order sets its own handler later.
         signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         try:
             app()
         except SystemExit as leaving:
-            # As every command ends that does not fail.
+            # Every command that does not fail ends this way.
             _bind_what_no_signal_ends(leaving)
             sys.stdout.flush()
             raise
@@ -140,13 +159,18 @@ def main() -> None:
         sys.exit(_fail(error, 2))
     except LbgError as error:
         sys.exit(_fail(error, 1))
+    except ModuleNotFoundError as error:
+        missing = missing_extra(error)
+        if missing is None:
+            raise
+        sys.exit(_fail(missing, 2))
     except KeyboardInterrupt:
         sys.exit(130)
     except OSError as error:
-        # Once more, as where nothing is buffered nothing of it is left to be written.
+        # Find out with another write: an unbuffered stream has nothing left from the failed one that could fail again.
         if _is_written(sys.stdout, "\n"):
             raise
-        # Whoever has gone on purpose, as `head` does, is not told.
+        # A reader that left on purpose, as `head` does, needs no message.
         told = "standard output", str(error.strerror), "room for what is printed"
         sys.exit(1 if isinstance(error, BrokenPipeError) else _fail(UserError(*told), 1))
     finally:
@@ -160,13 +184,13 @@ def _fail(error: LbgError, code: int) -> int:
     ignore_requests()
     ExitGuard(code).arm(EXIT_GRACE_S)
     with suppress(OSError):  # nobody reads it, or there is no room: the code still says it
-        # An error may quote what others chose; those that are several lines are several problems.
+        # An error may quote what others chose; an error of several lines is several problems.
         print("\n".join(printable(line) for line in f"lbg: {error}".split("\n")), file=sys.stderr)
     return code
 
 
 def _bind_what_no_signal_ends(leaving: BaseException | None) -> None:
-    # What waits for its reader would keep a process that ignores who asks it to leave.
+    # Output that waits for its reader would keep alive a process that ignores requests to leave.
     if signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
         _leave_within_bound(leaving)
 
@@ -174,21 +198,21 @@ def _bind_what_no_signal_ends(leaving: BaseException | None) -> None:
 def _leave_within_bound(leaving: BaseException | None) -> None:
     ignore_requests()
     code = leaving.code if isinstance(leaving, SystemExit) else int(leaving is not None)
-    # The thread of this ends with the interpreter, which until then waits for all threads that are not like it.
+    # The guard's thread is a daemon and ends with the interpreter, which first waits for all that are not daemons.
     ExitGuard(code if isinstance(code, int) else int(code is not None)).arm(EXIT_GRACE_S)
 
 
 def _open_missing_streams() -> None:
     """Open standard input, output and error as /dev/null if whoever started us gave none.
 
-    Else the first sockets get their numbers: uvloop aborts the process when it finds one of its own there, and what
-    something prints would go to a peer.
+    Otherwise the first sockets would get their numbers: uvloop aborts the process when it finds one of its own there,
+    and printed text would go to a peer.
     """
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         try:
             os.fstat(number)
         except OSError:
-            # The lowest number that is free, which is this one, as those below are there.
+            # This opens the lowest free number, which is this one, as those below it are open.
             os.open(os.devnull, os.O_RDWR)
             os.set_inheritable(number, True)
         if getattr(sys, name) is None:

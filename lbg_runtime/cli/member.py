@@ -1,4 +1,4 @@
-"""What `lbg run` and `lbg land` have in common: a process that is a member, and nothing after it."""
+"""What `lbg run` and `lbg land` have in common: a process that is a member and ends with it."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,7 +15,7 @@ from lbg_runtime.runtime.shutdown import EXIT_GRACE_S, ExitGuard
 
 
 def member_settings(config: Path, status_port: int | None, journal: Path | None) -> Settings:
-    """The settings with what the command line has in their place; raises `UserError`."""
+    """The settings, some replaced by those of the command line; raises `UserError`."""
     settings = load_group_settings(config)
     if status_port is not None:
         if settings.ops.status is None:
@@ -28,9 +28,9 @@ def member_settings(config: Path, status_port: int | None, journal: Path | None)
 def run_member(
     app: App, parent_pid: int | None, *, as_json: bool, more: Callable[[], Mapping[str, object]] = dict
 ) -> NoReturn:
-    """Be a member until it is asked to leave, and end the process by how it left.
+    """Run the member until it is asked to leave, and exit with the code for how it left.
 
-    As JSON that is told at the end, with `more` beside it.
+    With `as_json` how it left is printed at the end, together with what `more` returns.
     """
     report = app.run_sync(parent_pid=parent_pid, ends_process=True)
     if as_json:
@@ -41,7 +41,7 @@ def run_member(
             "still_bound": report.still_bound,
             **more(),
         }
-        # Signals are ignored by now: whoever does not read this would keep the process.
+        # Signals are ignored by now: a reader that does not read this would keep the process alive.
         guard = ExitGuard(report.exit_code)
         guard.arm(EXIT_GRACE_S)
         print(orjson.dumps(left).decode(), flush=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.cli.options import print_json
+from lbg_runtime.cli.options import Config, print_json
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.printable import printable
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 parked = typer.Typer(no_args_is_help=True, help="Keys that were parked with their messages.")
 
-Config = Annotated[Path, typer.Option(help="Settings file of the group.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Key = Annotated[str, typer.Argument(help="The key, as its publisher stamps it.")]
 IsLane = Annotated[
@@ -163,7 +162,7 @@ def _insist(found: "list[ParkedLane]", key: str, others: "Sequence[ParkedLane]" 
 def _tell_done(
     found: "list[ParkedLane]", key: str, what: str, *, as_json: bool, others: "Sequence[ParkedLane]" = ()
 ) -> None:
-    """`others`: all that is parked of the key, if only a part of it was meant."""
+    """Say what was done; `others` is all that is parked of the key, if only a part of it was asked for."""
     if as_json:
         print_json({"asked": [_lane_as_object(each) for each in found]})
     else:

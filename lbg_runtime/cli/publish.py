@@ -6,7 +6,7 @@ import random
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lbg_runtime.cli.lines import read_lines
-from lbg_runtime.cli.options import insist_on_finite, print_json
+from lbg_runtime.cli.options import Config, duration_s, insist_on_finite, print_json
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.keys import KeySource, is_sendable
 from lbg_runtime.model.message import NO_PROPERTIES
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lbg_runtime.publisher.load import LoadPlan
 
 _CONFIRM_TIMEOUT_MS = 10_000
-"""How long the last confirms are waited for; less than most who send SIGTERM wait before they send SIGKILL."""
+"""How long to wait for the last confirms; less than most senders of SIGTERM wait before they send SIGKILL."""
 _PROGRESS_S = 0.2
 
 
@@ -47,7 +47,7 @@ class PublishSummary:
     per_second: int
     ledger: str | None
     ledger_dropped: int
-    """Lines that the disk refused."""
+    """Lines of the ledger that the disk refused."""
     stopped_by: str | None
     """SIGTERM, SIGINT or `parent gone`; null if everything asked for was sent."""
     failure: str | None
@@ -64,7 +64,10 @@ class PublishSummary:
 
     def as_text(self) -> str:
         """One line for people."""
-        text = f"{self.confirmed} of {self.sent} messages confirmed in {self.seconds:.1f} s, {self.per_second} a second"
+        text = f"{self.confirmed} of {self.sent} messages confirmed in {self.seconds:.1f} s"
+        if self.seconds >= 1 and self.per_second:
+            # For less time it says little: the first message waits for more than the others.
+            text += f", {self.per_second} a second"
         if self.refused:
             text += f"; {self.refused} refused"
         if self.unknown:
@@ -77,7 +80,7 @@ class PublishSummary:
 def publish(
     *,
     topic: Annotated[str, typer.Option(help="Topic without hash prefix and shard, such as orders/created.")],
-    config: Annotated[Path, typer.Option(help="Settings file.")] = Path("config.yaml"),
+    config: Config = Path("config.yaml"),
     key: Annotated[str | None, typer.Option(help="One key for all messages.")] = None,
     key_from: Annotated[
         str | None,
@@ -90,7 +93,9 @@ def publish(
     keys: Annotated[
         int | None, typer.Option(min=1, max=1_000_000, help="Generate messages for this many keys.")
     ] = None,
-    duration: Annotated[float | None, typer.Option(min=0.001, help="Generate messages for this many seconds.")] = None,
+    duration: Annotated[
+        str | None, typer.Option(help="Generate messages for this long, such as 30s. A bare number means seconds.")
+    ] = None,
     ledger: Annotated[Path | None, typer.Option(help="Folder for the ledger of confirmed messages.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
     exit_with_parent: Annotated[
@@ -121,18 +126,22 @@ def publish(
     if key is not None and keys is not None:
         raise UserError("--keys", f"given with --key {key}", "one of the two")
     insist_on_finite("--rate", rate)
-    insist_on_finite("--duration", duration)
+    duration_given_s = None if duration is None else duration_s("--duration", duration)
     settings = load_group_settings(config)
     configure_log()
     plan = None
     if is_load:
-        plan = LoadPlan(topic, numbered_keys(keys or 1) if key is None else (key,), count, rate, duration)
+        plan = LoadPlan(topic, numbered_keys(keys or 1) if key is None else (key,), count, rate, duration_given_s)
+    elif sys.stdin.isatty():
+        print("lbg publish: each line that you type is a message; Ctrl-D ends", file=sys.stderr)
     lines = _Lines(topic, key, settings.group.key if key_from is None else _parse_rule(key_from))
     summary = uvloop.run(_publish(settings, plan or lines, ledger, parent_pid=parent_pid))
     if json:
         print_json(asdict(summary))
     else:
         print(summary.as_text())
+    if not is_load and not summary.sent and summary.stopped_by is None:
+        print("lbg: standard input was empty; --count, --rate, --keys or --duration generate messages", file=sys.stderr)
     if summary.failure is not None:
         print(printable(f"lbg: {summary.failure}"), file=sys.stderr)
     raise typer.Exit(summary.exit_code)
@@ -191,7 +200,7 @@ async def _publish(
             began_s = time.monotonic()
             with _progress(publisher, source.count if isinstance(source, LoadPlan) else None):
                 try:
-                    # Outside of the scope, whose cancellation would cut its own end short.
+                    # Outside the scope, whose cancellation would cut short the end of this context.
                     async with _stopped_by_changes(settings, changed, sending):
                         with sending:
                             if isinstance(source, LoadPlan):
@@ -208,7 +217,7 @@ async def _publish(
         failure = UserError(first.setting, found, "a restart, at which every publisher has the new value")
     if failure is not None and not counts.sent:
         raise failure
-    # Else whoever goes on from here must know how far it came.
+    # Otherwise some was sent: whoever goes on from here must know how far it came.
     seconds = time.monotonic() - began_s
     return PublishSummary(
         publisher=publisher_id,
@@ -229,31 +238,35 @@ async def _publish(
 async def _stopped_by_changes(
     settings: "Settings", changed: "list[Difference]", sending: "anyio.CancelScope"
 ) -> AsyncIterator[None]:
-    """Ends the sending when a setting that decides where keys go is changed, and adds it to `changed`.
+    """Stop the sending when a setting that decides where keys go is changed, and add the change to `changed`.
 
-    To go on with the old value would send keys elsewhere than publishers that have started since.
+    With the old value, keys would go elsewhere than those of publishers that have started since. An error that ends
+    the watching stops the sending as well, and is raised.
     """
-    from lbg_runtime.admin.stored import watch_of
+    from lbg_runtime.admin.stored import watch_of, watching
+
+    failures: list[Exception] = []
 
     def on_changed(found: "tuple[Difference, ...]") -> None:
         changed.extend(each for each in found if each.is_for_good)
         if changed:
             sending.cancel()
 
+    def on_failed(error: Exception) -> None:
+        failures.append(error)
+        sending.cancel()
+
     watch = watch_of(settings, random.Random(), on_changed)
-    looking = None if watch is None else asyncio.create_task(watch.run())
-    try:
+    async with nullcontext() if watch is None else watching(watch, on_failed):
         yield
-    finally:
-        if looking is not None:
-            looking.cancel()
-            await asyncio.wait([looking])
+    if failures:
+        raise failures[0]
 
 
 async def _publish_lines(publisher: "HashedPublisher", lines: _Lines) -> None:
     """Send each line up to the first that cannot be sent; raises `UserError` with its number.
 
-    To skip a line would reorder its key if the user mends it and sends it again.
+    Skipping a line would reorder its key if the user corrects it and sends it again.
     """
     async with aclosing(read_lines(sys.stdin.fileno())) as payloads:
         number = 0

@@ -1,4 +1,4 @@
-"""`lbg run --reload`: a member that is started anew whenever a file of its user's changes. For development."""
+"""`lbg run --reload`: a member that is restarted whenever one of its user's files changes. For development."""
 
 import asyncio
 import os
@@ -17,25 +17,25 @@ from lbg_runtime.runtime.stop import StopCause, stop_requests
 _log = structlog.get_logger(__name__)
 
 PATIENCE_S = 5.0
-"""For a member to drain before it is cut short for a change; what it was at comes again."""
+"""Time for a member to drain before it is cut short for a change; what it was handling comes again."""
 LEAVE_S = 60.0
 """The same when we are asked to leave."""
 
 
 def member_command(arguments: Sequence[str]) -> list[str]:
-    """The same command without the option, in a process that leaves with this one."""
+    """The same command without `--reload`, for a process that leaves with this one."""
     kept = [each for each in arguments if each != "--reload"]
     return [sys.executable, "-m", "lbg_runtime.cli", *kept, "--exit-with-parent"]
 
 
 class UserFiles(DefaultFilter):
-    """Python files below a folder, and the file of the settings; no environments, caches or hidden folders."""
+    """Python files below a folder, and the settings file; no environments, caches or hidden folders."""
 
     def __init__(self, folder: Path, config: Path) -> None:
         super().__init__()
         self._config = config.resolve()
         self._folder = folder.resolve()
-        # Of files their folder is watched, and nothing below it: editors replace a file, and the watch would be gone.
+        # Files are watched by their folder, without what is below it: editors replace a file, and its watch is gone.
         self.folders = sorted({self._folder, self._config.parent})
         self.trees = sorted(each for each in self._folder.iterdir() if self.is_tree(each))
 
@@ -47,11 +47,11 @@ class UserFiles(DefaultFilter):
         return path.endswith(".py") and super().__call__(change, path) and not self._is_in_ignored(place)
 
     def is_tree(self, place: Path) -> bool:
-        """Whether it is there to be watched with all that is below it."""
+        """Whether this is a folder to be watched with all that is below it."""
         return place.parent == self._folder and place.is_dir() and not self._is_ignored(place)
 
     def _is_in_ignored(self, place: Path) -> bool:
-        # A folder becomes an environment only after it was made.
+        # A new folder becomes an environment only some time after it was made.
         below = place.parts[len(self._folder.parts) :] if place.is_relative_to(self._folder) else ()
         return len(below) > 1 and self._is_ignored(self._folder / below[0])
 
@@ -60,12 +60,12 @@ class UserFiles(DefaultFilter):
 
 
 class Reloader:
-    """Runs one member after another until it is asked to leave. On one event loop; `run` once."""
+    """Runs one member after another until it is asked to leave. Call `run` once, on an event loop."""
 
     def __init__(self, command: Sequence[str], files: UserFiles) -> None:
         """`command` must leave in order on SIGTERM, at once on a second one, and with its parent.
 
-        One that has not left `HURRY_S` after the second is killed: it may be stopped.
+        If it has not left `HURRY_S` after the second one, it is killed: it may be suspended.
         """
         self._command = command
         self._files = files
@@ -75,7 +75,7 @@ class Reloader:
         self._watching: list[asyncio.Future[None]] = []
 
     async def run(self, *, parent_pid: int | None = None, ends_process: bool = False) -> int:
-        """Be there until SIGTERM or SIGINT, or until this parent is gone; the exit code of the last member.
+        """Run until SIGTERM or SIGINT, or until this parent is gone; return the exit code of the last member.
 
         `ends_process` is as for `stop_requests`.
         """
@@ -85,7 +85,7 @@ class Reloader:
             if self._files.trees:
                 self._begin_watch(self._files.trees, below=True)
             try:
-                # Once round the loop the watches are there, before the first member reads a file.
+                # After one turn of the loop the watches are set, before the first member reads a file.
                 await asyncio.sleep(0)
                 while not self._is_leaving.is_set():
                     self._changed.clear()
@@ -100,7 +100,7 @@ class Reloader:
         wanted = [asyncio.ensure_future(each.wait()) for each in (self._changed, self._is_leaving)]
         try:
             try:
-                # A session of its own: what a terminal tells its foreground group, we pass on, once.
+                # A session of its own: a signal that a terminal sends to its foreground group is passed on by us, once.
                 process = await asyncio.create_subprocess_exec(*self._command, start_new_session=True)
             except OSError as error:
                 _log.error("member_not_started", reason=error.strerror or str(error), until="a file changes")
@@ -110,10 +110,10 @@ class Reloader:
             await asyncio.wait((ended, *wanted), return_when=asyncio.FIRST_COMPLETED)
             if not ended.done():
                 await self._end(process.pid, ended)
-                # As `Siblings` has it: by our signal it ends only before it is there.
+                # As in `Siblings`: our signal kills it only before it has a handler for it.
                 return 0 if await ended == -signal.SIGTERM else await ended
             if not self._is_leaving.is_set():
-                # A mistake, most likely, that its own lines tell of: the next change may mend it.
+                # Most likely a mistake, which its own lines report: the next change may correct it.
                 _log.warning("member_ended", exit_code=ended.result(), until="a file changes")
                 await asyncio.wait(wanted, return_when=asyncio.FIRST_COMPLETED)
             return await ended
@@ -144,14 +144,14 @@ class Reloader:
     async def _watch(self, places: Sequence[Path], *, below: bool) -> None:
         # A folder may be gone again before it is watched.
         with suppress(FileNotFoundError):
-            # One of somebody else below, such as a database's data, is no reason not to see the others.
+            # A folder below that we may not read, such as a database's data, is no reason not to see the others.
             watch = awatch(*places, watch_filter=self._files, recursive=below, ignore_permission_denied=True)
             async for changes in watch:
                 paths = {Path(path) for _, path in changes}
                 made = {path for path in paths if self._files.is_tree(path)}
                 for folder in sorted(made):
                     self._begin_watch([folder], below=True)
-                # Here too the watches are there after that: what they are too late for is found by looking.
+                # Here too the watches are set after one turn: what they come too late for is found by looking.
                 await asyncio.sleep(0)
                 found = (paths - made).union(*(self._found_in(folder) for folder in made))
                 if found:
@@ -171,12 +171,12 @@ class Reloader:
 
 
 def _tell_failure(watch: "asyncio.Future[None]") -> None:
-    # Such as too many watches for the system: changes there are not seen any more.
+    # For example too many watches for the system: changes there are no longer seen.
     if not watch.cancelled() and (error := watch.exception()) is not None:
         _log.error("watch_failed", reason=str(error))
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
-    # As `Siblings` does it, for its reason.
+    # As in `Siblings`, and for the same reason.
     with suppress(ProcessLookupError):
         os.kill(pid, number)

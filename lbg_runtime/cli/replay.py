@@ -1,4 +1,4 @@
-"""`lbg replay`: publishes what a landing log holds once more, under another topic."""
+"""`lbg replay`: publishes what a landing log holds again, under another topic."""
 
 import sys
 import time
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lbg_runtime.cli.landing import readable
-from lbg_runtime.cli.options import insist_on_finite, need_pyarrow, print_json
+from lbg_runtime.cli.options import insist_on_finite, print_json
 from lbg_runtime.model.errors import LbgError, UserError
 from lbg_runtime.model.keys import is_sendable
 from lbg_runtime.model.printable import printable
@@ -55,13 +55,12 @@ def replay(
     """
     if key is not None and shard is not None:
         raise UserError("--shard", f"given with --key {key}", "one of the two")
-    # Here too, so that a dry run refuses them as well.
+    # Checked here too, so that a dry run refuses them as well.
     if key is not None and not is_sendable(key):
         raise UserError("--key", ascii(key), "text that UTF-8 can carry")
     if not is_valid_topic(to_topic):
         raise UserError("--to-topic", ascii(to_topic), "1 to 250 bytes, hash prefix and shard included")
     insist_on_finite("--rate", rate)
-    need_pyarrow("lbg replay")
     import uvloop
 
     from lbg_runtime.admin.stored import load_group_settings
@@ -110,7 +109,7 @@ async def _replay(
     rate: float | None,
     replayed: "Replayed",
 ) -> bool:
-    """Whether it was asked to stop before its end."""
+    """Replay; return whether it was asked to stop before its end."""
     import anyio
 
     from lbg_runtime.pipeline.replay import replay as replay_messages
@@ -147,7 +146,7 @@ def _messages(log: "LandingLog", selection: "Selection") -> "Iterator[LandedMess
 
 @contextmanager
 def _progress(replayed: "Replayed") -> Iterator[Callable[[], None]]:
-    """How many are confirmed, while the context lasts and standard error is a terminal."""
+    """Show how many are confirmed while the context lasts, if standard error is a terminal."""
     if not sys.stderr.isatty():
         yield lambda: None
         return

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lbg_runtime.cli.importing import importing
+from lbg_runtime.cli.options import Config
 from lbg_runtime.model.errors import UserError
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ LAST_PORT = 65_535
 
 
 def run(
-    config: Annotated[Path, typer.Option(help="Settings file.")] = Path("config.yaml"),
+    config: Config = Path("config.yaml"),
     member_index: Annotated[
         int | None, typer.Option(help="This member's number, from 0, if members are counted.")
     ] = None,
@@ -57,7 +58,7 @@ def run(
         from lbg_runtime.runtime.handlers.registry import load_handlers
 
     configure_log()
-    # Handler modules lie where the command is given, as they do for `python -m`.
+    # Handler modules are found in the current folder, as with `python -m`.
     sys.path.insert(0, str(Path.cwd()))
     if reload:
         raise typer.Exit(_run_reloaded(config, processes, parent_pid))
@@ -82,10 +83,8 @@ def _run_reloaded(config: Path, processes: int, parent_pid: int | None) -> int:
 
     if processes > 1:
         raise UserError("--reload", f"with {processes} processes", "one")
-    try:
-        from lbg_runtime.cli.reload import Reloader, UserFiles, member_command
-    except ImportError:
-        raise UserError("--reload", "no watchfiles", "pip install 'lbg-runtime[dev]'") from None
+    from lbg_runtime.cli.reload import Reloader, UserFiles, member_command
+
     files = UserFiles(Path.cwd(), config)
 
     async def run() -> int:
@@ -138,7 +137,7 @@ def _run_siblings(
         command += ["--member-id", f"{name}-{number}"]
         command += ["--journal", str(journal)] if journal is not None else []
         if address is not None:
-            # 0 is any that is free, for each of them.
+            # 0 means any free port, for each of them.
             command += ["--status-port", str(address.port + number if address.port else 0)]
         commands.append(command)
 

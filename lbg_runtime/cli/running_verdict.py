@@ -1,4 +1,4 @@
-"""`lbg validate --live DIRECTORY`: the verdict so far on a run whose journals are still written."""
+"""`lbg validate --live DIRECTORY`: the verdict so far on a run whose journals are still being written."""
 
 import asyncio
 import sys
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lbg_runtime.validator.findings import Finding, Standing
 
 _PAUSE_S = 1.0
-"""Between two looks: findings are reported about this long after they are certain."""
+"""Pause between two looks: findings are reported about this long after they are certain."""
 
 Tell = Callable[["Standing", Sequence["Finding"]], None]
 Look = Callable[[Tell], bool]
@@ -27,7 +27,7 @@ Look = Callable[[Tell], bool]
 
 @contextmanager
 def leaving_without_verdict() -> Iterator[None]:
-    """One line and exit code 3 if the judging query fails: 1 would say that a law is broken."""
+    """Leave with one line and exit code 3 if the judging query fails: 1 would say that a law is broken."""
     try:
         yield
     except StreamFailed as error:
@@ -36,7 +36,7 @@ def leaving_without_verdict() -> Iterator[None]:
 
 
 def follow(look: Look, limit_s: float | None, *, as_json: bool) -> int:
-    """Look until the time is over or a signal comes, and print what is found at once and how the run stands at last.
+    """Look until the time is up or a signal comes; print each finding at once, and at the end how the run stands.
 
     Returns the exit code: 0 if nothing is wrong so far, 1 if a law is broken, 3 if nothing can be said.
     """
@@ -52,7 +52,7 @@ def follow(look: Look, limit_s: float | None, *, as_json: bool) -> int:
         nonlocal standing
         standing = now
         for finding in findings:
-            # With --json standard output is for the one object.
+            # With --json, standard output is for the one object only.
             line = printable(f"{finding.law.value}: {finding.text}")
             print(line, file=sys.stderr if as_json else sys.stdout, flush=True)
         if shows_progress:
@@ -83,7 +83,7 @@ async def _look_on(look: Callable[[], bool], limit_s: float | None) -> None:
             left_s = _PAUSE_S if ends_s is None else min(_PAUSE_S, ends_s - loop.time())
             if stopped.is_set():
                 return
-            # What is there already is judged however short the time.
+            # What is already there is judged, however short the time.
             if has_more:
                 continue
             if left_s <= 0:
@@ -97,7 +97,7 @@ async def _look_on(look: Callable[[], bool], limit_s: float | None) -> None:
 
 
 def looking_at_files(directory: Path, ack_window_ms: int) -> Look:
-    """The kernel in this process, on what the files of a directory gain. Raises `UserError`."""
+    """A look with the kernel in this process, at what the files of a directory have gained. Raises `UserError`."""
     from lbg_runtime.journal.follow import RunFollower
     from lbg_runtime.validator.slices import SlicedExamination
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 BOTH = "both"
 
 LARGEST_SEED = 10**15
-"""Of `--first`, so that all of them are numbers in JSON."""
+"""Upper bound of `--first`, so that all seeds are numbers in JSON."""
 
 
 def simulate(

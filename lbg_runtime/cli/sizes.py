@@ -9,7 +9,7 @@ SIZE_FORM = "a size such as 500M or 20G"
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes of a written size; raises `ValueError` for anything else, a bare number included, and for none at all."""
+    """Bytes of a written size; raises `ValueError` for anything else, including a bare number, and for a size of 0."""
     match = _WRITTEN.fullmatch(text)
     if match is None or not float(match[1]):
         raise ValueError(SIZE_FORM)
@@ -17,7 +17,7 @@ def parse_bytes(text: str) -> int:
 
 
 def bytes_text(count: int) -> str:
-    """For people: `1.5 GB`."""
+    """A size for people: `1.5 GB`."""
     size = float(count)
     for unit in ("B", "KB", "MB", "GB"):
         if size < 1_024:

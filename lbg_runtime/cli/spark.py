@@ -27,7 +27,7 @@ spark = typer.Typer(no_args_is_help=True, help="Spark on the landing log of a gr
 
 @contextmanager
 def leaving_without_spark() -> Iterator[None]:
-    """One line and exit code 3 if Spark cannot run."""
+    """Leave with one line and exit code 3 if Spark cannot run."""
     try:
         yield
     except SparkUnavailable as error:
@@ -115,7 +115,7 @@ def stream(
 
 @contextmanager
 def _stop_signals() -> "Iterator[Callable[[], bool]]":
-    """Whether the process was asked to leave, which also counts while Spark starts; `open_spark` leaves it so."""
+    """Yield whether the process was asked to leave, also while Spark starts; `open_spark` keeps these handlers."""
     asked = threading.Event()
     old = {number: signal.signal(number, lambda *_: asked.set()) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -127,7 +127,7 @@ def _stop_signals() -> "Iterator[Callable[[], bool]]":
 
 @contextmanager
 def _shown() -> "Iterator[Callable[[StreamProgress], None]]":
-    """Shows the progress of a stream, if standard error is a terminal."""
+    """Show the progress of a stream, if standard error is a terminal."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

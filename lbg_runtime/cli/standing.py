@@ -1,4 +1,4 @@
-"""How a run that goes on stands, for people and for programs; what `lbg validate --live DIRECTORY` prints."""
+"""How a run that still goes on stands, for people and for programs; printed by `lbg validate --live DIRECTORY`."""
 
 from collections.abc import Mapping
 

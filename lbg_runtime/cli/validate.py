@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.cli.options import duration_ms, need_pyarrow, print_json
+from lbg_runtime.cli.options import duration_ms, print_json
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.printable import printable
 from lbg_runtime.runtime.stop import StopCause, stop_requests
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 SPARK_RECORDS = 30_000_000
 SPARK_CORES = 2
-"""From so many records and cores on Spark is worth its start and its second copy of everything. With two cores and
-laid out it took 16 s for 10 million records, and this process 8; for 40 million 48 and 62 s."""
+"""With at least this many records and cores, Spark is worth its start and its second copy of everything. With two cores
+and laid-out records it took 16 s for 10 million records, and this process 8 s; for 40 million, 48 and 62 s."""
 
 LARGE_RECORDS = 1_000_000
-"""From so many on the records are laid out first, and judged queue by queue and in slices: memory stays bounded."""
+"""From this many on, the records are laid out first, and judged queue by queue and in slices: memory stays bounded."""
 
 _LINE_BYTES = 400
-"""Of a record in a journal, about."""
+"""Approximate size of a record in a journal."""
 
 
 class Engine(Enum):
-    """What runs the kernel; values are what `--engine` says."""
+    """What runs the kernel; the values are those of `--engine`."""
 
     AUTO = "auto"
     LOCAL = "local"
@@ -107,7 +107,6 @@ def validate(
 
 
 def _judge(directory: Path, ack_window: str, engine: Engine, layout: Path | None, *, as_json: bool) -> int:
-    need_pyarrow("lbg validate")
     from lbg_runtime.validator.report import as_object, as_text
 
     verdict = verdict_on(directory, engine, duration_ms("--ack-window", ack_window), layout)
@@ -137,7 +136,6 @@ def verdict_on(directory: Path, engine: Engine, ack_window_ms: int, layout: Path
 def _follow_files(
     directory: Path, ack_window: str, duration: str | None, engine: Engine, checkpoint: Path | None, *, as_json: bool
 ) -> int:
-    need_pyarrow("lbg validate")
     from lbg_runtime.cli.running_verdict import follow, looking_at_files
 
     limit_s = None if duration is None else duration_ms("--for", duration) / 1000
@@ -172,7 +170,7 @@ def _record_count(directory: Path, run: Path | None) -> int:
 
     if run is not None:
         return count_records(run)
-    # One that cannot be read is the reader's to tell of.
+    # A file that cannot be read is reported by the reader.
     return sum(path.stat().st_size for path in directory.glob(JOURNAL_PATTERN) if path.is_file()) // _LINE_BYTES
 
 
@@ -194,7 +192,7 @@ def _judge_here(directory: Path, run: Path | None, ack_window_ms: int, layout: P
 def _judge_on_spark(
     directory: Path, run: Path | None, ack_window_ms: int, layout: Path | None, *, is_wish: bool
 ) -> "Verdict":
-    """The same on Spark; or in this process, if nobody insists on Spark and there is none, or it fails."""
+    """Judge on Spark; or in this process, if Spark is not insisted on, and is missing or fails."""
     from lbg_runtime.cli.spark import leaving_without_spark
     from lbg_runtime.model.errors import SparkUnavailable
     from lbg_runtime.pipeline.spark.session import spark_session
@@ -217,7 +215,7 @@ def _judge_on_spark(
 
 @contextmanager
 def _told(what: str) -> Iterator[None]:
-    """Shows what is going on, if standard error is a terminal."""
+    """Show what is going on, if standard error is a terminal."""
     if not sys.stderr.isatty():
         yield
         return
@@ -241,7 +239,7 @@ def _listen(config: Path, topic: str | None, duration: str | None, *, as_json: b
         raise UserError("--topic", "missing", "a topic here, or ops.journal.republish_topic in the settings")
     limit_s = None if duration is None else duration_ms("--for", duration) / 1000
     validator = LiveValidator()
-    # With --json standard output is for the one object.
+    # With --json, standard output is for the one object only.
     uvloop.run(_follow(validator, settings.outside_connection, topic, limit_s, findings_to_stderr=as_json))
     summary = validator.summary()
     if as_json:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lbg_runtime.cli.group.commands import listening_ms, tell_nobody_heard
+from lbg_runtime.cli.options import Config
 from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.model.printable import printable
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 def why(
     key: Annotated[str, typer.Argument(help="The key, as its publisher stamps it.")],
-    config: Annotated[Path, typer.Option(help="Settings file of the group.")] = Path("config.yaml"),
+    config: Config = Path("config.yaml"),
     listen: Annotated[
         str | None, typer.Option("--for", help="How long to wait for answers. Default: two and a half heartbeats.")
     ] = None,
@@ -53,7 +54,7 @@ def why(
         print_json(found)
     else:
         print(printable(f"key {key}: shard {shard}, queue {queue}"))
-        # A handler may outlive its flow; then another member than the owner still has the key's message.
+        # A handler may outlive its flow; then a member other than the owner still has the key's message.
         others = [answer for answer in answers if answer not in holders and answer.sight.head is not None]
         for line in (line for answer in (*holders, *others) for line in answer_lines(answer)):
             print(printable(line))
@@ -74,7 +75,7 @@ async def _look(settings: "Settings", key: str, listen_ms: int) -> "tuple[list[K
 
 
 def _insist_on_shard(answers: "Sequence[KeyAnswer]", shard: int) -> None:
-    """Raises `ConfigError` if a member has the key in another shard: then this file is not the group's."""
+    """Raise `ConfigError` if a member has the key in another shard: then this file is not the group's."""
     for answer in answers:
         if answer.shard != shard:
             theirs = f"shard {answer.shard}, as member {answer.header.member} has it"

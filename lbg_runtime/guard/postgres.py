@@ -1,12 +1,17 @@
-"""The guard over PostgreSQL (psycopg 3; the extra `postgres`)."""
+"""A guard over PostgreSQL (psycopg 3; the extra `postgres`)."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from hashlib import sha256
 from typing import Any
 
-from psycopg import AsyncConnection
-from psycopg.pq import TransactionStatus
+try:
+    from psycopg import AsyncConnection
+    from psycopg.pq import TransactionStatus
+except ImportError as error:
+    # If a module of handlers imports this, `lbg check` shows the text.
+    found = f"PostgresGuard needs psycopg: pip install 'lbg-runtime[postgres]' ({error})"
+    raise ImportError(found, name=error.name) from error
 
 from lbg_runtime.guard.protocol import (
     ConnectionInTransaction,
@@ -17,23 +22,22 @@ from lbg_runtime.guard.protocol import (
 )
 from lbg_runtime.model.message import FencingToken, Message
 
-# Any: the connection's rows are of whatever shape its owner chose, and the guard reads none.
+# Any: rows have whatever shape the connection's owner chose, and the guard reads none.
 PostgresEffect = Callable[[AsyncConnection[Any]], Awaitable[object]]
-"""Writes the effect on the connection of the transaction. Must not commit or roll back; what it returns is ignored,
-but for what has not run.
+"""Writes the effect on the transaction's connection. Must not commit or roll back; its return value is ignored, unless
+that is something that has not run.
 
-A statement that may fail, and after which the effect goes on, stands in a savepoint: `async with
-connection.transaction()`."""
+A statement that may fail without ending the effect belongs in a savepoint: `async with connection.transaction()`."""
 
 Connections = Callable[[], AbstractAsyncContextManager[AsyncConnection[Any]]]
-"""Lends a connection with no transaction begun: the method `connection` of an open `psycopg_pool.AsyncConnectionPool`,
-for one."""
+"""Lends a connection with no open transaction: for example, the method `connection` of an open
+`psycopg_pool.AsyncConnectionPool`."""
 
 LONGEST_TEXT_BYTES = 800
-"""Of a key or publisher that stands in the table as it is: all of a row's three must fit into one third of a page."""
+"""Longest key or publisher that is stored as it is: a row's three texts must fit into one third of a page."""
 
 _DIGEST = "lbg-sha256:"
-"""Begins what stands for a text that the table cannot hold."""
+"""Prefix of the digest that represents a text that the table cannot hold."""
 
 _CREATE = """
 CREATE TABLE IF NOT EXISTS lbg_guard (
@@ -56,11 +60,11 @@ _FORGET = "DELETE FROM lbg_guard WHERE scope = %s AND marked_at < now() - make_i
 
 
 class PostgresGuard:
-    """A `Guard[PostgresEffect]`. Takes a connection for each effect, so the lender says how many run at a time.
+    """A `Guard[PostgresEffect]`. Takes a connection for each effect, so the lender decides how many run at a time.
 
-    Two transactions on one key wait for each other at the mark, before the effect. Above READ COMMITTED the later one
-    may be refused with a serialization failure instead, which is an attempt that failed and is made again. All of its
-    methods raise `ConnectionInTransaction` where that is so.
+    Two transactions on one key wait for each other at the mark, before the effect. Above READ COMMITTED, the later one
+    may instead be refused with a serialization failure: a failed attempt, which is made again. All methods raise
+    `ConnectionInTransaction` if a connection is lent with an open transaction.
     """
 
     def __init__(self, connections: Connections, scope: str) -> None:
@@ -68,12 +72,12 @@ class PostgresGuard:
         self._scope = scope
 
     async def create_table(self) -> None:
-        """Make the guard's table, `lbg_guard`, where it is missing; any number of members may do so at the same time.
+        """Create the guard's table, `lbg_guard`, if it is missing; any number of members may do so at the same time.
 
-        Once before the first use, in `on_assigned` or with the tables of the effect.
+        Call it once before the first use, in `on_assigned` or where the tables of the effect are created.
         """
         async with self._transaction() as connection:
-            # What is missing when two look at the same time, both would make, and one would fail.
+            # Without the lock, two members that find the table missing would both create it, and one would fail.
             await connection.execute(_LOCK)
             await connection.execute(_CREATE)
 
@@ -90,28 +94,29 @@ class PostgresGuard:
             if status is TransactionStatus.IDLE:
                 raise EffectEndedTransaction(self._scope)
             if status is not TransactionStatus.INTRANS:
-                # PostgreSQL answers the commit of a failed transaction by rolling it back, as if that were all right.
+                # PostgreSQL answers the commit of a failed transaction with a rollback, and reports no error.
                 raise EffectSpoiledTransaction(self._scope)
             return True
-        # `psycopg.Rollback` has been raised, which ends the block as if all were well.
+        # The effect raised `psycopg.Rollback`, which ends the block without an error.
         raise EffectEndedTransaction(self._scope)
 
     async def forget(self, older_than_s: int) -> int:
-        """As `SqliteGuard.forget`."""
+        """Like `SqliteGuard.forget`."""
         async with self._transaction() as connection:
             return (await connection.execute(_FORGET, (self._scope, older_than_s))).rowcount
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[AsyncConnection[Any]]:
         async with self._connections() as connection:
-            # Within another one ours would be a savepoint: `once` would say that it is written, and it might not be.
+            # Inside another transaction ours would be a savepoint: `once` would report a write that might never happen.
             if connection.info.transaction_status not in (TransactionStatus.IDLE, TransactionStatus.UNKNOWN):
                 raise ConnectionInTransaction(self._scope)
             async with connection.transaction():
                 yield connection
 
     async def _is_marked_as_it_is(self, connection: AsyncConnection[Any], key: str, token: FencingToken) -> bool:
-        """Whether there is a mark from before there were digests: what could be compressed was taken at any length."""
+        """Whether there is a mark from before digests existed: back then, compressible texts of any length were
+        stored."""
         place = (key, token.publisher)
         if place == (_as_stored(key), _as_stored(token.publisher)) or any("\0" in text for text in place):
             return False
@@ -120,9 +125,9 @@ class PostgresGuard:
 
 
 def _as_stored(text: str) -> str:
-    """A key or publisher as it stands in the table: itself, or a digest where the database might refuse it.
+    """A key or publisher as it is stored: itself, or a digest if the database might refuse it.
 
-    No two have the same: one that begins as a digest does has a digest.
+    No two share a stored form: a text that itself begins like a digest is stored as a digest.
     """
     encoded = text.encode()
     if len(encoded) <= LONGEST_TEXT_BYTES and "\0" not in text and not text.startswith(_DIGEST):

@@ -1,17 +1,21 @@
-"""What a test with a group fails with, apart from its own assertions."""
+"""The errors that a test with a group fails with, apart from its own assertions."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from lbg_runtime.model.errors import LbgError
-from lbg_runtime.validator.findings import Finding, Verdict, Witness
+
+if TYPE_CHECKING:
+    # This imports pyarrow, which a test with only a broker does not need.
+    from lbg_runtime.validator.findings import Finding, Verdict, Witness
 
 _FINDINGS_SHOWN = 3
 
 
 class NotReached(LbgError):
-    """What the test waited for did not come to be in time; `what` says so, and `why` has a line for each reason.
+    """What the test waited for did not happen in time; `what` says so, and `why` has a line for each reason.
 
-    `within_s` is virtual time in a group and real time with a `BrokerOnPort`; None where waiting would not help.
+    `within_s` is virtual time in a group and real time with a `BrokerOnPort`; None if waiting would not help.
     """
 
     def __init__(self, what: str, within_s: float | None, why: Sequence[str]) -> None:
@@ -23,15 +27,15 @@ class NotReached(LbgError):
 
 
 class LawsBroken(LbgError):
-    """What the members did breaks laws of the runtime; `verdict.findings` are the proofs."""
+    """What the members did breaks laws of the runtime; `verdict.findings` has the proofs."""
 
-    def __init__(self, verdict: Verdict) -> None:
+    def __init__(self, verdict: "Verdict") -> None:
         super().__init__("\n  ".join(["the run breaks the laws:", *broken_laws(verdict)]))
         self.verdict = verdict
 
 
-def broken_laws(verdict: Verdict) -> list[str]:
-    """A line for each law that is broken, and lines for the first findings of it."""
+def broken_laws(verdict: "Verdict") -> list[str]:
+    """A line for each broken law, and lines for its first findings."""
     lines = []
     for law, count in verdict.counts.items():
         if not count:
@@ -44,11 +48,11 @@ def broken_laws(verdict: Verdict) -> list[str]:
     return lines
 
 
-def _finding_lines(finding: Finding) -> list[str]:
+def _finding_lines(finding: "Finding") -> list[str]:
     return [finding.text, *(f"  {_witness_line(witness)}" for witness in finding.witnesses if witness.member)]
 
 
-def _witness_line(witness: Witness) -> str:
+def _witness_line(witness: "Witness") -> str:
     what = f"{witness.key} #{witness.seq}" if witness.key is not None else f"flow of epoch {witness.epoch}"
     start, done = _seconds(witness.start_mono_ns), _seconds(witness.done_mono_ns)
     flag = ", redelivered" if witness.redelivered else ""

@@ -1,4 +1,4 @@
-"""`running`: a group for the time of a test, judged at its end."""
+"""`running`: a group for the duration of a test, judged at its end."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from lbg_runtime.config.settings import Settings
 from lbg_runtime.model.errors import UserError
@@ -35,25 +35,25 @@ def running(
     seed: int = 0,
     around: Wrapper | None = None,
 ) -> "GroupContext":
-    """Real members on a real broker's engine, in one event loop and in virtual time, while the context lasts.
+    """Run real members on a real broker's engine, in one event loop and in virtual time, while the context lasts.
 
         async with running(handlers, members=2) as group:
             await group.publish("orders/new", b"1", b"2", key="4711")
             await group.settled()
 
     `handlers` is a `Handlers`, a module that has one, or an `App`, whose settings are then used. `settings` are the
-    user's own, their file, or sections that are laid over those of a small group of four queues; what they say of the
-    connection, the journal and this machine's membership is not used. `states` are what handlers get as `State[...]`,
-    in place of what their lifespans yield; those do not run then. The same `seed` gives the same run. `around` is put
-    around every handler: for the test of a wrapper of the user's own.
+    user's own, their file, or sections that override those of a small group of four queues; their parts on the
+    connection, the journal and this machine's membership are not used. `states` are what handlers get as `State[...]`,
+    in place of what their lifespans yield; the lifespans then do not run. The same `seed` gives the same run. `around`
+    is put around every handler, to test a wrapper of the user's own.
 
     On entry every queue is with its member. At the end, unless the test has failed, the members are stopped in good
-    order; then the laws of the runtime are checked on all that was done, and `LawsBroken` is raised where one is
-    broken: messages lost, out of order, handled twice without a fault, or two of a key handled at once. Where the test
-    has failed, that is a note to its error.
+    order; then the laws of the runtime are checked on everything that was done, and `LawsBroken` is raised if one is
+    broken: messages lost, out of order, handled twice without a fault, or two of a key handled at once. If the test has
+    failed, broken laws are a note on its error.
 
-    Raises `UserError`: here for handlers and settings that cannot be, on entry on an event loop of real time, or where
-    a package is missing.
+    Raises `UserError`: here for impossible handlers and settings, on entry on an event loop of real time, or if a
+    package is missing.
     """
     found = find_settings(settings, handlers if isinstance(handlers, App) else None)
     memberships = find_memberships(found, members)
@@ -64,7 +64,7 @@ def running(
 
 
 class GroupContext:
-    """What `running` returns, to be entered once."""
+    """What `running` returns; enter it once."""
 
     def __init__(self, make_group: Callable[[], Group], memberships: Sequence[Membership]) -> None:
         self._make_group = make_group
@@ -92,7 +92,7 @@ class GroupContext:
         if error is None:
             try:
                 await self._group.leave()
-            except Exception as own:  # noqa: BLE001 - raised below, behind the end of what is left
+            except Exception as own:  # noqa: BLE001 - raised below, after what is left has ended
                 failure = own
         await self._close()
         verdict = _verdict(self._group)
@@ -119,15 +119,28 @@ def _check_surroundings() -> None:
         raise UserError(_WHERE, "no pyarrow, which the laws are checked with", "pip install 'lbg-runtime[testing]'")
 
 
-Running = Callable[..., GroupContext]
-"""What the fixture `lbg_running` is: `running`."""
+class Running(Protocol):
+    """The type of the fixture `lbg_running`, which is `running`."""
+
+    def __call__(
+        self,
+        handlers: Handlers | ModuleType | App,
+        members: int | tuple[str, ...] = 1,
+        *,
+        settings: Settings | Path | str | Sections | None = None,
+        states: Iterable[object] | None = None,
+        seed: int = 0,
+        around: Wrapper | None = None,
+    ) -> GroupContext:
+        """See `running`."""
+        ...
 
 
 def _verdict(group: Group) -> "Verdict | None":
-    """None where there is nothing to judge."""
+    """The verdict; None if there is nothing to judge."""
     if not group.sent.confirmed:
         return None
-    # Imported here, because it takes a moment, and this is the first time that it is needed.
+    # Imported here because the import takes a moment, and it is first needed here.
     from lbg_runtime.testing.laws import PublishedMessages, judge_lives
 
     published = PublishedMessages(PUBLISHER_ID, group.sent.confirmed)

@@ -1,4 +1,4 @@
-"""Where the messages are that are not settled, and what keeps them there: the words of a failed wait."""
+"""Where the unsettled messages are, and what keeps them there: the text of a failed wait."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,20 +18,20 @@ _KEYS_SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class Reasons:
-    """Why something did not come to be."""
+    """Why something did not happen."""
 
     lines: tuple[str, ...]
     error: BaseException | None = None
-    """What has caused it, where that is known: its traceback tells more."""
+    """The cause, if known: its traceback tells more."""
 
 
 class Standstill:
-    """Reads, and changes nothing."""
+    """Only reads; changes nothing."""
 
     def __init__(
         self, settings: Settings, handlers: Handlers, broker: GroupBroker, members: Mapping[str, Life], now_s: float
     ) -> None:
-        """`members`: the latest life of each."""
+        """`members` has the latest life of each."""
         self._settings = settings
         self._shape = settings.group.shape()
         self._handlers = handlers
@@ -39,10 +39,10 @@ class Standstill:
         self._members = members
         self._now_s = now_s
         self._error: BaseException | None = None
-        """The first one that a handler of a message that waits has raised."""
+        """The first one raised by the handler of a waiting message."""
 
     def reasons(self) -> Reasons:
-        """A line for each key that waits, the first few of them; none where nothing does."""
+        """A line for each of the first few waiting keys; none if nothing waits."""
         self._error = None
         lines = list(self._every_line())
         if len(lines) > _KEYS_SHOWN:
@@ -63,7 +63,7 @@ class Standstill:
     def _reason(self, queue: QueueName, key: str | None, message: Message) -> str:
         topic = self._topic_of(message)
         if self._handlers.find(topic) is None:
-            subscriptions = ", ".join(handler.subscription for handler in self._handlers)
+            subscriptions = ", ".join(self._handlers.subscriptions)
             return f"is wanted by no handler: its topic is {topic}, handlers take {subscriptions}"
         owner = self._owner(queue)
         if owner is None:

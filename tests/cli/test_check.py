@@ -11,6 +11,7 @@ import pytest
 
 from lbg_runtime.config.broker_names import check_client_name
 from lbg_runtime.model.errors import ConfigError
+from lbg_runtime.transport.solace.fast import compiled
 
 pytestmark = pytest.mark.real_time
 
@@ -78,8 +79,32 @@ def test_a_good_file_is_summed_up_with_its_warnings(folder):
 def test_the_summary_is_also_for_people(folder):
     result = _lbg(folder(), "check")
     assert result.returncode == 0
+    is_compiled = "yes" if compiled.INTAKE is not None else "no"
+    assert f"connection: transport embedded, host tcp://127.0.0.1:0, compiled {is_compiled}\n" in result.stdout
     assert "handler: orders/> shop:on_order (" in result.stdout
     assert "warning: 9 shards do not divide evenly among 4 queues" in result.stdout
+
+
+def test_a_member_is_named_as_it_will_be(folder):
+    path = folder() / "config.yaml"
+    discovered = path.read_text().replace("{mode: static, index: 0, count: 3}", "{mode: discovered}")
+    path.write_text(discovered.replace("rebind: {mode: cycle}", ""))
+    named = [_lbg(path.parent, "check", *given).stdout for given in ((), ("--member-id", "east-1"))]
+    assert f"member: name {socket.gethostname()[:90]}-PID, mode discovered" in named[0]
+    assert "member: name east-1, mode discovered" in named[1]
+    assert "member id: 'a b'; expected 1 to 100 letters" in _only_line(_lbg(path.parent, "check", "--member-id", "a b"))
+
+
+def test_spans_that_cannot_be_made_are_a_problem(folder):
+    path = folder() / "config.yaml"
+    path.write_text(f"{path.read_text()}ops: {{tracing: spans}}\n")
+    without = "import sys; sys.modules['opentelemetry'] = None; from lbg_runtime.cli.main import main; main()"
+    result = subprocess.run(
+        [sys.executable, "-c", without, "check"],
+        cwd=path.parent, capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    line = "lbg: ops.tracing: spans, and opentelemetry is not installed; expected pip install 'lbg-runtime[otel]'"
+    assert _only_line(result) == line
 
 
 def test_the_hooks_of_the_handlers_are_listed(folder):
@@ -150,8 +175,8 @@ def test_a_port_in_use_is_one_line(folder):
         listener.listen()
         port = listener.getsockname()[1]
         line = _only_line(_lbg(folder(host=f"tcp://127.0.0.1:{port}"), "run"))
-    assert f"127.0.0.1:{port}" in line
-    assert "free port" in line
+    assert line.startswith(f"lbg: connection.host: tcp://127.0.0.1:{port}: Address already in use; expected a free")
+    assert "connection.transport: solace (LBG_TRANSPORT=solace)" in line
 
 
 def test_a_port_of_the_status_api_that_is_in_use_is_one_line(folder):
@@ -191,6 +216,7 @@ def test_a_sidecar_needs_no_handlers(folder):
     path.write_text(path.read_text().replace("handlers: [shop]", "sidecar: {application: 'http://127.0.0.1:1'}"))
     result = _lbg(path.parent, "check")
     assert result.returncode == 0, result.stderr
+    assert "sidecar: application http://127.0.0.1:1, listen 127.0.0.1:3500, subscriptions none" in result.stdout
 
 
 def test_a_name_that_makes_the_clients_name_too_long_is_one_line_for_every_command(folder):

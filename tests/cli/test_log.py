@@ -180,6 +180,7 @@ def test_whoever_writes_a_line_for_machines_it_is_json_with_the_facts_of_all_lin
         ("error", "process_failed"),
     ]
     assert all(entry["timestamp"].endswith("Z") for entry in entries)
+    assert all(list(entry)[:3] == ["timestamp", "level", "event"] for entry in entries)
     assert (entries[0]["event"], entries[0]["logger"]) == ("two\nlines of theirs", "somebody")
     failed = [entry["exception"][0]["exc_value"] for entry in entries if "exception" in entry]
     assert failed[1:] == [

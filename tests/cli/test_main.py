@@ -11,6 +11,8 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
+import lbg_runtime
+from lbg_runtime.cli.importing import missing_extra
 from tests.processes import running
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(60)]
@@ -264,6 +266,47 @@ def test_a_thread_of_a_handler_module_does_not_keep_a_command_that_is_over(folde
     )
     assert ended.returncode == code, ended.stderr
     assert "exit_forced" in ended.stderr
+
+
+IN_BASE_INSTALL = """
+import sys
+sys.modules["pyarrow"] = sys.modules["numpy"] = sys.modules["watchfiles"] = None
+from lbg_runtime.cli.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "extra"),
+    [
+        ("demo", "validate"), ("validate .", "validate"), ("validate --live .", "validate"), ("advise .", "validate"),
+        ("group moves .", "validate"), ("land --dir log", "validate"), ("landing ls .", "validate"),
+        ("landing verify .", "validate"), ("replay . --to-topic orders", "validate"), ("run --reload", "dev"),
+        ("bench handback", "validate"), ("bench landing", "validate"), ("bench moves", "validate"),
+        ("bench pipeline", "validate"), ("bench restripe", "validate"), ("bench soak", "validate"),
+        ("bench takeover", "validate"),
+    ],
+)  # fmt: skip
+def test_an_extra_that_is_not_installed_is_one_line_with_its_name(folder, command, extra):
+    program = [sys.executable, "-c", IN_BASE_INSTALL, *command.split()]
+    ended = subprocess.run(program, cwd=folder, capture_output=True, text=True, check=False, timeout=30)
+    assert "Traceback" not in ended.stderr
+    assert ended.stderr.endswith(f": not installed; expected pip install 'lbg-runtime[{extra}]'\n")
+    assert ended.returncode == 2
+
+
+def test_every_extra_is_known_by_the_module_that_is_missed():
+    modules = ("pyarrow", "numpy.typing", "psycopg", "opentelemetry.trace", "watchfiles", "pyspark", "duckdb", "lark")
+    found = [missing_extra(ModuleNotFoundError(name=module)) for module in modules]
+    extras = ["validate", "validate", "postgres", "otel", "dev", "spark", "bench", "broker"]
+    assert [each.expected for each in found] == [f"pip install 'lbg-runtime[{extra}]'" for extra in extras]
+    for module in ("typer", "lbg_runtime.nothing", None):
+        assert missing_extra(ModuleNotFoundError(name=module)) is None
+
+
+def test_the_version_is_that_of_the_package():
+    ended = subprocess.run([*LBG, "--version"], capture_output=True, text=True, check=True, timeout=30)
+    assert ended.stdout == f"lbg_runtime {lbg_runtime.__version__}\n"
 
 
 @pytest.mark.parametrize("module", ["lbg_runtime.cli.run", "lbg_runtime.runtime.app"])

@@ -2,13 +2,14 @@
 
 import pytest
 
-from lbg_runtime.cli.options import duration_ms, insist_on_finite, listen_address, print_json, size_bytes
+from lbg_runtime.cli.options import duration_ms, duration_s, insist_on_finite, listen_address, print_json, size_bytes
 from lbg_runtime.config.listen_address import ListenAddress
 from lbg_runtime.model.errors import UserError
 
 
 def test_what_is_written_as_it_should_be_is_read() -> None:
     assert duration_ms("--keep", "24h") == 86_400_000
+    assert [duration_s("--duration", text) for text in ("5", "0.5", "5s", "2m", "1ms")] == [5, 0.5, 5, 120, 0.001]
     assert size_bytes("--replay-log", "1.5M") == 3 << 19
     assert listen_address("--smf", "127.0.0.1:0") == ListenAddress("127.0.0.1", 0)
     assert listen_address("--smf", "[::1]:55555") == ListenAddress("::1", 55555)
@@ -17,6 +18,11 @@ def test_what_is_written_as_it_should_be_is_read() -> None:
 def test_what_is_not_is_refused_with_the_options_name() -> None:
     with pytest.raises(UserError, match=r"^--keep: '1d'; expected a duration such as"):
         duration_ms("--keep", "1d")
+    for text in ("inf", "nan", "0", "0s", "-1"):
+        with pytest.raises(UserError, match=rf"^--duration: '{text}'; expected a duration of 1ms or more"):
+            duration_s("--duration", text)
+    with pytest.raises(UserError, match=r"^--duration: '1d'; expected a duration such as"):
+        duration_s("--duration", "1d")
     with pytest.raises(UserError, match=r"^--replay-log: '100'; expected a size such as 500M or 20G"):
         size_bytes("--replay-log", "100")
 

@@ -102,6 +102,11 @@ class TestProcess:
         ranges = {line["key"]: line["last_seq"] for line in _ledger(tmp_path) if line["kind"] == "confirmed"}
         assert ranges == {"1": 2, "b": 1}
 
+    async def test_an_empty_standard_input_is_told(self, broker: BrokerServer, tmp_path: Path) -> None:
+        code, output, errors = await _end(await _start(_write_config(tmp_path, broker.port), "--key", "k"), b"")
+        assert (code, output.partition(b" in ")[0]) == (0, b"0 of 0 messages confirmed")
+        assert b"lbg: standard input was empty" in errors
+
     async def test_the_first_line_without_a_key_ends_it_with_its_number_and_all_before_it_confirmed(
         self, broker: BrokerServer, tmp_path: Path
     ) -> None:

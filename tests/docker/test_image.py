@@ -46,7 +46,7 @@ def test_it_has_the_base_dependencies_as_they_are_pinned_and_no_build_tools() ->
 
 def test_the_parts_in_c_are_in_it() -> None:
     (checked,) = [arguments for arguments in given("RUN") if "import" in arguments]
-    modules = {path.stem for path in (ROOT / "lbg_runtime/transport/solace").glob("_*.c")}
+    modules = {path.stem for path in (ROOT / "lbg_runtime/transport/solace/fast").glob("_*.c")}
     assert set(re.findall(r"\b_\w+", checked)) == modules
     python, isolated, option, code = words(checked)
     assert (python, isolated, option) == (PYTHON, "-I", "-c"), "the sources beside it are not what was installed"

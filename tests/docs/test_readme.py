@@ -68,6 +68,18 @@ def test_the_two_commands_set_themselves_up() -> None:
         assert ".venv/bin/" in done.stdout
 
 
+def test_what_older_sources_in_c_became_goes_before_it_is_compiled_anew() -> None:
+    make = shutil.which("make")
+    assert make is not None
+    for target in ("demo", "unit"):
+        done = subprocess.run(
+            [make, "-n", "-B", target], cwd=ROOT, check=True, capture_output=True, text=True, timeout=BOUND_S
+        )
+        before, _, after = done.stdout.partition("rm -f lbg_runtime/transport/solace/fast/*.so")
+        assert "install" not in before
+        assert "install -c constraints.txt" in after
+
+
 def test_the_table_of_commands_has_all_of_them() -> None:
     rows = [line.split("|")[1] for line in PAGE.read_text().splitlines() if line.startswith("| `lbg ")]
     told: set[str] = set()

@@ -1,6 +1,8 @@
 """The PostgreSQL guard on a real server: connections that meet on one key, and sessions that die."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
@@ -27,6 +29,12 @@ async def bench(pool: AsyncConnectionPool) -> PostgresBench:
     made = PostgresBench(pool)
     await made.guard.create_table()
     return made
+
+
+def test_without_its_driver_the_import_says_what_brings_it() -> None:
+    without = "import sys; sys.modules['psycopg'] = None; import lbg_runtime.guard.postgres"
+    ended = subprocess.run([sys.executable, "-c", without], capture_output=True, text=True, check=False, timeout=30)
+    assert "ImportError: PostgresGuard needs psycopg: pip install 'lbg-runtime[postgres]'" in ended.stderr
 
 
 async def test_the_table_can_be_made_by_all_members_at_once(pool: AsyncConnectionPool) -> None:

@@ -6,8 +6,8 @@ import random
 import pytest
 
 from lbg_runtime.runtime.handlers.registry import Handlers
-from lbg_runtime.testing import LifeState
 from lbg_runtime.testing.group_context import running
+from tests.testing.troubles import mend, trouble
 
 ROUNDS = 12
 KEYS = 5
@@ -38,34 +38,6 @@ class Story:
             payloads.append(b"%d" % len(payloads))
             await group.publish("orders/new", payloads[-1], key=key)
 
-    async def trouble(self, group):
-        name, state = self.chance.choice(list(group.members.items()))
-        at_work = [each for each, other in group.members.items() if other is LifeState.RUNNING]
-        if not group.broker.is_reachable:
-            group.broker.restore()
-        elif state in (LifeState.KILLED, LifeState.STOPPED):
-            group.start(name)
-        elif state is LifeState.PAUSED:
-            group.resume(name)
-        elif state is LifeState.PARTITIONED:
-            group.heal(name)
-        elif len(at_work) > 1:
-            what = self.chance.choice((group.kill, group.pause, group.partition, group.stop, None))
-            if what is None:
-                group.broker.fail()
-            elif what == group.stop:
-                await group.stop(name)
-            else:
-                what(name)
-
-    def mend(self, group):
-        group.broker.restore()
-        for name, state in group.members.items():
-            if state is LifeState.PAUSED:
-                group.resume(name)
-            elif state is LifeState.PARTITIONED:
-                group.heal(name)
-
 
 @pytest.mark.parametrize("mode", ["cooperative", "cycle"])
 @pytest.mark.parametrize("seed", [3, 4, 121, 141, 179, 182, 1036])
@@ -78,7 +50,7 @@ async def test_order_survives_everything(seed, mode):
         for _ in range(ROUNDS):
             await story.publish(group)
             await group.advance(story.chance.choice((0, 0.5, 5, 20)))
-            await story.trouble(group)
-        story.mend(group)
+            await trouble(story.chance, group)
+        mend(group)
         await group.settled(within_s=600)
         group.assert_handled(story.published)

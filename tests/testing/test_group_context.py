@@ -1,7 +1,6 @@
 """How a group is made and ended, and what is refused."""
 
 import asyncio
-import importlib.util
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -15,7 +14,7 @@ from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.app import App
 from lbg_runtime.runtime.handlers.parameters import State
 from lbg_runtime.runtime.handlers.registry import Handlers
-from lbg_runtime.testing import NotReached, VirtualTimeLoop, group_context, running
+from lbg_runtime.testing import NotReached, VirtualTimeLoop, running
 
 YAML = """
 group: {name: mine, hash_prefix: mine-hash, hash_count: 12, queue_count: 3}
@@ -82,17 +81,6 @@ async def test_real_time_is_refused_with_what_to_do(handlers) -> None:
     with pytest.raises(UserError, match=r"an event loop of real time; expected the fixture lbg_running among"):
         async with running(handlers()):
             pass
-
-
-async def test_without_pyarrow_one_line_says_what_to_install(handlers, monkeypatch) -> None:
-    find_spec = importlib.util.find_spec
-    monkeypatch.setattr(group_context, "find_spec", lambda name: None if name == "pyarrow" else find_spec(name))
-    with pytest.raises(UserError) as refusal:
-        async with running(handlers()):
-            pass
-    assert str(refusal.value).endswith(
-        "no pyarrow, which the laws are checked with; expected pip install 'lbg-runtime[testing]'"
-    )
 
 
 def story(handlers, seed: int) -> list[object]:

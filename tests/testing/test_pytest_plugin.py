@@ -159,3 +159,35 @@ def test_a_failed_test_shows_the_users_lines_and_not_the_kits(tmp_path: Path) ->
     assert "publisher/k: 1 confirmed, never handled to an end" in shown
     assert "lbg_runtime/testing/group" not in shown
     assert "handling_failed" not in shown, "the log would hide the rest"
+
+
+WITHOUT_PYARROW = """
+import sys
+for name in ("pyarrow", "numpy"):
+    sys.modules[name] = None
+
+import pytest
+from lbg_runtime import Handlers
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.testing import BrokerOnPort, LawsBroken, NotReached
+
+handlers = Handlers()
+
+@handlers.handler("orders/>")
+async def on_order(message):
+    pass
+
+def test_with_a_broker(lbg_broker):
+    assert lbg_broker.port
+
+@pytest.mark.asyncio
+async def test_with_a_group(lbg_running):
+    with pytest.raises(UserError, match=r"pip install 'lbg-runtime\\[testing\\]'"):
+        async with lbg_running(handlers):
+            pass
+"""
+
+
+def test_without_pyarrow_a_broker_works_and_a_group_says_what_to_install(tmp_path: Path) -> None:
+    done = run(tmp_path, WITHOUT_PYARROW)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,1 +1,1 @@
-"""`lbg bench`: figures that the documents quote, measured on this machine."""
+"""`lbg bench`: the figures that the documents quote, measured on this machine."""

@@ -1,8 +1,8 @@
 """`lbg bench acks`: the frames with which a member settles, counted at the broker, by what its handler does.
 
-A handler that does nothing settles in the order of arrival. Handlers that wait, 1 to 20 ms, end in another order than
-they began, and the client packs only neighbours into one range; past 511 deliveries that are out and not settled it
-sends a frame for each (docs/protocol.md), unless the runtime knows better. So there is an arm with few and one with
+A handler that does nothing settles in the order of arrival. Handlers that wait 1 to 20 ms end in a different order than
+they began, and the client packs only neighbours into one range; with more than 511 deliveries out and not settled, it
+sends a frame for each (docs/protocol.md), unless the runtime prevents that. So there is an arm with few and one with
 many handlers at a time.
 """
 
@@ -22,7 +22,7 @@ NO_OP = "no-op handler"
 FEW = "waiting handler, 256 in flight"
 MANY = "waiting handler, 2,000 in flight"
 ARMS = {NO_OP: (256, 64, (0.0, 0.0)), FEW: (256, 256, WAIT_MS), MANY: (2_000, 2_000, WAIT_MS)}
-"""In flight at most, handlers at a time at most, shortest and longest wait."""
+"""By arm: most in flight, most handlers at a time, shortest and longest wait."""
 
 
 def acks(
@@ -55,7 +55,7 @@ def acks(
             Row(arm, "broker us/message", [burst.broker_cpu_us for burst in found]),
         ]
         ratios.append(Ratio(f"settle frames a message, {arm}", frames, better=Better.LESS, goal=GOAL))
-    # Many at a time are to be quicker than few, not slower.
+    # Many at a time should be quicker than few, not slower.
     rates = within_rounds([burst.per_s for burst in bursts[MANY]], [burst.per_s for burst in bursts[FEW]])
     ratios.append(Ratio("rate, 2,000 / 256 in flight", rates, goal=1.0))
     finish(Report("acks", rounds, rows, ratios, {"messages": messages, "keys": KEYS}), json=json)

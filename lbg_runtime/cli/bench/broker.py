@@ -1,17 +1,17 @@
-"""`lbg bench broker`: what the development broker can do, by clients on plain sockets that are not the limit.
+"""`lbg bench broker`: what the development broker can do, measured by clients on plain sockets that are not the limit.
 
-- in: persistent messages to one queue, 255 under way; beside it a server that only cuts frames and confirms.
-- out: a full queue to one flow, settled in ranges; beside it a server that only sends ready frames.
+- in: persistent messages to one queue, 255 under way; its peer is a server that only cuts frames and confirms.
+- out: a full queue to one flow, settled in ranges; its peer is a server that only sends ready frames.
 - confirm: from sending a message to its confirm, in the flood of `in` and with one message under way.
 - stored: the same with a store, where a confirm waits for the disk.
 - bind: every member binds every queue.
 - memory: what a spooled message of 1 KB takes.
-- queues: the broker's processor time for a message, by how many queues and subscriptions there are: where all of them
-  get messages in turn, where ten of them do, and for direct messages to a client that has so many subscriptions. What
-  is searched costs all three more, what does not fit into the processor's caches not the second.
+- queues: the broker's processor time for a message, by the number of queues and subscriptions: with messages to all of
+  them in turn, with messages to ten of them, and for direct messages to a client with as many subscriptions. Searching
+  would make all three dearer; data that does not fit into the processor's caches does not affect the second.
 
-Every measurement has a fresh broker and a fresh client, each in a process of its own. Processor times say who was the
-limit. What is compared is within a round.
+Every measurement has a fresh broker and a fresh client, each in a process of its own. Processor times show which side
+was the limit. Comparisons are made within a round.
 """
 
 from collections import defaultdict
@@ -31,13 +31,13 @@ SPREADS = ("queues", "queues, ten in use", "direct subscriptions")
 TEN = 10
 SPOOLED_BYTES = 1_000
 ONE_BY_ONE_SHARE = 20
-"""Messages one by one take this much longer, so that there are fewer of them."""
+"""Messages sent one by one take longer, so there are this many times fewer of them."""
 
 _BROKER = "lbg_runtime.cli.bench.arms.measured_broker"
 _ARMS = "lbg_runtime.cli.bench.arms.broker"
 
 Measured = dict[tuple[str, str], list[float]]
-"""By arm and unit, the values of the rounds."""
+"""The values of the rounds, by arm and unit."""
 
 
 def broker(
@@ -74,7 +74,7 @@ def broker(
 
 
 def ratios_of(measured: Mapping[tuple[str, str], Sequence[float]]) -> list[Ratio]:
-    """What survives a change of machine."""
+    """The ratios, which survive a change of machine."""
 
     def of(arm: str, unit: str) -> Sequence[float]:
         return measured[arm, unit]
@@ -132,7 +132,7 @@ def _out(measured: Measured, arm: str, messages: int) -> None:
 
 
 def _mode(arm: str) -> str:
-    """Of the broker that an arm is measured on."""
+    """The mode of the broker that an arm is measured on."""
     first, _, _ = arm.partition(" ")
     return first if first in ("bare", "stored") else "broker"
 
@@ -147,7 +147,7 @@ def _one_by_one(measured: Measured, arm: str, messages: int) -> None:
 def _queues(measured: Measured, messages: int, count: int) -> None:
     for spread, used in zip(SPREADS, (count, TEN), strict=False):
         with run_broker(_BROKER, "broker", count) as host:
-            # The first messages of a queue make it grow, and there are more first messages where there are more queues.
+            # The first messages of a queue make it grow, and with more queues there are more first messages.
             run_arm("in", _ARMS, host.host, messages, used)
             before = host.ask()
             run_arm("in", _ARMS, host.host, messages, used)
@@ -163,7 +163,7 @@ def _directly(measured: Measured, messages: int, count: int) -> None:
         before = host.ask()
         run_arm("directly", _ARMS, host.host, messages, count)
         after = host.ask()
-        # To subscribe is no part of a message's cost.
+        # Subscribing is not part of a message's cost.
         run_arm("directly", _ARMS, host.host, TEN, count)
         rest = host.ask()
     spent_s = (after["cpu_s"] - before["cpu_s"]) - (rest["cpu_s"] - after["cpu_s"])

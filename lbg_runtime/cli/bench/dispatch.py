@@ -1,9 +1,9 @@
 """`lbg bench dispatch`: from a delivery to the end of its handler, without a broker.
 
-What is measured: a flow runner with its machine and the dispatcher of a member, fed batches of deliveries by one that
-only counts settlements; handlers that are awaited and do nothing. Beside it, in the same process and in turns: the
-loop that awaits the same handler on the same messages and does nothing else, and a task per message. Nothing else can
-be compared, as nothing else keeps keys in order, settles after handling, and can be drained.
+What is measured: a flow runner with its machine and the dispatcher of a member, fed batches of deliveries by a flow
+that only counts settlements; handlers are awaited and do nothing. Its peers, in the same process and in turns: a loop
+that awaits the same handler on the same messages and does nothing else, and a task per message. There are no other
+peers, as nothing else keeps keys in order, settles after handling, and can be drained.
 """
 
 import logging
@@ -17,7 +17,7 @@ from lbg_runtime.cli.bench.profile import check as check_profile
 from lbg_runtime.cli.bench.report import Json, Ratio, Report, Rounds, Row, finish, quiet_log, tell, within_rounds
 
 PROFILED_ROUNDS = 10
-"""Measurements that are sampled; of one there would be few samples."""
+"""How many measurements are sampled; one would give too few samples."""
 
 
 def dispatch(
@@ -34,7 +34,7 @@ def dispatch(
 
     from lbg_runtime.cli.bench.arms.dispatch import GOALS, LANES, RUNTIME, made_messages, measure, repeat
 
-    # One key has a long line of waiting messages, which the runtime warns of.
+    # One key has a long line of waiting messages, which the runtime warns about.
     quiet_log(logging.ERROR)
     check_profile(profile)
     rows: list[Row] = []

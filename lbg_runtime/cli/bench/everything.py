@@ -1,9 +1,9 @@
-"""`lbg bench all`: the benches that take a minute or two, with short settings, and each ratio beside the kept one.
+"""`lbg bench all`: the benches that take a minute or two, with short settings, each ratio compared with the kept one.
 
-Each bench is a command of its own and runs as one, so that none has another's memory and threads. Ratios are kept and
-not rates, because machines differ and drift; how much worse a ratio may be is stated for each bench, by how much its
-ratios go up and down on a machine that does other things meanwhile. Not among them are `moves`, `restripe`, `poison`,
-`faults`, `landing`, `soak`, and the parts of `pipeline` that start Spark.
+Each bench is a command of its own and runs as one, so that none has another's memory and threads. Ratios are kept, not
+rates, because machines differ and drift; how much worse a ratio may be is stated for each bench, according to how much
+its ratios vary on a machine that does other things meanwhile. Not included are `moves`, `restripe`, `poison`, `faults`,
+`landing`, `soak`, and the parts of `pipeline` that start Spark.
 """
 
 import subprocess
@@ -25,12 +25,12 @@ _PATIENCE_S = 1_200
 
 
 Kept = dict[str, Any]
-"""Of one bench, what is kept: `date`, `machine`, and `ratios`, each with its median at least."""
+"""What is kept of one bench: `date`, `machine`, and `ratios`, each with at least its median."""
 
 
 @dataclass(frozen=True, slots=True)
 class Short:
-    """How a bench runs here."""
+    """How a bench is run here."""
 
     name: str
     arguments: str
@@ -43,14 +43,14 @@ BENCHES = (
     Short("dispatch", "--messages 50000 --rounds 3"),
     Short("receive", "--messages 30000 --rounds 3 --keys 100"),
     Short("publish", "--messages 30000 --rounds 3"),
-    # A p99 is made by the slowest hundredth, and whatever else the machine does is in it.
+    # A p99 is determined by the slowest hundredth, which includes whatever else the machine does.
     Short("latency", "--rounds 3", 1.0),
     Short("broker", "--messages 20000 --spooled 50000 --queues 200 --rounds 2"),
     Short("acks", "--messages 20000 --rounds 1"),
-    # Below that, two are slower than one.
+    # With fewer messages, two processes are slower than one.
     Short("processes", "--messages 50000 --rounds 2", 0.3),
     Short("scale", "--messages 20000 --queues 200 --keys 100000 --rounds 2"),
-    # Pauses of a few queues by the gaps of a few others: there is more chance in them than in rates.
+    # Pauses of a few queues divided by the gaps of a few others: more is left to chance than in rates.
     Short("takeover", "--steady 2 --rounds 2", 1.5),
     Short("handback", "--steady 2 --rounds 1", 1.5),
     Short("sidecar", "--messages 3000 --seconds 2 --rounds 2"),
@@ -70,7 +70,7 @@ class Standing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A ratio beside the kept one; None where there is none."""
+    """A ratio and the kept one; None for one that does not exist."""
 
     bench: str
     ratio: str
@@ -122,7 +122,7 @@ def all_(
 
 
 def chosen_benches(only: Sequence[str] | None) -> list[Short]:
-    """The benches of these names, all without any; raises `UserError`."""
+    """The benches of these names, or all if there are none; raises `UserError`."""
     known = {bench.name: bench for bench in BENCHES}
     for name in only or ():
         if name not in known:
@@ -131,7 +131,7 @@ def chosen_benches(only: Sequence[str] | None) -> list[Short]:
 
 
 def read_kept(file: Path) -> dict[str, Kept]:
-    """By bench, what `kept_object` has written of it; raises `UserError`."""
+    """What `kept_object` has written, by bench; raises `UserError`."""
     try:
         benches: dict[str, Kept] = orjson.loads(file.read_bytes())["benches"]
         for part in benches.values():
@@ -163,7 +163,7 @@ def kept_object(reports: Mapping[str, Mapping[str, Any]], before: Mapping[str, K
 def compare(
     reports: Mapping[str, Mapping[str, Any]], kept: Mapping[str, Kept], benches: Sequence[Short]
 ) -> list[Comparison]:
-    """Every ratio that was measured or is kept, in the order of the benches; of those that failed nothing is said."""
+    """Every ratio that was measured or is kept, in the order of the benches, without those of benches that failed."""
     found = []
     for bench in benches:
         report = reports.get(bench.name)
@@ -186,9 +186,9 @@ def compare(
 
 
 def has_fallen(ratio: Mapping[str, Any], kept: float, share: float) -> bool:
-    """Whether it is worse than the kept one by more than this share of it.
+    """Whether the ratio is worse than the kept one by more than this share of it.
 
-    One of which less is better, and which still meets its goal, has not: such are counts and sizes near 0.
+    A ratio of which less is better has not fallen while it meets its goal: such are counts and sizes near 0.
     """
     found: float = ratio["median"]
     if ratio["better"] == Better.MORE.value:

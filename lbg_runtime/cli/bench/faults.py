@@ -1,9 +1,9 @@
 """`lbg bench faults`: a handler that raises a million times, and a burst of a million messages; nothing may be lost,
 settled twice or leaked.
 
-The member is one process on the official client's fast path. Whether each message is handled once, in the order of its
-key, and settled, is checked; its memory and its native messages are looked at after the fault and compared with those
-before it. The log of the failures is left out, as it would be what is measured.
+The member is one process on the official client's fast path. It is checked that each message is handled once, in the
+order of its key, and settled; the member's memory and native messages after the fault are compared with those before
+it. The failures are not logged, as otherwise the log would be what is measured.
 """
 
 import time
@@ -62,5 +62,5 @@ def faults(
 
 
 def grown_mb(before: Burst, after: Burst) -> float:
-    """What the member has more of memory."""
+    """By how much the member's memory has grown."""
     return (after.member_memory_bytes[0] - before.member_memory_bytes[0]) / 1e6

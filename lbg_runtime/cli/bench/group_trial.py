@@ -23,7 +23,7 @@ _POLL_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """What one burst has shown; processor times are of all members together, respectively of the broker."""
+    """The figures of one burst; processor times are those of all members together, and of the broker."""
 
     messages: int
     seconds: float
@@ -32,7 +32,7 @@ class Burst:
     broker_cpu_s: float
     settle_frames: int
     raised: int
-    """How often a handler failed."""
+    """How often handlers failed."""
     member_memory_bytes: Sequence[int]
     native_messages: Sequence[int]
 
@@ -48,17 +48,17 @@ class Burst:
 
     @property
     def broker_cpu_us(self) -> float:
-        """The broker's processor time for a message, without that of putting it on the queue."""
+        """The broker's processor time for a message, without the time for putting it on the queue."""
         return self.broker_cpu_s / self.messages * 1e6
 
     @property
     def frames_per_message(self) -> float:
-        """Frames with settlements that the broker was sent."""
+        """Frames with settlements that the broker received, per message."""
         return self.settle_frames / self.messages
 
 
 class Trial:
-    """Called from one thread; `burst` as often as one likes."""
+    """A running group. Called from one thread; `burst` may be called any number of times."""
 
     def __init__(self, broker: Broker, members: "Sequence[subprocess.Popen[bytes]]", queues: int) -> None:
         self.pids = [member.pid for member in members]
@@ -69,12 +69,12 @@ class Trial:
         self._until_fed()
 
     def burst(self, messages: int, keys: int, first_key: int = 0) -> Burst:
-        """Fill the queues, of so many keys in turn, and wait until all is settled; `BenchFailed` if something is not
-        as it must be."""
+        """Fill the queues with messages of these many keys in turn, and wait until all are settled; raises
+        `BenchFailed` if something is not as it must be."""
         first, self._sent = self._sent, self._sent + messages
         before = self._broker.ask()
         filled = self._broker.ask(f"{messages} {keys} {first_key}")
-        # A slow machine does a thousand a second.
+        # A slow machine handles a thousand a second.
         end_s = time.monotonic() + PATIENCE_S + messages / 1_000
         while (after := self._broker.ask())["depth"]:
             if time.monotonic() > end_s:
@@ -83,7 +83,7 @@ class Trial:
         told = [ask("a member", member) for member in self._members]
         numbers = [array("q", base64.b64decode(each["numbers"])) for each in told]
         check_burst(numbers, first, messages, keys)
-        # Once more: the first answer itself takes memory while it is made.
+        # Ask again: making the first answer itself takes memory.
         idle = [ask("a member", member) for member in self._members]
         busy = [each for each, some in zip(told, numbers, strict=True) if some]
         return Burst(
@@ -121,7 +121,7 @@ def group_trial(
     wait_ms: tuple[float, float] = (0, 0),
     raises: int = 0,
 ) -> Iterator[Trial]:
-    """A group whose queues are all fed; at the end its members must leave in order."""
+    """A group all of whose queues are fed; at the end its members must leave in order."""
     with ExitStack() as stack:
         broker = stack.enter_context(run_broker(_BROKER, queues))
         processes = []
@@ -166,7 +166,7 @@ def _check_left(codes: Sequence[int]) -> None:
 def check_burst(numbers: Sequence[Sequence[int]], first: int, messages: int, keys: int) -> None:
     """Raise `BenchFailed` unless all members together had every message once, those of a key in order.
 
-    `numbers` are those that each member handled, in its order; of a burst that begins with number `first`.
+    `numbers` has for each member the numbers that it handled, in its order; the burst begins with number `first`.
     """
     for some in numbers:
         last: dict[int, int] = {}

@@ -1,8 +1,8 @@
-"""`lbg bench landing`: members that land under load, and what a reader gets when they are killed, moved, torn, and
-denied the disk. Every published message must be read once, in the order of its key.
+"""`lbg bench landing`: members that land under load, and what a reader gets when members are killed or moved, their
+files are torn, or they are denied the disk. Every published message must be read once, in the order of its key.
 
-Each blow is dealt to a member that has landed something within the last tenth of a second, so that it meets work under
-way. A full disk is made by the limit that the system has for the length of a process's files.
+Each blow is dealt to a member that has landed something within the last tenth of a second, so that it interrupts work.
+A full disk is simulated by the system's limit on the length of a process's files.
 """
 
 import random
@@ -27,7 +27,7 @@ def landing(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Deal blows to members that are landing messages.
+    """Kill members that land messages, move their queues, tear their files, deny them the disk: is anything lost?
 
     Exit code 1 if a message is missing, comes twice or out of order.
     """

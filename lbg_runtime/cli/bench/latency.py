@@ -1,13 +1,13 @@
-"""`lbg bench latency`: how long a message takes, from the call that publishes it to the begin of its handler.
+"""`lbg bench latency`: how long a message takes, from the call that publishes it to the start of its handler.
 
 The development broker, a publisher and three receivers in a process each; the official client; real sockets on
-loopback. The publisher is the hashed one, on the fast path, at an even rate, to a group of each receiver in turns of 50
-messages: the same load for all, and what else the machine does meets all alike.
+loopback. The hashed publisher publishes on the fast path, at an even rate, to the groups of the receivers in turns of
+50 messages: the load is the same for all, and whatever else the machine does affects all alike.
 
-- `callback`: the client's public receiver alone; the time is taken at the begin of its callback, on the client's
-  thread, where nothing of the message has been read yet.
-- `transport`: the transport on the fast path; the time is taken where it hands the message over, on the event loop.
-- `member`: the whole runtime on the fast path; the time is taken at the begin of the handler. With `--profile` it is
+- `callback`: the client's public receiver alone; the time is taken at the start of its callback, on the client's
+  thread, when nothing of the message has been read yet.
+- `transport`: the transport on the fast path; the time is taken when it hands the message over, on the event loop.
+- `member`: the whole runtime on the fast path; the time is taken at the start of the handler. With `--profile` it is
   sampled in the first round, and slower there.
 """
 
@@ -29,7 +29,7 @@ GOALS = {"p50": 1.2, "p99": 1.5}
 _ARMS_MODULE = "lbg_runtime.cli.bench.arms.latency"
 
 Measured = Mapping[str, Sequence[Mapping[str, float]]]
-"""By arm, the quantiles of its rounds, in microseconds."""
+"""The quantiles of the rounds, in microseconds, by arm."""
 
 
 def latency(
@@ -72,7 +72,7 @@ def measure(message_count: int, rate_per_s: float, profile: Path | None = None) 
             try:
                 hear(arm, process, PATIENCE_S)
             except BenchFailed:
-                # Its end says why.
+                # How it ended says why.
                 end_of(arm, process, log)
                 raise
         stack.enter_context(profiled(profile, started["member"][0].pid))
@@ -87,14 +87,14 @@ def measure(message_count: int, rate_per_s: float, profile: Path | None = None) 
 
 
 def rows_of(measured: Measured) -> Iterator[Row]:
-    """What is told of each arm."""
+    """The reported figures of each arm."""
     for arm, rounds in measured.items():
         for name in GOALS:
             yield Row(arm, f"us, {name}", [each[name] for each in rounds])
 
 
 def ratios_of(measured: Measured) -> Iterator[Ratio]:
-    """Our own arms beside the client's. The goals are those of the whole runtime."""
+    """Our own arms compared with the client's. The goals are those of the whole runtime."""
     for arm in measured:
         for name, goal in GOALS.items() if arm != PEER else ():
             values = within_rounds(*([each[name] for each in measured[one]] for one in (arm, PEER)))

@@ -1,8 +1,8 @@
-"""`lbg bench moves`: what it costs a running group when members come, leave, crash, or nothing happens at all.
+"""`lbg bench moves`: what it costs a running group when members come, leave or crash, or when nothing happens at all.
 
-`lbg bench handback` is the part of it in which members come and leave, `lbg bench takeover` the one with the crash.
-Real processes on loopback, the official client, the development broker; the same story with cooperative members and
-with the plain rebind cycle beside it. All times are read from the members' journals, on one monotonic clock.
+`lbg bench handback` is the part in which members come and leave, `lbg bench takeover` the part with the crash.
+Real processes on loopback, the official client, the development broker; the same story with cooperative members and,
+for comparison, with the plain rebind cycle. All times are read from the members' journals, on one monotonic clock.
 """
 
 import shutil
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 SHAPE = GroupShape(GroupName("bench"), hash_prefix="bench", hash_count=96, queue_count=16)
 MEMBERS = 4
-"""Planned; the last one joins, so that 3 become 4."""
+"""Planned members; the last one joins, so that 3 become 4."""
 
 _QUIET_S = 5.0
-"""How long nothing happens between two steps, at most; no longer than the steady phase."""
+"""Longest time between two steps in which nothing happens; never longer than the steady phase."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Course:
     phases: list[Phase] = field(default_factory=list)
 
     def begin(self, name: str) -> None:
-        """The step before is over, and this one begins."""
+        """End the step before, and begin this one."""
         now_ns = time.monotonic_ns()
         if self.phases:
             last = self.phases.pop()
@@ -165,7 +165,7 @@ class Handling:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """One round: what was done, and what the journals prove of it."""
+    """One round: what was done, and what the journals prove about it."""
 
     phases: Sequence[Phase]
     verdict: "Verdict"
@@ -297,14 +297,14 @@ def summary(played: Sequence[Played]) -> dict[str, object]:
 
 @dataclass(slots=True)
 class Felt:
-    """What queues felt of a phase, in milliseconds."""
+    """How a phase affected queues, in milliseconds."""
 
     pauses: list[float] = field(default_factory=list)
-    """Of queues that changed their owner, between the last handling by the old one and the first by the new one."""
+    """For each owner change, the time between the last handling by the old owner and the first by the new one."""
     takeovers: list[float] = field(default_factory=list)
     """From the crash to the first handling of an orphaned queue elsewhere."""
     still: list[float] = field(default_factory=list)
-    """Of queues that did not move, the longest time without a new handling."""
+    """For each queue that did not move, the longest time without a new handling."""
 
 
 def felt_in(one: Played, phase: Phase) -> Felt:
@@ -355,7 +355,7 @@ def rows_of(played: Sequence[Played], mode: str) -> list[Row]:
 
 
 def ratios_of(played: Sequence[Played], mode: str) -> list[Ratio]:
-    """How long a moved queue paused, by the longest gap that the ones that stayed had in the same phase and round."""
+    """How long moved queues paused, divided by the longest gaps of those that stayed, in the same phase and round."""
     ratios = []
     for name in [phase.name for phase in played[0].phases if phase.name not in ("steady", "end")]:
         found = [felt_in(one, phase) for one in played for phase in one.phases if phase.name == name]
@@ -367,7 +367,7 @@ def ratios_of(played: Sequence[Played], mode: str) -> list[Ratio]:
 
 
 def repeats(handlings: Sequence[Handling], phase: Phase) -> int:
-    """Handlings in the phase of messages that had been handled before."""
+    """How many handlings in the phase were of messages that had been handled before."""
     seen: set[tuple[str, str, int]] = set()
     count = 0
     for handling in handlings:
@@ -377,7 +377,7 @@ def repeats(handlings: Sequence[Handling], phase: Phase) -> int:
 
 
 def longest_gaps_ms(handlings: Sequence[Handling], phase: Phase) -> dict[int, float]:
-    """By queue, the longest time within the phase in which no handling of it began."""
+    """The longest time within the phase in which no handling began, by queue."""
     starts: dict[int, list[int]] = {}
     for handling in handlings:
         if phase.start_ns <= handling.start_ns < phase.end_ns:

@@ -1,7 +1,7 @@
-"""`lbg bench pipeline`: from the handlers of a group to data at rest, and on from there.
+"""`lbg bench pipeline`: from the handlers of a group to data at rest, and onwards from there.
 
-Each part has its arms, which take turns, and says what it found in the form of every bench. A peer is measured in the
-same run wherever there is one, as ratios survive a change of machine.
+Each part has its arms, which take turns, and reports in the form that all benches share. If an arm has a peer, it is
+measured in the same run, as ratios survive a change of machine.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ from lbg_runtime.model.errors import UserError
 
 @dataclass(slots=True)
 class Found:
-    """What a part has to say."""
+    """What a part has measured."""
 
     rows: list[Row] = field(default_factory=list)
     ratios: list[Ratio] = field(default_factory=list)
@@ -27,10 +27,10 @@ class Found:
 
 
 ONLY_BY_NAME = "validator-40m"
-"""Takes half an hour."""
+"""A part that runs only if it is named, as it takes half an hour."""
 
 Part = Callable[[Path, int], Found]
-"""Measures in an empty folder, in so many rounds."""
+"""Measures in an empty folder, in the given number of rounds."""
 
 
 def pipeline(
@@ -66,7 +66,7 @@ def pipeline(
 
 
 def _parts() -> Mapping[str, Part]:
-    """By name, in the order in which they are measured."""
+    """The parts by name, in the order in which they are measured."""
     from lbg_runtime.cli.bench.pipeline_landing import landing
     from lbg_runtime.cli.bench.pipeline_spark import age, source, validator, validator_of_many
 

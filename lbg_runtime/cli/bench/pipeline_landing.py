@@ -1,8 +1,8 @@
-"""How many messages a second a member can land, of 1 KB, on four queues, each flush of 1,000 synced.
+"""How many messages of 1 KB a member can land per second, on four queues, each flush of 1,000 synced.
 
-`handlers`: as the handlers bring them, each waiting for its flush, on one event loop, in a process that looks for
-garbage as seldom as `lbg land` does; the broker and the flow machines are not in it. `rows`: rows in hand, flushed on
-four threads. The peer, `bytes`: as many bytes appended to four files and synced as often, with nothing done to them.
+`handlers`: as the handlers bring them, each waiting for its flush, on one event loop, in a process that collects
+garbage as seldom as `lbg land` does; the broker and the flow machines are left out. `rows`: ready rows, flushed on
+four threads. The peer, `bytes`: as many bytes, unprocessed, appended to four files and synced as often.
 """
 
 import asyncio
@@ -33,12 +33,12 @@ from lbg_runtime.pipeline.landing.rows import Gathered, to_batch
 
 QUEUES = 4
 MESSAGES = 50_000
-"""Of each queue, in one round."""
+"""Messages of each queue in one round."""
 KEYS = 500
 PAYLOAD_BYTES = 1_000
 FLUSH_ROWS = 1_000
 IN_FLIGHT = 2_000
-"""Handlers of each queue that wait at a time."""
+"""Handlers of each queue that wait at the same time."""
 LANE = "bench"
 GOAL_PER_S = 150_000
 

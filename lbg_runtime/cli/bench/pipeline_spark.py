@@ -1,12 +1,12 @@
 """The parts of `lbg bench pipeline` that need Spark.
 
-`source`: rows a second from a landing log of 4 queues and of 32, of 1 KB, 100,000 in a batch, thrown away. The peers
-are Spark's own Parquet files with the same rows, and the same log fetched in the driver. A batch takes some tenths of a
-second, and what else the machine does changes from one to the next: so in a round each log is read twice, once before
-and once after the other, and the one that is first is the other one in the next round. `age`: how old the newest row
-is when its batch is done, at 2,000 rows a second. `validator`: the verdict on a laid out run of ten million handlings,
-from the start of the process to its end; the peers are DuckDB and Spark's SQL with plain windows, asked for the losses,
-order, duplicates, overlaps and keys in two shards alone. `validator-40m`: forty million, without the latter.
+`source`: rows per second read from landing logs of 4 and of 32 queues, of 1 KB, 100,000 in a batch, and discarded. The
+peers are Spark's own Parquet files with the same rows, and the same log fetched in the driver. A batch takes some
+tenths of a second, and the other load of the machine changes from one to the next: so in a round each log is read
+twice, once before and once after the other one, and the next round begins with the other one. `age`: how old the newest
+row is when its batch is done, at 2,000 rows a second. `validator`: the verdict on a laid-out run of ten million
+handlings, from the start of the process to its end; the peers are DuckDB and Spark's SQL with plain windows, asked only
+for losses, order, duplicates, overlaps and keys in two shards. `validator-40m`: forty million, without the latter.
 """
 
 import os
@@ -53,7 +53,7 @@ def source(folder: Path, rounds: int) -> Found:
                 tell("pipeline", f"source, round {number + 1} of {rounds}, {name}")
                 of_round.setdefault(name, []).append(arms[name]())
             for name, values in of_round.items():
-                # As many rows each time: this is all of them by all the time that they took.
+                # The same number of rows each time, so this is the sum of all rows divided by all the time they took.
                 rates[name].append(harmonic_mean(values))
     found.rows += [Row(arm, "rows/s", values, case="source") for arm, values in rates.items()]
     for name, other, goal in (
@@ -108,7 +108,7 @@ def validator_of_many(folder: Path, rounds: int) -> Found:
 def _validator(
     folder: Path, rounds: int, handlings: int, arms: Sequence[str], goal: float
 ) -> tuple[Found, Mapping[str, list[float]]]:
-    """What was found, and the seconds of each arm."""
+    """What was measured, from the seconds of each arm."""
     from lbg_runtime.pipeline.spark.validator_bench import make_run
 
     run, case = folder / "run=bench", f"validator, {handlings // 1_000_000} million"
@@ -146,7 +146,7 @@ def _validator(
 
 
 def timed(arm: str, command: list[str]) -> tuple[float, float, Mapping[str, int]]:
-    """Seconds of a process, its peak memory in megabytes, and the object that it printed; `BenchFailed` for none."""
+    """Seconds of a process, its peak memory in megabytes, and the object that it printed; `BenchFailed` without one."""
     began_s = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE)  # noqa: S603  # a command of ours
     with process:

@@ -1,13 +1,13 @@
 """`lbg bench poison`: what a key that always fails costs the others, under each policy.
 
-Two members at the same time, each with a broker of its own whose four queues are full before they begin: one has a key
-more of which all messages fail, each `attempts` times, the other has the same messages and no poison. Four processes,
-the official client, handlers that return at once, so that every microsecond shows. What is compared is how many
-messages of the other keys the two have handled while both were at work, as a busy machine slows both down, and what
-processor time each took for a message. A pair without any poison says how far to trust the figures.
+Two members run at the same time, each with a broker of its own whose four queues are full before they begin: one has a
+key more, all of whose messages fail, each `attempts` times; the other has the same messages and no poison. Four
+processes, the official client, handlers that return at once, so that every microsecond shows. Compared are how many
+messages of the other keys the two have handled while both were at work, as a busy machine slows both down, and how much
+processor time each took for a message. A pair without any poison shows how far the figures can be trusted.
 
-With `stop` the queue of the poisoned key stops, and the keys in the other three queues are measured, of which the
-member then has more than its peer: it has the time that the stopped queue would have taken.
+With `stop` the queue of the poisoned key stops, and the keys in the other three queues are measured. The member then
+handles more of them than its peer, as it has the time that the stopped queue would have taken.
 """
 
 import time
@@ -23,7 +23,7 @@ from lbg_runtime.cli.bench.report import Json, Ratio, Report, Rounds, Row, finis
 
 ATTEMPTS = 3
 SAMPLE = 100
-"""Of so many messages the last one's moment is noted."""
+"""After each this many messages the time is noted."""
 
 BACKOFF = {"initial": "10ms", "maximum": "20ms"}
 
@@ -38,15 +38,15 @@ POLICIES: dict[str, dict[str, object]] = {
 
 GOAL = 0.9
 START_S = 5.0
-"""Until both members are there, with messages in hand."""
+"""Time until both members are ready, with messages in hand."""
 
 LEAST_SHARE = 0.3
-"""Of the time of either, in which both must be at work."""
+"""Share of the time of either member in which both must be at work."""
 
 PEER = "no poison"
 
 TRIES = 4
-"""A pair of which one has had the machine for itself says nothing, and is taken again."""
+"""Tries for a pair: if one member has had the machine to itself, the pair says nothing and is measured again."""
 
 
 class NotTogether(BenchFailed):
@@ -54,7 +54,7 @@ class NotTogether(BenchFailed):
 
 
 Measured = Mapping[str, Sequence[Mapping[str, float]]]
-"""By arm, the measurements of its rounds."""
+"""The measurements of the rounds, by arm."""
 
 
 def poison(
@@ -87,10 +87,10 @@ def _measure_together(arm: str, message_count: int, key_count: int, *, comes_fir
 
 
 def measure(arm: str, message_count: int, key_count: int, *, comes_first: bool = True) -> dict[str, float]:
-    """One pair: messages of other keys a second of either, failed attempts, and what lies elsewhere at the end.
+    """Measure one pair: each member's messages of other keys a second, failed attempts, and what was moved elsewhere.
 
-    `comes_first`: whether the one with the poison is started first, or its peer. They take turns, so that it cannot
-    matter.
+    `comes_first`: whether the member with the poison is started first, rather than its peer. They take turns, so that
+    this cannot matter.
     """
     brokers = "lbg_runtime.cli.bench.arms.poison_broker"
     with (
@@ -108,7 +108,7 @@ def measure(arm: str, message_count: int, key_count: int, *, comes_first: bool =
     for who, lies in ((arm, left), (PEER, peer_left)):
         if lies["unsettled"]:
             raise BenchFailed(who, f"{lies['unsettled']} messages of other keys are left on the queues")
-    # A parking queue has the fence of its owner besides.
+    # A parking queue also holds the fence of its owner.
     moved = {"error_queue": left["errors"], "dmq": left["dead"], "park": left["parked"] - 1}.get(arm)
     if moved is not None and moved < 1:
         raise BenchFailed(arm, "nothing of the poisoned key was moved while the others were handled")
@@ -136,7 +136,7 @@ def rates_together(mine: Sequence[float], others: Sequence[float]) -> tuple[floa
 
 
 def rows_of(measured: Measured) -> list[Row]:
-    """What every arm has shown, in every respect."""
+    """All figures of every arm."""
     units = {
         "rate": "other keys' messages/s",
         "peer_rate": "of its peer without poison",
@@ -149,11 +149,11 @@ def rows_of(measured: Measured) -> list[Row]:
 
 
 def ratios_of(measured: Measured) -> list[Ratio]:
-    """The other keys' rate under each policy, by that of the member beside it that has no poison."""
+    """The other keys' rate under each policy, divided by that of its peer without poison; and so for processor time."""
     ratios: list[Ratio] = []
     for name, mine, others in (("rate", "rate", "peer_rate"), ("1 / processor time", "peer_cpu_us", "cpu_us")):
         for arm, rounds in measured.items():
-            # With `stop` the member has other work to do than its peer.
+            # With `stop` the member has different work to do from its peer.
             if arm != "stop" or name == "rate":
                 values = within_rounds([each[mine] for each in rounds], [each[others] for each in rounds])
                 ratios.append(Ratio(f"{arm} / {PEER}, {name}", values, goal=None if arm == PEER else GOAL))

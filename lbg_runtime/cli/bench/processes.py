@@ -1,4 +1,4 @@
-"""The processes of a benchmark: a broker that tells what it has done, and an arm that says what it took."""
+"""The processes of a benchmark: a broker that reports what it has done, and an arm that reports what it took."""
 
 import select
 import subprocess
@@ -16,11 +16,11 @@ from lbg_runtime.model.errors import LbgError
 
 PATIENCE_S = 150.0
 ANSWER_S = 600.0
-"""What is asked may be to put a million messages on queues, on a machine that does other things meanwhile."""
+"""Bound for an answer; the request may be to put a million messages on queues, on a machine that is busy otherwise."""
 
 
 class BenchFailed(LbgError):
-    """An arm ended badly, or a message was lost, came twice or out of order; `said` is what it had to say."""
+    """An arm ended badly, or a message was lost, came twice or out of order; `said` is the reason."""
 
     def __init__(self, what: str, said: str) -> None:
         lines = said.strip().splitlines()
@@ -37,11 +37,11 @@ class Broker:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The broker's process id."""
         return self._process.pid
 
     def ask(self, question: str = "") -> dict[str, Any]:
-        """What it has used and done so far, or what else its module says to this line; raises as `hear` does."""
+        """What it has used and done so far, or whatever its module answers to this line; raises as `hear` does."""
         return ask("the broker", self._process, question)
 
 
@@ -58,9 +58,9 @@ def ask(what: str, process: "subprocess.Popen[bytes]", question: str = "") -> di
 
 
 def hear(what: str, process: "subprocess.Popen[bytes]", within_s: float = ANSWER_S) -> dict[str, Any]:
-    """What a process says next, in a line; raises `BenchFailed` where it has ended, or says nothing for so long."""
+    """The next line that a process says; raises `BenchFailed` if it has ended, or says nothing for this long."""
     output = process.stdout
-    # A process says one line at a time, so that none lies in the buffer, where it would not be seen here.
+    # A process says one line at a time, so no line is left in the buffer, where `select` would not see it.
     if output is None or not select.select([output], [], [], within_s)[0]:
         raise BenchFailed(what, f"it said nothing for {within_s:g} s")
     line = output.readline()
@@ -72,7 +72,7 @@ def hear(what: str, process: "subprocess.Popen[bytes]", within_s: float = ANSWER
 
 @contextmanager
 def run_broker(module: str, *arguments: object) -> Iterator[Broker]:
-    """The broker of one of our modules; what it had to say is shown where the benchmark fails."""
+    """Run a broker from one of our modules; its log is shown if the benchmark fails."""
     with run_module(module, arguments, stdin=subprocess.PIPE) as (process, log):
         try:
             yield Broker(process)
@@ -82,7 +82,7 @@ def run_broker(module: str, *arguments: object) -> Iterator[Broker]:
 
 
 def run_arm(arm: str, module: str, *arguments: object, profile: Path | None = None) -> dict[str, Any]:
-    """What an arm, the first argument of one of our modules, says at its end; `BenchFailed` where it fails or hangs."""
+    """What an arm, the first argument of one of our modules, says at its end; `BenchFailed` if it fails or hangs."""
     with (
         run_module(module, (arm, *arguments), stdin=subprocess.DEVNULL) as (process, log),
         profiled(profile, process.pid),
@@ -91,7 +91,7 @@ def run_arm(arm: str, module: str, *arguments: object, profile: Path | None = No
 
 
 def end_of(arm: str, process: "subprocess.Popen[bytes]", log: IO[bytes]) -> dict[str, Any]:
-    """What an arm that was run says at its end; raises `BenchFailed` where it fails or hangs."""
+    """What a running arm says at its end; raises `BenchFailed` if it fails or hangs."""
     try:
         output, _ = process.communicate(timeout=PATIENCE_S)
     except subprocess.TimeoutExpired:
@@ -105,7 +105,7 @@ def end_of(arm: str, process: "subprocess.Popen[bytes]", log: IO[bytes]) -> dict
 
 
 def show(log: IO[bytes]) -> None:
-    """Put what a process had to say on standard error."""
+    """Print a process's log on standard error."""
     log.seek(0)
     sys.stderr.write(log.read().decode(errors="replace"))
 
@@ -114,7 +114,7 @@ def show(log: IO[bytes]) -> None:
 def run_module(
     module: str, arguments: Sequence[object], stdin: int
 ) -> Iterator[tuple["subprocess.Popen[bytes]", IO[bytes]]]:
-    """A module run by this interpreter, and its log; whatever happens, it is gone when the context ends."""
+    """A module run by this interpreter, and its log; whatever happens, the process is gone when the context ends."""
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(  # noqa: S603  # this interpreter and our own modules
             [sys.executable, "-m", module, *map(str, arguments)], stdin=stdin, stdout=subprocess.PIPE, stderr=log

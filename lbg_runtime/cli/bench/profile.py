@@ -1,8 +1,8 @@
-"""`--profile FILE`: a flame graph of the process that is measured, drawn by py-spy from outside of it.
+"""`--profile FILE`: a flame graph of the process that is measured, drawn by py-spy from outside it.
 
-From outside, because what samples from within (a profile function called for every call) costs a hot path several times
-its own price and hides the client's threads. In the picture is whatever holds the interpreter's lock, on any thread:
-not what waits, and not what the client's library does on its own.
+From outside, because a profiler within the process (a profile function called for every call) makes a hot path several
+times slower and hides the client's threads. The picture shows whatever holds the interpreter's lock, on any thread: not
+what waits, and not what the client's library does on its own.
 """
 
 import shutil
@@ -28,7 +28,7 @@ Profile = Annotated[
 
 
 def check(file: Path | None) -> None:
-    """Raise `UserError` where a flame graph is wanted and cannot be drawn, before anything is measured."""
+    """Raise `UserError`, before anything is measured, if a flame graph is wanted and cannot be drawn."""
     if file is None:
         return
     if _py_spy() is None:
@@ -41,7 +41,7 @@ def check(file: Path | None) -> None:
 def profiled(file: Path | None, pid: int) -> Iterator[None]:
     """Sample this process until the context or the process ends, and write the picture; nothing without a file.
 
-    Raises `UserError` where the system does not let one process look into another.
+    Raises `UserError` if the system does not let one process look into another.
     """
     if file is None:
         yield

@@ -10,8 +10,8 @@ key, publisher and number within the key as user properties, application message
 - `fast`: the same on the fast path.
 - `hashed`: the hashed publisher with its ledger on the fast path, 64 tasks.
 
-After each, everything that lies on the broker's queue is looked at. What is compared is the rate within a round, as
-rates of different minutes on a shared machine cannot be.
+After each measurement, everything on the broker's queue is checked. Rates are compared within a round, as on a shared
+machine the rates of different minutes are not comparable.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,10 +26,10 @@ from lbg_runtime.cli.bench.report import Json, Ratio, Report, Rounds, Row, finis
 
 ARMS = ("receipts", "await_ack", "public", "fast", "hashed")
 PEERS = {"receipts": 8.0, "await_ack": 10.0}
-"""Each with how many times its rate that of `hashed` is to be."""
+"""Each peer with its goal: the rate of `hashed` as a multiple of the peer's."""
 SLOW_ARMS = (*PEERS, "public")
 SLOW_SHARE = 6
-"""The slow arms get this much fewer messages, so that every arm runs for about as long."""
+"""The slow arms get this many times fewer messages, so that every arm runs for about as long."""
 
 PROFILED_ROUNDS = 5
 """How many times the messages of a measurement the profiled arm publishes, as sampling needs a while."""
@@ -66,7 +66,7 @@ def publish(
 
 
 def measure(arm: str, message_count: int) -> dict[str, float]:
-    """One measurement: messages a second, and microseconds of processor a message on both sides."""
+    """One measurement: messages a second, and microseconds of processor time per message on both sides."""
     with run_broker(_BROKER_MODULE) as broker:
         before = broker.ask()
         spent = run_arm(arm, _ARMS_MODULE, broker.host, message_count)
@@ -80,7 +80,7 @@ def measure(arm: str, message_count: int) -> dict[str, float]:
 
 
 def check_content(arm: str, content: Mapping[str, Any], message_count: int) -> None:
-    """Raise `BenchFailed` unless each message lies on the queue once, whole, and behind those before it of its key."""
+    """Raise `BenchFailed` unless each message is on the queue once, whole, and behind the earlier ones of its key."""
     from lbg_runtime.cli.bench.arms.publish import KEYS, PUBLISHER
     from lbg_runtime.cli.bench.arms.receive import WrongCourse, check_course
 
@@ -94,7 +94,7 @@ def check_content(arm: str, content: Mapping[str, Any], message_count: int) -> N
 
 
 def rows_of(measured: Measured) -> Iterator[Row]:
-    """What is told of each arm."""
+    """The reported figures of each arm."""
     for arm, rounds in measured.items():
         yield Row(arm, "messages/s", [each["rate"] for each in rounds])
         yield Row(arm, "us of the client's processor a message", [each["client_cpu_us"] for each in rounds])
@@ -102,7 +102,7 @@ def rows_of(measured: Measured) -> Iterator[Row]:
 
 
 def ratios_of(measured: Measured) -> Iterator[Ratio]:
-    """Our own arms beside the client's. The goal is one of the whole publisher, so the transport alone has none."""
+    """Our own arms compared with the client's. The goal is for the whole publisher, so the transport alone has none."""
     for arm in ("fast", "hashed"):
         for peer, goal in PEERS.items():
             values = within_rounds(*([each["rate"] for each in measured[one]] for one in (arm, peer)))

@@ -8,7 +8,7 @@ sockets on loopback. Each measurement has a fresh broker and a fresh process for
 - `fast`: the same on the fast path.
 - `member`: the whole runtime on the fast path.
 
-What is compared is the rate within a round, as rates of different minutes on a shared machine cannot be.
+Rates are compared within a round, as on a shared machine the rates of different minutes are not comparable.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,14 +24,14 @@ from lbg_runtime.cli.bench.report import Better, Json, Ratio, Report, Rounds, Ro
 ARMS = ("callback", "public", "fast", "member")
 PEERS = ("callback", "public")
 SLOW_SHARE = 6
-"""The slow arms get this much fewer messages, so that every arm runs for about as long."""
+"""The slow arms get this many times fewer messages, so that every arm runs for about as long."""
 GOALS = {("fast", "callback"): 10.0, ("fast", "public"): 14.0}
 SETTLE_FRAMES_GOAL = 0.25
 PROFILED_ROUNDS = 5
 """How many times the messages of a measurement the profiled arm takes, as sampling needs a while."""
 
 Measured = Mapping[str, Sequence[Mapping[str, float]]]
-"""By arm, the measurements of its rounds."""
+"""The measurements of the rounds, by arm."""
 
 
 def receive(
@@ -74,7 +74,7 @@ _ARMS_MODULE = "lbg_runtime.cli.bench.arms.receive"
 
 
 def measure(arm: str, message_count: int, key_count: int) -> dict[str, float]:
-    """One measurement: messages a second, and microseconds of processor a message on both sides."""
+    """One measurement: messages a second, and microseconds of processor time per message on both sides."""
     with run_broker("lbg_runtime.cli.bench.arms.filled_broker", message_count, key_count) as broker:
         before = broker.ask()
         spent = run_arm(arm, _ARMS_MODULE, broker.host, message_count, key_count)
@@ -102,7 +102,7 @@ _UNITS = {
 
 
 def rows_of(measured: Measured, case: str) -> list[Row]:
-    """What every arm has shown, in every respect."""
+    """All figures of every arm."""
     return [
         Row(arm, unit, [each[name] for each in measured[arm]], case)
         for name, unit in _UNITS.items()
@@ -111,7 +111,7 @@ def rows_of(measured: Measured, case: str) -> list[Row]:
 
 
 def ratios_of(measured: Measured, case: str) -> list[Ratio]:
-    """How often each of our arms' rate is that of a peer in the same round, and the frames that settle."""
+    """The rate of each of our arms as a multiple of a peer's in the same round, and the frames that settle."""
     rates = {arm: [each["rate"] for each in rounds] for arm, rounds in measured.items()}
     ratios = [
         Ratio(f"{arm} / {peer}", within_rounds(rates[arm], rates[peer]), case, goal=GOALS.get((arm, peer)))

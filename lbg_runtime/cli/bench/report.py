@@ -1,8 +1,8 @@
-"""What every bench says in the end: one table, or with `--json` one object, always of the same form.
+"""What every bench reports at the end: one table, or with `--json` one object, always of the same form.
 
-The object: `name`, `date`, `machine` (processor, cores, load when it began, Python, official client), `rounds`,
-`settings` (what was measured with), `rows` (case, arm, unit, median, lowest, highest), `ratios` (case, name, label,
-median, lowest, highest, whether more or less is better; goal and whether it is met, where there is one), `details`
+The object: `name`, `date`, `machine` (processor, cores, load at the start, Python, official client), `rounds`,
+`settings` (of the measurement), `rows` (case, arm, unit, median, lowest, highest), `ratios` (case, name, label,
+median, lowest, highest, whether more or less is better; goal and whether it is met, if there is one), `details`
 (what does not fit a row), `right` (whether every count and every order was as it must be; the exit code is 1
 otherwise), `wrong` (what was not).
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 CLIENT = "solace-pubsubplus"
 WIDTH = 132
 
-# Looked at when this is imported, which is before anything is measured.
+# Read when this is imported, which is before anything is measured.
 _LOAD = round(os.getloadavg()[0], 2)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -43,19 +43,19 @@ class Better(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What an arm has shown in one respect. `values` are those of the rounds, or of single events where `unit` is of
-    such; there is at least one."""
+    """One figure of an arm. `values` are those of the rounds, or of single events if `unit` is one of events; there is
+    at least one."""
 
     arm: str
     unit: str
     values: Sequence[float]
     case: str = ""
-    """What it was measured with, where a bench has several: `100 keys`."""
+    """What it was measured with, if a bench has several cases: `100 keys`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How two arms stand to each other within a round, which is what survives a change of machine."""
+    """How two arms compare within a round, which is what survives a change of machine."""
 
     name: str
     values: Sequence[float]
@@ -65,7 +65,7 @@ class Ratio:
 
     @property
     def label(self) -> str:
-        """Its name with its case: in tables, and in the file of kept ratios."""
+        """Its name with its case, for tables and for the file of kept ratios."""
         return f"{self.case}: {self.name}" if self.case else self.name
 
     @property
@@ -79,7 +79,7 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All that a bench has to say."""
+    """All that a bench reports."""
 
     name: str
     rounds: int
@@ -113,14 +113,14 @@ class Machine:
     processor: str
     cores: int
     load: float
-    """Processes that wanted to run, over the minute before the bench: of an idle machine it is about 0."""
+    """Processes that wanted to run, over the minute before the bench: about 0 on an idle machine."""
     python: str
     client: str
     """Version of the official client, or `none`."""
 
 
 def finish(report: Report, *, json: bool) -> None:
-    """Print it, and leave with exit code 1 where something was wrong."""
+    """Print the report, and leave with exit code 1 if something was wrong."""
     if json:
         import orjson
 
@@ -134,7 +134,7 @@ def finish(report: Report, *, json: bool) -> None:
 
 
 def quiet_log(level: int = logging.WARNING) -> None:
-    """The log on standard error, without what is as it should be: a bench binds and releases all the time."""
+    """Log to standard error, without normal events: a bench binds and releases all the time."""
     import structlog
 
     from lbg_runtime.cli.log import configure_log
@@ -144,7 +144,7 @@ def quiet_log(level: int = logging.WARNING) -> None:
 
 
 def tell(name: str, text: str) -> None:
-    """Say on standard error how far it is."""
+    """Report progress on standard error."""
     print(f"lbg bench {name}: {text}", file=sys.stderr, flush=True)
 
 
@@ -154,12 +154,12 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def short(value: float) -> float:
-    """With the digits that mean something."""
+    """The value with its meaningful digits only."""
     return round(value, 0 if abs(value) >= 10_000 else 2 if abs(value) >= 1 else 4)
 
 
 def within_rounds(mine: Iterable[float], others: Iterable[float]) -> list[float]:
-    """Mine by the other's, round by round."""
+    """My values divided by the other's, round by round."""
     return [one / other for one, other in zip(mine, others, strict=True)]
 
 
@@ -209,7 +209,7 @@ def _print_tables(report: Report) -> None:
 
 
 def is_plain(value: object) -> bool:
-    """Whether a detail is one for people too: a word, a number, or some of them by name."""
+    """Whether a detail is shown to people too: a word, a number, or some of them by name."""
     if isinstance(value, dict):
         return bool(value) and all(isinstance(each, str | int | float) for each in value.values())
     return isinstance(value, str | int | float)
@@ -223,7 +223,7 @@ def _goal(ratio: Ratio) -> str:
 
 
 def console() -> "Console":
-    """Where tables go; what is not a terminal tells no width."""
+    """The console for tables; anything but a terminal has no width of its own."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else WIDTH)
@@ -235,7 +235,7 @@ def figure(value: float) -> str:
 
 
 def machine() -> Machine:
-    """The one that this runs on."""
+    """The machine that this runs on."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

@@ -1,8 +1,9 @@
 """`lbg bench restripe`: what a re-striping costs a running group, and the messages of the shards that move.
 
-Real processes on loopback, the official client, the development broker. What a message waited is the time from its
+Real processes on loopback, the official client, the development broker. The wait of a message is the time from its
 arrival at the member to the start of its handler, from the members' journals: a message that arrives while its shard
-moves waits for the old queue's owner. Beside it stand the waits of shards that do not move, and of the time before.
+moves waits for the old queue's owner. For comparison there are the waits of shards that do not move, and of the time
+before.
 """
 
 import shutil
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 MEMBERS = 3
 
 _QUIET_S = 3.0
-"""How long nothing happens before and after."""
+"""How long nothing happens before and after a change."""
 
 _RESTRIPER = "restriper"
 
@@ -45,7 +46,7 @@ class Change:
     start_ns: int
     end_ns: int
     interrupted: bool
-    """Who conducted it was killed in the middle, and a member too."""
+    """Whether its conductor was killed in the middle, and a member too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +158,7 @@ def summary(changes: Sequence[Change], verdict: "Verdict", handlings: Sequence[H
 
 
 def wrong_of(verdict: "Verdict", *, was_killed: bool) -> list[str]:
-    """In words, what must not be: a kill excuses messages that are handled twice, and nothing else."""
+    """What was wrong, in words: a kill excuses messages that are handled twice, and nothing else."""
     wrong = [] if verdict.kind.value == "valid" else [f"the verdict is {verdict.kind.value}"]
     if verdict.accounts.duplicates and not was_killed:
         wrong.append(f"{verdict.accounts.duplicates} messages were handled twice")

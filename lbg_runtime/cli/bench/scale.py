@@ -1,9 +1,9 @@
-"""`lbg bench scale`: what many queues and many keys cost a member, beside few of them in the same round.
+"""`lbg bench scale`: what many queues and many keys cost a member, compared with few of them in the same round.
 
 One member on the official client's fast path, the development broker with all queues; a burst of messages is handled
-by a handler that does nothing, and the member's own processor time is divided among them. The large one has had as
-many keys before as it is told to; what its memory has grown by since it had one for each
-queue is what idle keys hold.
+by a handler that does nothing, and the member's own processor time is divided by their number. The large group has had
+the given number of keys before it is measured; idle keys hold what the member's memory has grown by since there was one
+key for each queue.
 """
 
 from typing import Annotated
@@ -45,14 +45,14 @@ def scale(
             few.append(trial.burst(messages, FEW_KEYS))
         tell("scale", f"round {number + 1} of {rounds}: {queues} queues, {keys} keys")
         with group_trial(queues) as trial:
-            # A key for each queue: what is in flight of all of them at once takes memory too, and is no key's.
+            # One key for each queue: messages in flight from all of them at once take memory that is not that of keys.
             trial.burst(messages, queues)
             before = trial.burst(messages, queues)
             for first in range(0, keys, messages):
                 seen = trial.burst(messages, min(messages, keys - first), first)
             grown_mb.append((seen.member_memory_bytes[0] - before.member_memory_bytes[0]) / 1e6)
             with profiled(profile if number == 0 else None, trial.pids[0]):
-                # Of all keys, as far as there are messages for them: every one was idle for long.
+                # Messages of all keys, as far as they go: every key was idle for long.
                 many.append(trial.burst(messages, min(messages, keys)))
     rows = []
     for case, bursts in ((f"{FEW_QUEUES} queues, {FEW_KEYS} keys", few), (f"{queues} queues, {keys} keys", many)):

@@ -1,4 +1,4 @@
-"""`lbg bench processes`: one member process and several of them on the same broker, which has its part of the cores.
+"""`lbg bench processes`: one member process against several, on the same broker, which takes its part of the cores.
 
 The members are those of `group_trial`; each burst begins with full queues. The rate is that of all members together,
 from the first handling to the last one.
@@ -48,7 +48,7 @@ def processes(
             Row(_words(members), "broker us/message", [burst.broker_cpu_us for burst in found]),
         ]
     rates = within_rounds([burst.per_s for burst in bursts[count]], [burst.per_s for burst in bursts[1]])
-    # The goal is of two processes; for more of them nobody has set one.
+    # The goal is for two processes; there is none for more.
     ratio = Ratio(f"{_words(count)} / 1 process", rates, goal=GOAL if count == 2 else None)
     settings = {"messages": messages, "keys": keys, "queues": QUEUES}
     finish(Report("processes", rounds, rows, [ratio], settings), json=json)

@@ -1,15 +1,15 @@
-"""`lbg bench soak`: a group of real processes under load for an hour, in which members are killed, leave, join, are cut
-off, and have a network that goes silent, all the time; its journals are judged in the end, and the memory of who stayed
-is looked at.
+"""`lbg bench soak`: a group of real processes under load for an hour, while members are continually killed, leave,
+join, are cut off, and have a network that goes silent; at the end its journals are judged, and the memory of the member
+that stayed is examined.
 
 Four members on the official client (fast path), the development broker, a hashed publisher. Member 0 is never ended:
-its resident memory and the native messages that it has out tell of leaks. What happens next is drawn by lot; the seed
-is told. Handlers wait, and fail now and then.
+its resident memory and the native messages that it has out reveal leaks. What happens next is drawn at random; the seed
+is reported. Handlers wait, and fail now and then.
 
-Nothing may be lost, out of order, or handled twice without a reason. One thing no consumer can prevent: a member that
-is cut off does not know it at once. Until it does, a handler of it may still run, and a message that was on its way to
-it be handled, when the broker has given the queue, and the same message, to another member. Such findings are counted,
-and right only where that member had just been cut off.
+Nothing may be lost, out of order, or handled twice without a reason. One thing no client can prevent: a member that is
+cut off does not know it at once. Until it does, one of its handlers may still run, and a message that was on its way to
+it may be handled, after the broker has given the queue, and the same message, to another member. Such findings are
+counted, and accepted only if that member had just been cut off.
 """
 
 import os
@@ -44,34 +44,35 @@ if TYPE_CHECKING:
     from lbg_runtime.validator.findings import Finding, Verdict
 
 FOLDER_VARIABLE = "LBG_BENCH_FIGURES"
-"""Environment variable: where every member writes what it uses, into `<process id>.figures.jsonl`."""
+"""Environment variable: the folder where every member writes what it uses, into `<process id>.figures.jsonl`."""
 
 SHAPE = GroupShape(GroupName("soak"), hash_prefix="soak", hash_count=96, queue_count=16)
 MEMBERS = 4
 STEPS = ("kill", "leave", "cut", "silence")
 MEMORY_GOAL_MB = 20.0
-"""What a member that stays may grow by, after the part of the time in which everything is met for the first time."""
+"""Most by which the member that stays may grow, after the part of the time in which everything happens for the first
+time."""
 SETTLED_PART = 0.25
 PARTS = 4
-"""The rest of the time is looked at in so many."""
+"""Number of parts into which the rest of the time is divided."""
 
 CUT_EXPLAINS_MS = 5_000
-"""How long after a cut a member may not know of it, or still run a handler that began before."""
+"""How long after a cut a member may be unaware of it, or still run a handler that began before."""
 NATIVE_GOAL = 100
-"""What the middle of a member's native messages may grow by. Some are always out: those of the group's control topic
-are freed when Python collects what the client's own layer makes of them."""
+"""Most by which the median of a member's native messages may grow. Some are always out: those of the group's control
+topic are freed when Python collects what the client's own layer makes of them."""
 
 _STAYS = member_name(0)
 _PATIENCE_S = 90.0
 _SILENCE_S = (0.2, 14.0)
-"""Shortest and longest silence: from one that nobody notices to one that lasts longer than any patience."""
+"""Shortest and longest silence: from one that nobody notices to one that exceeds every timeout."""
 _QUIET_S = (1.0, 8.0)
 """Shortest and longest time between two steps."""
 
 
 @dataclass(slots=True)
 class CountingBoard(Board):
-    """Remembers of messages only how far each key has come, as a soak has too many of them."""
+    """Keeps only how far each key has come, as a soak has too many messages to keep."""
 
     reached: dict[tuple[object, object], int] = field(default_factory=dict)
 
@@ -93,11 +94,11 @@ class CountingBoard(Board):
 
 @dataclass(slots=True)
 class Course:
-    """What was done, and what the group looked like."""
+    """What was done to the group."""
 
     steps: Counter[str] = field(default_factory=Counter)
     cuts: list[tuple[str, int, int]] = field(default_factory=list)
-    """Who was cut off, at the earliest and at the latest, on the monotonic clock, in nanoseconds."""
+    """Who was cut off, and the earliest and latest time of it, on the monotonic clock, in nanoseconds."""
     published: int = 0
     stayed_pid: int = 0
 
@@ -183,7 +184,7 @@ async def _story(
         await group.stop(PUBLISHER)
         course.published = group.published()
         await group.until("all is handled", lambda: board.handled >= course.published, _PATIENCE_S)
-        # Long enough for one more look of the member that stayed, with nothing in flight.
+        # Long enough for one more look by the member that stayed, with nothing in flight.
         await group.play_on(3)
         for name in sorted(group.running - {"broker"}):
             await group.stop(name)
@@ -199,7 +200,7 @@ async def _take_step(group: LiveGroup, course: Course, step: str, chance: random
             await group.play_on(chance.uniform(0, 3))
             await group.start_member(index)
         case "leave":
-            # Who leaves without a connection cannot know that its settlements arrived, and says so by its exit code.
+            # A member that leaves without a connection cannot know that its settlements arrived; its exit code says so.
             cut_ns = max((latest_ns for member, _, latest_ns in course.cuts if member == name), default=0)
             await group.play_on(max(0.0, CUT_EXPLAINS_MS / 1_000 - (time.monotonic_ns() - cut_ns) / 1e9))
             await group.stop(name)
@@ -235,7 +236,7 @@ async def _cut(group: LiveGroup, name: str) -> None:
 
 
 async def _stall(group: LiveGroup, name: str, *, on: bool) -> None:
-    """Have the broker read and write nothing of a member's connection, or go on. Either side may give up meanwhile."""
+    """Have the broker stop reading and writing a member's connection, or go on. Either side may give up meanwhile."""
     import httpx
 
     async with httpx.AsyncClient(trust_env=False) as http:
@@ -252,19 +253,19 @@ def _client_name(group: LiveGroup, name: str) -> str:
 
 
 def looks_of(file: Path) -> list[dict[str, int]]:
-    """What a member wrote down of itself, second by second."""
+    """What a member wrote down about itself, second by second."""
     lines = file.read_bytes().splitlines() if file.exists() else []
     return [orjson.loads(line) for line in lines]
 
 
 def grown(values: Sequence[float]) -> float:
-    """The highest of the last part less the highest of the first: single looks go up and down with the load."""
+    """The highest of the last part minus the highest of the first: single looks go up and down with the load."""
     part = max(1, len(values) // PARTS)
     return max(values[-part:]) - max(values[:part])
 
 
 def problems_of(verdict: "Verdict", course: Course) -> list[str]:
-    """What the verdict says that no cut explains."""
+    """The findings of the verdict that no cut explains, and whatever else is wrong with it."""
     from lbg_runtime.validator.findings import WITNESSED_FINDINGS, Law, VerdictKind
 
     after_a_cut = (Law.OVERLAP_ACROSS_PROCESSES, Law.TWO_ACTIVE, Law.DUPLICATE_WITHOUT_FAULT, Law.DUPLICATE_UNFLAGGED)

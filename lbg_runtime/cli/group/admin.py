@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from lbg_runtime.cli.options import print_json
+from lbg_runtime.cli.options import Config, print_json
 from lbg_runtime.model.errors import ConfigError, GroupMissing
 from lbg_runtime.model.printable import printable
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Config = Annotated[Path, typer.Option(help="Settings file of the group.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Name = Annotated[str, typer.Argument(help="Name of the group.")]
 
@@ -160,7 +159,7 @@ def evict(
 
 
 def _load(config: Path, *, makes_group: bool = False) -> "Settings":
-    """Commands that make a group take its settings from the file; all others may ask the broker for them."""
+    """The settings: from the file for commands that make a group; all others may ask the broker for them."""
     from lbg_runtime.admin.stored import load_group_settings
     from lbg_runtime.cli.log import configure_log
     from lbg_runtime.config.load import load_settings
@@ -272,9 +271,9 @@ def print_table(table: "Table") -> None:
     """Print a table to standard output, as wide as it needs if that is not a terminal."""
     from rich.console import Console
 
-    # Names are text, whatever brackets are in them.
+    # Names are plain text, whatever brackets they contain.
     console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
-        # A file or a pipe has no width that a name should be cut for.
+        # A file or a pipe has no width to which a name should be cut.
         console.width = 1_000
     console.print(table)

@@ -8,6 +8,7 @@ import typer
 
 from lbg_runtime.cli.group.admin import apply, create, delete, evict, list_groups, plan, print_table, show, verify
 from lbg_runtime.cli.group.restripe import restripe
+from lbg_runtime.cli.options import Config
 from lbg_runtime.model.errors import SempError
 from lbg_runtime.model.printable import printable
 
@@ -35,7 +36,7 @@ group.command()(restripe)
 
 @group.command()
 def status(
-    config: Annotated[Path, typer.Option(help="Settings file of the group.")] = Path("config.yaml"),
+    config: Config = Path("config.yaml"),
     listen: Annotated[
         str | None, typer.Option("--for", help="How long to listen. Default: two and a half heartbeats.")
     ] = None,
@@ -88,11 +89,8 @@ def moves(
 
     Exit code 3 if no member's journal can be read.
     """
-    from lbg_runtime.cli.options import need_pyarrow, print_json
-
-    need_pyarrow("lbg group moves")
-
     from lbg_runtime.cli.group.moves_text import as_object, as_text
+    from lbg_runtime.cli.options import print_json
     from lbg_runtime.journal.reader import read_run
     from lbg_runtime.validator.kernel import examine
     from lbg_runtime.validator.moves import find_owner_changes
@@ -114,7 +112,7 @@ def moves(
 
 
 def tell_nobody_heard(settings: "Settings", listen_ms: int) -> int:
-    """Say so on standard error; returns the exit code."""
+    """Say on standard error that no member was heard; return the exit code."""
     topic = settings.group.control_topic_name
     print(f"lbg: nobody on {topic} answered within {listen_ms} ms", file=sys.stderr)
     return 3
@@ -129,9 +127,9 @@ async def _look(settings: "Settings", listen_ms: int) -> "tuple[GroupPicture, Si
 
 
 async def _look_at_queues(settings: "Settings") -> "Sights | None":
-    """What the broker sees of all queues that are a shard's by their names, whoever else names them.
+    """What the broker sees of all queues that by their names belong to shards, even if no member names them.
 
-    None without `semp` in the settings, and if the broker does not answer, which is reported.
+    None without `semp` in the settings, or if the broker does not answer, which is reported.
     """
     from lbg_runtime.admin.account import open_semp
     from lbg_runtime.admin.backlog import find_shard_queues
@@ -159,7 +157,7 @@ def _print(picture: "GroupPicture", queues: "Sequence[QueueName]") -> None:
 
 
 def listening_ms(settings: "Settings", given: str | None) -> int:
-    """How long to listen: as given, or for long enough to hear every member once, whatever answers are lost."""
+    """How long to listen: as given, or long enough to hear every member once, even if answers are lost."""
     from lbg_runtime.cli.options import duration_ms
 
     return settings.membership.heartbeat_ms * 5 // 2 if given is None else duration_ms("--for", given)

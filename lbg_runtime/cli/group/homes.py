@@ -1,4 +1,4 @@
-"""Where the queues of a group belong, worked out from what its members said, as each of them works it out. Pure."""
+"""Where the queues of a group belong, computed from what its members said, as each of them computes it. Pure."""
 
 from collections.abc import Sequence
 
@@ -9,11 +9,11 @@ from lbg_runtime.model.ids import MemberId, QueueName
 from lbg_runtime.runtime.membership import counted_member
 
 MAX_QUEUES = 10_000
-"""Whoever speaks on the control topic may say any number; a row is printed for each queue."""
+"""Bound, as whoever speaks on the control topic may claim any number, and a row is printed for each queue."""
 
 
 def group_queues(picture: GroupPicture, queues: Sequence[QueueName]) -> Sequence[QueueName]:
-    """The queues of the group by index, as its members say, who learn of a re-striping; else those of our settings."""
+    """The queues of the group by index: as its members say, as they know of a re-striping; else as our settings say."""
     beats = picture.members.values()
     totals = {beat.striping.striping.queue_total for beat in beats}
     if len(totals) != 1 or (total := totals.pop()) > MAX_QUEUES:
@@ -23,7 +23,7 @@ def group_queues(picture: GroupPicture, queues: Sequence[QueueName]) -> Sequence
 
 
 def derived_placement(picture: GroupPicture, queues: Sequence[QueueName]) -> Placement | None:
-    """The placement that the members come to; None unless all see the members that we heard, and agree on owners.
+    """The placement that the members compute; None unless all see the members that we heard, and agree on owners.
 
     `queues` are those of `group_queues`.
     """
@@ -52,7 +52,7 @@ def derived_placement(picture: GroupPicture, queues: Sequence[QueueName]) -> Pla
 
 
 def _configured_pins(picture: GroupPicture, queues: Sequence[QueueName]) -> dict[QueueName, MemberId]:
-    """Members that are counted say of how many they are one; the settings of who asks need not know."""
+    """The pins of counted members, who state their count themselves; the settings of the caller need not have it."""
     counts = {beat.settings.get("membership.count", "") for beat in picture.members.values()}
     count = next(iter(counts))
     if not (count.isascii() and count.isdecimal() and 0 < len(count) < 10 and int(count)):

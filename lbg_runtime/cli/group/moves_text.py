@@ -31,7 +31,7 @@ def as_object(changes: "Sequence[OwnerChange]") -> dict[str, object]:
 
 
 def as_text(changes: "Sequence[OwnerChange]") -> str:
-    """A line for each change, then how many of which cause."""
+    """A line for each change, then how many changes had which cause."""
     return "\n".join(printable(line) for line in _lines(changes))
 
 

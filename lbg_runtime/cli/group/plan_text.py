@@ -29,10 +29,10 @@ def plan_as_object(plan: Plan) -> dict[str, object]:
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:
-    """The plan for people: a line for each object, subscriptions of a queue in one."""
+    """The plan for people: a line for each object, and one line for all subscriptions of a queue."""
     yield from _step_lines(plan.steps)
     for queue in plan.surplus:
-        yield f"? queue {queue} does not belong to the group and is left alone"
+        yield f"? queue {queue} is in no setting of the group (a handler may use it) and is left alone"
     if plan.is_clean:
         yield "the broker is as it should be"
     elif plan.steps:
@@ -74,7 +74,7 @@ def sights_as_table(queues: Sequence[QueueName], sights: Mapping[QueueName, Queu
     for queue in queues:
         sight = sights.get(queue)
         cells = ("missing", "", "") if sight is None else (str(sight.depth), str(sight.flow_count), sight.fed or "none")
-        # A client chooses its name.
+        # A client chooses its own name.
         table.add_row(queue, *map(printable, cells))
     return table
 

@@ -1,4 +1,4 @@
-"""`lbg group restripe`: another number of queues, while publishers and members go on."""
+"""`lbg group restripe`: changes the number of queues while publishers and members go on."""
 
 import sys
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.cli.options import print_json
+from lbg_runtime.cli.options import Config, print_json
 from lbg_runtime.model.errors import QueueUnfit, SempError, TransportError, UserError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def restripe(
     queues: Annotated[int, typer.Option(help="New number of queues.")],
-    config: Annotated[Path, typer.Option(help="Settings file of the group.")] = Path("config.yaml"),
+    config: Config = Path("config.yaml"),
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
 ) -> None:
     """Change the number of queues of a running group. Nothing is lost, and keys keep their order.
@@ -58,7 +58,7 @@ def restripe(
 
 
 class _Teller:
-    """Says how it goes, on standard error: each shard that has moved, and whatever is waited for, once."""
+    """Reports progress on standard error: each shard that has moved, and whatever is waited for, once."""
 
     def __init__(self, began: float) -> None:
         self._began = began

@@ -94,9 +94,9 @@ def remarks(picture: GroupPicture, queues: Sequence[QueueName]) -> Iterator[str]
 def surplus_queues(
     picture: GroupPicture, queues: Sequence[QueueName], on_broker: Iterable[QueueName]
 ) -> list[QueueName]:
-    """Of the queues on the broker those that no member names, by number: nobody binds there.
+    """Those queues on the broker that no member names, sorted by number: nobody binds to them.
 
-    Where members do not agree how many queues there are, those that the settings do not name either.
+    If members do not agree how many queues there are, those that the settings do not name either.
     """
     return sorted(set(on_broker).difference(_all_queues(picture, queues)), key=natural)
 
@@ -117,7 +117,7 @@ def _without_owner(picture: GroupPicture, queues: Sequence[QueueName]) -> list[Q
 
 
 def natural(queue: str) -> tuple[str, int, str]:
-    """Sorts names by the number they end in."""
+    """A key that sorts names by the number they end in."""
     head = queue.rstrip("0123456789")
     tail = queue[len(head) :]
     return head, int(tail or 0), tail
@@ -129,7 +129,7 @@ def _rank(placement: Placement | None, queue: QueueName, member: MemberId) -> in
 
 def _cell(flow: FlowReport | None, rank: int | None) -> str:
     if flow is None:
-        # Who only could stand by is not shown: that is everybody.
+        # A member that merely could stand by is not marked, as every member could.
         return "⌂" if rank == 0 else ""
     facts = [] if rank is None else ["⌂" if rank == 0 else f"+{rank}"]
     facts.append(_MARKS[flow.state])

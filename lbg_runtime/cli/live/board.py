@@ -1,4 +1,4 @@
-"""What is known of a group's members, built from their journals alone: who holds which queue, and every move."""
+"""What is known about a group's members, from their journals alone: who holds which queue, and every move."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -68,11 +68,11 @@ class Board:
         return self.cells.setdefault((queue, member), Cell())
 
     def active_queues(self, member: str) -> set[int]:
-        """Queues that the member is fed from now."""
+        """Queues that the member is being fed from."""
         return {queue for (queue, name), cell in self.cells.items() if name == member and cell.state == "active"}
 
     def owned_queues(self) -> set[int]:
-        """Queues that some member is fed from now."""
+        """Queues that some member is being fed from."""
         return {queue for (queue, _), cell in self.cells.items() if cell.state == "active"}
 
     def primaries_at_home(self, member: str) -> bool:
@@ -89,7 +89,7 @@ class Board:
         cell.state = {"bound": "standby", "inactive": "draining", "released": "unbound", "down": "unbound"}.get(
             event, event
         )
-        # A standby that lets go ends nobody's time at the queue.
+        # A standby that lets go ends no member's hold on the queue.
         if not stood_by and event in ("inactive", "draining", "released", "down"):
             cause = str(record["cause"]) if event in ("draining", "released") else event
             self._ends[queue, member, incarnation] = cause

@@ -1,7 +1,7 @@
 """A group of real processes in an empty folder: broker, members, publisher; every wait is for a fact.
 
-Facts come from the members' journals, never from a guess about time: a step ends when the journals show what it was to
-bring, and fails with a `StepStuck` that names the step when they do not in time.
+Facts come from the members' journals, never from a guess about time: a step ends when the journals show its result, and
+fails with a `StepStuck` that names the step if they do not in time.
 """
 
 import random
@@ -51,14 +51,14 @@ class LiveGroup:
     folder: Path
     shape: GroupShape
     sections: Mapping[str, Mapping[str, object]]
-    """`membership` and `rebind`, as in config.yaml; members that are counted get their index, others their id."""
+    """`membership` and `rebind`, as in config.yaml; counted members are given their index, others their id."""
     on_look: Callable[[], None]
     is_administered: bool = False
     """The queues are made and changed by `lbg group`, over SEMP; otherwise members make them."""
     has_faults: bool = False
-    """The broker takes orders for faults, at `fault_address`."""
+    """The broker takes commands for faults at `fault_address`."""
     status_ports: Sequence[int] = ()
-    """Where members answer how they stand, by index; without any they do not."""
+    """Ports where members report their status, by index; without any they do not report it."""
     board: Board = field(default_factory=Board)
     handlers: str = "lbg_runtime.cli.live.handlers"
     """Module with the members' handlers."""
@@ -66,7 +66,7 @@ class LiveGroup:
     _children: dict[str, Child] = field(default_factory=dict)
     """Processes that are meant to be running now."""
     _addresses: dict[str, str] = field(default_factory=dict)
-    """Of the broker, by protocol."""
+    """The broker's addresses, by protocol."""
     _tail: JournalTail = field(init=False)
 
     def __post_init__(self) -> None:
@@ -79,7 +79,7 @@ class LiveGroup:
 
     @property
     def fault_address(self) -> str:
-        """Host and port where a broker that was started with faults takes orders."""
+        """Host and port where a broker that was started with faults takes commands."""
         return self._addresses["faults"]
 
     @property
@@ -88,7 +88,7 @@ class LiveGroup:
         return frozenset(self._children)
 
     def pid(self, name: str) -> int:
-        """Process id of one that is meant to be running."""
+        """Process id of a process that is meant to be running."""
         return self._children[name].pid
 
     @property
@@ -109,7 +109,7 @@ class LiveGroup:
     # -- processes
 
     async def start_broker(self) -> None:
-        """Start the development broker, and write the settings that lead to it."""
+        """Start the development broker, and write the settings that point to it."""
         semp = ("--semp", "127.0.0.1:0") if self.is_administered else ()
         faults = ("--faults", "127.0.0.1:0") if self.has_faults else ()
         broker = await self._start("broker", "broker", "--smf", "127.0.0.1:0", *semp, *faults)
@@ -121,7 +121,7 @@ class LiveGroup:
             await self.carry_out("group", "create")
 
     async def start_member(self, index: int) -> None:
-        """Start a member; it may take a second until it is there."""
+        """Start a member; it may take a second until it has joined."""
         which = ("--member-index", str(index)) if self.is_counted else ("--member-id", member_name(index))
         status = ("--status-port", str(self.status_ports[index])) if self.status_ports else ()
         await self._start(member_name(index), "run", *self._config_option, *which, *status)
@@ -180,7 +180,7 @@ class LiveGroup:
     # -- waiting
 
     async def until(self, step: str, reached: Callable[[], bool], timeout_s: float = STEP_TIMEOUT_S) -> None:
-        """Look until this is so; raises `StepStuck`, and `ProcessEnded` when a process leaves by itself."""
+        """Look until this holds; raises `StepStuck`, and `ProcessEnded` if a process leaves by itself."""
         with anyio.move_on_after(timeout_s):
             while True:
                 self.look()
@@ -190,7 +190,7 @@ class LiveGroup:
         raise StepStuck(step, timeout_s)
 
     async def play_on(self, seconds: float) -> None:
-        """Let everything run for so long."""
+        """Let everything run for this long."""
         with anyio.move_on_after(seconds):
             while True:
                 self.look()
@@ -211,7 +211,7 @@ class LiveGroup:
         return len(self.board.owned_queues()) == self.shape.queue_count
 
     def is_balanced(self, members: int) -> bool:
-        """Whether every queue is fed to a member, and each of so many members has its share."""
+        """Whether every queue is fed to a member, and exactly this many members have their share."""
         least = self.shape.queue_count // members
         shares = [len(self.board.active_queues(name)) for name in self.running if name.startswith("member-")]
         return self.everything_is_fed() and sum(share >= least for share in shares) == members
@@ -256,7 +256,7 @@ class LiveGroup:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody has, out of those that the system gives to no connection of its own accord."""
+    """Free loopback ports, from a range out of which the system does not pick ports for connections."""
     found: list[int] = []
     for port in random.sample(range(20_000, 32_000), 1_000):
         try:
@@ -270,7 +270,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def _ready_line(log: Path, prefix: str) -> str:
-    """What follows this in a line of the log, once the line is written whole."""
+    """What follows the prefix in the first whole line of the log that begins with it; empty if there is none yet."""
     for line in log.read_text().splitlines(keepends=True):
         if line.startswith(prefix) and line.endswith("\n"):
             return line.removeprefix(prefix).strip()

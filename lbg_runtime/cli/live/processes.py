@@ -16,7 +16,7 @@ _STOP_GRACE_S = 15
 
 
 class ProcessEnded(LbgError):
-    """A process of the group ended on its own, or not at all; `log` is what it had to say."""
+    """A process of the group ended by itself, or did not end in order; `log` is its log file."""
 
     def __init__(self, name: str, what: str, log: Path) -> None:
         text = log.read_text(errors="replace").strip() if log.exists() else ""
@@ -45,7 +45,7 @@ class Child:
             raise ProcessEnded(self.name, f"ended with exit code {self.process.returncode}", self.log)
 
     async def stop(self) -> None:
-        """SIGTERM; raises `ProcessEnded` unless it leaves with exit code 0, after a SIGKILL if it does not in time."""
+        """Send SIGTERM; raise `ProcessEnded` unless it leaves in time with exit code 0. A late one is killed first."""
         if self.process.returncode is None:
             self.process.send_signal(signal.SIGTERM)
         with anyio.move_on_after(_STOP_GRACE_S):
@@ -58,7 +58,7 @@ class Child:
         raise ProcessEnded(self.name, f"did not leave within {_STOP_GRACE_S} s of SIGTERM", self.log)
 
     async def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Send SIGKILL, and wait until it is gone."""
         self.process.send_signal(signal.SIGKILL)
         await self.process.wait()
 

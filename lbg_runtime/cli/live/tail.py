@@ -46,7 +46,7 @@ class JournalTail:
                     state.incarnation = int(str(fields["incarnation"]))
                     continue
                 moment = fields.get(_TIME_FIELDS.get(str(fields["kind"]), ""))
-                # Handlings of one process may end out of order with its flow records by a hair; never go back.
+                # Handlings of a process may be slightly out of order with its flow records; never go back.
                 last_ns = max(last_ns, moment) if isinstance(moment, int) else last_ns
                 found.append((last_ns, TailedRecord(state.member, state.incarnation, fields)))
         found.sort(key=lambda pair: pair[0])
@@ -63,7 +63,7 @@ class JournalTail:
 
 
 def accepted_dispatches(folder: Path) -> Iterator[dict[str, Any]]:
-    """The records of all handlings of a run that ended well."""
+    """The records of all accepted handlings of a run."""
     for record in JournalTail(folder).read():
         if record.fields["kind"] == "dispatch" and record.fields["outcome"] == "accepted":
             yield record.fields

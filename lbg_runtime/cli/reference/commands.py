@@ -19,7 +19,8 @@ Made from `lbg_runtime/cli/`; do not edit. `make docs` writes it anew.
 
 Exit codes: 0 done and clean, 1 failed or an invalid verdict, 2 usage or configuration, 3 verdict unknown, 130
 interrupted; section 8 of [architecture.md](architecture.md) lists them by command. Logs go to standard error, whoever
-writes them: as JSON, unless standard error is a terminal. `lbg COMMAND --help` says the same as this page.
+writes them: as JSON, unless standard error is a terminal. `lbg COMMAND --help` says the same as this page, and
+`lbg --version` the version that is installed.
 """
 
 REQUIRED = "required"
@@ -38,6 +39,11 @@ class _Parameter:
     default: str
     meaning: str
     is_option: bool
+
+    @property
+    def as_argument(self) -> str:
+        """As a usage line has it."""
+        return self.name if self.default == REQUIRED else f"[{self.name}]"
 
 
 def commands_page() -> str:
@@ -66,7 +72,7 @@ def _commands(path: str, app: typer.Typer) -> Iterator[tuple[str, Callable[..., 
 
 def _section(path: str, function: Callable[..., object]) -> Iterator[str]:
     parameters = sorted(_parameters(function), key=lambda each: each.is_option)
-    arguments = [each.name for each in parameters if not each.is_option]
+    arguments = [each.as_argument for each in parameters if not each.is_option]
     usage = [path, *(["[OPTIONS]"] if len(parameters) > len(arguments) else []), *arguments]
     yield from (f"## {path}", "", f"    {' '.join(usage)}", "")
     for paragraph in (inspect.getdoc(function) or "").split("\n\n"):

@@ -29,6 +29,10 @@ def walk(
     """
 
 
+def rest(where: Annotated[Path | None, typer.Argument(help="Where.")] = None) -> None:
+    """Rest."""
+
+
 def test_arguments_come_first_and_every_option_has_its_row() -> None:
     assert list(_section("lbg walk", walk)) == [
         "## lbg walk",
@@ -48,6 +52,10 @@ def test_arguments_come_first_and_every_option_has_its_row() -> None:
         "| `--quick` | | | Run. |",
         "",
     ]
+
+
+def test_an_argument_that_may_be_left_out_has_brackets() -> None:
+    assert list(_section("lbg rest", rest))[2] == "    lbg rest [WHERE]"
 
 
 def test_commands_of_groups_are_named_by_their_path() -> None:
