@@ -14,7 +14,7 @@ guard = SqliteGuard(os.environ.get("BALANCES_DB", "balances.db"), scope="balance
 
 @handlers.handler("balances/changed")
 async def on_balance(message: Message) -> None:
-    """Copies, which a batch of Spark leaves that was run again, change nothing: the guard knows them."""
+    """Copies, which a Spark batch that is run again leaves, change nothing: the guard knows them."""
     change = orjson.loads(message.payload)
 
     def book(database: sqlite3.Connection) -> None:

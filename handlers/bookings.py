@@ -11,7 +11,7 @@ guard = SqliteGuard("bookings.db", scope="orders")
 
 @handlers.handler("orders/>")
 async def on_order(message: Message) -> None:
-    """A copy of the message, or an owner of the past that finishes late, books nothing."""
+    """A copy of the message, or a former owner that finishes late, books nothing."""
 
     def book(database: sqlite3.Connection) -> None:
         database.execute("CREATE TABLE IF NOT EXISTS bookings (key TEXT, payload BLOB)")

@@ -1,4 +1,4 @@
-"""How one tests handlers of one's own: real members, real queues, no sockets, no waiting. `pytest handlers` runs it."""
+"""How to test your own handlers: real members, real queues, no sockets, no waiting. `pytest handlers` runs it."""
 
 import asyncio
 from collections.abc import Callable
@@ -50,7 +50,7 @@ async def test_what_a_killed_member_was_at_comes_again_to_another(
 
 
 def latest_first(handle: HandlerFunction) -> HandlerFunction:
-    """What not to put around a handler: it lets messages gather, and hands them on in the wrong order."""
+    """What not to put around a handler: it lets messages gather, and passes them on in the wrong order."""
     gathered: list[Message] = []
 
     async def gather(message: Message) -> None:

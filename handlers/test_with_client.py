@@ -1,4 +1,4 @@
-"""How one tests a program that uses the official client: a broker on a port, sockets, real time."""
+"""How to test a program that uses the official client: a broker on a port, sockets, real time."""
 
 from solace.messaging.messaging_service import MessagingService
 from solace.messaging.resources.queue import Queue

@@ -10,8 +10,8 @@ from lbg_runtime.semp.client import SempAccount, SempClient
 
 
 def open_semp(settings: Settings) -> SempClient:
-    """A client, to be used as a context manager; raises `ConfigError` where `semp` is not set or cannot be used, and
-    else as `SempClient` does.
+    """A client, to be used as a context manager; raises `ConfigError` if `semp` is not set or cannot be used, and
+    otherwise as `SempClient` does.
 
     It connects with the first request.
     """

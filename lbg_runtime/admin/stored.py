@@ -237,8 +237,7 @@ def _read_cache(path: Path, settings: Settings) -> StoredGroup:
 
 
 def _read_regular(path: Path) -> bytes:
-    """The content of a regular file, if no larger than a cache can be; raises `OSError`, also for a pipe: nobody may
-    write to it."""
+    """Read a regular file no larger than a cache can be; raises `OSError`, also for a pipe: nobody may write to it."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "no regular file")

@@ -1,9 +1,10 @@
-"""What a listener on the control topic knows of a group at every moment: its members, owners, and moves. Pure.
+"""What a listener on the control topic knows about a group at every moment: its members, owners, and moves. Pure.
 
-All of it is what members said, and when. A member whose queues are claimed by others, without a word of its own, is
-shown as silent at once: that is how a crash looks from here, long before members call it dead.
+All of it is what members said, and when. A member whose queues others claim, without a word of its own, is shown as
+silent at once: that is how a crash looks from here, long before members call it dead.
 
-Bounded: members that went are forgotten after a while, moves beyond the newest, and names beyond what a group can have.
+Bounded: it forgets members some time after they have gone, and all but the newest moves, and takes in no more names
+than a group can have.
 """
 
 from collections import deque
@@ -28,23 +29,23 @@ from lbg_runtime.core.group.picture import GroupPicture
 from lbg_runtime.model.ids import MemberId, QueueName
 
 MAX_MOVES = 1_000
-"""That are remembered; the newest ones."""
+"""The newest are remembered, up to this many."""
 MAX_MEMBERS = 1_000
 MAX_QUEUES = 10_000
-"""Whoever speaks on the control topic may say any number."""
+"""A bound, as whoever speaks on the control topic may name any number."""
 
 GONE_SHOWN_MS = 30_000
 """How long a member is shown after it has gone."""
 
 
 class Presence(Enum):
-    """How a member is to who listens."""
+    """How a member appears to a listener."""
 
     JOINING = "joining"
     ACTIVE = "active"
     DRAINING = "draining"
     SILENT = "silent"
-    """Nothing was heard of it for two heartbeats, or others have its queues, and it has not said why."""
+    """Nothing was heard from it for two heartbeats, or others have its queues, and it has not said why."""
     GONE = "gone"
     """It was silent for so long that members call it dead."""
     LEFT = "left"
@@ -77,7 +78,7 @@ class WatchedMember:
     """One member id."""
 
     header: Header
-    """Of the newest thing it said that counts."""
+    """Of the newest message from it that counts."""
     presence: Presence
     weight: int
     since_ms: int
@@ -91,10 +92,10 @@ class WatchedQueue:
     """One queue."""
 
     owner: MemberId | None = None
-    """Who said last that the broker feeds it, and did not take it back."""
+    """The last member to say that the broker feeds it, if it has not taken that back."""
     is_draining: bool = False
     since_ms: int = 0
-    """When its owner, or that it has none, became so."""
+    """Since when it has this owner, or none."""
     last_owner: MemberId | None = None
     gap_since_ms: int = 0
     """When the last owner began to give it up, or was found to be without it."""
@@ -114,7 +115,7 @@ class Move:
     taker: MemberId
     cause: MoveCause
     gap_ms: int | None
-    """For how long nobody said that it handles the queue, the drain included; None where the giver did not say."""
+    """For how long nobody said that it handles the queue, the drain included; None if the giver did not say."""
 
 
 @dataclass(slots=True)
@@ -132,9 +133,9 @@ class GroupBoard:
         self.queues: dict[QueueName, WatchedQueue] = {}
         self.moves: deque[Move] = deque(maxlen=MAX_MOVES)
         self.picture = GroupPicture()
-        """Of the members that live, as `lbg group status` has it, but for what they say of each other."""
+        """Of the members that live, as in `lbg group status`, except for what they say about each other."""
         self.changes = 0
-        """Grows whenever something is otherwise that is not a number."""
+        """Grows whenever something changes that is not a number."""
         self._timing = timing
         self._offers: dict[QueueName, _Offer] = {}
         self._move_count = 0
@@ -158,7 +159,7 @@ class GroupBoard:
                 pass
 
     def tick(self, now_ms: int) -> None:
-        """See who has fallen silent; about four times a second, and not while the broker is out of reach."""
+        """See who has fallen silent; called about four times a second, but not while the broker is out of reach."""
         silent_ms, dead_ms = 2 * self._timing.heartbeat_ms, self._timing.dead_ms
         for name, member in list(self.members.items()):
             if member.presence in _AWAY:
@@ -171,7 +172,7 @@ class GroupBoard:
                 self._be(member, Presence.SILENT, now_ms)
 
     def excuse(self, now_ms: int) -> None:
-        """We could not hear anything until now: nobody's silence counts from before."""
+        """We could not hear anything until now: nobody's silence before this counts."""
         for member in self.members.values():
             member.heard_ms = max(member.heard_ms, now_ms)
 
@@ -191,7 +192,7 @@ class GroupBoard:
         self._compare(header.member, before, member.flows, now_ms, by_own_word=True)
 
     def _member_of(self, header: Header, now_ms: int) -> WatchedMember | None:
-        """The member that a heartbeat tells of; None for one that tells of the past."""
+        """The member that a heartbeat is about; None for one about the past, or of one member too many."""
         known = self.members.get(header.member)
         if known is not None:
             if (header.life, header.sequence) <= (known.header.life, known.header.sequence):
@@ -283,10 +284,10 @@ class GroupBoard:
         agreed_ms: int | None,
         now_ms: int,
     ) -> None:
-        """`agreed_ms`: when the taker accepted the giver's offer; None where there was none."""
+        """`agreed_ms`: when the taker accepted the giver's offer; None if there was none."""
         was_given = queue.is_draining if queue.owner is not None else queue.was_given
         cause = self._cause(giver, was_given=was_given, is_agreed=agreed_ms is not None)
-        # What the giver did in between it may not have told yet.
+        # The giver may not have told yet what it did in between.
         gap_since_ms = queue.gap_since_ms if queue.owner is None or queue.is_draining else agreed_ms
         self._move_count += 1
         gap_ms = None if gap_since_ms is None else now_ms - gap_since_ms

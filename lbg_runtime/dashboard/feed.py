@@ -1,7 +1,7 @@
 """What viewers are sent: the whole picture once, then what is new to each of them. Pure.
 
-Every part has the number of the change that it is from, so that a viewer that is slow, or was away, is sent the newest
-state of what changed, and nothing is kept for it meanwhile.
+Every part has the number of the change that it comes from, so that a viewer that is slow, or was away, is sent the
+newest state of what changed, and nothing is kept for it meanwhile.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,37 +19,37 @@ Row = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """All there is to show at one moment, besides what the board knows."""
+    """Everything to show at one moment, besides what the board knows."""
 
     queues: Sequence[QueueName]
     """By index."""
     placement: Placement | None
-    """None where members do not agree; the last one that was known is shown then."""
+    """None if members do not agree; the last known one is shown then."""
     rates: Mapping[int, float] | None
-    """None where no member tells."""
+    """None if no member tells them."""
     depths: Mapping[QueueName, int] | None
-    """None where the broker does not tell."""
+    """None if the broker does not tell them."""
     is_connected: bool
     striping: Striping | None
 
 
 class Feed:
-    """One per page; `update` by one task, `since` by all viewers' tasks, on one loop.
+    """One per page; one task calls `update`, all viewers' tasks call `since`, on one loop.
 
-    Members are named by their position in a list, as names are long and there may be a thousand queues. One that is
-    gone keeps its position as long as a queue or a kept move names it; then the next new member may have it.
+    Members are named by their position in a list, as names are long and there may be a thousand queues. A member that
+    is gone keeps its position as long as a queue or a kept move names it; then the next new member may have it.
     """
 
     def __init__(self, shape: GroupShape, began_ms: int) -> None:
         """`began_ms`: since when the group is watched."""
         self.version = 0
-        """Of the newest change."""
+        """Number of the newest change."""
         self._shape = shape
         self._began_ms = began_ms
         self._meta: tuple[int, dict[str, object]] = (0, {})
         self._positions: dict[MemberId, int] = {}
         self._free: list[int] = []
-        """Positions that are nobody's."""
+        """Positions that no member has."""
         self._members: list[tuple[int, Row]] = []
         self._queues: list[tuple[int, Row]] = []
         self._moves: list[tuple[int, Row]] = []
@@ -57,7 +57,7 @@ class Feed:
         self._placement: Placement | None = None
 
     def update(self, board: GroupBoard, sight: Sight) -> bool:
-        """Take what is there now; whether anything is new."""
+        """Take the present state; return whether anything is new."""
         self._placement = sight.placement or self._placement
         version = self.version + 1
         for name in sorted(board.members):
@@ -65,7 +65,7 @@ class Feed:
         rows = [self._queue_row(board, sight, index, name) for index, name in enumerate(sight.queues)]
         is_new = _replace(self._queues, rows, version)
         is_new |= self._update_moves(board, sight, version)
-        # After all that gives members a position: whose it was must be told no more.
+        # After everything that gives members a position: whose it was before must no longer be told.
         is_new |= self._update_members(board, version)
         self._free_positions(board)
         meta = self._meta_of(sight)
@@ -77,11 +77,11 @@ class Feed:
         return is_new
 
     def since(self, seen: int, now_ms: int) -> dict[str, object]:
-        """What is newer than this version; all of it for 0. Values that JSON knows."""
+        """What is newer than the version `seen`, as JSON values; everything for 0."""
         told: dict[str, object] = {"version": self.version, "now": now_ms, "whole": seen == 0}
         if self._meta[0] > seen:
             told["meta"] = self._meta[1]
-        # Who has seen nothing need not be told whose position a free one was.
+        # A viewer that has seen nothing need not be told whose position a free one was.
         left_out = frozenset() if seen else frozenset(self._free)
         for name, rows, without in (("members", self._members, left_out), ("queues", self._queues, frozenset())):
             told[name] = {
@@ -123,7 +123,7 @@ class Feed:
         gone = [(name, position) for name, position in self._positions.items() if name not in board.members]
         if not gone:
             return
-        # As a row of a queue has them, its owner and its home, and that of a move: giver and taker.
+        # Columns in the row of a queue: its owner and its home; in that of a move: giver and taker.
         named = {row[column] for _, row in self._queues for column in (0, 3)}
         named |= {row[column] for _, row in self._moves for column in (3, 4)}
         for name, position in gone:
@@ -182,7 +182,7 @@ def _stands_by(board: GroupBoard, member: MemberId, queue: QueueName) -> bool:
 
 
 def _replace(known: list[tuple[int, Row]], rows: Sequence[Row], version: int) -> bool:
-    """Put the rows in place of those that are otherwise, under this version; whether there were any."""
+    """Replace the rows that have changed, under this version; return whether there were any."""
     is_new = len(rows) != len(known)
     del known[len(rows) :]
     for index, row in enumerate(rows):

@@ -1,4 +1,4 @@
-"""Messages a second, from what members have handled by the times when they were asked."""
+"""Messages per second, from what members had handled each time they were asked."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from lbg_runtime.model.ids import MemberId
 from lbg_runtime.status.picture import HandledPicture
 
 FRESH_MS = 4_000
-"""A member that has told nothing for longer handles nothing, as far as is known."""
+"""A member that has reported nothing for longer handles nothing, as far as is known."""
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class HandlingRates:
         self._told: dict[MemberId, _Told] = {}
 
     def take(self, picture: HandledPicture, now_ms: int) -> None:
-        """A member's answer. The first one of a life makes no rate, as nobody knows since when it counts."""
+        """Take a member's answer. The first one of a life gives no rate, as nobody knows since when it counts."""
         last = self._told.get(picture.member)
         if last is not None and now_ms <= last.at_ms:
             return
@@ -41,7 +41,7 @@ class HandlingRates:
         self._told[picture.member] = _Told(now_ms, picture, rates)
 
     def by_queue(self, now_ms: int) -> dict[int, float]:
-        """Messages a second now, by index of the queue; a queue with none is left out."""
+        """Messages per second now, by index of the queue; a queue with none is left out."""
         self._told = {name: told for name, told in self._told.items() if now_ms - told.at_ms < FRESH_MS}
         found: dict[int, float] = {}
         for told in self._told.values():
@@ -51,14 +51,14 @@ class HandlingRates:
 
     @property
     def is_known(self) -> bool:
-        """Whether any member has told lately; as of the last `by_queue`."""
+        """Whether any member has reported lately, as of the last `by_queue`."""
         return bool(self._told)
 
 
 async def read_handled(client: httpx.AsyncClient) -> HandledPicture | None:
-    """What the member behind this client's address has handled; None where it does not tell.
+    """What the member behind this client's address has handled; None if it does not tell.
 
-    It tells it as `status.objects.handled_as_object` has it.
+    The answer is as `status.objects.handled_as_object` makes it.
     """
     try:
         response = await client.get("/v1/handled")
@@ -68,5 +68,5 @@ async def read_handled(client: httpx.AsyncClient) -> HandledPicture | None:
         counts = {int(index): int(count) for index, count in told["handled"].items()}
         return HandledPicture(MemberId(str(told["member"])), int(told["incarnation"]), counts)
     except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError):
-        # It may be away, or another program may have its port: there is just no rate then.
+        # It may be away, or another program may have its port: then there is just no rate.
         return None

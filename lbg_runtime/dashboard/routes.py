@@ -27,7 +27,7 @@ from lbg_runtime.status.routes import refuse, refuse_value
 
 PAGE = Path(__file__).parent / "page"
 FILES = {"/": "dashboard.html", "/dashboard.css": "dashboard.css", "/dashboard.js": "dashboard.js"}
-"""Without a token they are for everybody: they are the same for every group, and tell nothing of this one."""
+"""Everybody may have them, without a token: they are the same for every group, and tell nothing about this one."""
 
 MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 
@@ -44,15 +44,15 @@ HEADERS = {
 }
 
 SIGN_OF_LIFE_S = 5.0
-"""Where there is no news, viewers are told so as often."""
+"""If there is no news, viewers are told so this often."""
 MAX_FEEDS = 64
 """At the same time; a page has one."""
 MAX_SEARCHES = 4
-"""At the same time; members answer no more than some a second."""
+"""At the same time; members answer no more than a few a second."""
 
 
 class DashboardRoutes:
-    """Shows what a watch has found. On its loop."""
+    """Shows what a watch has found, on the watch's loop."""
 
     def __init__(self, watch: GroupWatch, shape: GroupShape, hash_function: HashFunction) -> None:
         self._watch = watch
@@ -62,7 +62,7 @@ class DashboardRoutes:
         self._searches = 0
 
     def application(self, address: ListenAddress, token: str | None) -> Access:
-        """The routes, behind the rules of who may ask."""
+        """The routes, behind the rules for who may ask."""
         files = [Route(path, _file(name)) for path, name in FILES.items()]
         routes = [
             *files,
@@ -131,7 +131,7 @@ class DashboardRoutes:
 
 
 class _FeedResponse(StreamingResponse):
-    """Says when it has ended, in whatever way: also where nothing could be sent, and its updates never began."""
+    """Says when it has ended, in whatever way, even if nothing could be sent and its updates never began."""
 
     def __init__(self, updates: AsyncIterator[bytes], has_ended: Callable[[], None]) -> None:
         super().__init__(updates, headers=HEADERS, media_type="text/event-stream")
@@ -146,7 +146,7 @@ class _FeedResponse(StreamingResponse):
 
 
 def _keys_of(query: bytes) -> list[str]:
-    """The keys as they were written: the framework would put other characters for bytes that are none."""
+    """The keys as they were written: the framework would replace bytes that are not text by other characters."""
     try:
         asked = parse_qsl(query.decode("latin-1"), keep_blank_values=True, errors="strict")
     except UnicodeDecodeError:

@@ -32,7 +32,7 @@ class DashboardServer(LoopServer):
         address: ListenAddress,
         token: str | None,
     ) -> None:
-        """Raises `UserError` as `check_address` does; so does its context where the address cannot be had."""
+        """Raises `UserError` as `check_address` does; so does its context if the address cannot be had."""
         check_address(address, token)
         app = DashboardRoutes(watch, shape, hash_function).application(address, token)
         super().__init__(QuietServer(app, BoundedConnection, last_answers_s=LAST_ANSWERS_S), address, "--listen")

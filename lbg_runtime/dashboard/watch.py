@@ -1,8 +1,8 @@
 """Watches a group from outside, for as long as somebody may look: the tasks behind the live page.
 
-It listens on the control topic, where members speak about once a second and at each change, and asks nothing but once
-at its beginning, and after keys that viewers look for. Members' status APIs and the broker's administration are asked
-while there is a viewer, and the latter when an autoscaler asks; not otherwise.
+It listens on the control topic, where members speak about once a second and at each change, and asks there only once at
+its beginning, and for keys that viewers look for. Members' status APIs and the broker's administration are asked only
+while there is a viewer, and the latter also when an autoscaler asks.
 """
 
 import asyncio
@@ -36,17 +36,17 @@ _log = structlog.get_logger(__name__)
 TICK_S = 0.25
 """Between two looks at who has fallen silent."""
 NUMBERS_EVERY_TICKS = 4
-"""What changes all the time, messages in flight and rates, is shown once in so many ticks."""
+"""What changes all the time, messages in flight and rates, is shown once in this many ticks."""
 NEWS_AFTER_S = 0.03
-"""What happened is shown so much later, so that what comes of one event is shown at once."""
+"""What happened is shown this much later, so that all that follows from one event is shown together."""
 REST = 4
-"""After an update nothing is shown for so many times as long as the update took."""
+"""After an update, nothing is shown for this many times as long as the update took."""
 
 ASK_MEMBERS_EVERY_S = 1.0
 ASK_BROKER_EVERY_S = 2.0
 ANSWER_WITHIN_S = 2.0
 KEY_ANSWERS_WITHIN_S = 2.5
-"""Two heartbeats and a half, at the default interval, as `lbg why` waits."""
+"""Two and a half heartbeats at the default interval, as long as `lbg why` waits."""
 
 FindHomes = Callable[[GroupPicture], tuple[Sequence[QueueName], Placement | None]]
 """The queues of the group by index, and where they belong, by what its members said."""
@@ -58,14 +58,14 @@ class GroupWatch:
     def __init__(
         self, settings: Settings, observer: Observer, find_homes: FindHomes, members: Sequence[ListenAddress]
     ) -> None:
-        """`members`: where members answer how they stand, for rates; empty where they do not.
+        """`members` are the addresses at which members answer how they stand, for rates; empty if they do not.
 
         Raises `ConfigError` for `semp` that cannot be used.
         """
         group = settings.group
         self.feed = Feed(group.shape(), now_ms())
         self.has_ended = False
-        """No more news is told."""
+        """Whether no more news is told."""
         self._settings = settings
         self._observer = observer
         self._find_homes = find_homes
@@ -82,16 +82,16 @@ class GroupWatch:
         self._has_viewers = asyncio.Event()
         self._news = asyncio.Event()
         self.hears_group = False
-        """Whether `member_count` and `queue_count` are known: two heartbeats after it began to hear, and no longer than
-        it does, as members that live may have been silent until then, and members that have died may seem to live.
+        """Whether `member_count` and `queue_count` are known: from two heartbeats after it began to hear, as members
+        that live may have been silent until then, and only while it hears, as members that have died may seem to live.
         """
         self._hears_since_ms: int | None = None
-        """Since when nothing that was said could be missed; None while the broker is out of reach."""
+        """Since when nothing that was said can have been missed; None while the broker is out of reach."""
         self._timer: asyncio.TimerHandle | None = None
         self._rests_until_s = 0.0
 
     async def begin(self) -> None:
-        """Begin to listen. Raises `TransportError` where the control topic is refused."""
+        """Begin to listen. Raises `TransportError` if the control topic is refused."""
         await self._observer.follow(self._heard, self._connection_changed)
         self._update()
 
@@ -111,7 +111,7 @@ class GroupWatch:
         """Somebody looks while this context lasts."""
         self._viewers += 1
         self._has_viewers.set()
-        # Numbers may be old: nobody has looked.
+        # Numbers may be old: nobody was looking.
         self._update()
         try:
             yield
@@ -121,7 +121,7 @@ class GroupWatch:
                 self._has_viewers.clear()
 
     async def news(self, seen: int, within_s: float) -> None:
-        """Return when there is something newer than this version of the feed, or the time is over."""
+        """Return when there is something newer than this version of the feed, or after `within_s`."""
         try:
             async with asyncio.timeout(within_s):
                 while self.feed.version <= seen and not self.has_ended:
@@ -130,7 +130,7 @@ class GroupWatch:
             pass
 
     def end_feeds(self) -> None:
-        """Let everybody who waits for news go."""
+        """Release everybody who waits for news."""
         self.has_ended = True
         self._news.set()
 
@@ -142,9 +142,9 @@ class GroupWatch:
     # -- autoscalers
 
     async def backlog(self) -> Backlog:
-        """What the group has not handled yet, at most some seconds old however many ask.
+        """What the group has not handled yet, at most a few seconds old, however many ask.
 
-        Raises `ConfigError` where the settings have no `semp`, and `SempError` where the broker does not say.
+        Raises `ConfigError` if the settings have no `semp`, and `SempError` if the broker does not say.
         """
         if self._semp is None:
             raise semp_missing()
@@ -155,7 +155,7 @@ class GroupWatch:
                 try:
                     self._backlog = await read_backlog(self._semp, connection.vpn, group.name)
                 except SempError as error:
-                    # Kept as well: who waits here must not ask a broker again, one after the other, that is away.
+                    # Kept as well: those who wait here must not ask a broker that is away again, one after the other.
                     self._backlog = error
                 self._backlog_at_s = loop.time()
         if isinstance(self._backlog, SempError):
@@ -170,7 +170,7 @@ class GroupWatch:
 
     @property
     def queue_count(self) -> int:
-        """Queues of the group, as its members say; as many members are of use."""
+        """Queues of the group, as its members say; more members than that are of no use."""
         return len(self._sight.queues)
 
     # -- what is heard
@@ -199,7 +199,7 @@ class GroupWatch:
                 self._hears_since_ms = None if self._hears_since_ms is None else last_ms
             if self._hears_since_ms is not None:
                 self._board.tick(last_ms)
-                # After the look at who is silent: who has died meanwhile is not counted.
+                # After the look at who is silent, so that members that have died meanwhile are not counted.
                 self.hears_group = last_ms - self._hears_since_ms >= 2 * self._settings.membership.heartbeat_ms
             if self._viewers and ticks % NUMBERS_EVERY_TICKS == 0:
                 self._update()
@@ -268,6 +268,6 @@ class GroupWatch:
 
 
 def _newest_striping(picture: GroupPicture) -> Striping | None:
-    """What the member says that knows most of a re-striping."""
+    """What is said by the member that knows most about a re-striping."""
     said = [beat.striping.striping for beat in picture.members.values()]
     return max(said, key=lambda one: (one.generation, len(one.left), len(one.finished)), default=None)

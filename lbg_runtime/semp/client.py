@@ -46,7 +46,7 @@ class SempAccount:
         return f"SempAccount({self.url!r}, {self.username!r})"
 
     def authorization(self) -> str:
-        """The header that shows who this is."""
+        """The value of the header that identifies the administrator."""
         if self.token is not None:
             return f"Bearer {self.token}"
         return "Basic " + b64encode(f"{self.username}:{self.password}".encode()).decode()

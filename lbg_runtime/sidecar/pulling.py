@@ -31,7 +31,7 @@ class Streams:
     """Decides which stream gets the next event, and knows to which one an event id belongs."""
 
     def __init__(self, life: str) -> None:
-        """`life` differs in each life of the sidecar, so that a settlement for an event of an earlier one finds none."""
+        """`life` differs in each life of the sidecar, so a settlement for an event of an earlier one finds none."""
         self._life = life
         self._streams: dict[int, Stream] = {}
         self._owners: dict[str, Stream] = {}

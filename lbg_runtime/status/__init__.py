@@ -1,1 +1,1 @@
-"""The status API of a member: how it stands, over HTTP. Reads and changes nothing; nothing of a member waits for it."""
+"""The status API of a member: how it stands, over HTTP. It only reads, and nothing in a member waits for it."""

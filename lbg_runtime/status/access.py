@@ -1,12 +1,12 @@
 """Who may ask: before any route, for every request.
 
-- GET alone, as nothing here changes anything.
-- On loopback the `Host` must name loopback. Else a page in a browser on this machine could ask by a name of its own
-  that resolves to 127.0.0.1 (DNS rebinding), and read the answers as its own.
-- Nothing that a page of another origin asks for, as far as its browser says so (`Sec-Fetch-Site`): it could not read
-  the answer, and has no business to put questions. A link that somebody follows is no such thing.
-- With a token, who does not show it has the open routes alone, which tell no facts: by default the probes', of which it
-  learns whether they pass, as an orchestrator's probe must.
+- Only GET, as nothing here changes anything.
+- On loopback the `Host` must name loopback. Otherwise a page in a browser on this machine could ask by a name of its
+  own that resolves to 127.0.0.1 (DNS rebinding), and read the answers as its own.
+- Nothing for a page of another origin, as far as its browser says so (`Sec-Fetch-Site`): it could not read the answer,
+  and has no business asking. A link that somebody follows does not count as this.
+- With a token, requests that do not show it reach only the open routes, which tell no facts: by default those of the
+  probes, which tell whether they pass, as an orchestrator's probe needs.
 """
 
 import hmac
@@ -20,7 +20,7 @@ from lbg_runtime.config.listen_address import ListenAddress
 
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/startedz"})
 NOT_KEPT = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-"""Headers of an answer that nobody keeps, and that a browser takes for nothing but what it says it is."""
+"""Headers of an answer that nobody may cache, and that a browser takes for nothing but its declared type."""
 
 
 class Access:
@@ -35,7 +35,7 @@ class Access:
         self._token = None if token is None else token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer what is not allowed, pass on the rest."""
+        """Refuse requests that are not allowed, pass on the rest."""
         headers = Headers(scope=scope)
         is_trusted = self._token is None or shows_token(headers, self._token)
         if scope["method"] != "GET":
@@ -54,7 +54,7 @@ class Access:
 
 
 def as_json(told: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """An answer that nobody keeps, and that a browser takes for nothing but data."""
+    """An answer that nobody may cache, and that a browser takes for nothing but data."""
     return Response(orjson.dumps(told), status, {**NOT_KEPT, **(headers or {})}, media_type="application/json")
 
 
@@ -78,7 +78,7 @@ def names_loopback(hosts: list[str]) -> bool:
     """Whether the one `Host` header names a loopback address or `localhost`."""
     if len(hosts) != 1:
         return False
-    # Any port: that of a forwarded one is not ours.
+    # Any port: a forwarded one is not ours.
     name, colon, port = hosts[0].rpartition(":")
     if not (colon and port.isascii() and port.isdecimal()):
         name = hosts[0]

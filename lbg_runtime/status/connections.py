@@ -1,6 +1,6 @@
-"""The connections of a server of ours: bounded in number and in time, and nobody is refused for what others do.
+"""The connections of our servers: bounded in number and in time, and nobody is refused for what others do.
 
-uvicorn's own limit counts connections that ask nothing, refuses the newest, and there is no time for a first request:
+uvicorn's own limit counts connections without a request and refuses the newest, and a first request may take forever:
 whoever holds that many sockets open would have an orchestrator's probes answered with 503, and its members killed.
 """
 
@@ -10,15 +10,15 @@ from typing import ClassVar
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MAX_CONNECTIONS = 256
-"""At this many the one that has waited for longest gives way to a new one: first those that ask nothing."""
+"""At this many, the one that has waited longest gives way to a new one; those without a request go first."""
 REQUEST_WITHIN_S = 5.0
-"""From the connection, or the last answer, to the whole head of a request; as long as uvicorn keeps an idle one."""
+"""From the connection, or the last answer, to the whole head of a request; uvicorn keeps idle ones for as long."""
 READ_WITHIN_S = 20.0
-"""For a client to read what lies ready for it."""
+"""For a client to read what is ready for it."""
 
 
 class BoundedConnection(H11Protocol):
-    """One connection. The server makes it and calls it, on its loop."""
+    """One connection. The server creates it and calls it, on its loop."""
 
     keeps_work: ClassVar[bool] = False
     """Whether a request under way is left alone: it gives way to none, and its client may read as late as it likes."""
@@ -29,9 +29,9 @@ class BoundedConnection(H11Protocol):
     """When it began to wait for a request, or for the answer to one."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        """Wait for a request, and let another one give way if there are too many."""
+        """Wait for a request, and let another connection give way if there are too many."""
         super().connection_made(transport)
-        # Here, as the setting of that name is made for the whole process.
+        # Here, as uvicorn's setting of that name applies to the whole process.
         self.access_log = False
         self._await_request()
         if len(self.connections) > MAX_CONNECTIONS:
@@ -46,7 +46,7 @@ class BoundedConnection(H11Protocol):
         super().connection_lost(exc)
 
     def handle_events(self) -> None:
-        """Take what has been received; where that begins a request, wait for no other."""
+        """Take what has been received; if that begins a request, stop waiting for one."""
         before = self.cycle
         super().handle_events()
         if self.cycle is not before and self._is_at_work:
@@ -60,13 +60,13 @@ class BoundedConnection(H11Protocol):
         super().on_response_complete()
 
     def pause_writing(self) -> None:
-        """The client does not read as fast as it is told: it has its time for that."""
+        """The client does not read as fast as it is sent data: it has `READ_WITHIN_S` for that."""
         super().pause_writing()
         if not self._is_kept:
             self._await_reading()
 
     def resume_writing(self) -> None:
-        """It has read; of a connection that is to end it has to read the rest, too."""
+        """The client has read; if the connection is closing, it has to read the rest, too."""
         if self._read_timer is not None and not self.transport.is_closing():
             self._read_timer.cancel()
         super().resume_writing()
@@ -92,12 +92,12 @@ class BoundedConnection(H11Protocol):
         self._read_timer = self.loop.call_later(READ_WITHIN_S, self.transport.abort)
 
     def _end(self) -> None:
-        # Closed when the last answer has been sent, for which the client has to read it.
+        # It closes when the last answer has been sent, for which the client has to read it.
         self.transport.close()
         self._await_reading()
 
     def _give_way(self) -> None:
-        # Counted no more from now on, and the loop tells of its end only later.
+        # Not counted from now on; the loop reports its end only later.
         self.connections.discard(self)
         self.transport.abort()
 

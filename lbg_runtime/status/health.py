@@ -1,4 +1,4 @@
-"""Whether a member has started, and whether it has what it is to have: judged from its picture alone."""
+"""Whether a member has started, and whether it has what it should have: judged from its picture alone."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ class Lack:
 
     reason: str
     queue: QueueName | None = None
-    """None where it is about the member as a whole."""
+    """None if it is about the member as a whole."""
     state: FlowState | None = None
     """Of the member's flow on the queue."""
 
@@ -29,9 +29,9 @@ def has_started(picture: MemberPicture) -> bool:
 
 
 def lacks(picture: MemberPicture) -> tuple[Lack, ...]:
-    """Why the member is not ready; empty where every queue that it is at home on is fed to it or has another owner.
+    """Why the member is not ready; empty if every queue that it is at home on is fed to it or has another owner.
 
-    A queue that waits for its hand-over, or that the broker still feeds to a secondary, is looked after: its home is
+    A queue that waits for its hand-over, or that the broker still feeds to a secondary, is looked after, so its home is
     ready. A standby is ready whatever happens on the queues of others.
     """
     if picture.state is not OwnState.ACTIVE:
@@ -49,6 +49,6 @@ def lacks(picture: MemberPicture) -> tuple[Lack, ...]:
 
 def _has_other_owner(picture: MemberPicture, flow: FlowPicture) -> bool:
     if picture.view is None:
-        # Nobody tells of itself; but whom the broker lets stand by has somebody before it.
+        # No member tells the others about itself; but if the broker has it stand by, somebody is before it.
         return flow.state is FlowState.STANDBY
     return picture.view.group.owners.get(flow.queue, picture.member) != picture.member

@@ -1,4 +1,4 @@
-"""Pictures as values that JSON knows, under the names of the journal, `lbg group status --json` and `lbg why --json`.
+"""Pictures as JSON values, under the names of the journal, `lbg group status --json` and `lbg why --json`.
 
 Keys are stable; more may be added.
 """
@@ -60,7 +60,7 @@ def _view_as_object(view: ViewPicture) -> dict[str, object]:
 
 
 def handled_as_object(picture: HandledPicture) -> dict[str, object]:
-    """How much the member has handled; by the index of the queue, as text."""
+    """How much the member has handled, by the index of the queue, as text."""
     counts = {str(index): count for index, count in picture.handled.items()}
     return {"member": picture.member, "incarnation": picture.incarnation, "handled": counts}
 
@@ -84,7 +84,7 @@ def key_as_object(picture: KeyPicture) -> dict[str, object]:
 
 
 def found_as_object(key: str, shard: int, answers: Sequence[KeyAnswer], shape: GroupShape) -> dict[str, object]:
-    """What members answered about a key; `shard` and `shape` are as of the settings of who asked."""
+    """What members answered about a key; `shard` and `shape` are those of the asker's settings."""
     holders = [answer for answer in answers if answer.flow is not None and answer.flow.is_owner]
     # Members know of a re-striping, and these settings may not.
     placed = [answer.queue for answer in (*holders, *answers)]
@@ -111,5 +111,5 @@ def sight_as_object(member: MemberId, flow: FlowReport | None, sight: KeySight) 
 
 
 def lack_as_object(lack: Lack) -> dict[str, object]:
-    """One reason."""
+    """One reason why a member is not ready."""
     return {"reason": lack.reason, "queue": lack.queue, "state": None if lack.state is None else lack.state.value}

@@ -22,12 +22,12 @@ class FlowPicture:
     state: FlowState
     epoch: Epoch
     cause: ReleaseCause | None
-    """Why its handle is being given up; None where it is not."""
+    """Why its handle is being given up; None if it is not."""
     in_flight: int
     handled: int
     """Deliveries settled as accepted in this life."""
     is_stopped: bool
-    """Whether nothing more of its handle is started, because a message has failed for good."""
+    """Whether nothing more of its handle is started, because a message has failed permanently."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class ViewPicture:
 
     group: GroupView
     placement: Placement | None
-    """None until the group was seen long enough."""
+    """None until the group has been seen for long enough."""
     can_hear: bool
-    """Whether the broker is in reach; what is known of others is old where it is not."""
+    """Whether the broker is in reach; if it is not, what is known of others is old."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +53,20 @@ class MemberPicture:
     flows: tuple[FlowPicture, ...]
     """One for each queue of the group, by index."""
     view: ViewPicture | None
-    """None where members do not talk to each other."""
+    """None if members do not talk to each other."""
     changed_settings: tuple[str, ...] = ()
-    """Settings of the group that are others on the broker than those it was started with, where it looks."""
+    """Settings of the group that differ on the broker from those it was started with, if it looks."""
 
 
 @dataclass(frozen=True, slots=True)
 class HandledPicture:
-    """How much a member has handled, for who asks often: the least that a rate can be made of."""
+    """How much a member has handled, for those who ask often: the least that a rate can be computed from."""
 
     member: MemberId
     incarnation: int
     """Counts of different lives cannot be compared."""
     handled: Mapping[int, int]
-    """Deliveries settled as accepted in this life, by index of the queue, where there are any."""
+    """Deliveries settled as accepted in this life, by index of the queue, if there are any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class KeyPicture:
     owner: MemberId | None
     """Of the queue, as far as the member knows."""
     flow: FlowReport | None
-    """The member's own; None where it is not bound to the queue."""
+    """The member's own; None if it is not bound to the queue."""
     sight: KeySight
 
     @property

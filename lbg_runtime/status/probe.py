@@ -1,6 +1,6 @@
-"""`python -m lbg_runtime.status.probe [URL]`: exit 0 where a status API says yes, else 1. For health checks.
+"""`python -m lbg_runtime.status.probe [URL]`: exit 0 if a status API says yes, else 1. For health checks.
 
-Standard library only, and quick: a container's engine starts it every few seconds.
+Standard library only, and quick: a container engine starts it every few seconds.
 """
 
 import sys

@@ -31,7 +31,7 @@ MAX_CHANGES = 1_000
 DEFAULT_CHANGES = 100
 
 MAX_QUESTIONS = 16
-"""About facts, at the same time: each takes time of the member's loop. Probes and `/metrics` are answered always."""
+"""Questions about facts at a time: each takes time of the member's loop. Probes and `/metrics` are always answered."""
 
 _KEYS_PATH = b"/v1/keys/"
 
@@ -44,10 +44,10 @@ class _Health(NamedTuple):
 
 
 class StatusRoutes:
-    """Answers from a member, once there is one, and from the look at its loop."""
+    """Answers from a member, once there is one, and from what is seen of its loop."""
 
     def __init__(self, member_loop: MemberLoop, source: Callable[[], StatusSource | None]) -> None:
-        """`source` is called on the member's loop; None as long as the member has not begun."""
+        """`source` is called on the member's loop; it returns None as long as the member has not begun."""
         self._member_loop = member_loop
         self._source = source
         self._questions = 0
@@ -56,7 +56,7 @@ class StatusRoutes:
         self._exposition = Shared(self._expose)
 
     def application(self, address: ListenAddress, token: str | None) -> Access:
-        """The routes, behind the rules of who may ask."""
+        """The routes, behind the rules for who may ask."""
         routes = [
             Route("/livez", self._live),
             Route("/readyz", self._ready),
@@ -68,7 +68,7 @@ class StatusRoutes:
             Route("/v1/keys/{key:path}", self._key),
         ]
         app = Starlette(routes=routes, exception_handlers={HTTPException: refuse, UserError: refuse_value})
-        # A key may end in a slash: then another one, without it, is not what was asked for.
+        # A key may end in a slash; the one without it is not the one that was asked for.
         app.router.redirect_slashes = False
         return Access(app, address, token)
 
@@ -129,7 +129,7 @@ class StatusRoutes:
         return as_json(key_as_object(found)) if isinstance(found, KeyPicture) else as_json(found, 503)
 
     async def _ask_facts(self, question: Callable[[StatusSource], _Answer]) -> _Answer | dict[str, object]:
-        """As `_ask`, but for the questions beyond `MAX_QUESTIONS`."""
+        """Like `_ask`, except that questions beyond `MAX_QUESTIONS` are turned away."""
         if self._questions >= MAX_QUESTIONS:
             return {"error": "too many questions at once; try again"}
         self._questions += 1
@@ -148,7 +148,7 @@ class StatusRoutes:
         return answer
 
     async def _look(self, question: Callable[[StatusSource], _Answer]) -> _Answer | Blocked | None:
-        """The member's answer; None where it has not begun."""
+        """The member's answer; None if it has not begun."""
 
         def asked() -> _Answer | None:
             source = self._source()
@@ -173,7 +173,7 @@ def _limit(given: list[str]) -> int:
 
 
 def _key_of(raw_path: bytes) -> str:
-    """The key as it was written: the framework would put other characters for bytes that are none."""
+    """The key as it was written: the framework would replace bytes that are not text by other characters."""
     if not raw_path.startswith(_KEYS_PATH):
         raise HTTPException(404)
     try:
@@ -183,12 +183,12 @@ def _key_of(raw_path: bytes) -> str:
 
 
 async def refuse(_: Request, error: Exception) -> Response:
-    """The answer to who asks for what is not there."""
+    """The answer to a request for what is not there."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     return as_json({"error": "there is no such route" if status == 404 else "not answered"}, status)
 
 
 async def refuse_value(_: Request, error: Exception) -> Response:
-    """The answer to who asks for what makes no sense."""
+    """The answer to a request for what makes no sense."""
     facts = vars(error) if isinstance(error, UserError) else {}
     return as_json({"error": str(error), **facts}, 400)

@@ -1,7 +1,7 @@
 """The server of a member's status API, in a thread and on an event loop of its own.
 
-Of its own, so that it can tell of a member whose loop is blocked, and so that no slow or hostile client takes time from
-handling. All that is told of the member is looked up on the member's loop (`status/member_loop.py`).
+So it can report on a member whose loop is blocked, and no slow or hostile client takes time from handling. Everything
+that it says about the member is looked up on the member's loop (`status/member_loop.py`).
 """
 
 import asyncio
@@ -25,7 +25,7 @@ _log = structlog.get_logger(__name__)
 LAST_ANSWERS_S = 1
 """For answers under way when the member leaves."""
 END_WITHIN_S = 3.0
-"""The last answers, two looks of the server at whether it is to end, and a busy machine."""
+"""For the last answers, two looks of the server at whether it is to end, and a busy machine."""
 
 
 class StatusServer:
@@ -33,7 +33,7 @@ class StatusServer:
 
     def __init__(self, address: ListenAddress, token: str | None) -> None:
         self.address = address
-        """Where it listens; from the beginning of the context on with the port that the system chose."""
+        """Where it listens; once the context has begun, with the port that the system chose."""
         self._source: StatusSource | None = None
         self._member_loop = asyncio.get_running_loop()
         app = StatusRoutes(MemberLoop(self._member_loop), lambda: self._source).application(address, token)
@@ -42,7 +42,7 @@ class StatusServer:
         self._has_ended = asyncio.Event()
 
     def show(self, source: StatusSource) -> None:
-        """Tell of this member from now on; before it has begun, only that its loop is alive."""
+        """Report on this member from now on; before it has begun, only that its loop is alive."""
         self._source = source
 
     def stop(self) -> None:
@@ -50,10 +50,10 @@ class StatusServer:
         self._server.should_exit = True
 
     async def __aenter__(self) -> Self:
-        """Raises `ConfigError` where the address cannot be had."""
+        """Raises `ConfigError` if the address cannot be had."""
         listener = listen(self.address, "ops.status")
         self.address = ListenAddress(self.address.host, listener.getsockname()[1])
-        # A daemon, as nothing may keep the process of a member that has left.
+        # A daemon, as nothing may keep alive the process of a member that has left.
         self._thread = threading.Thread(target=self._serve, args=(listener,), name="lbg-status", daemon=True)
         self._thread.start()
         _log.info("status_served", address=str(self.address))
@@ -70,7 +70,7 @@ class StatusServer:
             _log.warning("status_not_ended", within_s=END_WITHIN_S)
         else:
             if self._thread is not None:
-                # To say so was the last it had to do.
+                # Saying so was the last thing it had to do.
                 self._thread.join()
 
     def _serve(self, listener: socket.socket) -> None:
@@ -79,6 +79,6 @@ class StatusServer:
             with listener, asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
                 runner.run(self._server.serve(sockets=[listener]))
         finally:
-            # Nobody waits any more where the loop is closed.
+            # Nobody waits any more if the loop is closed.
             with contextlib.suppress(RuntimeError):
                 self._member_loop.call_soon_threadsafe(self._has_ended.set)

@@ -1,4 +1,4 @@
-"""Servers of ours in a process that is not theirs, and the listening sockets that they are given."""
+"""Our servers, in a process that is not theirs, and the listening sockets that they are given."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ from lbg_runtime.status.connections import BoundedConnection
 
 
 class QuietServer(uvicorn.Server):
-    """Takes no signals of the process and touches none of its loggers; of what is asked it writes no line."""
+    """Takes none of the process's signals, touches none of its loggers, and logs no requests."""
 
     def __init__(
         self,
@@ -35,8 +35,8 @@ class QuietServer(uvicorn.Server):
                 ws="none",
                 lifespan="off",
                 interface="asgi3",
-                # The library's loggers are those of the whole process, which may serve something else with it. So not
-                # `access_log` either, which empties one for all: `BoundedConnection` says it of itself.
+                # The library's loggers are those of the whole process, which may serve something else with it. So
+                # `access_log` is not set either, as it empties one for all; `BoundedConnection` sets its own.
                 log_config=None,
                 proxy_headers=False,
                 server_header=False,
@@ -55,15 +55,15 @@ class LoopServer:
     """Serves on the event loop that it is entered on, while its context lasts; once."""
 
     def __init__(self, server: QuietServer, address: ListenAddress, where: str) -> None:
-        """`where` the address stands, for `listen`."""
+        """`where` says which setting the address comes from, for `listen`."""
         self.address = address
-        """Where it listens; from the beginning of the context on with the port that the system chose."""
+        """Where it listens; once the context has begun, with the port that the system chose."""
         self._where = where
         self._server = server
         self._serving: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        """Raises as `listen` does where the address cannot be had."""
+        """Raises as `listen` does if the address cannot be had."""
         listener = listen(self.address, self._where)
         self.address = ListenAddress(self.address.host, listener.getsockname()[1])
         self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
@@ -78,12 +78,12 @@ class LoopServer:
 
 
 def listen(address: ListenAddress, where: str) -> socket.socket:
-    """A socket that listens there; raises `ConfigError` that names `where` the address stands."""
+    """A socket that listens there; raises a `ConfigError` that names the address's setting, `where`."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
         return socket.create_server((address.host, address.port), family=family)
     except OSError as error:
-        # The number says it in fewer words than the text; a name that has no address has no number either.
+        # The error number says it in fewer words than the text; a name without an address has no such number.
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror or error)
         expected = "an address of this machine with a free port"
         raise ConfigError(where, f"{address}: {reason}", expected) from None

@@ -1,11 +1,11 @@
-"""One answer for all who ask for the same within a short time, so that many who ask cost no more than a few."""
+"""One answer for all who ask the same within a short time, so that many who ask cost no more than a few."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Generic, TypeVar
 
 KEPT_S = 0.1
-"""How long an answer is given again: no probe asks as often, and it bounds the work that others can cause."""
+"""How long an answer is given again: no probe asks that often, and it bounds the work that others can cause."""
 
 _Answer = TypeVar("_Answer")
 
@@ -14,15 +14,15 @@ class Shared(Generic[_Answer]):
     """Used from the tasks of one event loop."""
 
     def __init__(self, work_out: Callable[[], Coroutine[None, None, _Answer]]) -> None:
-        """`work_out` must have a bound of its own: it goes on where those who asked have gone."""
+        """`work_out` must have a bound of its own: it goes on even if those who asked have gone."""
         self._work_out = work_out
         self._answer: asyncio.Task[_Answer] | None = None
 
     async def answer(self) -> _Answer:
-        """What is being worked out, or was not longer than `KEPT_S` ago; else it is begun. Raises what that raises."""
+        """The answer under way, or one at most `KEPT_S` old; otherwise a new one. Raises what `work_out` raises."""
         answer = self._answer
         if answer is None:
-            # A task of its own, held here: who asked first may go while others wait.
+            # A task of its own, held here: whoever asked first may go while others wait.
             answer = self._answer = asyncio.create_task(self._work_out())
             answer.add_done_callback(self._keep)
         return await asyncio.shield(answer)

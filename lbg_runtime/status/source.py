@@ -23,7 +23,7 @@ class StatusSource(Protocol):
         ...
 
     def changes(self, limit: int) -> tuple[OwnerRecord, ...]:
-        """The newest owner changes of its queues, the newest first."""
+        """The latest owner changes of its queues, newest first."""
         ...
 
     def key(self, key: str) -> KeyPicture:

@@ -30,7 +30,7 @@ const since = (ms) => (ms < 1000 ? `${Math.round(ms)} ms` : ms < 90_000 ? `${(ms
 
 function take(told) {
   if (told.whole) Object.assign(known, { members: [], queues: [], moves: [], byQueue: new Map(), offset: Infinity });
-  // The quickest way here shows best how the clocks differ.
+  // The fastest arrival shows best how the clocks differ.
   known.offset = Math.min(known.offset, performance.now() - told.now);
   if (told.meta) known.meta = told.meta;
   for (const [position, [name, presence, weight, at]] of Object.entries(told.members)) {
@@ -49,7 +49,7 @@ function take(told) {
     if (!known.byQueue.has(queue)) known.byQueue.set(queue, []);
     const ofQueue = known.byQueue.get(queue);
     ofQueue.push(move);
-    // The newest from before the window says who had the queue when that begins.
+    // The newest from before the window says who had the queue when the window begins.
     while (ofQueue.length > 1 && ofQueue[1].at < at - WINDOW_MS) ofQueue.shift();
   }
   known.moves.splice(0, known.moves.length - MOVES_LISTED);
@@ -77,7 +77,7 @@ async function follow() {
       if (!answer.ok) throw new Error(`HTTP ${answer.status}`);
       await read(answer.body.pipeThrough(new TextDecoderStream()).getReader());
     } catch {
-      // Told below, whatever it was: the page tries again until it is closed.
+      // Shown below, whatever it was: the page tries again until it is closed.
     }
     link('away', 'connection lost, trying again');
     document.body.classList.add('stale');
@@ -144,7 +144,7 @@ function fit(list, length, build) {
 
 const again = (element, name) => {
   element.classList.remove(name);
-  void element.getBoundingClientRect(); // so that the animation begins anew
+  void element.getBoundingClientRect(); // so that the animation restarts
   element.classList.add(name);
 };
 
@@ -183,7 +183,7 @@ function show(fresh = new Set()) {
 }
 
 function showNotice() {
-  // A move takes less; what takes longer is worth a word.
+  // A move takes less; anything longer is worth a word.
   const lacking = known.queues.filter((one) => one.owner === null && now() - one.since > 1000).length;
   const { restriping, placed } = known.meta;
   const notices = [];
@@ -363,7 +363,7 @@ function courses(box, lines) {
   return lines;
 }
 
-// Of many queues: for each owner one ribbon, as wide as its share, and one beside it for those not at home there.
+// With many queues: one ribbon for each owner, as wide as its share, and one next to it for those not at home there.
 function ribbons(box) {
   const map = $('map').getBoundingClientRect();
   const source = $('source').getBoundingClientRect();
@@ -505,7 +505,7 @@ addEventListener('keydown', (event) => {
 
 let listed;
 function showMoves() {
-  // The move itself: a server that was started anew numbers its moves from 1 again.
+  // The move itself: a restarted server numbers its moves from 1 again.
   const newest = known.moves.at(-1);
   const list = $('moves');
   if (newest === listed && list.children.length) return;
