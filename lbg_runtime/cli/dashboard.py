@@ -54,7 +54,7 @@ def dashboard(
     if status is not None:
         members = [listen_address("--status", each) for each in status]
     else:
-        # With port 0 nobody but the member knows where it listens.
+        # With port 0, only the member knows where it listens.
         members = [settings.ops.status] if settings.ops.status is not None and settings.ops.status.port else []
     token = settings.ops.status_token.get_secret_value() if settings.ops.status_token else None
     check_address(address, token)

@@ -167,7 +167,7 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except OSError as error:
-        # Find out with another write: an unbuffered stream has nothing left from the failed one that could fail again.
+        # Write again to see whether it was standard output: an unbuffered one has nothing left of the failed write.
         if _is_written(sys.stdout, "\n"):
             raise
         # A reader that left on purpose, as `head` does, needs no message.

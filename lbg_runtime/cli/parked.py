@@ -162,7 +162,7 @@ def _insist(found: "list[ParkedLane]", key: str, others: "Sequence[ParkedLane]" 
 def _tell_done(
     found: "list[ParkedLane]", key: str, what: str, *, as_json: bool, others: "Sequence[ParkedLane]" = ()
 ) -> None:
-    """Say what was done; `others` is all that is parked of the key, if only a part of it was asked for."""
+    """Report what was done; `others` is all that is parked of the key, if only a part of it was asked for."""
     if as_json:
         print_json({"asked": [_lane_as_object(each) for each in found]})
     else:

@@ -58,7 +58,7 @@ def run(
         from lbg_runtime.runtime.handlers.registry import load_handlers
 
     configure_log()
-    # Handler modules are found in the current folder, as with `python -m`.
+    # Handler modules are also looked up in the current folder, as with `python -m`.
     sys.path.insert(0, str(Path.cwd()))
     if reload:
         raise typer.Exit(_run_reloaded(config, processes, parent_pid))

@@ -97,7 +97,7 @@ async def _look_on(look: Callable[[], bool], limit_s: float | None) -> None:
 
 
 def looking_at_files(directory: Path, ack_window_ms: int) -> Look:
-    """A look with the kernel in this process, at what the files of a directory have gained. Raises `UserError`."""
+    """A `Look` at what the files of a directory have gained, with the kernel in this process. Raises `UserError`."""
     from lbg_runtime.journal.follow import RunFollower
     from lbg_runtime.validator.slices import SlicedExamination
 

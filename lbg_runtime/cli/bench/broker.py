@@ -7,8 +7,8 @@
 - bind: every member binds every queue.
 - memory: what a spooled message of 1 KB takes.
 - queues: the broker's processor time for a message, by the number of queues and subscriptions: with messages to all of
-  them in turn, with messages to ten of them, and for direct messages to a client with as many subscriptions. Searching
-  would make all three dearer; data that does not fit into the processor's caches does not affect the second.
+  them in turn, with messages to ten of them, and for direct messages to a client with as many subscriptions. A cost
+  of searching shows in all three, a cost of data that does not fit into the processor's caches not in the second.
 
 Every measurement has a fresh broker and a fresh client, each in a process of its own. Processor times show which side
 was the limit. Comparisons are made within a round.

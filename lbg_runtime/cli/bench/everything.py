@@ -35,8 +35,8 @@ class Short:
     name: str
     arguments: str
     share: float = 0.5
-    """How much worse than the kept one a ratio may be, as a part of the kept one. It may be 1 or more only where less
-    is better in every ratio of the bench."""
+    """How much worse than the kept ratio a ratio may be, as a fraction of that. It may be 1 or more only if less is
+    better in every ratio of the bench."""
 
 
 BENCHES = (

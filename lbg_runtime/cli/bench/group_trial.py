@@ -1,7 +1,7 @@
-"""A broker with a group's queues and members that are fed from them, each a process of its own; the whole is asked.
+"""A broker with a group's queues, and members that are fed from them, each in its own process; figures are of them all.
 
-For `processes`, `scale`, `acks` and `faults`. A burst begins when all messages lie on the queues and ends when the last
-of them is settled; that each came once and in the order of its key is checked for every burst.
+For `processes`, `scale`, `acks` and `faults`. A burst begins when all its messages are on the queues, and ends when the
+last of them is settled; for every burst it is checked that each message came once and in the order of its key.
 """
 
 import base64

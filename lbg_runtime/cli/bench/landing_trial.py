@@ -1,4 +1,4 @@
-"""Members that land under load and are killed, moved, torn and denied the disk, and a reader that follows them."""
+"""Members that land under load and are killed, moved, torn or denied the disk, and a reader that follows them."""
 
 import random
 import resource
@@ -23,9 +23,9 @@ QUEUES = 4
 MEMBERS = 3
 KEYS = 300
 FILE_LIMIT_BYTES = 50_000
-"""How long a file of a member may be while its disk is full, beyond the length of its log, where it says so."""
+"""How long a member's files may be while its disk is full, beyond its log, which must have room to report that."""
 SETTLE_S = 30.0
-"""Without anything new to read, what is missing by then is lost."""
+"""What is still missing after this time without anything new to read is lost."""
 
 _FAILED = b"flush_failed"
 
@@ -41,7 +41,7 @@ class Blow(Enum):
 
 @dataclass(slots=True)
 class Follower:
-    """A reader in a chain of offsets, which checks what it gets. `look` as often as there is time."""
+    """A reader that goes on from offset to offset and checks what it gets. Call `look` as often as there is time."""
 
     root: Path
     rows: int = 0
@@ -54,7 +54,7 @@ class Follower:
     _ids: set[str] = field(default_factory=set)
 
     def look(self, max_rows: int | None = None) -> int:
-        """Read what is new, in parts of so many rows where that is said; the rows that landed, copies and all."""
+        """Read what is new, in parts of `max_rows` if given; return the number of rows that landed, copies included."""
         if not (self.root / "landing.json").exists():
             return 0
         self._log = log = self._log or LandingLog(self.root)
@@ -87,13 +87,13 @@ class Follower:
 
 @dataclass(slots=True)
 class Trial:
-    """What came of it."""
+    """The outcome of a trial."""
 
     published: int = 0
     rows: int = 0
     copies: int = 0
     blows: Counter[Blow] = field(default_factory=Counter)
-    """Each met a member that was landing."""
+    """How many of each were dealt, each to a member that was landing."""
     wrong: list[str] = field(default_factory=list)
 
 
@@ -119,7 +119,7 @@ async def landing_trial(
         "dispatch": {"max_in_flight": 400},
     }
     shape = GroupShape(GroupName("orders"), "orders-hash", 8 * QUEUES, QUEUES)
-    # Queues that are there spare each start of a member the asking for them.
+    # As the queues exist already, a member need not ask for them each time it starts.
     group = LiveGroup(folder, shape, sections, on_look=lambda: None, is_administered=True)
     chance = random.Random(seed)
     landers = _Landers(group, root, chance)
@@ -155,7 +155,7 @@ class _Landers:
     """Of the log."""
     chance: random.Random
     starts: Counter[str] = field(default_factory=Counter)
-    """By name, how often it was started."""
+    """How often each member was started, by name."""
     torn: set[Path] = field(default_factory=set)
     """Lanes that have had their ends torn."""
 
@@ -163,12 +163,12 @@ class _Landers:
         """Have a member land, for the first time or again."""
         self.starts[name] += 1
         small = ("--flush-rows", "100", "--flush-ms", "10", "--member-id", name)
-        # Not where the group looks: a journal that is denied the disk has lines that end in the middle.
+        # Not where the group looks: a journal that was denied the disk has lines that end in the middle.
         journal = str(self.group.folder / "landers")
         await self.group.begin(name, "land", "--dir", str(self.root), "--journal", journal, *small)
 
     async def deal(self, blow: Blow) -> None:
-        """Do this to a member that is just landing; afterwards it lands again."""
+        """Deal this blow to a member that is just landing; afterwards it lands again."""
         name = await _one_that_lands(self.group, self.root, list(self.starts), self.chance)
         match blow:
             case Blow.KILL:
@@ -186,7 +186,7 @@ class _Landers:
     async def stop(self) -> None:
         """Have all of them leave."""
         for name, count in self.starts.items():
-            # One that still starts knows no signal yet.
+            # A member that is still starting does not handle signals yet.
             await self.group.until(f"{name} has started", lambda: self._count(name, b'"member_started"') == count)  # noqa: B023
             await self.group.stop(name)
 
@@ -205,7 +205,7 @@ class _Landers:
 
 
 async def _read_to_the_end(group: LiveGroup, follower: Follower, published: int) -> None:
-    """Read for as long as something new comes: on a busy machine much may still lie in the broker."""
+    """Read for as long as something new comes: on a busy machine much may still be on the broker."""
     rows = -1
     while rows < follower.rows < published and not follower.wrong:
         rows = follower.rows
@@ -235,18 +235,18 @@ async def _one_that_lands(group: LiveGroup, root: Path, names: Sequence[str], ch
 
 
 def _lanes_of(root: Path, member: str) -> list[Path]:
-    # One without a note has just been removed, as nothing landed in it.
+    # A lane without a note has just been removed, as nothing landed in it.
     notes = [(note, path) for path in root.glob("queue=*/lane=*") if (note := find_lane_note(path)) is not None]
     return [path for note, path in sorted(notes, key=lambda each: each[0].began_us) if note.member == member]
 
 
 def _landed_by(root: Path, member: str) -> int:
-    """Bytes of indices; grows with each flush."""
+    """Bytes of the member's indices, which grow with each flush."""
     return sum(index.stat().st_size for lane in _lanes_of(root, member) for index in lane.glob(f"*{INDEX_SUFFIX}"))
 
 
 def _tear(root: Path, member: str, torn: set[Path], chance: random.Random) -> None:
-    """What a failure of the power may leave behind, at the ends of a dead member's last lanes, once at each."""
+    """Leave what a power failure may leave, at the ends of a dead member's last lanes, once for each lane."""
     lanes = [lane for lane in _lanes_of(root, member)[-QUEUES:] if lane not in torn]
     torn.update(lanes)
     for lane in lanes:
@@ -256,7 +256,7 @@ def _tear(root: Path, member: str, torn: set[Path], chance: random.Random) -> No
             if last is None:
                 continue
             with segment.data_path.open("ab") as file:
-                # In the place of the flush that was under way: behind it nothing was begun.
+                # In place of the flush that was under way: nothing was begun after it.
                 file.truncate(last.data_bytes)
                 file.write(chance.randbytes(chance.randint(1, 5_000)))
             with segment.index_path.open("ab") as file:
@@ -266,6 +266,6 @@ def _tear(root: Path, member: str, torn: set[Path], chance: random.Random) -> No
 
 
 def _limit_files(pid: int, size_bytes: int | None) -> None:
-    """How long files of a process may be: beyond it writing fails, as it does where the disk is full."""
+    """Limit the length of a process's files: beyond it, writing fails as it does when the disk is full."""
     _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard if size_bytes is None else size_bytes, hard))

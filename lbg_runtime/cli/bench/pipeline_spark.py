@@ -108,7 +108,7 @@ def validator_of_many(folder: Path, rounds: int) -> Found:
 def _validator(
     folder: Path, rounds: int, handlings: int, arms: Sequence[str], goal: float
 ) -> tuple[Found, Mapping[str, list[float]]]:
-    """What was measured, from the seconds of each arm."""
+    """What was measured, and the seconds of each arm."""
     from lbg_runtime.pipeline.spark.validator_bench import make_run
 
     run, case = folder / "run=bench", f"validator, {handlings // 1_000_000} million"

@@ -127,7 +127,7 @@ def _run(arm: str, measured_as: str, host: str, message_count: int, key_count: i
 
 
 def rates_together(mine: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
-    """Messages a second of two members while both were at work, by their samples' moments; raises `BenchFailed`."""
+    """Messages a second of two members while both were at work, by the times of their samples; raises `NotTogether`."""
     begin, end = max(mine[0], others[0]), min(mine[-1], others[-1])
     if end - begin < LEAST_SHARE * max(mine[-1] - mine[0], others[-1] - others[0]):
         raise NotTogether("the pair", f"at work together for {end - begin:.1f} s only, on a machine that is too busy")

@@ -2,12 +2,12 @@
 
 Real processes on loopback: the development broker, a member with a sidecar on the official client, and an application
 on starlette and uvicorn that checks the order of each key. The bare client posts the same events with the library that
-the sidecar uses, in the same discipline, one event of a key at a time, and does nothing else.
+the sidecar uses, also one event of a key at a time, and does nothing else.
 
 The arms take turns, round by round, and each figure is the median of its rounds, as other work on the machine disturbs
-now one and now the other. Latency is from the arrival of a message at the member, respectively from the call of the
-bare client, to the end of the application's answer; the bare client calls when the messages of the same round arrived,
-with all their bursts.
+now one and now the other. Latency is measured from the arrival of a message at the member, or from the bare client's
+call, to the end of the application's answer; the bare client calls at the times at which the messages of the same round
+arrived, with all their bursts.
 """
 
 import shutil
@@ -38,10 +38,10 @@ ARMS = ("bare_throughput", "sidecar_throughput", "bare_latency", "sidecar_latenc
 
 THROUGHPUT_GOAL = 0.7
 ADDED_MS_GOAL = 1.0
-"""What the hop adds to the median."""
+"""Most that the hop may add to the median."""
 QUANTILES = {"p50": 0.5, "p99": 0.99}
 WARM_UP = 0.125
-"""Part of the messages of a latency arm that is not counted, at its beginning."""
+"""Fraction of a latency arm's messages, at its beginning, that is not counted."""
 
 _WITHIN_S = 60.0
 _POLL_S = 0.05
@@ -49,7 +49,7 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """What one arm has shown, by the application's own account."""
+    """The figures of one arm, by the application's own account."""
 
     sent: int
     count: int
@@ -145,7 +145,7 @@ async def _measure(
 async def _bare(
     session: "aiohttp.ClientSession", url: str, count: int, keys: int, moments_s: Sequence[float] = ()
 ) -> Arm:
-    """Post so many events, those of a key one after another; at these moments, or as fast as it goes."""
+    """Post `count` events, those of a key one after another; at these moments, or as fast as possible."""
     locks = [anyio.Lock() for _ in range(keys)]
     latencies_ms: list[float] = []
     bodies = [_event(key) for key in range(keys)]
@@ -175,9 +175,9 @@ async def _bare(
 
 
 async def _told(session: "aiohttp.ClientSession", url: str, sent: int, latencies_ms: Sequence[float] = ()) -> Arm:
-    """The application's account, once it has so many events, or no more come."""
+    """The application's account, once it has all that were sent, or has not got them in time."""
     with anyio.move_on_after(_WITHIN_S):
-        while (await _ask(session, "GET", f"{url}/look"))["count"] < sent:  # noqa: ASYNC110 - it happens in another process
+        while (await _ask(session, "GET", f"{url}/look"))["count"] < sent:  # noqa: ASYNC110 - it is in another process
             await anyio.sleep(_POLL_S)
     report = await _ask(session, "POST", f"{url}/report")
     per_s = (report["count"] - 1) * 1e9 / max(1, report["last_ns"] - report["first_ns"])
@@ -191,7 +191,7 @@ async def _ask(session: "aiohttp.ClientSession", method: str, url: str) -> dict[
 
 
 async def _until_active(journal: Path) -> None:
-    """Wait until the member is fed: what gathers before would count as latency."""
+    """Wait until the member is fed: the wait of messages that gather before would count as latency."""
     from lbg_runtime.cli.live.tail import JournalTail
 
     tail = JournalTail(journal)
@@ -243,7 +243,7 @@ def _write_config(folder: Path, host: str, url: str) -> Path:
 
 @asynccontextmanager
 async def _helper(folder: Path, module: str, *arguments: str) -> AsyncIterator[dict[str, object]]:
-    """A process of this package that leaves when its input ends, and the JSON line that it says first."""
+    """Run a module of `arms` in a process that is killed at the end; yield the JSON line that it says first."""
     log = folder / f"{module}.log"
     with log.open("ab") as output:
         command = [sys.executable, "-m", f"lbg_runtime.cli.bench.arms.{module}", *arguments]
@@ -266,7 +266,7 @@ async def _helper(folder: Path, module: str, *arguments: str) -> AsyncIterator[d
 
 @asynccontextmanager
 async def _lbg(folder: Path, *command: str, is_endless: bool = True) -> AsyncIterator[int]:
-    """An `lbg` command and its process id; at the end it is asked to leave, or waited for where it leaves by itself."""
+    """Run an `lbg` command; yield its process id. At the end it is asked to leave, or awaited if it ends by itself."""
     from lbg_runtime.cli.live.processes import lbg_process
 
     name = command[0]
@@ -286,14 +286,14 @@ def rows_of(arms: Mapping[str, Sequence[Arm]]) -> list[Row]:
     rows = [Row(name, "messages/s", [arm.per_s for arm in arms[name]]) for name in ARMS[:2]]
     for part in QUANTILES:
         for name in ARMS[2:]:
-            # Where nothing was handled there is none, and `wrong_of` says so.
+            # If nothing was handled there is no value, and `wrong_of` says so.
             values = [found[part] for arm in arms[name] if (found := quantiles(arm.latencies_ms))]
             rows += [Row(f"{name} {part}", "ms", values)] if values else []
     return rows
 
 
 def ratios_of(arms: Mapping[str, Sequence[Arm]]) -> list[Ratio]:
-    """Throughput of the hop to that of the bare client, and what the hop adds."""
+    """Throughput of the hop divided by that of the bare client, and what the hop adds."""
     bare, hop = ([arm.per_s for arm in arms[name]] for name in ARMS[:2])
     ratios = [Ratio("throughput, sidecar / bare client", within_rounds(hop, bare), goal=THROUGHPUT_GOAL)]
     rounds = zip(*([quantiles(arm.latencies_ms) for arm in arms[name]] for name in ARMS[2:]), strict=True)
@@ -308,7 +308,7 @@ def ratios_of(arms: Mapping[str, Sequence[Arm]]) -> list[Ratio]:
 
 
 def checked(arms: Mapping[str, Sequence[Arm]]) -> dict[str, dict[str, int]]:
-    """By arm, what was counted in all rounds."""
+    """The counts of all rounds, by arm."""
     return {
         name: {
             "sent": sum(arm.sent for arm in played),
@@ -321,7 +321,7 @@ def checked(arms: Mapping[str, Sequence[Arm]]) -> dict[str, dict[str, int]]:
 
 
 def wrong_of(arms: Mapping[str, Sequence[Arm]]) -> list[str]:
-    """By arm, in words, what did not come once, in order, one event of a key at a time."""
+    """What did not come once, in order, one event of a key at a time: in words, by arm."""
     return [
         f"{name}: {found['handled']} of {found['sent']} handled, {found['out_of_order']} out of order, "
         f"{found['overlapping']} overlapping"

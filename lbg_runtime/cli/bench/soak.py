@@ -88,13 +88,13 @@ class CountingBoard(Board):
 
     @property
     def handled(self) -> int:
-        """Messages that were handled, if none is missing before the last one of its key; the verdict says whether."""
+        """How many messages were handled, if none is missing before the last of its key; the verdict says whether."""
         return sum(self.reached.values())
 
 
 @dataclass(slots=True)
 class Course:
-    """What was done to the group."""
+    """What was done to the group, how much was published, and which process stayed."""
 
     steps: Counter[str] = field(default_factory=Counter)
     cuts: list[tuple[str, int, int]] = field(default_factory=list)
@@ -284,7 +284,7 @@ def problems_of(verdict: "Verdict", course: Course) -> list[str]:
 
 
 def is_explained(finding: "Finding", course: Course) -> bool:
-    """Whether one of the two had been cut off and did not know it, and the other one had its queue since then."""
+    """Whether one of the two members had been cut off without knowing it, and the other had its queue since then."""
     return any(
         one.member == member
         and other.member != member

@@ -1,4 +1,4 @@
-"""From what members did to the figures of one pattern. Pure."""
+"""Computes the figures of one pattern from what its members did. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,31 +7,31 @@ from itertools import pairwise
 
 @dataclass(frozen=True, slots=True)
 class Handled:
-    """One handling that came to its end; times are of the loop's clock, in seconds."""
+    """One handling that was completed; times are of the loop's clock, in seconds."""
 
     member: str
     key: str
     number: int
-    """Of the message within its key, from 1."""
+    """The message's number within its key, from 1."""
     start_s: float
     done_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """When what happened."""
+    """What was published, and when members came and went."""
 
     published: Mapping[str, int]
     """How many messages of each key were confirmed."""
     join_s: float
     crash_s: float
     interval_s: float
-    """Between two bursts of one key, as published: a longer wait than that is a pause."""
+    """Between two bursts of one key, as published: a longer wait is a pause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What one pattern has shown."""
+    """The figures of one pattern."""
 
     published: int
     handled: int
@@ -44,17 +44,17 @@ class Figures:
     overlaps: int
     """Handlings that began while another member handled the same key."""
     owner_changes: int
-    """How often the next message of a key was handled by another member than the last one, in the whole run."""
+    """How often a message of a key was handled by a different member than the one before, in the whole run."""
     steady_owner_changes: int
     """The same, before anybody came or went."""
     spread: float
-    """Before anybody came or went: what the busiest member handled, as a multiple of an even share."""
+    """What the busiest member handled before anybody came or went, as a multiple of an even share."""
     keys_per_member: float
-    """Before anybody came or went: keys that a member handled, on average."""
+    """Keys that a member handled on average, before anybody came or went."""
     join_pause_ms: int
-    """Longest wait of any key for its next message after a member came, beyond what is published."""
+    """Longest wait of any key for its next message after a member came, beyond the interval as published."""
     crash_pause_ms: int
-    """The same after one was gone without a word."""
+    """The same after a member was gone without notice."""
 
 
 def figures_of(handlings: Sequence[Handled], story: Story, member_count: int) -> Figures:
@@ -116,7 +116,7 @@ def _owner_changes(every: Sequence[Handled]) -> int:
 
 
 def _pause_ms(by_key: Mapping[str, Sequence[Handled]], from_s: float, to_s: float, interval_s: float) -> int:
-    """The longest time between the starts of two handlings of a key, of which the second began in this time."""
+    """The longest wait of a key, within this time, for a handling to start, beyond the interval; at least 0."""
     waits = [
         other.start_s - max(one.start_s, from_s)
         for every in by_key.values()

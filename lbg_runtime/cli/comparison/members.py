@@ -19,23 +19,23 @@ CLOSE_TIMEOUT_S = 10.0
 
 
 class Watch:
-    """What all members of a run do, and how long each handling takes: by chance, the same in every run."""
+    """What all members of a run do, and how long each handling takes: random, but the same in every run."""
 
     def __init__(self, work_ms: float, seed: int = 1) -> None:
         self.handled: list[Handled] = []
         self.longest_work_s = 0.0
-        """Of one message; nothing takes time until `begin`."""
+        """Longest for a single message; nothing takes time until `begin`."""
         self._work_ms = work_ms
         self._chance = random.Random(seed)
         self._dead: set[str] = set()
 
     def begin(self) -> None:
-        """Forget what was handled so far; from now on it takes time."""
+        """Forget what was handled so far; from now on handling takes time."""
         self.handled.clear()
         self.longest_work_s = 2 * self._work_ms / 1_000
 
     def bury(self, member: str) -> None:
-        """What this member still does counts for nothing: its process would be gone."""
+        """Ignore what this member does from now on: its process would be gone."""
         self._dead.add(member)
 
     async def handle(self, member: str, message: Message) -> None:
@@ -59,7 +59,7 @@ class Member(ABC):
 
     @abstractmethod
     async def start(self) -> None:
-        """Be there: bound, or subscribed, or on the way to it."""
+        """Join: bind or subscribe, or begin to."""
 
     @abstractmethod
     async def stop(self) -> None:
@@ -67,7 +67,7 @@ class Member(ABC):
 
 
 class _SerialMember(Member):
-    """Handles what it is sent one after the other."""
+    """Handles what it is sent, one message after another."""
 
     def __init__(self, name: str, session: Session, watch: Watch) -> None:
         super().__init__(name, session, watch)
@@ -94,7 +94,7 @@ class _SerialMember(Member):
                 await self._watch.handle(self.name, arrived)
 
     def _settle(self, delivery: Delivery) -> None:
-        """Tell the broker."""
+        """Tell the broker that the message is handled; nothing unless a subclass does it."""
 
 
 class QueueMember(_SerialMember):
@@ -120,7 +120,7 @@ class QueueMember(_SerialMember):
 
 
 class DirectMember(_SerialMember):
-    """Takes direct messages of one subscription; what it does not take is nobody's."""
+    """Takes direct messages of one subscription; what it does not take is lost."""
 
     def __init__(self, name: str, session: Session, watch: Watch, subscription: str) -> None:
         super().__init__(name, session, watch)

@@ -1,4 +1,4 @@
-"""The patterns: what each makes on the broker, and what its members are."""
+"""The patterns: what each creates on the broker, and what its members are."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import GroupName
 
 QUEUES = 8
-"""Of the group; the partitioned queue has as many partitions."""
+"""Queues of the group; the partitioned queue has as many partitions."""
 
 SHAPE = GroupShape(GroupName("compare"), "compare-hash", hash_count=64, queue_count=QUEUES)
 
 TOPIC = "orders"
-"""A message's topic ends in it and its key, so that a sticky share can be told where the key is."""
+"""A message's topic ends in this and its key, so that a sticky share can be told where the key is."""
 
 REBALANCE_DELAY_MS = 1_000
 MAX_HANDOFF_MS = 3_000
@@ -46,7 +46,7 @@ class Pattern:
     prepare: Callable[[Stage], None]
     make_member: MakeMember
     keeps_messages: bool = True
-    """Whether a message waits for somebody who takes it, so that none may be lost."""
+    """Whether a message waits until a member takes it, so that none may be lost."""
 
 
 def _shared_queue(name: str, settings: QueueSettings) -> tuple[Callable[[Stage], None], MakeMember]:

@@ -1,4 +1,4 @@
-"""One pattern, played: the same stream, a member that comes, one that dies."""
+"""Plays one pattern: the same stream, a member that joins, one that dies."""
 
 import asyncio
 from collections import Counter
@@ -15,22 +15,23 @@ from lbg_runtime.publisher.hashed import HashedPublisher
 
 BEGIN_TIMEOUT_S = 30.0
 STUCK_S = 60.0
-"""Nothing is handled for so long, beside the work on one: it never will be. A stream with much work may take long."""
+"""If nothing is handled for this long, beyond the work on one message, nothing will be. A stream with much work may
+take long."""
 
 POLL_S = 0.05
 QUIET_S = 0.5
-"""Nothing is handled for so long, beside the work on one, after the end of the stream: where nothing is kept, nothing
-more comes."""
+"""If nothing is handled for this long after the end of the stream, beyond the work on one message, nothing more comes
+where no messages are kept."""
 
 WARM_KEYS = 64
-"""Keys of the time before the run: enough for every member to get one."""
+"""Keys used before the run: enough for every member to get one."""
 
 BURST = 4
-"""Messages of one key that are published at once: what is to be kept in order."""
+"""Messages of one key that are published at once, and must be kept in order."""
 
 
 class PatternStuck(LbgError):
-    """A pattern did not get going, or not to its end, in time."""
+    """A pattern did not get going, or did not end, in time."""
 
     def __init__(self, pattern: str, waited_for: str) -> None:
         super().__init__(f"{pattern}: {waited_for} took too long")
@@ -47,7 +48,7 @@ class Stream:
     rate: float
     """Messages a second."""
     seconds: float
-    """How long each of three parts lasts: nobody comes or goes, one more is there, one is gone."""
+    """How long each of the three parts lasts: nobody comes or goes, one member more, one gone."""
     work_ms: float
     """What handling a message takes on average."""
 
@@ -108,9 +109,9 @@ class _Run:
         await member.start()
 
     async def _get_going(self) -> None:
-        """Publish before the run begins, until every member has handled something and nobody moves any more.
+        """Publish before the run begins, until every member has handled something and nothing is left to handle.
 
-        Nothing takes time yet: with much work the members would have to do it all first.
+        Handling takes no time yet: with much work, the members would first have to do it all.
         """
         names = {member.name for member in self._members}
         try:
@@ -140,11 +141,11 @@ class _Run:
             self._confirmed[answer.result().key] += 1
 
     async def _until_empty(self, waited_for: str) -> None:
-        """Until nothing is on the way any more; raises `PatternStuck` where nothing gets on."""
+        """Wait until nothing is under way any more; raises `PatternStuck` if there is no progress."""
         loop, work_s = asyncio.get_running_loop(), self._watch.longest_work_s
         seen, seen_s = len(self._watch.handled), loop.time()
         while True:
-            # The broker has no event for it.
+            # The broker has no event for this.
             await asyncio.sleep(POLL_S)
             if len(self._watch.handled) != seen:
                 seen, seen_s = len(self._watch.handled), loop.time()

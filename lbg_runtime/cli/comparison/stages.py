@@ -19,7 +19,7 @@ class Stage(Protocol):
 
     @property
     def engine(self) -> Engine:
-        """Of the broker, to be asked only."""
+        """The broker's engine, only for looking at it."""
         ...
 
     def create_queue(self, queue: str, subscriptions: Sequence[str], settings: QueueSettings) -> None:
@@ -31,7 +31,7 @@ class Stage(Protocol):
         ...
 
     def cut(self, name: str) -> None:
-        """End a client's connection for good, as the death of its process does."""
+        """End a client's connection permanently, as the death of its process does."""
         ...
 
 
@@ -78,7 +78,7 @@ class SocketStage:
         return SolaceTransport(SolaceSettings(hosts=(self._server.url,), client_name=name, username="member"))
 
     def cut(self, name: str) -> None:
-        # Its client would come back, which a dead process does not.
+        # Otherwise its client would come back, which a dead process does not.
         self._server.faults.refuse(Asked.LOGIN, 503, "Service Unavailable", name)
         self._server.faults.drop(name)
 

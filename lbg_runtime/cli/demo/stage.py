@@ -130,5 +130,5 @@ def _sections(mode: RebindMode, interval: str) -> dict[str, dict[str, object]]:
             "membership": {"mode": "static", "count": MEMBER_COUNT},
             "rebind": {"mode": "cycle", "interval": interval},
         }
-    # Short delays, so that the story is: members come and go within seconds.
+    # Short delays, as the story is short: members come and go within seconds.
     return {"membership": {"settle": "1s"}, "rebind": {"min_tenure": "1s"}}

@@ -6,24 +6,24 @@ from dataclasses import dataclass
 from lbg_runtime.cli.live.group import PUBLISHER, LiveGroup, member_name
 
 MEMBER_COUNT = 4
-"""Planned members; where they are counted, queue q's primary is the member with index q modulo this."""
+"""Planned members; if they are counted, queue q's primary is the member with index q modulo this."""
 
 SCENE_S = 2.0
 """How long the load runs undisturbed between two events, so that a reader can see the picture settle."""
 PAGE_SCENE_S = 6.0
-"""The same where there is a page, which has to be opened first."""
+"""The same if there is a page, which has to be opened first."""
 
 
 @dataclass(slots=True)
 class Story:
-    """Plays once, in a group that is not started. `on_scene` is called when a scene begins."""
+    """Plays once, in a group that has not been started. `on_scene` is called when a scene begins."""
 
     group: LiveGroup
     rate_per_s: int
     key_count: int
     on_scene: Callable[[str], None]
     on_page: Callable[[str], None] | None = None
-    """Told of the page's address, where a page is to be shown."""
+    """Called with the page's address, if a page is to be shown."""
 
     async def play(self) -> None:
         """Run every process and every scene; raises `StepStuck` or `ProcessEnded` when it cannot go on."""

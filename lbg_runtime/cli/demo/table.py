@@ -18,11 +18,11 @@ _LOOKS = {
     "unbinding": ("◐", "yellow"),
     "gone": ("✗", "red"),
 }
-"""By state, mark and style."""
+"""Mark and style, by state."""
 
 
 def render(board: Board, members: Sequence[str], queue_names: Sequence[str], headline: str) -> RenderableType:
-    """The picture as it stands."""
+    """The current picture."""
     table = Table(
         title=headline, title_justify="left", caption="P primary, S secondary; ● active, ○ standby, ◐ draining"
     )

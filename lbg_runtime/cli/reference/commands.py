@@ -33,22 +33,22 @@ class _Parameter:
     """One argument or option."""
 
     name: str
-    """As it is written: `--rate`, or `KEY`."""
+    """The name as it is written: `--rate`, or `KEY`."""
     value: str
-    """What follows it; nothing for a switch."""
+    """What follows the name; empty for a switch."""
     default: str
     meaning: str
     is_option: bool
 
     @property
     def as_argument(self) -> str:
-        """As a usage line has it."""
+        """The argument as a usage line shows it."""
         return self.name if self.default == REQUIRED else f"[{self.name}]"
 
 
 def commands_page() -> str:
     """The whole page: a section for each command, in alphabetical order."""
-    # Late, as the command line imports every command.
+    # Imported late, as the command line imports every command.
     from lbg_runtime.cli.main import app
 
     sections = (line for path, function in _commands("lbg", app) for line in _section(path, function))
@@ -95,7 +95,7 @@ def _parameters(function: Callable[..., object]) -> Iterator[_Parameter]:
         kind, *extras = get_args(hint)
         info = next(each for each in extras if isinstance(each, OptionInfo | ArgumentInfo))
         is_option = isinstance(info, OptionInfo)
-        # The first declaration stands where a default would, were it not in the signature.
+        # typer keeps the first declaration in the place of the default, as the default is in the signature.
         declared = (str(each) for each in (info.default, *(info.param_decls or ())) if str(each).startswith("--"))
         written = next(declared, f"--{name.replace('_', '-')}")
         yield _Parameter(
@@ -109,7 +109,7 @@ def _parameters(function: Callable[..., object]) -> Iterator[_Parameter]:
 
 def _value(kind: object, info: OptionInfo | ArgumentInfo) -> str:
     if get_origin(kind) in (Union, UnionType):
-        # Of something and None.
+        # A union of something and None.
         (kind,) = (each for each in get_args(kind) if each is not NoneType)
     is_repeatable = get_origin(kind) is list
     if is_repeatable:

@@ -1,4 +1,4 @@
-"""Which pages are made from the code, and by what; a test keeps the files in docs/ current."""
+"""The pages that are made from the code, and their makers; a test keeps the files in docs/ current."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "metrics.md": metrics_page,
     "settings.md": settings_page,
 }
-"""File name in docs/, and what makes its text."""
+"""File name in docs/, and the function that makes its text."""
 
 
 def write_pages(folder: Path) -> Iterator[Path]:

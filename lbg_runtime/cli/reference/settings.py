@@ -1,6 +1,6 @@
 """The page docs/settings.md, made from the shape of config.yaml: every setting with its kind, default and meaning.
 
-The meaning of a setting is the text that stands under it in the code.
+The meaning of a setting is the docstring below it in the code.
 """
 
 import ast
@@ -44,7 +44,7 @@ Made from `lbg_runtime/config/`; do not edit. `make docs` writes it anew. The fi
 """
 
 _WORDS = {all_is_none: "all", unlimited_is_none: "unlimited", off_is_none: "off", off_or_address: "off"}
-"""The word in the file for None."""
+"""The word that stands for None in the file."""
 
 _NONE_IN_CODE = re.compile(r"None, in the file (`\w+`)")
 
@@ -111,7 +111,7 @@ def _taken_apart(field: FieldInfo) -> _Kind:
             kinds.append(annotation)
 
     take(field.annotation)
-    # A `Field(...)` inside of `Annotated` holds the limits that were given there.
+    # A `Field(...)` inside `Annotated` holds the limits given there.
     marks = [part for mark in marks for part in (mark.metadata if isinstance(mark, FieldInfo) else (mark,))]
     (kind,) = (each for each in kinds if each is not NoneType)
     return _Kind(kind, tuple(marks), NoneType in kinds)
@@ -191,7 +191,7 @@ def _meaning(model: type[BaseModel], name: str, kind: _Kind) -> str:
 
 @cache
 def _texts_under(owner: type) -> dict[str, str]:
-    """The text under each of a class's names, the first class that has one first."""
+    """The text below each of a class's names, its own or else that of the nearest base class that has one."""
     found: dict[str, str] = {}
     for each in reversed(owner.__mro__[:-1]):
         if each not in (BaseModel, Enum):

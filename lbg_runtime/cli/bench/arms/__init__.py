@@ -1,1 +1,1 @@
-"""What the benches run in processes of their own: brokers, members, clients; nothing else imports them at run time."""
+"""What the benches run in separate processes: brokers, members, clients; nothing else imports them at run time."""

@@ -1,6 +1,6 @@
 """What clients do to the broker that `broker` measures, in a process of its own, on plain sockets.
 
-Says what it took as one JSON line. Counts and order are checked here.
+Reports what it took as one JSON line. Counts and order are checked here.
 """
 
 import sys
@@ -22,12 +22,12 @@ from lbg_runtime.cli.bench.quantile import quantile
 from lbg_runtime.cli.lines import say
 
 _AT_ONCE = 20_000
-"""Frames that are made ahead; more of them would fill the memory and the processor's caches."""
+"""Frames made in advance; more would fill the memory and the processor's caches."""
 _SETTLE_EVERY = 64
 
 
 def publish(host: str, count: int, queues: int, size: int, window: int, *, bare: bool = False) -> dict[str, object]:
-    """Publish to the queues in turn, with so many messages under way; also how long each confirm took."""
+    """Publish to the queues in turn, with `window` messages under way; also measure how long each confirm took."""
     client = RawClient(host, None if bare else "publisher")
     flow = client.open_publisher()
     seconds = cpu_s = 0.0
@@ -62,7 +62,7 @@ def publish(host: str, count: int, queues: int, size: int, window: int, *, bare:
 
 
 def consume(host: str, count: int, *, bare: bool = False) -> dict[str, object]:
-    """Take all messages of the first queue and settle them; every one is to come once and in order."""
+    """Take all messages of the first queue and settle them; each must come once and in order."""
     client = RawClient(host, None if bare else "consumer")
     flow = 1 if bare else client.bind_all([queue_name(0)])[0]
     began_s, began_cpu_s = perf_counter(), process_time()
@@ -88,8 +88,8 @@ def consume(host: str, count: int, *, bare: bool = False) -> dict[str, object]:
 
 
 def directly(host: str, count: int, subscriptions: int) -> dict[str, object]:
-    """Send direct messages on so many topics in turn to one client that subscribes to each of them, a window of them
-    at a time; every one is to come once and in order."""
+    """Send direct messages on `subscriptions` topics in turn to one client that subscribes to each of them, a window of
+    them at a time; each must come once and in order."""
     sender, taker = RawClient(host, "sender"), RawClient(host, "taker")
     taker.subscribe(map(topic_of, range(subscriptions)))
     seconds = cpu_s = 0.0
@@ -132,7 +132,7 @@ def bind(host: str, queues: int, members: int) -> dict[str, object]:
 
 
 def main(arm: str, host: str, *numbers: int) -> None:
-    """Do it and say what it took."""
+    """Run an arm and report what it took."""
     match arm:
         case "in" | "stored in" | "bare in":
             spent = publish(host, numbers[0], numbers[1], PAYLOAD_BYTES, WINDOW, bare=arm == "bare in")

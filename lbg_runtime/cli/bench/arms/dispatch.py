@@ -44,7 +44,7 @@ async def repeat(messages: Sequence[Message], rounds: int) -> None:
 
 
 async def measure(message_count: int, rounds: int, key_count: int) -> dict[str, list[float]]:
-    """By arm, messages a second in each round."""
+    """Messages a second in each round, by arm."""
     messages = made_messages(message_count, key_count)
     arms: dict[str, Arm] = {RUNTIME: _runtime, LANES: _lanes, BARE_LOOP: _bare_loop, TASK: _task_per_message}
     rates: dict[str, list[float]] = {name: [] for name in arms}
@@ -79,7 +79,7 @@ async def _bare_loop(messages: Sequence[Message]) -> float:
 
 
 async def _lanes(messages: Sequence[Message]) -> float:
-    """What keeps keys in order, without what a flow and its failures need: no machine, no deadline, no settling."""
+    """Only what keeps keys in order, nothing for a flow and its failures: no machine, no deadline, no settling."""
     lanes: KeyLanes[Delivery] = KeyLanes()
     ended: list[DeliveryId] = []
     progress = asyncio.Event()
@@ -122,7 +122,7 @@ async def _task_per_message(messages: Sequence[Message]) -> float:
 
 
 class _Flow:
-    """A flow handle that counts, and wakes who feeds it when half of what is in flight has been settled."""
+    """A flow handle that counts, and wakes its feeder when half of what is in flight has been settled."""
 
     def __init__(self) -> None:
         self.settled = 0
@@ -197,7 +197,7 @@ async def _runtime(messages: Sequence[Message]) -> float:
         sink = transport.sink
         if sink is None:
             raise BenchFailed(RUNTIME, "the flow was not bound")
-        # To make a delivery of a message is the work of a transport.
+        # Turning a message into a delivery is the transport's work.
         arrivals = [_received(number, message) for number, message in enumerate(messages, 1)]
         began = perf_counter()
         for start in range(0, len(messages), BATCH):

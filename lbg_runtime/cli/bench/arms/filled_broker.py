@@ -1,9 +1,9 @@
-"""The development broker with a queue that is full before anybody reads it; a process of its own.
+"""The development broker with a queue that is full before anybody reads it, in a process of its own.
 
 Arguments: how many messages, of how many keys, and the groups, each with one queue; without any, there is one.
 
-Says on standard output where it listens, as one JSON line, once the queues are full. Every line on its standard input
-is answered by a line that tells what it has used and done so far; it leaves when there is no more input.
+Reports on standard output where it listens, as one JSON line, once the queues are full. Every line on its standard
+input is answered by a line with what it has used and done so far; it leaves when its input ends.
 """
 
 import gc
@@ -69,13 +69,13 @@ def stamped(shape: GroupShape, key: int, of_key: int, number: int) -> Message:
 
 
 def published(message: Message) -> Published:
-    """What the engine takes of a client that publishes this."""
+    """What the engine takes from a client that publishes this message."""
     relay = relay_of(message)
     return Published(message.topic, relay, relay.size_bytes)
 
 
 def fill(server: BrokerServer, message_count: int, key_count: int, shape: GroupShape) -> None:
-    """Put messages on the queue of a group, of each key in turn."""
+    """Put messages of each key in turn on the queue of a group."""
     server.create_queue(shape.queue_name(0), shape.subscriptions(0))
     client, _ = server.engine.connect(DEFAULT_VPN, "default", "", "filler")
     numbers: Counter[int] = Counter()

@@ -1,8 +1,8 @@
-"""The development broker with the queues of a whole group, filled when it is told to; a process of its own.
+"""The development broker with the queues of a whole group, filled on request, in a process of its own.
 
-Argument: how many queues. Says on standard output where it listens, as one JSON line. A line `COUNT KEYS FIRST` on its
-standard input puts so many messages on the queues, of so many keys in turn, the first key being number FIRST; then, and
-after an empty line, it tells what it has used and done so far. It leaves when there is no more input.
+Argument: how many queues. Reports on standard output where it listens, as one JSON line. A line `COUNT KEYS FIRST` on
+its standard input puts COUNT messages on the queues, of KEYS keys in turn, the first key being number FIRST; then, and
+after an empty line, it reports what it has used and done so far. It leaves when its input ends.
 """
 
 import gc
@@ -26,12 +26,12 @@ _SHARDS = 96
 
 
 def shape_of(queue_count: int) -> GroupShape:
-    """The group that has so many queues."""
+    """The group with this many queues."""
     return GroupShape(GroupName("bench"), "bench", max(_SHARDS, queue_count), queue_count)
 
 
 class Filler:
-    """Puts messages on the queues, numbered on and on."""
+    """Puts messages on the queues, numbered consecutively across all calls."""
 
     def __init__(self, server: BrokerServer, shape: GroupShape) -> None:
         self._server = server

@@ -1,9 +1,9 @@
 """A member of the group of `group_broker`, in a process of its own, on the official client's fast path.
 
 Arguments, as one JSON object: `host`, `queues`, `index`, `count` (of members), `max_in_flight`, `runners`, `wait_ms`
-(shortest and longest of a handler that waits; both 0 for one that does nothing), `raises` (how often the handler fails
-at each message before it does not). Every line on its standard input is
-answered by a line that tells what it has handled since the line before; it leaves when there is no more input.
+(shortest and longest wait of the handler; both 0 for one that does nothing), `raises` (how often the handler fails for
+each message before it succeeds). Every line on its standard input is answered by a line with what it has handled since
+the line before; it leaves when its input ends.
 """
 
 import asyncio
@@ -32,21 +32,21 @@ from lbg_runtime.runtime.handlers.registry import Handlers
 
 
 class PretendedFailure(Exception):
-    """What a handler raises that is to fail."""
+    """What a handler raises that is meant to fail."""
 
 
 class Account:
-    """What was handled since it was last taken. Holds nothing by key, as what the runtime holds is measured."""
+    """What was handled since the last `take`. Keeps nothing per key, as what the runtime keeps is measured."""
 
     def __init__(self) -> None:
         self._numbers = array("q")
         self._first_ns = self._last_ns = self._first_cpu_ns = 0
         self._failures: dict[int, int] = {}
-        """Of messages that have failed and not yet succeeded."""
+        """How often each message has failed that has not yet succeeded."""
         self._raised = 0
 
     def fail(self, message: Message, times: int) -> None:
-        """Raise, unless this message has failed so often."""
+        """Raise, unless this message has already failed this many times."""
         number = int(message.message_id or "")
         failed = self._failures.get(number, 0)
         if failed < times:
@@ -56,14 +56,14 @@ class Account:
         self._failures.pop(number, None)
 
     def note(self, message: Message) -> None:
-        """One is being handled."""
+        """Note that a message is being handled."""
         self._last_ns = time.monotonic_ns()
         if not self._numbers:
             self._first_ns, self._first_cpu_ns = self._last_ns, time.process_time_ns()
         self._numbers.append(int(message.message_id or ""))
 
     def take(self) -> dict[str, object]:
-        """What there is to say, and begin anew."""
+        """Return what was handled, and start again from nothing."""
         numbers, self._numbers = self._numbers, array("q")
         raised, self._raised = self._raised, 0
         return {
@@ -112,7 +112,7 @@ async def _run(told: dict[str, Any], answers: BinaryIO) -> None:
                 "hash_count": shape.hash_count,
                 "queue_count": shape.queue_count,
             },
-            # So that nobody waits for long until everyone has what is his.
+            # Short delays, so that every member soon has its queues.
             "membership": {"mode": "static", "index": told["index"], "count": told["count"], "settle": "200ms"},
             "rebind": {"standbys": 0, "min_tenure": "0ms"},
             "failure": {"backoff": {"initial": "1ms", "maximum": "1ms"}},
@@ -134,7 +134,7 @@ async def _run(told: dict[str, Any], answers: BinaryIO) -> None:
 if __name__ == "__main__":
     # Every failure of a handler is a warning, and there may be a million of them.
     quiet_log(logging.ERROR)
-    # Answers are long, and whatever else is printed in this process must not come in between.
+    # Answers are long, and nothing else that this process prints may come in between.
     with os.fdopen(os.dup(1), "wb") as output:
         os.dup2(2, 1)
         uvloop.run(_run(orjson.loads(sys.argv[1]), output))

@@ -1,8 +1,8 @@
 """The processes of `latency`: one that publishes a paced load to several groups, one for each group that takes it.
 
-Who takes binds to a queue with one message on it, says a first line when it has that one, and at its end how long the
-others were on their way. Each of those carries its number and the time before it was published, on the monotonic clock,
-which all processes of a machine share. The first of them warm up and are not in the figures.
+A receiver binds to a queue with one message on it, prints a first line when it has got that one, and at the end how
+long the others were on their way. Each of those carries its number and the time just before it was published, on the
+monotonic clock, which all processes of a machine share. The first of them are a warm-up and not in the figures.
 """
 
 import asyncio
@@ -34,9 +34,9 @@ from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.transport import SolaceTransport
 
 ARMS = ("callback", "transport", "member")
-"""Each has a group of its name."""
+"""Each has a group with its name."""
 SLICE = 50
-"""Messages in a row to one group; then it is the turn of the next."""
+"""Messages in a row to one group, before it is the turn of the next."""
 WARM_UP = 12 * SLICE
 """Messages to each group before those that count."""
 KEYS = 100
@@ -45,7 +45,7 @@ _REST = b" " + b"x" * 220
 
 
 def turns(count: int) -> Iterator[str]:
-    """The group of each message: slices, and who comes first changes."""
+    """The group of each message: in slices, each time beginning with the next group."""
     for first in range((WARM_UP + count) // SLICE):
         for arm in range(len(ARMS)):
             yield from SLICE * [ARMS[(first + arm) % len(ARMS)]]
@@ -61,7 +61,7 @@ class Latencies:
         self._is_begun = False
 
     def take(self, now_ns: int, payload: bytes) -> bool:
-        """Note a message that came at this time; whether it is the last one."""
+        """Note a message that came at this time; return whether it is the last one."""
         if not self._is_begun:
             self._is_begun = True
             say({"is_ready": True})
@@ -72,7 +72,7 @@ class Latencies:
         return len(self._numbers) == self._wanted
 
     def tell(self) -> None:
-        """Say the figures, in microseconds; raises `WrongCourse` unless all came once and in the order of each key."""
+        """Print the figures, in microseconds; raise `WrongCourse` unless all came once and in the order of each key."""
         check_course(self._numbers, self._wanted, KEYS)
         say(quantiles(self._taken_ns[WARM_UP:]))
 
@@ -104,7 +104,7 @@ def take_by_callback(host: str, latencies: Latencies) -> None:
 
 
 async def take_by_transport(host: str, latencies: Latencies) -> None:
-    """The transport on the fast path, without lanes and runners: as far as the thread of the event loop."""
+    """The transport on the fast path, up to the thread of the event loop, without lanes and runners."""
     done = asyncio.Event()
 
     def take(event: FlowEvent) -> None:
@@ -126,7 +126,7 @@ async def take_by_transport(host: str, latencies: Latencies) -> None:
 
 
 async def take_as_member(host: str, latencies: Latencies) -> None:
-    """The whole runtime on the fast path; the time is taken where the handler begins."""
+    """The whole runtime on the fast path; the time is taken when the handler starts."""
     handlers = Handlers()
 
     @handlers.handler(TOPIC)
@@ -141,7 +141,7 @@ async def take_as_member(host: str, latencies: Latencies) -> None:
 
 
 async def publish(host: str, count: int, rate_per_s: float) -> None:
-    """Publish to all groups in turns at an even rate; each message by a call of its own whose confirm is awaited."""
+    """Publish to all groups in turns at an even rate, each message with a call of its own whose confirm is awaited."""
     transport = SolaceTransport(_settings("publisher", host))
     await transport.open()
     loop = asyncio.get_running_loop()
@@ -165,7 +165,7 @@ async def publish(host: str, count: int, rate_per_s: float) -> None:
                 tasks.create_task(publish_one(arm))
 
             def keep_pace() -> None:
-                # A thread of its own, as the loop's clock has ticks as long as the interval.
+                # In a thread of its own, as the ticks of the loop's clock are as long as the interval.
                 start_s = time.monotonic()
                 for number, arm in enumerate(turns(count)):
                     time.sleep(max(0.0, start_s + number / rate_per_s - time.monotonic()))
@@ -177,7 +177,7 @@ async def publish(host: str, count: int, rate_per_s: float) -> None:
 
 
 def main(arm: str, host: str, count: int, rate_per_s: float) -> None:
-    """Be this side until all messages have passed."""
+    """Be this side of the measurement until all messages have passed."""
     if arm == "publisher":
         uvloop.run(publish(host, count, rate_per_s))
         return
@@ -195,7 +195,7 @@ def main(arm: str, host: str, count: int, rate_per_s: float) -> None:
 
 
 def quantiles(values_ns: Sequence[int]) -> dict[str, float]:
-    """In microseconds, by name."""
+    """The quantiles by name, in microseconds."""
     return {name: quantile(values_ns, part) / 1_000 for name, part in QUANTILES.items()}
 
 

@@ -1,8 +1,8 @@
-"""A development broker that tells what it uses, or a peer that does nothing of what a broker does; for `broker`.
+"""A development broker that reports what it uses, or a peer that does none of a broker's work; for `broker`.
 
 Arguments: `broker`, and how many queues with one subscription each; `stored`, the same with a store; or `bare`, and how
-many messages it has ready. Says on standard output where it listens, as one JSON line. Every line on its standard input
-is answered by a line with what it has used and done; it leaves when there is no more input.
+many messages it has ready. Reports on standard output where it listens, as one JSON line. Every line on its standard
+input is answered by a line with what it has used and done; it leaves when its input ends.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ def memory_bytes() -> int:
 
 
 class BarePeer(asyncio.Protocol):
-    """Cuts what comes into frames, confirms messages and sends ready ones. Nothing is kept, looked up or in order."""
+    """Cuts its input into frames, confirms messages and sends ready ones. Keeps, looks up and orders nothing."""
 
     def __init__(self, ready: Sequence[bytes]) -> None:
         self._ready = ready
@@ -73,7 +73,7 @@ class BarePeer(asyncio.Protocol):
 
 
 def ready_deliveries(count: int) -> list[bytes]:
-    """What a broker sends to a flow that takes so many messages."""
+    """What a broker sends to a flow that takes this many messages."""
     frames = []
     for number in range(count):
         relay = read_published(message_frame(FLOW, number + 1, topic_of(0), numbered(number, PAYLOAD_BYTES))).relay
@@ -98,7 +98,7 @@ async def _serve_broker(queue_count: int, store: Store | None = None) -> None:
             names = engine.queue_names(DEFAULT_VPN)
             depths = {name: depth for name in names if (depth := engine.queue_depth(DEFAULT_VPN, name))}
             flows = sum(len(engine.queue_flows(DEFAULT_VPN, name)) for name in names)
-            # Of ten thousand queues it takes as long as a message of each.
+            # For ten thousand queues this takes as long as one message of each.
             counting_s += time.process_time() - began_s
             say(
                 {

@@ -1,13 +1,13 @@
-"""How many messages the client's C library has out: what was taken or made and not yet freed."""
+"""How many messages the client's C library has out: taken or made, and not yet freed."""
 
 from ctypes import byref, c_int, c_uint32, c_uint64
 
 _IN_USE = c_int(7)
-"""The library's statistic of messages that are allocated and not free; seen by allocating and freeing some."""
+"""The library's statistic of messages that are allocated and not free; found by allocating and freeing some."""
 
 
 def messages_in_use() -> int:
-    """Native messages that nobody has freed; loads the client where it is not loaded."""
+    """Native messages that have not been freed; loads the client if it is not loaded."""
     from lbg_runtime.transport.solace.library import CORE
 
     value = c_uint64()

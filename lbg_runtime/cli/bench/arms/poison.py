@@ -1,7 +1,7 @@
-"""A member under one policy, in a process of its own: handles all but the poisoned key, and says what that took.
+"""A member under one policy, in a process of its own: handles all but the poisoned key, and reports what that took.
 
 Arguments: the arm, where the broker is, how many messages, of how many keys, the arm whose keys count, and when to
-begin, on the machine's monotonic clock: whoever is measured beside another begins with it.
+begin, on the machine's monotonic clock: members that are compared begin together.
 """
 
 import asyncio
@@ -27,20 +27,20 @@ PATIENCE_S = 120.0
 
 
 class Poison(Exception):
-    """What the poisoned key's messages fail with, all of them."""
+    """What all messages of the poisoned key fail with."""
 
 
 def check_measured(arm: str, ids: Sequence[str], count: int, key_count: int) -> None:
     """Raise `WrongCourse` unless every message that counts came once, and in the order of its key."""
     keys = [key for key in range(key_count) if is_measured(arm, key)]
     numbers = [number for number in range(count) if is_measured(arm, number % key_count)]
-    # Keys take turns among those that count as well: place modulo their count is the key.
+    # The keys that count take turns as well: the place modulo their number is the key.
     place = {number: at for at, number in enumerate(numbers)}
     check_course([str(place[int(number)]) for number in ids], len(numbers), len(keys))
 
 
 async def take(arm: str, host: str, count: int, key_count: int, measured_as: str, begin_s: float) -> dict[str, object]:
-    """When every hundredth of the messages that count was handled; processor time of a message; what has failed."""
+    """When every 100th message that counts was handled; processor time per message; number of failed attempts."""
     expected = sum(is_measured(measured_as, number % key_count) for number in range(count))
     ids: list[str] = []
     moments: list[float] = []

@@ -1,8 +1,8 @@
-"""The development broker with a group's queues that are full before anybody reads them; a process of its own.
+"""The development broker with a group's queues that are full before anybody reads them, in a process of its own.
 
-Arguments: how many messages, of how many keys. One of the keys is the poisoned one; nothing tells it from the others
-but its name. Says on standard output where it listens, as one JSON line. For each line that it reads, the arm whose
-keys count, it says what lies where.
+Arguments: how many messages, of how many keys. One of the keys is the poisoned one, and differs from the others only by
+its name. Reports on standard output where it listens, as one JSON line. Each line that it reads names the arm whose
+keys count, and is answered by how many messages lie where.
 """
 
 import gc
@@ -24,7 +24,7 @@ from lbg_runtime.model.ids import GroupName, QueueName
 
 SHAPE = GroupShape(GroupName("bench"), hash_prefix="bench", hash_count=96, queue_count=4)
 POISONED = 0
-"""The number of the poisoned key; it lies in the queue of this index, too."""
+"""The number of the poisoned key; also the index of the queue that holds it."""
 
 DEAD = QueueName("#DEAD_MSG_QUEUE")
 ERRORS = QueueName(f"{ERROR_TOPIC_PREFIX}{SHAPE.name}")
@@ -38,7 +38,7 @@ def is_measured(arm: str, key: int) -> bool:
 
 
 def fill(server: BrokerServer, message_count: int, key_count: int) -> None:
-    """Put messages of each key in turn on the queues."""
+    """Put messages on the queues, of each key in turn."""
     server.create_queue(ERRORS, [ERRORS])
     server.create_queue(DEAD)
     for index in range(SHAPE.queue_count):
@@ -74,7 +74,7 @@ async def _serve(message_count: int, key_count: int) -> None:
 
 
 def unsettled(engine: Engine, arm: str, key_count: int) -> int:
-    """How many messages that count lie on the group's queues."""
+    """How many of the messages that count are on the group's queues."""
     left = (int(each.message_id or 0) for queue in SHAPE.queue_names() for each in queue_content(engine, queue))
     return sum(is_measured(arm, number % key_count) for number in left)
 

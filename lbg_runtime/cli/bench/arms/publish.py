@@ -1,7 +1,7 @@
-"""One way of publishing so many messages, each confirmed, in a process of its own: run by `publish`.
+"""One way of publishing a number of messages, each confirmed, in a process of its own: run by `publish`.
 
-Says what it took as one JSON line. Every arm publishes the same: payload, key, publisher and number within the key as
-user properties, application message id and sender's time; and has as many messages under way at most.
+Reports what it took as one JSON line. Every arm publishes the same (payload; key, publisher and number within the key
+as user properties; application message id and sender's time), with the same limit on messages under way.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from lbg_runtime.publisher.ledger import open_ledger
 from lbg_runtime.transport.solace.transport import SolaceTransport
 
 TASKS = 64
-"""Messages under way, each awaited by a task; who publishes otherwise has as many under way."""
+"""Messages under way, each awaited by a task; arms without tasks have as many under way."""
 KEYS = 100
 PUBLISHER = "bench"
 TOPIC = "orders/new"
@@ -37,12 +37,12 @@ _REST = b"x" * (256 - NUMBER_DIGITS)
 
 
 def payload_of(number: int) -> bytes:
-    """256 bytes that tell the number of their message."""
+    """256 bytes that contain the number of their message."""
     return b"%0*d" % (NUMBER_DIGITS, number) + _REST
 
 
 def message_of(number: int) -> Message:
-    """A message as the hashed publisher makes them."""
+    """A message as the hashed publisher makes it."""
     key = number % KEYS
     return Message(
         f"bench/{key % SHAPE.hash_count}/{TOPIC}",
@@ -58,7 +58,7 @@ def message_of(number: int) -> Message:
 
 
 class PublicClient:
-    """The client's own publisher, as an application uses it that knows nothing of this project."""
+    """The client's own publisher, used as by an application that knows nothing of this project."""
 
     def __init__(self, host: str) -> None:
         from lbg_runtime.transport.solace.library import MessagingService, Topic
@@ -83,7 +83,7 @@ class PublicClient:
 
 
 def publish_with_receipts(host: str, count: int) -> dict[str, float]:
-    """A plain thread publishes, the receipts come to a listener; no event loop in between."""
+    """A plain thread publishes, and a listener gets the receipts; no event loop in between."""
     from lbg_runtime.transport.solace.library import MessagePublishReceiptListener
 
     room = threading.Semaphore(TASKS)
@@ -98,7 +98,7 @@ def publish_with_receipts(host: str, count: int) -> dict[str, float]:
     client = PublicClient(host)
     client.publisher.set_message_publish_receipt_listener(Listener())
     clock = Clock()
-    # Every place once more in the end: then all are confirmed.
+    # At the end take every place once more: then all messages are confirmed.
     for number in range(count + TASKS):
         if not room.acquire(timeout=PATIENCE_S):
             raise WrongCourse(f"{number} messages were sent and then nothing was confirmed")
@@ -113,7 +113,7 @@ def publish_with_receipts(host: str, count: int) -> dict[str, float]:
 
 
 def publish_and_wait(host: str, count: int) -> dict[str, float]:
-    """The client's call that waits for the confirm. One thread: callers of more take turns inside it."""
+    """The client's call that waits for the confirm. One thread: callers on several would take turns inside the call."""
     client = PublicClient(host)
     clock = Clock()
     for number in range(count):
@@ -125,7 +125,7 @@ def publish_and_wait(host: str, count: int) -> dict[str, float]:
 
 
 async def publish_by_tasks(publish: Callable[[int], Awaitable[object]], count: int) -> dict[str, float]:
-    """As many tasks as may be under way; each awaits its message and takes the next number."""
+    """Run as many tasks as messages may be under way; each awaits its message and takes the next number."""
     numbers = iter(range(count))
 
     async def publish_on() -> None:
@@ -164,7 +164,7 @@ async def publish_hashed(host: str, count: int) -> dict[str, float]:
 
 
 def main(arm: str, host: str, count: int) -> None:
-    """Publish all messages by this arm and say what it took."""
+    """Publish all messages by this arm and report what it took."""
     match arm:
         case "receipts":
             spent = publish_with_receipts(host, count)

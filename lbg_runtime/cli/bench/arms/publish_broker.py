@@ -1,7 +1,7 @@
-"""The development broker that keeps all that is published to it, in a process of its own: run by `publish`.
+"""A development broker that keeps all that is published to it, in a process of its own: run by `publish`.
 
-Says on standard output where it listens, as one JSON line. Every line on its standard input is answered by a line that
-tells what it has used and what lies on its queue, in order; it leaves when there is no more input.
+Reports on standard output where it listens, as one JSON line. Every line on its standard input is answered by a line
+with what it has used and what is on its queue, in order; it leaves when its input ends.
 """
 
 import gc
@@ -27,7 +27,7 @@ QUEUE = SHAPE.queue_name(0)
 
 
 def queue_content(engine: Engine, queue: QueueName = QUEUE) -> list[Message]:
-    """What lies on a queue, in order; nothing is taken out."""
+    """The messages on a queue, in order; none is removed."""
     client, _ = engine.connect(DEFAULT_VPN, "default", "", "looker")
     browser, _ = engine.bind(client, queue, browser=True)
     effects = engine.open_window(browser.flow, DeliveryId(0), engine.queue_depth(DEFAULT_VPN, queue))

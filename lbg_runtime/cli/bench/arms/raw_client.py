@@ -1,7 +1,7 @@
 """A client of the broker's protocol on a plain socket, for `lbg bench broker`: frames are made before the clock starts.
 
-It blocks, knows no reconnect, and reads of what comes only what it needs to check counts and order, so that it costs
-far less than any broker. One thread, one connection.
+It blocks, never reconnects, and decodes only what it needs to check counts and order, so that it costs far less than
+any broker. One thread, one connection.
 """
 
 import base64
@@ -38,21 +38,21 @@ WINDOW = 255
 NUMBER_BYTES = 8
 """Every payload begins with the number of its message."""
 FLOW = 1
-"""Number of the flow where nobody gives numbers."""
+"""Number of the flow if the peer assigns no numbers."""
 
 _CHUNK_BYTES = 256 * 1024
 _PATIENCE_S = 60.0
 _ID_AT = slice(14, 22)
-"""Where a delivery of the development broker has its id."""
+"""Where the id is in a delivery of the development broker."""
 _TAG = Parameter(LightKind.CORRELATION_TAG, b"\0\0\7", light=True)
 
 
 class UnexpectedAnswer(LbgError):
-    """The broker refused something, or what came was not what was to come."""
+    """The broker refused something, or sent something other than expected."""
 
 
 class RawClient:
-    """One connection. With `name` None nothing is said before the first message: for a peer that is no broker."""
+    """One connection. With `name` None nothing is sent before the first message: for a peer that is not a broker."""
 
     def __init__(self, host: str, name: str | None) -> None:
         address, _, port = host.removeprefix("tcp://").rpartition(":")
@@ -76,7 +76,7 @@ class RawClient:
         self._socket.sendall(data)
 
     def frames(self) -> Iterator[bytes]:
-        """The whole frames that have come; waits until there is one."""
+        """The complete frames that have come; waits until there is one."""
         while (raw := self._reader.next_frame()) is None:
             data = self._socket.recv(_CHUNK_BYTES)
             if not data:
@@ -89,14 +89,14 @@ class RawClient:
     # -- publishing
 
     def open_publisher(self) -> int:
-        """The number of a new publisher flow."""
+        """Open a publisher flow and return its number."""
         if self._is_plain:
             return FLOW
         self.send(_control(AssuredKind.OPEN_FLOW, (ItemKind.FLOW_NAME, b"\0"), tagged=True))
         return _number(self._answer(), ItemKind.FLOW_ID)
 
     def confirmed(self) -> int:
-        """Up to which message all are confirmed by what has come; waits for the next confirm."""
+        """The number up to which all messages are confirmed by the frames that have come; waits for frames."""
         last = 0
         for raw in self.frames():
             if protocol_of(raw) == Protocol.ASSURED_CTRL:
@@ -109,7 +109,7 @@ class RawClient:
     # -- consuming
 
     def bind_all(self, queues: list[str]) -> list[int]:
-        """Bind to all of these at once; the numbers of the flows, whose windows are closed."""
+        """Bind to all of these at once; return the numbers of the flows, whose windows are closed."""
         self.send(
             b"".join(
                 _control(
@@ -134,7 +134,7 @@ class RawClient:
         return flows
 
     def open_window(self, flow: int, received: int = 0, settled: tuple[int, int] | None = None) -> None:
-        """Take as much as there may be beyond `received`, and settle from the first to the last id."""
+        """Allow a full window beyond `received`, and settle from the first to the last id."""
         items = [(ItemKind.FLOW_ID, flow.to_bytes(4, "big"))]
         items += [(ItemKind.LAST_ACKED, received.to_bytes(8, "big"))] if received else []
         items += [(ItemKind.WINDOW, bytes((WINDOW,)))]
@@ -211,7 +211,7 @@ def direct_frame(topic: str, payload: bytes) -> bytes:
 
 
 def numbered(number: int, size: int) -> bytes:
-    """A payload of this many bytes that tells the number of its message."""
+    """A payload of this many bytes that contains the number of its message."""
     return number.to_bytes(NUMBER_BYTES, "big") + bytes(size - NUMBER_BYTES)
 
 

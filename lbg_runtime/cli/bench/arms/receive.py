@@ -1,7 +1,7 @@
 """One way of taking all messages of a filled queue, in a process of its own: run by `receive`.
 
-Says what it took as one JSON line. Every arm reads the same of a message (payload, key, application message id, topic,
-sender's time, redelivered flag, and the id it settles by), and notes its number, by which it is checked in the end.
+Reports what it took as one JSON line. Every arm reads the same of a message (payload, key, application message id,
+topic, sender's time, redelivered flag, and the id it settles by), and notes its number, which is checked at the end.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class WrongCourse(LbgError):
 
 
 class Clock:
-    """From the first to the last message: seconds, and seconds of processor."""
+    """From the first to the last message: seconds, and seconds of processor time."""
 
     def __init__(self) -> None:
         self._start_s = time.perf_counter()
@@ -90,7 +90,7 @@ def take_by_callback(host: str, count: int) -> tuple[dict[str, float], list[str]
 
 
 async def take_by_lanes(host: str, count: int, client_path: ClientPathChoice) -> tuple[dict[str, float], list[str]]:
-    """The transport, a lane for each key, a handler that only notes, and a settlement."""
+    """The transport, a lane for each key, a handler that only notes the message, and a settlement."""
     ids: list[str] = []
     lanes: KeyLanes[Delivery] = KeyLanes()
     done = asyncio.Event()
@@ -182,7 +182,7 @@ def check_course(ids: Sequence[str], count: int, key_count: int) -> None:
 
 
 def main(arm: str, host: str, count: int, key_count: int) -> None:
-    """Take all messages by this arm and say what it took."""
+    """Take all messages by this arm and report what it took."""
     match arm:
         case "callback":
             spent, ids = take_by_callback(host, count)

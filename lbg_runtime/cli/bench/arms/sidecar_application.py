@@ -1,6 +1,6 @@
-"""An application as users write them, on starlette and uvicorn, that checks what it is posted; for `sidecar`.
+"""An application as users write it, on starlette and uvicorn, that checks what is posted to it; for `sidecar`.
 
-Says on standard output where it listens, as one JSON line, once it does. It leaves when there is no more input.
+Reports on standard output where it listens, as one JSON line, once it does. It leaves when its input ends.
 """
 
 import socket
@@ -29,15 +29,15 @@ class Report:
 
     count: int = 0
     out_of_order: int = 0
-    """Numbers that are not the next one of their key."""
+    """Numbers that are not the next of their key."""
     overlapping: int = 0
-    """Events that came while the one before of the key was without an answer."""
+    """Events that came while the previous one of their key had no answer yet."""
     first_ns: int = 0
     last_ns: int = 0
 
 
 class OrderedApplication:
-    """Takes events whose headers have key and number."""
+    """Takes events whose headers contain key and number."""
 
     def __init__(self) -> None:
         self._report = Report()

@@ -20,12 +20,12 @@ handlers = Handlers()
 
 
 class PretendedFailure(Exception):
-    """What goes wrong in a handler now and then; the message is tried again."""
+    """A handler's occasional failure; the message is tried again."""
 
 
 @handlers.handler("orders/>")
 async def on_order(message: Message) -> None:  # noqa: ARG001 - the work does not depend on the order
-    """Half of them wait, and one of two thousand fails."""
+    """Pause at every second message on average, and fail at one in two thousand."""
     if random.random() < _FAILURES:
         raise PretendedFailure("for the soak")
     if random.random() < 0.5:
