@@ -1,4 +1,4 @@
-"""What a group wishes of a member on a queue. What the broker does is activity; neither is derived from the other."""
+"""What a group wants of a member on a queue. What the broker does is activity; neither is derived from the other."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -7,23 +7,23 @@ from lbg_runtime.model.errors import UserError
 
 
 class Role(Enum):
-    """A member's part on one queue. Values are those of the journal."""
+    """A member's role on one queue. Values are those of the journal."""
 
     PRIMARY = "primary"
     """Binds and stays."""
     SECONDARY = "secondary"
-    """Stands by, or holds the queue until the primary comes."""
+    """Stands by, or holds the queue until the primary takes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a member stands among those that may hold one queue. A wish: the broker decides who is fed."""
+    """A member's rank among those that may hold one queue. Only a wish: the broker decides which flow it feeds."""
 
     rank: int | None
-    """0 at home, r >= 1 for the standby that comes r-th after it, None where the member is not wanted on the queue."""
+    """0 at home, r >= 1 for the r-th standby after it, None if the member is not wanted on the queue."""
     gives_way: bool
-    """Whether it gives way once per rebind cycle while it is active and not at home, so that others come in. For when
-    members do not, or cannot, tell each other who is next."""
+    """Whether it gives way once per rebind cycle while it is active and not at home, so that others get a turn. For
+    when members do not, or cannot, tell each other who is next."""
 
     @property
     def is_wanted(self) -> bool:
@@ -32,16 +32,22 @@ class Place:
 
     @property
     def role(self) -> Role:
-        """The place as the journal has it."""
+        """The place in the journal's terms."""
         return Role.PRIMARY if self.rank == 0 else Role.SECONDARY
+
+    def __str__(self) -> str:
+        """The place in words: `home`, `standby 1`, `none`."""
+        if self.rank is None:
+            return "none"
+        return f"standby {self.rank}" if self.rank else "home"
 
 
 def static_place(queue_index: int, member_index: int, member_count: int) -> Place:
-    """The place of member `member_index` of `member_count` on a queue: at home where queue mod count = index.
+    """The place of member `member_index` of `member_count` on a queue: at home if queue mod count = index.
 
     Source: "sticky load balancing" as Solace describes it. Members need not all be running: a queue whose home is away
     is held by a standby, which gives way from time to time. The other members are standbys of ranks 1 to count - 1.
-    Raises `UserError` for an index that is no member of the count.
+    Raises `UserError` for an index that is out of range for the count.
     """
     check_membership(member_index, member_count)
     return Place((queue_index - member_index) % member_count, gives_way=True)

@@ -1,4 +1,7 @@
-"""The one tree of errors. Facts are attributes; `retriable` is a property of the class."""
+"""All errors, in one tree. Facts are attributes; `retriable` is a property of the class.
+
+One file of more than 400 lines, so that the whole tree can be read in one place.
+"""
 
 from typing import ClassVar
 
@@ -7,10 +10,10 @@ class LbgError(Exception):
     """Root of every error this project raises on purpose."""
 
     retriable: ClassVar[bool] = False
-    """Whether the same call can succeed later with nothing changed by the user."""
+    """Whether the same call can succeed later without the user changing anything."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Travel between processes with the facts: the default would call the class with the message alone."""
+        """Keep the facts when pickled between processes; the default would call the class with the message alone."""
         return _restore, (type(self), self.args, dict(self.__dict__))
 
 
@@ -21,9 +24,9 @@ def _restore(kind: type[LbgError], args: tuple[object, ...], facts: dict[str, ob
 
 
 class UserError(LbgError):
-    """A mistake the user can mend; shown as one line without a traceback, exit code 2.
+    """A mistake that the user can fix; shown as one line without a traceback, exit code 2.
 
-    `where` names the place (file and path of the setting, module and function), `found` what stands there,
+    `where` names the place (file and path of the setting, module and function), `found` is what is there, and
     `expected` what would have been right.
     """
 
@@ -39,13 +42,13 @@ class ConfigError(UserError):
 
 
 class HandlerError(UserError):
-    """A handler cannot be registered: not async, the topic taken, its module fails to import."""
+    """A handler, hook, middleware or lifespan cannot be used: wrong parameters, a topic taken, a failed import."""
 
 
 class MemberSuperseded(LbgError):
-    """This process stood aside for another one with its member id, and that one has gone: only a new start helps.
+    """This process stood aside for another one with its member id, and that one has gone: only a restart helps.
 
-    It has left in order. Whoever supervises processes starts it again for the exit code, which is 1.
+    It has left in good order. A process supervisor restarts it because of the exit code, which is 1.
     """
 
     def __init__(self, member: str) -> None:
@@ -62,9 +65,9 @@ class TerminalFailure(LbgError):
 
 
 class BodyRefused(TerminalFailure):
-    """The payload is not what the handler's annotation says; `expected` is the annotation, `found` what is wrong.
+    """The payload does not fit the handler's annotation; `expected` is the annotation, `found` what is wrong.
 
-    Neither has anything of the payload in it.
+    Neither quotes anything of the payload.
     """
 
     def __init__(self, expected: str, found: str) -> None:
@@ -74,14 +77,14 @@ class BodyRefused(TerminalFailure):
 
 
 class KeyMissing(TerminalFailure):
-    """A message has no key by the rule of `group.key`, and the settings have that count as failed."""
+    """A message has no key by the rule of `group.key`, which the settings declare a failure."""
 
     def __init__(self) -> None:
         super().__init__("no key by the rule of group.key")
 
 
 class BatchCutShort(LbgError):
-    """What a message failed with because another one's time was over, or its queue went away, in the same batch."""
+    """A message failed because, in its batch, another one timed out or another one's queue went away."""
 
     def __init__(self) -> None:
         super().__init__("the batch was cut short")
@@ -90,9 +93,11 @@ class BatchCutShort(LbgError):
 class HandlerMissing(LbgError):
     """No handler is registered for the original topic of a message."""
 
-    def __init__(self, topic: str) -> None:
+    def __init__(self, topic: str, subscriptions: tuple[str, ...] = ()) -> None:
+        """`subscriptions`: those of the handlers that there are."""
         super().__init__(f"no handler for {topic}")
         self.topic = topic
+        self.subscriptions = subscriptions
 
 
 class TransportError(LbgError):
@@ -100,7 +105,7 @@ class TransportError(LbgError):
 
 
 class ConnectFailed(TransportError):
-    """No session with the broker could be made. `permanent` tells a refusal from an outage."""
+    """No session with the broker could be established. `permanent` tells a refusal from an outage."""
 
     retriable = True
 
@@ -110,7 +115,7 @@ class ConnectFailed(TransportError):
         self.reason = reason
         self.permanent = permanent
         self.expected = expected
-        """What would have been right, where more of it is known."""
+        """What would have been right, if more is known about it."""
 
 
 class BindFailed(TransportError):
@@ -126,7 +131,7 @@ class BindFailed(TransportError):
 
 
 class PublishFailed(TransportError):
-    """The message is not known to be on the broker; it may be: publishing it again can make a duplicate."""
+    """The message may or may not be on the broker: publishing it again may create a duplicate."""
 
     retriable = True
 
@@ -137,7 +142,7 @@ class PublishFailed(TransportError):
 
 
 class PublishRefused(PublishFailed):
-    """The broker said no to this message; it is not spooled anywhere."""
+    """The broker refused this message; it is not spooled anywhere."""
 
     retriable = False
 
@@ -151,7 +156,7 @@ class PublisherClosed(LbgError):
 
 
 class ProtocolError(LbgError):
-    """A peer sent bytes that are not the protocol; its connection is closed. `offset` is within the frame."""
+    """A peer sent bytes that violate the protocol; its connection is closed. `offset` is within the frame."""
 
     def __init__(self, what: str, offset: int = 0) -> None:
         super().__init__(f"{what} (at byte {offset})")
@@ -160,7 +165,7 @@ class ProtocolError(LbgError):
 
 
 class RestripeRecordRefused(ProtocolError):
-    """A message on the topic of a re-striping is no record of one that this version knows."""
+    """A message on the topic of a re-striping is not a record that this version knows."""
 
     def __init__(self, payload: bytes) -> None:
         super().__init__(f"no record of a re-striping: {payload!r}")
@@ -171,7 +176,7 @@ class ParkingEntryRefused(ProtocolError):
 
 
 class ParkingNotReady(TransportError):
-    """A message cannot be parked now; `reason` says what that waits for."""
+    """A message cannot be parked now; `reason` says what has to happen first."""
 
     retriable = True
 
@@ -182,7 +187,7 @@ class ParkingNotReady(TransportError):
 
 
 class BrokerRefusal(LbgError):
-    """The development broker says no; `code` and `text` are the ones PubSub+ uses on the wire."""
+    """The development broker refuses a request; `code` and `text` are those that PubSub+ uses on the wire."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f"{code} {text}")
@@ -191,7 +196,7 @@ class BrokerRefusal(LbgError):
 
 
 class StoreFailed(LbgError):
-    """The development broker cannot write its store: what was not written may not be confirmed to anybody."""
+    """The development broker cannot write its store; what was not written must not be confirmed to anybody."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"store {path}: {reason}")
@@ -204,7 +209,7 @@ class SempError(LbgError):
 
 
 class SempUnreachable(SempError):
-    """Nobody answers at the address, or not with SEMP, or the broker stayed unready for as long as was tried."""
+    """Nothing at the address answers with SEMP, or the broker stayed unready for as long as was tried."""
 
     retriable = True
 
@@ -215,10 +220,10 @@ class SempUnreachable(SempError):
 
 
 class SempRefused(SempError):
-    """The broker understood and said no. Branch on `code`; `status` and `description` are for people, and may change.
+    """The broker understood and refused. Branch on `code`; `status` and `description` are for people, and may change.
 
-    `code` is 0 where the answer had no SEMP error in it; `http_status` tells the rest. `is_repeated`: the request had
-    been sent before and answered with 503, and may have been carried out by that.
+    `code` is 0 if the answer contained no SEMP error; `http_status` tells the rest. `is_repeated`: the request had been
+    sent before and answered with 503, and that first request may have been carried out.
     """
 
     def __init__(
@@ -242,7 +247,7 @@ class QueueMissing(SempError):
 
 
 class QueueUnfit(SempError):
-    """The queue exists and is not one that a group can use."""
+    """The queue exists, but a group cannot use it."""
 
     def __init__(self, queue: str, found: str, expected: str) -> None:
         super().__init__(f"queue {queue} has {found}; expected {expected}")
@@ -252,7 +257,7 @@ class QueueUnfit(SempError):
 
 
 class QueueInUse(SempError):
-    """The queue was not deleted: messages or bound flows are left."""
+    """The queue was not deleted: it still has messages or bound flows."""
 
     def __init__(self, queue: str, message_count: int, flow_count: int) -> None:
         super().__init__(f"queue {queue} has {message_count} messages and {flow_count} bound flows left")
@@ -262,7 +267,7 @@ class QueueInUse(SempError):
 
 
 class GroupRefused(SempError):
-    """A group was not created or changed, because of what is on the broker or in the settings; nothing was touched."""
+    """A group was not created or changed, because of the state of the broker or the settings; nothing was touched."""
 
     def __init__(self, problems: tuple[UserError, ...]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
@@ -270,7 +275,7 @@ class GroupRefused(SempError):
 
 
 class GroupInUse(SempError):
-    """A group was not deleted: messages or bound flows are left in these queues, by their counts."""
+    """A group was not deleted: messages or bound flows are left; `left` has their counts by queue."""
 
     def __init__(self, left: dict[str, tuple[int, int]]) -> None:
         queues = ", ".join(f"{queue} ({messages} messages, {flows} flows)" for queue, (messages, flows) in left.items())
@@ -287,7 +292,7 @@ class GroupMissing(SempError):
 
 
 class SparkUnavailable(LbgError):
-    """Spark cannot run here, or failed; commands leave with exit code 3. `remedy` is the one line that mends it."""
+    """Spark cannot run here, or failed; commands exit with code 3. `remedy` is the one line that fixes it."""
 
     def __init__(self, missing: str, remedy: str) -> None:
         super().__init__(f"{missing}; to mend it: {remedy}")
@@ -296,7 +301,7 @@ class SparkUnavailable(LbgError):
 
 
 class SinkRowRefused(LbgError):
-    """A row that is to be published has nothing in a column that it needs; `row` counts within its Spark partition.
+    """A row to be published has no value in a required column; `row` counts within its Spark partition.
 
     Nothing of that partition was published.
     """
@@ -308,7 +313,7 @@ class SinkRowRefused(LbgError):
 
 
 class SinkKeySplit(LbgError):
-    """Keys of one batch were published by several Spark tasks at once, so that their order is not known."""
+    """Keys of one batch were published by several Spark tasks at once, so their order is not known."""
 
     def __init__(self, key_count: int) -> None:
         super().__init__(
@@ -319,7 +324,7 @@ class SinkKeySplit(LbgError):
 
 
 class StreamFailed(LbgError):
-    """A stream ended with an error; what it had committed to `target` stays, and the checkpoint goes on from there."""
+    """A stream ended with an error; what it had committed to `target` stays, and its checkpoint continues there."""
 
     def __init__(self, target: str, reason: str) -> None:
         super().__init__(f"the stream to {target} failed: {reason}")
@@ -328,7 +333,7 @@ class StreamFailed(LbgError):
 
 
 class PayloadNotText(LbgError):
-    """A payload that is to be read as text is none; the stream stops there, nothing is skipped."""
+    """A payload that is to be read as text is not text; the stream stops there, and nothing is skipped."""
 
     def __init__(self, queue: int, broker_id: str) -> None:
         super().__init__(f"the payload of {broker_id} in queue {queue} is no UTF-8; read it with option decode none")
@@ -348,7 +353,7 @@ class LakeWriteFailed(LbgError):
 
 
 class CheckpointForeign(LbgError):
-    """A stream's checkpoint is not of this landing log, or of a version that is not known; `where` names the log."""
+    """A stream's checkpoint belongs to another landing log, or to an unknown version; `where` names the log."""
 
     def __init__(self, where: str, found: str) -> None:
         super().__init__(f"{where}: the checkpoint has {found}; use the log it was made with, or a new checkpoint")
@@ -357,7 +362,7 @@ class CheckpointForeign(LbgError):
 
 
 class LandingError(LbgError):
-    """The landing log has something wrong with it, or cannot be written; `path` is the file or folder."""
+    """The landing log is faulty or cannot be written; `path` is the file or folder."""
 
     def __init__(self, path: str, what: str, remedy: str) -> None:
         super().__init__(f"{path}: {what}; {remedy}")
@@ -367,7 +372,7 @@ class LandingError(LbgError):
 
 
 class LandingDamaged(LandingError):
-    """Bytes of a segment are not those that were written, or rows that a reader was told of are gone.
+    """Bytes of a segment are not those that were written, or rows that were announced to a reader are gone.
 
     Nothing of the queue beyond the damage is read.
     """
@@ -378,7 +383,7 @@ class LandingVersionUnknown(LandingError):
 
 
 class LandingRowsPruned(LandingError):
-    """Rows were asked for that pruning has removed; the first row of `lane` that is left is `first_row`."""
+    """Pruning has removed rows that were asked for; the first row of `lane` that is left is `first_row`."""
 
     def __init__(self, path: str, lane: str, row: int, first_row: int) -> None:
         super().__init__(
@@ -392,7 +397,7 @@ class LandingRowsPruned(LandingError):
 
 
 class LandingWriteFailed(LandingError):
-    """Rows could not be made durable; nothing of them was acknowledged. `reason` is the system's."""
+    """Rows could not be made durable; none of them was acknowledged. `reason` is the system's."""
 
     retriable = True
 

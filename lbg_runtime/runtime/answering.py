@@ -1,4 +1,4 @@
-"""A member's answers to those who only ask: how the group stands, and where a key is."""
+"""A member's answers to questions: how the group stands, and where a key is."""
 
 from collections.abc import Callable, Mapping
 
@@ -41,12 +41,12 @@ class Answerer:
         self._gate = QuestionGate()
 
     def hear(self, message: Inquiry) -> None:
-        """Answer a question, once; other members' answers are not for us."""
+        """Answer a question, once; ignore other members' answers."""
         if not isinstance(message, GroupQuestion | KeyQuestion) or not self._membership.may_speak:
             return
         if not self._gate.admits(message.question, now_ms()):
             return
-        _log.info("question_answered", asked_by=message.header.member, question=message.question)
+        _log.debug("question_answered", asked_by=message.header.member, question=message.question)
         if isinstance(message, GroupQuestion):
             self._say(self._membership.heartbeat(self._flow_reports()))
             seen = tuple(SeenMember(one.member, one.is_suspect) for one in self._membership.view.members)
@@ -58,7 +58,8 @@ class Answerer:
         try:
             shard, queue = self._keys.place(asked.key)
         except UserError:
-            # By our hash function nobody can publish it. The observer has another one, and hears nothing of it from us.
+            # Our hash function takes no such key, so nobody can publish it. The observer uses another one, and gets no
+            # answer from us.
             return
         flow = self._flow_reports().get(queue)
         sight = self._keys.sight(asked.key)

@@ -1,4 +1,4 @@
-"""What a user runs: handlers and settings, made into a member."""
+"""The public entry point: makes a member of handlers and settings."""
 
 import asyncio
 import os
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import structlog
 import uvloop
 
-from lbg_runtime.admin.stored import load_group_settings, watch_of
+from lbg_runtime.admin.stored import load_group_settings, watch_of, watching
 from lbg_runtime.config.broker_names import check_client_name, client_name
 from lbg_runtime.config.settings import GroupBackend, Settings
 from lbg_runtime.model.errors import ConfigError, ConnectFailed, HandlerError, InvariantViolated
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 RUN_VARIABLE = "LBG_RUN_ID"
-"""Environment variable that names the run in the journal, so that the records of one trial can be told from others."""
+"""Environment variable that names the run in the journal, so that the records of trials can be told apart."""
 
 USER_MISTAKE = 2
-"""Exit code of a member that was given something wrong, or could not reach the broker when it started.
+"""Exit code of a member that was given something wrong, or could not reach the broker at its start.
 
-To start it again would change nothing, where it was not at work before. No handler has a say in it.
+If it was not at work before, starting it again would change nothing. Handlers cannot cause it.
 """
 
 
 class App:
-    """One member of a group. `run_sync` for a process of its own, `run` inside a program that has an event loop.
+    """One member of a group. Use `run_sync` for a process of its own, `run` in a program that has an event loop.
 
     Everything that can be wrong with handlers, settings or the broker's address is raised as `UserError` before the
     first message is taken.
@@ -61,9 +61,9 @@ class App:
         session: Session | None = None,
         companion: Companion | None = None,
     ) -> None:
-        """`settings` may be the path of their file. `session`: a transport to use, and to open and close, instead.
+        """`settings` may be the path of the file. `session`: a transport to open, use and close instead of its own.
 
-        `companion` lives beside the member; the one of a sidecar is made by `sidecar.sidecar_app`.
+        `companion` lives alongside the member; that of a sidecar is made by `sidecar.sidecar_app`.
         """
         self.settings = settings if isinstance(settings, Settings) else load_group_settings(Path(settings))
         if not handlers:
@@ -91,15 +91,16 @@ class App:
 
     @property
     def handlers(self) -> Handlers:
-        """What it handles messages with."""
+        """The handlers of its messages."""
         return self._handlers
 
     async def run(self) -> StopReport:
-        """Be a member until `stop`; how it left. Takes no signals. Cancelled, it cancels its handlers and unbinds.
+        """Be a member until `stop`; return how it left. Takes no signals. When cancelled, it cancels its handlers and
+        unbinds.
 
-        Asked to stop while it connects, it has left cleanly even where it cannot connect. Raises `LifespanFailed` where
-        a lifespan cancels it, `MemberSuperseded` where it stood aside for another process with its id, which has gone.
-        Once: raises `InvariantViolated` for a second time.
+        If asked to stop while it connects, it has left cleanly even if it cannot connect. Raises `LifespanFailed` if a
+        lifespan cancels it, and `MemberSuperseded` if it stood aside for another process with its id, which has gone.
+        Runs once: a second call raises `InvariantViolated`.
         """
         if self._was_run:
             raise InvariantViolated("an App is a member once; make another one")
@@ -113,7 +114,7 @@ class App:
             group.shape(),
             self.membership.member,
             os.environ.get(RUN_VARIABLE, ""),
-            # Counted only where somebody can ask for it.
+            # Counted only if somebody can ask for it.
             MemberMeters() if self.settings.ops.status is not None else None,
             group.backend.value,
         )
@@ -140,19 +141,19 @@ class App:
                     status.show(sight)
                 report = await supervisor.run()
                 if status is not None:
-                    # Beside the end of the session, so that leaving takes no longer for it.
+                    # While the session ends, so that leaving takes no longer.
                     status.stop()
             is_clean = report.is_clean
             return report
         except (ConfigError, ConnectFailed) as error:
             if not self._stop_wanted or self._supervisor is not None:
                 raise
-            # It was to leave, and has bound nothing: what kept it from the broker is nobody's concern any more.
+            # It was to leave, and has bound nothing: what kept it from the broker does not matter any more.
             _log.info("left_before_start", member=self.membership.member, reason=str(error))
             is_clean = True
             return StopReport(left_behind=0, still_bound=0)
         except asyncio.CancelledError as cancellation:
-            # A task group or the like ends the task that it is in, and takes that back when it is left.
+            # A task group or the like cancels the task that it is in, and takes that back when it is left.
             if not self._handlers.lifespans or (task is not None and task.cancelling() > cancelled_before):
                 raise
             raise LifespanFailed from cancellation
@@ -161,14 +162,14 @@ class App:
             journal.close(clean=is_clean)
 
     def run_sync(self, *, parent_pid: int | None = None, ends_process: bool = False) -> StopReport:
-        """Be a member until SIGTERM or SIGINT, or until this parent process is gone; how it left.
+        """Be a member until SIGTERM or SIGINT, or until the process `parent_pid` has gone; return how it left.
 
-        `ends_process`: nothing follows but the end of the process, so both signals are ignored once it has left. See
-        that what follows has a bound.
+        `ends_process`: nothing follows but the end of the process, so both signals are ignored once it has left. Make
+        sure that what follows has a bound.
 
         Ends the process with exit code 1 if handlers, lifespans or their threads keep it from leaving long after its
-        deadlines, or block the event loop for longer than `ops.watchdog`. A `SystemExit` of a handler is raised, with 1
-        where it says 0, as what it was called for is left, or `USER_MISTAKE`.
+        deadlines, or block the event loop for longer than `ops.watchdog`. A `SystemExit` of a handler is raised, but
+        with 1 in place of 0, as what the handler was called for is left behind, or of `USER_MISTAKE`.
         """
         guard = ExitGuard()
         try:
@@ -180,11 +181,11 @@ class App:
                 raise
             raise SystemExit(1) from leaving
         finally:
-            # Only here: the runner waits for the threads of what was cancelled.
+            # Only here: until now the runner may have waited for threads of what was cancelled.
             guard.disarm()
 
     def stop(self) -> None:
-        """Drain, unbind and leave; `stop_now` cuts it short. On the loop's thread."""
+        """Drain, unbind and leave; `stop_now` cuts this short. Call it on the loop's thread."""
         self._stop_wanted = True
         if self._companion is not None:
             self._companion.leave()
@@ -192,7 +193,7 @@ class App:
             self._supervisor.stop()
 
     def stop_now(self) -> None:
-        """Leave without waiting: handlers are cancelled, their messages come again. On the loop's thread."""
+        """Leave without waiting: handlers are cancelled, their messages come again. Call it on the loop's thread."""
         self._stop_wanted = True
         if self._companion is not None:
             self._companion.leave()
@@ -219,8 +220,8 @@ class App:
             try:
                 return await self.run()
             finally:
-                # The runner waits for what is on threads, also where nobody has asked this process to leave. It has
-                # left: the rest of the drain timeout is not for that.
+                # The runner waits for threads, even if nobody has asked this process to leave. The member has left:
+                # the rest of the drain timeout is not for that.
                 guard.arm(tail_s)
 
     def _be_able(self, is_able: bool) -> None:
@@ -231,39 +232,39 @@ class App:
         ops = self.settings.ops
         if ops.status is None:
             return None
-        # Imported here, because most members of a test or a trial serve nothing.
+        # Imported here, because most members in tests and trials serve no status.
         from lbg_runtime.status.server import StatusServer
 
         return StatusServer(ops.status, ops.status_token.get_secret_value() if ops.status_token else None)
 
     @asynccontextmanager
     async def _settings_watched(self) -> AsyncIterator[Callable[[], tuple[str, ...]]]:
-        """Names of settings that are others on the broker by now: said, and not acted on."""
-        # A member goes on with what it has started with: its queues are still its own, and which key goes where is the
-        # publishers' to change.
+        """Yield a function that names the settings that differ on the broker by now: reported, not acted on."""
+        # A member goes on with the settings it started with: its queues are still its own, and where a key goes is for
+        # the publishers to change.
         watch = watch_of(self.settings, random.Random())
         if watch is None:
             yield tuple
             return
-        looking = asyncio.create_task(watch.run())
-        try:
+
+        def tell(error: Exception) -> None:
+            _log.error("group_settings_not_watched", reason=str(error), exc_info=error)
+
+        async with watching(watch, tell):
             yield lambda: tuple(each.setting for each in watch.found)
-        finally:
-            looking.cancel()
-            await asyncio.wait([looking])
 
     @asynccontextmanager
     async def _attended(self, session: Session) -> AsyncIterator[None]:
-        # Before a companion begins to publish: the broker confirms what no queue attracts, and nobody gets it.
+        # Before a companion begins to publish: the broker confirms even what no queue attracts, and nobody gets that.
         await provision_queues(session, self.settings.group)
         if self._companion is None:
             yield
             return
         async with self._companion.attend(session, self._be_able):
-            # No bound: it waits for what somebody else starts; a request to stop ends that.
+            # No bound: it waits for something that others start; a request to stop ends that.
             await self._companion.until_ready()
             if not self._stop_wanted:
-                # Again, as that may have been long, and queues that are missing now would be taken for a mistake.
+                # Again, as the wait may have been long, and queues missing now would be taken for a mistake.
                 await provision_queues(session, self.settings.group)
             yield
 
@@ -284,7 +285,7 @@ class App:
 
 
 def shape_warnings(settings: Settings, membership: Membership) -> list[str]:
-    """What is allowed and probably not meant."""
+    """Warnings about what is allowed but probably not meant."""
     group = settings.group
     warnings: list[str] = []
     if group.backend is GroupBackend.PARTITIONED:

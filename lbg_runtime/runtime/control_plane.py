@@ -1,8 +1,8 @@
 """A member's part in its group's conversation: drives its machine, and places flows.
 
-Control messages are direct messages on one topic of the group. All decisions are in the machine of
-core/group/control_plane.py; here is one task that feeds it what happens, in the order it happened, and carries out
-what it orders. Nothing here touches a delivery.
+Control messages are direct messages on one topic of the group. All decisions are made by the machine in
+core/group/control_plane.py; here, one task feeds it everything that happens, in that order, and carries out its
+commands. Nothing here touches a delivery.
 """
 
 import asyncio
@@ -50,6 +50,7 @@ from lbg_runtime.core.group.membership_settings import MembershipSettings as Tim
 from lbg_runtime.core.group.rebalance import RebalanceMachine
 from lbg_runtime.core.group.rebalance_events import AskFlow, Say
 from lbg_runtime.core.group.rebalance_settings import RebalanceSettings
+from lbg_runtime.core.group.view import GroupView
 from lbg_runtime.core.restripe.news import StripesNews
 from lbg_runtime.core.restripe.striping import StripingBook
 from lbg_runtime.model.connection import LONGEST_SILENCE_MS
@@ -70,10 +71,11 @@ _log = structlog.get_logger(__name__)
 AddFlows = Callable[[int], Sequence[FlowRunner]]
 
 MOST_LEFT_OUT = 1 << 32
-"""Numbers between two heartbeats that carry probes; millions of such fit into a life."""
+"""Fewer sequence numbers than this are skipped before a heartbeat that carries a probe; a life has room for millions of
+such gaps."""
 
 STEP_ASIDE_MARGIN_MS = 5_000
-"""An offer is remembered for the longest drain, and this much more for its words to get there."""
+"""An offer is remembered for the longest drain, plus this much for its messages to arrive."""
 
 
 class ControlPlane:
@@ -91,11 +93,11 @@ class ControlPlane:
         add_flows: AddFlows,
         pins: Callable[[int], Mapping[QueueName, MemberId]],
     ) -> None:
-        """`on_refused` is called when the group has other settings than this member, which has no queue yet, or when
+        """`on_refused` is called when the group's settings differ from this member's, which has no queue yet, or when
         the process that this one stood aside for has gone.
 
-        `add_flows` makes the flows of the queues that a re-striping brings; `pins` says which of so many queues have
-        their home by the settings.
+        `add_flows` makes the flows of the queues that a re-striping adds; `pins` says which of the given number of
+        queues have a home by the settings.
         """
         self.machine = machine
         self._session = session
@@ -112,20 +114,22 @@ class ControlPlane:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
         self._on_handed_over: Callable[[], None] | None = None
+        self._members_told: dict[MemberId, str] = {}
+        """Members and their states, as logged last."""
 
     async def run(self) -> None:
         """Take part until cancelled; then says good-bye."""
         try:
             await self._session.subscribe(self._topic, self._arrived)
         except TransportError as error:
-            # Not worth stopping for: the rebind cycle does without.
+            # No reason to stop: the rebind cycle works without it.
             _log.error("control_topic_refused", topic=self._topic, reason=str(error))
         self._session.watch_connection(self._connection_changed)
         self._post(JoinDone())
         try:
             while True:
                 self._set_timer()
-                # No bound: the timer above ends it where a machine knows one.
+                # No bound: if the machine has a deadline, the timer above ends this.
                 await self._wake_up.wait()
                 self._wake_up.clear()
                 self._take_inputs()
@@ -135,25 +139,25 @@ class ControlPlane:
             self._take_inputs()
 
     def flow_changed(self) -> None:
-        """A flow of this member has another state or epoch."""
+        """Note that a flow of this member has changed its state or epoch."""
         is_said = bool(self._inputs) and isinstance(self._inputs[-1], FlowChanged)
         if not is_said and not self.machine.will_look:
             self._post(FlowChanged())
 
     def stripes_told(self, queue_index: int, news: StripesNews) -> None:
-        """A flow of this member has news of a re-striping."""
+        """Note that a flow of this member has news of a re-striping."""
         self._post(StripesTold(queue_index, news))
 
     def probe_asked(self, probe: ProbeAsked) -> None:
-        """See `FlowRunner`: answered when our own next word, sent behind the settlements, comes back."""
+        """See `FlowRunner`: answered when our own next message, sent after the settlements, comes back."""
         self._post(probe)
 
     def set_weight(self, weight: int) -> None:
-        """This member is to have another part of the queues from now on."""
+        """Change this member's share of the queues from now on."""
         self._post(WeightChanged(weight))
 
     def leave(self, on_handed_over: Callable[[], None]) -> None:
-        """Give every queue away; calls back once, when there is nothing left to give or nobody to take it."""
+        """Give every queue away; calls back once, when nothing is left to give or there is nobody to take it."""
         self._on_handed_over = on_handed_over
         self._post(DrainStarted())
 
@@ -196,11 +200,11 @@ class ControlPlane:
                 if self._on_handed_over is not None:
                     self._on_handed_over()
             case Superseded():
-                # Who was asked to leave does so as it was asked to.
+                # If it was asked to leave, it leaves as asked.
                 if self._on_handed_over is None:
                     self._on_refused(MemberSuperseded(self.machine.membership.identity.member))
             case ViewChanged(view):
-                _log.info("view_changed", members=[one.member for one in view.members])
+                self._tell_of(view)
             case DuplicateMemberFound(other):
                 member = self.machine.membership.identity.member
                 _log.error("member_id_taken_twice", member=member, incarnation=other.incarnation)
@@ -216,8 +220,15 @@ class ControlPlane:
             case _:
                 assert_never(output)
 
+    def _tell_of(self, view: GroupView) -> None:
+        # A weight or a new life changes the view as well, and would be the same line once more.
+        members = {one.member: "suspect" if one.is_suspect else one.state.value for one in view.members}
+        if members != self._members_told:
+            self._members_told = members
+            _log.info("view_changed", members=members)
+
     def _make_flows(self, queue_total: int) -> None:
-        # Asked again for as long as the answer is under way.
+        # Asked again while the answer is under way.
         added = self._add_flows(queue_total)
         self._runners |= {runner.machine.queue: runner for runner in added}
         if added:
@@ -267,7 +278,7 @@ def make_control_plane(
     add_flows: AddFlows,
     parks: bool = False,
 ) -> ControlPlane:
-    """The control plane of one life of a member. On the loop that it will run on.
+    """The control plane of one life of a member. Call it on the loop that it will run on.
 
     `parks`: whether a handler of this member may park.
     """
@@ -278,7 +289,7 @@ def make_control_plane(
     def pins(queue_total: int) -> dict[QueueName, MemberId]:
         if place is None:
             return {}
-        # Members that are counted have their queues by number, as long as they are there.
+        # Counted members have their queues by number, as long as they live.
         return {shape.queue_name(index): counted_member(index % place.count) for index in range(queue_total)}
 
     alike = {
@@ -308,7 +319,7 @@ def make_control_plane(
         view.stamp,
     )
     flows = [runner.machine for runner in runners]
-    # Before that a connection that died without a word would look the same, and what is given up on it reaches nobody.
+    # In less time, a connection that died silently would look the same, and a queue given up on it reaches nobody.
     silence_ms = max(timing.dead_ms, LONGEST_SILENCE_MS)
     machine = ControlPlaneMachine(view, rebalance, flows, silence_ms, lambda: secrets.randbelow(MOST_LEFT_OUT))
     return ControlPlane(

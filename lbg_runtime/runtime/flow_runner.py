@@ -1,14 +1,14 @@
-"""Feeds one flow machine its events and deadlines, and carries out what it orders.
+"""Feeds one flow machine its events and deadlines, and carries out its commands.
 
-Events come in batches: whoever posts one wakes the runner once, and the runner takes all there are. Within a batch the
-order is fixed, and is what makes a SIGKILL harmless to the journal: first the machine's answers to every event, then
-one write of the batch's records, then the batch's settlements. Binds and unbinds run as tasks of their own, which start
-after the batch, so that an unbind always comes after the settlements that were ordered before it. A message that comes
-while nothing else waits, and that leads to nothing but its dispatch, is dispatched at once: it would be the first of
+Events come in batches: the first to be posted wakes the runner, and the runner takes all that have gathered. Within a
+batch the order is fixed, which makes a SIGKILL harmless to the journal: first the machine's answers to every event,
+then one write of the batch's records, then the batch's settlements. Binds and unbinds run as tasks of their own, which
+start after the batch, so that an unbind always comes after the settlements that were ordered before it. A message that
+arrives while nothing else waits, and that leads only to its dispatch, is dispatched at once: it would be the first of
 the next batch.
 
-The only place that calls `settle`. One file of more than 400 lines, because all orders of the machine are carried out
-here, on the same few variables.
+The only place that calls `settle`. More than 400 lines, because all commands of the machine are carried out here, on
+the same few variables.
 """
 
 import asyncio
@@ -57,14 +57,14 @@ from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
 from lbg_runtime.runtime.handlers.hooks import Assignment, QueueHooks
 from lbg_runtime.runtime.journal import FlowEventName, MemberJournal
 from lbg_runtime.runtime.parking.parked_queue import ParkedQueue
-from lbg_runtime.runtime.runners.handling import Handling
+from lbg_runtime.runtime.runners.handling import Handling, facts_of
 from lbg_runtime.runtime.turns import Turns
 from lbg_runtime.transport.base import BoundFlow, Transport
 
 _log = structlog.get_logger(__name__)
 
 MAX_BATCH = 256
-"""Events taken before other tasks get their turn."""
+"""Events taken before other tasks get a turn."""
 
 ALARMING_NOTES = frozenset(
     {
@@ -77,11 +77,11 @@ ALARMING_NOTES = frozenset(
         "restripe_plan_outdated",
     }
 )
-"""Notes of the machine that someone should look at; the others tell of ordinary moves."""
+"""Notes of the machine that someone should look at; the others report ordinary moves."""
 
 UNANSWERED = "the broker did not answer the unbind"
 
-# Looked up once: until Python 3.12 it takes as long to get at the member of an enumeration as to call a function.
+# Looked up once: before Python 3.12, access to an enum member costs as much as a function call.
 _ACCEPTED = Outcome.ACCEPTED
 
 OnSettled = Callable[[Handling], None]
@@ -94,7 +94,7 @@ OnProbe = Callable[[ProbeAsked], None]
 class FlowRunner:
     """One per queue of a member. `post` and `finish_handling` are called from the loop's thread, `run` once."""
 
-    # Of a thousand queues' states little stays in the caches between two messages of one: slots lie together.
+    # With a thousand queues, little of one's state stays in the CPU caches between its messages: slots lie together.
     __slots__ = (
         "_assignments",
         "_children",
@@ -150,30 +150,30 @@ class FlowRunner:
         on_probe: OnProbe | None = None,
         parking: ParkedQueue | None = None,
     ) -> None:
-        """`turns`: of the member; they write the journal between the records of a batch and its settlements.
+        """`turns`: those of the member; they write the journal between the records of a batch and its settlements.
 
-        `on_settled` is told of each settled delivery, `on_refused` of a permanent refusal before the first bind.
+        `on_settled` is called for each settled delivery, `on_refused` for a permanent refusal before the first bind.
 
-        `on_change` is told on the loop of every change of state that a call of the machine ends with, in order, before
-        what the machine orders is carried out; not of a state that it only passes through within one call, such as
-        DRAINING where nothing is in flight. It reads state, epoch, cause, move_id and in_flight of `machine`, and may
-        post, but must not raise or block. A hand-back is given up where DRAINING goes back to ACTIVE in the same epoch.
+        `on_change` is called on the loop whenever a call of the machine ends in another state, in order, and before the
+        commands are carried out; not for a state that is only passed through within one call, such as DRAINING when
+        nothing is in flight. It reads state, epoch, cause, move_id and in_flight of `machine`, and may post, but must
+        not raise or block. If DRAINING goes back to ACTIVE in the same epoch, a hand-back was given up.
 
-        `on_stripes` is told what the queue says of a re-striping. `on_probe` is asked to `post` `SettlementsReached`
-        when the broker is known to have read all that was sent until now; the settlements have been.
+        `on_stripes` gets what the queue says about a re-striping. `on_probe` is to `post` `SettlementsReached` when the
+        broker is known to have read everything sent until now, which includes the settlements.
 
-        `parking`: where messages of the queue may be parked; its intake opens when all that is parked is known.
+        `parking`: where messages of the queue may be parked; the intake opens when everything parked is known.
         """
         self.queue_index = queue_index
         self.machine = machine
         self.handled = 0
-        """Deliveries that were settled as accepted."""
+        """Deliveries settled as accepted."""
         self.left_behind = 0
-        """Deliveries that ended without a settlement since a stop was asked for; they come again, to somebody."""
+        """Deliveries that ended without a settlement since a stop was requested; they come again, here or elsewhere."""
         self.is_unheard = False
-        """The broker did not answer an unbind since a stop was asked for: what was settled before may come again."""
+        """The broker left an unbind unanswered since a stop was requested: what was settled before may come again."""
         self.unanswered = 0
-        """Deliveries whose end has not been taken from the dispatcher."""
+        """Dispatched deliveries whose end has not been taken yet."""
         self._transport = transport
         self._dispatcher = dispatcher
         self._journal = journal
@@ -191,14 +191,14 @@ class FlowRunner:
         """Epochs that are not over: the current one, and those whose handlers outlive their flow."""
         self._newest_assignment: Assignment | None = None
         self._intake_wanted = False
-        """Ordered by the machine, and waiting for the hooks of the epoch, or for what is parked."""
+        """The machine has ordered it; it waits for the hooks of the epoch, or until what is parked is known."""
         self._events: deque[MachineEvent | Handling | asyncio.Future[None]] = deque()
         self._turns = turns
         self._over: asyncio.Future[None] | None = None
-        """Ends the runner; None while it does not run, when events wait."""
+        """Ends the runner; None while it does not run, and events wait."""
         self._is_asked = False
         self._is_busy = True
-        """Events that come must wait for their turn: one is being taken, or there will be none."""
+        """New events must wait for their turn: a batch is being taken, or there will be no more."""
         self._deadline_may_differ = True
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
@@ -211,7 +211,7 @@ class FlowRunner:
 
     def post(self, event: MachineEvent) -> None:
         """Take an event: from the transport, from the runner's own tasks, or a `FlowRequest` of the control plane."""
-        # What is not the first is taken with it.
+        # Later events are taken together with the first.
         if not self._events:
             if not self._is_busy and isinstance(event, MessageReceived) and self._takes_at_once(event.delivery):
                 return
@@ -225,11 +225,11 @@ class FlowRunner:
         self._events.append(handling)
 
     def hold_up(self, epoch: Epoch, delivery_ids: tuple[DeliveryId, ...]) -> None:
-        """Take from the dispatcher that nobody knows when these will be handled; some may have ended."""
+        """Learn from the dispatcher that nobody knows when these will be handled; some may have ended."""
         self.post(DeliveriesHeldUp(epoch, delivery_ids))
 
     def flush(self) -> "asyncio.Future[None]":
-        """Ends when what was told of until now is settled, as far as it is, and the settlements are on their way."""
+        """Return a future that is done when all events posted until now are taken and their settlements are sent."""
         flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if not self._events:
             self._ask_for_turn()
@@ -237,8 +237,8 @@ class FlowRunner:
         return flushed
 
     def replayed(self, handling: Handling, *, is_settled: bool) -> None:
-        """A message of this queue that was parked is handled, and if so, about to be settled where it was parked."""
-        # Beyond the epoch it may be settled all the same; but as of this queue, nobody can rely on it.
+        """Record the handling of a parked message; `is_settled`: it is about to be settled in the parking queue."""
+        # Beyond the epoch it may be settled nevertheless; but with regard to this queue, nobody can rely on it.
         has_flow = self.machine.epoch == handling.epoch and self.machine.state is not FlowState.UNBOUND
         is_settled &= has_flow
         self._journal.handled(self.queue_index, handling, is_settled=is_settled)
@@ -249,7 +249,7 @@ class FlowRunner:
                 self._on_settled(handling)
 
     def stop(self) -> None:
-        """Ask the flow to leave for good; `run` then ends. Idempotent."""
+        """Make the flow leave for good; `run` then ends. Idempotent."""
         if not self._stop_requested:
             self._stop_requested = True
             self.post(StopRequested())
@@ -261,7 +261,7 @@ class FlowRunner:
             async with asyncio.TaskGroup() as self._children:
                 self._is_busy = False
                 self._ask_for_turn()
-                # Batches are calls of the loop and no steps of this task: to wake a task costs as much as to take a
+                # Batches are callbacks of the loop, not steps of this task: waking a task costs as much as taking a
                 # message, and with many queues there are hardly more messages than batches.
                 await over
         finally:
@@ -377,14 +377,14 @@ class FlowRunner:
         self._carry_out(commands, children)
 
     def _take_release(self, cause: ReleaseCause | None, *, is_confirmed: bool) -> None:
-        # An outage that was over before the member was asked to leave is no matter of its leaving.
+        # An outage that was over before the member was asked to leave has nothing to do with how it leaves.
         self.is_unheard = not is_confirmed and self._stop_requested
-        # Of a handle that lost its activity nothing is claimed in any case.
+        # For a handle that lost its activity, the record claims nothing in any case.
         if is_confirmed or cause is ReleaseCause.INACTIVE:
             self._record("released", cause)
         else:
             self._journal.flow_changed(self.queue_index, self.machine, "down", UNANSWERED)
-            _log.warning("unbind_unanswered", **self._facts(), cause=cause.value if cause else None)
+            _log.warning("unbind_unanswered", **self._facts(), **_cause_fact(cause))
 
     def _take_end(self, handling: Handling, children: asyncio.TaskGroup, now: int) -> None:
         self.unanswered -= 1
@@ -401,11 +401,11 @@ class FlowRunner:
             self._deadline_may_differ = True
             commands = self.machine.handle(HandlingFinished(epoch, delivery_id, outcome), now)
             self._record_state(before)
-            self._carry_out(commands, children)
+            self._carry_out(commands, children, ended=handling)
             is_settled = len(self._settlements) > settlement_count
         report = handling.end_report
         if report is not None and report.then is Then.PARK and is_settled:
-            # It is to be handled yet: its replay is what is told of.
+            # It has not been handled yet: its replay is recorded instead.
             return
         self._journal.handled(self.queue_index, handling, is_settled=is_settled)
         if is_settled:
@@ -420,10 +420,13 @@ class FlowRunner:
             assignment.unanswered += 1
         epoch, delivery_id = delivery.epoch, delivery.delivery_id
         if self._dispatcher.dispatch(delivery) and not self.machine.excuse(epoch, delivery_id):
-            # Behind the orders at hand: the one that closes the intake, which this may open, is among them.
+            # Behind the present commands: one of them closes the intake, which this may open.
             self.hold_up(epoch, (delivery_id,))
 
-    def _carry_out(self, commands: list[Command], children: asyncio.TaskGroup) -> None:
+    def _carry_out(
+        self, commands: list[Command], children: asyncio.TaskGroup, *, ended: Handling | None = None
+    ) -> None:
+        """`ended`: the handling that the commands answer, if any."""
         for command in commands:
             match command:
                 case Dispatch(delivery):
@@ -449,6 +452,8 @@ class FlowRunner:
                     self._journal.stripes(self.queue_index, self.machine.epoch, news)
                     if self._on_stripes is not None:
                         self._on_stripes(self, news)
+                case Note("handling_abandoned", facts) if ended is not None:
+                    self._note("handling_abandoned", {**facts_of(ended), **facts})
                 case Note(name, facts):
                     self._note(name, facts)
                 case _:
@@ -483,10 +488,10 @@ class FlowRunner:
                 self._on_settled(handling)
         self._settled.clear()
 
-    # -- what hooks are told
+    # -- hooks and intake
 
     def _start_intake(self, epoch: Epoch, children: asyncio.TaskGroup) -> None:
-        """Open the intake, behind `on_assigned` where an epoch begins: before it is open nothing arrives."""
+        """Open the intake, at the start of an epoch only after `on_assigned`: nothing arrives before it is open."""
         if not self._hooks and self._parking is None:
             self._bound_flow().start_intake()
             return
@@ -506,7 +511,7 @@ class FlowRunner:
         self._open_behind_parking(assignment.epoch)
 
     def _open_behind_parking(self, epoch: Epoch) -> None:
-        # The flow may be draining by now, or be gone.
+        # The flow may be draining by now, or gone.
         is_owner = self.machine.epoch == epoch and self.machine.state is FlowState.ACTIVE
         if not is_owner or not self._intake_wanted:
             return
@@ -540,18 +545,18 @@ class FlowRunner:
 
     async def _unbind(self, epoch: Epoch) -> None:
         if self._parking is not None:
-            # First, so that the next owner finds it free; and what is replayed is of this epoch.
+            # First, so that the next owner finds the parking queue free, and because replays belong to this epoch.
             await self._parking.leave(epoch)
         is_confirmed = await self._bound_flow().unbind()
         self.post(UnbindFinished(epoch, is_confirmed))
 
     def _bound_flow(self) -> BoundFlow:
-        # Replaced by the next bind only: orders of a batch in which the handle died still find it, and do nothing.
+        # Replaced only by the next bind: commands of a batch in which the handle died still find it, and do nothing.
         if self._flow is None:
             raise InvariantViolated(f"{self.machine.queue}: an order for a flow that was never bound")
         return self._flow
 
-    # -- what is told of it
+    # -- journal and log
 
     def _record_state(self, before: FlowState) -> None:
         after = self.machine.state
@@ -563,7 +568,7 @@ class FlowRunner:
             if assignment is not None:
                 assignment.drain()
         if after is FlowState.ACTIVE:
-            # Also where a hand-back was given up: it was said to be draining.
+            # Also if a hand-back was given up: the last record said that it was draining.
             self._record("active")
         elif after is FlowState.DRAINING:
             self._record("draining", cause)
@@ -572,16 +577,17 @@ class FlowRunner:
 
     def _record(self, event: FlowEventName, cause: ReleaseCause | None = None) -> None:
         self._journal.flow_changed(self.queue_index, self.machine, event, cause.value if cause else "")
-        _log.info("flow_changed", **self._facts(), change=event, cause=cause.value if cause else None)
+        _log.info("flow_changed", **self._facts(), change=event, **_cause_fact(cause))
 
-    def _note(self, name: str, facts: Mapping[str, str | int]) -> None:
+    def _note(self, name: str, facts: Mapping[str, str | int | None]) -> None:
         if name == "flow_lost":
             self._journal.flow_changed(self.queue_index, self.machine, "down", str(facts["reason"]))
         tell = _log.warning if name in ALARMING_NOTES else _log.debug
         tell(name, **{**self._facts(), **facts})
 
     def _facts(self) -> dict[str, str | int]:
-        return {"queue": self.machine.queue, "epoch": self.machine.epoch, "role": self.machine.role.value}
+        # Not the role of the journal, which calls everything secondary that is not at home, also where a member leaves.
+        return {"queue": self.machine.queue, "epoch": self.machine.epoch, "place": str(self.machine.place)}
 
     # -- the deadline
 
@@ -600,3 +606,7 @@ class FlowRunner:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _cause_fact(cause: ReleaseCause | None) -> dict[str, str]:
+    return {} if cause is None else {"cause": cause.value}

@@ -1,14 +1,14 @@
-"""The session with the broker that the settings ask for; with `embedded`, the broker as well."""
+"""The session with the broker that the settings ask for; if that is `embedded`, the broker as well."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Protocol
 
 import structlog
 
 from lbg_runtime.config.connection_settings import ConnectionSettings, TransportKind
 from lbg_runtime.config.settings import ClientPathChoice
-from lbg_runtime.model.errors import ConfigError, ConnectFailed
+from lbg_runtime.model.errors import ConfigError, ConnectFailed, UserError
 from lbg_runtime.transport.base import Browser, Messenger, Transport
 
 _log = structlog.get_logger(__name__)
@@ -17,7 +17,7 @@ DEFAULT_SMF_PORT = 55555
 
 
 class Session(Transport, Messenger, Browser, Protocol):
-    """What a member needs of a transport."""
+    """What a member needs from a transport."""
 
 
 @asynccontextmanager
@@ -29,11 +29,11 @@ async def open_session(
     reconnects: bool = True,
     max_in_flight: int | None = None,
 ) -> AsyncIterator[Session]:
-    """Connect, and close at the end. Without `reconnects` a lost connection is the end as well.
+    """Connect, and close at the end. Without `reconnects`, a lost connection is final.
 
-    `max_in_flight`: deliveries of a flow at which its intake will be closed, where that is known.
+    `max_in_flight`: the number of deliveries at which a flow's intake will be closed, if known.
 
-    Raises `ConfigError` where nobody answers, the port is taken, or a file that the settings name is of no use.
+    Raises `ConfigError` if nobody answers, the port is taken, or a file named in the settings is unusable.
     """
     # Imported here, because the client starts a thread when it is imported.
     from lbg_runtime.transport.solace.credentials import ClientCertificate, TokenFile, check_trust_store
@@ -79,15 +79,21 @@ async def open_session(
 
 @asynccontextmanager
 async def _broker(settings: ConnectionSettings) -> AsyncIterator[tuple[str, ...]]:
-    """Where it is; an embedded one runs as long as this."""
+    """The broker's addresses; an embedded one runs as long as this context."""
     if settings.transport is TransportKind.SOLACE:
         yield settings.host
         return
-    # Imported here, because a member of a group on PubSub+ has no use for a broker.
+    # Imported here, because a member of a group on PubSub+ does not need a broker.
     from lbg_runtime.broker.server.server import BrokerServer
 
     host, port = listen_address(settings.host[0])
-    async with BrokerServer(host, port) as server:
+    async with AsyncExitStack() as stack:
+        try:
+            server = await stack.enter_async_context(BrokerServer(host, port, tells_clients=False))
+        except UserError as error:
+            # Usually taken by the broker of the first member, whose group a second one wants to join.
+            expected = "a free port, or connection.transport: solace (LBG_TRANSPORT=solace) to join who listens there"
+            raise ConfigError("connection.host", f"{settings.host[0]}: {error.found}", expected) from None
         address = f"tcp://{server.host}:{server.port}"
         _log.info("embedded_broker_started", host=address)
         yield (address,)

@@ -1,11 +1,12 @@
 """One member's tasks as one tree: a flow runner per queue, the dispatcher's runners, the status ticker.
 
-Leaving has three grades, each with its bound: `stop` gives the queues to other members where there are any, and asks
-every flow to drain, within the drain timeout; then, or when `stop_now` asks for it, handlers are cancelled and flows
-unbind; after `TAIL_MS` more the tasks are cancelled, and what a handler still does is left to the end of the process.
-A lifespan that has not begun is cancelled by `stop`, as nothing is bound by then, one that is ending by `stop_now`.
+Leaving has three stages, each with its bound. `stop` gives the queues to other members, if there are any, and makes
+every flow drain, within the drain timeout. Then, or when `stop_now` asks for it, handlers are cancelled and flows
+unbind. After another `TAIL_MS` the tasks are cancelled, and what a handler still does is left to the end of the
+process. A lifespan that is still beginning is cancelled by `stop`, as nothing is bound yet; one that is ending, by
+`stop_now`.
 
-One file of more than 400 lines, because it is where a member is put together, and taken apart in the opposite order.
+More than 400 lines, because a member is put together here, and taken apart in the opposite order.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from enum import Enum
+from importlib.metadata import version
 
 import anyio
 import structlog
@@ -58,7 +60,7 @@ from lbg_runtime.runtime.turns import Turns
 _log = structlog.get_logger(__name__)
 
 ON_SHARED_QUEUE = Place(rank=0, gives_way=False)
-"""Every member's place on a partitioned queue: it binds and stays, and the broker says what it gets."""
+"""Every member's place on a partitioned queue: it binds and stays, and the broker decides what it gets."""
 
 STATUS_INTERVAL_S = 1.0
 
@@ -66,13 +68,16 @@ BIND_BACKOFF_MIN_MS = 200
 BIND_BACKOFF_MAX_MS = 10_000
 
 QUIET_GAP_MS = 50
-"""A drained flow waits this long for what was under way: above a round trip to any broker one would order by."""
+"""A drained flow waits this long for what is under way: above a round trip to any broker that one would use."""
 
 RANK_DELAY_MS = 100
-"""Between the binds of a queue's standbys: above the time that a bind takes, its way to the broker included."""
+"""Between the binds of a queue's standbys: above the time that a bind takes, including the way to the broker."""
+
+DRAIN_TOLD_MS = 2_000
+"""After this long, a member that is leaving says what it still waits for."""
 
 TAIL_MS = 10_000
-"""How long flows may take to unbind when nothing is handled any more: an unbind waits for the broker's answer."""
+"""How long flows may take to unbind once nothing is handled any more: an unbind waits for the broker's answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +85,18 @@ class StopReport:
     """How a member left."""
 
     left_behind: int
-    """Deliveries that were begun or read and not settled; they come again, to another member or the next life."""
+    """Deliveries that were read or begun but not settled; they come again, to another member or the next life."""
     still_bound: int
-    """Flows that were not unbound in time, or whose unbind the broker did not answer."""
+    """Flows that were not unbound in time, or whose unbind got no answer from the broker."""
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing was left for anybody else to repeat."""
+        """Whether nothing was left for another member to repeat."""
         return self.left_behind == 0 and self.still_bound == 0
 
     @property
     def exit_code(self) -> int:
-        """0 where it is clean, else 1."""
+        """0 if clean, else 1."""
         return 0 if self.is_clean else 1
 
 
@@ -116,7 +121,7 @@ class Supervisor:
         chance: RandomSource,
         companion: Companion | None = None,
     ) -> None:
-        """`companion`: what handles messages beside the member, to be told of its flows."""
+        """`companion`: what handles messages alongside the member; it is told about the flows."""
         self._settings = settings
         self._companion = companion
         self._member = membership.member
@@ -188,11 +193,12 @@ class Supervisor:
         _log.info("drain_started", member=self._member)
         self._lifespans_begin.cut()
         drain_timeout_ms = self._settings.rebind.drain_timeout_ms
+        self._call_later(DRAIN_TOLD_MS, self._tell_of_wait)
         self._call_later(drain_timeout_ms, self.stop_now)
         if self._control is None or not self._is_running:
             self._stop_flows()
         else:
-            # Half of the time for giving queues away while they go on being handled, half for what is left then.
+            # Half of the time for giving queues away while they are still handled, half for those that are left then.
             self._call_later(drain_timeout_ms // 2, self._stop_flows)
             self._control.leave(self._stop_flows)
 
@@ -213,15 +219,35 @@ class Supervisor:
             return
         self._leaving = _Leaving.CANCELLING
         running = self._dispatcher.running()
-        if running or any(runner.unanswered for runner in self.runners):
-            _log.warning("handling_cut_short", member=self._member, running=len(running))
+        waits_for = self._waits_for()
+        if running or waits_for:
+            _log.warning("handling_cut_short", member=self._member, running=len(running), **waits_for)
         self._dispatcher.cancel_everything()
         self._call_later(TAIL_MS, self._has_left.set)
 
-    def be_able(self, *, is_able: bool) -> None:
-        """Whether there is somebody to handle messages. While there is not, members that have one get the queues.
+    def _tell_of_wait(self) -> None:
+        waits_for = self._waits_for()
+        if waits_for and self._leaving is _Leaving.DRAINING:
+            _log.info("drain_waits", member=self._member, **waits_for)
 
-        Where members are counted, or do not talk to each other, nobody else could have them, and they stay.
+    def _waits_for(self) -> dict[str, object]:
+        """The unanswered deliveries, as fields of a log line, with the key that is the likeliest to keep the member;
+        empty if there are none."""
+        held = {runner.machine.queue: runner.unanswered for runner in self.runners if runner.unanswered}
+        if not held:
+            return {}
+        facts: dict[str, object] = {"unanswered": sum(held.values()), "queues": list(held)}
+        sight = self._dispatcher.toughest()
+        if sight is not None:
+            facts |= {"key": sight.head.key, "attempts": sight.head.attempts, "stage": sight.stage.value}
+            if sight.retry_at_ms is not None:
+                facts["next_attempt_ms"] = max(0, sight.retry_at_ms - now_ms())
+        return facts
+
+    def be_able(self, *, is_able: bool) -> None:
+        """Say whether messages can be handled here. While they cannot, the queues go to members where they can.
+
+        If members are counted, or do not talk to each other, nobody else could have the queues, and they stay.
         """
         if self._control is not None:
             self._control.set_weight(self._settings.membership.weight if is_able else 0)
@@ -243,12 +269,12 @@ class Supervisor:
         )
 
     async def run(self) -> StopReport:
-        """Run until stopped; before its lifespans have begun, it then binds nothing.
+        """Run until stopped; if stopped before its lifespans have begun, bind nothing.
 
-        Cancelled, it does as `stop_now` and then passes the cancellation on.
+        When cancelled, it does what `stop_now` does and then passes the cancellation on.
 
-        Raises `ConfigError` where the broker does not know or not allow what the settings say, `HandlerError` where a
-        lifespan fails to begin, or none yields what a handler asks for, `MemberSuperseded` where another process was
+        Raises `ConfigError` if the broker does not know or does not allow what the settings say, `HandlerError` if a
+        lifespan fails to begin or none yields what a handler asks for, and `MemberSuperseded` if another process was
         this member and has gone.
         """
         if self._error_queue is not None:
@@ -259,10 +285,10 @@ class Supervisor:
         try:
             with self._lifespans_begin:
                 if self._leaving is _Leaving.NOT:
-                    # No bound: it may wait for what somebody else starts; `stop` ends that.
+                    # No bound: it may wait for something that others start; `stop` ends that.
                     await lived.enter_async_context(self._resources.entered(self._handlers.lifespans))
             if self._leaving is not _Leaving.NOT:
-                # Nothing is bound yet, and nobody was told of this member.
+                # Nothing is bound yet, and no other member knows of this one.
                 return self._left(StopReport(left_behind=0, still_bound=0))
             check_states(self._handlers, self._resources)
             return await self._run()
@@ -270,7 +296,7 @@ class Supervisor:
             for timer in self._timers:
                 timer.cancel()
             with self._lifespans_end:
-                # No bound: it is the user's to say; `stop_now` ends it.
+                # No bound: that is for the user to decide; `stop_now` ends it.
                 await lived.aclose()
 
     def _left(self, report: StopReport) -> StopReport:
@@ -278,7 +304,7 @@ class Supervisor:
         return report
 
     async def _run(self) -> StopReport:
-        _log.info("member_started", member=self._member, group=self._settings.group.name, queues=len(self.runners))
+        self._tell_of_start()
         async with asyncio.TaskGroup() as group:
             helpers = [
                 group.create_task(self._dispatcher.run()),
@@ -292,7 +318,7 @@ class Supervisor:
             for runner in self.runners:
                 self._run_flow(runner)
             try:
-                # No bound: a member runs until it is told to leave; leaving has its bounds.
+                # No bound: a member runs until told to leave; leaving has its bounds.
                 await self._has_left.wait()
             except asyncio.CancelledError:
                 self.stop_now()
@@ -304,13 +330,23 @@ class Supervisor:
                 still_bound = sum(runner.is_unheard or not runner.machine.is_stopped for runner in self.runners)
                 for task in (*self._flows, *helpers):
                     task.cancel()
+        left_behind = sum(runner.left_behind + runner.unanswered for runner in self.runners)
+        report = self._left(StopReport(left_behind, still_bound))
         if self._refusal is not None:
             raise self._refusal
-        left_behind = sum(runner.left_behind + runner.unanswered for runner in self.runners)
-        return self._left(StopReport(left_behind, still_bound))
+        return report
+
+    def _tell_of_start(self) -> None:
+        settings = self._settings
+        facts: dict[str, object] = {"group": settings.group.name, "queues": len(self.runners)}
+        if settings.is_cooperative:
+            # Queues are placed once everybody has had time to speak, and nobody has come since.
+            facts["settles_for_ms"] = settings.membership.heartbeat_ms + settings.membership.settle_ms
+        host, vpn = ",".join(settings.connection.host), settings.connection.vpn
+        _log.info("member_started", member=self._member, **facts, host=host, vpn=vpn, version=version("lbg-runtime"))
 
     def _give_up(self, refusal: BindFailed) -> None:
-        # Only a member that never had the queue takes it for a mistake; later it may be an admin at work.
+        # A mistake only if this member never had the queue; later it may be an admin at work.
         expected = "queues that exist and may be bound, or group.provision: create_missing"
         if self._settings.group.provision is Provision.CREATE_MISSING:
             expected = (
@@ -382,7 +418,7 @@ class Supervisor:
         return runner
 
     def _add_flows(self, queue_total: int) -> list[FlowRunner]:
-        """Those of the queues that a re-striping brings, running."""
+        """Make and run the flows of the queues that a re-striping adds."""
         added = [self._make_runner(index, AWAY, on_refused=None) for index in range(len(self.runners), queue_total)]
         for runner in added:
             self.runners.append(runner)
@@ -425,7 +461,7 @@ class Supervisor:
 
 
 async def provision_queues(session: Session, group: GroupSettings) -> None:
-    """Make the group's missing queues, where members do that; before `Supervisor.run`. Raises `ConfigError`."""
+    """Create the group's missing queues, if members may; before `Supervisor.run`. Raises `ConfigError`."""
     if group.provision is not Provision.CREATE_MISSING:
         return
     shape = group.shape()
@@ -439,7 +475,7 @@ async def provision_queues(session: Session, group: GroupSettings) -> None:
 
 
 def first_place(queue_index: int, membership: Membership, settings: Settings) -> Place:
-    """Where a member stands on a queue before it has heard of anybody."""
+    """A member's place on a queue before it has heard of any other member."""
     if settings.group.backend is GroupBackend.PARTITIONED:
         return ON_SHARED_QUEUE
     if settings.rebind.mode is RebindMode.CYCLE and membership.place is not None:

@@ -33,7 +33,9 @@ def turn_of(lanes: KeyLanes[Delivery]) -> tuple[LaneKey, Delivery, int]:
 
 
 def lane_of(lanes: KeyLanes[Delivery], lane_key: LaneKey) -> Lane[Delivery]:
-    return lanes._lanes[lane_key]
+    lane = lanes.find(lane_key)
+    assert lane is not None
+    return lane
 
 
 def test_the_second_of_a_key_waits_for_the_first() -> None:
@@ -82,6 +84,14 @@ def test_delayed_keys_come_back_in_the_order_of_their_times() -> None:
         lanes.delay(lane_of(lanes, lane_key), until_ms)
     lanes.release_due(30)
     assert [start(lanes).key for _ in range(3)] == [B, C, A]
+
+
+def test_lanes_whose_time_comes_together_are_ready_in_the_order_in_which_they_were_delayed() -> None:
+    lanes = lanes_with((B, 1), (A, 2))
+    for _ in range(2):
+        lanes.delay(start(lanes), 10)
+    lanes.release_due(10)
+    assert [start(lanes).key, start(lanes).key] == [B, A]
 
 
 def test_a_redelivered_message_waits_behind_the_handler_of_an_older_handle() -> None:

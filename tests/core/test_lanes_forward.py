@@ -46,6 +46,18 @@ def test_the_first_that_is_meant_takes_the_turn_and_the_others_keep_their_order(
     assert drained(lanes) == [("a", 1), ("b", 1), ("c", 1), ("y", 1)]
 
 
+def test_what_is_brought_forward_has_all_its_attempts() -> None:
+    lanes = lanes_with("a", "x")
+    lane = lanes.next_ready()
+    assert lane is not None
+    lanes.delay(lane, 10)
+    lanes.release_due(10)
+    assert lanes.next_ready() is lane
+    assert lane.attempt == 2
+    assert lanes.bring_forward(lane, lambda item: item.name == "x")
+    assert lane.attempt == 1
+
+
 def test_nothing_is_changed_where_none_is_meant_or_there_is_no_other() -> None:
     for lanes in (lanes_with("a", "b"), lanes_with("a")):
         lane = lanes.next_ready()

@@ -26,3 +26,7 @@ def test_only_home_is_primary_in_the_journal() -> None:
         Role.SECONDARY,
     ]
     assert [Place(rank, gives_way=False).is_wanted for rank in (0, 1, None)] == [True, True, False]
+
+
+def test_a_place_has_a_name() -> None:
+    assert [str(Place(rank, gives_way=False)) for rank in (0, 1, 2, None)] == ["home", "standby 1", "standby 2", "none"]

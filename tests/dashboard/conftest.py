@@ -1,6 +1,7 @@
 """A group on a memory broker, its live page, and a browser to look at it."""
 
 import asyncio
+import contextlib
 import itertools
 import random
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -91,7 +92,8 @@ class Stage:
 
 async def _cancel(task):
     task.cancel()
-    await asyncio.wait([task])
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
 
 
 @pytest.fixture

@@ -86,14 +86,15 @@ class DispatcherRig:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """With the runners at work; they are cancelled at the end."""
+        """With the runners at work; they are cancelled at the end, and what ended them before is raised."""
         task = asyncio.ensure_future(self.dispatcher.run())
         await asyncio.sleep(0)
         try:
             yield
         finally:
             task.cancel()
-            await asyncio.wait([task])
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
 
 
 @pytest.fixture(scope="session")
@@ -200,7 +201,7 @@ class MemberTrial:
 
     @asynccontextmanager
     async def running(self, *apps: App) -> AsyncIterator[list[asyncio.Task[StopReport]]]:
-        """With these members at work; those still there at the end are stopped."""
+        """With these members at work; those still there at the end are stopped, and what has ended one is raised."""
         tasks = [asyncio.ensure_future(app.run()) for app in apps]
         try:
             yield tasks
@@ -208,6 +209,9 @@ class MemberTrial:
             for app in apps:
                 app.stop()
             await asyncio.wait(tasks, timeout=120)
+            for task in tasks:
+                if not task.cancelled():
+                    task.result()
 
     async def publish(self, count: int, keys: int = 4) -> None:
         """Publish so many messages over so many keys, as our publisher stamps them."""

@@ -137,7 +137,7 @@ class Trial:
 
     @asynccontextmanager
     async def running(self):
-        """With runner and dispatcher at work; the runner is stopped at the end."""
+        """With runner and dispatcher at work; the runner is stopped at the end, and what ended it before is raised."""
         task = asyncio.ensure_future(self.runner.run())
         async with self.rig.running():
             try:
@@ -145,6 +145,8 @@ class Trial:
             finally:
                 self.runner.stop()
                 await asyncio.wait([task], timeout=100)
+                if not task.cancelled():
+                    task.result()
 
     async def activate(self):
         epoch = await self.transport.binds.get()

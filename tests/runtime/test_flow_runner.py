@@ -15,7 +15,7 @@ from lbg_runtime.core.flow.events import (
 from lbg_runtime.core.roles import Place
 from lbg_runtime.model.errors import BindFailed, InvariantViolated
 from lbg_runtime.model.record import DispatchRecord
-from tests.runtime.scripted import QUEUE, STANDBY, Trial
+from tests.runtime.scripted import QUEUE, STANDBY, ScriptedFlow, Trial
 
 
 @pytest.fixture(scope="session")
@@ -64,18 +64,41 @@ async def test_a_message_is_dispatched_as_it_comes_unless_something_waits_before
     assert [number for _, number in trial.settled()] == [1, 2]
 
 
-async def test_a_message_that_cannot_be_dispatched_ends_the_runner_and_not_the_transport(flow_trial, delivery):
+@pytest.mark.parametrize("takes_turn", [True, False])
+async def test_a_message_that_cannot_be_dispatched_ends_the_runner_and_not_the_transport(
+    flow_trial, delivery, takes_turn
+):
     trial = flow_trial(_return)
 
     def fail(_):
         raise InvariantViolated("no room")
 
-    async with trial.running() as task:
-        await trial.activate()
-        trial.rig.dispatcher.dispatch = fail
-        trial.transport.sink(MessageReceived(delivery(1, "k")))
-        await asyncio.wait([task])
-    assert task.exception().subgroup(InvariantViolated) is not None
+    with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012 - the end of the block raises it
+        async with trial.running() as task:
+            await trial.activate()
+            if not takes_turn:
+                await trial.runner.flush()
+            trial.rig.dispatcher.dispatch = fail
+            trial.transport.sink(MessageReceived(delivery(1, "k")))
+            await asyncio.wait([task], timeout=10)
+            assert task.done()
+    assert raised.value.subgroup(InvariantViolated) is not None
+
+
+async def test_a_settlement_that_the_transport_refuses_ends_the_runner(flow_trial, delivery, monkeypatch):
+    trial = flow_trial(_return)
+
+    def refuse(*_):
+        raise InvariantViolated("settled twice")
+
+    monkeypatch.setattr(ScriptedFlow, "settle", refuse)
+    with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012 - the end of the block raises it
+        async with trial.running() as task:
+            await trial.activate()
+            trial.transport.sink(MessageReceived(delivery(1, "k")))
+            await asyncio.wait([task], timeout=10)
+            assert task.done()
+    assert raised.value.subgroup(InvariantViolated) is not None
 
 
 async def test_an_unbind_comes_after_every_settlement(flow_trial, delivery):

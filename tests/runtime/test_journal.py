@@ -54,10 +54,14 @@ def test_a_directory_that_cannot_be_made_is_one_line(settings, tmp_path):
         open_journal(tmp_path / "file" / "sub", settings().group.shape(), MemberId("m"), "")
 
 
-def test_without_a_directory_nothing_is_written(settings):
+def test_without_a_directory_nothing_is_written(settings, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     journal = open_journal(None, settings().group.shape(), MemberId("m"), "")
+    machine = SimpleNamespace(epoch=1, role=Role.PRIMARY, state=FlowState.ACTIVE, in_flight=0)
+    journal.flow_changed(0, machine, "inactive", "")
     journal.flush()
     journal.close(clean=True)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_member_that_stood_still_says_so_before_anything_else(settings, tmp_path, monkeypatch):

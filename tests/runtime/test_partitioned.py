@@ -1,7 +1,6 @@
 """`group.backend: partitioned`: every member has one flow on one queue, and the broker moves its partitions."""
 
 import asyncio
-import random
 from collections import Counter
 from contextlib import suppress
 
@@ -19,6 +18,7 @@ from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.runtime.app import App
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.transport.solace.settings import SolaceSettings
+from tests.runtime.visitors import Visitors, first_handlings
 
 KEYS, ROUNDS = 8, 20
 SECTIONS = {
@@ -55,57 +55,19 @@ def shared(trial):
     return trial
 
 
-class Story:
-    """Handlers that take their time, fail and hang, by a seed."""
-
-    def __init__(self, trial, seed):
-        self.trial = trial
-        self.chance = random.Random(seed)
-        self.running = Counter()
-        self.overlaps = []
-        self.troubled_until_s = asyncio.get_running_loop().time() + 60
-
-    async def work(self, message):
-        self.running[message.key] += 1
-        if self.running[message.key] > 1:
-            self.overlaps.append((message.key, message.key_sequence))
-        try:
-            await asyncio.sleep(self.chance.uniform(0, 0.05))
-            if asyncio.get_running_loop().time() < self.troubled_until_s:
-                luck = self.chance.random()
-                if luck < 0.02:
-                    await asyncio.sleep(1_000)
-                elif luck < 0.1:
-                    raise ValueError("bad luck")
-        finally:
-            self.running[message.key] -= 1
-
+class Story(Visitors):
     def member(self, index):
         return self.trial.discovered(f"member-{index}", work=self.work, **SECTIONS)
 
     async def play(self, *, with_outages):
         trial = self.trial
         async with trial.running(self.member(0)):
-            others = [asyncio.ensure_future(self._come_and_go(index, with_outages)) for index in (1, 2)]
+            others = [asyncio.ensure_future(self.come_and_go(index, with_outages)) for index in (1, 2)]
             for _ in range(ROUNDS):
                 await trial.publish(KEYS, KEYS)
                 await asyncio.sleep(self.chance.uniform(0, 1))
             await asyncio.gather(*others)
             await trial.until(lambda: sum(trial.depths()) == 0, within_s=3_600)
-
-    async def _come_and_go(self, index, with_outages):
-        for _ in range(3):
-            await asyncio.sleep(self.chance.uniform(0, 5))
-            async with self.trial.running(self.member(index)):
-                await asyncio.sleep(self.chance.uniform(0, 8))
-                if with_outages:
-                    name = self.chance.choice((f"member-{index}", "member-0"))
-                    self.trial.sessions[name].drop_connection(self.chance.uniform(0, 3))
-                    await asyncio.sleep(self.chance.uniform(0, 5))
-
-
-def first_handlings(sequences):
-    return {key: list(dict.fromkeys(numbers)) for key, numbers in sequences.items()}
 
 
 async def test_members_share_the_partitions_and_each_key_is_with_one(shared):

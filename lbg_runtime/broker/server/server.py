@@ -52,11 +52,14 @@ class BrokerServer:
         tls: TlsFiles | None = None,
         store: Store | None = None,
         replay_log_bytes: int | None = None,
+        tells_clients: bool = True,
     ) -> None:
-        """With `tls` every client must speak TLS. With a `store`, which it closes in the end, it goes on where the
-        store's last broker was; raises `UserError` for a store that cannot be read. With `replay_log_bytes` the default
-        VPN keeps a replay log of so much; one that the store has is kept without it too."""
+        """With `tls` every client must speak TLS. With a `store`, which it closes in the end, it continues where the
+        store's last broker stopped; raises `UserError` for a store that cannot be read. With `replay_log_bytes` the
+        default VPN keeps a replay log of this size; one in the store is kept without it too. `tells_clients`: whether
+        the log says which clients come and go."""
         self._store = store
+        self._tells_clients = tells_clients
         self._changes = None if store is None else Changes()
         if store is None:
             self.engine = engine or Engine(secrets.token_hex(4), spooler=secrets.randbits(64))
@@ -87,19 +90,19 @@ class BrokerServer:
         self.faults = Faults(
             self.engine.surroundings, lambda: [(each.session.client_name, each) for each in self._connections]
         )
-        """What tests do to the broker."""
+        """The faults that tests inject into the broker."""
         if store is not None:
             self.engine.restore(store.read())
         if replay_log_bytes is not None:
             self.engine.replays.keep_log_of_size(DEFAULT_VPN, replay_log_bytes)
 
     async def start(self) -> None:
-        """Listen; raises `UserError` when the address cannot be had, or for files of `tls` that cannot be used."""
+        """Listen; raises `UserError` if the address is not available, or for files of `tls` that cannot be used."""
         tls = None if self._tls is None else self._tls.context()
         if self._tls is not None and self._tls.client_authorities is not None:
             accounts = self.engine.administration.accounts(DEFAULT_VPN)
             accounts.takes_certificates, accounts.takes_passwords = True, False
-        # One family, or a name with two of them would be given two different ports where the system chooses.
+        # One family only, or a name with two would get two different ports if the system chooses.
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         self._is_stopped = False
         try:
@@ -112,28 +115,28 @@ class BrokerServer:
                 ssl_handshake_timeout=None if tls is None else HANDSHAKE_TIMEOUT_S,
             )
         except OSError as error:
-            # The number says it in fewer words than the event loop's own text; a host that has no address has neither.
+            # The number's text is shorter than the event loop's own; a host that has no address has neither.
             reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror or error)
             expected = "an address of this machine with a free port"
             raise UserError(f"smf {self.host}:{self.port}", reason, expected) from error
         self.port = self._listener.sockets[0].getsockname()[1]
-        # What the store had may be due.
+        # Deadlines restored from the store may be due.
         self._timer.arm()
 
     @property
     def url(self) -> str:
-        """What a client is given."""
+        """The address to give to clients."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'tcp' if self._tls is None else 'tcps'}://{host}:{self.port}"
 
     async def stop(self) -> None:
-        """Stop listening and cut every connection; returns when all of them are gone. Idempotent."""
+        """Stop listening and cut every connection; returns when all are gone. Idempotent."""
         self._is_stopped = True
         if self._listener is not None:
             self._listener.close()
             self._listener = None
         self.abort_connections()
-        # Not bounded: an aborted connection is gone in the next turn of the loop, whatever its peer does.
+        # Without a bound: an aborted connection is gone in the next turn of the loop, whatever its peer does.
         await self._no_connections.wait()
         self._timer.stop()
         if self._store is not None:
@@ -160,29 +163,29 @@ class BrokerServer:
         settings: QueueSettings | None = None,
         vpn: str = DEFAULT_VPN,
     ) -> None:
-        """Create a queue with its topic subscriptions; `BrokerRefusal` as for the engine."""
+        """Create a queue with its topic subscriptions; raises `BrokerRefusal` as the engine does."""
         self.engine.create_queue(vpn, QueueName(queue), settings or QueueSettings())
         for subscription in subscriptions:
             self.engine.add_queue_subscription(vpn, QueueName(queue), subscription)
         self.write_down()
 
     def delete_queue(self, queue: str, *, vpn: str = DEFAULT_VPN) -> None:
-        """Delete a queue with its messages; its flows end."""
+        """Delete a queue and its messages; its flows end."""
         self.carry_out(self.engine.delete_queue(vpn, QueueName(queue)))
 
     def abort_connections(self, client_name: str | None = None) -> int:
-        """Cut the connections of this client, or all of them, as a network does; how many there were."""
+        """Cut the connections of this client, or all of them, as a network does; return how many."""
         return self.faults.drop(client_name)
 
     def client_names(self) -> list[str]:
-        """Names of the clients that are logged in, sorted."""
+        """Names of all logged-in clients, sorted."""
         sessions = (connection.session for connection in self._by_client.values())
         return sorted(session.client_name for session in sessions if session.client_name and not session.ended)
 
     def carry_out(self, effects: Iterable[Effect]) -> None:
-        """Hand effects of the engine to the sessions they are for, in order."""
+        """Hand the engine's effects to the sessions they are for, in order."""
         for client, theirs in groupby(effects, _CLIENT):
-            # Else it went in this very turn; the engine takes everything back when it hears of it.
+            # Otherwise it closed in this very turn; the engine takes everything back when it is told.
             if (connection := self._by_client.get(client)) is not None:
                 connection.session.apply(theirs)
                 self.written_to(connection)
@@ -191,7 +194,7 @@ class BrokerServer:
             self._flush_soon()
 
     def write_down(self) -> None:
-        """Have all that the engine was told on disk when this returns; raises `StoreFailed`, once and for all."""
+        """Return once all changes to the engine are on disk; raises `StoreFailed`, from then on at every call."""
         if self._failure is not None:
             raise self._failure
         if not self._changes or self._store is None:
@@ -199,7 +202,7 @@ class BrokerServer:
         try:
             self._store.write(self._changes.take())
         except StoreFailed as failure:
-            # Nobody may hear of what is not on disk, so nobody hears of anything any more.
+            # Nobody may learn of what is not on disk, so nobody learns of anything any more.
             self._failure = failure
             self._has_failed.set()
             self._is_stopped = True
@@ -207,32 +210,33 @@ class BrokerServer:
             raise
 
     async def failed(self) -> None:
-        """Raises `StoreFailed` when the store could not be written, and does not return before."""
+        """Wait until a write to the store has failed, then raise `StoreFailed`; returns in no other case."""
         await self._has_failed.wait()
         self.write_down()
 
     # -- called by connections
 
     def opened(self, connection: Connection) -> None:
-        """Count a connection in."""
+        """Register a connection."""
         self._connections[connection] = None
         self._no_connections.clear()
         connection.suffer(self.faults.trouble_of(None))
         if self._is_stopped:
-            connection.abort()  # It was accepted in the turn in which the listener closed.
+            connection.abort()  # Accepted in the turn in which the listener closed.
 
     def written_to(self, connection: Connection) -> None:
-        """Flush this connection at the end of this turn of the loop, in one write for all that happens until then."""
+        """Flush this connection at the end of this turn of the loop, with one write for all output until then."""
         self._flush_soon()
         self._to_flush[connection] = None
 
     def lost(self, connection: Connection) -> None:
-        """Count a connection out and give back what its client held."""
+        """Unregister a connection and give back what its client held."""
         self._connections.pop(connection, None)
         self._to_flush.pop(connection, None)
         session = connection.session
         if session.client is not None and self._by_client.pop(session.client, None) is not None:
-            _log.info("client_disconnected", client_name=session.client_name, reason=session.end_reason)
+            reason = {} if session.end_reason is None else {"reason": session.end_reason}
+            self._tell_of("client_disconnected", connection, **reason)
             self.carry_out(self.engine.disconnect(session.client))
         if not self._connections:
             self._no_connections.set()
@@ -240,11 +244,15 @@ class BrokerServer:
     def _accept(self) -> Connection:
         return Connection(self, self._make_session)
 
+    def _tell_of(self, event: str, connection: Connection, **facts: str) -> None:
+        tell = _log.info if self._tells_clients else _log.debug
+        tell(event, client_name=connection.session.client_name, **facts)
+
     def _make_session(self, connection: Connection) -> Session:
         def on_login(client: ClientId) -> None:
             self._by_client[client] = connection
             connection.suffer(self.faults.trouble_of(connection.session.client_name))
-            _log.info("client_connected", client_name=connection.session.client_name, peer=connection.peer)
+            self._tell_of("client_connected", connection, peer=connection.peer)
 
         return Session(
             self.engine,
@@ -264,7 +272,8 @@ class BrokerServer:
     def _flush(self) -> None:
         self._will_flush = False
         if self._changes:
-            # What leaves the broker must be true after its death, so it leaves after what it stands for is on disk.
+            # What the broker says must still be true after a crash, so it leaves only after the state behind it is on
+            # disk.
             with suppress(StoreFailed):
                 self.write_down()
         connections = tuple(self._to_flush)

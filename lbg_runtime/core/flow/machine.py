@@ -280,7 +280,6 @@ class FlowMachine:
     def _bind(self) -> list[Command]:
         self.epoch = Epoch(self.epoch + 1)
         self.state = FlowState.BINDING
-        self._plan.begin_bind()
         self._in_flight.start_handle()
         if self._gate is not None:
             self._gate.start_handle()
@@ -332,7 +331,7 @@ class FlowMachine:
             commands.append(Note("flow_activated_by_message", {"epoch": self.epoch}))
             commands += self._become_active(now_ms)
         if self._release is not None:
-            if self.state is FlowState.UNBINDING or self._release.phase is not DrainPhase.FINISH:
+            if self._release.phase is not DrainPhase.FINISH:
                 return [Note("delivery_left_unstarted", {"epoch": self.epoch, "delivery_id": delivery.delivery_id})]
             self._release.quiet_at_ms = now_ms + self._settings.quiet_gap_ms
         before_count = len(self._in_flight)

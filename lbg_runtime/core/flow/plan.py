@@ -20,7 +20,7 @@ class FlowPlan:
     def __init__(self, place: Place, settings: RebindSettings, random: RandomSource, now_ms: int) -> None:
         self.place = place
         self.bind_at_ms: int | None = now_ms if place.is_wanted else None
-        """When to bind; None while there is a handle, or if the flow is to stay unbound."""
+        """When to bind a flow without a handle; None if it is to stay unbound."""
         self.give_way_at_ms: int | None = None
         """When an active flow gives way; None if it need not."""
         self.is_leaving = False
@@ -65,10 +65,6 @@ class FlowPlan:
 
     # -- what happens to handles
 
-    def begin_bind(self) -> None:
-        """A handle is being bound."""
-        self.bind_at_ms = None
-
     def finish_bind(self, now_ms: int) -> None:
         """The handle is bound."""
         self._bound_at_ms = now_ms
@@ -90,7 +86,6 @@ class FlowPlan:
 
     def begin_unbind(self) -> None:
         """The handle served until its orderly end, so earlier failures no longer count."""
-        self.give_way_at_ms = None
         self.failed_binds = 0
 
     def finish_unbind(self, cause: ReleaseCause, now_ms: int) -> None:
@@ -118,7 +113,6 @@ class FlowPlan:
     def lose_handle(self, now_ms: int) -> None:
         """The handle died. An early death counts as one more failure; otherwise a flow that dies after each bind would
         be bound again and again without a pause."""
-        self.give_way_at_ms = None
         if now_ms - self._bound_at_ms >= self._settings.bind_backoff_max_ms:
             self.failed_binds = 0
         self._back_off(now_ms, permanent=False)

@@ -121,13 +121,12 @@ class StripeGate:
     def is_idle(self) -> bool:
         """Whether nothing of a re-striping has been seen on this handle: everything but a record may be handled at
         once, and an answer changes nothing."""
-        return self._plan is None and self._finish is None and not self._stuck
+        # A finish that finds no plan ends in the same call.
+        return self._plan is None and not self._stuck
 
     def lets_pass(self, topic: str) -> bool:
         """Whether a message on this topic may be handled at once, with nothing to remember about it."""
-        return (
-            self._plan is None and self._finish is None and not (self._stuck or topic.startswith(self._record_prefix))
-        )
+        return self._plan is None and not (self._stuck or topic.startswith(self._record_prefix))
 
     def is_record(self, topic: str) -> bool:
         """Whether a message on this topic is a record of a re-striping."""
@@ -142,9 +141,9 @@ class StripeGate:
         if self.is_record(topic):
             return self._take_record(delivery, in_flight)
         shard = self._shard_of(topic)
-        if shard is None or (self._judge(shard) is _Verdict.HANDLE and shard not in self._kept):
+        if shard is None or (verdict := self._judge(shard)) is _Verdict.HANDLE:
             return [Pass(delivery)]
-        if self._judge(shard) is _Verdict.DROP:
+        if verdict is _Verdict.DROP:
             return [Drop(delivery.delivery_id)]
         self._kept[shard].append(delivery)
         self.kept_count += 1

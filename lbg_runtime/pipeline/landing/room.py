@@ -1,6 +1,7 @@
-"""Where messages wait while they cannot land: nothing is dropped, the queue keeps what is not taken."""
+"""Where messages wait while they cannot land: nothing is dropped, and the queue keeps what is not taken."""
 
 import asyncio
+from contextvars import Context
 
 import structlog
 
@@ -13,29 +14,29 @@ Handle = tuple[QueueName, Epoch]
 
 PAUSE_MIN_S = 0.1
 PAUSE_MAX_S = 5.0
-"""After a flush that failed, growing with each that follows."""
+"""Longest pause after a failed flush; the pause grows with each further failure."""
 
 
 class Room:
-    """Closed to all while the log has reached its quota, or its disk the reserve, and to a queue for a while after its
-    flush has failed.
+    """Closed to all queues while the log has reached its quota, or its disk the reserve, and to one queue for a while
+    after its flush has failed.
 
-    On the member's loop. Handlers that wait here keep their deliveries in flight, so that the broker sends no more.
-    Where their flow handle is being given up, or gone, they go back.
+    Used on the member's loop. Handlers that wait here keep their deliveries in flight, so the broker sends no more. If
+    their flow handle is being given up, or gone, the deliveries go back.
     """
 
     def __init__(self, quota_bytes: int | None) -> None:
-        """`quota_bytes` None: the disk alone is the bound."""
+        """With `quota_bytes` None, only the disk is a bound."""
         self.quota_bytes = quota_bytes
         self.used_bytes = 0
         self._free_bytes: int | None = None
         self._waiting: dict[asyncio.Future[None], Handle] = {}
         self._flows: dict[QueueName, tuple[Epoch, bool]] = {}
-        """Epoch of the newest handle, and whether that is kept."""
+        """Epoch of the newest handle, and whether the handle is kept."""
         self._was_full = False
         self._pauses: dict[QueueName, asyncio.TimerHandle] = {}
         self._pause_s: dict[QueueName, float] = {}
-        """The next one's length, where a flush has failed and none has gone well since."""
+        """Length of the next pause, for queues with a failed flush and no successful one since."""
 
     def is_closed(self, queue: QueueName) -> bool:
         """Whether nothing more of the queue is taken now."""
@@ -51,24 +52,30 @@ class Room:
         return self.quota_bytes is not None and self.used_bytes >= self.quota_bytes
 
     def count(self, used_bytes: int, free_bytes: int | None) -> None:
-        """The log has so many bytes now, and its disk takes so many more, where that is known (`usage.free_bytes`)."""
+        """The log has `used_bytes` now, and its disk takes `free_bytes` more, if that is known (`usage.free_bytes`)."""
         self.used_bytes, self._free_bytes = used_bytes, free_bytes
         if self.is_full != self._was_full:
             self._was_full = self.is_full
-            facts = {"used_bytes": used_bytes, "quota_bytes": self.quota_bytes, "free_bytes": free_bytes}
-            if self.is_full:
-                _log.warning("landing_quota_reached" if self._has_reached_quota else "landing_disk_full", **facts)
-            else:
-                _log.info("landing_goes_on", **facts)
+            # It has nothing to do with the message in whose context the last flush happened to be begun.
+            Context().run(self._tell_of_change)
         self._let_in()
 
+    def _tell_of_change(self) -> None:
+        facts = {"used_bytes": self.used_bytes, "quota_bytes": self.quota_bytes, "free_bytes": self._free_bytes}
+        if not self.is_full:
+            _log.info("landing_goes_on", **facts)
+        elif self._has_reached_quota:
+            _log.warning("landing_quota_reached", **facts)
+        else:
+            _log.warning("landing_disk_full", **facts)
+
     def count_written(self, size_bytes: int) -> None:
-        """This member has written so many."""
+        """This member has written this many bytes."""
         free_bytes = None if self._free_bytes is None else self._free_bytes - size_bytes
         self.count(self.used_bytes + size_bytes, free_bytes)
 
     def flush_failed(self, queue: QueueName) -> None:
-        """What waited for the flush comes here, and tries again when it is let in."""
+        """Messages that waited for the flush come here, and try again when they are let in."""
         if queue in self._pauses:
             return
         pause_s = self._pause_s.get(queue, PAUSE_MIN_S)
@@ -76,7 +83,7 @@ class Room:
         self._pauses[queue] = asyncio.get_running_loop().call_later(pause_s, self._end_pause, queue)
 
     def flush_succeeded(self, queue: QueueName) -> None:
-        """The next failure is a first one."""
+        """The next failure counts as the first again."""
         self._pause_s.pop(queue, None)
 
     async def wait(self, queue: QueueName, epoch: Epoch) -> None:
@@ -90,7 +97,7 @@ class Room:
             if handling is not None:
                 handling.route.attempts.put_off(handling)
             try:
-                # No bound: that there is no room is no fault of the message.
+                # No bound: the message is not to blame for the lack of room.
                 await turn
             finally:
                 del self._waiting[turn]

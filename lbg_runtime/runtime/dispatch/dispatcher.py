@@ -1,16 +1,16 @@
-"""From an admitted delivery to its end: the lane of its key, a runner, the handler, and again after a failure.
+"""From an admitted delivery to its end: the lane of its key, a runner, the handler, and another try after a failure.
 
 Promises to the flow runners: every delivery given to `dispatch` is reported exactly once (L8), after it has left its
-lane; with the outcome ACCEPTED when its handler returned, or when it is known to lie on the error queue or to have lain
-on its parking queue, with none when it was given back or cancelled (L7), and never with another: a failed delivery
-stays at the head of its lane and is tried again, until its policy ends that (L3). Where the policy says `stop`, it
-stays at the head of its lane for good, and nothing more of its flow handle is started; a new handle, here or elsewhere,
-starts afresh.
+lane. The outcome is ACCEPTED if its handler returned, or if the message is known to be on the error queue or to have
+been on its parking queue; there is none if it was given back or cancelled (L7); there is never another. A failed
+delivery stays at the head of its lane and is tried again until its policy ends that (L3). If the policy says `stop`, it
+stays there as long as its flow handle lives, and nothing more of that handle is started; a new handle, here or
+elsewhere, starts afresh.
 
-A delivery that no handler wants counts as failed: the settings and the publishers disagree, and only the user can tell
-which of them is right. It is said once per topic, and the key waits.
+A delivery without a handler counts as failed: the settings and the publishers disagree, and only the user can tell
+which of them is right. It is logged once per topic, and the key waits.
 
-One file of more than 400 lines, because every end of a delivery is here: that each ends once can be read in one place.
+More than 400 lines, because every end of a delivery is here: one can check in one place that each ends once.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ from lbg_runtime.runtime.runners.pool import RunnerPool, is_changed
 OnEnd = Callable[[Handling], None]
 OnHoldUp = Callable[[Epoch, tuple[DeliveryId, ...]], None]
 
-# Looked up once: until Python 3.12 it takes as long to get at the member of an enumeration as to call a function.
+# Looked up once: before Python 3.12, access to an enum member costs as much as a function call.
 _ACCEPTED = Outcome.ACCEPTED
 
 
@@ -66,12 +66,12 @@ class Dispatcher:
         random: RandomSource,
         error_queue: ErrorQueue | None = None,
     ) -> None:
-        """`error_queue` is needed where a policy asks for it. Raises `ConfigError` or `HandlerError`."""
+        """`error_queue` is needed if a policy asks for it. Raises `ConfigError` or `HandlerError`."""
         self.counts = DispatchCounts()
         self._troubles = Troubles(self.counts)
         self._key_source = key_source
         self._is_stamped_key = key_source == PARTITION_KEY
-        """The key is where publishers stamp it: nearly always, and then it is found without more ado."""
+        """The key is where publishers stamp it, which is the usual case and has a short cut."""
         self._keyless = KeylessMessages(dispatch.missing_key, self.counts)
         self._random = random
         self._lanes: KeyLanes[Handling] = KeyLanes(max_waiting=dispatch.waiting_limit)
@@ -79,14 +79,14 @@ class Dispatcher:
         self._attempts = AttemptWatches(self._replace_stuck_runner)
         self._moves = self._attempts.of(None)
         self.key_reports = KeyReports(dispatch, self._lanes, self._attempts, self._hold_up)
-        """To be run beside the dispatcher."""
+        """To be run alongside the dispatcher."""
         self._error_queue = error_queue
         self._parkings: dict[QueueName, ParkedQueue] = {}
-        """By the queue whose messages they take."""
+        """By the queue from which they take messages."""
         self._replayed: set[QueueName] = set()
-        """Their own names: what comes from them is parked already."""
+        """The names of the parking queues: what comes from them is parked already."""
         self._stopped: dict[QueueName, Epoch] = {}
-        """Flow handles of which nothing is started any more."""
+        """Flow handles from which nothing more is started."""
         self._seen_keys = SeenKeys()
         self._routes = Routes(handlers, shape, failure, self._attempts)
         self._known_routes = self._routes.known
@@ -100,23 +100,23 @@ class Dispatcher:
     # -- what the flow runners call
 
     def attach(self, queue: QueueName, on_end: OnEnd, on_hold_up: OnHoldUp | None = None) -> None:
-        """Name the one who is told of the ends of a queue's deliveries, and of those that wait behind one that is going
-        nowhere; neither must raise."""
+        """Register the callbacks for the ends of a queue's deliveries, and for deliveries that wait behind one that is
+        going nowhere; neither may raise."""
         self._on_end[queue] = on_end
         if on_hold_up is not None:
             self._on_hold_up[queue] = on_hold_up
 
     def park_in(self, queue: QueueName, parking: ParkedQueue) -> None:
-        """Name where messages of a queue are parked; needed where a policy asks for it."""
+        """Set where messages of a queue are parked; needed if a policy asks for it."""
         self._parkings[queue] = parking
         self._replayed.add(parking.parking)
         self.attach(parking.parking, parking.finished)
 
     def dispatch(self, delivery: Delivery) -> bool:
-        """Put a delivery at the end of its key's lane; whether it waits there behind more than a key may keep waiting,
-        or behind one that is going nowhere.
+        """Put a delivery at the end of its key's lane; return whether it waits there behind more than a key may keep
+        waiting, or behind one that is going nowhere.
 
-        Its flow runner then has the intake go on without it.
+        If so, its flow runner lets the intake go on without it.
         """
         handling = self._prepare(delivery)
         if self._is_closed:
@@ -129,7 +129,7 @@ class Dispatcher:
         return is_held_up
 
     def return_unstarted(self, queue: QueueName, epoch: Epoch) -> None:
-        """End, without an outcome, the deliveries of a flow handle that no handler holds, those between tries too."""
+        """End, without an outcome, the deliveries of a flow handle that no handler has, or that are between tries."""
         if self._stopped.get(queue) == epoch:
             del self._stopped[queue]
         for handling in self._lanes.return_unstarted(queue, epoch):
@@ -145,7 +145,7 @@ class Dispatcher:
     # -- what the supervisor calls
 
     async def run(self) -> None:
-        """Handle what comes until cancelled; then nothing runs any more and every delivery has ended."""
+        """Handle deliveries until cancelled; after that nothing runs and every delivery has ended."""
         try:
             await self._pool.run()
         finally:
@@ -156,9 +156,9 @@ class Dispatcher:
                 self._end(handling, None)
 
     def cancel_everything(self) -> None:
-        """End all deliveries without an outcome, and those to come: no handler is started any more.
+        """End all deliveries without an outcome, present and future: no further handler is started.
 
-        What waits ends at once, what runs as soon as its handler lets go.
+        Those that wait end at once, those that run as soon as their handlers let go.
         """
         self._is_closed = True
         handles = dict.fromkeys((each.queue, each.epoch) for each in self._lanes.held())
@@ -167,13 +167,18 @@ class Dispatcher:
             self.cancel_handling(queue, epoch)
 
     def running(self) -> list[Handling]:
-        """What is being handled now."""
+        """The handlings that are running now."""
         return self._attempts.handlings()
 
-    # -- what those who ask are told
+    # -- answers to questions
+
+    def toughest(self) -> LaneSight[Handling] | None:
+        """The state of the key whose next message has been tried most often; None if nothing is here."""
+        lane = max(self._lanes.lanes(), key=lambda each: each.attempt, default=None)
+        return None if lane is None else self._lanes.look(lane.key)
 
     def look(self, key: str) -> LaneSight[Handling] | None:
-        """How the lane of the key stands; None where nothing of the key is here."""
+        """The state of the key's lane; None if nothing of the key is here."""
         return self._lanes.look(key)
 
     def parked(self) -> ParkingReading:
@@ -186,7 +191,7 @@ class Dispatcher:
         return sum(parking.count_of(key) for parking in self._parkings.values())
 
     def is_stopped(self, queue: QueueName, epoch: Epoch) -> bool:
-        """Whether nothing more of a flow handle is started, because a message of it has failed for good."""
+        """Whether nothing more of a flow handle is started, because one of its messages has failed for good."""
         return self._stopped.get(queue) == epoch
 
     def held(self) -> LanesReading:
@@ -206,7 +211,7 @@ class Dispatcher:
         handling = self._keyless.take(delivery, route) if key is None else Handling(delivery, key, key, route)
         is_ordered = message.key == key if key is not None else self._keyless.keeps_order
         if not is_ordered and message.fencing_token is not None:
-            # Its number is of another key's order than that in which it is handled: a guard would take it for old.
+            # Its number counts within another key than the one it is handled under: a guard would take it for old.
             handling.message = message.without_token()
             self._troubles.foreign_stamp(handling)
         return handling
@@ -245,21 +250,21 @@ class Dispatcher:
             failure = error
         try:
             if task.cancelling():
-                # Raises where the runner itself is to end; its delivery then ends in `run`.
+                # Raises if the runner itself is to end; its delivery then ends in `run`.
                 await self._pool.take_back(task)
         finally:
             route.attempts.end(attempt)
         if is_changed(context):
             self._pool.soil(task)
         if failure is None and attempt.interruption is None:
-            # As `_finish`, which would cost every message a call.
+            # `_finish`, inlined: it would cost every message a call.
             self._lanes.finish(lane)
             self._end(handling, _ACCEPTED)
         else:
             try:
                 await self._conclude(lane, handling, attempt, failure)
             finally:
-                # Its traceback holds this frame, and all that the handler's frames held: no cycle for the collector.
+                # Its traceback holds this frame and all that the handler's frames held: leave the collector no cycle.
                 failure = None
 
     async def _conclude(
@@ -274,19 +279,23 @@ class Dispatcher:
             failure = plain(failure)
         if isinstance(failure, GivenBack):
             if not lane.is_recalled:
-                # Until its flow has taken back what has not started, no successor may overtake it (L3).
+                # No successor may overtake it before its flow has taken back what has not started (L3).
                 self._stopped[handling.queue] = handling.epoch
             self._finish(lane, None)
             return
         policy = handling.route.policy
-        # A handler that was cut short and returned all the same is not believed: better handled twice than lost.
+        # A handler that was cut short and yet returned is not believed: better handled twice than lost.
         timed_out = attempt.interruption is Interruption.TIMEOUT
         if timed_out or failure is None:  # the latter for the type checker: without a failure it has timed out
             failure = TimeoutError(f"the handler did not finish within {policy.timeout_ms / 1_000:g} s")
-        self._troubles.attempt_failed(handling, failure, with_stack=not timed_out)
         then = policy.end_after(handling.attempts, failure)
+        delay_ms = policy.delay_ms(handling.attempts, failure, self._random) if then is None else 0
+        follows: dict[str, str | int] = {}
+        if not lane.is_recalled:  # otherwise it goes back to its queue
+            follows = {"next_attempt_ms": delay_ms} if then is None else {"then": then.value}
+        self._troubles.attempt_failed(handling, failure, follows, with_stack=not timed_out)
         if then is None:
-            self._try_again_in(policy.delay_ms(handling.attempts, failure, self._random), lane)
+            self._try_again_in(delay_ms, lane)
             return
         if handling.queue in self._replayed and then in (Then.PARK, Then.STOP):
             # It is parked already, and stays so.
@@ -309,7 +318,8 @@ class Dispatcher:
             self._finish(lane, None)
 
     def _hold_up(self, lane: Lane[Handling]) -> None:
-        """The head of a lane is going nowhere: others of its queue need not wait for what is behind it."""
+        """Tell the flow runners that the head of a lane is going nowhere: other messages need not wait for those behind
+        it."""
         by_flow: defaultdict[tuple[QueueName, Epoch], list[DeliveryId]] = defaultdict(list)
         for handling in self._lanes.hold_up(lane):
             by_flow[handling.queue, handling.epoch].append(handling.delivery.delivery_id)
@@ -318,7 +328,7 @@ class Dispatcher:
                 on_hold_up(epoch, tuple(delivery_ids))
 
     def _finish(self, lane: Lane[Handling], outcome: Outcome | None) -> None:
-        """The head of a lane leaves it and ends, in this order: who is told of the end may look at the lane."""
+        """Take the head out of its lane, then end it; in this order, because the callback may look at the lane."""
         handling = lane.head
         self._lanes.finish(lane)
         self._end(handling, outcome)
@@ -328,7 +338,8 @@ class Dispatcher:
         if handling.done_mono_ns:
             raise InvariantViolated(f"delivery {handling.delivery.delivery_id} ended twice")
         if outcome is None and (parking := self._parkings.get(handling.delivery.queue)) is not None:
-            # Its copy may have come between two tries, and be replayed by now: the next owner would handle it again.
+            # Its copy may have arrived between two tries, and have been replayed since: the next owner would handle
+            # the message again.
             outcome = _ACCEPTED if parking.was_parked(handling) else None
         handling.done_mono_ns = monotonic_ns()
         handling.outcome = outcome
@@ -339,18 +350,18 @@ class Dispatcher:
     async def _move(
         self, lane: Lane[Handling], handling: Handling, report: FailureReport, task: "asyncio.Task[object]"
     ) -> None:
-        """Publish it to where it goes. While that is not confirmed, it stays on its queue, and its key waits."""
+        """Publish the message to its new queue. Until that is confirmed, it stays on its own, and its key waits."""
         target = self._parkings.get(handling.queue) if report.then is Then.PARK else self._error_queue
         if target is None:
             raise InvariantViolated(f"a policy says {report.then.value} and the dispatcher has nowhere to put it")
         if lane.is_recalled:
-            # Somebody else may be handling it by now.
+            # Another member may be handling it by now.
             self._finish(lane, None)
             return
         failure: BaseException | None = None
         attempt = self._moves.start(handling, task)
         try:
-            await target.take(handling, report)
+            to = await target.take(handling, report)
         except (asyncio.CancelledError, TransportError) as error:
             failure = error
         try:
@@ -361,25 +372,25 @@ class Dispatcher:
         if attempt.interruption is Interruption.RECALL:
             self._finish(lane, None)
         elif failure is None:
-            self._troubles.moved(handling, report)
+            self._troubles.moved(handling, report, to)
             self._finish(lane, _ACCEPTED)
         else:
             self._troubles.move_failed(handling, failure)
-            # The lane counts afresh where a replay went first.
+            # If a replay went first, the lane counts afresh.
             tries = max(1, lane.attempt - handling.attempts + 1)
             self._try_again_in(handling.route.policy.move_delay_ms(tries, self._random), lane)
 
     def _may_be_parked(self, handling: Handling) -> bool:
-        """Whether there is a verdict to ask for; asked for every message."""
+        """Whether there is a verdict to ask for. Called for every message."""
         parking = self._parkings.get(handling.delivery.queue)
         return parking is not None and (handling.end_report is not None or parking.concerns(handling))
 
     async def _set_aside(self, lane: Lane[Handling], handling: Handling, task: "asyncio.Task[object]") -> bool:
-        """Park a message whose key is parked, before its handler is started; whether that was its turn."""
+        """Park a message of a parked key before its handler is started; return whether that was its turn."""
         parking = self._parkings.get(handling.queue)
         verdict = Verdict.HANDLE if parking is None else parking.judge(handling)
         if verdict is Verdict.HANDLE:
-            # The key may have been parked when this message was tried to park.
+            # The key may have been parked at an earlier try to park this message.
             handling.end_report = None
             return False
         handling.end_report = FOLLOWS
@@ -392,7 +403,7 @@ class Dispatcher:
         return True
 
     async def _gave_way(self, lane: Lane[Handling], handling: Handling, task: "asyncio.Task[object]") -> bool:
-        """Have what is replayed of the key go first, so that it need not wait for what can be parked only after it."""
+        """Let replayed messages of the key go first: what can be parked only after them must not block them."""
         parking = self._parkings.get(handling.queue)
         if parking is None or not parking.is_replaying(handling):
             return False
@@ -402,7 +413,7 @@ class Dispatcher:
         return True
 
     def _hold(self, lane: Lane[Handling]) -> bool:
-        """Keep the head of the lane where it is until its flow is given up; False where it has been."""
+        """Keep the head of the lane where it is until its flow is given up; False if it already was."""
         if self._lanes.hold(lane):
             return True
         self._finish(lane, None)

@@ -1,4 +1,4 @@
-"""Messages whose attempts have ended, moved to another queue: published there, and let go when that is confirmed."""
+"""Moves messages whose attempts have ended to another queue: published there, and let go when that is confirmed."""
 
 from collections.abc import Set
 from dataclasses import dataclass
@@ -28,31 +28,33 @@ _log = structlog.get_logger(__name__)
 
 
 class ErrorQueue:
-    """The error queue, the dead message queue, or both. One per member; called by the dispatcher, which settles only
-    what `take` has returned from.
+    """The error queue, the dead message queue, or both. One per member; called by the dispatcher, which settles a
+    message only after `take` has returned.
 
-    Both get a copy that is confirmed before the original is accepted. The dead message queue is not left to the broker
-    and a settlement `REJECTED`: the client sends a rejection ahead of acceptances before it, and a broker drops what it
-    cannot move.
+    Both get a copy that is confirmed before the original is accepted. The move to the dead message queue is not left to
+    the broker by settling `REJECTED`: the client would send the rejection ahead of earlier acceptances, and a broker
+    drops what it cannot move.
     """
 
     def __init__(self, session: Session, settings: Settings, moves: Set[Then], member: MemberId) -> None:
-        """`moves`: which of the two ends some handler asks for."""
+        """`moves`: those of the two ends that handlers ask for."""
         self._session = session
         self._member = member
         self._may_create = settings.group.provision is Provision.CREATE_MISSING
         self._targets = [each for each in _targets(settings) if each.then in moves]
         self._topics = {each.then: each.topic for each in self._targets}
+        self._queues = {each.then: each.queue for each in self._targets}
 
-    async def take(self, handling: Handling, report: FailureReport) -> None:
+    async def take(self, handling: Handling, report: FailureReport) -> QueueName:
         """Return when the broker has confirmed the message; raises `PublishFailed`.
 
-        It keeps payload, properties, message id and time stamp, and says besides where it comes from and why. Where
-        this is cancelled or fails, it may have been published all the same: the next time makes a duplicate.
+        It keeps payload, properties, message id and time stamp, and says in addition where it comes from and why. If
+        this is cancelled or fails, it may have been published nevertheless: the next try then makes a duplicate.
         """
-        # No bound: a message that was sent twice is worse than one that waits for the broker to come back. The
-        # transport answers each, at the latest when it is closed, and a recall of the delivery cancels this.
+        # No bound: a message sent twice is worse than one that waits for the broker to come back. The transport answers
+        # every send, at the latest when it is closed, and a recall of the delivery cancels this.
         await self._session.send(self._moved(handling, report))
+        return self._queues[report.then]
 
     def _moved(self, handling: Handling, report: FailureReport) -> Message:
         message = handling.delivery.message
@@ -67,16 +69,16 @@ class ErrorQueue:
         }
         told.pop(ERROR_KEY_PROPERTY, None)
         if handling.key is not None:
-            # A key out of a JSON payload may hold what no property can.
+            # A key from a JSON payload may contain characters that no property can.
             told[ERROR_KEY_PROPERTY] = sendable(handling.key)
         return Message(self._topics[report.then], message.payload, told, message.message_id, message.sent_at_ms)
 
     async def prepare(self) -> None:
-        """See to it that the queues are there, as far as members may: where they create queues, with its subscription.
+        """Make sure that the queues exist; create those that are missing, with their subscriptions, if members may.
 
-        Raises `ConfigError` where there is none. What the error queue subscribes to cannot be found out by a client:
-        the broker confirms what no queue attracts, so one made by hand without its subscription loses what is moved
-        there. The dead message queue needs none.
+        Raises `ConfigError` if one does not exist. A client cannot find out what the error queue subscribes to: the
+        broker confirms what no queue attracts, so one made by hand without its subscription loses what is moved there.
+        The dead message queue needs none.
         """
         for target in self._targets:
             if self._may_create:
@@ -95,7 +97,7 @@ class ErrorQueue:
         try:
             flow = await self._session.bind(target.queue, Epoch(1), lambda _: None)
         except BindFailed as refusal:
-            # One that others own and only they may read is there.
+            # A queue that only its owner may read does exist.
             if refusal.permanent and "Permission Not Allowed" not in refusal.reason:
                 found = f"{target.queue}: {refusal.reason}"
                 wanted = "".join(f", with a subscription to {each}" for each in target.subscriptions)
@@ -112,9 +114,9 @@ class _Target:
     setting: str
     queue: QueueName
     topic: str
-    """On which it is published."""
+    """The topic to publish on."""
     subscriptions: tuple[str, ...]
-    """What the queue needs to get it."""
+    """What the queue must subscribe to."""
 
 
 def _targets(settings: Settings) -> tuple[_Target, _Target]:

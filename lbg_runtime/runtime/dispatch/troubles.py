@@ -1,9 +1,12 @@
-"""What a dispatcher's troubles are counted as, and told of in the log."""
+"""How a dispatcher's troubles are counted and logged."""
+
+from collections.abc import Mapping
 
 import structlog
 
 from lbg_runtime.model.errors import BodyRefused, HandlerMissing, LbgError
 from lbg_runtime.model.failure import Then
+from lbg_runtime.model.ids import QueueName
 from lbg_runtime.runtime.parking.parked_queue import FOLLOWS
 from lbg_runtime.runtime.runners.dispatch_counts import DispatchCounts
 from lbg_runtime.runtime.runners.failure_report import FailureReport, error_text
@@ -12,11 +15,11 @@ from lbg_runtime.runtime.runners.handling import Handling, facts_of
 _log = structlog.get_logger(__name__)
 
 MAX_TOPICS_REMEMBERED = 1_000
-"""Of the topics without a handler: bounds memory, should every message have its own."""
+"""Topics without a handler: bounds memory, should every message have its own topic."""
 
 
 class Troubles:
-    """One per dispatcher, which tells it of them; decides nothing."""
+    """One per dispatcher, which reports troubles to it; decides nothing."""
 
     def __init__(self, counts: DispatchCounts) -> None:
         self._counts = counts
@@ -24,29 +27,31 @@ class Troubles:
         self._unhandled_topics: set[str] = set()
 
     def foreign_stamp(self, handling: Handling) -> None:
-        """The message has the stamp of another key than its lane. Told of once."""
+        """The message is stamped with another key than that of its lane. Logged once."""
         if not self._has_foreign_stamps:
             self._has_foreign_stamps = True
             expected = "publishers that take the key by the rule of group.key"
             effect = "handlers get such messages without a fencing token"
             _log.error("key_differs_from_stamp", **facts_of(handling), expected=expected, effect=effect)
 
-    def attempt_failed(self, handling: Handling, failure: BaseException, *, with_stack: bool) -> None:
-        """The handler failed, or there is none."""
+    def attempt_failed(
+        self, handling: Handling, failure: BaseException, follows: Mapping[str, str | int], *, with_stack: bool
+    ) -> None:
+        """The handler failed, or there is none. `follows`: what happens next, as fields of the log line."""
         self._counts.failed_attempts += 1
         if isinstance(failure, HandlerMissing):
-            self._warn_of_topic(handling)
+            self._warn_of_topic(handling, failure, follows)
             return
         if isinstance(failure, BodyRefused):
             self._counts.bodies_refused += 1
-        # Errors of ours say all in their facts, unless something else stands behind them.
+        # Our own errors say everything in their text, unless they have a cause.
         has_stack = with_stack and not (isinstance(failure, LbgError) and failure.__cause__ is None)
-        facts = {**facts_of(handling), "reason": error_text(failure)}
-        # Once is enough to find the place; the attempts after it say the reason alone.
+        facts = {**facts_of(handling), **follows, "reason": error_text(failure)}
+        # One stack is enough to find the place; later attempts log the reason only.
         if handling.attempts == 1 and has_stack:
             try:
                 _log.warning("handling_failed", **facts, exc_info=failure)
-            except Exception as error:  # noqa: BLE001 - the log may be the user's, and know less of errors than ours
+            except Exception as error:  # noqa: BLE001 - the log may be the user's, and cope with fewer errors than ours
                 _log.warning("handling_failed", **facts, exception=f"it cannot be told: {type(error).__name__}")
         else:
             _log.warning("handling_failed", **facts)
@@ -56,28 +61,31 @@ class Troubles:
         self._counts.stops += 1
         _log.error("queue_stopped", **facts_of(handling), reason=report.error, stack_digest=report.stack)
 
-    def moved(self, handling: Handling, report: FailureReport) -> None:
-        """The message lies on the error queue, or is parked."""
+    def moved(self, handling: Handling, report: FailureReport, to: QueueName) -> None:
+        """The message is on the error queue or the dead message queue, or parked."""
+        facts = {**facts_of(handling), "to": to, "reason": report.error, "stack_digest": report.stack}
         if report.then is not Then.PARK:
             self._counts.moved += 1
-            _log.error("message_moved", **facts_of(handling), reason=report.error, stack_digest=report.stack)
+            _log.error("message_moved", then=report.then.value, **facts)
             return
         self._counts.parked += 1
         if report is FOLLOWS:
-            _log.debug("message_parked", **facts_of(handling))
+            _log.debug("message_parked", **facts_of(handling), to=to)
         else:
-            _log.error("key_parked", **facts_of(handling), reason=report.error, stack_digest=report.stack)
+            _log.error("key_parked", **facts)
 
     def move_failed(self, handling: Handling, failure: BaseException) -> None:
-        """It does not lie there yet."""
+        """The move failed; it will be tried again."""
         self._counts.moves_failed += 1
         _log.error("move_failed", **facts_of(handling), reason=error_text(failure))
 
     def handler_ignored_cancellation(self, handling: Handling) -> None:
-        """Its runner is replaced for as long as it goes on."""
+        """Its runner is replaced for as long as the handler goes on."""
         _log.error("handler_ignored_cancellation", **facts_of(handling))
 
-    def _warn_of_topic(self, handling: Handling) -> None:
+    def _warn_of_topic(self, handling: Handling, failure: HandlerMissing, follows: Mapping[str, str | int]) -> None:
         if handling.topic not in self._unhandled_topics and len(self._unhandled_topics) < MAX_TOPICS_REMEMBERED:
             self._unhandled_topics.add(handling.topic)
-            _log.warning("handler_not_found", **facts_of(handling))
+            _log.warning(
+                "handler_not_found", **facts_of(handling), **follows, handlers_take=list(failure.subscriptions)
+            )

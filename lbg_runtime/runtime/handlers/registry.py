@@ -1,4 +1,4 @@
-"""Which function handles which topic, and the loading of the modules that say so."""
+"""Registers which function handles which topic, and loads the modules that say so."""
 
 import copy
 import importlib
@@ -35,27 +35,27 @@ class Handler:
 
     subscription: str
     function: HandlerFunction
-    """What to call with a message; the user's own function where that takes nothing else."""
+    """What to call with a message; the user's own function if it takes nothing else."""
     where: str
     """`module:function (file:line)`, for messages to the user."""
     parameters: Parameters
     failure: FailureOptions = field(default_factory=FailureOptions)
-    """What it says of its failures."""
+    """What its decorator says about failures."""
     limits: BatchLimits | None = None
-    """Of its batches, if it takes such."""
+    """Of its batches, if it takes batches."""
     text: str = ""
-    """What it says of itself: its docstring."""
+    """The function's docstring."""
     publishes: bool = False
     """What it returns or yields is published."""
     middleware: tuple[Middleware, ...] = ()
-    """What it is inside of, the outermost first, but for that of the `Handlers` that it is in."""
+    """The middleware around it, outermost first, without that of the `Handlers` it is in."""
 
 
 class Handlers:
     """The handlers of a member, in the order of their registration.
 
-    Subscriptions are on the original topic, without the hash prefix and the shard. Where several attract a topic, the
-    one registered first takes it; the same subscription twice is an error.
+    Subscriptions are on the original topic, without the hash prefix and the shard. If several match a topic, the one
+    registered first takes it; the same subscription twice is an error.
     """
 
     def __init__(self) -> None:
@@ -73,55 +73,55 @@ class Handlers:
         transacted: bool = False,
         **failure: Unpack[FailureArguments],
     ) -> Callable[[_Function], _Function]:
-        """Register the decorated function for these topics. Raises `HandlerError` where it cannot be one.
+        """Register the decorated function for these topics. Raises `HandlerError` if it cannot be a handler.
 
-        It is called with what its annotations ask for: the `Message`, its body decoded, a logger, `State[...]`, or a
-        `Receipt` to settle the message with. One that is not `async` is called on a thread. What it returns is ignored;
-        where that has not run yet, the attempt has failed, terminally.
+        It is called with what its annotations ask for: the `Message`, its decoded body, a logger, `State[...]`, or a
+        `Receipt` to settle the message with. If it is not `async`, it is called on a thread. What it returns is
+        ignored, but if that has yet to be awaited or read, the attempt has failed, terminally.
 
-        `publishes`: the `Message` that it returns, or several of them, are published, and the input is settled when
-        that is confirmed; so it is where it yields them. `transacted`: they are published in a local transaction, at
-        most 256 of them, all at once or not at all. What follows a failure is said as in the section `failure` of the
-        settings, which has the rest. docs/handlers.md has all rules.
+        `publishes`: the `Message` or messages that it returns are published, and the input is settled when that is
+        confirmed; a handler that yields messages always does this. `transacted`: they are published in a local
+        transaction, at most 256 of them, all at once or not at all. `failure` says what follows a failure, as in the
+        section `failure` of the settings, which supplies the rest. docs/handlers.md has all rules.
         """
         return self._registering(subscriptions, "handler", failure, publishes, transacted, None)
 
     def batch_handler(
         self, *subscriptions: str, max_count: int, max_wait: str, **failure: Unpack[FailureArguments]
     ) -> Callable[[_Function], _Function]:
-        """The same for a function that takes a `Batch` of messages, each of another key.
+        """Like `handler`, for a function that takes a `Batch` of messages, each of a different key.
 
-        It is called when there are `max_count`, or when the first of them has waited for `max_wait` (`100ms`). The time
-        of their attempts begins then.
+        It is called when there are `max_count` messages, or when the first of them has waited for `max_wait` (`100ms`).
+        The time of their attempts begins then.
         """
         limits = read_limits(max_count, max_wait)
         return self._registering(subscriptions, "batch_handler", failure, False, False, limits)
 
     def on_assigned(self, function: _Hook) -> _Hook:
-        """Have the decorated async function called with queue and epoch when this member becomes the queue's owner.
+        """Call the decorated async function with queue and epoch when this member becomes the queue's owner.
 
-        Before the first message of the epoch is asked for, so it is the place to load what handling needs. Handling
-        waits for it for `failure.timeout` at most; where it takes longer or raises, that is logged and handling begins
-        without it. `runtime/handlers/hooks.py` has all promises. Raises `HandlerError` for what is no such function.
+        It is called before the first message of the epoch is asked for, so it is the place to load what handling needs.
+        Handling waits for it at most for `failure.timeout`; if it takes longer or raises, that is logged and handling
+        begins without it. `runtime/handlers/hooks.py` has all promises. Raises `HandlerError` if it cannot be a hook.
         """
         return self._add_hook(HookKind.ASSIGNED, function)
 
     def on_drain(self, function: _Hook) -> _Hook:
-        """The same when the queue begins to be given up in good order: hand-back, rebind, stop.
+        """The same, when the member begins to give the queue up in good order: hand-back, rebind, stop.
 
-        What is in flight is still being handled and settled meanwhile. Not called where the flow is lost.
+        What is in flight is still handled and settled meanwhile. Not called if the flow is lost.
         """
         return self._add_hook(HookKind.DRAIN, function)
 
     def on_revoked(self, function: _Hook) -> _Hook:
-        """The same after the last handling of the epoch has ended and its flow is unbound or lost."""
+        """The same, after the last handling of the epoch has ended and its flow is unbound or lost."""
         return self._add_hook(HookKind.REVOKED, function)
 
     def lifespan(self, function: _Lifespan) -> _Lifespan:
-        """Have the decorated async generator function run to its `yield` before the first queue is taken, and on from
-        there after the last is gone.
+        """Run the decorated async generator function to its `yield` before the first queue is taken, and on from there
+        after the last is gone.
 
-        What it yields is what handlers get as `State[...]` of its type. Raises `HandlerError` for what is none.
+        Handlers get what it yields as `State[...]` of its type. Raises `HandlerError` if it cannot be a lifespan.
         """
         where = _where(function)
         self._check_open(where)
@@ -129,13 +129,14 @@ class Handlers:
         return function
 
     def middleware(self, function: _Middleware) -> _Middleware:
-        """Have the decorated async function called around every attempt of the handlers here and of those included.
+        """Call the decorated async function around every attempt of the handlers here and in included `Handlers`.
 
         It gets the message and what to call with it, `async def audit(message: Message, proceed: Proceed)`, and more by
-        annotation: `Delivery`, a logger, `State[...]`. The first one registered is the outermost; all of these are
-        outside of what an included `Handlers` has for itself. `await proceed(message)` returns when the handler has,
-        and raises what it failed with. It can make an attempt fail, and cannot settle: an attempt whose handler failed,
-        or was not called, has failed even where this returns. Raises `HandlerError` for what is no such function.
+        annotation: `Delivery`, a logger, `State[...]`. The first one registered is the outermost; all of them are
+        outside the middleware that an included `Handlers` has for itself. `await proceed(message)` returns when the
+        handler has returned, and raises what it failed with. Middleware can make an attempt fail, but cannot settle: an
+        attempt has failed if its handler failed or was not called, even if the middleware returns. Raises
+        `HandlerError` if the function cannot be middleware.
         """
         where = _where(function)
         self._check_open(where)
@@ -153,9 +154,9 @@ class Handlers:
         return tuple(self._hooks)
 
     def include(self, other: "Handlers") -> None:
-        """Register everything of `other` after what is here; `other` is complete then.
+        """Register everything in `other` after what is here; from then on, `other` is complete.
 
-        Raises `HandlerError` where both want one subscription, and later, where something more is registered there: it
+        Raises `HandlerError` if both have the same subscription. A later registration in `other` raises it too, as it
         would be missing here.
         """
         for handler in other:
@@ -166,22 +167,22 @@ class Handlers:
         other._is_included = True
 
     def has_included(self, other: "Handlers") -> bool:
-        """Whether `other` is in here, by way of others too."""
+        """Whether `other` is included here, directly or through others."""
         return any(each is other or each.has_included(other) for each in self._included)
 
     def assembled(self) -> "Handlers":
-        """A copy in which every handler is inside of its middleware, and no middleware is left."""
+        """A copy in which every handler function is wrapped in its middleware, and no middleware is left."""
         other = self.wrapped(lambda each: surrounded(each.function, self.middleware_of(each)))
         other._handlers = {name: replace(each, middleware=()) for name, each in other._handlers.items()}
         other._middleware = []
         return other
 
     def middleware_of(self, handler: Handler) -> tuple[Middleware, ...]:
-        """What a handler of these is inside of, the outermost first."""
+        """The middleware around one of these handlers, outermost first."""
         return (*self._middleware, *handler.middleware)
 
     def wrapped(self, wrap: Callable[[Handler], HandlerFunction]) -> "Handlers":
-        """A copy in which `wrap` has named another function for every handler; all else stays as it is."""
+        """A copy in which every handler has the function that `wrap` returns for it; all else is the same."""
         other = copy.copy(self)
         other._is_included = False
         other._included = list(self._included)
@@ -192,7 +193,7 @@ class Handlers:
         return other
 
     def given(self, states: Iterable[object]) -> "Handlers":
-        """A copy in which these are yielded and no lifespan runs; all else stays as it is."""
+        """A copy in which these states are yielded and no lifespan runs; all else is the same."""
         other = self.wrapped(lambda handler: handler.function)
         other._lifespans = [Lifespan(partial(nullcontext, state), type(state).__qualname__) for state in states]
         return other
@@ -203,6 +204,11 @@ class Handlers:
             if matches(subscription, topic):
                 return handler
         return None
+
+    @property
+    def subscriptions(self) -> tuple[str, ...]:
+        """What the handlers take, to tell whoever has sent something else."""
+        return tuple(self._handlers)
 
     def __iter__(self) -> Iterator[Handler]:
         return iter(self._handlers.values())
@@ -231,7 +237,9 @@ class Handlers:
             return function
 
         if not subscriptions or not all(isinstance(subscription, str) for subscription in subscriptions):
-            raise HandlerError(f"@{name}", "no topic", f'a topic subscription, as in @handlers.{name}("orders/>")')
+            # The decorator was not called: the function is in the place of the topics.
+            where = next((_where(each) for each in subscriptions if callable(each)), f"@{name}")
+            raise HandlerError(where, "no topic", f'a call of the decorator, as in @handlers.{name}("orders/>")')
         return register
 
     def _add_hook(self, kind: HookKind, function: _Hook) -> _Hook:
@@ -264,11 +272,11 @@ def load_handlers(module_names: Iterable[str]) -> Handlers:
         here = [value for value in vars(_import(name)).values() if isinstance(value, Handlers)]
         if not here:
             raise HandlerError(f"handlers: {name}", "no Handlers object in the module", "`handlers = Handlers()` there")
-        # Modules may share one object, by importing it from each other, and one may have two names for it.
+        # Modules may share an object by importing it from each other, and a module may have two names for one.
         found |= dict.fromkeys(here)
     joined = Handlers()
     for handlers in found:
-        # A module that includes another one's has the name of that as well.
+        # A module that includes another one's object may have a name for that, too.
         if not any(other.has_included(handlers) for other in found):
             joined.include(handlers)
     return joined
@@ -298,7 +306,7 @@ def _place_of(error: BaseException, name: str) -> str:
 
 def _where(function: object) -> str:
     target = innermost(function)
-    # An object that can be called is named by its class, and found by what is called.
+    # A callable object is named by its class and located by its `__call__`.
     named = target if hasattr(target, "__qualname__") else type(target)
     name = f"{getattr(named, '__module__', '?')}:{named.__qualname__}"
     code = getattr(target, "__code__", None) or getattr(getattr(target, "__call__", None), "__code__", None)  # noqa: B004

@@ -1,4 +1,4 @@
-"""What a full topic says of a message: who handles it, what follows where that fails, and its place in the group."""
+"""What a full topic says about a message: who handles it, what follows a failure, and its place in the group."""
 
 from lbg_runtime.config.settings import FailureSettings
 from lbg_runtime.model.errors import HandlerError, HandlerMissing
@@ -11,14 +11,14 @@ from lbg_runtime.runtime.runners.attempts import AttemptWatches, RunningAttempts
 from lbg_runtime.runtime.runners.handling import HandlerFunction
 
 MAX_ROUTES_REMEMBERED = 10_000
-"""Topics whose handler is looked up once; where there are more, they are looked up again now and then."""
+"""Topics with a handler that is looked up only once; if there are more, they are looked up again now and then."""
 
 SETTINGS_PLACE = "failure"
-"""Where the policy is made that no handler has: for topics that nobody wants."""
+"""The place named for the policy of topics that no handler wants."""
 
 
 class Route:
-    """Looked up once for each topic; an ordinary class with slots, as every message looks at it."""
+    """Looked up once for each topic; an ordinary class with slots, because every message reads it."""
 
     __slots__ = ("attempts", "function", "policy", "shard", "topic")
 
@@ -28,15 +28,15 @@ class Route:
         self.function = function
         self.policy = policy
         self.attempts = attempts
-        """Those that have the same time as an attempt here."""
+        """The attempts with the same timeout as those here."""
         self.shard = shard
-        """Of a hashed topic."""
+        """The shard of a hashed topic."""
         self.topic = topic
-        """The original one; the full one where the message is none of the group's."""
+        """The original topic; the full one if it is not one of the group's."""
 
 
 class Routes:
-    """Those of one member. Raises `ConfigError` or `HandlerError` when it is made, none later."""
+    """The routes of one member. Raises `ConfigError` or `HandlerError` when made, but not later."""
 
     def __init__(
         self, handlers: Handlers, shape: GroupShape, failure: FailureSettings, watches: AttemptWatches
@@ -47,15 +47,15 @@ class Routes:
         self._policies = {each.subscription: make_policy(failure, each.failure, each.where) for each in handlers}
         self._default_policy = make_policy(failure, FailureOptions(), SETTINGS_PLACE)
         self.known: dict[str, Route] = {}
-        """By full topic; always the same object, to be read only."""
+        """By full topic; always the same object, read-only for others."""
 
     def look_up(self, full_topic: str) -> Route:
-        """The route of a topic that is not known; it is from now on. Linear in the number of handlers."""
+        """The route of an unknown topic, which is known from now on. Linear in the number of handlers."""
         split = self._shape.split_topic(full_topic)
         shard, topic = split if split is not None else (None, full_topic)
         handler = self._handlers.find(topic)
         if handler is None:
-            function, policy = _nobody(topic), self._default_policy
+            function, policy = _nobody(topic, self._handlers.subscriptions), self._default_policy
         else:
             function, policy = handler.function, self._policies[handler.subscription]
         if len(self.known) >= MAX_ROUTES_REMEMBERED:
@@ -72,7 +72,7 @@ def policies_of(handlers: Handlers, failure: FailureSettings) -> list[FailurePol
 
 
 def check_states(handlers: Handlers, resources: MemberResources) -> None:
-    """Raises `HandlerError` where a handler, or its middleware, asks for state that no lifespan has yielded."""
+    """Raise `HandlerError` if a handler or its middleware asks for state that no lifespan has yielded."""
     for handler in handlers:
         asked = [(each.where, each.states) for each in handlers.middleware_of(handler)]
         for where, states in [(handler.where, handler.parameters.states), *asked]:
@@ -81,10 +81,10 @@ def check_states(handlers: Handlers, resources: MemberResources) -> None:
                     raise HandlerError(where, f"State[{kind.__qualname__}]", "a lifespan that yields one")
 
 
-def _nobody(topic: str) -> HandlerFunction:
-    """What handles the messages that nobody wants."""
+def _nobody(topic: str, subscriptions: tuple[str, ...]) -> HandlerFunction:
+    """The function for messages that no handler wants."""
 
     async def refuse(_: Message) -> None:
-        raise HandlerMissing(topic)
+        raise HandlerMissing(topic, subscriptions)
 
     return refuse

@@ -1,7 +1,7 @@
-"""Parking, as the flow runner and the dispatcher of a queue see it: the stays at its parking queue, one after another.
+"""Parking, as seen by the flow runner and the dispatcher of a queue: the stays at its parking queue, one after another.
 
-A stay begins where a flow becomes active, before the first message of the epoch is asked for, and ends where the flow
-is given up. Where the parking queue is lost in between, the flow is given up for it, and all begins anew.
+A stay begins when a flow becomes active, before the first message of the epoch is asked for, and ends when the flow is
+given up. If the parking queue is lost in between, the flow is given up too, and everything begins afresh.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from lbg_runtime.runtime.runners.failure_report import FailureReport
 from lbg_runtime.runtime.runners.handling import Handling
 
 FOLLOWS = FailureReport(Then.PARK, 0, "", "")
-"""Of a message that is parked because one before it is, or was parked already."""
+"""For a message that is parked because an earlier one of its key is, or that was parked already."""
 
 
 class ParkedQueue:
@@ -35,17 +35,17 @@ class ParkedQueue:
         self._stay: ParkingStay | None = None
         """The newest one."""
         self._stays: dict[Epoch, ParkingStay] = {}
-        """Those that have not ended: a replay may outlive the handle under which it began."""
+        """Stays that have not ended: a replay may outlive the handle under which it began."""
         self._one_at_a_time = asyncio.Lock()
 
     def connect(self, ports: ParkingPorts) -> None:
-        """Before anything else."""
+        """Set the ports; called before anything else."""
         self._ports = ports
 
-    # -- for the flow runner, and what hears of its machine
+    # -- for the flow runner, and for changes of its machine
 
     def open_for(self, epoch: Epoch, children: asyncio.TaskGroup, on_open: Callable[[], None]) -> bool:
-        """Whether all that is parked is known in this epoch; where it is not, see to it, and have `on_open` told."""
+        """Whether everything parked is known in this epoch; if not, find it out, and then call `on_open`."""
         stay = self._stay
         if stay is None or stay.epoch != epoch:
             self._begin(epoch, children, on_open)
@@ -64,7 +64,7 @@ class ParkedQueue:
         children.create_task(self._run(stay))
 
     async def _run(self, stay: ParkingStay) -> None:
-        # The broker would not feed two binds of one member either. No bound: an ended stay has its own.
+        # One at a time, as the broker would not feed two binds of one member. No bound: an ended stay has its own.
         try:
             async with self._one_at_a_time:
                 await stay.run()
@@ -73,7 +73,7 @@ class ParkedQueue:
             stay.ended.set()
 
     def follow(self, epoch: Epoch, state: FlowState) -> None:
-        """The machine of the queue has moved; called before what it then orders is done."""
+        """Follow a change of the queue's machine; called before its commands are carried out."""
         stay = self._stay
         if stay is None:
             return
@@ -85,7 +85,7 @@ class ParkedQueue:
             stay.resume()
 
     async def leave(self, epoch: Epoch) -> None:
-        """Return when the parking queue of this epoch is given up: replays that run are waited for, within bounds."""
+        """Return when the parking queue of this epoch is given up: running replays are waited for, within bounds."""
         stay = self._stay
         if stay is not None and stay.epoch == epoch:
             stay.end()
@@ -94,7 +94,7 @@ class ParkedQueue:
     # -- for the dispatcher
 
     def concerns(self, handling: Handling) -> bool:
-        """Whether `judge` may say anything but that it is to be handled; asked for every message."""
+        """Whether `judge` may say anything other than HANDLE. Called for every message."""
         stay = self._stay
         if stay is None:
             return False
@@ -104,11 +104,11 @@ class ParkedQueue:
         return handling.delivery.redelivered and not ledger.is_idle
 
     def judge(self, handling: Handling) -> Verdict:
-        """What becomes of a message that is next in its lane. Constant time where nothing is parked."""
+        """What to do with a message that is next in its lane. Constant time if nothing is parked."""
         if self._stay is None:
             return Verdict.HANDLE
         if handling.end_report is not None and self._stay.has(handling):
-            # It has come since it was tried to park, and may be replayed by now: `take` then knows that it was parked.
+            # Its copy has come since the last try, and may have been replayed: `take` will know that it was parked.
             return Verdict.PARK
         if self._stay.ledger.is_idle:
             return Verdict.HANDLE
@@ -116,19 +116,20 @@ class ParkedQueue:
         return self._stay.ledger.judge(lane_name(handling), delivery.message, redelivered=delivery.redelivered)
 
     def is_replaying(self, handling: Handling) -> bool:
-        """Whether what is parked of the lane of this message is being replayed."""
+        """Whether the parked messages of this message's lane are being replayed."""
         return self._stay is not None and self._stay.ledger.is_replaying(lane_name(handling))
 
-    async def take(self, handling: Handling, report: FailureReport) -> None:
-        """Return when the message lies in the parking queue, behind all others of its key; raises `ParkingNotReady`
-        or `PublishFailed`. See `ParkingStay.park`."""
+    async def take(self, handling: Handling, report: FailureReport) -> QueueName:
+        """Return when the message is in the parking queue, behind all others of its key; raises `ParkingNotReady` or
+        `PublishFailed`. See `ParkingStay.park`."""
         if self._stay is None:
             raise ParkingNotReady(self.parking, "it is not this member's now")
         await self._stay.park(handling, lane_name(handling), report)
+        return self.parking
 
     def was_parked(self, handling: Handling) -> bool:
-        """Whether a message that ended without an outcome lies in the parking queue all the same, or did: it is to be
-        accepted. True once."""
+        """Whether a message that ended without an outcome is or was in the parking queue nevertheless, and must be
+        accepted. True only once."""
         stay = self._stay
         if stay is None or handling.end_report is None or not stay.has(handling):
             return False
@@ -136,34 +137,34 @@ class ParkedQueue:
         return True
 
     def finished(self, handling: Handling) -> None:
-        """A replay has ended."""
+        """Take the end of a replay."""
         stay = self._stays.get(handling.epoch)
-        # One that outlived its stay comes again to the next owner.
+        # If it outlived its stay, it comes again to the next owner.
         if stay is not None:
             stay.finished(handling)
 
-    # -- for those who ask
+    # -- for questions
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Keys and messages that are parked, as far as this member owns the queue."""
+        """Parked keys and messages, if this member owns the queue."""
         ledger = None if self._stay is None or not self._stay.is_open else self._stay.ledger
         return (0, 0) if ledger is None else (ledger.lane_count, ledger.count)
 
     def count_of(self, key: str) -> int:
-        """Messages of a key that are parked, as far as this member owns the queue."""
+        """Parked messages of a key, if this member owns the queue."""
         stay = self._stay
         return stay.ledger.count_of(name_of_key(key)) if stay is not None and stay.is_open else 0
 
 
 def lane_name(handling: Handling) -> LaneKey:
-    """The lane of a message as parking queues have it: it outlives the process, and is shown to operators."""
+    """The name of a message's lane in parking queues: it outlives the process, and is shown to operators."""
     if handling.key is not None:
         return name_of_key(handling.key)
     return handling.lane.replace("\0", "")
 
 
 def name_of_key(key: str) -> LaneKey:
-    """The lane of a key as parking queues have it."""
-    # Properties end at such a character. Another key that is called so shares the lane: it waits with this one.
+    """The name of a key's lane in parking queues."""
+    # A property ends at a zero character. A key that is spelled like the result shares the lane: they wait together.
     return f"key {key}" if "\0" not in key else f"key {key}".replace("\0", "%00")

@@ -68,6 +68,23 @@ def test_an_excuse_ends_with_its_delivery_and_with_the_handle() -> None:
     assert in_flight.close_intake(only_if_full=True)
 
 
+def test_one_more_for_each_that_is_excused_may_come_the_short_way_and_no_more() -> None:
+    in_flight = opened(2, 4)
+    add(in_flight, range(1), excused=True)
+    assert in_flight.add_if_room(DeliveryId(1), "lbg/0/orders")
+    assert not in_flight.add_if_room(DeliveryId(2), "lbg/0/orders"), "it fills the cap, so the intake is to be closed"
+
+
+def test_what_was_excused_on_one_handle_makes_no_room_on_the_next() -> None:
+    in_flight = opened(2, 4)
+    add(in_flight, range(1), excused=True)
+    in_flight.outlive(Epoch(1))
+    in_flight.start_handle()
+    assert in_flight.open_intake()
+    assert in_flight.add_if_room(DeliveryId(1), "lbg/0/orders")
+    assert not in_flight.add_if_room(DeliveryId(2), "lbg/0/orders")
+
+
 def test_nothing_is_excused_that_is_not_in_flight_or_where_there_is_no_outermost_cap() -> None:
     in_flight = opened(2, 10)
     in_flight.excuse(DeliveryId(1))

@@ -244,6 +244,12 @@ def test_as_a_delivery_is_dispatched_it_is_excused_at_once_unless_that_may_open_
     assert machine.handle(held_up(3), 1) == [StartIntake(Epoch(1))]
 
 
+def test_a_delivery_of_an_older_handle_that_is_held_up_excuses_none_of_this_one() -> None:
+    machine = active(new_machine())
+    machine.handle(received(1), 0)
+    assert not machine.excuse(Epoch(0), DeliveryId(1))
+
+
 def test_a_cap_of_one_lets_the_next_message_in_after_each() -> None:
     machine = active(new_machine(max_in_flight=1))
     assert machine.handle(received(1), 1) == [Dispatch(delivery(1)), StopIntake(Epoch(1))]
@@ -540,6 +546,18 @@ def test_another_place_cuts_no_backoff_short() -> None:
         machine.handle(PlaceChanged(place), 10)
     assert machine.deadline_ms is not None
     assert machine.deadline_ms >= 2_500
+
+
+def test_a_better_place_does_not_cut_the_pause_after_giving_way_short() -> None:
+    machine = active(new_machine())
+    machine.on_deadline(30_000)
+    machine.on_deadline(30_020)
+    machine.handle(UnbindFinished(Epoch(1)), 30_021)
+    pause_ends_ms = machine.deadline_ms
+    assert pause_ends_ms is not None
+    assert pause_ends_ms > 30_022
+    machine.handle(PlaceChanged(HOME), 30_022)
+    assert machine.deadline_ms == pause_ends_ms
 
 
 def test_a_standby_that_is_not_wanted_any_more_unbinds_and_stays_unbound() -> None:

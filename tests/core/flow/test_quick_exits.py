@@ -65,7 +65,7 @@ def delivery(number: int, message: Message, epoch: Epoch = E1) -> Delivery:
     return Delivery(QUEUE, epoch, DeliveryId(number), message, redelivered=False, received_at_ns=0)
 
 
-@given(steps, st.integers(1, 6), st.booleans())
+@given(steps, st.integers(1, 3), st.booleans())
 @settings(max_examples=300, deadline=None)
 def test_whichever_way_is_asked_the_same_is_ordered_and_the_same_is_left(
     course: list[object], cap: int, with_gate: bool

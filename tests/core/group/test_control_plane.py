@@ -11,7 +11,6 @@ from lbg_runtime.core.flow.events import (
     HandBackRequested,
     PlaceChanged,
     StepAsideRequested,
-    UnbindFinished,
 )
 from lbg_runtime.core.flow.machine import FlowMachine
 from lbg_runtime.core.flow.rebind import RebindSettings

@@ -95,6 +95,12 @@ def test_numbers_go_on_above_what_lies_there_where_the_clock_is_behind() -> None
     assert rig.ledger.begin_park("key a") == 71
 
 
+def test_numbers_go_on_above_those_of_an_owner_whose_clock_was_ahead() -> None:
+    rig = Rig(OwnerFence(ParkingOwner(1_000, "ahead")), OwnerFence(OWN))
+    assert rig.show(OwnerFence(rig.ledger.owner))[-1] == ParkingOpened()
+    assert rig.ledger.begin_park("key a") > 1_000
+
+
 def test_what_a_former_owner_sent_does_not_count_behind_the_next_fence() -> None:
     rig = Rig(OwnerFence(OLD), parked(1, OLD), OwnerFence(OWN))
     assert rig.show(parked(2, OLD)) == settle(4)
@@ -162,6 +168,14 @@ def test_a_copy_is_settled_and_a_message_that_comes_again_late_is_placed_before_
     assert rig.numbers() == [2, 3, 4]
 
 
+def test_a_late_message_goes_right_before_the_first_later_one_of_its_publisher() -> None:
+    rig = Rig(OwnerFence(OLD), parked(1, OLD))
+    rig.show(replace(parked(9, OLD), original=message(9, publisher="q")))
+    rig.show(parked(3, OLD))
+    rig.show(parked(2, OLD, as_number=OLD.generation + 4))
+    assert rig.numbers() == [1, 9, 2, 3]
+
+
 def test_one_that_was_sent_twice_under_one_number_is_known_without_stamps() -> None:
     plain = ParkedMessage("key a", OWN, number(1), message(1, publisher=None), 1, "e", "s", "m", 1)
     rig = Rig(OwnerFence(OWN), plain)
@@ -202,6 +216,26 @@ def test_a_lane_is_replayed_one_by_one_and_its_order_is_settled_last() -> None:
     assert rig.ledger.replayed("key a") == [*settle(3), Replay("key a", DeliveryId(5), message(3))]
     assert rig.ledger.replayed("key a") == settle(5, 4)
     assert (rig.ledger.count, rig.ledger.lane_count) == (0, 0)
+
+
+def test_a_lane_is_replaying_from_when_it_is_asked_for_to_its_end() -> None:
+    rig = Rig(OwnerFence(OWN), parked(1))
+    assert not rig.ledger.is_replaying("key a")
+    rig.show(UnparkAsked("key a"))
+    assert rig.ledger.is_replaying("key a")
+    rig.ledger.replayed("key a")
+    assert not rig.ledger.is_replaying("key a")
+
+
+def test_a_lane_that_waits_for_nothing_but_what_was_given_up_with_its_owner_is_over() -> None:
+    rig = Rig(OwnerFence(OWN), parked(1))
+    rig.begin()
+    rig.show(UnparkAsked("key a"))
+    assert rig.ledger.replayed("key a") == settle(2), "and no end yet: one more is on its way"
+    rig.show(OwnerFence(ParkingOwner(20, "ahead")))
+    assert rig.show(OwnerFence(rig.ledger.owner)) == [*settle(4), *settle(3), ParkingOpened()]
+    assert rig.ledger.lane_count == 0
+    assert rig.ledger.judge("key a", message(5), redelivered=False) is Verdict.HANDLE
 
 
 def test_a_replay_is_not_over_while_another_of_its_key_is_on_its_way() -> None:

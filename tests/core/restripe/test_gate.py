@@ -294,6 +294,12 @@ class TestAPlanUnderANewerName:
         assert queue.get(2, second) == ["restripe_record_kept"]
         assert queue.get(3, STAYING) == []
 
+    def test_behind_a_finish_that_is_waited_for_it_stops_the_queue(self, queue: Queue) -> None:
+        queue.get(2, STAYING)
+        queue.get(3, FINISH)
+        assert queue.get(4, self.NEWER) == ["restripe_record_kept"]
+        assert queue.get(5, STAYING) == []
+
     @pytest.mark.parametrize("shard", [LEAVING, COMING])
     def test_behind_a_marker_it_stops_the_queue(self, queue: Queue, shard: int) -> None:
         queue.get(2, marker(shard))

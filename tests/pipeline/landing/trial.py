@@ -61,6 +61,9 @@ class Trial:
             for app in apps:
                 app.stop()
             await asyncio.wait(tasks, timeout=120)
+            for task in tasks:
+                if not task.cancelled():
+                    task.result()
 
     async def publish(self, count: int, keys: int = 5) -> None:
         if self._publisher is None:

@@ -198,7 +198,8 @@ async def test_a_topic_without_handler_blocks_its_key_and_is_said_once(rig, deli
             made.dispatcher.dispatch(delivery(3, "b"))
             await asyncio.sleep(60)
             assert made.outcomes() == {3: Outcome.ACCEPTED}
-    assert [log["topic"] for log in logs if log["event"] == "handler_not_found"] == ["bills/new"]
+    [said] = [log for log in logs if log["event"] == "handler_not_found"]
+    assert (said["topic"], said["handlers_take"]) == ("bills/new", ["orders/>"])
     assert made.outcomes() == {1: None, 2: None, 3: Outcome.ACCEPTED}
 
 

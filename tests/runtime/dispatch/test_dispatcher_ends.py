@@ -5,6 +5,8 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
+from lbg_runtime.core.lanes import KeyLanes
+from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.outcome import Outcome
 
@@ -31,6 +33,7 @@ async def test_cancel_handling_ends_the_handlers_of_that_handle_only(rig, delive
         made.dispatcher.dispatch(delivery(3, "a", epoch=2))
         made.dispatcher.dispatch(delivery(4, "b", epoch=2))
         await made.until_ended(4, within_s=1.1)
+    assert started == [b"1", b"2", b"3", b"4"]
     assert made.outcomes() == {1: None, 2: Outcome.ACCEPTED, 3: Outcome.ACCEPTED, 4: Outcome.ACCEPTED}
 
 
@@ -82,18 +85,32 @@ async def test_what_waits_behind_a_returned_head_starts_at_once(rig, delivery):
     assert made.outcomes() == {1: None, 2: Outcome.ACCEPTED}
 
 
-async def test_a_failed_attempt_is_not_repeated_after_its_flow_took_the_rest_back(rig, delivery):
+async def test_a_failed_attempt_is_not_repeated_after_its_flow_took_the_rest_back_and_its_key_goes_on(rig, delivery):
     async def handle(message):
         await asyncio.sleep(1)
-        raise ValueError("too late")
+        if message.payload == b"1":
+            raise ValueError("too late")
 
     made = rig(handle)
     async with made.running():
         made.dispatcher.dispatch(delivery(1))
         await asyncio.sleep(0.5)
         made.dispatcher.return_unstarted(QUEUE, Epoch(1))
-        await made.until_ended(1, within_s=1)
-    assert made.outcomes() == {1: None}
+        made.dispatcher.dispatch(delivery(2, epoch=2))
+        await made.until_ended(2, within_s=2)
+    assert made.outcomes() == {1: None, 2: Outcome.ACCEPTED}
+
+
+async def test_a_delivery_that_would_end_twice_ends_the_dispatcher(rig, delivery, monkeypatch):
+    async def handle(message):
+        pass
+
+    monkeypatch.setattr(KeyLanes, "finish", lambda *_: None)
+    made = rig(handle)
+    with pytest.raises(InvariantViolated, match="delivery 1 ended twice"):  # noqa: PT012 - the end of the block raises it
+        async with made.running():
+            made.dispatcher.dispatch(delivery(1))
+            await made.until_ended(1)
 
 
 async def test_a_redelivered_message_waits_behind_the_handler_of_the_dead_handle(rig, delivery):

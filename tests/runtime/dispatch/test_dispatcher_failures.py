@@ -1,6 +1,7 @@
 """When attempts have ended: moved to the error queue and only then accepted, or the queue stopped."""
 
 import asyncio
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -22,10 +23,11 @@ STOP = {"failure": {"attempts": 2, "then": "stop", **BACKOFF}}
 
 
 class _ErrorQueue:
-    """Confirms when the test lets it; `taken` is what it was given, also what failed then."""
+    """Confirms when the test lets it; `taken` is what it was given, also what failed then, `taken_s` when."""
 
     def __init__(self, *, confirms=True, refusals=0):
         self.taken = []
+        self.taken_s = []
         self.refusals = refusals
         self.may_confirm = asyncio.Event()
         self.reached = asyncio.Event()
@@ -34,6 +36,7 @@ class _ErrorQueue:
 
     async def take(self, handling, report):
         self.taken.append((handling.delivery.delivery_id, report.attempts, report.error))
+        self.taken_s.append(asyncio.get_running_loop().time())
         self.reached.set()
         if self.refusals:
             self.refusals -= 1
@@ -152,6 +155,9 @@ async def test_a_failed_move_is_tried_again_and_the_handler_is_not(rig, delivery
             await made.until_ended(1)
     assert calls == [b"1"] * 3
     assert queue.taken == [(1, 3, "ValueError: never")] * 5
+    waits_s = [after - before for before, after in itertools.pairwise(queue.taken_s)]
+    for wait_s, longest_s in zip(waits_s, (0.1, 0.2, 0.4, 0.8), strict=True):
+        assert longest_s / 2 - 0.001 <= wait_s <= longest_s + 0.001
     assert made.ends[0].attempts == 3
     assert made.dispatcher.counts.moves_failed == 4
     assert made.dispatcher.counts.failed_attempts == 3, "a move that failed is no attempt of a handler"
@@ -169,7 +175,7 @@ async def test_a_message_whose_move_failed_goes_back_to_its_queue_with_the_flow(
     assert made.outcomes() == {1: None}
 
 
-async def test_a_recall_ends_a_move_without_an_outcome(rig, delivery):
+async def test_a_recall_ends_a_move_without_an_outcome_and_its_key_goes_on(rig, delivery):
     queue = _ErrorQueue(confirms=False)
     made = rig(_fail, error_queue=queue, **MOVE)
     async with made.running():
@@ -180,7 +186,10 @@ async def test_a_recall_ends_a_move_without_an_outcome(rig, delivery):
         # The runner lives on.
         made.dispatcher.dispatch(delivery(2, "good"))
         await made.until_ended(2, within_s=1)
-    assert made.outcomes() == {1: None, 2: Outcome.ACCEPTED}
+        queue.may_confirm.set()
+        made.dispatcher.dispatch(delivery(3, "bad", epoch=2))
+        await made.until_ended(3, within_s=10)
+    assert made.outcomes() == {1: None, 2: Outcome.ACCEPTED, 3: Outcome.ACCEPTED}
 
 
 async def test_nothing_is_moved_after_the_flow_took_the_rest_back(rig, delivery):

@@ -116,9 +116,9 @@ async def test_a_call_that_waits_for_a_thread_is_given_up_at_once():
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
     async with MemberResources().entered(()):
         first = asyncio.ensure_future(call_in_thread(lambda: release.wait(20)))
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0)
         second = asyncio.ensure_future(call_in_thread(lambda: made.append("second")))
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0)
         second.cancel()
         await asyncio.wait([second], timeout=5)
         assert second.cancelled()

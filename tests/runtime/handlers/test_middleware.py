@@ -196,11 +196,12 @@ async def test_it_can_give_the_handler_another_message_and_another_error(rig, de
 
 
 async def test_a_handler_that_its_middleware_leaves_running_is_waited_for(rig, delivery):
-    app, log, tasks = Handlers(), [], []
+    app, log = Handlers(), []
+    kept_alive = []
 
     @app.middleware
     async def start(message: Message, proceed: Proceed) -> None:
-        tasks.append(asyncio.ensure_future(proceed(message)))
+        kept_alive.append(asyncio.ensure_future(proceed(message)))
         await asyncio.sleep(0)
 
     @app.handler("orders/>")

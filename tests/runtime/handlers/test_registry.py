@@ -104,7 +104,7 @@ def test_a_bad_subscription_is_refused(subscription):
 def test_the_decorator_without_a_topic_is_refused():
     with pytest.raises(HandlerError, match="no topic"):
         Handlers().handler()
-    with pytest.raises(HandlerError, match="no topic"):
+    with pytest.raises(HandlerError, match=r"_first \(.*: no topic; expected a call of the decorator, as in @handlers"):
         Handlers().handler(_first)
 
 

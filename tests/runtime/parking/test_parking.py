@@ -16,6 +16,7 @@ from lbg_runtime.core.parking.records import (
 from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.handlers.registry import Handlers
+from lbg_runtime.transport.memory.flow import MemoryFlow
 from lbg_runtime.transport.memory.transport import MemoryTransport
 
 PARK = {"failure": {"attempts": 2, "then": "park", "backoff": {"initial": "100ms", "maximum": "1s"}}}
@@ -242,6 +243,33 @@ async def test_outages_lose_and_reorder_nothing(trial, operator):
         await trial.until(lambda: set(trial.sequences()["k1"]) == set(range(1, 41)))
     numbers = trial.sequences()["k1"]
     assert [n for at, n in enumerate(numbers) if n not in numbers[:at]] == list(range(1, 41))
+
+
+async def test_a_queue_is_given_up_after_its_parking_queue_which_the_next_owner_finds_free(
+    trial, operator, monkeypatch
+):
+    unbind, given_up = MemoryFlow.unbind, []
+    poison, replaying = Poison(), asyncio.Event()
+
+    async def note(flow):
+        given_up.append(flow.queue)
+        return await unbind(flow)
+
+    async def work(message):
+        await poison(message)
+        if poison.number is None:
+            replaying.set()
+            await asyncio.sleep(1)
+
+    monkeypatch.setattr(MemoryFlow, "unbind", note)
+    async with trial.running(trial.member(work=work, **PARK)):
+        await ready(trial)
+        await trial.publish(20)
+        await trial.until(lambda: trial.group_depth() == 0)
+        poison.mend()
+        await operator.say(UnparkAsked("key k1"))
+        await replaying.wait()
+    assert given_up.index("lbg-parked/orders/1") < given_up.index("orders/1")
 
 
 async def test_the_parking_queue_lost_alone_gives_the_queue_up_and_takes_it_again(trial, operator):

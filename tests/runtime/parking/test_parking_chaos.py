@@ -21,8 +21,8 @@ from lbg_runtime.model.errors import BrokerRefusal, PublishRefused
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.parking.room import KEPT_FOR_ORDERS_BYTES
 from lbg_runtime.runtime.parking.stay import ParkingStay
-from lbg_runtime.testing import LifeState
 from lbg_runtime.testing.group_context import running
+from tests.testing.troubles import mend, trouble
 
 FENCE_BYTES = 5
 """A memory broker counts payloads alone."""
@@ -87,26 +87,6 @@ class Story:
                     await session.send(encode_entry(UnparkAsked(lane), queue))
         await session.close()
 
-    async def trouble(self, group):
-        name, state = self.chance.choice(list(group.members.items()))
-        at_work = [each for each, other in group.members.items() if other is LifeState.RUNNING]
-        if not group.broker.is_reachable:
-            group.broker.restore()
-        elif state in (LifeState.KILLED, LifeState.STOPPED):
-            group.start(name)
-        elif state is LifeState.PAUSED:
-            group.resume(name)
-        elif state is LifeState.PARTITIONED:
-            group.heal(name)
-        elif len(at_work) > 1:
-            what = self.chance.choice((group.kill, group.pause, group.partition, group.stop, None))
-            if what is None:
-                group.broker.fail()
-            elif what == group.stop:
-                await group.stop(name)
-            else:
-                what(name)
-
     def deafen(self, group, share):
         """Each parking queue has its subscription or, with this chance, has it not."""
         for index in range(group.shape.queue_count):
@@ -116,13 +96,8 @@ class Story:
             if self.chance.random() >= share:
                 group.broker.engine.add_queue_subscription(DEFAULT_VPN, queue, queue)
 
-    async def mend(self, group):
-        group.broker.restore()
-        for name, state in group.members.items():
-            if state is LifeState.PAUSED:
-                group.resume(name)
-            elif state is LifeState.PARTITIONED:
-                group.heal(name)
+    def mend(self, group):
+        mend(group)
         self.failing = 0
 
 
@@ -177,10 +152,10 @@ async def tell(story, seed, mode, quota_bytes=None, deaf_share=0):
             if story.chance.random() < 0.4 and group.broker.is_reachable:
                 await story.unpark(group, 0.5)
                 await group.advance(story.chance.choice((0, 0.01, 0.2)))
-            await story.trouble(group)
+            await trouble(story.chance, group)
             if deaf_share:
                 story.deafen(group, deaf_share)
-        await story.mend(group)
+        story.mend(group)
         if deaf_share:
             story.deafen(group, 0)
         if quota_bytes is not None:

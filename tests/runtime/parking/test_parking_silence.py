@@ -10,19 +10,17 @@ from lbg_runtime.core.lanes import LaneStage
 from lbg_runtime.core.parking.records import (
     DropAsked,
     OwnerFence,
-    ParkedMessage,
     UnparkAsked,
     decode_entry,
     encode_entry,
-    parking_queue,
 )
 from lbg_runtime.model.errors import PublishRefused
 from lbg_runtime.runtime.flow_runner import FlowRunner
-from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.parking.fence import FENCE_PATIENCE_S
 from lbg_runtime.runtime.parking.stay import COPY_PATIENCE_S, ParkingStay
 from lbg_runtime.testing.group_context import running
 from lbg_runtime.transport.memory.transport import MemoryTransport
+from tests.runtime.parking.poisoned import Poisoned, entries, parked, parking
 
 SETTINGS = {
     "group": {"queue_count": 1, "hash_count": 4},
@@ -31,18 +29,8 @@ SETTINGS = {
 A_WHILE_S = 3 * max(FENCE_PATIENCE_S, COPY_PATIENCE_S)
 
 
-class Story:
-    """Handlers of which one refuses a key until it is mended, and the subscription of the parking queue."""
-
-    def __init__(self):
-        self.is_mended = False
-        self.handlers = Handlers()
-        self.handlers.handler("orders/>")(self._handle)
-
-    async def _handle(self, message):
-        await asyncio.sleep(0.01)
-        if message.key == "a" and message.key_sequence == 1 and not self.is_mended:
-            raise ValueError("poison")
+class Story(Poisoned):
+    """And an operator."""
 
     async def unpark(self, group):
         session = group.broker.make_transport("operator")
@@ -51,24 +39,12 @@ class Story:
         await session.close()
 
 
-def parking(group):
-    return parking_queue(group.shape.name, 0)
-
-
 def deafen(group):
     group.broker.engine.remove_queue_subscription(DEFAULT_VPN, parking(group), parking(group))
 
 
 def subscribe(group):
     group.broker.engine.add_queue_subscription(DEFAULT_VPN, parking(group), parking(group))
-
-
-def entries(group):
-    return [decode_entry(message) for message in group.broker.left_on(parking(group))]
-
-
-def parked(group):
-    return [entry for entry in entries(group) if isinstance(entry, ParkedMessage)]
 
 
 class Delay:

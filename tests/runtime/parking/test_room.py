@@ -9,15 +9,15 @@ from structlog.testing import capture_logs
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.config.load import parse_settings
-from lbg_runtime.core.parking.records import OwnerFence, ParkedMessage, RoomKept, decode_entry, parking_queue
+from lbg_runtime.core.parking.records import OwnerFence, RoomKept, decode_entry, parking_queue
 from lbg_runtime.model.errors import PublishRefused
-from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.parking.room import KEPT_FOR_ORDERS_BYTES, LINGER_S, PAUSE_S, ParkingRoom
 from lbg_runtime.runtime.parking.view import QUIET_S, ParkedView
 from lbg_runtime.testing import LifeState
 from lbg_runtime.testing.failures import LawsBroken
 from lbg_runtime.testing.group_context import running
 from lbg_runtime.transport.memory.transport import MemoryTransport
+from tests.runtime.parking.poisoned import Poisoned, entries, parked, parking
 
 SETTINGS = {
     "group": {"queue_count": 1, "hash_count": 4},
@@ -29,18 +29,8 @@ FENCE_BYTES = 5
 """A memory broker counts payloads alone."""
 
 
-class Story:
-    """Handlers of which one refuses a key until it is mended, and an operator."""
-
-    def __init__(self):
-        self.is_mended = False
-        self.handlers = Handlers()
-        self.handlers.handler("orders/>")(self._handle)
-
-    async def _handle(self, message):
-        await asyncio.sleep(0.01)
-        if message.key == "a" and message.key_sequence == 1 and not self.is_mended:
-            raise ValueError("poison")
+class Story(Poisoned):
+    """And an operator."""
 
     async def ask(self, group, act):
         """What `lbg parked` does, as the operator."""
@@ -63,21 +53,9 @@ class Story:
         await self.ask(group, act)
 
 
-def parking(group):
-    return parking_queue(group.shape.name, 0)
-
-
 def limit(group, quota_bytes):
     changed = QueueSettings(quota_bytes=quota_bytes)
     group.broker.post(group.broker.engine.administration.change_queue(DEFAULT_VPN, parking(group), changed))
-
-
-def entries(group):
-    return [decode_entry(message) for message in group.broker.left_on(parking(group))]
-
-
-def parked(group):
-    return [entry for entry in entries(group) if isinstance(entry, ParkedMessage)]
 
 
 def used_bytes(group):
@@ -294,4 +272,5 @@ async def test_a_filler_without_room_is_a_refusal_and_nothing_is_tried_for_a_whi
     await turn()
     assert len(desk.answers) == 2
     task.cancel()
-    await asyncio.wait([task])
+    with pytest.raises(asyncio.CancelledError):
+        await task

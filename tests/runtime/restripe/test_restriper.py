@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from collections import Counter
 
 import pytest
 from structlog.testing import capture_logs
@@ -48,6 +49,16 @@ async def test_a_group_grows_and_shrinks_under_load_and_every_message_is_handled
         assert sorted(trial.active()) == [0, 1, 2, 3]
         assert trial.depths() == [0, 0, 0, 0]
     assert in_order_and_once(trial)
+
+
+async def test_what_the_queues_said_of_it_is_in_the_journals_of_their_owners(trial, settings, queues) -> None:
+    async with trial.running(trial.discovered("a", group=GROUP), trial.discovered("b", group=GROUP)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        done = await restripe(trial, settings, queues, 6)
+        await asyncio.sleep(1)
+    said = [record for record in trial.records() if record["kind"] == "stripes"]
+    assert Counter(record["event"] for record in said) == {"planned": 6, "left": done.moving, "finished": 6}
+    assert {record["generation"] for record in said} == {done.plan.generation}
 
 
 async def test_the_depth_of_a_queue_is_asked_for_when_a_step_depends_on_it_and_of_no_other(
@@ -127,6 +138,9 @@ async def test_a_member_that_dies_and_one_that_joins_in_the_middle_know_what_is_
         await publishing
         await trial.until(lambda: sum(map(len, map(set, trial.sequences().values()))) == 30 * 20 * 8)
         await joined.__aexit__(None, None, None)
+    assert 2 in seen
+    assert "b" not in trial.sessions
+    assert "c" in {member for member, *_ in trial.handled}
     firsts = {key: list(dict.fromkeys(numbers)) for key, numbers in trial.sequences().items()}
     assert all(numbers == list(range(1, len(numbers) + 1)) for numbers in firsts.values())
 

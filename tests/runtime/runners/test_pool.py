@@ -1,20 +1,18 @@
 """The pool of runners at its end."""
 
 import asyncio
+import contextlib
 
 from structlog.testing import capture_logs
 
 
 async def test_a_handler_that_is_found_stuck_while_the_pool_ends_gets_no_stand_in_and_no_error(rig, delivery):
     release = asyncio.Event()
-    cancellations = []
 
     async def handle(message):
         while not release.is_set():
-            try:
+            with contextlib.suppress(asyncio.CancelledError):
                 await release.wait()
-            except asyncio.CancelledError:
-                cancellations.append(asyncio.get_running_loop().time())
 
     made = rig(handle, failure={"timeout": "1s"})
     loop_errors = []

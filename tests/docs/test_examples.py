@@ -1,20 +1,19 @@
-"""The examples of docs/handlers.md are a module of handlers and its tests, and pass as they stand."""
+"""The Python examples of a page are one module, tests included, which passes as it stands."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.docs.pages import DOCS, blocks
+
 pytestmark = pytest.mark.real_time
 
-PAGE = Path(__file__).parents[3] / "docs" / "handlers.md"
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
-
-def test_the_examples_pass(tmp_path: Path) -> None:
-    examples = "\n\n".join(BLOCK.findall(PAGE.read_text()))
+@pytest.mark.parametrize("page", ["testing.md", "handlers.md"])
+def test_the_examples_pass(page: str, tmp_path: Path) -> None:
+    examples = "\n\n".join(blocks(DOCS / page, "python"))
     (tmp_path / "test_examples.py").write_text(examples)
     (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\n")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
