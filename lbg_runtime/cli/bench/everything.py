@@ -2,7 +2,7 @@
 
 Each bench is a command of its own and runs as one, so that none has another's memory and threads. Ratios are kept, not
 rates, because machines differ and drift; how much worse a ratio may be is stated for each bench, according to how much
-its ratios vary on a machine that does other things meanwhile. Not included are `moves`, `restripe`, `poison`, `faults`,
+its ratios vary on a machine that does nothing else. Not included are `moves`, `restripe`, `poison`, `faults`,
 `landing`, `soak`, and the parts of `pipeline` that start Spark.
 """
 
@@ -34,7 +34,7 @@ class Short:
 
     name: str
     arguments: str
-    share: float = 0.5
+    share: float = 0.3
     """How much worse than the kept ratio a ratio may be, as a fraction of that. It may be 1 or more only if less is
     better in every ratio of the bench."""
 
@@ -48,14 +48,14 @@ BENCHES = (
     Short("broker", "--messages 20000 --spooled 50000 --queues 200 --rounds 2"),
     Short("acks", "--messages 20000 --rounds 1"),
     # With fewer messages, two processes are slower than one.
-    Short("processes", "--messages 50000 --rounds 2", 0.3),
+    Short("processes", "--messages 50000 --rounds 2"),
     Short("scale", "--messages 20000 --queues 200 --keys 100000 --rounds 2"),
     # Pauses of a few queues divided by the gaps of a few others: more is left to chance than in rates.
     Short("takeover", "--steady 2 --rounds 2", 1.5),
     Short("handback", "--steady 2 --rounds 1", 1.5),
-    Short("sidecar", "--messages 3000 --seconds 2 --rounds 2"),
+    Short("sidecar", "--messages 3000 --seconds 2 --rounds 2", 0.5),
     # Without the parts that start Spark, which take minutes.
-    Short("pipeline", "--part landing --rounds 2"),
+    Short("pipeline", "--part landing --rounds 2", 0.5),
 )
 
 
