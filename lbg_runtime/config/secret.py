@@ -1,5 +1,7 @@
 """Secrets in settings: the text itself, or `file:` and the path of a file that holds it."""
 
+import errno
+import stat
 from pathlib import Path
 
 FILE_PREFIX = "file:"
@@ -11,7 +13,7 @@ def read_secret(value: object) -> object:
         return value
     path = value.removeprefix(FILE_PREFIX)
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = read_regular_file(Path(path)).decode()
     except OSError as error:
         raise ValueError(f"a readable file at {path}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -19,3 +21,10 @@ def read_secret(value: object) -> object:
     except ValueError:
         raise ValueError(f"a readable file, which {path!r} cannot name") from None
     return text.removesuffix("\n").removesuffix("\r")
+
+
+def read_regular_file(path: Path) -> bytes:
+    """The content of a regular file. Raises `OSError`, also for any other: a FIFO or a device may never end."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "not a regular file")
+    return path.read_bytes()

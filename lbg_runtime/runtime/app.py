@@ -5,7 +5,7 @@ import os
 import random
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ from lbg_runtime.runtime.journal import open_journal
 from lbg_runtime.runtime.membership import Membership, find_membership
 from lbg_runtime.runtime.meters import MemberMeters
 from lbg_runtime.runtime.session import Session, open_session
-from lbg_runtime.runtime.shutdown import EXIT_GRACE_S, ExitGuard
+from lbg_runtime.runtime.shutdown import EXIT_GRACE_S, ExitGuard, Interruption
 from lbg_runtime.runtime.stop import StopCause, stop_requests
 from lbg_runtime.runtime.supervisor import TAIL_MS, StopReport, Supervisor, provision_queues
 from lbg_runtime.runtime.watchdog import watched_loop
@@ -86,6 +86,7 @@ class App:
         if session is None:
             check_client_name(self.settings.group.name, self.membership.member, self.settings.connection.client_name)
         self._supervisor: Supervisor | None = None
+        self._connecting = Interruption()
         self._stop_wanted = False
         self._was_run = False
 
@@ -98,8 +99,8 @@ class App:
         """Be a member until `stop`; return how it left. Takes no signals. When cancelled, it cancels its handlers and
         unbinds.
 
-        If asked to stop while it connects, it has left cleanly even if it cannot connect. Raises `LifespanFailed` if a
-        lifespan cancels it, and `MemberSuperseded` if it stood aside for another process with its id, which has gone.
+        If asked to stop while it connects, it gives that up and has left cleanly. Raises `LifespanFailed` if a lifespan
+        cancels it, and `MemberSuperseded` if it stood aside for another process with its id, which has gone.
         Runs once: a second call raises `InvariantViolated`.
         """
         if self._was_run:
@@ -143,7 +144,6 @@ class App:
                 if status is not None:
                     # While the session ends, so that leaving takes no longer.
                     status.stop()
-            is_clean = report.is_clean
             return report
         except (ConfigError, ConnectFailed) as error:
             if not self._stop_wanted or self._supervisor is not None:
@@ -158,8 +158,10 @@ class App:
                 raise
             raise LifespanFailed from cancellation
         finally:
+            left = self._supervisor.report if self._supervisor is not None else None
             self._supervisor = None
-            journal.close(clean=is_clean)
+            # Also if it left because of an error, such as a superseding process that has gone.
+            journal.close(clean=is_clean if left is None else left.is_clean)
 
     def run_sync(self, *, parent_pid: int | None = None, ends_process: bool = False) -> StopReport:
         """Be a member until SIGTERM or SIGINT, or until the process `parent_pid` has gone; return how it left.
@@ -187,6 +189,7 @@ class App:
     def stop(self) -> None:
         """Drain, unbind and leave; `stop_now` cuts this short. Call it on the loop's thread."""
         self._stop_wanted = True
+        self._connecting.cut()
         if self._companion is not None:
             self._companion.leave()
         if self._supervisor is not None:
@@ -195,6 +198,7 @@ class App:
     def stop_now(self) -> None:
         """Leave without waiting: handlers are cancelled, their messages come again. Call it on the loop's thread."""
         self._stop_wanted = True
+        self._connecting.cut()
         if self._companion is not None:
             self._companion.leave()
         if self._supervisor is not None:
@@ -270,18 +274,31 @@ class App:
 
     @asynccontextmanager
     async def _open_session(self) -> AsyncIterator[Session]:
-        if self._session is None:
-            settings = self.settings
-            name, path = client_name(settings.group.name, self.membership.member), settings.transport.client_path
-            cap = settings.dispatch.max_in_flight
-            async with open_session(settings.connection, name, path, max_in_flight=cap) as session:
-                yield session
-            return
-        await self._session.open()
-        try:
-            yield self._session
-        finally:
-            await self._session.close()
+        session: Session | None = None
+        async with AsyncExitStack() as opened:
+            with self._connecting:
+                if not self._stop_wanted:
+                    session = await opened.enter_async_context(self._session_to_open())
+            if session is None:
+                host = ",".join(self.settings.connection.host)
+                raise ConnectFailed(host, "no longer waited for, as the member is to leave")
+            yield session
+
+    def _session_to_open(self) -> AbstractAsyncContextManager[Session]:
+        if self._session is not None:
+            return _opened(self._session)
+        settings = self.settings
+        name, path = client_name(settings.group.name, self.membership.member), settings.transport.client_path
+        return open_session(settings.connection, name, path, max_in_flight=settings.dispatch.max_in_flight)
+
+
+@asynccontextmanager
+async def _opened(session: Session) -> AsyncIterator[Session]:
+    await session.open()
+    try:
+        yield session
+    finally:
+        await session.close()
 
 
 def shape_warnings(settings: Settings, membership: Membership) -> list[str]:

@@ -179,6 +179,8 @@ class Supervisor:
         self._refusal: LbgError | None = None
         self._leaving = _Leaving.NOT
         self._is_running = False
+        self.report: StopReport | None = None
+        """How it left; None until then."""
         self._timers: list[asyncio.TimerHandle] = []
         self._lifespans_begin = Interruption()
         self._lifespans_end = Interruption()
@@ -300,6 +302,7 @@ class Supervisor:
                 await lived.aclose()
 
     def _left(self, report: StopReport) -> StopReport:
+        self.report = report
         _log.info("member_left", member=self._member, left_behind=report.left_behind, still_bound=report.still_bound)
         return report
 

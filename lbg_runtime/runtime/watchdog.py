@@ -57,6 +57,8 @@ def watched_loop(limit_ms: int | None) -> Iterator[None]:
 
     None: no watching. Enter it on the loop's thread. The process ends at the latest `2 * limit_ms / 10` (at most 2 s)
     after the limit, plus the time it takes to write one log line.
+
+    Raises `RuntimeError` if no thread can be started: no member should hold queues unwatched.
     """
     if limit_ms is None:
         yield

@@ -75,18 +75,16 @@ class Life:
 
         async def run() -> StopReport:
             await self._session.open()
-            is_clean = False
             try:
                 self.supervisor = Supervisor(
                     settings, membership, handlers.wrapped(self.watch.wrap), self._session, journal, chance
                 )
                 await provision_queues(self._session, settings.group)
-                report = await self.supervisor.run()
-                is_clean = report.is_clean
-                return report
+                return await self.supervisor.run()
             finally:
                 await self._session.close()
-                journal.close(clean=is_clean)
+                left = None if self.supervisor is None else self.supervisor.report
+                journal.close(clean=left is not None and left.is_clean)
 
         self._task = asyncio.get_running_loop().create_task(run(), context=self._freezer.context())
         self._task.add_done_callback(lambda _: on_change())

@@ -5,6 +5,7 @@ More than 400 lines, because most of it is one table of what is wrong.
 
 import inspect
 import json
+import os
 import pathlib
 import re
 from functools import reduce
@@ -368,6 +369,12 @@ def test_a_secret_is_never_shown(tmp_path):
     assert "top-secret" not in _problem(connection={"password": ["top-secret"]})
     assert "top-secret" not in _problem(connection={"host": "tcp://user:top-secret@broker"})
     assert _problem(connection={"password": f"file:{tmp_path}/none"}).endswith("none: No such file or directory")
+
+
+def test_a_secret_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", "/dev/zero", tmp_path):
+        assert _problem(connection={"password": f"file:{path}"}).endswith(f"file at {path}: not a regular file")
 
 
 @pytest.mark.parametrize(

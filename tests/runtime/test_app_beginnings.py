@@ -34,6 +34,27 @@ async def test_a_session_that_cannot_be_opened_matters_only_to_a_member_that_is_
         await task
 
 
+@pytest.mark.parametrize("how", ["stop", "stop_now", "stop before"])
+async def test_a_member_that_is_to_leave_waits_for_no_connection(trial, how):
+    app, opening = trial.member(), asyncio.Event()
+
+    async def hang():
+        opening.set()
+        await asyncio.get_running_loop().create_future()
+
+    trial.sessions["member-0"].open = hang
+    if how == "stop before":
+        app.stop()
+    task = asyncio.ensure_future(app.run())
+    if how != "stop before":
+        await opening.wait()
+        getattr(app, how)()
+    report = await asyncio.wait_for(task, 1)
+    assert report.exit_code == 0
+    assert trial.records()[-1]["clean"] is True
+    assert task.cancelling() == 0
+
+
 def _leaving_slowly(log):
     """Handlers with a lifespan that takes its time to end."""
     hooks = Handlers()

@@ -6,6 +6,7 @@ And the stretch of a task that is cut short.
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -28,6 +29,25 @@ def refuse(self):
 
 threading.Thread.start = refuse
 end_process(7, lambda: print("told", flush=True))
+"""
+
+CONNECTING_MEMBER = """
+import sys
+from lbg_runtime import App, Handlers
+from lbg_runtime.config.load import parse_settings
+
+handlers = Handlers()
+
+@handlers.handler("orders/>")
+async def handle(message): ...
+
+settings = parse_settings({
+    "connection": {"transport": "solace", "host": f"tcp://127.0.0.1:{sys.argv[1]}"},
+    "group": {"name": "orders", "hash_prefix": "h", "hash_count": 1, "queue_count": 1},
+    "membership": {"mode": "static", "index": 0, "count": 1},
+    "rebind": {"mode": "cycle"},
+}, "test", {})
+sys.exit(App(handlers, settings).run_sync(ends_process=True).exit_code)
 """
 
 MEMBER = """
@@ -124,6 +144,22 @@ def test_a_signal_lets_the_handler_finish_and_exits_with_0(member, number):
     assert process.returncode == 0, output
     assert "handled\n" in output
     assert "left_behind=0, still_bound=0" in output
+
+
+def test_a_signal_while_no_broker_answers_exits_with_0_at_once(tmp_path):
+    script = tmp_path / "member.py"
+    script.write_text(CONNECTING_MEMBER)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(30)
+        command = [sys.executable, script, str(silent.getsockname()[1])]
+        with running(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+            peer, _ = silent.accept()
+            with peer:
+                process.send_signal(signal.SIGTERM)
+                # Less than the client waits for an answer.
+                output, _ = process.communicate(timeout=8)
+    assert process.returncode == 0, output
+    assert "left_before_start" in output
 
 
 def test_a_second_signal_cancels_the_handler_and_exits_with_1(member):

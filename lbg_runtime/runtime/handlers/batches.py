@@ -21,7 +21,7 @@ from lbg_runtime.runtime.handlers.receipts import Receipt
 from lbg_runtime.runtime.handlers.resources import RESOURCES
 from lbg_runtime.runtime.runners.attempts import CLOCK_RESOLUTION_S
 from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, HandlerFunction, Handling
-from lbg_runtime.runtime.runners.pool import CURRENT_POOL, RunnerPool, aside
+from lbg_runtime.runtime.runners.pool import CURRENT_POOL, RunnerPool, aside, is_closed
 
 _Body = TypeVar("_Body")
 
@@ -241,9 +241,11 @@ class _Line:
             await self._call(items[0].message)
         except asyncio.CancelledError:
             return BatchCutShort()
-        except (SystemExit, KeyboardInterrupt, GeneratorExit):
+        except (SystemExit, KeyboardInterrupt):
             raise
-        except BaseException as failure:  # noqa: BLE001 - the handler boundary, as in the dispatcher
+        except BaseException as failure:  # the handler boundary, as in the dispatcher
+            if is_closed(call.task):
+                raise
             return failure
         # If it was cut short and yet returned: better handled twice than lost.
         return BatchCutShort() if call.is_cut else None

@@ -188,6 +188,15 @@ def is_changed(context: Context) -> bool:
         return True
 
 
+def is_closed(task: "asyncio.Task[object]") -> bool:
+    """In a coroutine of the task: whether it is being closed, as when its loop has ended, and must not wait again.
+
+    The `GeneratorExit` that closes a coroutine looks like one that a handler raises by itself.
+    """
+    # A task is the current one while it runs, and what runs cannot be closed.
+    return asyncio.current_task(task.get_loop()) is not task
+
+
 CURRENT_POOL: ContextVar[RunnerPool] = ContextVar("CURRENT_POOL")
 """In a runner: the pool that it belongs to."""
 

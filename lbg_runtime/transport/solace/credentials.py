@@ -2,10 +2,10 @@
 
 import re
 import ssl
-import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lbg_runtime.config.secret import read_regular_file
 from lbg_runtime.model.errors import ConfigError
 
 LARGEST_TOKEN_BYTES = 65_000
@@ -77,9 +77,6 @@ def _is_authority(file: Path) -> bool:
 
 def _check_readable(where: str, path: Path, expected: str) -> bytes:
     try:
-        # A FIFO or a device may never end, and would hang this thread.
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise ConfigError(where, f"{path}: not a regular file", expected)
-        return path.read_bytes()
+        return read_regular_file(path)
     except OSError as error:
         raise ConfigError(where, f"{path}: {error.strerror}", expected) from None

@@ -107,6 +107,7 @@ _PARTS = (
         (
             "solClient_msg_setSenderTimestamp",
             "solClient_flow_destroy",
+            "solClient_session_disconnect",
             "solClient_session_getProperty",
             "solClient_session_topicSubscribeExt",
         ),

@@ -1,6 +1,6 @@
 """What the client's Python layer can do to a flow but has no public method for.
 
-Only `provision_queue`, `repeat_inbox`, `destroy` and `release` block. When the transport was opened,
+Only `provision_queue`, `repeat_inbox`, `destroy`, `break_off` and `release` block. When the transport was opened,
 `library.missing_parts` checked that all of it exists. A `handle` is a receiver's `flow_p` itself: the client empties it
 when it has freed the flow, and its functions then do nothing and say so. A copied number could belong to another flow
 by then.
@@ -154,6 +154,16 @@ def let_go(receiver: Any) -> None:
     holder = getattr(receiver, "_persistent_message_receiver_thread_holder", None)
     if holder is not None:
         holder.value = None
+
+
+def break_off(service: Any) -> None:
+    """Make the client's `connect` of a service, blocked on another thread, fail now; does nothing before it has begun.
+
+    A session that is connected already is disconnected. Not while it is being freed.
+    """
+    # Not the service's own `disconnect`, which would change what `connect` is about to look at.
+    if service.session_pointer:
+        CORE.solClient_session_disconnect(service.session_pointer)
 
 
 def release(service: Any) -> None:

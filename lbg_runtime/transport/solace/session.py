@@ -1,6 +1,8 @@
 """One life of the client's service object: connected once, back by itself after outages, useless once it has ended."""
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -17,6 +19,7 @@ from lbg_runtime.transport.solace.errors import (
     is_subscription_refused,
     request_failed,
     subcode_and_reason,
+    subscribe_failed,
 )
 from lbg_runtime.transport.solace.inbound import UnreadableMessage, read_message
 from lbg_runtime.transport.solace.inbox import Inbox
@@ -52,6 +55,32 @@ SessionEventSink = Callable[[tuple[SessionEvent, str]], None]
 """Takes an event and the client's description of it, on the loop. Must not raise and must not block."""
 
 
+class Connecting:
+    """The part of `SolaceSession.connect` that waits for the broker, which another thread can break off."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._service: Any = None
+
+    @contextmanager
+    def by(self, service: Any) -> Iterator[None]:
+        """The service is connected in this context, and may be freed after it."""
+        with self._lock:
+            self._service = service
+        try:
+            yield
+        finally:
+            # Waits for `break_off`, which must not meet a session that is being freed.
+            with self._lock:
+                self._service = None
+
+    def break_off(self) -> None:
+        """Make it fail now; does nothing before it has begun and after it has ended. Blocks for a moment."""
+        with self._lock:
+            if self._service is not None:
+                native.break_off(self._service)
+
+
 class SolaceSession:
     """All methods block and run on control threads; `publisher` and `transactions` are used on the loop's thread."""
 
@@ -61,6 +90,9 @@ class SolaceSession:
         self.transactions = transactions
         self.token = token
         """The token presented to the broker, if there is a token file."""
+        self._is_over = False
+        self._asking = threading.Lock()
+        """Held while `is_heard` is in the library."""
         self._token_fault = ""
         """What was wrong with the file when it was last read."""
 
@@ -72,12 +104,13 @@ class SolaceSession:
         take: SessionEventSink,
         make_publisher: MakePublisher,
         threads: ControlThreads,
+        connecting: "Connecting",
         former_token: str = "",
     ) -> "SolaceSession":
         """Build a service and connect it; raises `ConnectFailed`. Later events go to `take`.
 
-        `threads`: where transactions are committed. `former_token`: that of the previous session, presented if the
-        file's token cannot be read now.
+        `threads`: where transactions are committed. `connecting`: ends this early. `former_token`: that of the previous
+        session, presented if the file's token cannot be read now.
         """
         publisher = make_publisher(inbox)
         token = _token_of(settings, former_token)
@@ -90,11 +123,16 @@ class SolaceSession:
         service.add_reconnection_listener(listener)
         service.add_service_interruption_listener(listener)
         try:
-            service.connect()
+            with connecting.by(service):
+                service.connect()
             publisher.start()
         except CLIENT_ERRORS as error:
             native.release(service)
             raise connect_failed(settings.host_list, error) from error
+        except TypeError:
+            # It was broken off: the client raises what was wrong, which is None then.
+            native.release(service)
+            raise
         transactions = Transactions(service, threads, publisher.prepare)
         return cls(service, publisher, transactions, token)
 
@@ -104,8 +142,18 @@ class SolaceSession:
         self.transactions.fail_all(reason)
 
     def disconnect(self) -> None:
-        """End the session and free what it holds, even if it has ended by itself; bound flows end with it."""
+        """End the session and free what it holds, even if it has ended by itself; bound flows end with it.
+
+        Waits for an `is_heard` that is under way, which nobody may need any more.
+        """
         self.transactions.close()
+        self._is_over = True
+        if self._asking.locked():
+            # Freeing what the library still waits in would crash the process. This does not end the wait, but the
+            # broker learns at once that the session is over.
+            native.break_off(self.service)
+        with self._asking:
+            pass
         for step in (self.service.disconnect, partial(native.release, self.service)):
             try:
                 step()
@@ -135,10 +183,13 @@ class SolaceSession:
 
     def is_heard(self) -> bool:
         """Whether the broker answers something sent now, and so has read everything sent before it."""
-        try:
-            native.repeat_inbox(self.service)
-        except CLIENT_ERRORS as error:
-            return is_subscription_refused(error)
+        with self._asking:
+            if self._is_over:
+                return False
+            try:
+                native.repeat_inbox(self.service)
+            except CLIENT_ERRORS as error:
+                return is_subscription_refused(error)
         return True
 
     def provision(self, queue: str, subscriptions: Sequence[str]) -> None:
@@ -164,14 +215,14 @@ class SolaceSession:
         return found
 
     def subscribe(self, subscription: str, inbox: Inbox, sink: DirectSink) -> None:
-        """Take direct messages until the session ends; raises `TransportError`."""
+        """Take direct messages until the session ends; raises `SubscribeFailed`."""
         builder = self.service.create_direct_message_receiver_builder()
         try:
             receiver = builder.with_subscriptions([TopicSubscription.of(subscription)]).build()
             receiver.start()
             receiver.receive_async(_DirectListener(inbox, sink))
         except CLIENT_ERRORS as error:
-            raise request_failed(f"subscribe to {subscription}", error) from error
+            raise subscribe_failed(subscription, error) from error
 
 
 def _token_of(settings: SolaceSettings, former: str) -> str:

@@ -354,3 +354,21 @@ def test_every_message_of_every_batch_ends_once_in_the_order_of_its_key(rig, del
 
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         runner.run(main())
+
+
+async def test_a_batch_that_raises_generator_exit_fails_and_nothing_else(rig, delivery):
+    desk, failed = Desk(), []
+
+    async def act(batch):
+        if not failed:
+            failed.append(batch)
+            raise GeneratorExit
+
+    desk.act = act
+    made = rig(handlers=batch_handlers(desk.handle))
+    async with MemberResources().entered(()), made.running():
+        for number in range(3):
+            made.dispatcher.dispatch(delivery(number, f"k{number}"))
+        await made.until_ended(3)
+    assert made.dispatcher.counts.failed_attempts == 3
+    assert set(made.outcomes().values()) == {Outcome.ACCEPTED}
