@@ -9,12 +9,14 @@ import asyncio
 import heapq
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lbg_runtime.model.errors import LbgError, PublishFailed
-from lbg_runtime.pipeline.landing.log import LandingLog
+from lbg_runtime.pipeline.landing.layout import queue_of
+from lbg_runtime.pipeline.landing.log import LandingLog, LaneExtent
 from lbg_runtime.publisher.confirmation import Confirmation
 from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.publisher.pace import Pace
@@ -82,9 +84,23 @@ class Replayed:
 
 
 def selected(log: LandingLog, selection: Selection) -> Iterator[LandedMessage]:
-    """The messages up to the current end of the log, each once, those of each key in order. Raises as `read_queue`."""
-    streams = [_of_queue(log, queue, selection) for queue in log.queues()]
-    yield from (message for _, _, message in heapq.merge(*streams, key=lambda entry: entry[:2]))
+    """The messages up to the current end of the log, each once, those of each key in order. Raises as `read_queue`.
+
+    Of each key a beginning without gaps, also if it moves to another queue at this moment.
+    """
+    # The ends of the queues cannot be seen at once. A key may go on in a second queue after the end of its first was
+    # taken, and before that of the second is. So they are taken twice: what lies before a row within the first ends
+    # lies within the second ones. Of what is between the two, only that is given which such a row of its key follows.
+    first, second = log.lanes(), log.lanes()
+    queues = dict.fromkeys(queue for name in second if (queue := queue_of(name)) is not None)
+    streams = [_of_queue(log, queue, first, second, selection) for queue in queues]
+    held: dict[str | None, list[LandedMessage]] = {}
+    for _, _, is_late, message in heapq.merge(*streams, key=lambda entry: entry[:2]):
+        if is_late:
+            held.setdefault(message.key, []).append(message)
+        else:
+            yield from held.pop(message.key, ())
+            yield message
 
 
 def count(messages: Iterator[LandedMessage]) -> Replayed:
@@ -153,13 +169,27 @@ def _note(replayed: Replayed, message: LandedMessage) -> None:
     replayed.last_us = max(message.t_land_us, replayed.last_us or message.t_land_us)
 
 
-def _of_queue(log: LandingLog, queue: int, selection: Selection) -> Iterator[tuple[int, int, LandedMessage]]:
-    """Each message preceded by the latest time so far, so that it never decreases, and the queue."""
-    extents = log.lanes(queue)
+def _of_queue(
+    log: LandingLog,
+    queue: int,
+    first: Mapping[str, LaneExtent],
+    second: Mapping[str, LaneExtent],
+    selection: Selection,
+) -> Iterator[tuple[int, int, bool, LandedMessage]]:
+    """The messages of a queue up to the second end of each lane.
+
+    Each is preceded by the latest time so far, so that it never decreases, the queue, and whether it lies behind the
+    first ends.
+    """
+    extents = {name: extent for name, extent in second.items() if queue_of(name) == queue}
     start = {name: extent.first_row for name, extent in extents.items()}
     end = {name: extent.rows for name, extent in extents.items()}
+    middle = {name: max(row, first[name].rows if name in first else 0) for name, row in start.items()}
     latest = 0
-    for batch in log.read_queue(queue, start, end):
+    for is_late, batch in chain(
+        ((False, batch) for batch in log.read_queue(queue, start, middle)),
+        ((True, batch) for batch in log.read_queue(queue, middle, end)),
+    ):
         chosen = selection.of(batch)
         if not chosen.num_rows:
             continue
@@ -169,4 +199,4 @@ def _of_queue(log: LandingLog, queue: int, selection: Selection) -> Iterator[tup
             moments, zip(*(column.to_pylist() for column in columns), strict=True), strict=True
         ):
             latest = max(latest, moment)
-            yield latest, queue, LandedMessage(row_id, key, payload, dict(headers or ()), moment)
+            yield latest, queue, is_late, LandedMessage(row_id, key, payload, dict(headers or ()), moment)

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from lbg_runtime.cli.main import app
 from lbg_runtime.model.errors import PublishRefused, UserError
 from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.model.message import Message
-from lbg_runtime.pipeline.landing.log import LandingLog
+from lbg_runtime.pipeline.landing.log import LandingLog, LaneExtent
 from lbg_runtime.pipeline.replay import REPLAY_PROPERTY, Replayed, Selection, count, replay, selected
 from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.runtime import session as session_module
@@ -52,6 +52,48 @@ def test_a_stretch_of_time_has_its_begin_and_not_its_end(landed: LogOnDisk) -> N
 
 def test_one_key_comes_in_order_through_its_queues(landed: LogOnDisk) -> None:
     assert found(landed, key="k") == ["k1", "k2", "k3", "k4"]
+
+
+class Moving(LandingLog):
+    """A log in which something lands while the ends of its queues are looked at: after each queue in turn."""
+
+    def __init__(self, root: Path, landings: Iterator[Callable[[], object]]) -> None:
+        super().__init__(root)
+        self._landings = landings
+
+    def lanes(self, queue: int | None = None) -> Mapping[str, LaneExtent]:
+        found: dict[str, LaneExtent] = {}
+        for each in self.queues() if queue is None else [queue]:
+            found.update(super().lanes(each))
+            next(self._landings, lambda: None)()
+        return found
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+@pytest.mark.parametrize("looks_before", range(5))
+def test_a_key_that_moves_while_the_ends_are_looked_at_has_no_gap(
+    tmp_path: Path, key: str | None, looks_before: int
+) -> None:
+    log = LogOnDisk(tmp_path / "log")
+    old, new = log.lane("a", queue=0), log.lane("b", queue=1)
+    old.append(rows([id_of("k", 1), id_of("o", 1)], queue=0, t_land=100))
+    new.append(rows([id_of("z", 1)], queue=1, t_land=100))
+
+    def move() -> None:
+        """Of `k`; and of `z`, the other way."""
+        old.append(rows([id_of("k", 2), id_of("o", 2)], queue=0, t_land=200))
+        new.append(rows([id_of("k", 3), id_of("z", 2)], queue=1, t_land=300))
+        old.append(rows([id_of("z", 3)], queue=0, t_land=400))
+
+    landings = iter([*[lambda: None] * looks_before, move])
+    got = [each.row_id for each in selected(Moving(log.root, landings), Selection(key=key))]
+    log.close()
+    for each, most in {"k": 3, "o": 2, "z": 3}.items():
+        of_key = [row_id for row_id in got if row_id.endswith(f"/{each}")]
+        assert of_key == [id_of(each, number + 1) for number in range(len(of_key))]
+        if key in (None, each):
+            # All of what a first look had seen, and of `k` what comes before it.
+            assert len(of_key) >= (most if looks_before == 0 and each == "k" else 1)
 
 
 def test_one_shard_alone(landed: LogOnDisk) -> None:

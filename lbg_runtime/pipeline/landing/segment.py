@@ -6,7 +6,8 @@ read. `<first row>.arrow` and `<first row>.index`, with twelve digits, lie in th
 The rule for the writer: data is written and synced, then its entry is written and synced; only then is a flush reported
 as done. After an error a segment is never written again, as nobody knows how much of it is on the disk. So a writer
 that dies leaves at most one flush without its entry. And no entry is written into files that are no longer in their
-place, as nobody would find the rows: they may be unlinked, or hidden by something mounted since.
+place, or no longer as long as they were made, as nobody would find the rows: the files may be unlinked, hidden by
+something mounted since, or cut.
 """
 
 import mmap
@@ -22,6 +23,7 @@ import pyarrow.compute as pc
 from lbg_runtime.model.errors import InvariantViolated, LandingDamaged, LandingVersionUnknown, LandingWriteFailed
 from lbg_runtime.pipeline.landing.index import (
     DAMAGE_REMEDY,
+    ENTRY_BYTES,
     NO_HIGH,
     NO_LOW,
     FlushEntry,
@@ -69,6 +71,7 @@ class SegmentWriter:
         self._is_synced = is_synced
         self._is_broken = False
         self._low, self._high = NO_LOW, NO_HIGH
+        self._index_bytes = ENTRY_BYTES
         self._data: int | None = None
         self._index: int | None = None
         self._path = folder / f"{segment_name(first_row)}{DATA_SUFFIX}"
@@ -112,14 +115,15 @@ class SegmentWriter:
         try:
             _write(self._data, encoded)
             self._sync(self._data)
-            check_in_place(self._data, self._path)
-            check_in_place(self._index, self._index_path)
+            check_in_place(self._data, self._path, entry.data_bytes)
+            check_in_place(self._index, self._index_path, self._index_bytes)
             _write(self._index, entry.encode())
             self._sync(self._index)
         except OSError as error:
             raise LandingWriteFailed(str(self._path), error.strerror or str(error)) from error
         self._is_broken = False
         self.rows, self.bytes = entry.rows, entry.data_bytes
+        self._index_bytes += ENTRY_BYTES
         self._low, self._high = entry.segment_low, entry.segment_high
         return self.rows
 
@@ -263,14 +267,17 @@ def check_schema(path: Path | str, raw: pa.Buffer, crc: int) -> None:
         )
 
 
-def check_in_place(file: int, path: Path) -> None:
-    """Raises `LandingWriteFailed` if an open file is not, or no longer, the one at this path."""
+def check_in_place(file: int, path: Path, size: int | None = None) -> None:
+    """Raises `LandingWriteFailed` if an open file is not, or no longer, the one at this path, or not of this size."""
     try:
-        is_there = os.path.samestat(os.fstat(file), path.stat())
+        held = os.fstat(file)
+        is_there = os.path.samestat(held, path.stat())
     except OSError as error:
         raise LandingWriteFailed(str(path), error.strerror or str(error)) from error
     if not is_there:
         raise LandingWriteFailed(str(path), "another file has taken its place")
+    if size is not None and held.st_size != size:
+        raise LandingWriteFailed(str(path), f"{held.st_size} bytes are there, and {size} were written")
 
 
 def sync_folder(folder: Path) -> None:

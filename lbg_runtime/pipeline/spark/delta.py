@@ -2,8 +2,8 @@
 
 Tasks write Parquet files with new names, which nobody sees. The driver then adds them all to the table in one commit
 that also names the query and the batch. A batch that is run again, because the driver died before Spark had noted its
-end, finds itself in the table and adds nothing. Files of a task or a batch that did not get that far lie in the folder,
-are not part of the table, and are removed by Delta's `vacuum`.
+end, finds itself in the table and adds nothing; another batch of its number is an error. Files of a task or a batch
+that did not get that far lie in the folder, are not part of the table, and are removed by Delta's `vacuum`.
 """
 
 import json
@@ -24,8 +24,14 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from lbg_runtime.model.errors import InvariantViolated, LakeWriteFailed, UserError
+from lbg_runtime.pipeline.spark.checkpoint import checkpoint_behind, checkpoint_differs, digest_of_batch
 
 FORMAT = "lbg_delta"
+
+_BATCH, _DIGEST = "lbgBatch", "lbgBatchEnd"
+"""In what a commit says of itself: query and number of its batch, and `digest_of_batch`."""
+_COMMITS = 1000
+"""So far back a batch is looked for; the last one of a stream is nearly always the table's last commit."""
 
 
 @dataclass
@@ -61,6 +67,7 @@ class DeltaStreamWriter(DataSourceStreamArrowWriter):
         if not path:
             raise UserError("option path", "missing", "the folder of a Delta table")
         self._folder = Path(path)
+        self._checkpoint = options.get("checkpointLocation")
         # Delta has no maps of binary and no time zone but UTC; landing rows have neither.
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         # Before any file is written, not only when it is to be added.
@@ -99,22 +106,32 @@ class DeltaStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Add the files of a batch to the table, unless the batch is there.
 
-        Raises `LakeWriteFailed`, and `UserError` if the table has become one that the rows do not fit.
+        Raises `LakeWriteFailed`, and `UserError` if the table has become one that the rows do not fit, or has a later
+        batch of the query, or another one of this number.
         """
         written = [message for message in messages if isinstance(message, _Written)]
         files: list[AddAction | RemoveAction] = [_add_action(each) for each in written if each.path is not None]
         if not files:
             return
         query = written[0].query
+        digest, checkpoint = digest_of_batch(self._checkpoint, batchId), self._checkpoint or "the checkpoint"
         try:
             table = self._open_table()
-            if (last := table.transaction_version(query)) is not None and last >= batchId:
+            last = table.transaction_version(query)
+            if last is not None and last > batchId:
+                raise checkpoint_behind(checkpoint, batchId, self._folder, last)
+            if last == batchId:
+                if digest is not None and _kept_digest(table, query, batchId) not in (digest, None):
+                    raise checkpoint_differs(checkpoint, batchId, self._folder)
                 return
             table.create_write_transaction(
                 files,
                 mode="append",
                 schema=table.schema(),
-                commit_properties=CommitProperties(app_transactions=[Transaction(query, batchId)]),
+                commit_properties=CommitProperties(
+                    custom_metadata={} if digest is None else {_BATCH: f"{query}/{batchId}", _DIGEST: digest},
+                    app_transactions=[Transaction(query, batchId)],
+                ),
             )
         except (DeltaError, OSError) as error:
             raise LakeWriteFailed(str(self._folder), str(error)) from error
@@ -146,6 +163,12 @@ class DeltaStreamWriter(DataSourceStreamArrowWriter):
             if ours.nullable and not field.nullable:
                 raise UserError(where, f"column {field.name} that must not be null", "one that may be")
         return table
+
+
+def _kept_digest(table: DeltaTable, query: str, batch: int) -> str | None:
+    """Of a batch in the table; None if an older version committed it, or it is no longer told."""
+    kept = (each.get(_DIGEST) for each in table.history(_COMMITS) if each.get(_BATCH) == f"{query}/{batch}")
+    return next(kept, None)
 
 
 def _add_action(message: _Written) -> AddAction:

@@ -1,9 +1,11 @@
 """Where a stream stands in a landing log, how far its next batch goes, and which task reads which queue. Pure.
 
-An offset is `{"version": 1, "group": name, "log": id, "lanes": {lane: rows}, "removed": {queue: bytes}}`: for each
-lane, how many rows from its beginning have been read. Of a lane that is not named, nothing has been read yet, so lanes
-that come later need no new checkpoint. Lanes that are gone are not named either: those noted in the first `bytes` of
-`removed.lanes` (`landing/removed.py`) are dealt with. Older offsets have neither `log` nor `removed`.
+An offset is `{"version": 1, "group": name, "log": id, "lanes": {lane: rows}, "removed": {queue: bytes}, "tasks": n}`:
+for each lane, how many rows from its beginning have been read. Of a lane that is not named, nothing has been read yet,
+so lanes that come later need no new checkpoint. Lanes that are gone are not named either: those noted in the first
+`bytes` of `removed.lanes` (`landing/removed.py`) are dealt with. `tasks` says to how many tasks the batch that ends
+here is dealt out: a batch that is run again on other cores has the same ones, and the sink numbers messages by task.
+Older offsets have neither `log` nor `removed` nor `tasks`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +29,8 @@ class Place(NamedTuple):
     rows: Rows
     removed: Mapping[int, int]
     """By queue: bytes of the notes of removed lanes."""
+    tasks: int | None = None
+    """Of the batch that ends here; None if none is planned yet, or by an older version."""
 
 
 def encode(place: Place, group: str, log_id: str | None) -> dict[str, object]:
@@ -37,6 +41,8 @@ def encode(place: Place, group: str, log_id: str | None) -> dict[str, object]:
     offset["lanes"] = {lane: count for lane, count in sorted(place.rows.items()) if count}
     if any(place.removed.values()):
         offset["removed"] = {str(queue): count for queue, count in sorted(place.removed.items()) if count}
+    if place.tasks is not None:
+        offset["tasks"] = place.tasks
     return offset
 
 
@@ -52,14 +58,17 @@ def decode(offset: object, where: str, group: str, log_id: str | None) -> Place:
         raise CheckpointForeign(where, f"an offset of group {offset['group']}, and the log is that of {group}")
     if log_id is not None and offset.get("log", log_id) != log_id:
         raise CheckpointForeign(where, f"an offset of log {offset['log']}, and this is {log_id}")
-    removed = offset.get("removed", {})
-    if not isinstance(removed, Mapping) or not all(
-        str(queue).isdecimal() and _is_count(count) for queue, count in removed.items()
+    removed, tasks = offset.get("removed", {}), offset.get("tasks")
+    if (
+        not isinstance(removed, Mapping)
+        or not all(str(queue).isdecimal() and _is_count(count) for queue, count in removed.items())
+        or not (tasks is None or (_is_count(tasks) and tasks))
     ):
         raise CheckpointForeign(where, "an offset that is none of a landing log")
     return Place(
         {str(lane): int(count) for lane, count in lanes.items()},
         {int(queue): int(count) for queue, count in removed.items()},
+        tasks,
     )
 
 

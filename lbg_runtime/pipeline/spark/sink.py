@@ -4,7 +4,10 @@ Each task publishes the rows of its partition over its own connection, in the or
 all of them are confirmed; otherwise it fails, Spark tries it again, and eventually the batch fails. A message's id is
 made of the query, the batch, the partition and its place there, and so are its publisher and number. A task that is run
 again over the same rows publishes copies that members can recognise (`Message.fencing_token`, `lbg_runtime.guard`). For
-that, the rows must come in the same order, which only `orderColumn` ensures after a shuffle.
+that, the rows must come in the same order, which only `orderColumn` ensures after a shuffle, and in the same partition:
+the offsets of our source keep the number of its tasks, and Spark keeps that of a shuffle. The partition cannot be left
+out of the publisher's id: if a key is in two partitions, two of its messages would have one token, and a guard would
+take the second for a copy, and lose it.
 
 The order of a key is kept if all its rows of a batch are in one partition. If they are not, the batch fails, after the
 fact.

@@ -65,11 +65,11 @@ class _Reader:
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
-    def _plan(self, start: Rows, end: Rows) -> Sequence[InputPartition]:
+    def _plan(self, start: Rows, end: Rows, task_count: int | None = None) -> Sequence[InputPartition]:
         """The tasks that read from one offset to another; none if there is nothing to read."""
-        queues = sorted({_queue(lane) for lane in end if end[lane] > start.get(lane, 0)})
+        queues = _queues_between(start, end)
         first, last = _by_queue(start), _by_queue(end)
-        tasks = pack(queues, self._options.task_count(len(queues)))
+        tasks = pack(queues, task_count or self._options.task_count(len(queues)))
         return [QueueRows([(each, first.get(each, {}), last[each]) for each in task]) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -142,7 +142,10 @@ class LbgStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableN
         lanes = {queue: list(rows) for queue, rows in _by_queue(end.rows).items()}
         cut = partial(self._log.cut, skips_pruned=not self._options.fail_on_loss)
         reached = plan_end(first, end.rows, lanes, cut, *self._limits(limit))
-        return self._encode(Place(reached, {**place.removed, **end.removed}))
+        queues = _queues_between(first, reached)
+        # Without news it stays as it is: Spark takes any other offset for news.
+        tasks = self._options.task_count(len(queues)) if queues else place.tasks
+        return self._encode(Place(reached, {**place.removed, **end.removed}, tasks))
 
     def reportLatestOffset(self) -> dict[str, object]:  # noqa: N802
         """Everything that has landed; the lag is what lies between the end of a batch and this."""
@@ -150,8 +153,12 @@ class LbgStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableN
         return self._encode(_look(self._log, self._options) if seen is None else seen)
 
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
-        """The tasks of a batch. A batch that is run again has the same ones, as both offsets are the same."""
-        return self._plan(self._decode(start).rows, self._decode(end).rows)
+        """The tasks of a batch. A batch that is run again has the same ones, as both offsets are the same.
+
+        That holds on another number of cores too, and with another `queuesPerPartition`.
+        """
+        last = self._decode(end)
+        return self._plan(self._decode(start).rows, last.rows, last.tasks)
 
     def _without_removed(self, place: Place, end: Place) -> dict[str, int]:
         """Rows read, without the lanes gone by now. Raises `LandingRowsPruned` if one was not read completely."""
@@ -235,6 +242,11 @@ def _queue(lane: str) -> int:
     if queue is None:
         raise CheckpointForeign(lane, "a lane that is none of a landing log")
     return queue
+
+
+def _queues_between(start: Rows, end: Rows) -> list[int]:
+    """The queues with rows from one offset to another, ascending."""
+    return sorted({_queue(lane) for lane in end if end[lane] > start.get(lane, 0)})
 
 
 def _by_queue(rows: Rows) -> Mapping[int, dict[str, int]]:

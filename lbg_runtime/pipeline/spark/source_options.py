@@ -58,7 +58,7 @@ class SourceOptions:
     decode: Decode
 
     def task_count(self, queue_count: int) -> int:
-        """To how many tasks `queue_count` queues are dealt out."""
+        """To how many tasks `queue_count` queues of a new batch are dealt out."""
         if self.queues_per_task is None:
             return os.cpu_count() or 1
         return -(-queue_count // self.queues_per_task)

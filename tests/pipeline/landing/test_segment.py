@@ -208,6 +208,24 @@ def test_data_is_synced_before_its_entry_is_written(tmp_path: Path, monkeypatch:
     writer.close()
 
 
+@pytest.mark.parametrize("by", [-1, -64, 1])
+@pytest.mark.parametrize("name", ["data_path", "index_path"])
+def test_nothing_is_acknowledged_behind_a_file_that_is_not_as_long_as_it_was_written(
+    tmp_path: Path, name: str, by: int
+) -> None:
+    writer, segment = SegmentWriter(tmp_path, 0, is_synced=False), Segment(tmp_path, 0)
+    writer.append(rows([id_of("k", 1)]))
+    writer.append(rows([id_of("k", 2)]))
+    path: Path = getattr(segment, name)
+    os.truncate(path, path.stat().st_size + by)
+    index_bytes = segment.index_path.stat().st_size
+    with pytest.raises(LandingWriteFailed, match="bytes are there, and") as caught:
+        writer.append(rows([id_of("k", 3)]))
+    writer.close()
+    assert (caught.value.path, writer.rows) == (str(path), 2)
+    assert segment.index_path.stat().st_size == index_bytes
+
+
 def test_a_segment_is_never_written_over(flushed: Segment) -> None:
     with pytest.raises(LandingWriteFailed, match="exists"):
         SegmentWriter(flushed.data_path.parent, FIRST, is_synced=False)

@@ -139,7 +139,7 @@ def test_prune_says_where_rows_are_missing_beside_their_index(log_on_disk: LogOn
     data = lane / "000000000000.arrow"
     data.unlink()
     for more in (["--dry-run"], []):
-        code, text, errors = run("prune", str(log_on_disk.root), "--keep", "1h", *more)
+        code, text, errors = run("prune", str(log_on_disk.root), "--retention", "1h", *more)
         assert (code, text.partition(",")[0]) == (1, "0 segments")
         assert errors == f"lbg: {data}: it is missing; the rest of its lane stays\n"
 
@@ -154,11 +154,11 @@ def test_verify_ends_with_1_where_something_is_damaged(log_on_disk: LogOnDisk, l
 
 
 def test_prune_says_what_would_go_before_it_goes(log_on_disk: LogOnDisk, lane: Path) -> None:
-    code, text, _ = run("prune", str(log_on_disk.root), "--keep", "1h", "--dry-run")
+    code, text, _ = run("prune", str(log_on_disk.root), "--retention", "1h", "--dry-run")
     assert code == 0
     assert "\n2 segments, " in text
     assert text.endswith(", would go\n")
-    told = json.loads(run("prune", str(log_on_disk.root), "--keep", "1h", "--json")[1])
+    told = json.loads(run("prune", str(log_on_disk.root), "--retention", "1h", "--json")[1])
     assert [each["first_row"] for each in told["segments"]] == [0, 2]
     assert not (lane / "000000000000.arrow").exists()
 
@@ -169,14 +169,14 @@ def test_prune_goes_on_with_other_lanes_and_says_what_is_damaged(log_on_disk: Lo
         other.append(rows([id_of("q", number)], t_land=number * 1_000_000))
     note = lane / "lane.json"
     note.write_text("{")
-    code, text, errors = run("prune", str(log_on_disk.root), "--keep", "1h", "--dry-run")
+    code, text, errors = run("prune", str(log_on_disk.root), "--retention", "1h", "--dry-run")
     assert (code, text.endswith(", would go\n")) == (1, True)
-    code, text, errors = run("prune", str(log_on_disk.root), "--keep", "1h")
+    code, text, errors = run("prune", str(log_on_disk.root), "--retention", "1h")
     assert code == 1
     assert text.startswith(f"{other.name}: rows 0 to 0, ")
     assert errors == f"lbg: {note}: not as it was written; the rest of its lane stays\n"
     assert (lane / "000000000000.arrow").exists()
-    code, text, _ = run("prune", str(log_on_disk.root), "--keep", "1h", "--json")
+    code, text, _ = run("prune", str(log_on_disk.root), "--retention", "1h", "--json")
     told = json.loads(text)
     assert (code, told["segments"]) == (1, [])
     assert told["failures"] == [{"path": str(note), "what": "not as it was written"}]
@@ -186,20 +186,20 @@ def test_what_prune_cannot_read_is_told_in_words_of_a_reader(log_on_disk: LogOnD
     note = lane / "lane.json"
     note.unlink()
     note.mkdir()
-    code, text, errors = run("prune", str(log_on_disk.root), "--keep", "1h")
+    code, text, errors = run("prune", str(log_on_disk.root), "--retention", "1h")
     assert (code, text) == (1, "0 segments, 0 B, removed\n")
     assert errors == f"lbg: {note}: Is a directory; the rest of its lane stays\n"
 
 
-@pytest.mark.parametrize("command", [("ls",), ("verify",), ("prune", "--keep", "1h")])
+@pytest.mark.parametrize("command", [("ls",), ("verify",), ("prune", "--retention", "1h")])
 def test_a_folder_that_is_no_log_is_the_users_mistake(command: tuple[str, ...], tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no landing\.json in it"):
         run(*command, str(tmp_path))
 
 
 def test_a_length_of_time_that_is_none_is_the_users_mistake(log_on_disk: LogOnDisk) -> None:
-    with pytest.raises(UserError, match="--keep: 'soon'"):
-        run("prune", str(log_on_disk.root), "--keep", "soon")
+    with pytest.raises(UserError, match="--retention: 'soon'"):
+        run("prune", str(log_on_disk.root), "--retention", "soon")
 
 
 @pytest.mark.parametrize("name", ["000000000002.arrow", "000000000002.index", "lane.json", "removed.lanes"])

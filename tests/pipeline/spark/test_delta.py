@@ -21,8 +21,15 @@ def task(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delta, "TaskContext", SimpleNamespace(get=lambda: context))
 
 
-def writer(lake: Path) -> DeltaStreamWriter:
-    return DeltaStreamWriter({"path": str(lake)}, from_arrow_schema(LANDING_SCHEMA))
+def writer(lake: Path, checkpoint: Path | None = None) -> DeltaStreamWriter:
+    options = {"path": str(lake)} if checkpoint is None else {"path": str(lake), "checkpointLocation": str(checkpoint)}
+    return DeltaStreamWriter(options, from_arrow_schema(LANDING_SCHEMA))
+
+
+def note_batch(checkpoint: Path, number: int, end: int, time: int = 1) -> None:
+    """As Spark does before it runs the batch."""
+    (checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
+    (checkpoint / "offsets" / str(number)).write_text(f'v1\n{{"batchTimestampMs":{time}}}\n{{"lanes":{{"a":{end}}}}}')
 
 
 def write_batch(to: DeltaStreamWriter, number: int) -> None:
@@ -45,6 +52,37 @@ def test_batches_are_added_to_the_table_that_is_there_and_each_once(tmp_path: Pa
     write_batch(again, 0)
     write_batch(again, 1)
     assert sorted(ids(tmp_path)) == [id_of("k", 0), id_of("k", 1)]
+
+
+def test_a_batch_before_those_that_are_there_is_refused(tmp_path: Path) -> None:
+    for number in (0, 1):
+        write_batch(writer(tmp_path), number)
+    with pytest.raises(UserError, match=r"ends with batch 0, and .* has batches up to 1; expected the checkpoint"):
+        write_batch(writer(tmp_path), 0)
+    assert len(ids(tmp_path)) == 2
+
+
+def test_another_batch_of_the_number_of_the_last_is_refused_and_the_same_is_not(tmp_path: Path) -> None:
+    lake, checkpoint = tmp_path / "lake", tmp_path / "checkpoint"
+    note_batch(checkpoint, 0, end=10)
+    write_batch(writer(lake, checkpoint), 0)
+    note_batch(checkpoint, 0, end=10, time=2)
+    write_batch(writer(lake, checkpoint), 0)
+    note_batch(checkpoint, 0, end=20)
+    with pytest.raises(UserError, match=r"its batch 0 is not the one that .*lake has") as raised:
+        write_batch(writer(lake, checkpoint), 0)
+    assert raised.value.where == str(checkpoint)
+    assert ids(lake) == [id_of("k", 0)]
+
+
+def test_a_batch_that_an_older_version_has_committed_is_known_by_its_number(tmp_path: Path) -> None:
+    lake, checkpoint = tmp_path / "lake", tmp_path / "checkpoint"
+    write_batch(writer(lake), 0)
+    note_batch(checkpoint, 0, end=10)
+    write_batch(writer(lake, checkpoint), 0)
+    note_batch(checkpoint, 1, end=20)
+    write_batch(writer(lake, checkpoint), 1)
+    assert sorted(ids(lake)) == [id_of("k", 0), id_of("k", 1)]
 
 
 def test_a_table_whose_columns_may_all_be_null_takes_rows(tmp_path: Path) -> None:

@@ -157,6 +157,25 @@ def test_a_stream_ends_with_the_error_of_its_log_and_names_it(spark: SparkSessio
     assert "\n" not in raised.value.reason
 
 
+def test_a_stream_begins_where_a_driver_died_as_it_noted_the_first_batch(spark: SparkSession, tmp_path: Path) -> None:
+    """And its batches are told from others of their numbers, for which the sink needs to know the checkpoint."""
+    job = job_of(tmp_path, Lake.DELTA)
+    fill(job.landing, 1, 20)
+    (job.checkpoint / "offsets").mkdir(parents=True)
+    (job.checkpoint / "offsets" / ".0.093a5eaf.tmp").touch()
+    run_stream(spark, job, stopped=lambda: False)
+    assert not not_once(ids_in_lake(job.lake.value, job.target), 1, 20)
+    forget_last_batch(job)
+    note = job.checkpoint / "offsets" / "0"
+    (job.checkpoint / "offsets" / ".0.crc").unlink()
+    # One row less of the second of its lanes.
+    known = note.read_text()
+    assert '": 12}' in known
+    note.write_text(known.replace('": 12}', '": 11}'))
+    with pytest.raises(StreamFailed, match="its batch 0 is not the one that"):
+        run_stream(spark, job, stopped=lambda: False)
+
+
 def test_a_stream_is_stopped_by_whoever_asks(spark: SparkSession, tmp_path: Path) -> None:
     job = job_of(tmp_path, Lake.PARQUET)
     fill(job.landing, 1, 20)

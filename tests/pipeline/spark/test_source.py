@@ -98,6 +98,30 @@ def test_a_batch_that_is_run_again_has_the_same_rows_whatever_came_meanwhile(log
     assert read(stream_reader(log.root), through_json(start), through_json(end)) == first
 
 
+def test_a_batch_that_is_run_again_has_the_same_tasks_on_any_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sink makes the numbers of its messages from the task; under others no guard would know the copies."""
+    fill(tmp_path / "log", 4, 20)
+
+    def planned(start: Offset, end: Offset, **options: str) -> list[object]:
+        return [task.value for task in stream_reader(tmp_path / "log", **options).partitions(start, end)]
+
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    reader = stream_reader(tmp_path / "log")
+    start = through_json(reader.initialOffset())
+    end = through_json(reader.latestOffset(start, ReadAllAvailable()))
+    first = planned(start, end)
+    assert len(first) == 2
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    assert planned(start, end) == planned(start, end, queuesPerPartition="1") == first
+    # The next start finds no news in the number of its cores, and a checkpoint without it goes on.
+    assert stream_reader(tmp_path / "log").latestOffset(end, ReadAllAvailable()) == end
+    del end["tasks"]
+    assert len(planned(start, end)) == 4
+    assert stream_reader(tmp_path / "log").latestOffset(end, ReadAllAvailable()) == end
+
+
 def test_a_lane_that_a_checkpoint_does_not_know_is_read_from_its_begin(log: LogOnDisk) -> None:
     log.lane("a", queue=0).append(rows([id_of("k", 1)], queue=0))
     reader = stream_reader(log.root)
@@ -195,7 +219,7 @@ def test_the_lag_is_that_of_the_batch_that_was_planned(log: LogOnDisk) -> None:
     reader = stream_reader(log.root)
     end = reader.latestOffset(reader.initialOffset(), ReadMaxRows(10))
     lane.append(rows([id_of("k", 2)]))
-    assert reader.reportLatestOffset() == end
+    assert reader.reportLatestOffset()["lanes"] == end["lanes"]
     assert reader.reportLatestOffset()["lanes"] == {lane.name: 2}
 
 
