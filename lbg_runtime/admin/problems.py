@@ -7,8 +7,10 @@ from lbg_runtime.admin.objects import PARTS, Attributes, ObjectKind, Ref, State,
 from lbg_runtime.admin.plan import Step
 from lbg_runtime.admin.roles import Role
 from lbg_runtime.admin.spec import GroupSpec, StoredGroup, read_marker
+from lbg_runtime.core.parking.records import parking_queue
 from lbg_runtime.core.restripe.records import plan_of_topic
 from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.failure import ERROR_TOPIC_PREFIX
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +94,13 @@ def is_of_restriping(ref: Ref, control_topic: str) -> bool:
 
 
 def surplus_queues(spec: GroupSpec, actual: State) -> tuple[str, ...]:
-    """Queues named like the group's that are not among its queues."""
-    wanted = {*spec.shape.queue_names(), *spec.aside}
+    """Queues named like the group's that are not among its queues, nor any that members make for a handler.
+
+    A handler's own `then` may need them where `failure.then` does not, which no setting says.
+    """
+    group, count = spec.shape.name, spec.shape.queue_count
+    of_handlers = [f"{ERROR_TOPIC_PREFIX}{group}", *(parking_queue(group, index) for index in range(count))]
+    wanted = {*spec.shape.queue_names(), *spec.aside, *of_handlers}
     return tuple(ref.name for ref in actual if ref.kind is ObjectKind.QUEUE and ref.name not in wanted)
 
 

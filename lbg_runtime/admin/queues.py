@@ -27,11 +27,15 @@ class QueueAdmin(Protocol):
         ...
 
     async def ensure_fit(self, queue: QueueName) -> None:
-        """Raises `QueueUnfit` for a queue that may drop messages or deliver them out of order, and `QueueMissing`."""
+        """Raises `QueueUnfit` for a queue that is closed, may drop messages, or may deliver them out of order, and
+        `QueueMissing`.
+
+        A fit queue tells a publisher of every message that it does not take, also if it is closed later.
+        """
         ...
 
     async def create_queue(self, queue: QueueName) -> None:
-        """Make sure that an exclusive queue of this name exists, takes messages and feeds flows."""
+        """Make sure that a fit queue of this name exists; raises `QueueUnfit`."""
         ...
 
     async def subscribe(self, queue: QueueName, topic: str) -> None:
@@ -68,17 +72,17 @@ KEEPS_ALL: Mapping[str, Json] = {
 }
 """With these, a queue keeps every message in its place until it is settled; otherwise it discards some by itself."""
 
-_FIT: Mapping[str, Json] = {"accessType": "exclusive", "partitionCount": 0, **KEEPS_ALL}
+_OPEN: Mapping[str, Json] = {"ingressEnabled": True, "egressEnabled": True}
+
+_TELLS: Mapping[str, Json] = {"rejectMsgToSenderOnDiscardBehavior": "always"}
+"""With this, a publisher is told of every message that the queue does not take; otherwise some, or all, are confirmed
+to it and dropped."""
+
+_FIT: Mapping[str, Json] = {"accessType": "exclusive", "partitionCount": 0, **KEEPS_ALL, **_TELLS, **_OPEN}
 
 
 class SempQueueAdmin:
-    """`QueueAdmin` over SEMP. A queue that exists keeps its owner, its permission and its sizes.
-
-    A new one may hold `spool_mb` megabytes.
-
-    Queues made here tell a publisher when they refuse its message, also while they take none
-    (`rejectMsgToSenderOnDiscardBehavior`), so nothing is lost silently.
-    """
+    """`QueueAdmin` over SEMP. A new queue may hold `spool_mb` megabytes."""
 
     def __init__(self, client: SempClient, vpn: str, access: QueueAccess, spool_mb: int) -> None:
         self._client = client
@@ -104,13 +108,13 @@ class SempQueueAdmin:
                 raise QueueUnfit(queue, f"{name} {found.attributes[name]}", f"{name} {fit}")
 
     async def create_queue(self, queue: QueueName) -> None:
-        """Raises `QueueUnfit` for an existing queue that is not exclusive; enables whatever of it is disabled."""
+        """See `QueueAdmin`. A queue that exists is left as it is: it may be somebody else's."""
         try:
             await self._client.create(("msgVpns", self._vpn, "queues"), {"queueName": queue, **self._new_queue})
         except SempRefused as refused:
             if refused.code != SempCode.ALREADY_EXISTS:
                 raise
-            await self._make_usable(queue)
+            await self.ensure_fit(queue)
 
     async def subscribe(self, queue: QueueName, topic: str) -> None:
         try:
@@ -149,16 +153,8 @@ class SempQueueAdmin:
     def _path(self, queue: QueueName, *below: Segment) -> tuple[Segment, ...]:
         return ("msgVpns", self._vpn, "queues", queue, *below)
 
-    async def _make_usable(self, queue: QueueName) -> None:
-        select = ("accessType", "ingressEnabled", "egressEnabled")
-        found = await self._client.get(SempApi.CONFIG, self._path(queue), select=select)
-        if (access_type := found.text("accessType")) != "exclusive":
-            raise QueueUnfit(queue, f"accessType {access_type}", "exclusive")
-        if not (found.flag("ingressEnabled") and found.flag("egressEnabled")):
-            await self._set_enabled(queue, enabled=True)
-
     async def _set_enabled(self, queue: QueueName, *, enabled: bool) -> None:
-        await self._client.update(self._path(queue), {"ingressEnabled": enabled, "egressEnabled": enabled})
+        await self._client.update(self._path(queue), dict.fromkeys(_OPEN, enabled))
 
     async def _is_free(self, queue: QueueName) -> bool:
         """False if the queue is gone; raises `QueueInUse`."""
@@ -180,9 +176,8 @@ def attributes_of_new_queue(access: QueueAccess, spool_mb: int) -> dict[str, Jso
         "accessType": "exclusive",
         "owner": access.owner,
         "permission": "consume" if access.others_consume else "no-access",
-        "rejectMsgToSenderOnDiscardBehavior": "always",
-        "ingressEnabled": True,
-        "egressEnabled": True,
+        **_TELLS,
+        **_OPEN,
         "maxMsgSpoolUsage": spool_mb,
     }
 

@@ -9,6 +9,7 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import assert_never
 
 import structlog
@@ -54,7 +55,7 @@ from lbg_runtime.core.group.view import GroupView
 from lbg_runtime.core.restripe.news import StripesNews
 from lbg_runtime.core.restripe.striping import StripingBook
 from lbg_runtime.model.connection import LONGEST_SILENCE_MS
-from lbg_runtime.model.errors import ConfigError, LbgError, MemberSuperseded, TransportError
+from lbg_runtime.model.errors import ConfigError, LbgError, MemberSuperseded, SubscribeFailed
 from lbg_runtime.model.failure import Then
 from lbg_runtime.model.ids import GroupName, MemberId, QueueName
 from lbg_runtime.model.message import Message
@@ -69,6 +70,12 @@ from lbg_runtime.runtime.session import Session
 _log = structlog.get_logger(__name__)
 
 AddFlows = Callable[[int], Sequence[FlowRunner]]
+
+SUBSCRIBE_AGAIN_S = 1.0
+"""From a failure to subscribe to the control topic to the next attempt; doubled each time, and again this short when
+the connection is back."""
+
+SUBSCRIBE_AGAIN_AT_LAST_S = 30.0
 
 MOST_LEFT_OUT = 1 << 32
 """Fewer sequence numbers than this are skipped before a heartbeat that carries a probe; a life has room for millions of
@@ -114,29 +121,34 @@ class ControlPlane:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
         self._on_handed_over: Callable[[], None] | None = None
+        self._is_connected = False
+        self._has_come_back = asyncio.Event()
+        """Set when the connection is back."""
         self._members_told: dict[MemberId, str] = {}
         """Members and their states, as logged last."""
 
     async def run(self) -> None:
-        """Take part until cancelled; then says good-bye."""
-        try:
-            await self._session.subscribe(self._topic, self._arrived)
-        except TransportError as error:
-            # No reason to stop: the rebind cycle works without it.
-            _log.error("control_topic_refused", topic=self._topic, reason=str(error))
+        """Take part until cancelled; then says good-bye.
+
+        While the control topic cannot be subscribed to, that is tried again and again, and the member works without it.
+        """
+        refusal = await self._subscribe()
         self._session.watch_connection(self._connection_changed)
         self._post(JoinDone())
-        try:
-            while True:
-                self._set_timer()
-                # No bound: if the machine has a deadline, the timer above ends this.
-                await self._wake_up.wait()
-                self._wake_up.clear()
+        async with asyncio.TaskGroup() as tasks:
+            if refusal is not None:
+                tasks.create_task(self._subscribe_later(refusal))
+            try:
+                while True:
+                    self._set_timer()
+                    # No bound: if the machine has a deadline, the timer above ends this.
+                    await self._wake_up.wait()
+                    self._wake_up.clear()
+                    self._take_inputs()
+            finally:
+                self._cancel_timer()
+                self._inputs = deque([LeaveRequested()])
                 self._take_inputs()
-        finally:
-            self._cancel_timer()
-            self._inputs = deque([LeaveRequested()])
-            self._take_inputs()
 
     def flow_changed(self) -> None:
         """Note that a flow of this member has changed its state or epoch."""
@@ -161,6 +173,42 @@ class ControlPlane:
         self._on_handed_over = on_handed_over
         self._post(DrainStarted())
 
+    # -- the control topic
+
+    async def _subscribe(self) -> SubscribeFailed | None:
+        """Return why it failed; None if we hear the group from now on."""
+        try:
+            await self._session.subscribe(self._topic, self._arrived)
+        except SubscribeFailed as failure:
+            return failure
+        return None
+
+    async def _subscribe_later(self, failure: SubscribeFailed) -> None:
+        """Go on after a failure until we hear the group, then have it hear of us."""
+        told: set[bool] = set()
+        wait_s = SUBSCRIBE_AGAIN_S
+        while True:
+            if failure.permanent not in told:
+                told.add(failure.permanent)
+                if failure.permanent:
+                    _log.error("control_topic_refused", topic=self._topic, reason=failure.reason)
+                else:
+                    _log.warning("control_topic_out_of_reach", topic=self._topic, reason=failure.reason)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._has_come_back.wait()
+                    wait_s = SUBSCRIBE_AGAIN_S
+            # Before the attempt, as the connection may come back while it fails.
+            self._has_come_back.clear()
+            again = await self._subscribe()
+            if again is None:
+                break
+            failure, wait_s = again, min(2 * wait_s, SUBSCRIBE_AGAIN_AT_LAST_S)
+        _log.info("control_topic_subscribed", topic=self._topic)
+        if self._is_connected:
+            # Whatever was said until now was said to the deaf: the machine begins anew, and asks everybody.
+            self._post(ControlConnected())
+
     # -- what comes in
 
     def _post(self, event: ControlInput) -> None:
@@ -168,6 +216,9 @@ class ControlPlane:
         self._wake_up.set()
 
     def _connection_changed(self, is_up: bool) -> None:
+        self._is_connected = is_up
+        if is_up:
+            self._has_come_back.set()
         self._post(ControlConnected() if is_up else ControlLost())
 
     def _arrived(self, message: Message) -> None:

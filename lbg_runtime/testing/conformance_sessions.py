@@ -8,7 +8,7 @@ import pytest
 
 from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.core.flow.events import FlowActive, MessageReceived
-from lbg_runtime.model.errors import BindFailed, ConnectFailed, PublishFailed, PublishRefused
+from lbg_runtime.model.errors import BindFailed, ConnectFailed, PublishFailed, PublishRefused, SubscribeFailed
 from lbg_runtime.model.ids import DeliveryId, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.model.outcome import Outcome
@@ -295,6 +295,27 @@ class SessionConformance:
         assert (await asyncio.wait_for(heard.get(), PATIENCE_S)).payload == b"again"
         await transport.close()
         assert told.empty()
+
+    async def test_a_subscription_that_failed_in_an_outage_is_made_by_the_next_attempt(
+        self, harness: TransportHarness
+    ) -> None:
+        transport = await open_transport(harness)
+        told: asyncio.Queue[bool] = asyncio.Queue()
+        heard: asyncio.Queue[Message] = asyncio.Queue()
+        transport.watch_connection(told.put_nowait)
+        assert await asyncio.wait_for(told.get(), PATIENCE_S) is True
+        await harness.begin_outage()
+        assert await asyncio.wait_for(told.get(), PATIENCE_S) is False
+        with pytest.raises(SubscribeFailed) as failure:
+            await transport.subscribe("control/>", heard.put_nowait)
+        assert not failure.value.permanent
+        await harness.end_outage()
+        assert await asyncio.wait_for(told.get(), PATIENCE_S) is True
+        await transport.subscribe("control/>", heard.put_nowait)
+        for number in range(2):
+            transport.send_direct(Message("control/a", b"%d" % number))
+            # Once: had the first attempt left something behind, it would come twice.
+            assert (await asyncio.wait_for(heard.get(), PATIENCE_S)).payload == b"%d" % number
 
     async def test_direct_subscriptions_are_restored_after_an_outage(self, harness: TransportHarness) -> None:
         one, two = await open_transport(harness, "one"), await open_transport(harness, "two")

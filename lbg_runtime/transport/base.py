@@ -11,7 +11,6 @@ from lbg_runtime.core.flow.events import FlowEvent
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.model.outcome import Outcome
-from lbg_runtime.model.topic import LARGEST_TOPIC_BYTES
 
 FlowSink = Callable[[FlowEvent], None]
 """Takes the events of one flow handle, in the order in which they happened. Must not raise and must not block."""
@@ -68,7 +67,10 @@ class Transport(Protocol):
     """A session with a broker that reconnects by itself. One owner opens and closes it."""
 
     async def open(self) -> None:
-        """Connect; raises `ConnectFailed`. Once connected, it retries forever after an outage."""
+        """Connect; raises `ConnectFailed`. Once connected, it retries forever after an outage.
+
+        Cancelling the call ends it soon and leaves no connection.
+        """
         ...
 
     async def close(self) -> None:
@@ -92,9 +94,6 @@ class Transport(Protocol):
 MAX_TOGETHER = 256
 """The most messages that a broker takes in one transaction."""
 
-UNSENDABLE_TOPIC = f"a topic must be 1 to {LARGEST_TOPIC_BYTES} bytes of UTF-8"
-"""Why a message is refused, in every transport."""
-
 
 def too_many_together(count: int) -> str:
     """Why this many messages are refused."""
@@ -107,10 +106,10 @@ class Messenger(Protocol):
     def send(self, message: Message) -> "asyncio.Future[None]":
         """Publish persistently; calls are sent in order. The future completes when the broker has confirmed.
 
-        Fails with `PublishRefused` (the broker said no) or `PublishFailed` (it may or may not be spooled). Survives a
-        reconnect: unconfirmed messages are sent again, and the broker drops those it already has. Never blocks: the
-        caller bounds how many are unconfirmed. A message whose future is cancelled before it has left may never be
-        sent.
+        Fails with `PublishRefused` (the broker said no; `MessageUnsendable`: it was not even asked) or `PublishFailed`
+        (it may or may not be spooled). Survives a reconnect: unconfirmed messages are sent again, and the broker drops
+        those it already has. Never blocks: the caller bounds how many are unconfirmed. A message whose future is
+        cancelled before it has left may never be sent.
         """
         ...
 
@@ -136,7 +135,8 @@ class Messenger(Protocol):
         ...
 
     async def subscribe(self, subscription: str, sink: DirectSink) -> None:
-        """Take direct messages until `close`; restored after a reconnect. Raises `TransportError`."""
+        """Take direct messages until `close`; restored after a reconnect. Raises `SubscribeFailed`, and then takes none
+        until it is called again."""
         ...
 
 

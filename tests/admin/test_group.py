@@ -461,6 +461,15 @@ async def test_a_queue_that_the_group_should_not_have_is_told_and_left(broker, c
     assert (plan.steps, plan.surplus, plan.is_clean) == ((), ("orders/7",), False)
 
 
+async def test_queues_that_members_make_for_a_handler_are_as_they_should_be(broker, client):
+    """A handler's own `then` may be `park` or `error_queue` where `failure.then` is neither."""
+    admin = await create(client)
+    for queue in (*PARKING, QueueName("lbg-errors/orders"), QueueName("lbg-parked/orders/2")):
+        broker.engine.create_queue("default", queue, QueueSettings())
+    plan = await admin.plan(SPEC)
+    assert (plan.steps, plan.surplus) == ((), ("lbg-parked/orders/2",)), "the group has the queues 0 and 1"
+
+
 @pytest.mark.parametrize(
     ("change", "where"),
     [
@@ -592,7 +601,6 @@ async def test_queues_for_what_is_set_aside_come_and_go_with_the_group(broker, c
         assert broker.engine.queue_status("default", queue).subscriptions == (queue,)
     broker.engine.bind(log_in(broker), PARKING[0])
     assert (await admin.plan(spec)).is_clean
-    assert (await admin.plan(SPEC)).surplus == spec.aside
     with pytest.raises(GroupInUse, match=PARKING[0]):
         await admin.delete(SPEC)
     await admin.delete(SPEC, force=True)

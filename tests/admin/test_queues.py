@@ -66,20 +66,27 @@ async def test_a_queue_can_be_closed_to_everybody_but_its_owner(broker, client):
     assert broker.engine.queue_status("default", QUEUE).settings.permission is Permission.NO_ACCESS
 
 
-async def test_a_queue_that_is_there_keeps_its_settings_and_is_enabled(broker, admin):
-    there = QueueSettings(owner="other", ingress_enabled=False, egress_enabled=False, max_bind_count=3)
+async def test_a_queue_that_is_there_and_fit_is_left_as_it_is(broker, admin):
+    there = QueueSettings(owner="other", max_bind_count=3, reject_on_discard=RejectOnDiscard.ALWAYS)
     broker.engine.create_queue("default", QUEUE, there)
     for _ in range(2):
         await admin.create_queue(QUEUE)
-    settings = broker.engine.queue_status("default", QUEUE).settings
-    assert (settings.ingress_enabled, settings.egress_enabled) == (True, True)
-    assert (settings.owner, settings.max_bind_count) == ("other", 3)
+    assert broker.engine.queue_status("default", QUEUE).settings == there
 
 
-async def test_a_queue_that_is_not_exclusive_is_refused(broker, admin):
-    broker.engine.create_queue("default", QUEUE, QueueSettings(AccessType.NON_EXCLUSIVE))
-    with pytest.raises(QueueUnfit, match="exclusive"):
+@pytest.mark.parametrize(
+    "there",
+    [
+        QueueSettings(AccessType.NON_EXCLUSIVE, reject_on_discard=RejectOnDiscard.ALWAYS),
+        QueueSettings(ingress_enabled=False, reject_on_discard=RejectOnDiscard.ALWAYS),
+        QueueSettings(reject_on_discard=RejectOnDiscard.NEVER),
+    ],
+)
+async def test_a_queue_that_is_there_and_not_fit_is_refused_and_left_as_it_is(broker, admin, there):
+    broker.engine.create_queue("default", QUEUE, there)
+    with pytest.raises(QueueUnfit):
         await admin.create_queue(QUEUE)
+    assert broker.engine.queue_status("default", QUEUE).settings == there
 
 
 @pytest.mark.parametrize(
@@ -89,9 +96,21 @@ async def test_a_queue_that_is_not_exclusive_is_refused(broker, admin):
         ({"maxRedeliveryCount": 3}, "maxRedeliveryCount 3"),
         ({"respectTtlEnabled": True}, "respectTtlEnabled True"),
         ({"respectMsgPriorityEnabled": True}, "respectMsgPriorityEnabled True"),
+        (
+            {"rejectMsgToSenderOnDiscardBehavior": "never"},
+            "queue orders/0 has rejectMsgToSenderOnDiscardBehavior never; expected "
+            "rejectMsgToSenderOnDiscardBehavior always",
+        ),
+        (
+            # As brokers make queues: silent as soon as somebody closes it.
+            {"rejectMsgToSenderOnDiscardBehavior": "when-queue-enabled"},
+            "rejectMsgToSenderOnDiscardBehavior when-queue-enabled",
+        ),
+        ({"ingressEnabled": False}, "ingressEnabled False; expected ingressEnabled True"),
+        ({"egressEnabled": False}, "egressEnabled False"),
     ],
 )
-async def test_a_queue_that_may_lose_or_reorder_messages_is_not_fit(client, admin, attributes, found):
+async def test_a_queue_that_is_closed_or_may_lose_or_reorder_messages_is_not_fit(client, admin, attributes, found):
     await admin.create_queue(QUEUE)
     await admin.ensure_fit(QUEUE)
     await client.update(("msgVpns", "default", "queues", QUEUE), attributes)

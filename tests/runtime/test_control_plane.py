@@ -2,18 +2,21 @@
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from structlog.testing import capture_logs
 
 from lbg_runtime.core.group.control_messages import Life, MemberState
 from lbg_runtime.core.group.control_plane import ControlInput, FlowChanged
-from lbg_runtime.core.group.membership_events import ControlConnected, ViewChanged, WeightChanged
+from lbg_runtime.core.group.membership_events import ControlConnected, ControlLost, ViewChanged, WeightChanged
 from lbg_runtime.core.group.view import GroupView, MemberView
+from lbg_runtime.model.errors import SubscribeFailed
 from lbg_runtime.model.ids import MemberId
 from lbg_runtime.runtime.control_plane import ControlPlane
 
@@ -42,18 +45,36 @@ class _Machine:
 
 
 class _Session:
-    async def subscribe(self, topic: str, arrived: object) -> None: ...
+    """`failures`: those of the first attempts to subscribe."""
+
+    def __init__(self, *failures: SubscribeFailed) -> None:
+        self.attempts_s: list[float] = []
+        self._failures = list(failures)
+
+    async def subscribe(self, topic: str, arrived: object) -> None:
+        self.attempts_s.append(asyncio.get_running_loop().time())
+        if self._failures:
+            raise self._failures.pop(0)
 
     def watch_connection(self, changed: Callable[[bool], None]) -> None:
+        self.changed = changed
         changed(True)
 
 
 @asynccontextmanager
-async def running(machine: _Machine, queues: int) -> AsyncIterator[ControlPlane]:
+async def running(machine: _Machine, queues: int, session: _Session | None = None) -> AsyncIterator[ControlPlane]:
     ignored = cast(Any, SimpleNamespace(listen_to=lambda *_: None))
     runners = [cast(Any, SimpleNamespace(machine=SimpleNamespace(queue=index))) for index in range(queues)]
     plane = ControlPlane(
-        cast(Any, _Session()), "control", cast(Any, machine), runners, ignored, ignored, ignored, ignored, ignored
+        cast(Any, session or _Session()),
+        "control",
+        cast(Any, machine),
+        runners,
+        ignored,
+        ignored,
+        ignored,
+        ignored,
+        ignored,
     )
     task = asyncio.create_task(plane.run())
     await machine.has_taken.wait()
@@ -103,3 +124,73 @@ async def test_a_view_is_told_of_when_a_member_or_its_state_is_new() -> None:
         {"a": "suspect"},
         {"a": "active", "b": "active"},
     ]
+
+
+LOST = SubscribeFailed("control", "not connected")
+REFUSED = SubscribeFailed("control", "Subscription ACL Denied", permanent=True)
+
+
+async def test_the_control_topic_is_asked_for_until_it_is_had_and_then_the_machine_begins_anew() -> None:
+    machine, session = _Machine(), _Session(*[LOST] * 8)
+    with capture_logs() as log:
+        async with running(machine, 1, session):
+            assert machine.taken == []
+            await machine.has_taken.wait()
+            assert machine.taken == [ControlConnected()]
+            await asyncio.sleep(1_000)
+    waits_s = [after - before for before, after in itertools.pairwise(session.attempts_s)]
+    # The connection was there after the first failure, so the second attempt comes at once.
+    assert waits_s == pytest.approx([0, 2, 4, 8, 16, 30, 30, 30])
+    assert [line["event"] for line in log if line["event"].startswith("control_topic_")] == [
+        "control_topic_out_of_reach",
+        "control_topic_subscribed",
+    ]
+
+
+async def test_the_control_topic_is_asked_for_as_soon_as_the_connection_is_back() -> None:
+    machine, session = _Machine(), _Session(*[LOST] * 5)
+    async with running(machine, 1, session):
+        session.changed(False)
+        await asyncio.sleep(20)
+        tried = len(session.attempts_s)
+        session.changed(True)
+        back_s = asyncio.get_running_loop().time()
+        machine.has_taken.clear()
+        machine.taken.clear()
+        await machine.has_taken.wait()
+        assert session.attempts_s[tried:] == [pytest.approx(back_s)]
+        await machine.has_taken.wait()
+        await asyncio.sleep(0)
+        assert machine.taken == [ControlConnected(), ControlConnected()]
+
+
+async def test_a_topic_had_while_the_connection_is_away_again_is_no_news_before_it_is_back() -> None:
+    machine, session = _Machine(), _Session(LOST, LOST)
+    async with running(machine, 1, session):
+        session.changed(False)
+        await asyncio.sleep(100)
+        assert machine.taken == [ControlLost()]
+        session.changed(True)
+        await asyncio.sleep(100)
+        assert machine.taken == [ControlLost(), ControlConnected()]
+
+
+async def test_a_refused_right_is_told_from_a_lost_connection_and_each_is_told_once() -> None:
+    machine, session = _Machine(), _Session(LOST, REFUSED, REFUSED, LOST, REFUSED)
+    with capture_logs() as log:
+        async with running(machine, 1, session):
+            await asyncio.sleep(1_000)
+    assert [(line["event"], line["log_level"], line.get("reason")) for line in log] == [
+        ("control_topic_out_of_reach", "warning", "not connected"),
+        ("control_topic_refused", "error", "Subscription ACL Denied"),
+        ("control_topic_subscribed", "info", None),
+    ]
+
+
+async def test_who_leaves_while_it_cannot_hear_asks_for_the_topic_no_more() -> None:
+    machine, session = _Machine(), _Session(*[LOST] * 100)
+    async with running(machine, 1, session):
+        pass
+    tried = len(session.attempts_s)
+    await asyncio.sleep(1_000)
+    assert len(session.attempts_s) == tried

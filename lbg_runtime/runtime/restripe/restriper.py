@@ -46,6 +46,7 @@ from lbg_runtime.model.errors import (
     ConfigError,
     PublishFailed,
     QueueInUse,
+    QueueUnfit,
     SempRefused,
     SempUnreachable,
     UserError,
@@ -105,9 +106,9 @@ class Restriper:
         Returns None if the group has that many and nothing is under way: an earlier run may have done it without being
         able to say so. What is left of a plan that never began is taken away. Raises, before anything else is changed,
         `UserError` if the group is being brought to another number, is in a state that no step leaves behind, or parks,
-        and `QueueUnfit` if a queue may throw messages away or deliver them out of order; at the end, `UserError` if
-        somebody else has changed what the queues subscribe to; at any time, `SempError` and `TransportError` if the
-        broker refuses or cannot be reached. Run again after any of them, and after a crash.
+        and `QueueUnfit` if a queue is closed, may throw messages away or deliver them out of order; at the end,
+        `UserError` if somebody else has changed what the queues subscribe to; at any time, `SempError` and
+        `TransportError` if the broker refuses or cannot be reached. Run again after any of them, and after a crash.
         """
         await self._hearing.begin()
         await self._read_subscriptions(queue_count)
@@ -119,10 +120,9 @@ class Restriper:
         if conductor is None:
             self._hearing.insist_on_connection()
             await self._store_count(queue_count)
+            self._tell_of_queues_left(queue_count)
             return None
-        for index in self._subscriptions:
-            # A record thrown away after some redeliveries would be missed silently.
-            await self._queues.ensure_fit(self._shape.queue_name(index))
+        await self._insist_on_fit_queues(conductor.plan)
         if is_unmoved(conductor.plan, self._shape, self._subscriptions):
             await self._insist_on_no_parking()
         asking = asyncio.create_task(self._hearing.ask_now_and_then())
@@ -214,18 +214,25 @@ class Restriper:
             if topic in self._subscriptions[index]:
                 await self._take(Unsubscribe(index, topic), Conductor(self._shape, plan, self._topic))
 
+    def _tell_of_queues_left(self, queue_count: int) -> None:
+        """They may be of a plan that never began; nothing says whether somebody else has made them."""
+        if left := [self._shape.queue_name(index) for index in self._subscriptions if index >= queue_count]:
+            expected = "deleted by hand, if nobody wants them; the next growth of the group takes them as they are"
+            _log.warning("restripe_queues_left", queues=left, expected=expected)
+
     async def _is_as_seen(self, conductor: Conductor, *, is_maybe_known: bool) -> bool:
         """Whether the queues are as when we began, plus our topic; the next step is to publish the plan.
 
-        Raises `UserError` if no plan may be published there; ours is then taken away, as nobody could end it, unless it
-        may have been published before.
+        Raises `UserError` or `QueueUnfit` if no plan may be published there; ours is then taken away, as nobody could
+        end it, unless it may have been published before.
         """
         before, plan = self._subscriptions, conductor.plan
         await self._read_subscriptions(plan.queue_total)
         try:
             ensure_layout(replace(self._shape, queue_count=plan.from_count), self._subscriptions)
+            await self._insist_on_fit_queues(plan)
             await self._insist_on_no_parking()
-        except UserError:
+        except (UserError, QueueUnfit):
             if not is_maybe_known:
                 await self._take_away(plan)
             raise
@@ -236,6 +243,13 @@ class Restriper:
         # A conductor that has replaced us may be on the way to another layout.
         self._hearing.insist_on_connection()
         ensure_layout(replace(self._shape, queue_count=plan.to_count), self._subscriptions)
+
+    async def _insist_on_fit_queues(self, plan: StripePlan) -> None:
+        """Raise `QueueUnfit` if a queue could miss a record silently, and leave the copies behind it to another."""
+        for index, topics in self._subscriptions.items():
+            # One that has lost all its topics is about to be deleted, and may be closed for that.
+            if topics or not plan.to_count <= index < plan.from_count:
+                await self._queues.ensure_fit(self._shape.queue_name(index))
 
     async def _insist_on_no_parking(self) -> None:
         """Raise `UserError` if the group parks: what is parked belongs to a queue, and would stay behind its shard."""

@@ -24,6 +24,7 @@ from lbg_runtime.model.errors import (
     ConnectFailed,
     PublishFailed,
     PublishRefused,
+    SubscribeFailed,
     TransportError,
 )
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
@@ -197,11 +198,11 @@ class MemoryTransport:
     async def subscribe(self, subscription: str, sink: DirectSink) -> None:
         """See `Messenger.subscribe`."""
         if self._client is None:
-            raise TransportError(f"cannot subscribe to {subscription}: not connected")
+            raise SubscribeFailed(subscription, "not connected")
         try:
             self._subscribe(self._client, subscription)
         except BrokerRefusal as refusal:
-            raise TransportError(f"cannot subscribe to {subscription}: {refusal.text}") from refusal
+            raise SubscribeFailed(subscription, refusal.text, permanent=True) from refusal
         self._direct.append((subscription, sink))
 
     # -- faults, for tests

@@ -4,10 +4,14 @@ import re
 from collections.abc import Mapping
 from enum import IntEnum
 
-from lbg_runtime.model.errors import BindFailed, ConnectFailed, PublishFailed, PublishRefused, TransportError
-
-CUT_TEXT = "text must not contain NUL: the client library would truncate it"
-"""Why a message is refused, on both paths."""
+from lbg_runtime.model.errors import (
+    BindFailed,
+    ConnectFailed,
+    PublishFailed,
+    PublishRefused,
+    SubscribeFailed,
+    TransportError,
+)
 
 
 class Subcode(IntEnum):
@@ -142,6 +146,11 @@ def is_commit_refused(error: BaseException) -> bool:
 def is_subscription_refused(error: BaseException) -> bool:
     """Whether it was the broker that refused a subscription, not the connection or the client that failed."""
     return subcode_and_reason(error)[0] in _SUBSCRIPTION_REFUSALS
+
+
+def subscribe_failed(subscription: str, error: BaseException) -> SubscribeFailed:
+    """Why direct messages could not be subscribed to."""
+    return SubscribeFailed(subscription, subcode_and_reason(error)[1], permanent=is_subscription_refused(error))
 
 
 def request_failed(what: str, error: BaseException) -> TransportError:

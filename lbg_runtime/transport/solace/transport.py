@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from lbg_runtime.model.errors import BindFailed, ConnectFailed, PublishFailed, TransportError
+from lbg_runtime.model.errors import BindFailed, ConnectFailed, PublishFailed, SubscribeFailed, TransportError
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.transport.base import BoundFlow, ConnectionSink, DirectSink, FlowSink
@@ -23,13 +23,16 @@ if TYPE_CHECKING:
     from lbg_runtime.transport.solace.flow import SolaceFlow
     from lbg_runtime.transport.solace.publisher import MakePublisher
     from lbg_runtime.transport.solace.receive_path import MakePath
-    from lbg_runtime.transport.solace.session import SessionEvent, SolaceSession
+    from lbg_runtime.transport.solace.session import Connecting, SessionEvent, SolaceSession
 
 OUTAGE_PATIENCE_S = 10.0
 """How long a bind waits for a connection; as long as the client waits for the broker's answer."""
 
 RESTORE_WAIT_S = 0.1
 """From the client's report of a restored connection to the next bind; with a fifth of it nothing went wrong."""
+
+BREAK_OFF_S = 0.05
+"""Between two attempts to end a connect that is under way."""
 
 TOKEN_LOOK_S = 2.0
 """How often a token file is read, in addition to each connection and outage."""
@@ -230,35 +233,41 @@ class SolaceTransport:
 
     async def subscribe(self, subscription: str, sink: DirectSink) -> None:
         """See `Messenger.subscribe`."""
-        if self._session is None or self._inbox is None:
-            raise TransportError(f"cannot subscribe to {subscription}: not connected")
-        await self._threads.run(self._session.subscribe, subscription, self._inbox, sink)
+        session, inbox = self._session, self._inbox
+        if session is None or inbox is None:
+            raise SubscribeFailed(subscription, "not connected")
+        await self._threads.run(session.subscribe, subscription, inbox, sink)
+        if session is not self._session:
+            # The next session may be there already, without it.
+            raise SubscribeFailed(subscription, "the session ended")
         self._direct.append((subscription, sink))
 
     # -- the session
 
     async def _connect(self, inbox: Inbox) -> None:
-        from lbg_runtime.transport.solace.session import SolaceSession
+        from lbg_runtime.transport.solace.session import Connecting, SolaceSession
 
         self._life += 1
         life, make_publisher = self._life, self._make_publisher
         if make_publisher is None:
             raise TransportError("the client is not loaded")
-        connecting = self._threads.begin(
+        connecting = Connecting()
+        beginning = self._threads.begin(
             SolaceSession.connect,
             self._settings,
             inbox,
             partial(self._session_event, life),
             make_publisher,
             self._threads,
+            connecting,
             self._former_token,
         )
         try:
-            session = await wait_to_the_end(connecting)
+            await asyncio.wait([beginning])
         except asyncio.CancelledError:
-            if connecting.exception() is None:
-                await self._threads.run(connecting.result().disconnect)
+            await wait_to_the_end(asyncio.ensure_future(self._abandon(beginning, connecting)))
             raise
+        session = beginning.result()
         try:
             for subscription, sink in self._direct:
                 await self._threads.run(session.subscribe, subscription, inbox, sink)
@@ -274,6 +283,15 @@ class SolaceTransport:
         for message, future in held:
             if not future.done():
                 session.publisher.send(message, future)
+
+    async def _abandon(self, beginning: "asyncio.Future[SolaceSession]", connecting: "Connecting") -> None:
+        """End a session that is being connected; the client alone would go on until its timeout."""
+        while not beginning.done():
+            # Again and again: it may have been about to begin.
+            await self._threads.run(connecting.break_off)
+            await asyncio.wait([beginning], timeout=BREAK_OFF_S)
+        if beginning.exception() is None:
+            await self._threads.run(beginning.result().disconnect)
 
     def _session_event(self, life: int, happened: tuple["SessionEvent", str]) -> None:
         from lbg_runtime.transport.solace.session import SessionEvent

@@ -10,7 +10,7 @@ from lbg_runtime.core.group.control_codec import encode
 from lbg_runtime.core.group.control_messages import Header, Heartbeat, Life, MemberState
 from lbg_runtime.core.restripe.records import StripePlan, plan_of_topic, record_topic
 from lbg_runtime.core.restripe.striping import Striping, StripingReport
-from lbg_runtime.model.errors import ConnectFailed, UserError
+from lbg_runtime.model.errors import ConnectFailed, QueueUnfit, UserError
 from lbg_runtime.model.ids import GroupName, MemberId, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.restripe.restriper import HELD_S
@@ -111,6 +111,64 @@ async def test_parking_queues_that_come_before_the_plan_keep_it_from_being_publi
     with capture_logs() as told, pytest.raises(UserError, match=f"parking queue {PARKING_QUEUE}"):
         await disturb_before_the_plan(trial, settings, queues, turn_parking_on)
     assert published(told) == []
+
+
+async def test_a_queue_that_is_closed_before_the_plan_keeps_it_from_being_published(trial, settings, queues) -> None:
+    async def close(_):
+        queues.unfit = "orders/2"
+
+    with capture_logs() as told, pytest.raises(QueueUnfit, match="queue orders/2 has"):
+        await disturb_before_the_plan(trial, settings, queues, close)
+    assert published(told) == []
+
+
+@pytest.mark.parametrize(("count", "topics"), [(5, []), (3, []), (3, ["somebody/else"])])
+async def test_a_queue_beyond_the_groups_that_is_not_fit_is_left_alone(
+    trial, settings, queues, count: int, topics: list[str]
+) -> None:
+    """Of an administrator, closed: no shard is moved to it, and nothing is done to it on the way to fewer queues."""
+    trial.broker.create_queue("orders/4", topics)
+    queues.adopt("orders/4", topics)
+    queues.unfit = "orders/4"
+    before = await topics_of(queues)
+    with pytest.raises(QueueUnfit, match="queue orders/4 has"):
+        await restripe(trial, settings, queues, count)
+    assert await topics_of(queues) == before
+
+
+async def test_a_queue_that_was_closed_to_be_deleted_is_deleted_by_the_next_run(trial, settings, queues) -> None:
+    delete_queue = queues.delete_queue
+
+    async def close_and_die(queue):
+        queues.unfit, queues.delete_queue = queue, delete_queue
+        raise ConnectFailed("semp", "killed")
+
+    async with trial.running(trial.discovered("a", group=GROUP)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        queues.delete_queue = close_and_die
+        with pytest.raises(ConnectFailed):
+            await restripe(trial, settings, queues, 3)
+        assert queues.unfit == "orders/3"
+        await restripe(trial, settings, queues, 3)
+        assert queues.names() == [f"orders/{index}" for index in range(3)]
+
+
+async def test_queues_that_a_plan_left_that_never_began_are_named(trial, settings, queues) -> None:
+    async with trial.running(trial.discovered("a", group=GROUP)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        queues.calls_left = 4 + 3  # the topic on the group's own, a new queue, its topic, and one more new queue
+        with pytest.raises(ConnectFailed):
+            await restripe(trial, settings, queues, 8)
+        queues.calls_left = None
+        with capture_logs() as told:
+            assert await restripe(trial, settings, queues, 4) is None
+        assert [each["queues"] for each in told if each["event"] == "restripe_queues_left"] == [
+            ["orders/4", "orders/5"]
+        ]
+        with capture_logs() as told:
+            assert (await restripe(trial, settings, queues, 6)) is not None
+            assert await restripe(trial, settings, queues, 6) is None
+        assert not [each for each in told if each["event"] == "restripe_queues_left"]
 
 
 async def test_the_topic_of_another_plan_that_comes_before_ours_is_published_is_taken_away(
