@@ -43,10 +43,10 @@ class TokenMissing(LbgError):
 
 
 class EffectEndedTransaction(LbgError):
-    """The effect committed or rolled back the guard's transaction; what has been written is unknown."""
+    """The effect ended the guard's transaction, or tried to. SQLite has nothing of it then; else that is unknown."""
 
     def __init__(self, scope: str) -> None:
-        super().__init__(f"guard {scope}: the effect ended the transaction, which the guard does after it")
+        super().__init__(f"guard {scope}: the effect ended the transaction, or tried to; the guard does that after it")
         self.scope = scope
 
 

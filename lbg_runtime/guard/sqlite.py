@@ -11,8 +11,9 @@ from lbg_runtime.guard.protocol import EffectEndedTransaction, place_of, refuse_
 from lbg_runtime.model.message import FencingToken, Message
 
 SqliteEffect = Callable[[sqlite3.Connection], object]
-"""Writes the effect, on the guard's thread. Must not commit or roll back (`executescript` commits), nor touch anything
-of the event loop's; its return value is ignored, unless that is something that has not run."""
+"""Writes the effect, on the guard's thread. Must not commit, roll back (savepoints are its own affair) or close the
+connection (`executescript` and `with connection:` commit), nor touch anything of the event loop's; its return value is
+ignored, unless that is something that has not run."""
 
 Answer = TypeVar("Answer")
 
@@ -37,6 +38,28 @@ WHERE number < excluded.number
 _FORGET = "DELETE FROM lbg_guard WHERE scope = ? AND marked_at < datetime('now', ?)"
 
 
+class _Lent(sqlite3.Connection):
+    """The connection as effects get it: what would end the guard's transaction is refused at its line, and noted."""
+
+    is_lent = False
+    is_misused = False
+
+    def authorize(self, action: int, *_: object) -> int:
+        """SQLite's question about a statement that it compiles."""
+        return self._refuse() if action == sqlite3.SQLITE_TRANSACTION and self.is_lent else sqlite3.SQLITE_OK
+
+    def close(self) -> None:
+        """See `sqlite3.Connection.close`."""
+        if self.is_lent:
+            self._refuse()
+            raise sqlite3.ProgrammingError("the guard closes the connection")
+        super().close()
+
+    def _refuse(self) -> int:
+        self.is_misused = True
+        return sqlite3.SQLITE_DENY
+
+
 class SqliteGuard:
     """A `Guard[SqliteEffect]`. Opens the database on first use, on a thread of its own, and creates its table there.
 
@@ -47,7 +70,7 @@ class SqliteGuard:
     def __init__(self, path: Path | str, scope: str) -> None:
         self._path = path
         self._scope = scope
-        self._connection: sqlite3.Connection | None = None
+        self._connection: _Lent | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lbg-guard")
 
     async def once(self, message: Message, effect: SqliteEffect) -> bool:
@@ -81,23 +104,41 @@ class SqliteGuard:
             marked = connection.execute(_MARK, (self._scope, key, token.publisher, token.number))
             if marked.rowcount == 0:
                 return False
-            refuse_awaitable(effect(connection), self._scope)
-            if not connection.in_transaction:
-                raise EffectEndedTransaction(self._scope)
-            connection.execute("COMMIT")
+            self._run(effect, connection)
+            # By method: `execute` would keep a compiled COMMIT, about which an effect that executes it is not asked.
+            connection.commit()
             return True
         finally:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
+            connection.rollback()
+            if connection.is_misused:
+                # It may not be as it was: Python sets an isolation level before the commit that this means.
+                self._close()
+
+    def _run(self, effect: SqliteEffect, connection: _Lent) -> None:
+        connection.is_lent = True
+        try:
+            refuse_awaitable(effect(connection), self._scope)
+        except Exception as error:
+            if connection.is_misused:
+                raise EffectEndedTransaction(self._scope) from error
+            raise
+        finally:
+            connection.is_lent = False
+        # SQLite itself may have rolled back, as `INSERT OR ROLLBACK` does.
+        if connection.is_misused or not connection.in_transaction:
+            raise EffectEndedTransaction(self._scope)
 
     def _forget(self, older_than_s: int) -> int:
-        return self._open().execute(_FORGET, (self._scope, f"-{older_than_s} seconds")).rowcount
+        with self._open() as connection:
+            return connection.execute(_FORGET, (self._scope, f"-{older_than_s} seconds")).rowcount
 
-    def _open(self) -> sqlite3.Connection:
+    def _open(self) -> _Lent:
         if self._connection is None:
-            # No implicit transactions: they are begun and ended here.
-            connection = sqlite3.connect(self._path, timeout=LOCK_PATIENCE_S, isolation_level=None)
+            # With Python's implicit transactions: if SQLite rolls back within an effect, the effect's next change
+            # begins one, which is refused, and is not committed by itself.
+            connection = sqlite3.connect(self._path, timeout=LOCK_PATIENCE_S, factory=_Lent)
             connection.execute(_CREATE)
+            connection.set_authorizer(connection.authorize)
             self._connection = connection
         return self._connection
 

@@ -130,6 +130,18 @@ class BindFailed(TransportError):
         self.permanent = permanent
 
 
+class SubscribeFailed(TransportError):
+    """The broker refused a direct subscription, or did not answer. `permanent` tells a refusal from an outage."""
+
+    retriable = True
+
+    def __init__(self, subscription: str, reason: str, *, permanent: bool = False) -> None:
+        super().__init__(f"cannot subscribe to {subscription}: {reason}")
+        self.subscription = subscription
+        self.reason = reason
+        self.permanent = permanent
+
+
 class PublishFailed(TransportError):
     """The message may or may not be on the broker: publishing it again may create a duplicate."""
 
@@ -145,6 +157,10 @@ class PublishRefused(PublishFailed):
     """The broker refused this message; it is not spooled anywhere."""
 
     retriable = False
+
+
+class MessageUnsendable(PublishRefused, TerminalFailure):
+    """No transport can carry this message; the broker was not asked. A handler that publishes it is not tried again."""
 
 
 class PublisherClosed(LbgError):
@@ -356,7 +372,10 @@ class CheckpointForeign(LbgError):
     """A stream's checkpoint belongs to another landing log, or to an unknown version; `where` names the log."""
 
     def __init__(self, where: str, found: str) -> None:
-        super().__init__(f"{where}: the checkpoint has {found}; use the log it was made with, or a new checkpoint")
+        super().__init__(
+            f"{where}: the checkpoint has {found}; use the log it was made with, or a new checkpoint, and for parquet "
+            "a new folder too"
+        )
         self.where = where
         self.found = found
 

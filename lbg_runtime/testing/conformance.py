@@ -9,13 +9,14 @@ These modules consist of assertions; let pytest rewrite them (`pytest.register_a
 import pytest
 
 from lbg_runtime.testing.conformance_flows import FlowConformance
+from lbg_runtime.testing.conformance_sendable import SendableConformance
 from lbg_runtime.testing.conformance_sessions import SessionConformance
 from lbg_runtime.testing.conformance_steps import QUEUE
 from lbg_runtime.testing.conformance_together import TogetherConformance
 from lbg_runtime.testing.transport_harness import TransportHarness
 
 
-class TransportConformance(FlowConformance, SessionConformance, TogetherConformance):
+class TransportConformance(FlowConformance, SessionConformance, SendableConformance, TogetherConformance):
     """The suite, run unchanged for each transport."""
 
     @pytest.fixture(autouse=True)

@@ -6,13 +6,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing, suppress
 from pathlib import Path
 
 import pytest
 
 from lbg_runtime.guard.protocol import EffectEndedTransaction, EffectNotRun
-from lbg_runtime.guard.sqlite import SqliteGuard
+from lbg_runtime.guard.sqlite import SqliteEffect, SqliteGuard
 from tests.guard.bench import SqliteBench, message
 from tests.processes import running
 
@@ -113,9 +113,103 @@ async def test_an_effect_whose_handler_was_cancelled_is_written_and_known(bench:
     assert await bench.written() == ["p1"]
 
 
-async def test_an_effect_that_commits_is_found_out(bench: SqliteBench) -> None:
-    with pytest.raises(EffectEndedTransaction):
-        await bench.guard.once(message(1), lambda database: database.commit())
+WRITE = "INSERT INTO effects (key, text) VALUES ('k', 'without its mark')"
+
+
+def commits(database: sqlite3.Connection) -> None:
+    database.execute(WRITE)
+    database.commit()
+
+
+def commits_by_statement(database: sqlite3.Connection) -> None:
+    database.execute(WRITE)
+    database.execute("COMMIT")
+
+
+def commits_by_with(database: sqlite3.Connection) -> None:
+    with database:
+        database.execute(WRITE)
+
+
+def commits_by_script(database: sqlite3.Connection) -> None:
+    database.executescript(WRITE)
+
+
+def commits_by_isolation_level(database: sqlite3.Connection) -> None:
+    database.execute(WRITE)
+    database.isolation_level = None
+
+
+def closes(database: sqlite3.Connection) -> None:
+    with closing(database):
+        database.execute(WRITE)
+
+
+def begins_anew(database: sqlite3.Connection) -> None:
+    try:
+        database.execute("INSERT INTO missing VALUES (1)")
+    except sqlite3.Error:
+        database.rollback()
+        database.execute("BEGIN")
+        database.execute(WRITE)
+
+
+def begins_anew_whatever_it_is_told(database: sqlite3.Connection) -> None:
+    for statement in ("ROLLBACK", "BEGIN", WRITE):
+        with suppress(sqlite3.Error):
+            database.execute(statement)
+
+
+def lets_sqlite_roll_back(database: sqlite3.Connection) -> None:
+    database.execute("CREATE TABLE once (number UNIQUE)")
+    database.execute("INSERT INTO once VALUES (1)")
+    with suppress(sqlite3.IntegrityError):
+        database.execute("INSERT OR ROLLBACK INTO once VALUES (1)")
+
+
+def goes_on_after_sqlite_rolled_back(database: sqlite3.Connection) -> None:
+    lets_sqlite_roll_back(database)
+    database.execute(WRITE)
+
+
+@pytest.mark.parametrize(
+    "effect",
+    [
+        commits,
+        commits_by_statement,
+        commits_by_with,
+        commits_by_script,
+        commits_by_isolation_level,
+        closes,
+        begins_anew,
+        begins_anew_whatever_it_is_told,
+        lets_sqlite_roll_back,
+        goes_on_after_sqlite_rolled_back,
+    ],
+)
+async def test_an_effect_that_ends_the_transaction_is_told_and_leaves_neither_itself_nor_a_broken_guard(
+    bench: SqliteBench, effect: SqliteEffect
+) -> None:
+    assert await bench.apply(message(1))
+    for _ in range(2):
+        with pytest.raises(EffectEndedTransaction):
+            await bench.guard.once(message(2), effect)
+        assert await bench.written() == ["p1"]
+    assert await bench.apply(message(2))
+    assert await bench.guard.forget(older_than_s=3_600) == 0
+    assert await bench.written() == ["p1", "p2"]
+
+
+async def test_an_effect_may_have_savepoints(bench: SqliteBench) -> None:
+    def effect(database: sqlite3.Connection) -> None:
+        database.execute("SAVEPOINT attempt")
+        database.execute(WRITE)
+        database.execute("ROLLBACK TO attempt")
+        database.execute("RELEASE attempt")
+        database.execute("INSERT INTO effects (key, text) VALUES ('k', 'kept')")
+
+    assert await bench.guard.once(message(1), effect)
+    assert await bench.written() == ["kept"]
 
 
 async def test_a_lock_that_somebody_keeps_fails_the_attempt_and_not_the_guard(

@@ -9,6 +9,7 @@ collect_ignore = [] if os.environ.get("LBG_TEST_HOST") else ["test_conformance_g
 
 pytest.register_assert_rewrite(
     "lbg_runtime.testing.conformance_flows",
+    "lbg_runtime.testing.conformance_sendable",
     "lbg_runtime.testing.conformance_sessions",
     "lbg_runtime.testing.conformance_together",
     "lbg_runtime.testing.conformance_steps",

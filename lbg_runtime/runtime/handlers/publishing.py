@@ -11,6 +11,7 @@ from typing import Protocol
 
 from lbg_runtime.model.errors import InvariantViolated, TerminalFailure
 from lbg_runtime.model.message import NO_PROPERTIES, Message, as_payload
+from lbg_runtime.model.sendable import fault_of
 from lbg_runtime.runtime.handlers.resources import RESOURCES
 from lbg_runtime.runtime.runners.handling import HandlerFunction, refuse_unrun
 from lbg_runtime.transport.base import MAX_TOGETHER, Messenger
@@ -138,17 +139,19 @@ def _messenger() -> Messenger:
 def own_copy(message: object, where: str) -> Message:
     """A copy to be sent, which shares nothing that the handler could still change.
 
-    Raises `TerminalFailure` if it is not a message.
+    Raises `TerminalFailure` if it is not a message, or one that cannot be copied. Whether the copy can be sent, the
+    transport says (`MessageUnsendable`), which reads all of it anyway.
     """
     if not isinstance(message, Message):
         refuse_unrun(message, where)
         raise TerminalFailure(f"{where} publishes a {type(message).__name__}, and no Message")
     try:
         payload = as_payload(message.payload)
-    except TypeError as error:
-        raise TerminalFailure(f"{where}: {error}") from None
-    # It may have the input's properties without being a copy of the input: guards and parking would take it for one.
-    own = message.without_token()
+        # It may have the input's properties without being a copy of the input: guards and parking would take it for
+        # one.
+        own = message.without_token()
+    except (TypeError, AttributeError):
+        raise TerminalFailure(f"{where}: {fault_of(message)}") from None
     if payload is message.payload and (own is not message or message.properties is NO_PROPERTIES):
         return own
     # Not `replace`, which takes three times as long for every message.

@@ -2,13 +2,13 @@
 
 import asyncio
 from collections import deque
+from dataclasses import replace
 
 from lbg_runtime.broker.engine.answers import PublisherFlow
 from lbg_runtime.broker.engine.effects import ClientId, Published
 from lbg_runtime.model.errors import BrokerRefusal, PublishFailed, PublishRefused
 from lbg_runtime.model.message import Message, as_payload
-from lbg_runtime.model.topic import is_valid_topic
-from lbg_runtime.transport.base import UNSENDABLE_TOPIC
+from lbg_runtime.model.sendable import check_sendable
 from lbg_runtime.transport.memory.broker import MemoryBroker
 
 _UNANSWERED = "Service Unavailable"
@@ -16,14 +16,12 @@ _UNANSWERED = "Service Unavailable"
 
 
 def published(message: Message) -> Published:
-    """Convert a message to the form in which the engine keeps it; raises `PublishRefused` if it can never be sent."""
-    if not is_valid_topic(message.topic):
-        raise PublishRefused(message.topic, UNSENDABLE_TOPIC)
-    try:
-        size_bytes = len(as_payload(message.payload))
-    except TypeError as error:
-        raise PublishRefused(message.topic, str(error)) from error
-    return Published(message.topic, message, size_bytes)
+    """Convert a message to the form in which the engine keeps it; raises `MessageUnsendable`."""
+    check_sendable(message)
+    payload = as_payload(message.payload)
+    if payload is not message.payload:
+        message = replace(message, payload=payload)
+    return Published(message.topic, message, len(payload))
 
 
 class MemoryPublisher:
@@ -34,18 +32,17 @@ class MemoryPublisher:
         self._flow: PublisherFlow | None = None
         self._resume_name = ""
         self._sent_count = 0
-        self._waiting: deque[tuple[Message, asyncio.Future[None]]] = deque()
-        self._unanswered: dict[int, tuple[Message, asyncio.Future[None]]] = {}
+        self._waiting: deque[tuple[Published, asyncio.Future[None]]] = deque()
+        self._unanswered: dict[int, tuple[Published, asyncio.Future[None]]] = {}
 
     def send(self, message: Message) -> asyncio.Future[None]:
         """See `Messenger.send`; while the connection is lost, messages wait here."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
-            published(message)
+            self._waiting.append((published(message), future))
         except PublishRefused as refusal:
             future.set_exception(refusal)
             return future
-        self._waiting.append((message, future))
         self._publish_waiting()
         return future
 
@@ -75,7 +72,7 @@ class MemoryPublisher:
             message, future = self._waiting[0]
             refusal: PublishRefused | None = None
             try:
-                effects = self._broker.engine.publish(self._flow.flow, self._sent_count + 1, published(message))
+                effects = self._broker.engine.publish(self._flow.flow, self._sent_count + 1, message)
                 self._broker.post(effects)
             except BrokerRefusal as error:
                 if error.text == _UNANSWERED:

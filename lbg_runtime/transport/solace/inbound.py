@@ -7,6 +7,7 @@ from typing import Any
 from lbg_runtime.model.errors import ProtocolError, TransportError
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import PUBLISHER_PROPERTY, Delivery, Message
+from lbg_runtime.model.sendable import LARGEST_INT64
 from lbg_runtime.smf.contents import PayloadKind, decode_contents
 from lbg_runtime.smf.frame import ParameterKind, decode_frame
 from lbg_runtime.transport.solace.library import CLIENT_ERRORS, CORE, SOLCLIENT_OK
@@ -41,10 +42,15 @@ def read_message(inbound: Any) -> Message:
             payload=payload,
             properties=properties,
             message_id=inbound.get_application_message_id(),
-            sent_at_ms=inbound.get_sender_timestamp(),
+            sent_at_ms=_signed(inbound.get_sender_timestamp()),
         )
     except CLIENT_ERRORS as error:
         raise UnreadableMessage(f"a message cannot be read: {error}") from error
+
+
+def _signed(timestamp: int | None) -> int | None:
+    # The client reads it as unsigned, although it is written as signed.
+    return timestamp - (1 << 64) if timestamp is not None and timestamp > LARGEST_INT64 else timestamp
 
 
 def unwrap_text(payload: bytes) -> bytes:

@@ -9,15 +9,18 @@ from typing import Any
 
 from lbg_runtime.model.errors import PublishFailed, PublishRefused
 from lbg_runtime.model.message import Message, as_payload
-from lbg_runtime.model.topic import is_valid_topic
-from lbg_runtime.transport.base import UNSENDABLE_TOPIC
+from lbg_runtime.model.sendable import check_sendable
 from lbg_runtime.transport.solace import native
-from lbg_runtime.transport.solace.errors import CUT_TEXT, publish_failed
+from lbg_runtime.transport.solace.errors import publish_failed
 from lbg_runtime.transport.solace.inbox import Inbox
 from lbg_runtime.transport.solace.library import CLIENT_ERRORS, MessagePublishReceiptListener, Topic
 
-_TOO_LARGE_BYTES = 30_000_000
-"""The library sends no persistent message of this size, as its headers come on top of it."""
+_LARGEST_BYTES = 30_000_000
+"""The library sends no persistent message whose payload and headers are larger together; topic and id do not count."""
+
+_FRAME_BYTES = 64
+_ITEM_BYTES = 12
+"""The most that the library adds to a message, and to a name or value of a property; a number fits in as well."""
 
 _MESSAGE_ID = "solace.messaging.message.application-message-id"
 
@@ -59,21 +62,18 @@ class SolacePublisher(ABC):
 
     def prepare(self, message: Message) -> tuple[Any, Any]:
         """Make the client's message and topic; raises `PublishRefused` for what would kill its sending thread."""
+        check_sendable(message)
         properties: dict[str, Any] = {
             name: bytearray(value) if isinstance(value, bytes) else value for name, value in message.properties.items()
         }
         if message.message_id is not None:
             properties[_MESSAGE_ID] = message.message_id
         try:
-            if not is_valid_topic(message.topic):
-                raise PublishRefused(message.topic, UNSENDABLE_TOPIC)
-            if _cuts_a_text(message):
-                raise PublishRefused(message.topic, CUT_TEXT)
             outbound = self._messages.build(bytearray(as_payload(message.payload)), properties)
             if message.sent_at_ms is not None:
                 native.set_sender_timestamp(outbound, message.sent_at_ms)
             return outbound, Topic.of(message.topic)
-        except (*CLIENT_ERRORS, UnicodeEncodeError, TypeError) as error:
+        except CLIENT_ERRORS as error:
             raise PublishRefused(message.topic, str(error)) from error
 
 
@@ -106,9 +106,11 @@ class PublicPublisher(SolacePublisher):
         except PublishRefused as refusal:
             future.set_exception(refusal)
             return
-        if len(message.payload) >= _TOO_LARGE_BYTES:
+        size = _size_bound(message)
+        if size > _LARGEST_BYTES:
             # The client would say no more than that it could not be published, from which nobody knows its fate.
-            future.set_exception(PublishRefused(message.topic, f"{len(message.payload)} bytes are too many"))
+            reason = f"payload and properties are up to {size} bytes, and {_LARGEST_BYTES} are possible"
+            future.set_exception(PublishRefused(message.topic, reason))
             return
         number = next(self._numbers)
         self._unconfirmed[number] = (message.topic, future)
@@ -137,9 +139,16 @@ class PublicPublisher(SolacePublisher):
         self._unconfirmed.clear()
 
 
-def _cuts_a_text(message: Message) -> bool:
-    texts = (message.topic, message.message_id, *message.properties, *message.properties.values())
-    return any(isinstance(text, str) and "\0" in text for text in texts)
+def _size_bound(message: Message) -> int:
+    """At least what the library counts for the message; at most a hundred bytes more, and 24 for each property."""
+    size = _FRAME_BYTES + len(message.payload)
+    for part in (*message.properties, *message.properties.values()):
+        size += _ITEM_BYTES
+        if isinstance(part, str):
+            size += len(part.encode())
+        elif isinstance(part, bytes):
+            size += len(part)
+    return size
 
 
 class _ReceiptListener(MessagePublishReceiptListener):  # type: ignore[misc]  # the client's classes have no types

@@ -2,16 +2,19 @@
 
 import asyncio
 from dataclasses import fields, replace
+from decimal import Decimal
 
 import pytest
 
 from lbg_runtime.model.errors import HandlerError, PublishRefused
+from lbg_runtime.model.failure import ERROR_PROPERTY
 from lbg_runtime.model.message import Message
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.runtime.handlers.publishing import MAX_UNCONFIRMED, own_copy
 from lbg_runtime.runtime.handlers.receipts import Receipt
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.handlers.resources import MemberResources
+from lbg_runtime.testing import running
 from lbg_runtime.transport.base import MAX_TOGETHER
 
 
@@ -245,6 +248,32 @@ async def test_a_message_whose_payload_is_none_is_a_terminal_failure(rig, delive
         await made.until_ended(1)
     assert len(moved) == 1
     assert "a payload is bytes" in moved[0]
+
+
+@pytest.mark.parametrize("transacted", [False, True])
+@pytest.mark.parametrize(
+    ("topic", "properties", "reason"),
+    [
+        ("out/1", {"price": Decimal("1.2")}, "property 'price' must be a str, int, float, bool, bytes or None"),
+        ("out/1", [("price", 1)], "properties must be a mapping, and are a list"),
+        ("out/1", None, "properties must be a mapping, and are a NoneType"),
+        (None, {}, "a topic must be 1 to 250 bytes"),
+        (None, None, "a topic must be 1 to 250 bytes"),
+    ],
+)
+async def test_a_message_that_can_never_be_sent_ends_the_attempts(transacted, topic, properties, reason):
+    handlers = Handlers()
+
+    @handlers.handler("in/>", publishes=True, transacted=transacted, then="error_queue")
+    async def handle(message: Message):
+        return [Message("out/0", b""), Message(topic, b"", properties)]
+
+    async with running(handlers) as group:
+        await group.publish("in/1", "x", key="k")
+        await group.settled()
+        (moved,) = group.error_queue()
+        assert reason in moved.properties[ERROR_PROPERTY]
+        assert len(group.attempts("k")) == 1
 
 
 async def test_nothing_may_be_published_and_anything_else_is_a_terminal_failure(rig, delivery):

@@ -42,6 +42,29 @@ async def test_payloads_that_can_never_be_sent_are_refused(make_transport: MakeT
     await asyncio.wait_for(transport.send(Message("orders/new", b"")), PATIENCE_S)
 
 
+@pytest.mark.parametrize(
+    "properties",
+    [{"x": "y"}, {"text": "\u00e9" * 100_000, "bytes": bytes(70_000), **{f"p{n}": -n for n in range(100)}}],
+    ids=["one", "many"],
+)
+async def test_a_payload_that_only_its_properties_make_too_large_is_refused_and_one_that_fits_is_sent(
+    make_transport: MakeTransport, properties: dict[str, Any]
+) -> None:
+    transport = make_transport("first")
+    await transport.open()
+
+    parts = [part.encode() if isinstance(part, str) else part for part in (*properties, *properties.values())]
+    own_bytes = sum(len(part) for part in parts if isinstance(part, bytes))
+
+    def message(total_bytes: int) -> Message:
+        return Message("attracted/by/no/queue", bytes(total_bytes - own_bytes), properties)
+
+    for total_bytes in (30_000_000 - 10, 30_000_000):
+        with pytest.raises(PublishRefused, match="30000000"):
+            await asyncio.wait_for(transport.send(message(total_bytes)), PATIENCE_S)
+    await asyncio.wait_for(transport.send(message(30_000_000 - 100 - 24 * len(properties))), PATIENCE_S)
+
+
 async def test_a_transport_that_is_not_open_sends_nothing(make_transport: MakeTransport) -> None:
     transport = make_transport("first")
     with pytest.raises(PublishFailed):

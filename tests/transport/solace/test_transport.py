@@ -1,6 +1,7 @@
 """What is particular to the transport on the official client: sessions that end for good, traps of the client."""
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -9,9 +10,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from lbg_runtime.broker.engine.surroundings import Asked
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.config.settings import ClientPathChoice
-from lbg_runtime.model.errors import BindFailed, PublishFailed, PublishRefused
+from lbg_runtime.model.errors import BindFailed, PublishFailed, PublishRefused, SubscribeFailed
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.model.outcome import Outcome
@@ -128,6 +130,55 @@ async def test_what_waits_for_a_session_fails_when_the_transport_is_closed(
     await transport.close()
     with pytest.raises(PublishFailed, match="closed"):
         await waiting
+
+
+async def test_a_refused_subscription_is_told_from_one_that_found_no_connection(
+    broker: BrokerServer, make_transport: MakeTransport
+) -> None:
+    transport = make_transport("first")
+    await transport.open()
+    heard: asyncio.Queue[Message] = asyncio.Queue()
+    broker.faults.refuse(Asked.SUBSCRIBE, 403, "Subscription ACL Denied", "first")
+    with pytest.raises(SubscribeFailed, match="cannot subscribe to events/>: Subscription ACL Denied") as refused:
+        await transport.subscribe("events/>", heard.put_nowait)
+    assert refused.value.permanent
+    broker.faults.clear()
+    await transport.subscribe("events/>", heard.put_nowait)
+    transport.send_direct(Message("events/a", b"heard"))
+    assert (await asyncio.wait_for(heard.get(), PATIENCE_S)).payload == b"heard"
+
+
+async def test_a_subscription_whose_session_ended_meanwhile_has_failed(
+    make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next session would not have it, and nobody would know."""
+    from lbg_runtime.transport.solace.session import SolaceSession
+
+    is_made, goes_on, subscribe = threading.Event(), threading.Event(), SolaceSession.subscribe
+
+    def subscribe_and_wait(*args: Any) -> None:
+        subscribe(*args)
+        is_made.set()
+        goes_on.wait(PATIENCE_S)
+
+    monkeypatch.setattr(SolaceSession, "subscribe", subscribe_and_wait)
+    transport = make_transport("first")
+    await transport.open()
+    told: asyncio.Queue[bool] = asyncio.Queue()
+    transport.watch_connection(told.put_nowait)
+    subscribing = asyncio.ensure_future(transport.subscribe("events/>", lambda _: None))
+    await asyncio.to_thread(is_made.wait, PATIENCE_S)
+    assert transport._session is not None
+    transport._replace(transport._session, "for a test")
+    goes_on.set()
+    with pytest.raises(SubscribeFailed, match="the session ended"):
+        await subscribing
+    async with asyncio.timeout(PATIENCE_S):
+        assert [await told.get() for _ in range(3)] == [True, False, True]
+    heard: asyncio.Queue[Message] = asyncio.Queue()
+    await transport.subscribe("events/>", heard.put_nowait)
+    transport.send_direct(Message("events/a", b"heard"))
+    assert (await asyncio.wait_for(heard.get(), PATIENCE_S)).payload == b"heard"
 
 
 @pytest.mark.usefixtures("no_reconnects")
@@ -340,6 +391,23 @@ async def test_opening_can_be_cancelled(broker: BrokerServer, make_transport: Ma
     assert opening.cancelled()
     await transport.close()
     await eventually(lambda: not broker.client_names())
+
+
+async def test_a_connect_that_nobody_answers_ends_at_once_when_it_is_cancelled(client_path: ClientPathChoice) -> None:
+    loop = asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.setblocking(False)
+        host = "tcp://{}:{}".format(*silent.getsockname())
+        transport = SolaceTransport(
+            SolaceSettings((host,), "first", connect_timeout_ms=60_000, client_path=client_path)
+        )
+        opening = asyncio.ensure_future(transport.open())
+        peer, _ = await asyncio.wait_for(loop.sock_accept(silent), 30)
+        with peer:
+            opening.cancel()
+            await asyncio.wait([opening], timeout=10)
+            assert opening.cancelled()
+            await transport.close()
 
 
 async def test_a_bind_in_an_outage_waits_for_its_end(broker: BrokerServer, make_transport: MakeTransport) -> None:

@@ -16,7 +16,7 @@ from ctypes import (
     sizeof,
 )
 
-from lbg_runtime.model.errors import PublishRefused
+from lbg_runtime.model.errors import MessageUnsendable, PublishRefused
 from lbg_runtime.model.message import (
     KEY_SEQUENCE_PROPERTY,
     PARTITION_KEY_PROPERTY,
@@ -24,9 +24,9 @@ from lbg_runtime.model.message import (
     Message,
     as_payload,
 )
+from lbg_runtime.model.sendable import LARGEST_INT64, LARGEST_UINT64, SMALLEST_INT64, check_sendable
 from lbg_runtime.model.topic import LARGEST_TOPIC_BYTES
-from lbg_runtime.transport.base import UNSENDABLE_TOPIC
-from lbg_runtime.transport.solace.errors import CUT_TEXT, subcode_and_reason
+from lbg_runtime.transport.solace.errors import subcode_and_reason
 from lbg_runtime.transport.solace.fast.calls import Destination
 from lbg_runtime.transport.solace.fast.publish_calls import PERSISTENT, PublishCalls
 from lbg_runtime.transport.solace.library import get_last_error_info
@@ -34,10 +34,6 @@ from lbg_runtime.transport.solace.library import get_last_error_info
 TAG_BYTES = 32
 """How much of the memory at a tag's address belongs to it. The client's Python layer reads 17 bytes of a tag, whoever
 set it; it is not told of ours, but must never be given the address of anything smaller."""
-
-_SMALLEST_INT64 = -(1 << 63)
-_LARGEST_INT64 = (1 << 63) - 1
-_LARGEST_UINT64 = (1 << 64) - 1
 
 _NAMES: Mapping[str, bytes] = {
     name: name.encode() for name in (PARTITION_KEY_PROPERTY, PUBLISHER_PROPERTY, KEY_SEQUENCE_PROPERTY)
@@ -51,8 +47,8 @@ The native message may be new, or may have been used for any other message: noth
 """
 
 
-class _Unsendable(Exception):
-    """A part of a message that cannot be sent."""
+class _NotWritten(Exception):
+    """The library's reason; none if the message itself is at fault, which `check_sendable` describes."""
 
 
 def message_writer(calls: PublishCalls) -> WriteMessage:
@@ -82,9 +78,9 @@ def message_writer(calls: PublishCalls) -> WriteMessage:
             code = add_string(properties, _text(value), name)
         elif isinstance(value, bool):
             code = calls.add_boolean(properties, int(value), name)
-        elif isinstance(value, int) and _SMALLEST_INT64 <= value <= _LARGEST_INT64:
+        elif isinstance(value, int) and SMALLEST_INT64 <= value <= LARGEST_INT64:
             code = add_int64(properties, c_int64(value), name)
-        elif isinstance(value, int) and 0 <= value <= _LARGEST_UINT64:
+        elif isinstance(value, int) and 0 <= value <= LARGEST_UINT64:
             code = calls.add_uint64(properties, c_uint64(value), name)
         elif isinstance(value, float):
             code = calls.add_double(properties, c_double(value), name)
@@ -93,17 +89,15 @@ def message_writer(calls: PublishCalls) -> WriteMessage:
         elif value is None:
             code = calls.add_null(properties, name)
         else:
-            raise _Unsendable(f"a property cannot be {value!r:.100}")
+            raise _NotWritten
         return code
 
     def fill(native: c_void_p, message: Message, address: int) -> None:
         if code := reset(native) or set_mode(native, PERSISTENT) or set_dmq_eligible(native, 1):
             raise _failed(code, "prepare message")
-        topic = message.topic.encode()
+        topic = _text(message.topic)
         if not 0 < len(topic) <= LARGEST_TOPIC_BYTES:
-            raise _Unsendable(UNSENDABLE_TOPIC)
-        if b"\0" in topic:
-            raise _Unsendable(CUT_TEXT)
+            raise _NotWritten
         destination.name = topic
         if code := set_destination(native, to_destination, destination_bytes):
             raise _failed(code, "set topic")
@@ -113,22 +107,25 @@ def message_writer(calls: PublishCalls) -> WriteMessage:
         if message.message_id is not None and (code := set_message_id(native, _text(message.message_id))):
             raise _failed(code, "set application message id")
         if message.sent_at_ms is not None:
-            integer.value = message.sent_at_ms
+            sent_at: object = message.sent_at_ms
+            if not (isinstance(sent_at, int) and SMALLEST_INT64 <= sent_at <= LARGEST_INT64):
+                raise _NotWritten
+            integer.value = sent_at
             if code := set_sent_at(native, integer):
                 raise _failed(code, "set sender timestamp")
-        if message.properties:
+        if items := message.properties.items():
             if code := create_properties(native, to_properties, 0):
                 raise _failed(code, "create properties")
             # If this fails half-way, it is closed with its message.
-            for name, value in message.properties.items():
+            for name, value in items:
                 encoded_name = known_name(name) or _name(name)
                 kind = type(value)
                 if kind is str:
                     encoded = value.encode()  # type: ignore[union-attr]  # as has just been found
                     if b"\0" in encoded:
-                        raise _Unsendable(CUT_TEXT)
+                        raise _NotWritten
                     code = add_string(properties, encoded, encoded_name)
-                elif kind is int and _SMALLEST_INT64 <= value <= _LARGEST_INT64:  # type: ignore[operator]  # likewise
+                elif kind is int and SMALLEST_INT64 <= value <= LARGEST_INT64:  # type: ignore[operator]  # likewise
                     integer.value = value  # type: ignore[assignment]  # likewise
                     code = add_int64(properties, integer, encoded_name)
                 else:
@@ -146,7 +143,7 @@ def message_writer(calls: PublishCalls) -> WriteMessage:
             fill(native, message, address)
         # If no type checker saw the message, it may be anything; others wait behind it.
         except Exception as error:
-            raise PublishRefused(message.topic, str(error) or type(error).__name__) from error
+            raise _refusal(message, error) from error
 
     return write
 
@@ -154,15 +151,25 @@ def message_writer(calls: PublishCalls) -> WriteMessage:
 def _text(text: str) -> bytes:
     encoded = text.encode()
     if b"\0" in encoded:
-        raise _Unsendable(CUT_TEXT)
+        raise _NotWritten
     return encoded
 
 
 def _name(name: str) -> bytes:
     if not name:
-        raise _Unsendable("a property has no name")
+        raise _NotWritten
     return _text(name)
 
 
-def _failed(code: int, what: str) -> _Unsendable:
-    return _Unsendable(subcode_and_reason(get_last_error_info(code, what))[1])
+def _refusal(message: Message, error: Exception) -> PublishRefused:
+    try:
+        check_sendable(message)
+    except MessageUnsendable as refusal:
+        return refusal
+    except Exception as other:  # noqa: BLE001 - as above
+        error = other
+    return PublishRefused(message.topic, str(error) or type(error).__name__)
+
+
+def _failed(code: int, what: str) -> _NotWritten:
+    return _NotWritten(subcode_and_reason(get_last_error_info(code, what))[1])

@@ -1,0 +1,81 @@
+"""What a message must be to be published, the same for every transport.
+
+The limits are those of the official client. A test with the memory transport refuses what a member would refuse.
+"""
+
+from collections.abc import Mapping
+
+from lbg_runtime.model.errors import MessageUnsendable
+from lbg_runtime.model.message import Message, as_payload
+from lbg_runtime.model.topic import LARGEST_TOPIC_BYTES, is_valid_topic
+
+SMALLEST_INT64 = -(1 << 63)
+LARGEST_INT64 = (1 << 63) - 1
+LARGEST_UINT64 = (1 << 64) - 1
+
+
+def check_sendable(message: Message) -> None:
+    """Raise `MessageUnsendable` for a message that no transport can carry, whatever the broker would say."""
+    fault = fault_of(message)
+    if fault is not None:
+        raise MessageUnsendable(message.topic, fault)
+
+
+def fault_of(message: Message) -> str | None:
+    """Why no transport can carry the message, in one line that quotes no values; None if it can be sent.
+
+    The fields may be of any type: perhaps no type checker saw the message.
+    """
+    topic: object = message.topic
+    if not isinstance(topic, str) or "\0" in topic or not is_valid_topic(topic):
+        return f"a topic must be 1 to {LARGEST_TOPIC_BYTES} bytes of UTF-8 without NUL"
+    try:
+        as_payload(message.payload)
+    except TypeError as error:
+        return str(error)
+    if message.message_id is not None and (fault := _text_fault(message.message_id)):
+        return f"message_id {fault}"
+    sent_at: object = message.sent_at_ms
+    if sent_at is not None and not isinstance(sent_at, int):
+        return f"sent_at_ms must be an int or None, and is {_article(sent_at)}"
+    if sent_at is not None and not SMALLEST_INT64 <= sent_at <= LARGEST_INT64:
+        return "sent_at_ms must be a signed int of at most 64 bits"
+    properties: object = message.properties
+    if not isinstance(properties, Mapping):
+        return f"properties must be a mapping, and are {_article(properties)}"
+    for name, value in properties.items():
+        if name == "":
+            return "a property has no name"
+        if fault := _text_fault(name):
+            return f"the name of property {name!r:.100} {fault}"
+        if fault := _value_fault(value):
+            return f"property {name!r:.100} {fault}"
+    return None
+
+
+def _value_fault(value: object) -> str | None:
+    if isinstance(value, str):
+        return _text_fault(value)
+    if isinstance(value, int):
+        return None if SMALLEST_INT64 <= value <= LARGEST_UINT64 else "must be an int of at most 64 bits"
+    if value is None or isinstance(value, float | bytes):
+        return None
+    return f"must be a str, int, float, bool, bytes or None, and is {_article(value)}"
+
+
+def _text_fault(text: object) -> str | None:
+    if not isinstance(text, str):
+        return f"must be a str, and is {_article(text)}"
+    if "\0" in text:
+        return "must not contain NUL: the client library would truncate it"
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return "must not contain half of a surrogate pair"
+    return None
+
+
+def _article(value: object) -> str:
+    name = type(value).__name__
+    return f"an {name}" if name[0] in "aeiouAEIOU" else f"a {name}"
