@@ -8,6 +8,7 @@ from enum import Enum
 
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.message import PARTITION_KEY_PROPERTY, PropertyValue
+from lbg_runtime.model.nesting import is_nested_too_deep
 
 _LEVEL = re.compile(r"[0-9]{1,3}")
 _POINTER = re.compile(r"(/([^~/]|~[01])*)+")
@@ -31,7 +32,8 @@ class KeyOrigin(Enum):
 class KeySource:
     """A parsed key rule, written `topic`, `topic_level:2`, `property:NAME` or `json:/order/id` (RFC 6901 pointer).
 
-    Topic levels count from 0, in the original topic. A key is text or an integer, which is used in decimal form.
+    Topic levels count from 0, in the original topic. A key is text or an integer, which is used in decimal form. JSON
+    that is nested more than `MAX_NESTING` levels deep has no key.
     """
 
     origin: KeyOrigin
@@ -96,8 +98,10 @@ def is_sendable(text: str) -> bool:
 
 def _follow_pointer(payload: bytes, pointer: str) -> object:
     try:
-        node: object = json.loads(payload)
-    except (ValueError, RecursionError):  # the latter for a payload nested thousands of levels deep
+        # As `json.loads` does it.
+        text = payload.decode(json.detect_encoding(payload), "surrogatepass")
+        node: object = None if is_nested_too_deep(text) else json.loads(text)
+    except ValueError:
         return None
     for raw in pointer.split("/")[1:]:
         token = raw.replace("~1", "/").replace("~0", "~")

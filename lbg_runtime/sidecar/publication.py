@@ -11,6 +11,7 @@ from urllib.parse import unquote
 from starlette.datastructures import Headers, QueryParams
 
 from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.nesting import MAX_NESTING, is_nested_too_deep
 from lbg_runtime.sidecar.event import (
     CONTENT_TYPE_ATTRIBUTE,
     KEY_ATTRIBUTE,
@@ -111,13 +112,13 @@ def _header_text(name: str, value: str) -> str:
 def _read_structured(body: bytes) -> tuple[dict[str, object], bytes]:
     try:
         text = body.decode(json.detect_encoding(body))
+        if is_nested_too_deep(text):
+            raise UserError("body", "nested too deeply", f"at most {MAX_NESTING} levels")
         # Not orjson, which turns integers too long for a machine word into floats.
         told = _READER.decode(text)
         written = _member_text(text, "data") if isinstance(told, dict) else ""
     except ValueError:
         raise UserError("body", "no JSON", f"an event, as content-type {STRUCTURED_TYPE} says") from None
-    except RecursionError:
-        raise UserError("body", "nested too deeply", "at most 900 levels") from None
     if not isinstance(told, dict) or told.get("specversion") != "1.0":
         raise UserError("body", "no event", 'a JSON object with "specversion": "1.0"')
     # More digits than these are too many for an attribute, whatever they are.

@@ -133,6 +133,23 @@ def test_a_payload_without_the_key_has_none_and_raises_nothing(payload: bytes) -
     assert extract("json:/a", payload=payload) is None
 
 
+def _from_below(frames: int, payload: bytes) -> str | None:
+    return extract("json:/a", payload=payload) if frames == 0 else _from_below(frames - 1, payload)
+
+
+@pytest.mark.parametrize(("levels", "expected"), [(499, "k"), (500, None)])
+@pytest.mark.parametrize("frames", [0, 300])
+def test_whether_a_key_is_found_does_not_depend_on_python_nor_on_the_caller(
+    levels: int, expected: str | None, frames: int
+) -> None:
+    assert _from_below(frames, b'{"a": "k", "b": %s%s}' % (b"[" * levels, b"]" * levels)) == expected
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32-le"])
+def test_a_payload_may_be_in_any_unicode(encoding: str) -> None:
+    assert extract("json:/ä", payload='{"ä": "k"}'.encode(encoding)) == "k"
+
+
 @given(st.binary(max_size=200))
 def test_no_payload_raises(payload: bytes) -> None:
     extract("json:/a/0", payload=payload)

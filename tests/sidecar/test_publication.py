@@ -137,7 +137,7 @@ def test_the_data_of_an_event_is_the_payload(members, payload):
         b"1e999",
         b"9" * 5_000,
         b'{"a": [-%s]}' % (b"9" * 5_000),
-        b"[" * 900 + b"]" * 900,
+        b"[" * 499 + b"]" * 499,
         b'{"a":1, "a" : 2}',
         b'[ {"data": 3},\n\t"\\u00e9\\/\\ud800" ]',
         '"ä"'.encode(),
@@ -200,8 +200,8 @@ def test_an_event_that_is_none_is_refused(body):
 
 
 def test_what_is_nested_too_deeply_is_told_so():
-    with pytest.raises(UserError, match="body: nested too deeply; expected at most 900 levels"):
-        read_publication(STRUCTURED, {}, b'{"specversion": "1.0", "data": %s1%s}' % (b"[" * 2_000, b"]" * 2_000))
+    with pytest.raises(UserError, match="body: nested too deeply; expected at most 500 levels"):
+        read_publication(STRUCTURED, {}, b'{"specversion": "1.0", "data": %s1%s}' % (b"[" * 500, b"]" * 500))
 
 
 @given(st.binary(max_size=200), st.sampled_from(["application/cloudevents+json", "application/json", ""]))

@@ -7,10 +7,11 @@ from typing import Any, get_args, get_origin
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
-from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnnotation, PydanticUserError
 from pydantic_core.core_schema import ErrorType
 
 from lbg_runtime.model.errors import BodyRefused
+from lbg_runtime.model.nesting import MAX_NESTING, is_nested_too_deep
 
 Decoder = Callable[[bytes], object]
 """Raises `BodyRefused`, which is terminal: a further attempt would not read it differently."""
@@ -52,6 +53,20 @@ def make_decoder(annotation: object) -> Decoder:
     except PydanticUserError as error:
         raise NoBody(error.message) from None
     return _as_fitting(adapter, type_name(annotation))
+
+
+def refuse_undefined(annotation: object) -> None:
+    """Raise `NoBody` if a type in the annotation uses a name that is not defined.
+
+    For when all modules are loaded: when `make_decoder` is called, the name may only be still to come.
+    """
+    if annotation in (bytes, str, *_JSON_CONTAINERS):
+        return
+    adapter: TypeAdapter[object] = TypeAdapter(annotation)  # type: ignore[arg-type]  # known at run time only
+    try:
+        adapter.rebuild(raise_errors=True)
+    except (PydanticUserError, PydanticUndefinedAnnotation) as error:
+        raise NoBody(error.message) from None
 
 
 def type_name(annotation: object) -> str:
@@ -130,9 +145,10 @@ def _parsed(payload: bytes, name: str) -> object:
     except orjson.JSONDecodeError as error:
         raise BodyRefused(name, f"no JSON at character {error.pos}") from None
     if _LONG_NUMBER.search(payload) is not None:
-        try:
-            # Keeps whole numbers of any length; orjson makes floats of those beyond 64 bits, and an id loses digits.
-            value = json.loads(payload)
-        except RecursionError:
-            raise BodyRefused(name, "JSON that is nested too deep") from None
+        text = payload.decode()
+        # Here only, to save all others a pass: orjson has an explicit limit of its own.
+        if is_nested_too_deep(text):
+            raise BodyRefused(name, f"JSON that is nested more than {MAX_NESTING} levels deep")
+        # Keeps whole numbers of any length; orjson makes floats of those beyond 64 bits, and an id loses digits.
+        value = json.loads(text)
     return value

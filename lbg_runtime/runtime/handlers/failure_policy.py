@@ -15,6 +15,7 @@ from lbg_runtime.config.settings import BackoffSettings, FailureSettings
 from lbg_runtime.core.chance import RandomSource
 from lbg_runtime.model.errors import BatchCutShort, ConfigError, HandlerError, TerminalFailure
 from lbg_runtime.model.failure import Then
+from lbg_runtime.runtime.runners.failure_report import leaves
 
 ExceptionTypes = tuple[type[BaseException], ...]
 
@@ -83,14 +84,24 @@ class FailurePolicy:
         return _doubling_delay_ms(self.backoff, tries, random)
 
     def is_terminal(self, failure: BaseException) -> bool:
-        """Whether no further attempt can help. Of the listed types, the first in the failure's MRO decides."""
+        """Whether no further attempt can help. Of the listed types, the first in the failure's MRO decides.
+
+        A group of exceptions, as a task group raises it, is terminal if one of its leaves is; unless a type of its own
+        is listed.
+        """
+        is_group = issubclass(type(failure), BaseExceptionGroup)
         for kind in type(failure).__mro__:
+            if is_group and kind is Exception:
+                # What is said of every exception is said of its leaves.
+                break
             if kind in self.terminal:
                 return True
             if kind in self.retriable:
                 return False
             if kind is TerminalFailure:
                 return True
+        if is_group:
+            return any(map(self.is_terminal, leaves(failure)))
         return bool(self.retriable) and not isinstance(failure, _NEVER_TERMINAL_UNSAID)
 
 

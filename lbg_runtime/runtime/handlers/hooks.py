@@ -24,11 +24,17 @@ import structlog
 
 from lbg_runtime.model.errors import HandlerError
 from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.runtime.runners.handling import refuse_unrun
 
 _log = structlog.get_logger(__name__)
 
 HookFunction = Callable[[QueueName, Epoch], Awaitable[object]]
-"""Called when a queue comes or goes; what it returns is ignored, and what it raises is logged."""
+"""Called when a queue comes or goes; what it raises is logged, and so is an answer that nobody has awaited."""
+
+
+_AS_EPOCH = (Epoch, int, "Epoch", "int")
+_AS_QUEUE = (QueueName, str, "QueueName", "str")
+"""Annotations of parameters, as objects or as text."""
 
 
 class HookKind(Enum):
@@ -55,9 +61,12 @@ def make_hook(kind: HookKind, function: HookFunction, where: str) -> Hook:
         raise HandlerError(where, "not async", "`async def`, as hooks share one event loop")
     signature = inspect.signature(function)
     try:
-        signature.bind(None, None)
+        taken = signature.bind(None, None).arguments
     except TypeError:
         raise HandlerError(where, f"parameters {signature}", "two parameters, queue and epoch") from None
+    said = [signature.parameters[name].annotation for name in taken]
+    if len(said) == 2 and (said[0] in _AS_EPOCH or said[1] in _AS_QUEUE):
+        raise HandlerError(where, f"parameters {signature}", "queue and epoch, in this order")
     return Hook(kind, function, where)
 
 
@@ -167,4 +176,6 @@ class QueueHooks:
 
     async def _call_within(self, deadline: asyncio.Timeout, hook: Hook, epoch: Epoch) -> None:
         async with deadline:
-            await hook.function(self.queue, epoch)
+            answer = await hook.function(self.queue, epoch)
+            if answer is not None:
+                refuse_unrun(answer, "the hook")

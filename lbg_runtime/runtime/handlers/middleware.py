@@ -44,6 +44,9 @@ def make_middleware(function: Callable[..., object], where: str) -> Middleware:
     first = parameters[:2]
     if len(first) < 2 or any(each.kind not in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD) for each in first):
         raise HandlerError(where, f"parameters {signature}", _EXPECTED)
+    # The first two go by their place; as text they may be names that only type checkers know.
+    if first[0].annotation in (Proceed, "Proceed") or first[1].annotation in (Message, "Message"):
+        raise HandlerError(where, f"parameters {signature}", f"{_EXPECTED}, in this order")
     fills, states = read_fills(function, parameters[2:], where)
     return Middleware(function, where, fills, states)
 

@@ -3,10 +3,10 @@
 import builtins
 import inspect
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, TypeVar, get_args, get_origin
+from typing import Annotated, Any, TypeGuard, TypeVar, get_args, get_origin
 
 import structlog
 from structlog.typing import BindableLogger, FilteringBoundLogger
@@ -35,6 +35,9 @@ Fill = Callable[[Message], object]
 _EXPECTED = "exactly one parameter, the message, or an annotation for each"
 
 _KNOWN = "Message, Delivery, Receipt, bytes, str, what pydantic can read, a structlog logger, or State[...]"
+
+_OURS = (Message, Delivery, Receipt, Batch)
+"""Parameters by themselves. Pydantic would read the first two, as they are dataclasses, and refuse every payload."""
 
 _LOGGERS = (FilteringBoundLogger, BindableLogger)
 
@@ -140,19 +143,27 @@ class _Reader:
             return _receipt
         if annotation is Batch or get_origin(annotation) is Batch:
             self.has_batch = True
-            self._body_of(name, *get_args(annotation) or (bytes,))
+            (inner,) = get_args(annotation) or (bytes,)
+            if any(map(_is_ours, _parts(inner))):
+                expected = "Batch, or Batch[Order]: the items of either have their message, and can be settled"
+                raise HandlerError(self._where, f"parameter {name}: Batch[{type_name(inner)}]", expected)
+            self._body_of(name, inner)
             return _batch
         if _is_logger(annotation):
             return _logger_of(self._logger_name)
         if _is_state(annotation):
             kind = get_args(annotation)[0]
-            if not isinstance(kind, type):
-                raise HandlerError(self._where, f"parameter {name}: State[{kind}]", "a class")
+            if not _has_instances(kind):
+                found = f"parameter {name}: State[{type_name(kind)}]"
+                raise HandlerError(self._where, found, "a class; a protocol only with @runtime_checkable")
             self.states.append(kind)
             return _state_of(kind)
         return self._body_of(name, annotation)
 
     def _body_of(self, name: str, annotation: object) -> Fill:
+        if any(map(_is_ours, _parts(annotation))):
+            expected = "a type that JSON can be read as; Message, Delivery, Receipt, Batch and State[...] stand alone"
+            raise HandlerError(self._where, f"parameter {name}: {type_name(annotation)}", expected)
         try:
             decode = make_decoder(annotation)
         except NoBody as error:
@@ -193,6 +204,30 @@ def _resolved(annotation: object, function: Callable[..., object], where: str) -
         raise HandlerError(
             where, f"annotation {annotation!r}: {type(error).__name__}: {error}", "a name that is imported at run time"
         ) from None
+
+
+def _parts(annotation: object) -> Iterator[object]:
+    """The annotation and what is in its brackets, at every level."""
+    yield annotation
+    for each in annotation if isinstance(annotation, list) else get_args(annotation):
+        yield from _parts(each)
+
+
+def _is_ours(annotation: object) -> bool:
+    """Whether it is nothing that a payload holds: one of our types, or a function."""
+    kind = get_origin(annotation) or annotation
+    if kind is Callable or _is_state(annotation):
+        return True
+    return isinstance(kind, type) and issubclass(kind, _OURS)
+
+
+def _has_instances(kind: object) -> TypeGuard[type]:
+    """Whether `isinstance` takes it; it takes no typed dictionary, nor most protocols."""
+    try:
+        isinstance(None, kind)  # type: ignore[arg-type]  # that is the question
+    except TypeError:
+        return False
+    return isinstance(kind, type)
 
 
 def _is_logger(annotation: object) -> bool:

@@ -14,6 +14,7 @@ from typing import TypeVar, Unpack
 from lbg_runtime.model.errors import HandlerError
 from lbg_runtime.model.topic import matches, subscription_fault
 from lbg_runtime.runtime.handlers.batches import BatchLimits, read_limits
+from lbg_runtime.runtime.handlers.bodies import NoBody, refuse_undefined, type_name
 from lbg_runtime.runtime.handlers.calls import make_call, yields
 from lbg_runtime.runtime.handlers.failure_policy import FailureArguments, FailureOptions, read_arguments
 from lbg_runtime.runtime.handlers.hooks import Hook, HookFunction, HookKind, make_hook
@@ -157,8 +158,13 @@ class Handlers:
         """Register everything in `other` after what is here; from then on, `other` is complete.
 
         Raises `HandlerError` if both have the same subscription. A later registration in `other` raises it too, as it
-        would be missing here.
+        would be missing here; so does a later `include` there.
         """
+        if other is self or self._is_included:
+            caller = traceback.extract_stack(limit=2)[0]
+            where = f"include ({caller.filename}:{caller.lineno})"
+            self._check_open(where)
+            raise HandlerError(where, "a Handlers in itself", "another one")
         for handler in other:
             self._add(replace(handler, middleware=(*other._middleware, *handler.middleware)))
         self._hooks += other.hooks
@@ -171,11 +177,27 @@ class Handlers:
         return any(each is other or each.has_included(other) for each in self._included)
 
     def assembled(self) -> "Handlers":
-        """A copy in which every handler function is wrapped in its middleware, and no middleware is left."""
+        """A copy in which every handler function is wrapped in its middleware, and no middleware is left.
+
+        For when everything is registered. Raises `HandlerError` for a body that can never be read.
+        """
+        self.check_bodies()
         other = self.wrapped(lambda each: surrounded(each.function, self.middleware_of(each)))
         other._handlers = {name: replace(each, middleware=()) for name, each in other._handlers.items()}
         other._middleware = []
         return other
+
+    def check_bodies(self) -> None:
+        """Raise `HandlerError` if a body uses a name that is still not defined when all modules are loaded."""
+        for handler in self:
+            body = handler.parameters.body
+            if body is None:
+                continue
+            try:
+                refuse_undefined(body)
+            except NoBody as error:
+                expected = "names that are defined when the modules have been imported"
+                raise HandlerError(handler.where, f"body {type_name(body)}: {error}", expected) from None
 
     def middleware_of(self, handler: Handler) -> tuple[Middleware, ...]:
         """The middleware around one of these handlers, outermost first."""
@@ -279,6 +301,7 @@ def load_handlers(module_names: Iterable[str]) -> Handlers:
         # A module that includes another one's object may have a name for that, too.
         if not any(other.has_included(handlers) for other in found):
             joined.include(handlers)
+    joined.check_bodies()
     return joined
 
 

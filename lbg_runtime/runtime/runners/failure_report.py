@@ -2,6 +2,7 @@
 
 import hashlib
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -44,13 +45,42 @@ def plain(failure: BaseException) -> BaseException:
     return failure
 
 
+def leaves(failure: BaseException) -> Iterator[BaseException]:
+    """What a group of exceptions is made of, in order, without the groups in it; any other exception is its only leaf.
+
+    What a task group raises says nothing itself.
+    """
+    left = [failure]
+    while left:
+        each = left.pop()
+        if issubclass(type(each), BaseExceptionGroup):
+            # Not the attribute, which may be the user's own.
+            left.extend(reversed(_members_of(each)))
+        else:
+            yield each if each is failure else plain(each)
+
+
+def _members_of(group: BaseException) -> tuple[BaseException, ...]:
+    members: tuple[BaseException, ...] = BaseExceptionGroup.exceptions.__get__(group)
+    return members
+
+
 def report_of(failure: BaseException, then: Then, attempts: int) -> FailureReport:
     """The report of an exception raised by a handler, or by the dispatcher in its place."""
     return FailureReport(then, attempts, _cut(error_text(failure)), _cut(_stack_digest(failure)))
 
 
 def error_text(failure: BaseException) -> str:
-    """Type and text of an error, in one line of bounded length that can be sent; errors of its `str` do not escape."""
+    """Type and text of an error, in one line of bounded length that can be sent; errors of its `str` do not escape.
+
+    Of a group, its first leaf too.
+    """
+    leaf = next(leaves(failure))
+    told = _line_of(failure)
+    return sendable(told if leaf is failure else f"{told}; the first is {_line_of(leaf)}")
+
+
+def _line_of(failure: BaseException) -> str:
     name = type(failure).__name__
     try:
         text = str(failure)
@@ -61,7 +91,7 @@ def error_text(failure: BaseException) -> str:
         raise
     except BaseException as error:  # noqa: BLE001 - code of the user, as in the handler: it must not end the runner
         kept = f"(its text cannot be made: {type(error).__name__})"
-    return sendable(f"{name}: {kept}" if kept else name)
+    return f"{name}: {kept}" if kept else name
 
 
 def sendable(text: str) -> str:
@@ -77,7 +107,13 @@ def _stack_digest(failure: BaseException) -> str:
     # Without the text, which may differ between messages, and without folders, which differ between hosts. The first
     # frame is the dispatcher's own.
     frames = traceback.extract_tb(failure.__traceback__)[1:]
+    kinds = [type(failure).__qualname__]
+    leaf = next(leaves(failure))
+    if leaf is not failure:
+        # A group comes from the end of its task group; the leaf from where it failed, in a task of its own.
+        frames += traceback.extract_tb(leaf.__traceback__)
+        kinds.append(type(leaf).__qualname__)
     places = [f"{PurePath(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames]
-    told = sendable("\n".join([type(failure).__qualname__, *places]))
+    told = sendable("\n".join([*kinds, *places]))
     digest = hashlib.sha256(told.encode()).hexdigest()[:_DIGEST_LENGTH]
     return f"{digest} {sendable(places[-1])}" if places else digest

@@ -64,9 +64,10 @@ def test_a_body_is_read_as_its_annotation_says(annotation, payload, body):
 
 
 def test_a_body_that_is_nested_too_deep_for_its_long_numbers_is_refused():
-    depth = 1_000
-    with pytest.raises(BodyRefused, match="nested too deep"):
-        make_decoder(list)(b"[" * depth + b"12345678901234567890123" + b"]" * depth)
+    deep, too_deep = (b"[" * depth + b"12345678901234567890123" + b"]" * depth for depth in (500, 501))
+    assert repr(make_decoder(list)(deep)).encode() == deep
+    with pytest.raises(BodyRefused, match="nested more than 500 levels deep"):
+        make_decoder(list)(too_deep)
 
 
 @pytest.mark.parametrize(

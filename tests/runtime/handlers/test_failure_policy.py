@@ -123,6 +123,45 @@ def test_a_terminal_failure_may_be_said_to_be_retriable():
     assert _policy(retriable=(Exception,)).is_terminal(BodyRefused("Order", "no JSON"))
 
 
+def _group(*failures):
+    return ExceptionGroup("unhandled errors in a TaskGroup", failures)
+
+
+@pytest.mark.parametrize(
+    ("failures", "is_terminal"),
+    [
+        ((ConnectionError(),), False),
+        ((ConnectionError(), ConnectionResetError()), False),
+        ((ConnectionError(), _group(_group(ConnectionResetError()), TimeoutError())), False),
+        ((ConnectionError(), _group(ValueError())), True),
+        ((KeyError(),), True),
+        ((TerminalFailure("never"),), True),
+    ],
+)
+def test_a_group_is_judged_by_its_leaves(failures, is_terminal):
+    policy = _policy(retriable=(ConnectionError,), terminal=(ValueError,))
+    assert policy.is_terminal(_group(*failures)) is is_terminal
+
+
+def test_what_is_listed_for_all_exceptions_does_not_hide_the_leaves_of_a_group():
+    assert _policy(retriable=(Exception,), terminal=(ValueError,)).is_terminal(_group(KeyError(), ValueError()))
+    assert not _policy(retriable=(KeyError,), terminal=(Exception,)).is_terminal(_group(KeyError()))
+
+
+def test_a_listed_type_of_group_decides_whatever_is_in_it():
+    assert not _policy(retriable=(ExceptionGroup,), terminal=(ValueError,)).is_terminal(_group(ValueError()))
+    assert _policy(terminal=(ExceptionGroup,)).is_terminal(_group(ConnectionError()))
+    kind = type("SoldTogether", (Sold, ExceptionGroup), {})
+    assert _policy(terminal=(OutOfStock,)).is_terminal(kind("two", [ConnectionError()]))
+
+
+def test_groups_nested_beyond_all_measure_are_judged_too():
+    group = _group(TerminalFailure("never"))
+    for _ in range(5_000):
+        group = _group(group)
+    assert _policy().is_terminal(group)
+
+
 def test_settings_name_exceptions(monkeypatch):
     monkeypatch.setitem(sys.modules, "shop", SimpleNamespace(OutOfStock=OutOfStock))
     policy = _policy_of_settings(terminal=["shop.OutOfStock", "KeyError"], retriable=["LookupError"])

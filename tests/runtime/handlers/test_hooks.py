@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from types import SimpleNamespace
 
 import pytest
 from structlog.testing import capture_logs
@@ -58,6 +59,33 @@ def hook_trial(rig, settings):
 
 
 # -- one flow
+
+
+async def test_a_flow_with_hooks_that_was_full_goes_on(hook_trial, delivery):
+    trial = hook_trial(Told(), dispatch={"max_in_flight": 4})
+    async with trial.running():
+        await trial.activate()
+        await asyncio.sleep(1)
+        for number in range(1, 5):
+            trial.transport.sink(MessageReceived(delivery(number, f"k{number}")))
+        await trial.transport.settled(4)
+        await asyncio.sleep(1)
+        intake = [name for name, *_ in trial.log if name.endswith("intake")]
+        assert intake == ["start_intake", "stop_intake", "start_intake"]
+
+
+async def test_nothing_is_asked_for_on_a_handle_that_lost_its_activity_before_its_hook_was_done(hook_trial):
+    told = Told()
+    told.during["assigned"] = lambda _: asyncio.sleep(1)
+    trial = hook_trial(told)
+    trial.transport.unbind_takes_s = 5
+    async with trial.running():
+        epoch = await trial.activate()
+        await asyncio.sleep(0.5)
+        trial.transport.sink(FlowInactive(epoch))
+        await asyncio.sleep(2)
+        assert ("unbind", epoch) in trial.log
+        assert ("start_intake", epoch) not in trial.log
 
 
 async def test_an_epoch_is_told_of_from_activity_to_unbind(hook_trial, delivery):
@@ -136,6 +164,28 @@ async def test_handling_goes_on_without_an_on_assigned_that_fails(hook_trial, de
     }
     assert reasons[how] in line["reason"]
     assert told.of_epochs() == [("assigned?", 1), ("drain", 1), ("revoked", 1)]
+
+
+async def test_a_hook_with_a_forgotten_await_says_so(hook_trial, delivery):
+    hooks = Handlers()
+
+    async def load(queue):
+        raise AssertionError("it runs")
+
+    @hooks.on_assigned
+    async def on_assigned(queue, epoch):
+        return load(queue)
+
+    trial = hook_trial(SimpleNamespace(hooks=hooks))
+    with capture_logs() as logs:
+        async with trial.running():
+            epoch = await trial.activate()
+            trial.transport.sink(MessageReceived(delivery(1, epoch=epoch)))
+            await trial.transport.settled(1)
+    [line] = [line for line in logs if line["event"] == "hook_failed"]
+    assert line["hook"] == "on_assigned"
+    assert "the hook returned something that nobody awaits or reads" in line["reason"]
+    assert "load (is an `await` missing?)" in line["reason"]
 
 
 async def test_a_hook_that_fails_keeps_no_other_from_being_called(hook_trial):

@@ -302,7 +302,13 @@ async def _unknown(message, proceed, what): ...
 async def _with_body(message, proceed, body: bytes): ...
 
 
-@pytest.mark.parametrize("function", [_plain, _one, _named, _unknown, _with_body])
+async def _swapped(proceed: Proceed, message: Message): ...
+
+
+async def _swapped_in_text(proceed, message: "Message"): ...
+
+
+@pytest.mark.parametrize("function", [_plain, _one, _named, _unknown, _with_body, _swapped, _swapped_in_text])
 def test_what_is_no_middleware_is_refused_with_its_place(function):
     with pytest.raises(HandlerError) as caught:
         Handlers().middleware(function)
@@ -315,6 +321,26 @@ def test_what_is_registered_after_an_inclusion_is_refused_as_it_would_be_missing
     for register in (router.middleware, router.handler("orders/>"), router.on_drain, router.lifespan):
         with pytest.raises(HandlerError, match="registered after its Handlers were included"):
             register(_unknown_kind(register))
+
+
+def test_an_inclusion_in_what_is_included_is_refused_as_it_would_be_missing():
+    app, router, late = Handlers(), Handlers(), Handlers()
+    late.on_drain(_unknown_kind(late.on_drain))
+    app.include(router)
+    with pytest.raises(
+        HandlerError, match=r"^include \(.*test_middleware.py:\d+\): registered after its Handlers were"
+    ):
+        router.include(late)
+    late.on_revoked(_unknown_kind(late.on_drain))
+
+
+def test_nothing_includes_itself():
+    app, router = Handlers(), Handlers()
+    with pytest.raises(HandlerError, match=r"^include \(.*test_middleware.py:\d+\): a Handlers in itself"):
+        app.include(app)
+    app.include(router)
+    with pytest.raises(HandlerError, match="registered after"):
+        router.include(app)
 
 
 def _unknown_kind(register):

@@ -1,18 +1,24 @@
 """Handlers are given what their annotations ask for, and refused with one line for what cannot be given."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol, runtime_checkable
 
 import pytest
 import structlog
 from pydantic import BaseModel
 from structlog.testing import capture_logs
 from structlog.typing import FilteringBoundLogger
+from typing_extensions import TypedDict
 
 from lbg_runtime.model.errors import HandlerError
 from lbg_runtime.model.message import Delivery, Message
 from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.runtime.handlers.batches import Batch
+from lbg_runtime.runtime.handlers.middleware import Proceed
 from lbg_runtime.runtime.handlers.parameters import State
+from lbg_runtime.runtime.handlers.receipts import Receipt
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.handlers.resources import MemberResources
 
@@ -163,6 +169,54 @@ class _Desk:
     async def on_anything(self) -> None: ...
 
 
+class _Priced(Protocol):
+    def price(self) -> int: ...
+
+
+class _Note(TypedDict):
+    text: str
+
+
+class _OrderMessage(Message): ...
+
+
+async def _state_of_a_protocol(message: Message, shop: State[_Priced]) -> None: ...
+
+
+async def _state_of_a_typed_dictionary(message: Message, note: State[_Note]) -> None: ...
+
+
+async def _messages(messages: list[Message]) -> None: ...
+
+
+async def _perhaps_a_delivery(message: Message, it: Delivery | None) -> None: ...
+
+
+async def _perhaps_a_state(message: Message, pool: State[Order] | None) -> None: ...
+
+
+async def _receipts(receipts: dict[str, Receipt]) -> None: ...
+
+
+async def _order_message(message: _OrderMessage) -> None: ...
+
+
+async def _proceed(message: Message, proceed: Proceed) -> None: ...
+
+
+async def _callback(message: Message, call: "Callable") -> None: ...
+
+
+async def _batch_of_messages(messages: Batch[Message]) -> None: ...
+
+
+async def _batch_of_deliveries(deliveries: Batch[Delivery | None]) -> None: ...
+
+
+_ALONE = "expected a type that JSON can be read as; Message, Delivery, Receipt, Batch and State[...] stand alone"
+_ITEMS = "expected Batch, or Batch[Order]: the items of either have their message, and can be settled"
+
+
 async def _state_of_no_class(message: Message, shop: State["list[int] | None"]) -> None: ...
 
 
@@ -181,6 +235,17 @@ async def _state_of_no_class(message: Message, shop: State["list[int] | None"]) 
         (_Desk.on_order, "expected a bound method"),
         (_Desk.on_anything, "parameters (self) -> None; expected a bound method"),
         (_state_of_no_class, "parameter shop: State[ForwardRef('list[int] | None')]; expected a class"),
+        (_state_of_a_protocol, "parameter shop: State[_Priced]; expected a class; a protocol only with @runtime_check"),
+        (_state_of_a_typed_dictionary, "parameter note: State[_Note]; expected a class"),
+        (_messages, f"parameter messages: list[lbg_runtime.model.message.Message]; {_ALONE}"),
+        (_perhaps_a_delivery, f"parameter it: lbg_runtime.model.message.Delivery | None; {_ALONE}"),
+        (_perhaps_a_state, _ALONE),
+        (_receipts, _ALONE),
+        (_order_message, f"parameter message: _OrderMessage; {_ALONE}"),
+        (_proceed, _ALONE),
+        (_callback, _ALONE),
+        (_batch_of_messages, f"parameter messages: Batch[Message]; {_ITEMS}"),
+        (_batch_of_deliveries, f"parameter deliveries: Batch[lbg_runtime.model.message.Delivery | None]; {_ITEMS}"),
     ],
 )
 def test_what_cannot_be_given_is_one_line_with_the_place(function, line):
@@ -189,3 +254,23 @@ def test_what_cannot_be_given_is_one_line_with_the_place(function, line):
     assert "test_parameters.py:" in caught.value.where
     assert line in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@runtime_checkable
+class _Named(Protocol):
+    name: str
+
+
+async def test_state_may_be_asked_for_by_a_protocol_that_can_be_checked(rig, delivery):
+    seen = []
+
+    async def handle(message: Message, shop: State[_Named]) -> None:
+        seen.append(shop.name)
+
+    async def shop():
+        yield Shop("corner")
+
+    handlers = Handlers()
+    handlers.lifespan(shop)
+    await _dispatched(rig, delivery(1), handle, handlers.lifespans)
+    assert seen == ["corner"]

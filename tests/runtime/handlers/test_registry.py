@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from lbg_runtime.model.errors import HandlerError
+from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.handlers.registry import Handlers, load_handlers
 
 
@@ -151,6 +152,35 @@ def test_an_object_that_has_two_names_in_its_module_is_taken_once(module):
     assert len(load_handlers([name])) == 1
 
 
+BODY = """
+from lbg_runtime import Batch, Handlers
+from pydantic import BaseModel
+class Order(BaseModel):
+    line: "Line"
+handlers = Handlers()
+@handlers.handler("orders/>")
+async def handle(order: Order):
+    pass
+@handlers.batch_handler("more/>", max_count=2, max_wait="1s")
+async def handle_more(orders: Batch[list[Order]]):
+    pass
+"""
+
+
+def test_a_body_may_use_a_name_that_its_module_defines_later(module):
+    handlers = load_handlers([module("shop_forward", BODY + "class Line(BaseModel):\n    number: int\n")])
+    (fill,) = handlers.find("orders/1").parameters.positional
+    assert fill(Message("orders/1", b'{"line": {"number": 7}}')).line.number == 7
+
+
+def test_a_body_that_uses_a_name_that_nobody_defines_is_refused(module):
+    told = r"shop_undefined:handle \(.*\): body Order: name 'Line' is not defined; expected names that are defined when"
+    with pytest.raises(HandlerError, match=told):
+        load_handlers([module("shop_undefined", BODY)])
+    with pytest.raises(HandlerError, match=told):
+        sys.modules["shop_undefined"].handlers.assembled()
+
+
 def test_two_modules_that_want_one_subscription_are_refused(module):
     names = [module("shop_one", GOOD.format(topic="orders/>")), module("shop_two", GOOD.format(topic="orders/>"))]
     with pytest.raises(HandlerError, match=r"shop_two:handle .* a second handler for 'orders/>'"):
@@ -243,6 +273,27 @@ def test_a_hook_that_is_not_async_is_refused(kind):
 @pytest.mark.parametrize("function", [_none, _first, _keyword])
 def test_a_hook_that_cannot_take_queue_and_epoch_is_refused(function):
     with pytest.raises(HandlerError, match="expected two parameters, queue and epoch"):
+        Handlers().on_assigned(function)
+
+
+async def _swapped(epoch: int, queue: str): ...
+
+
+async def _swapped_in_text(number: "Epoch", name): ...  # noqa: F821
+
+
+@pytest.mark.parametrize("function", [_swapped, _swapped_in_text])
+def test_a_hook_whose_parameters_are_in_the_wrong_order_is_refused(function):
+    with pytest.raises(HandlerError, match="expected queue and epoch, in this order"):
+        Handlers().on_assigned(function)
+
+
+def test_a_hook_may_take_both_in_any_way_that_has_their_order():
+    async def all_at_once(*both: int): ...
+
+    async def in_text(queue: "QueueName", epoch: "Epoch", more: int = 0): ...  # noqa: F821
+
+    for function in (all_at_once, in_text):
         Handlers().on_assigned(function)
 
 

@@ -78,6 +78,16 @@ async def test_a_recall_reaches_what_is_put_off(start):
     watch.close()
 
 
+async def test_one_that_is_recalled_has_not_failed_even_if_its_handler_goes_on_beyond_its_time(start):
+    watch = RunningAttempts(10_000, lambda _: None)
+    _, task, attempt = start(watch, 1)
+    watch.recall(QUEUE, Epoch(1))
+    await asyncio.sleep(11)
+    assert task.cancelled_at == [0, 10]
+    assert attempt.interruption is Interruption.RECALL
+    watch.close()
+
+
 async def test_the_time_of_one_that_is_interrupted_goes_on(start):
     watch = RunningAttempts(10_000, lambda _: None)
     handling, task, _ = start(watch, 1)
@@ -85,4 +95,6 @@ async def test_the_time_of_one_that_is_interrupted_goes_on(start):
     watch.put_off(handling)
     await asyncio.sleep(10)
     assert task.cancelled_at == [10, 20]
+    [(_, began_s)] = watch.started()
+    assert began_s == pytest.approx(0, abs=0.01), "what is told of it counts from its start"
     watch.close()

@@ -1,6 +1,7 @@
 """What handlers do to the task they run in, and what is left of it for the messages after them."""
 
 import asyncio
+import contextlib
 import contextvars
 import gc
 import weakref
@@ -8,8 +9,10 @@ import weakref
 import pytest
 from structlog.testing import capture_logs
 
+from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import Epoch
 from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.testing.virtual_time import VirtualTimeLoop
 from tests.runtime.conftest import QUEUE
 
 BACKOFF = {"failure": {"backoff": {"initial": "10ms", "maximum": "10ms"}}}
@@ -100,32 +103,41 @@ async def test_a_recall_in_the_moment_in_which_a_cancellation_is_taken_back_stil
 
 
 async def test_a_pool_whose_runner_fails_ends_although_handlers_swallow_that(rig, delivery):
+    def fail(handling):
+        # Nothing else should: a defect in what takes the ends.
+        if handling.key == "ends":
+            made.dispatcher.attach(QUEUE, made.ends.append)
+            raise InvariantViolated("a defect")
+        made.ends.append(handling)
+
     async def handle(message):
         if message.key == "ends":
             await asyncio.sleep(0.1)
-            raise GeneratorExit
+            return
         try:
             await asyncio.sleep(1_000)
         except asyncio.CancelledError:
             return
 
     made = rig(handle)
+    made.dispatcher.attach(QUEUE, fail)
     running = asyncio.ensure_future(made.dispatcher.run())
     await asyncio.sleep(0)
     for number, key in ((1, "a"), (2, "b"), (3, "ends")):
         made.dispatcher.dispatch(delivery(number, key))
     await asyncio.wait([running], timeout=5)
     assert isinstance(running.exception(), BaseExceptionGroup)
-    assert made.outcomes() == dict.fromkeys((1, 2, 3))
+    assert made.outcomes() == dict.fromkeys((1, 2))
 
 
 class NativePanic(BaseException):
     """As errors of some native libraries are: no `Exception`."""
 
 
-async def test_an_error_that_is_no_exception_fails_the_attempt_and_nothing_else(rig, delivery):
+@pytest.mark.parametrize("error", [NativePanic, GeneratorExit])
+async def test_an_error_that_is_no_exception_fails_the_attempt_and_nothing_else(rig, delivery, error):
     async def panic():
-        raise NativePanic("odd data")
+        raise error("odd data")
 
     handled = []
     made = rig(once(panic, handled), **BACKOFF)
@@ -134,6 +146,51 @@ async def test_an_error_that_is_no_exception_fails_the_attempt_and_nothing_else(
         await made.until_ended(1, within_s=5)
     assert handled == [b"1", b"1"]
     assert made.outcomes() == {1: Outcome.ACCEPTED}
+
+
+def test_a_handler_whose_coroutine_is_closed_has_not_failed(rig, delivery):
+    async def handle(message):
+        await asyncio.get_running_loop().create_future()
+
+    made = rig(handle, **BACKOFF)
+    made.dispatcher.dispatch(delivery(1))
+    loop = VirtualTimeLoop()
+    running = loop.create_task(made.dispatcher.run())
+    with capture_logs() as logs:
+        loop.run_until_complete(asyncio.sleep(1))
+        runners = [task for task in asyncio.all_tasks(loop) if task.get_name() == "lbg-runner"]
+        for runner in runners:
+            # As Python does with what is left when a loop has ended.
+            runner.get_coro().close()
+    assert len(runners) > 1
+    assert [line["event"] for line in logs] == []
+    assert made.dispatcher.counts.failed_attempts == 0
+    assert made.outcomes() == {}
+    running.cancel()
+    loop.run_until_complete(asyncio.wait([running]))
+    assert running.exception() is not None
+    loop.close()
+
+
+async def test_a_handler_that_was_cancelled_twice_leaves_its_runner_as_good_as_new(rig, delivery):
+    seen = []
+
+    async def handle(message):
+        seen.append((message.payload, asyncio.current_task().cancelling()))
+        if message.payload == b"1":
+            for _ in range(2):
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(1_000)
+
+    made = rig(handle, dispatch={"runners": 1}, failure={"timeout": "10s"})
+    async with made.running():
+        made.dispatcher.dispatch(delivery(1))
+        await asyncio.sleep(15)
+        made.dispatcher.return_unstarted(QUEUE, Epoch(1))
+        made.dispatcher.cancel_handling(QUEUE, Epoch(1))
+        made.dispatcher.dispatch(delivery(2, epoch=2))
+        await made.until_ended(2, within_s=5)
+    assert seen == [(b"1", 0), (b"2", 0)]
 
 
 async def test_the_next_message_of_a_runner_sees_no_context_of_the_last(rig, delivery):
@@ -162,10 +219,11 @@ async def test_values_that_refuse_to_be_compared_are_no_values_of_the_next(rig, 
         __hash__ = None
 
     value = contextvars.ContextVar("value")
-    seen = []
+    outer, seen = Incomparable(), []
+    value.set(outer)
 
     async def handle(message):
-        seen.append(value.get(None))
+        seen.append(value.get() is outer)
         value.set(Incomparable())
 
     made = rig(handle, dispatch={"runners": 1})
@@ -173,7 +231,7 @@ async def test_values_that_refuse_to_be_compared_are_no_values_of_the_next(rig, 
         for number in range(3):
             made.dispatcher.dispatch(delivery(number))
         await made.until_ended(3, within_s=5)
-    assert seen == [None] * 3
+    assert seen == [True] * 3
 
 
 async def test_a_failed_attempt_leaves_nothing_for_the_collector_of_garbage(rig, delivery):

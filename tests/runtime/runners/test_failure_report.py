@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from lbg_runtime.model.failure import Then
-from lbg_runtime.runtime.runners.failure_report import MAX_ERROR_BYTES, MAX_TEXT_LENGTH, error_text, report_of
+from lbg_runtime.runtime.runners.failure_report import MAX_ERROR_BYTES, MAX_TEXT_LENGTH, error_text, leaves, report_of
 
 
 def _caught(call):
@@ -85,6 +85,45 @@ def test_the_digest_is_that_of_type_and_place_and_names_the_place():
     assert first.stack.endswith(" _fail")
     assert "test_failure_report.py:" in first.stack
     assert first.stack != _report(lambda: _fail_elsewhere("one")).stack
+
+
+def _fail_in_a_task_group(fail):
+    async def fail_soon():
+        fail("db away")
+
+    async def handle():
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(fail_soon())
+
+    asyncio.run(handle())
+
+
+def _group_of(call):
+    try:
+        call()
+    except ExceptionGroup as group:
+        return group
+    raise AssertionError
+
+
+def test_of_a_group_the_first_leaf_is_told_and_its_place():
+    reports = [
+        report_of(_group_of(lambda each=each: _fail_in_a_task_group(each)), Then.ERROR_QUEUE, 1)
+        for each in (_fail, _fail, _fail_elsewhere)
+    ]
+    told = "ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception); the first is ValueError: db away"
+    assert [each.error for each in reports] == [told] * 3
+    assert reports[0].stack.endswith(" _fail")
+    assert reports[0].stack == reports[1].stack != reports[2].stack
+
+
+def test_leaves_come_in_order_whatever_the_groups_say_of_themselves():
+    class Odd(ExceptionGroup):
+        exceptions = property(lambda self: 1 / 0)
+
+    one, two, three = ValueError(1), ValueError(2), ValueError(3)
+    assert list(leaves(Odd("odd", [Odd("odder", [one, two]), three]))) == [one, two, three]
+    assert list(leaves(one)) == [one]
 
 
 def test_a_failure_of_no_code_has_a_digest_of_its_type():

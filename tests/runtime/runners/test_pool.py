@@ -5,6 +5,10 @@ import contextlib
 
 from structlog.testing import capture_logs
 
+from lbg_runtime.model.ids import Epoch
+from lbg_runtime.model.outcome import Outcome
+from tests.runtime.conftest import QUEUE
+
 
 async def test_a_handler_that_is_found_stuck_while_the_pool_ends_gets_no_stand_in_and_no_error(rig, delivery):
     release = asyncio.Event()
@@ -32,6 +36,26 @@ async def test_a_handler_that_is_found_stuck_while_the_pool_ends_gets_no_stand_i
     assert task.cancelled()
     assert loop_errors == []
     assert made.outcomes() == {1: None}
+
+
+async def test_what_waited_behind_a_handler_that_hung_is_taken_by_its_stand_in(rig, delivery):
+    release = asyncio.Event()
+
+    async def handle(message):
+        while message.payload == b"1" and not release.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await release.wait()
+
+    made = rig(handle, dispatch={"runners": 1}, failure={"timeout": "1s"})
+    async with made.running():
+        made.dispatcher.dispatch(delivery(1))
+        await asyncio.sleep(3)
+        made.dispatcher.return_unstarted(QUEUE, Epoch(1))
+        made.dispatcher.cancel_handling(QUEUE, Epoch(1))
+        made.dispatcher.dispatch(delivery(2, epoch=2))
+        release.set()
+        await made.until_ended(2, within_s=5)
+    assert made.outcomes() == {1: None, 2: Outcome.ACCEPTED}
 
 
 async def test_a_pool_that_is_cancelled_leaves_no_runner_behind(rig, delivery):
