@@ -155,13 +155,13 @@ FIGURE_METRICS: tuple[FigureMetric, ...] = (
     FigureMetric(
         "lbg_messages_parked",
         MetricKind.GAUGE,
-        "Messages that are parked, of the queues that are fed to this member.",
+        "Messages that are parked, of the queues that are fed to this member and whose parking queue it has opened.",
         lambda one: _one(one.parking.messages),
     ),
     FigureMetric(
         "lbg_keys_parked",
         MetricKind.GAUGE,
-        "Keys that are parked, of the queues that are fed to this member.",
+        "Keys that are parked, of the queues that are fed to this member and whose parking queue it has opened.",
         lambda one: _one(one.parking.keys),
     ),
     FigureMetric(
@@ -179,7 +179,7 @@ FIGURE_METRICS: tuple[FigureMetric, ...] = (
     FigureMetric(
         "lbg_queues_standing_still",
         MetricKind.GAUGE,
-        "Queues that are fed to this member but from which it starts nothing, because a message has failed for good.",
+        "Queues fed to this member from which it starts nothing: a message failed for good, or parking is not open.",
         lambda one: _one(one.troubles.stopped),
     ),
     FigureMetric(

@@ -54,7 +54,7 @@ class TroublesReading:
     stops: int
     """Queues that were stopped."""
     stopped: int
-    """Those of them that are stopped now."""
+    """Those of them that are stopped now, and queues whose parking queue cannot be opened."""
     late_settlements: int
     """Receipts that were settled too late, or twice."""
 
@@ -80,7 +80,7 @@ class KeysReading:
 
 @dataclass(frozen=True, slots=True)
 class ParkingReading:
-    """What is parked in the queues that the member owns now, and what it has parked since it began."""
+    """What is parked in the queues that the member owns now, as far as it knows, and parked since it began."""
 
     keys: int = 0
     messages: int = 0

@@ -1,10 +1,12 @@
 """A member's answers to questions: how the group stands, and where a key is."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import structlog
 
 from lbg_runtime.core.group.control_messages import (
+    MAX_TEXT_LENGTH,
     ControlMessage,
     FlowReport,
     GroupAnswer,
@@ -12,12 +14,14 @@ from lbg_runtime.core.group.control_messages import (
     Inquiry,
     KeyAnswer,
     KeyQuestion,
+    ParkingWaits,
     SeenMember,
 )
 from lbg_runtime.core.group.membership import MembershipMachine
 from lbg_runtime.core.group.question_gate import QuestionGate
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.ids import QueueName
+from lbg_runtime.model.printable import printable
 from lbg_runtime.runtime.clock import now_ms
 from lbg_runtime.runtime.dispatch.key_book import KeyBook
 
@@ -49,6 +53,7 @@ class Answerer:
         _log.debug("question_answered", asked_by=message.header.member, question=message.question)
         if isinstance(message, GroupQuestion):
             self._say(self._membership.heartbeat(self._flow_reports()))
+            self._tell_waits(message)
             seen = tuple(SeenMember(one.member, one.is_suspect) for one in self._membership.view.members)
             self._say(GroupAnswer(self._membership.stamp(), message.question, seen))
         else:
@@ -62,5 +67,15 @@ class Answerer:
             # answer from us.
             return
         flow = self._flow_reports().get(queue)
+        self._tell_waits(asked)
         sight = self._keys.sight(asked.key)
         self._say(KeyAnswer(self._membership.stamp(), asked.question, shard, queue, flow, sight))
+
+    def _tell_waits(self, asked: GroupQuestion | KeyQuestion) -> None:
+        # The broker's words: they may be any text.
+        waits = {
+            queue: replace(wait, reason=printable(wait.reason)[:MAX_TEXT_LENGTH])
+            for queue, wait in self._keys.parking_waits().items()
+        }
+        if waits:
+            self._say(ParkingWaits(self._membership.stamp(), asked.question, waits))

@@ -1,12 +1,13 @@
 """One life of a member, as shown by the status API."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
 from lbg_runtime.config.settings import Settings
 from lbg_runtime.core.flow.events import ReleaseCause
 from lbg_runtime.core.flow.table import FlowState
+from lbg_runtime.core.group.control_messages import ParkingWait
 from lbg_runtime.core.group.control_plane import ControlPlaneMachine, report_of
 from lbg_runtime.core.group.membership import OwnState
 from lbg_runtime.core.restripe.striping import Striping, StripingBook
@@ -18,7 +19,7 @@ from lbg_runtime.metrics.reading import (
     SidecarReading,
     TroublesReading,
 )
-from lbg_runtime.model.ids import GroupName, MemberId
+from lbg_runtime.model.ids import GroupName, MemberId, QueueName
 from lbg_runtime.model.record import OwnerRecord
 from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
 from lbg_runtime.runtime.dispatch.key_book import KeyBook
@@ -69,13 +70,14 @@ class MemberSight:
 
     def picture(self) -> MemberPicture:
         """The present state of the member."""
+        waits = self._keys.parking_waits()
         return MemberPicture(
             group=GroupName(self._settings.group.name),
             member=self._member,
             incarnation=self._incarnation,
             state=self._state(),
             weight=self._weight(),
-            flows=tuple(_flow_picture(runner, self._dispatcher) for runner in self._runners),
+            flows=tuple(_flow_picture(runner, self._dispatcher, waits) for runner in self._runners),
             view=None if self._control is None else _view_picture(self._control),
             changed_settings=self.changed_settings(),
         )
@@ -101,7 +103,7 @@ class MemberSight:
                 counts.moved,
                 counts.moves_failed,
                 counts.stops,
-                sum(flow.is_stopped for flow in picture.flows),
+                sum(flow.is_stopped or flow.waits_long for flow in picture.flows),
                 counts.late_settlements,
             ),
             meters=self._meters.read(),
@@ -142,7 +144,8 @@ class MemberSight:
         owner = self._member if flow is not None and flow.is_owner else None
         if owner is None and self._control is not None:
             owner = self._control.membership.owner_of(queue)
-        return KeyPicture(self._member, key, shard, queue, owner, flow, self._keys.sight(key))
+        wait = self._keys.parking_waits().get(queue)
+        return KeyPicture(self._member, key, shard, queue, owner, flow, self._keys.sight(key), wait)
 
     def _weight(self) -> int:
         # The weight of a sidecar is 0 while its application is away.
@@ -156,7 +159,7 @@ class MemberSight:
         return OwnState.DRAINING if is_leaving else OwnState.ACTIVE
 
 
-def _flow_picture(runner: FlowRunner, dispatcher: Dispatcher) -> FlowPicture:
+def _flow_picture(runner: FlowRunner, dispatcher: Dispatcher, waits: Mapping[QueueName, ParkingWait]) -> FlowPicture:
     machine = runner.machine
     return FlowPicture(
         queue=machine.queue,
@@ -167,6 +170,7 @@ def _flow_picture(runner: FlowRunner, dispatcher: Dispatcher) -> FlowPicture:
         in_flight=machine.in_flight,
         handled=runner.handled,
         is_stopped=dispatcher.is_stopped(machine.queue, machine.epoch),
+        parking_wait=waits.get(machine.queue),
     )
 
 

@@ -6,7 +6,7 @@ import random
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lbg_runtime.config.settings import GroupBackend, RebindMode, Settings
 from lbg_runtime.core.group.control_codec import ControlMessageRefused, decode, encode
@@ -18,6 +18,7 @@ from lbg_runtime.core.group.control_messages import (
     KeyAnswer,
     KeyQuestion,
     Life,
+    ParkingWaits,
     QuestionId,
     is_valid_text,
 )
@@ -41,6 +42,8 @@ class _Question:
 
     picture: GroupPicture = field(default_factory=GroupPicture)
     answers: list[KeyAnswer] = field(default_factory=list)
+    waits: dict[MemberId, ParkingWaits] = field(default_factory=dict)
+    """What members said before their answers."""
     is_enough: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -112,7 +115,11 @@ class Observer:
         if not self._is_subscribed:
             # Before the wait, as another question may be asked meanwhile.
             self._is_subscribed = True
-            await self._session.subscribe(self._topic, self._arrived)
+            try:
+                await self._session.subscribe(self._topic, self._arrived)
+            except BaseException:
+                self._is_subscribed = False
+                raise
 
     def _say(self, inquiry: Inquiry) -> None:
         self._session.send_direct(Message(self._topic, encode(inquiry)))
@@ -131,8 +138,11 @@ class Observer:
             self._on_heard(heard)
         for each in self._questions.values():
             each.picture.hear(heard)
+        if isinstance(heard, ParkingWaits) and heard.question in self._questions:
+            self._questions[heard.question].waits[heard.header.member] = heard
         if isinstance(heard, KeyAnswer) and (question := self._questions.get(heard.question)) is not None:
-            question.answers.append(heard)
+            told = question.waits.get(heard.header.member)
+            question.answers.append(heard if told is None else replace(heard, wait=told.waits.get(heard.queue)))
             if heard.flow is not None and heard.flow.is_owner:
                 question.is_enough.set()
 

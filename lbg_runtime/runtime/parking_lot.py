@@ -12,7 +12,7 @@ from lbg_runtime.model.ids import Epoch, MemberId, QueueName
 from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
 from lbg_runtime.runtime.flow_runner import FlowRunner
 from lbg_runtime.runtime.parking.parked_queue import ParkedQueue
-from lbg_runtime.runtime.parking.stay import ParkingPorts
+from lbg_runtime.runtime.parking.ports import ParkingPorts
 from lbg_runtime.runtime.session import Session
 
 _log = structlog.get_logger(__name__)
@@ -73,6 +73,7 @@ class ParkingLot:
         """Connect the parked queue to the flow runner that was made with it."""
         self._queues[runner.queue_index].connect(
             ParkingPorts(
+                queue=runner.machine.queue,
                 session=self._session,
                 member=self._member,
                 dispatch=self._dispatcher.dispatch,

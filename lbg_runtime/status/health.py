@@ -32,7 +32,8 @@ def lacks(picture: MemberPicture) -> tuple[Lack, ...]:
     """Why the member is not ready; empty if every queue that it is at home on is fed to it or has another owner.
 
     A queue that waits for its hand-over, or that the broker still feeds to a secondary, is looked after, so its home is
-    ready. A standby is ready whatever happens on the queues of others.
+    ready. A standby is ready whatever happens on the queues of others. Whoever is fed a queue and cannot open its
+    parking queue is not ready, wherever its home is.
     """
     if picture.state is not OwnState.ACTIVE:
         return (Lack(f"the member is {picture.state.value}"),)
@@ -40,11 +41,17 @@ def lacks(picture: MemberPicture) -> tuple[Lack, ...]:
         return (Lack("it has no place in the group yet"),)
     if picture.view is not None and not picture.view.can_hear:
         return (Lack("the broker is out of reach"),)
-    return tuple(
+    waiting = [
+        Lack(f"waits for its parking queue: {flow.parking_wait.reason}", flow.queue, flow.state)
+        for flow in picture.flows
+        if flow.parking_wait is not None and flow.waits_long
+    ]
+    lacking = [
         Lack("neither fed to this member nor known to have another owner", flow.queue, flow.state)
         for flow in picture.flows
         if flow.place.rank == 0 and flow.state is not FlowState.ACTIVE and not _has_other_owner(picture, flow)
-    )
+    ]
+    return (*waiting, *lacking)
 
 
 def _has_other_owner(picture: MemberPicture, flow: FlowPicture) -> bool:

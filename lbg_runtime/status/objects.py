@@ -6,7 +6,7 @@ Keys are stable; more may be added.
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from lbg_runtime.core.group.control_messages import FlowReport, KeyAnswer, KeySight
+from lbg_runtime.core.group.control_messages import FlowReport, KeyAnswer, KeySight, ParkingWait
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import MemberId
 from lbg_runtime.model.record import OwnerRecord
@@ -38,6 +38,7 @@ def _flow_as_object(flow: FlowPicture) -> dict[str, object]:
         "in_flight": flow.in_flight,
         "handled": flow.handled,
         "stopped": flow.is_stopped,
+        "parking_wait": None if flow.parking_wait is None else asdict(flow.parking_wait),
     }
 
 
@@ -78,8 +79,8 @@ def key_as_object(picture: KeyPicture) -> dict[str, object]:
         "queue": picture.queue,
         "known": picture.is_known,
         "owner": picture.owner,
-        "parked": picture.sight.parked,
-        "answers": [sight_as_object(picture.member, picture.flow, picture.sight)],
+        "parked": _parked(picture.flow, picture.sight, picture.wait),
+        "answers": [sight_as_object(picture.member, picture.flow, picture.sight, picture.wait)],
     }
 
 
@@ -92,22 +93,33 @@ def found_as_object(key: str, shard: int, answers: Sequence[KeyAnswer], shape: G
         "key": key,
         "shard": shard,
         "queue": placed[0] if placed else shape.queue_name(shape.queue_index_of_shard(shard)),
-        "known": any(answer.sight.head or answer.sight.last or answer.sight.parked for answer in holders),
-        "answers": [sight_as_object(answer.header.member, answer.flow, answer.sight) for answer in answers],
+        "known": any(
+            answer.wait is None and (answer.sight.head or answer.sight.last or answer.sight.parked)
+            for answer in holders
+        ),
+        "answers": [sight_as_object(one.header.member, one.flow, one.sight, one.wait) for one in answers],
     }
 
 
-def sight_as_object(member: MemberId, flow: FlowReport | None, sight: KeySight) -> dict[str, object]:
+def sight_as_object(
+    member: MemberId, flow: FlowReport | None, sight: KeySight, wait: ParkingWait | None
+) -> dict[str, object]:
     """One member's answer about a key."""
     head = sight.head
     return {
         "member": member,
         "flow": None if flow is None else {"state": flow.state.value, "epoch": flow.epoch, "in_flight": flow.in_flight},
         "waiting": sight.waiting,
-        "parked": sight.parked,
+        "parked": _parked(flow, sight, wait),
+        "parking_wait": None if wait is None else asdict(wait),
         "head": None if head is None else {**asdict(head), "stage": head.stage.value},
         "last": None if sight.last is None else asdict(sight.last),
     }
+
+
+def _parked(flow: FlowReport | None, sight: KeySight, wait: ParkingWait | None) -> int | None:
+    """None if the member does not know: only the owner of the queue may."""
+    return sight.parked if flow is not None and flow.is_owner and wait is None else None
 
 
 def lack_as_object(lack: Lack) -> dict[str, object]:

@@ -5,12 +5,15 @@ from dataclasses import dataclass
 
 from lbg_runtime.core.flow.events import ReleaseCause
 from lbg_runtime.core.flow.table import FlowState
-from lbg_runtime.core.group.control_messages import FlowReport, KeySight
+from lbg_runtime.core.group.control_messages import FlowReport, KeySight, ParkingWait
 from lbg_runtime.core.group.membership import OwnState
 from lbg_runtime.core.group.placement import Placement
 from lbg_runtime.core.group.view import GroupView
 from lbg_runtime.core.roles import Place
 from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
+
+WAIT_IS_LONG_MS = 5_000
+"""A parking queue is opened much sooner, unless something is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,13 @@ class FlowPicture:
     """Deliveries settled as accepted in this life."""
     is_stopped: bool
     """Whether nothing more of its handle is started, because a message has failed permanently."""
+    parking_wait: ParkingWait | None = None
+    """Why nothing of it is handled, though it is fed to this member: what is parked is not known yet."""
+
+    @property
+    def waits_long(self) -> bool:
+        """Whether it waits for its parking queue longer than an owner that begins."""
+        return self.parking_wait is not None and self.parking_wait.waited_ms >= WAIT_IS_LONG_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +92,12 @@ class KeyPicture:
     flow: FlowReport | None
     """The member's own; None if it is not bound to the queue."""
     sight: KeySight
+    wait: ParkingWait | None = None
+    """As in `KeyAnswer`."""
 
     @property
     def is_known(self) -> bool:
-        """Whether the member owns the queue, and has a message of the key, parked or not, or handled one lately."""
-        is_owner = self.flow is not None and self.flow.is_owner
+        """Whether the member owns the queue and knows what is parked, and has a message of the key or handled one
+        lately."""
+        is_owner = self.flow is not None and self.flow.is_owner and self.wait is None
         return is_owner and (self.sight.head is not None or self.sight.last is not None or self.sight.parked > 0)

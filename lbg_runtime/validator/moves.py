@@ -30,7 +30,8 @@ class OwnerChange:
     queue: int
     move_id: str | None
     from_member: str | None
-    """None for a queue's first owner, and for one that follows a member of which nothing is known."""
+    """None for a queue's first owner, and for one that follows a member of which nothing is known. If the records of
+    an owner are missing, it is the one before."""
     to_member: str
     cause: str
     """As the old owner recorded it; `crash` if its life was cut off; `first` for a queue's first owner; `unknown` if no
@@ -57,6 +58,7 @@ class _Side:
     event: str
     move_id: str | None
     from_member: str | None
+    to_member: str | None
     cause: str
     decided_by: str
     is_leaving: bool
@@ -64,7 +66,7 @@ class _Side:
     t: int
 
 
-_TOLD = ("event", "move_id", "from_member", "cause", "decided_by", "is_leaving", "drain_ms", "t")
+_TOLD = ("event", "move_id", "from_member", "to_member", "cause", "decided_by", "is_leaving", "drain_ms", "t")
 
 
 def find_owner_changes(tables: RunTables, moves: Sequence[Move]) -> list[OwnerChange]:
@@ -95,10 +97,20 @@ def find_owner_changes(tables: RunTables, moves: Sequence[Move]) -> list[OwnerCh
             # It was given up and came back: an interruption, not a change.
             continue
         gift = given.get(old.handle) if old is not None else None
+        if old is not None and gift is not None and _was_elsewhere(old, gift, side, lives):
+            old = gift = None
         move = pauses.get((lives.member[journal], int(lives.incarnation[journal]), queue, epoch))
         change = _change(side, old, gift, lives, move, duplicates[side.handle])
         found.append(change)
     return found
+
+
+def _was_elsewhere(old: _Side, gift: _Side, taken: _Side, lives: Lives) -> bool:
+    """Whether giver and taker name different moves, each with a third member: the records of that one are missing."""
+    if gift.move_id is None or taken.move_id is None or gift.move_id == taken.move_id:
+        return False
+    giver, taker = lives.member[old.handle[0]], lives.member[taken.handle[0]]
+    return gift.to_member != taker and taken.from_member != giver
 
 
 def _was_removed(layouts: Layouts, queue: int, earlier_ns: int, later_ns: int) -> bool:

@@ -7,6 +7,8 @@ wait for the next slice, so that everything is judged in order of time, however 
 A record that comes after its time was judged is late. Most late records do no harm: if nothing else of its key has been
 handled since a very long handling began, it is judged as if it had come in time. Otherwise it is judged as far as
 possible, never reported as violating what is forgotten, and counted: the verdict is not valid then.
+
+More than 400 lines, because what is kept from one slice to the next is read and written here alone.
 """
 
 from collections.abc import Sequence

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -143,3 +143,21 @@ class LanesAgainstModel(RuleBasedStateMachine):
 
 TestLanesAgainstModel = LanesAgainstModel.TestCase
 TestLanesAgainstModel.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), EPOCHS), max_size=20))
+def test_whatever_goes_back_the_other_keys_are_tried_again_when_their_time_has_come(
+    failed: list[tuple[int, Epoch]],
+) -> None:
+    lanes: KeyLanes[Delivery] = KeyLanes()
+    for number, (until_ms, epoch) in enumerate(failed):
+        delivery = Delivery(QUEUE, epoch, DeliveryId(number), MESSAGE, redelivered=False, received_at_ns=0)
+        lanes.offer(LaneKey(str(number)), delivery)
+        lane = lanes.next_ready()
+        assert lane is not None
+        lanes.delay(lane, until_ms)
+    lanes.return_unstarted(QUEUE, Epoch(1))
+    for now_ms in range(31):
+        lanes.release_due(now_ms)
+        due = [number for number, each in enumerate(failed) if each == (now_ms, Epoch(2))]
+        assert [lane.head.delivery_id for lane in iter(lanes.next_ready, None)] == due

@@ -29,6 +29,7 @@ class ScriptedTransport:
         self.refusals = []
         self.sink = None
         self.unbinds_are_answered = True
+        self.unbind_takes_s = 0.001
         self._awaited_count = 0
         self._reached = asyncio.Event()
 
@@ -62,7 +63,7 @@ class ScriptedFlow:
         self._transport.note_settled(self._epoch, delivery_id)
 
     def flush(self):
-        """Nothing is held back here."""
+        self._log.append(("flush", self._epoch))
 
     def stop_intake(self):
         self._log.append(("stop_intake", self._epoch))
@@ -72,7 +73,7 @@ class ScriptedFlow:
 
     async def unbind(self):
         self._log.append(("unbind", self._epoch))
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(self._transport.unbind_takes_s)
         return self._transport.unbinds_are_answered
 
 
@@ -93,17 +94,19 @@ class ScriptedWriter:
 
 
 class Trial:
-    """A flow runner whose every move stands in `log`; `hooks`: `Handlers` that have some."""
+    """A flow runner whose every move stands in `log`; `hooks`: `Handlers` that have some; `gate`: for a re-striping."""
 
-    def __init__(self, rig, settings, handle, place=HOME, hooks=None, **sections):
+    def __init__(self, rig, settings, handle, place=HOME, hooks=None, gate=None, **sections):
         self.transport = ScriptedTransport()
         self.rig = rig(handle, **sections)
         made = settings(**sections)
         machine = FlowMachine(
-            QUEUE, place, rebind_settings(made), made.dispatch.max_in_flight, random.Random(1), now_ms=0
+            QUEUE, place, rebind_settings(made), made.dispatch.max_in_flight, random.Random(1), now_ms=0, gate=gate
         )
         journal = MemberJournal(ScriptedWriter(self.log), 1)
         self.changes = []
+        self.told_settled = []
+        self.refused = []
         self.runner = FlowRunner(
             0,
             machine,
@@ -111,6 +114,9 @@ class Trial:
             self.rig.dispatcher,
             journal,
             Turns(journal.flush),
+            on_settled=lambda handling: self.told_settled.append(handling.delivery.delivery_id),
+            on_refused=self.refused.append,
+            on_probe=lambda probe: self.log.append(("probe", probe.epoch)),
             on_change=self._note_change,
             hooks=None if hooks is None else QueueHooks(hooks.hooks, QUEUE, made.failure.timeout_ms),
         )

@@ -6,12 +6,13 @@ import random
 from collections import Counter
 
 import pytest
+from structlog.testing import capture_logs
 
 from lbg_runtime.core.group.control_codec import encode
 from lbg_runtime.core.group.control_messages import Header, Leave, Life, MoveId, Offer
 from lbg_runtime.core.group.placement import Candidate, place
 from lbg_runtime.model.connection import LONGEST_SILENCE_MS
-from lbg_runtime.model.errors import ConfigError, MemberSuperseded, TransportError
+from lbg_runtime.model.errors import ConfigError, MemberSuperseded, SubscribeFailed
 from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.transport.memory.transport import MemoryTransport
@@ -157,6 +158,7 @@ async def test_two_processes_of_one_id_become_one(trial):
                 await trial.until(lambda: trial.active_clients() == {"a-1"} and len(trial.active()) == 4, within_s=30)
                 await asyncio.sleep(60)
                 assert trial.active_clients() == {"a-1"}
+    assert [record["clean"] for record in trial.records() if record.get("kind") == "close"] == [True, True]
 
 
 async def test_who_stood_aside_for_a_process_that_has_left_ends_and_may_be_started_again(trial):
@@ -209,6 +211,26 @@ async def test_who_is_asked_to_leave_while_it_stands_aside_leaves_as_any_member(
             assert (await asyncio.wait_for(task, 30)).is_clean
 
 
+@pytest.mark.parametrize(("is_cut_short", "longest_s"), [(False, 22), (True, 2)])
+async def test_who_leaves_waits_for_a_failing_key_no_longer_than_its_bounds(trial, is_cut_short, longest_s):
+    """Its queue can be given to nobody: half of the time goes by with that, and none if the leaving is cut short."""
+
+    async def fail(message):
+        raise ValueError(message.key)
+
+    app = trial.discovered("a", work=fail, rebind={"drain_timeout": "20s"})
+    async with trial.running(app) as [task], trial.running(trial.discovered("b", work=fail)):
+        await trial.until(lambda: balanced(trial, ["a", "b"]))
+        await trial.publish(8, 8)
+        await asyncio.sleep(2)
+        began_s = asyncio.get_running_loop().time()
+        app.stop()
+        if is_cut_short:
+            app.stop_now()
+        assert not (await asyncio.wait_for(task, 100)).is_clean
+        assert asyncio.get_running_loop().time() - began_s < longest_s
+
+
 async def test_where_the_control_topic_is_dead_members_take_turns(trial):
     apps = [trial.discovered("a", rebind={"interval": "5s"}), trial.discovered("b", rebind={"interval": "5s"})]
     for name in "ab":
@@ -246,11 +268,53 @@ async def test_who_disagrees_with_its_group_is_refused_by_name_and_value(trial):
 
 async def test_a_member_works_without_a_control_topic_that_it_may_not_use(trial, monkeypatch):
     async def refuse(self, subscription, sink):
-        raise TransportError(f"cannot subscribe to {subscription}: Subscription ACL Denied")
+        raise SubscribeFailed(subscription, "Subscription ACL Denied", permanent=True)
 
     monkeypatch.setattr(MemoryTransport, "subscribe", refuse)
-    async with trial.running(trial.discovered("a")):
+    with capture_logs() as told:
+        async with trial.running(trial.discovered("a")):
+            await trial.until(lambda: balanced(trial, ["a"]), within_s=20)
+            await asyncio.sleep(600)
+    assert [line["reason"] for line in told if line["event"] == "control_topic_refused"] == ["Subscription ACL Denied"]
+
+
+async def test_who_gets_the_right_to_the_control_topic_later_takes_part_from_then_on(trial):
+    app, session = trial.discovered("a"), trial.sessions["a"]
+    allowed = session.subscribe
+
+    async def refuse(subscription, sink):
+        raise SubscribeFailed(subscription, "Subscription ACL Denied", permanent=True)
+
+    session.subscribe = refuse
+    async with trial.running(app):
         await trial.until(lambda: balanced(trial, ["a"]), within_s=20)
+        await asyncio.sleep(100)
+        session.subscribe = allowed
+        async with trial.running(trial.discovered("b")):
+            await trial.until(lambda: balanced(trial, ["a", "b"]), within_s=60)
+            await asyncio.sleep(60)
+            assert balanced(trial, ["a", "b"])
+
+
+async def test_who_starts_while_its_connection_is_lost_hears_its_group_when_it_is_back(trial):
+    async with trial.running(trial.discovered("a")):
+        await trial.until(lambda: balanced(trial, ["a"]))
+        late = trial.discovered("b")
+        session, subscribe = trial.sessions["b"], trial.sessions["b"].subscribe
+
+        async def lose_the_connection(subscription, sink):
+            session.subscribe = subscribe
+            session.drop_connection(3)
+            await subscribe(subscription, sink)
+
+        session.subscribe = lose_the_connection
+        with capture_logs() as told:
+            async with trial.running(late):
+                await trial.until(lambda: balanced(trial, ["a", "b"]), within_s=60)
+                await asyncio.sleep(60)
+                assert balanced(trial, ["a", "b"])
+        events = [line["event"] for line in told if line["event"].startswith("control_topic_")]
+        assert events == ["control_topic_out_of_reach", "control_topic_subscribed"]
 
 
 async def test_forged_and_foreign_words_move_nothing(trial):

@@ -1,6 +1,8 @@
 """One flow runner between a machine, a scripted transport and a dispatcher: the order of what leaves it."""
 
 import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,8 +14,12 @@ from lbg_runtime.core.flow.events import (
     PlaceChanged,
     StepAsideRequested,
 )
+from lbg_runtime.core.parking.ledger import Verdict
+from lbg_runtime.core.restripe.gate import StripeGate
+from lbg_runtime.core.restripe.records import ShardMarker, StripePlan, encode_record, record_prefix, record_topic
 from lbg_runtime.core.roles import Place
-from lbg_runtime.model.errors import BindFailed, InvariantViolated
+from lbg_runtime.model.errors import BindFailed, InvariantViolated, ParkingNotReady
+from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.record import DispatchRecord
 from tests.runtime.scripted import QUEUE, STANDBY, ScriptedFlow, Trial
 
@@ -30,6 +36,10 @@ async def _return(_message):
     pass
 
 
+async def _work_a_while(_message):
+    await asyncio.sleep(1)
+
+
 async def test_the_records_of_a_batch_are_written_before_any_of_its_settlements(flow_trial, delivery):
     trial = flow_trial(_return)
     async with trial.running():
@@ -44,6 +54,7 @@ async def test_the_records_of_a_batch_are_written_before_any_of_its_settlements(
         elif entry[0] == "settle":
             assert entry[2] in written
     assert len(trial.settled()) == 600
+    assert sorted(trial.told_settled) == list(range(1, 601)), "each is told of once"
     batches = [entry for entry in trial.log if entry[0] == "records"]
     assert len(batches) < 20, "one write for many records"
 
@@ -64,13 +75,38 @@ async def test_a_message_is_dispatched_as_it_comes_unless_something_waits_before
     assert [number for _, number in trial.settled()] == [1, 2]
 
 
+async def test_what_the_transport_brings_in_the_middle_of_a_batch_stands_behind_the_batch(
+    flow_trial, delivery, monkeypatch
+):
+    handled = []
+
+    async def work(message):
+        handled.append(message.payload)
+
+    trial = flow_trial(work)
+
+    def start_intake(_):
+        trial.transport.sink(MessageReceived(delivery(2, "k")))
+
+    monkeypatch.setattr(ScriptedFlow, "start_intake", start_intake)
+    async with trial.running():
+        await trial.transport.binds.get()
+        # No event said that the flow is active: this message opens the intake, and is dispatched behind that.
+        trial.transport.sink(MessageReceived(delivery(1, "k")))
+        await trial.transport.settled(2)
+    assert handled == [b"1", b"2"]
+
+
 @pytest.mark.parametrize("takes_turn", [True, False])
 async def test_a_message_that_cannot_be_dispatched_ends_the_runner_and_not_the_transport(
     flow_trial, delivery, takes_turn
 ):
     trial = flow_trial(_return)
 
-    def fail(_):
+    dispatched = []
+
+    def fail(delivery):
+        dispatched.append(delivery.delivery_id)
         raise InvariantViolated("no room")
 
     with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012 - the end of the block raises it
@@ -80,9 +116,42 @@ async def test_a_message_that_cannot_be_dispatched_ends_the_runner_and_not_the_t
                 await trial.runner.flush()
             trial.rig.dispatcher.dispatch = fail
             trial.transport.sink(MessageReceived(delivery(1, "k")))
+            trial.transport.sink(MessageReceived(delivery(2, "k")))
             await asyncio.wait([task], timeout=10)
             assert task.done()
     assert raised.value.subgroup(InvariantViolated) is not None
+    assert dispatched == [1], "nothing more is started"
+
+
+async def test_a_flush_sends_the_settlements_off_and_may_be_abandoned(flow_trial, delivery):
+    trial = flow_trial(_return)
+    async with trial.running():
+        epoch = await trial.activate()
+        trial.transport.sink(MessageReceived(delivery(1, "k")))
+        await trial.transport.settled(1)
+        trial.runner.flush().cancel()
+        await trial.runner.flush()
+        assert trial.log.index(("settle", epoch, 1)) < trial.log.index(("flush", epoch))
+
+
+async def test_a_probe_is_asked_for_behind_the_settlements_that_it_is_to_prove(flow_trial, settings, delivery):
+    """Otherwise a shard would be handled in its new queue while its old one may still show it again."""
+    plan = StripePlan(1, 4, 8, "s3cr3t")
+    gate = StripeGate(0, settings().group.shape(), record_prefix("control"))
+    trial = flow_trial(_work_a_while, gate=gate)
+    async with trial.running():
+        epoch = await trial.activate()
+        records = [encode_record(record, record_topic("control", plan)) for record in (plan, ShardMarker(1, 4))]
+        leaving = delivery(2, topic="h/4/orders/new")
+        first, last = (
+            replace(leaving, delivery_id=at, message=record) for at, record in zip((1, 3), records, strict=True)
+        )
+        for each in (first, leaving, last):
+            trial.transport.sink(MessageReceived(each))
+        await trial.transport.settled(1)
+        await trial.runner.flush()
+    order = [trial.log.index((name, epoch, *rest)) for name, *rest in (("settle", 2), ("flush",), ("probe",))]
+    assert order == sorted(order)
 
 
 async def test_a_settlement_that_the_transport_refuses_ends_the_runner(flow_trial, delivery, monkeypatch):
@@ -145,6 +214,7 @@ async def test_an_unbind_that_nobody_answered_long_before_the_stop_is_no_matter_
         trial.runner.stop()
         await task
     assert not trial.runner.is_unheard
+    assert not trial.refused, "a queue that this member had may come back"
 
 
 async def test_a_refused_bind_is_tried_again(flow_trial):
@@ -152,6 +222,7 @@ async def test_a_refused_bind_is_tried_again(flow_trial):
     trial.transport.refusals = [BindFailed(QUEUE, "timeout"), BindFailed(QUEUE, "Unknown Queue", permanent=True)]
     async with trial.running():
         assert await trial.activate() == 3
+    assert [error.permanent for error in trial.refused] == [True]
 
 
 async def test_a_settlement_of_a_dead_handle_is_fenced_and_so_recorded(flow_trial, delivery):
@@ -250,6 +321,62 @@ async def test_a_hand_back_is_journalled_and_observed_from_drain_to_the_bind_as_
     assert trial.log.index(("settle", first, 1)) < trial.log.index(("unbind", first))
     expected = [("bound", ""), ("active", ""), ("draining", "handback"), ("released", "handback"), ("bound", "")]
     assert trial.flow_changes()[:5] == expected
+
+
+async def test_a_drain_ends_a_quiet_gap_after_its_last_message_however_long_it_might_take(flow_trial, delivery):
+    async def work(_message):
+        await asyncio.sleep(0.01)
+
+    trial = flow_trial(work, place=STANDBY)
+    loop = asyncio.get_running_loop()
+    async with trial.running():
+        await trial.activate()
+        trial.transport.sink(MessageReceived(delivery(1)))
+        trial.runner.post(HandBackRequested("m"))
+        began_s = loop.time()
+        assert await trial.transport.binds.get() == 2
+        assert loop.time() - began_s < 1
+
+
+async def test_a_stop_waits_for_what_still_runs_of_a_dead_handle(flow_trial, delivery):
+    async def work(_message):
+        await asyncio.sleep(5)
+
+    trial = flow_trial(work)
+    async with trial.running() as task:
+        epoch = await trial.activate()
+        trial.transport.sink(MessageReceived(delivery(1)))
+        await asyncio.sleep(1)
+        trial.transport.sink(FlowDown(epoch, "gone"))
+        trial.runner.stop()
+        await task
+    [record] = trial.dispatch_records()
+    assert (record.outcome, record.t_settle) == ("accepted", None)
+    assert (trial.runner.unanswered, trial.runner.left_behind) == (0, 1)
+
+
+async def test_what_could_not_be_parked_before_the_end_is_left_behind(flow_trial, delivery):
+    async def refuse(*_):
+        raise ParkingNotReady(QUEUE, "full")
+
+    full = SimpleNamespace(
+        parking=QueueName("parked"),
+        finished=None,
+        concerns=lambda _: True,
+        judge=lambda _: Verdict.PARK,
+        is_replaying=lambda _: False,
+        was_parked=lambda _: False,
+        take=refuse,
+    )
+    trial = flow_trial(_return, rebind={"drain_timeout": "1s"})
+    trial.rig.dispatcher.park_in(QUEUE, full)
+    async with trial.running() as task:
+        await trial.activate()
+        trial.transport.sink(MessageReceived(delivery(1)))
+        await asyncio.sleep(1)
+        trial.runner.stop()
+        await task
+    assert (trial.settled(), trial.runner.left_behind) == ([], 1)
 
 
 async def test_a_hand_back_that_is_given_up_leaves_the_flow_active(flow_trial, delivery):

@@ -6,8 +6,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from lbg_runtime.core.flow.events import MessageReceived
+from lbg_runtime.model.ids import Epoch
 from lbg_runtime.runtime.runners.handling import GivenBack
-from tests.runtime.scripted import Trial
+from tests.runtime.scripted import QUEUE, Trial
 
 
 async def fail(_message):
@@ -67,6 +68,7 @@ async def test_a_drain_that_waits_says_for_what_early_and_at_its_end(trial):
             began_s = asyncio.get_running_loop().time()
             assert not (await task).is_clean
             assert asyncio.get_running_loop().time() - began_s == pytest.approx(30, abs=2)
+    assert len(lines(log, "drain_started")) == 1
     [waits], [cut] = lines(log, "drain_waits"), lines(log, "handling_cut_short")
     for line in (waits, cut):
         facts = (line["unanswered"], line["queues"], line["key"], line["attempts"], line["stage"])
@@ -110,6 +112,22 @@ async def test_a_failed_attempt_says_when_the_next_is_or_what_follows(trial):
     assert [("next_attempt_ms" in line, line.get("then")) for line in failed] == [(True, None), (False, "error_queue")]
     [moved] = lines(log, "message_moved")
     assert (moved["then"], moved["to"]) == ("error_queue", "lbg-errors/orders")
+
+
+async def test_a_failed_attempt_of_what_goes_back_to_its_queue_promises_no_next_one(rig, delivery):
+    async def fail_later(_message):
+        await asyncio.sleep(1)
+        raise ValueError("now")
+
+    made = rig(fail_later)
+    with capture_logs() as log:
+        async with made.running():
+            made.dispatcher.dispatch(delivery(1))
+            await asyncio.sleep(0.5)
+            made.dispatcher.return_unstarted(QUEUE, Epoch(1))
+            await made.until_ended(1)
+    [failed] = lines(log, "handling_failed")
+    assert not {"next_attempt_ms", "then"} & failed.keys()
 
 
 async def test_what_was_left_behind_can_be_traced(rig, settings, delivery):

@@ -17,7 +17,7 @@ from lbg_runtime.core.group.control_messages import (
     ReportedFlow,
 )
 from lbg_runtime.core.group.question_gate import MAX_PER_SECOND
-from lbg_runtime.model.errors import ConfigError, UserError
+from lbg_runtime.model.errors import ConfigError, SubscribeFailed, UserError
 from lbg_runtime.model.hashing import HashFunction, shard_of
 from lbg_runtime.model.ids import GroupName, MemberId
 from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PARTITION_KEY_PROPERTY, PUBLISHER_PROPERTY, Message
@@ -108,6 +108,22 @@ async def test_nobody_is_heard_where_nobody_is(trial, asking):
     assert dict(picture.members) == {}
     answers, picture = await (await asking()).look_for_key("k", 1)
     assert (answers, dict(picture.members)) == ([], {})
+
+
+async def test_an_observer_that_could_not_subscribe_subscribes_with_its_next_question(trial, asking, monkeypatch):
+    async with trial.running(trial.discovered("a")):
+        await asyncio.sleep(10)
+        observer = await asking()
+
+        async def fail(*_):
+            raise SubscribeFailed(CONTROL_TOPIC, "timed out")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(MemoryTransport, "subscribe", fail)
+            with pytest.raises(SubscribeFailed):
+                await observer.look_at_group(1)
+        picture = await observer.look_at_group(1)
+        assert list(picture.members) == ["a"]
 
 
 async def test_a_key_is_told_with_what_is_in_flight_and_what_waits(trial, asking):

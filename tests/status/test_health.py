@@ -1,12 +1,16 @@
 """When a member has started, and when it is ready, from its picture."""
 
+from dataclasses import replace
+
 import pytest
 
 from lbg_runtime.core.flow.table import FlowState
+from lbg_runtime.core.group.control_messages import ParkingWait
 from lbg_runtime.core.group.membership import OwnState
 from lbg_runtime.core.group.rebalance import AWAY
 from lbg_runtime.status.health import has_started, lacks
-from tests.status.asking import STANDBY, counted, flow, member
+from lbg_runtime.status.picture import WAIT_IS_LONG_MS
+from tests.status.asking import HOME, STANDBY, counted, flow, member
 
 ACTIVE = flow(0, FlowState.ACTIVE)
 UNBOUND = flow(1, FlowState.UNBOUND, epoch=0)
@@ -57,3 +61,14 @@ def test_a_member_that_joins_or_leaves_is_not_ready(state: OwnState) -> None:
 def test_what_is_known_of_other_owners_is_worth_nothing_while_the_broker_is_out_of_reach() -> None:
     cut_off = member(UNBOUND, ACTIVE, owners={1: "b"}, can_hear=False)
     assert [lack.reason for lack in lacks(cut_off)] == ["the broker is out of reach"]
+
+
+def test_a_queue_that_waits_for_its_parking_queue_is_not_looked_after_wherever_its_home_is() -> None:
+    for place in (HOME, STANDBY):
+        began, stuck = (
+            replace(flow(1, FlowState.ACTIVE, place), parking_wait=ParkingWait(waited_ms, "Queue Shutdown"))
+            for waited_ms in (WAIT_IS_LONG_MS - 1, WAIT_IS_LONG_MS)
+        )
+        assert lacks(member(ACTIVE, began)) == ()
+        (lack,) = lacks(member(ACTIVE, stuck))
+        assert (lack.queue, lack.reason) == ("orders/1", "waits for its parking queue: Queue Shutdown")

@@ -12,13 +12,20 @@ from lbg_runtime.core.group.control_messages import (
     LaneHead,
     LastHandled,
     Life,
+    ParkingWait,
     QuestionId,
     ReportedFlow,
 )
 from lbg_runtime.core.lanes import LaneStage
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
-from lbg_runtime.status.objects import changes_as_object, found_as_object, key_as_object, member_as_object
+from lbg_runtime.status.objects import (
+    changes_as_object,
+    found_as_object,
+    key_as_object,
+    member_as_object,
+    sight_as_object,
+)
 from lbg_runtime.status.picture import KeyPicture
 from tests.cli.group.test_commands import picture
 from tests.status.asking import STANDBY, change, counted, flow, member
@@ -31,6 +38,7 @@ def test_a_member_is_told_with_its_flows_and_its_view() -> None:
     assert told["flows"]["orders/0"] == {
         "role": "primary", "rank": 0, "state": "active", "cause": None, "epoch": 1, "in_flight": 2, "handled": 7,
         "stopped": False,
+        "parking_wait": None,
     }  # fmt: skip
     assert (told["flows"]["orders/1"]["role"], told["flows"]["orders/1"]["rank"]) == ("secondary", 1)
     assert told["view"]["owners"] == {"orders/0": "a", "orders/1": "b"}
@@ -72,6 +80,7 @@ def test_a_key_is_told_as_lbg_why_tells_it() -> None:
                 "flow": {"state": "active", "epoch": 3, "in_flight": 12},
                 "waiting": 4,
                 "parked": 2,
+                "parking_wait": None,
                 "head": {
                     "stage": "running", "attempts": 1, "redelivered": True, "number": 17,
                     "received_ms": 250, "started_ms": 240, "retry_in_ms": None,
@@ -99,6 +108,18 @@ def test_what_members_answered_is_told_as_of_the_owner_and_by_the_settings_where
     told = found_as_object("k", 9, [left, answer("b", "orders/5", owned, running)], shape)
     assert (told["queue"], told["known"]) == ("orders/5", True)
     assert [one["member"] for one in orjson.loads(orjson.dumps(told["answers"]))] == ["a", "b"]
+
+
+def test_what_is_parked_is_known_to_an_owner_that_has_opened_its_parking_queue() -> None:
+    owned, standby = FlowReport(ReportedFlow.ACTIVE, Epoch(1), 0), FlowReport(ReportedFlow.STANDBY, Epoch(1), 0)
+    handled, wait = KeySight(0, 0, None, LastHandled(1, 1, 1)), ParkingWait(43_000, "Queue Shutdown")
+    told = [sight_as_object(MemberId("a"), *each) for each in ((owned, handled, None), (standby, handled, None))]
+    assert [each["parked"] for each in told] == [0, None]
+    header = Header(GroupName("orders"), MemberId("a"), Life(1, 1), 1)
+    waiting = KeyAnswer(header, QuestionId("q"), 9, QueueName("orders/1"), owned, handled, wait)
+    found = orjson.loads(orjson.dumps(found_as_object("k", 9, [waiting], GroupShape(GroupName("orders"), "h", 16, 4))))
+    assert (found["known"], found["answers"][0]["parked"]) == (False, None)
+    assert found["answers"][0]["parking_wait"] == {"waited_ms": 43_000, "reason": "Queue Shutdown"}
 
 
 def test_only_the_owner_knows_a_key() -> None:

@@ -100,6 +100,20 @@ def test_an_owner_without_a_journal_is_named_as_the_taker_heard_of_it() -> None:
     assert (change.from_member, change.cause, change.decided_by) == ("stranger", "unknown", "broker")
 
 
+def test_who_names_another_giver_is_not_joined_with_the_last_one_that_is_recorded() -> None:
+    given = {"cause": "handback", "decided_by": "offer", "move_id": "a/1", "to_member": "full", "drain_ms": 50}
+    taken = {"cause": "handback", "decided_by": "offer", "move_id": "full/1", "from_member": "full"}
+    records = [record(A, "taken", 0), record(A, "given", 10, **given), record(B, "taken", 34_000, **taken)]
+    change = only(find_owner_changes(tables(*records), []))
+    assert (change.from_member, change.cause, change.decided_by, change.move_id) == (
+        "full",
+        "unknown",
+        "offer",
+        "full/1",
+    )
+    assert (change.drain_ms, change.pause_ms) == (None, None)
+
+
 def test_a_queue_that_comes_back_to_the_same_life_is_no_change() -> None:
     given = record(A, "given", 10, cause="rebind", decided_by="cycle", drain_ms=0)
     found = find_owner_changes(tables(record(A, "taken", 0), given, record(A, "taken", 20, epoch=2)), [])

@@ -20,6 +20,7 @@ goes out every second to every member:
     key_answer     question, shard, queue, [flow, epoch, in flight] or null, waiting, parked,
                    [stage, attempts, redelivered, number or null, received, started or null, retry in or null] or null,
                    [number or null, attempts, ended] or null
+    parking_waits  question, [[queue, waited, reason] ...]
 
 `suspect` and `redelivered` are 0 or 1; `stage` is 0 ready, 1 running, 2 delayed; past and future times are milliseconds
 from now. `flow` is 0 standby, 1 active, 2 draining. Numbers are integers from 0 to 2^63 - 1. Names, ids, keys and
@@ -27,7 +28,8 @@ reasons are 1 to 250 printable characters; values of settings and proofs may als
 listed once. `left` and `finished` are arrays of shards and of queue indexes, ascending.
 
 The array has exactly these items: any addition takes a new version number. Members of another version are refused
-before anything else in the message is looked at.
+before anything else in the message is looked at. A kind that a member does not know is refused by itself, and noted
+once; so what only observers need may come as a new kind.
 """
 
 import json
@@ -53,6 +55,8 @@ from lbg_runtime.core.group.control_messages import (
     MemberState,
     MoveId,
     Offer,
+    ParkingWait,
+    ParkingWaits,
     QuestionId,
     Reject,
     ReportedFlow,
@@ -165,6 +169,9 @@ def _body(message: ControlMessage | Inquiry) -> tuple[str, list[object]]:
         case KeyAnswer(_, question, shard, queue, key_flow, sight):
             flow_items = None if key_flow is None else _flow_items(key_flow)
             return "key_answer", [question, shard, queue, flow_items, *_sight_items(sight)]
+        case ParkingWaits(_, question, waits):
+            listed = [[queue, wait.waited_ms, wait.reason] for queue, wait in sorted(waits.items())]
+            return "parking_waits", [question, listed]
 
 
 def _flow_items(flow: FlowReport) -> list[object]:
@@ -215,6 +222,8 @@ def _message(kind: str, header: Header, reader: "_Reader") -> ControlMessage | I
             return KeyQuestion(header, QuestionId(reader.text("question")), reader.text("key"))
         case "key_answer":
             return _key_answer(header, reader)
+        case "parking_waits":
+            return _parking_waits(header, reader)
         case _:
             raise _malformed("kind")
 
@@ -284,6 +293,16 @@ def _key_answer(header: Header, reader: "_Reader") -> KeyAnswer:
         last = LastHandled(row.number_or_null("number"), row.number("attempts"), row.number("ended"))
         row.end()
     return KeyAnswer(header, question, shard, queue, flow, KeySight(waiting, parked, head, last))
+
+
+def _parking_waits(header: Header, reader: "_Reader") -> ParkingWaits:
+    question = QuestionId(reader.text("question"))
+    waits: dict[QueueName, ParkingWait] = {}
+    for row in reader.rows("waits"):
+        queue = QueueName(row.text("queue"))
+        waits[queue] = ParkingWait(row.number("waited"), row.text("reason"))
+        row.end()
+    return ParkingWaits(header, question, waits)
 
 
 def _head(row: "_Reader") -> LaneHead:

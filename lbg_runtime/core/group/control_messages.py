@@ -197,10 +197,19 @@ class KeySight:
     waiting: int
     """Messages of the key behind the head."""
     parked: int
-    """Messages of the key that are parked, if this member owns their queue; while there are any, later ones are parked
-    too."""
+    """Messages of the key that are parked, if this member owns their queue and knows it (`ParkingWait`); while there
+    are any, later ones are parked too."""
     head: LaneHead | None
     last: LastHandled | None
+
+
+@dataclass(frozen=True, slots=True)
+class ParkingWait:
+    """Why the owner of a queue does not know yet what is parked of it, and so handles nothing of it."""
+
+    waited_ms: int
+    """Since the owner began to open the parking queue; 0 before that."""
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,9 +260,23 @@ class KeyAnswer:
     flow: FlowReport | None
     """None if the sender is not bound to the queue."""
     sight: KeySight
+    wait: ParkingWait | None = None
+    """If there is one, nobody knows how many messages are parked. Told by `ParkingWaits`, which is sent first."""
 
 
-Inquiry = GroupQuestion | GroupAnswer | KeyQuestion | KeyAnswer
+@dataclass(frozen=True, slots=True)
+class ParkingWaits:
+    """All queues that the sender owns and handles nothing of; sent before its answer to a question, if there are any.
+
+    A message of its own, so that members and askers that do not know it lose nothing else.
+    """
+
+    header: Header
+    question: QuestionId
+    waits: Mapping[QueueName, ParkingWait]
+
+
+Inquiry = GroupQuestion | GroupAnswer | KeyQuestion | KeyAnswer | ParkingWaits
 """Questions from non-members, and their answers: they change no view and move no queue."""
 
 

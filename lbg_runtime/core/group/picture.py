@@ -6,7 +6,15 @@ The listener is not a member, so it has no view of its own: everything here is w
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lbg_runtime.core.group.control_messages import ControlMessage, GroupAnswer, Heartbeat, Inquiry, Leave
+from lbg_runtime.core.group.control_messages import (
+    ControlMessage,
+    GroupAnswer,
+    Heartbeat,
+    Inquiry,
+    Leave,
+    ParkingWait,
+    ParkingWaits,
+)
 from lbg_runtime.model.ids import MemberId, QueueName
 
 
@@ -26,6 +34,7 @@ class GroupPicture:
         self._beats: dict[MemberId, Heartbeat] = {}
         self._lives: dict[MemberId, set[tuple[int, int]]] = {}
         self._views: dict[MemberId, GroupAnswer] = {}
+        self._waits: dict[MemberId, ParkingWaits] = {}
 
     def hear(self, message: ControlMessage | Inquiry) -> None:
         """Take in a message of the group."""
@@ -38,10 +47,15 @@ class GroupPicture:
                     self._beats[member] = message
             case GroupAnswer():
                 self._views[member] = message
+                if member in self._waits and self._waits[member].question != message.question:
+                    del self._waits[member]
+            case ParkingWaits():
+                self._waits[member] = message
             case Leave(header):
                 if known is not None and header.life == known.header.life:
                     del self._beats[member]
                     self._views.pop(member, None)
+                    self._waits.pop(member, None)
                     # A life that has left is not a second process.
                     self._lives[member].discard((header.life.incarnation, header.life.nonce))
             case _:
@@ -61,6 +75,11 @@ class GroupPicture:
                 if flow.is_owner:
                     found[queue] = (*found.get(queue, ()), member)
         return found
+
+    @property
+    def waits(self) -> Mapping[QueueName, tuple[MemberId, ParkingWait]]:
+        """The queues of which their owner handles nothing, as it does not know what is parked; with that owner."""
+        return {queue: (one, wait) for one, told in sorted(self._waits.items()) for queue, wait in told.waits.items()}
 
     @property
     def suspects(self) -> Mapping[MemberId, tuple[MemberId, ...]]:

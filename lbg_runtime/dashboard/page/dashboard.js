@@ -734,6 +734,7 @@ function showFound(told) {
   for (const one of told.answers.filter((each) => owners.includes(each) || each.head)) {
     if (!owners.includes(one)) add('also at', `${one.member}, which is not its owner any more`, 'bad');
     add('in flight', one.head ? headWords(one.head) : 'nothing');
+    if (one.parking_wait) add('parked', `not known, and nothing of the queue is handled until it is: ${one.parking_wait.reason}`, 'bad');
     if (one.parked) add('parked', `${plural(one.parked, 'message')}, and what comes is parked too`, 'bad');
     if (one.waiting) add('behind it', plural(one.waiting, 'message'));
     if (one.last) add('last', `${one.last.number === null ? '' : `number ${one.last.number}, `}${since(one.last.ended_ms)} ago${one.last.attempts > 1 ? `, after ${one.last.attempts} attempts` : ''}`);

@@ -21,6 +21,7 @@ from time import monotonic_ns
 
 from lbg_runtime.config.settings import DispatchSettings, FailureSettings
 from lbg_runtime.core.chance import RandomSource
+from lbg_runtime.core.group.control_messages import ParkingWait
 from lbg_runtime.core.lanes import KeyLanes, Lane, LaneSight
 from lbg_runtime.core.parking.ledger import Verdict
 from lbg_runtime.metrics.reading import LanesReading, ParkingReading
@@ -44,7 +45,7 @@ from lbg_runtime.runtime.runners.attempts import Attempt, AttemptWatches, Interr
 from lbg_runtime.runtime.runners.dispatch_counts import DispatchCounts
 from lbg_runtime.runtime.runners.failure_report import FailureReport, plain, report_of
 from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, GivenBack, Handling, refuse_unrun
-from lbg_runtime.runtime.runners.pool import RunnerPool, is_changed
+from lbg_runtime.runtime.runners.pool import RunnerPool, is_changed, is_closed
 
 OnEnd = Callable[[Handling], None]
 OnHoldUp = Callable[[Epoch, tuple[DeliveryId, ...]], None]
@@ -182,13 +183,18 @@ class Dispatcher:
         return self._lanes.look(key)
 
     def parked(self) -> ParkingReading:
-        """What is parked in the queues that this member owns."""
+        """What is parked in the queues that this member owns, as far as it knows (`parking_waits`)."""
         counts = [parking.counts for parking in self._parkings.values()]
         return ParkingReading(sum(keys for keys, _ in counts), sum(count for _, count in counts), self.counts.parked)
 
     def parked_of(self, key: str) -> int:
-        """Messages of a key that are parked in the queues that this member owns."""
+        """Messages of a key that are parked in the queues that this member owns, as far as it knows."""
         return sum(parking.count_of(key) for parking in self._parkings.values())
+
+    def parking_waits(self) -> dict[QueueName, ParkingWait]:
+        """The queues that this member owns without knowing what is parked of them; nothing of them is handled."""
+        waits = {queue: parking.wait for queue, parking in self._parkings.items()}
+        return {queue: wait for queue, wait in waits.items() if wait is not None}
 
     def is_stopped(self, queue: QueueName, epoch: Epoch) -> bool:
         """Whether nothing more of a flow handle is started, because one of its messages has failed for good."""
@@ -244,9 +250,11 @@ class Dispatcher:
             answer = await route.function(handling.message)
             if answer is not None:
                 refuse_unrun(answer)
-        except (SystemExit, KeyboardInterrupt, GeneratorExit):
+        except (SystemExit, KeyboardInterrupt):
             raise
-        except BaseException as error:  # noqa: BLE001 - the handler boundary; some libraries' errors are no `Exception`
+        except BaseException as error:  # the handler boundary; some libraries' errors are no `Exception`
+            if is_closed(task):
+                raise
             failure = error
         try:
             if task.cancelling():
@@ -289,6 +297,10 @@ class Dispatcher:
         if timed_out or failure is None:  # the latter for the type checker: without a failure it has timed out
             failure = TimeoutError(f"the handler did not finish within {policy.timeout_ms / 1_000:g} s")
         then = policy.end_after(handling.attempts, failure)
+        is_parked = handling.queue in self._replayed
+        if is_parked and then is Then.STOP:
+            # It is parked already, and stays so.
+            then = Then.PARK
         delay_ms = policy.delay_ms(handling.attempts, failure, self._random) if then is None else 0
         follows: dict[str, str | int] = {}
         if not lane.is_recalled:  # otherwise it goes back to its queue
@@ -297,13 +309,10 @@ class Dispatcher:
         if then is None:
             self._try_again_in(delay_ms, lane)
             return
-        if handling.queue in self._replayed and then in (Then.PARK, Then.STOP):
-            # It is parked already, and stays so.
-            handling.end_report = report_of(failure, Then.PARK, handling.attempts)
-            self._finish(lane, None)
-            return
         report = handling.end_report = report_of(failure, then, handling.attempts)
-        if then is Then.STOP:
+        if then is Then.PARK and is_parked:
+            self._finish(lane, None)
+        elif then is Then.STOP:
             if self._hold(lane):
                 self._stopped[handling.queue] = handling.epoch
                 self._troubles.queue_stopped(handling, report)

@@ -1,8 +1,9 @@
 """What this member knows of a single key, for questions: where it belongs, what waits, what was handled last."""
 
+from collections.abc import Mapping
 from time import monotonic_ns
 
-from lbg_runtime.core.group.control_messages import KeySight, LaneHead, LastHandled
+from lbg_runtime.core.group.control_messages import KeySight, LaneHead, LastHandled, ParkingWait
 from lbg_runtime.core.lanes import LaneSight, LaneStage
 from lbg_runtime.core.restripe.striping import StripingBook
 from lbg_runtime.model.group import GroupShape
@@ -61,6 +62,10 @@ class KeyBook:
             head=None if looked is None else _head(looked, now_ns),
             last=None if last is None else LastHandled(last[0], last[1], _since_ms(last[2], now_ns)),
         )
+
+    def parking_waits(self) -> Mapping[QueueName, ParkingWait]:
+        """See `Dispatcher.parking_waits`."""
+        return self._dispatcher.parking_waits()
 
 
 def _head(lane: LaneSight[Handling], now_ns: int) -> LaneHead:

@@ -27,7 +27,11 @@ FENCE_PATIENCE_S = 10.0
 class StayFence:
     """The fence of one stay, which calls it on the member's loop."""
 
-    def __init__(self, parking: QueueName, epoch: Epoch, ledger: ParkingLedger, session: Messenger) -> None:
+    def __init__(
+        self, queue: QueueName, parking: QueueName, epoch: Epoch, ledger: ParkingLedger, session: Messenger
+    ) -> None:
+        """`queue`: the one whose messages are parked in `parking`."""
+        self._queue = queue
         self._parking = parking
         self._epoch = epoch
         self._ledger = ledger
@@ -38,6 +42,8 @@ class StayFence:
         """The newest publication; None until the queue is fed to us, before which no fence may be published."""
         self._error: TransportError | None = None
         """Why the fence could not be published; None again once it was."""
+        self.trouble: str | None = None
+        """Why the queue still waits for it, if it should have come by now."""
         self._timer: asyncio.TimerHandle | None = None
 
     def await_it(self) -> None:
@@ -68,8 +74,12 @@ class StayFence:
                 self._error = None
                 return
             except TransportError as error:
+                if self._error is None:
+                    # Once: as long as it lasts, `parking_queue_silent` has the reason.
+                    reason = str(with_remedy(error))
+                    _log.warning("parking_fence_not_sent", queue=self._queue, parking=self._parking, reason=reason)
                 self._error = with_remedy(error)
-                _log.warning("parking_fence_not_sent", parking=self._parking, reason=str(self._error))
+                self.trouble = str(self._error)
             await asyncio.sleep(RETRY_S)
 
     def _has_not_come(self) -> None:
@@ -80,7 +90,9 @@ class StayFence:
         expected = f"the queue to be fed to this member alone, and to subscribe to {self._parking}"
         if self._error is not None:
             reason, expected = str(self._error), "its fence to be taken: until then no key of the queue is handled"
-        _log.error("parking_queue_silent", parking=self._parking, epoch=self._epoch, reason=reason, expected=expected)
+        self.trouble = reason
+        where = {"queue": self._queue, "parking": self._parking, "epoch": self._epoch}
+        _log.error("parking_queue_silent", **where, reason=reason, expected=expected)
         if self._tasks is not None and self._sending is not None and self._sending.done():
             self.publish(self._tasks)
         else:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from lbg_runtime.core.chance import RandomSource
 from lbg_runtime.core.flow.table import FlowState
+from lbg_runtime.core.group.control_messages import ParkingWait
 from lbg_runtime.core.lanes import LaneKey
 from lbg_runtime.core.parking.ledger import Verdict
 from lbg_runtime.core.parking.records import ParkingOwner
@@ -16,7 +17,8 @@ from lbg_runtime.model.errors import InvariantViolated, ParkingNotReady
 from lbg_runtime.model.failure import Then
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.runtime.clock import wall_us
-from lbg_runtime.runtime.parking.stay import ParkingPorts, ParkingStay
+from lbg_runtime.runtime.parking.ports import ParkingPorts
+from lbg_runtime.runtime.parking.stay import ParkingStay
 from lbg_runtime.runtime.runners.failure_report import FailureReport
 from lbg_runtime.runtime.runners.handling import Handling
 
@@ -37,6 +39,8 @@ class ParkedQueue:
         self._stays: dict[Epoch, ParkingStay] = {}
         """Stays that have not ended: a replay may outlive the handle under which it began."""
         self._one_at_a_time = asyncio.Lock()
+        self._fed: Epoch | None = None
+        """The epoch in which the queue is fed to this member."""
 
     def connect(self, ports: ParkingPorts) -> None:
         """Set the ports; called before anything else."""
@@ -74,6 +78,7 @@ class ParkedQueue:
 
     def follow(self, epoch: Epoch, state: FlowState) -> None:
         """Follow a change of the queue's machine; called before its commands are carried out."""
+        self._fed = epoch if state in (FlowState.ACTIVE, FlowState.DRAINING) else None
         stay = self._stay
         if stay is None:
             return
@@ -146,13 +151,22 @@ class ParkedQueue:
     # -- for questions
 
     @property
+    def wait(self) -> ParkingWait | None:
+        """Why this member does not know what is parked, though it owns the queue."""
+        if self._fed is None:
+            return None
+        if self._stay is None or self._stay.epoch != self._fed:
+            return ParkingWait(0, "`on_assigned` has not returned")
+        return self._stay.wait
+
+    @property
     def counts(self) -> tuple[int, int]:
-        """Parked keys and messages, if this member owns the queue."""
+        """Parked keys and messages, if this member owns the queue and knows them."""
         ledger = None if self._stay is None or not self._stay.is_open else self._stay.ledger
         return (0, 0) if ledger is None else (ledger.lane_count, ledger.count)
 
     def count_of(self, key: str) -> int:
-        """Parked messages of a key, if this member owns the queue."""
+        """Parked messages of a key, if this member owns the queue and knows them."""
         stay = self._stay
         return stay.ledger.count_of(name_of_key(key)) if stay is not None and stay.is_open else 0
 

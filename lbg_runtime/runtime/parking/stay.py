@@ -8,12 +8,12 @@ process dies after it.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import assert_never
 
 import structlog
 
 from lbg_runtime.core.flow.events import FlowActive, FlowDown, FlowEvent, FlowInactive, MessageReceived
+from lbg_runtime.core.group.control_messages import ParkingWait
 from lbg_runtime.core.lanes import LaneKey
 from lbg_runtime.core.parking.ledger import (
     LedgerOrder,
@@ -33,16 +33,16 @@ from lbg_runtime.model.errors import (
     ParkingNotReady,
     PublishRefused,
 )
-from lbg_runtime.model.ids import DeliveryId, Epoch, MemberId, QueueName
+from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import Delivery, Message
 from lbg_runtime.model.outcome import Outcome
-from lbg_runtime.runtime.clock import wall_us
+from lbg_runtime.runtime.clock import now_ms, wall_us
 from lbg_runtime.runtime.parking.copies import Copies, Copy, CopyDrops
 from lbg_runtime.runtime.parking.fence import StayFence
+from lbg_runtime.runtime.parking.ports import ParkingPorts
 from lbg_runtime.runtime.parking.room import ParkingRoom, with_remedy
 from lbg_runtime.runtime.runners.failure_report import FailureReport
 from lbg_runtime.runtime.runners.handling import Handling
-from lbg_runtime.runtime.session import Session
 from lbg_runtime.transport.base import BoundFlow
 
 _log = structlog.get_logger(__name__)
@@ -53,29 +53,14 @@ MAX_PARKED = 9_000
 RETRY_S = 1.0
 """Between two tries to bind a parking queue."""
 
+TOLD_AGAIN_S = 10.0
+"""As long as it cannot be bound, the log says so at once, after this time, after twice as long, and so on ..."""
+
+TOLD_AT_LEAST_S = 320.0
+"""... up to this."""
+
 COPY_PATIENCE_S = 10.0
 """A copy that was confirmed and has not come for this long is sent again, at the next retry of its message."""
-
-
-@dataclass(frozen=True, slots=True)
-class ParkingPorts:
-    """What a parking queue needs from the rest of its member."""
-
-    session: Session
-    member: MemberId
-    dispatch: Callable[[Delivery], object]
-    """Handle a parked message; its end is reported to `ParkingStay.finished`."""
-    return_unstarted: Callable[[QueueName, Epoch], None]
-    """The dispatcher's."""
-    flush: Callable[[], "asyncio.Future[None]"]
-    """Done when all messages of the queue handled until now are settled, and the settlements are on their way."""
-    lost: Callable[[Epoch], None]
-    """The parking queue is lost: the flow of this epoch must be given up."""
-    replayed: Callable[[Handling, bool], None]
-    """Called when a parked message was handled, before it is settled, with whether it can be."""
-    is_restriping: Callable[[], bool]
-    patience_s: float
-    """How long to wait for running replays when the queue is given up."""
 
 
 class ParkingStay:
@@ -103,11 +88,23 @@ class ParkingStay:
         """Replays that were offered to the lanes and have not ended."""
         self._copies = Copies(self.ledger)
         self._tasks: asyncio.TaskGroup | None = None
-        self._fence = StayFence(parking, epoch, self.ledger, ports.session)
+        self._where = {"queue": ports.queue, "parking": parking, "epoch": epoch}
+        self._began_ms = now_ms()
+        self._refusal: str | None = None
+        """Why the parking queue could not be bound; None again once it was."""
+        self._fence = StayFence(ports.queue, parking, epoch, self.ledger, ports.session)
         self._drops = CopyDrops(parking, ports.session, self._wake_up.set)
         self._room = ParkingRoom(parking, ports.session, self._settle_at_once)
 
     # -- what the parked queue calls
+
+    @property
+    def wait(self) -> ParkingWait | None:
+        """Why it is not known what is parked; None if it is."""
+        if self.is_open:
+            return None
+        reason = self._refusal or self._fence.trouble or "what lies there has not been read yet"
+        return ParkingWait(now_ms() - self._began_ms, reason)
 
     def pause(self) -> None:
         """Start no further replays, as the queue is being given up."""
@@ -229,11 +226,18 @@ class ParkingStay:
         await self._wait_for_the_rest()
 
     async def _bind(self) -> BoundFlow | None:
+        told_at_ms, pause_s = 0, TOLD_AGAIN_S
         while not self._over.is_set():
             try:
-                return await self._ports.session.bind(self._parking, self.epoch, self._take_event)
+                flow = await self._ports.session.bind(self._parking, self.epoch, self._take_event)
             except BindFailed as refusal:
-                _log.warning("parking_queue_not_bound", parking=self._parking, reason=refusal.reason)
+                self._refusal = refusal.reason
+                if now_ms() >= told_at_ms:
+                    _log.error("parking_queue_not_bound", **self._where, reason=refusal.reason)
+                    told_at_ms, pause_s = now_ms() + int(pause_s * 1_000), min(2 * pause_s, TOLD_AT_LEAST_S)
+            else:
+                self._refusal = None
+                return flow
             try:
                 async with asyncio.timeout(RETRY_S):
                     await self._over.wait()
@@ -281,7 +285,7 @@ class ParkingStay:
     def _lose(self) -> None:
         self._is_lost = True
         if not self._over.is_set():
-            _log.warning("parking_queue_lost", parking=self._parking, epoch=self.epoch)
+            _log.warning("parking_queue_lost", **self._where)
             self._over.set()
             self._ports.lost(self.epoch)
 
@@ -362,7 +366,7 @@ class ParkingStay:
         if not self.is_open:
             self.is_open = True
             parked = {"lanes": self.ledger.lane_count, "messages": self.ledger.count}
-            _log.info("parking_opened", parking=self._parking, epoch=self.epoch, **parked)
+            _log.info("parking_opened", **self._where, **parked, waited_ms=now_ms() - self._began_ms)
             self._on_open()
 
     def _publish_fence(self) -> None:

@@ -70,12 +70,16 @@ class ParkedView:
     def __init__(self, session: Lookout, settings: Settings) -> None:
         self._session = session
         self._group = settings.group
+        self.unread: list[str] = []
+        """Why parking queues could not be read when `lanes` was called last, each by its name."""
 
     async def lanes(self) -> list[ParkedLane]:
-        """All that is parked in the group, by queue; raises `TransportError` if a parking queue cannot be read.
+        """All that is parked in the group, by queue, but for the parking queues that cannot be read (`unread`).
 
-        A snapshot of each queue, not of all. Parking queues beyond those of the settings are read and logged.
+        A snapshot of each queue, not of all. Parking queues beyond those of the settings are read and logged. Raises
+        `TransportError` if what is beyond them cannot be read.
         """
+        self.unread.clear()
         found: list[ParkedLane] = []
         index = 0
         while True:
@@ -85,7 +89,11 @@ class ParkedView:
                 messages = await self._session.browse(queue, QUIET_S)
             except TransportError as error:
                 # Only a queue that does not exist is the end: one that must not be read may contain something.
-                if is_beyond and "Unknown Queue" in str(error):
+                if not is_beyond:
+                    self.unread.append(str(error))
+                    index += 1
+                    continue
+                if "Unknown Queue" in str(error):
                     return found
                 raise
             if is_beyond:

@@ -138,6 +138,23 @@ def test_a_failed_bind_is_tried_again_with_growing_waits_and_new_epochs() -> Non
     assert 2_500 <= waits[-1] <= 5_000
 
 
+def test_failures_before_a_handle_that_served_do_not_slow_the_next_bind_down() -> None:
+    machine = new_machine()
+    for epoch in range(1, 6):
+        assert machine.deadline_ms is not None
+        machine.on_deadline(machine.deadline_ms)
+        machine.handle(BindRefused(Epoch(epoch), "timeout", permanent=False), machine.deadline_ms or 0)
+    active(machine, now_ms=100_000)
+    machine.handle(HandBackRequested("m"), 100_001)
+    machine.on_deadline(100_021)
+    machine.handle(UnbindFinished(machine.epoch), 100_022)
+    assert machine.deadline_ms is not None
+    machine.on_deadline(machine.deadline_ms)
+    [command] = machine.handle(BindRefused(machine.epoch, "timeout", permanent=False), machine.deadline_ms or 0)
+    assert isinstance(command, Note)
+    assert command.facts["failed_binds"] == 1
+
+
 def test_a_permanent_refusal_is_reported_and_tried_again_after_the_longest_wait() -> None:
     machine = new_machine()
     machine.on_deadline(0)
@@ -644,6 +661,14 @@ def test_a_hand_back_handles_what_has_arrived_and_unbinds_after_a_quiet_gap() ->
     assert machine.on_deadline(130) == [Unbind(Epoch(1), ReleaseCause.HANDBACK)]
 
 
+def test_a_hand_back_whose_timeout_is_shorter_than_the_quiet_gap_still_gives_the_queue_away() -> None:
+    settings = replace(SETTINGS, drain_timeout_ms=5)
+    machine = active(FlowMachine(QUEUE, CYCLING, settings, 4, random.Random(1), now_ms=0))
+    machine.handle(HandBackRequested("m"), 100)
+    assert machine.deadline_ms == 120
+    assert machine.on_deadline(120) == [Unbind(Epoch(1), ReleaseCause.HANDBACK)]
+
+
 def test_a_hand_back_has_the_name_of_its_request_until_the_handle_is_gone() -> None:
     machine = active(new_machine(STANDBY))
     machine.handle(HandBackRequested("m"), 100)
@@ -753,7 +778,10 @@ def test_a_standby_that_steps_aside_lets_activity_pass_without_opening_its_intak
     assert machine.handle(FlowActive(Epoch(1)), 1_500) == [Unbind(Epoch(1), ReleaseCause.HOP)]
     machine.handle(UnbindFinished(Epoch(1)), 1_510)
     assert machine.deadline_ms is not None
-    assert 1_511 <= machine.deadline_ms <= 1_610
+    pause_ends_ms = machine.deadline_ms
+    assert 1_511 <= pause_ends_ms <= 1_610
+    machine.handle(PlaceChanged(HOME), 1_510)
+    assert machine.deadline_ms == pause_ends_ms, "the queue would be back before it has passed"
 
 
 def test_a_flow_steps_aside_once_per_request() -> None:

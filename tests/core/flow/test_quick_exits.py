@@ -11,6 +11,7 @@ from lbg_runtime.core.flow.events import (
     BindSucceeded,
     DeliveriesHeldUp,
     FlowActive,
+    FlowDown,
     FlowInactive,
     HandBackRequested,
     HandlingFinished,
@@ -110,3 +111,20 @@ def test_whichever_way_is_asked_the_same_is_ordered_and_the_same_is_left(
                 continue
         assert (twin.state, twin.in_flight, twin.deadline_ms) == (machine.state, machine.in_flight, machine.deadline_ms)
         assert vars(twin._in_flight) == vars(machine._in_flight)
+
+
+def test_no_short_way_takes_a_namesake_of_another_handle_or_a_second_arrival() -> None:
+    """Brokers number the deliveries of each handle anew: the end of one must not settle another."""
+    machine = active_machine(4, with_gate=False)
+    message = Message("lbg/0/orders", b"")
+    assert machine.admit(delivery(1, message))
+    machine.handle(FlowDown(E1, "gone"), 1)
+    machine.on_deadline(1_000)
+    second = machine.epoch
+    machine.handle(BindSucceeded(second), 1_000)
+    machine.handle(FlowActive(second), 1_000)
+    assert machine.admit(delivery(1, message, second))
+    assert not machine.admit(delivery(1, message, second))
+    assert not machine.accept(E1, DeliveryId(1))
+    assert machine.in_flight == 1
+    assert machine.accept(second, DeliveryId(1))

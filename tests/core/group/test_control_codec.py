@@ -31,6 +31,8 @@ from lbg_runtime.core.group.control_messages import (
     MemberState,
     MoveId,
     Offer,
+    ParkingWait,
+    ParkingWaits,
     QuestionId,
     Reject,
     ReportedFlow,
@@ -94,6 +96,7 @@ messages: st.SearchStrategy[AnyMessage] = st.one_of(
     st.builds(GroupAnswer, headers, questions, seen_members),
     st.builds(KeyQuestion, headers, questions, texts),
     st.builds(KeyAnswer, headers, questions, numbers, queues, flow_reports | st.none(), sights),
+    st.builds(ParkingWaits, headers, questions, st.dictionaries(queues, st.builds(ParkingWait, numbers, texts))),
     st.builds(StateRequest, headers),
     st.builds(Leave, headers),
     st.builds(Offer, headers, queues, epochs, move_ids, members),
@@ -204,6 +207,10 @@ def test_an_answer_has_the_documented_layout() -> None:
     )
     assert encode(GroupAnswer(HEADER, question, (SeenMember(MemberId("a"), True),))) == (
         b'[3,"group_answer","orders","member-1",7,11,3,"q",[["a",1]]]'
+    )
+    waits = {QueueName("orders/2"): ParkingWait(5, "y"), QueueName("orders/1"): ParkingWait(43_000, "x")}
+    assert encode(ParkingWaits(HEADER, question, waits)) == (
+        b'[3,"parking_waits","orders","member-1",7,11,3,"q",[["orders/1",43000,"x"],["orders/2",5,"y"]]]'
     )
 
 

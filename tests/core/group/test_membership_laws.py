@@ -322,10 +322,12 @@ class MembershipLaws(RuleBasedStateMachine):
             process.paused_until_ms = min(process.paused_until_ms, self.now_ms)
             self.connect(process)
         self.run(CONVERGED_MS)
-        hearing = [process for process in self.processes.values() if process.machine.state is not OwnState.LEFT]
-        speaking = [process for process in hearing if process.speaks]
+        living = [process for process in self.processes.values() if process.machine.state is not OwnState.LEFT]
+        speaking = [process for process in living if process.speaks]
         expected = {process.member: process.life for process in speaking}
-        for process in hearing:
+        # The others are ended by their shells: whom they stood aside for has gone.
+        hearing = [process for process in living if not process.has_winner_gone]
+        for process in living:
             if process.machine.state is OwnState.ASIDE and process.member not in expected:
                 assert process.has_winner_gone, "nobody stands aside for ever where nobody is the member"
         assert len(expected) == len(speaking), "one process per member id is left, the others stand aside"

@@ -13,6 +13,8 @@ from lbg_runtime.core.group.control_messages import (
     Leave,
     Life,
     MemberState,
+    ParkingWait,
+    ParkingWaits,
     QuestionId,
     ReportedFlow,
     SeenMember,
@@ -106,3 +108,11 @@ def test_whatever_is_said_can_be_told(said: list[object]) -> None:
     assert all(len(one.values) > 1 for one in picture.disagreements)
     assert isinstance(picture.suspects, dict)
     assert isinstance(picture.twice, tuple)
+
+
+def test_queues_that_wait_for_their_parking_queue_are_told_until_their_owner_answers_without_them_or_leaves() -> None:
+    wait, seen = ParkingWait(5, "Queue Shutdown"), (SeenMember(A, False),)
+    told = [ParkingWaits(header(A), QuestionId("q1"), {Q0: wait}), GroupAnswer(header(A), QuestionId("q1"), seen)]
+    assert picture_of(beat(A, Q0), *told).waits == {Q0: (A, wait)}
+    assert picture_of(beat(A, Q0), *told, GroupAnswer(header(A), QuestionId("q2"), seen)).waits == {}
+    assert picture_of(beat(A, Q0), *told, Leave(header(A, sequence=2))).waits == {}

@@ -144,6 +144,8 @@ def test_a_message_of_a_parked_key_is_parked_and_a_copy_of_one_is_dropped() -> N
     assert judge(message(2, publisher="another")) is Verdict.PARK
     assert judge(message(4, publisher=None)) is Verdict.PARK, "it cannot be known"
     assert ledger.judge("key b", message(9), redelivered=True) is Verdict.HANDLE
+    with_a_gap = Rig(OwnerFence(OWN), parked(3), parked(5)).ledger
+    assert with_a_gap.judge("key a", message(4), redelivered=True) is Verdict.PARK, "it must not come before 3"
 
 
 @pytest.mark.parametrize("is_dropped", [False, True])
@@ -158,7 +160,14 @@ def test_the_original_of_what_another_owner_parked_is_dropped_when_it_comes_afte
     assert rig.ledger.lane_count == 0
     assert rig.ledger.judge("key a", message(1), redelivered=True) is Verdict.DROP
     assert rig.ledger.judge("key a", message(3), redelivered=True) is Verdict.HANDLE
+    assert rig.ledger.judge("key a", message(1), redelivered=False) is Verdict.HANDLE, "somebody sent it anew"
     assert not rig.ledger.is_idle
+
+
+def test_nothing_is_remembered_of_what_it_parked_itself_and_has_replayed() -> None:
+    rig = Rig(OwnerFence(OWN), parked(1), UnparkAsked("key a"))
+    rig.ledger.replayed("key a")
+    assert rig.ledger.is_idle
 
 
 def test_a_copy_is_settled_and_a_message_that_comes_again_late_is_placed_before_later_ones() -> None:
@@ -174,6 +183,20 @@ def test_a_late_message_goes_right_before_the_first_later_one_of_its_publisher()
     rig.show(parked(3, OLD))
     rig.show(parked(2, OLD, as_number=OLD.generation + 4))
     assert rig.numbers() == [1, 9, 2, 3]
+
+
+def test_several_late_messages_stand_in_the_order_of_their_publisher() -> None:
+    rig = Rig(OwnerFence(OLD))
+    for count, late in enumerate((5, 1, 2), 1):
+        rig.show(parked(late, OLD, as_number=OLD.generation + count))
+    assert rig.numbers() == [1, 2, 5]
+
+
+def test_a_late_message_does_not_take_the_place_of_the_one_that_is_being_handled() -> None:
+    rig = Rig(OwnerFence(OLD), parked(5, OLD), UnparkAsked("key a"), OwnerFence(OWN))
+    rig.show(parked(2, as_number=rig.begin()))
+    assert rig.numbers() == [5, 2]
+    assert rig.ledger.replayed("key a") == [*settle(2), Replay("key a", DeliveryId(5), message(2))]
 
 
 def test_one_that_was_sent_twice_under_one_number_is_known_without_stamps() -> None:
@@ -266,7 +289,13 @@ def test_a_replay_that_fails_is_over_until_it_is_asked_for_again() -> None:
     rig = Rig(OwnerFence(OWN), parked(1), UnparkAsked("key a"), UnparkAsked("key a"))
     assert rig.ledger.replay_failed("key a") == settle(3, 4)
     assert rig.numbers() == [1]
+    assert not rig.ledger.is_replaying("key a")
     assert rig.show(UnparkAsked("key a")) == [Replay("key a", DeliveryId(2), message(1))]
+    assert rig.ledger.replayed("key a") == settle(2, 5), "the orders of the first replay are settled already"
+
+
+def test_an_order_to_replay_what_is_not_parked_is_settled() -> None:
+    assert Rig(OwnerFence(OWN)).show(UnparkAsked("key a")) == settle(2)
 
 
 def test_a_paused_ledger_offers_nothing() -> None:
@@ -312,6 +341,14 @@ def test_what_was_sent_twice_and_is_gone_leaves_an_order_behind_its_second_copy(
     order = DropAsked("key a", (OWN, sent))
     assert rig.ledger.replayed("key a") == [*settle(2), PublishDrop(order), *settle(3)]
     assert [rig.show(parked(1)), rig.show(order)] == [settle(4), settle(5)]
+
+
+def test_what_was_parked_already_and_was_sent_twice_again_leaves_that_order_too() -> None:
+    rig = Rig(OwnerFence(OWN), parked(1))
+    again = rig.begin()
+    rig.ledger.sent_again(again)
+    order = DropAsked("key a", (OWN, again))
+    assert rig.show(parked(1, as_number=again)) == [ParkedSeen(again), *settle(3), PublishDrop(order)]
 
 
 def test_what_was_sent_once_leaves_no_order() -> None:

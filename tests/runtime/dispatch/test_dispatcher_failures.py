@@ -71,6 +71,7 @@ async def test_a_message_is_moved_after_its_last_attempt_and_its_successor_handl
     assert (made.dispatcher.counts.moved, made.dispatcher.counts.failed_attempts) == (1, 3)
     assert made.dispatcher.held() == LanesReading(0, 0, 0)
     assert [log["key"] for log in logs if log["event"] == "message_moved"] == ["a"]
+    assert made.dispatcher.running() == []
 
 
 class Evil(Exception):
@@ -316,10 +317,53 @@ async def test_a_message_that_cannot_be_parked_after_a_replay_of_its_key_went_fi
         made.dispatcher.dispatch(replace(delivery(2), queue=parking.parking))
         await asyncio.sleep(20)
         assert len(parking.tries) > before + 3, "it is still tried, and no runner has died of it"
+        assert seen[-1] == b"2", "the replay did not wait for it"
         parking.has_room = True
         await made.until_ended(1)
     assert seen == [b"1"] * 3 + [b"2"]
     assert made.outcomes() == {1: Outcome.ACCEPTED}
+
+
+class _ScriptedParking(_FullParking):
+    """And one that says what it is told to say, its last verdict for ever."""
+
+    def __init__(self, *verdicts, was_parked=False):
+        super().__init__()
+        self.verdicts = list(verdicts)
+        self._was_parked = was_parked
+
+    def concerns(self, handling):
+        return self.verdicts[0] is not Verdict.HANDLE
+
+    def judge(self, handling):
+        return self.verdicts.pop(0) if len(self.verdicts) > 1 else self.verdicts[0]
+
+    def was_parked(self, handling):
+        return self._was_parked
+
+
+async def test_a_message_whose_key_is_parked_no_more_when_there_is_room_is_handled_as_any_other(rig, delivery):
+    made = rig(_fail)
+    made.dispatcher.park_in(QUEUE, _ScriptedParking(Verdict.PARK, Verdict.HANDLE))
+    async with made.running():
+        made.dispatcher.dispatch(delivery(1))
+        await made.until_ended(1)
+    [end] = made.ends
+    assert (end.outcome, end.attempts > 0, end.end_report) == (Outcome.ACCEPTED, True, None)
+
+
+async def test_what_is_or_was_parked_already_is_accepted_and_not_handled(rig, delivery):
+    made = rig(_fail)
+    made.dispatcher.park_in(QUEUE, _ScriptedParking(Verdict.DROP))
+    async with made.running():
+        made.dispatcher.dispatch(delivery(1))
+        await made.until_ended(1)
+        made.dispatcher.park_in(QUEUE, _ScriptedParking(Verdict.PARK, was_parked=True))
+        made.dispatcher.dispatch(delivery(2))
+        await asyncio.sleep(10)
+        made.dispatcher.return_unstarted(QUEUE, Epoch(1))
+        await made.until_ended(2)
+    assert [(end.outcome, end.attempts) for end in made.ends] == [(Outcome.ACCEPTED, 0)] * 2
 
 
 # -- stop

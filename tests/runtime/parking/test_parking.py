@@ -343,6 +343,29 @@ async def test_a_replay_ends_on_the_error_queue_where_the_settings_say_so_by_the
     assert trial.broker.engine.queue_depth("default", "lbg-errors/orders") == 1
 
 
+async def test_a_replay_that_fails_stays_parked_and_the_log_says_so_where_the_settings_stop(trial, operator):
+    poison = Poison()
+    async with trial.running(trial.member(work=poison, **PARK)):
+        await ready(trial)
+        await trial.publish(20)
+        await trial.until(lambda: trial.group_depth() == 0)
+
+    async def handle_others(message): ...
+
+    stops = {"failure": {**PARK["failure"], "then": "stop"}}
+    parks = Handlers()
+    parks.handler("others/>", then="park")(handle_others)
+    with capture_logs() as logs:
+        async with trial.running(trial.member(work=poison, hooks=parks, **stops)):
+            await operator.say(UnparkAsked("key k1"))
+            await trial.until(lambda: poison.attempts == 4)
+            await asyncio.sleep(5)
+            assert await operator.numbers() == [3, 4, 5]
+    follows = [line.get("then") for line in logs if line["event"] == "handling_failed"]
+    assert follows == [None, "park"]
+    assert "queue_stopped" not in [line["event"] for line in logs]
+
+
 async def test_the_figures_say_what_is_parked(trial):
     app = trial.member(work=Poison(), **PARK)
     async with trial.running(app):
