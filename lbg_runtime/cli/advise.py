@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from lbg_runtime.cli.options import print_json
+from lbg_runtime.cli.options import Json, print_json
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.hashing import HashFunction
 
@@ -27,7 +27,7 @@ def advise(
     html: Annotated[
         Path | None, typer.Option(help="File for a report with plots. It is a single file and needs nothing else.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Json = False,
 ) -> None:
     """Advise on hash count and queue count, by the journals of a run: how evenly they spread the load.
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from lbg_runtime.cli.options import Config, print_json
+from lbg_runtime.cli.options import Config, Json, print_json
 
 
 def asyncapi(
@@ -14,9 +14,12 @@ def asyncapi(
     app_version: Annotated[str, typer.Option(help="Version of the application, as stated in the document.")] = (
         "1.0.0"
     ),
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object, instead of YAML.")] = False,
+    json: Json = False,
 ) -> None:
-    """Print an AsyncAPI 3 document of the handlers: their topics, and their bodies as declared by the annotations."""
+    """Print an AsyncAPI 3 document of the handlers: their topics, and their bodies as declared by the annotations.
+
+    The document is YAML, or with --json one JSON object.
+    """
     import yaml
 
     from lbg_runtime.admin.stored import load_group_settings

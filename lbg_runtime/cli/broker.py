@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.cli.options import listen_address, size_bytes
+from lbg_runtime.cli.options import SIZE, ExitWithParent, listen_address, size_bytes
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.runtime.stop import stop_requests
 
@@ -51,7 +51,7 @@ def broker(
     replay_log: Annotated[
         str | None,
         typer.Option(
-            metavar="SIZE",
+            metavar=SIZE,
             help="Keep a replay log of this size, such as 100M. Default: only one that the store has or SEMP makes.",
         ),
     ] = None,
@@ -61,9 +61,7 @@ def broker(
             metavar="HOST:PORT", help="Address, on loopback only, at which tests order faults. Default: none."
         ),
     ] = None,
-    exit_with_parent: Annotated[
-        bool, typer.Option("--exit-with-parent", help="Exit when the process that started this one is gone.")
-    ] = False,
+    exit_with_parent: ExitWithParent = False,
 ) -> None:
     """Run the development broker until SIGTERM or SIGINT."""
     # Before the imports, which take their time.

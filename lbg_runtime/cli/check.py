@@ -2,11 +2,11 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from lbg_runtime.cli.options import Config, print_json
+from lbg_runtime.cli.options import Config, Json, MemberCount, MemberId, MemberIndex, print_json
 from lbg_runtime.config.broker_names import check_client_name
 from lbg_runtime.model.errors import ConfigError, HandlerError, UserError
 
@@ -20,10 +20,10 @@ _NOT_COMPILED = "lbg_runtime is installed without its parts in C: it works, and 
 
 def check(
     config: Config = Path("config.yaml"),
-    member_index: Annotated[int | None, typer.Option(help="This member's number, from 0.")] = None,
-    member_count: Annotated[int | None, typer.Option(help="Number of planned members.")] = None,
-    member_id: Annotated[str | None, typer.Option(help="This member's name, if members are not counted.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    member_index: MemberIndex = None,
+    member_count: MemberCount = None,
+    member_id: MemberId = None,
+    json: Json = False,
 ) -> None:
     """Check settings, handlers and the shape of the group. Exit code 2, with one line per problem, if there are any."""
     from lbg_runtime.cli.log import configure_log

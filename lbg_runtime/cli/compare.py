@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.cli.options import print_json
+from lbg_runtime.cli.options import DURATION, Json, duration_ms, print_json
 
 if TYPE_CHECKING:
     from lbg_runtime.cli.comparison.figures import Figures
@@ -32,14 +32,12 @@ def compare(
     members: Annotated[int, typer.Option(min=2, max=7, help="Members at the start; later one joins and one dies.")] = 3,
     keys: Annotated[int, typer.Option(min=1, max=10_000, help="Number of different keys.")] = 40,
     rate: Annotated[int, typer.Option(min=4, max=5_000, help="Messages per second.")] = 400,
-    seconds: Annotated[int, typer.Option(min=1, max=600, help="How long each of the three parts lasts.")] = 5,
-    work_ms: Annotated[
-        float, typer.Option(min=0, max=1_000, help="Average time that handling a message takes, in ms.")
-    ] = 2.0,
+    duration: Annotated[str, typer.Option(metavar=DURATION, help="How long each of the three parts lasts.")] = "5s",
+    work: Annotated[str, typer.Option(metavar=DURATION, help="Average time that handling a message takes.")] = "2ms",
     memory: Annotated[
         bool, typer.Option("--memory", help="Run in virtual time, without sockets and without the official client.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Json = False,
 ) -> None:
     """Show what each way of spreading a keyed stream over members does to it: what is lost, repeated or out of order.
 
@@ -54,7 +52,8 @@ def compare(
     from lbg_runtime.cli.comparison.play import Stream
 
     quiet_log(logging.ERROR)
-    stream = Stream(members, keys, float(rate), float(seconds), work_ms)
+    seconds = duration_ms("--duration", duration, least_ms=1_000, most_ms=600_000) / 1_000
+    stream = Stream(members, keys, float(rate), seconds, float(duration_ms("--work", work, most_ms=1_000)))
     found: dict[str, Figures] = {}
     for pattern in PATTERNS:
         print(f"compare: {pattern.name}", file=sys.stderr, flush=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.cli.options import Config
+from lbg_runtime.cli.options import Config, ExitWithParent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,9 +30,7 @@ def dashboard(
             help="Address of a member's status API, for rates; repeatable. Default: ops.status.",
         ),
     ] = None,
-    exit_with_parent: Annotated[
-        bool, typer.Option("--exit-with-parent", help="Exit when the process that started this one is gone.")
-    ] = False,
+    exit_with_parent: ExitWithParent = False,
 ) -> None:
     """Show a running group as a live page until SIGTERM or SIGINT: its members and queues, and every move.
 

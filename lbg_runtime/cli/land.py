@@ -8,7 +8,20 @@ from typing import Annotated
 
 import typer
 
-from lbg_runtime.cli.options import duration_ms, size_bytes
+from lbg_runtime.cli.options import (
+    DURATION,
+    SIZE,
+    Config,
+    ExitWithParent,
+    Journal,
+    Json,
+    MemberCount,
+    MemberId,
+    MemberIndex,
+    StatusPort,
+    duration_ms,
+    size_bytes,
+)
 
 
 class Sync(Enum):
@@ -20,7 +33,7 @@ class Sync(Enum):
 
 def land(
     directory: Annotated[Path, typer.Option("--dir", help="Folder of the landing log, shared by all members.")],
-    config: Annotated[Path, typer.Option(help="Settings file. Its handlers are ignored.")] = Path("config.yaml"),
+    config: Config = Path("config.yaml"),
     fsync: Annotated[
         Sync, typer.Option(help="batch: each flush is on the disk. none: the operating system decides when.")
     ] = Sync.BATCH,
@@ -36,33 +49,26 @@ def land(
         ),
     ] = 20,
     quota: Annotated[
-        str | None, typer.Option(help="Size of the log, such as 20G, at which no more messages are taken.")
+        str | None,
+        typer.Option(metavar=SIZE, help="Size of the log, such as 20G, at which no more messages are taken."),
     ] = None,
     retention: Annotated[
-        str | None, typer.Option(help="How long rows are kept, such as 24h. Default: forever.")
+        str | None,
+        typer.Option(metavar=DURATION, help="How long rows are kept after they landed, such as 24h. Default: forever."),
     ] = None,
-    member_index: Annotated[
-        int | None, typer.Option(help="This member's number, from 0, if members are counted.")
-    ] = None,
-    member_count: Annotated[int | None, typer.Option(help="Number of planned members.")] = None,
-    member_id: Annotated[str | None, typer.Option(help="This member's name, if members are not counted.")] = None,
-    journal: Annotated[
-        Path | None, typer.Option(help="Directory for the journal, instead of that of the settings.")
-    ] = None,
-    status_port: Annotated[
-        int | None, typer.Option(min=0, max=65_535, help="Port of ops.status, instead of that of the settings.")
-    ] = None,
-    exit_with_parent: Annotated[
-        bool, typer.Option("--exit-with-parent", help="Exit when the process that started this one is gone.")
-    ] = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print at the end how the member left, as one JSON object.")
-    ] = False,
+    member_index: MemberIndex = None,
+    member_count: MemberCount = None,
+    member_id: MemberId = None,
+    journal: Journal = None,
+    status_port: StatusPort = None,
+    exit_with_parent: ExitWithParent = False,
+    json: Json = False,
 ) -> None:
     """Land the group's messages until SIGTERM or SIGINT, then drain. Exit code 1 if something was cancelled or left.
 
     A message is acknowledged when it is durable. Several members may land into one log; they may leave or die at any
-    time.
+    time. The handlers of the settings are ignored. With --json, one object at the
+    end says how the member left.
     """
     # Before the imports, which take their time.
     parent_pid = os.getppid() if exit_with_parent else None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.cli.options import duration_ms, print_json
+from lbg_runtime.cli.options import DURATION, Json, duration_ms, print_json
 from lbg_runtime.cli.sizes import bytes_text
 from lbg_runtime.model.errors import LandingError, LandingRowsPruned, UserError
 from lbg_runtime.model.printable import printable
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 landing = typer.Typer(no_args_is_help=True, help="The landing log that `lbg land` writes.")
 
 Directory = Annotated[Path, typer.Argument(help="Folder of the landing log.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @landing.command("ls")
@@ -93,22 +92,25 @@ def verify(directory: Directory, json: Json = False) -> None:
 @landing.command()
 def prune(
     directory: Directory,
-    keep: Annotated[str, typer.Option(help="How long rows are kept after they landed, such as 24h.")],
+    retention: Annotated[
+        str, typer.Option(metavar=DURATION, help="How long rows are kept after they landed, such as 24h.")
+    ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be removed, and remove nothing.")] = False,
     json: Json = False,
 ) -> None:
-    """Remove segments whose rows all landed longer ago than --keep. Their ids stay for a week, to detect late copies.
+    """Remove segments whose rows all landed longer ago than --retention.
 
-    This may be done while members land and readers read. Exit code 1 if a lane is damaged; the rest of that lane stays.
+    Their ids stay for a week, to detect late copies. This may be done while members land and readers read. Exit code 1
+    if a lane is damaged; the rest of that lane stays.
     """
     from lbg_runtime.pipeline.landing.prune import Unpruned, wall_us
     from lbg_runtime.pipeline.landing.prune import prune as prune_log
 
-    keep_ms = duration_ms("--keep", keep)
+    retention_ms = duration_ms("--retention", retention)
     failures: list[Unpruned] = []
     with readable(directory):
         log = _open(directory)
-        pruned = list(prune_log(log.path, wall_us() - keep_ms * 1_000, is_dry=dry_run, failures=failures))
+        pruned = list(prune_log(log.path, wall_us() - retention_ms * 1_000, is_dry=dry_run, failures=failures))
     unpruned = [_told(each.error, directory / each.lane) for each in failures]
     size = sum(each.bytes for each in pruned)
     if json:

@@ -1,6 +1,9 @@
-"""What commands share for reading options and for printing; a refusal names the option."""
+"""What commands share: options, which are named and explained alike everywhere, reading them, and printing.
 
-from math import inf, isfinite
+Lengths of time and sizes are text with a unit, as in the settings. A refusal names the option.
+"""
+
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,29 +15,48 @@ from lbg_runtime.model.errors import UserError
 if TYPE_CHECKING:
     from lbg_runtime.config.listen_address import ListenAddress
 
+LAST_PORT = 65_535
+
+DURATION = "DURATION"
+"""Metavar of every option that `duration_ms` reads."""
+SIZE = "SIZE"
+"""Metavar of every option that `size_bytes` reads."""
+
 Config = Annotated[Path, typer.Option(help="Settings file of the group.")]
-"""For every command whose `--config` needs no further explanation."""
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+ExitWithParent = Annotated[
+    bool, typer.Option("--exit-with-parent", help="Exit when the process that started this one is gone.")
+]
+ListenFor = Annotated[
+    str | None,
+    typer.Option("--for", metavar=DURATION, help="How long to listen. Default: two and a half heartbeats."),
+]
+MemberIndex = Annotated[
+    int | None, typer.Option("--member-index", help="This member's number, from 0, if members are counted.")
+]
+MemberCount = Annotated[int | None, typer.Option("--member-count", help="Number of planned members.")]
+MemberId = Annotated[str | None, typer.Option("--member-id", help="This member's name, if members are not counted.")]
+Journal = Annotated[
+    Path | None, typer.Option("--journal", help="Directory for the journal, instead of that of the settings.")
+]
+StatusPort = Annotated[
+    int | None,
+    typer.Option("--status-port", min=0, max=LAST_PORT, help="Port of ops.status, instead of that of the settings."),
+]
 
 
-def duration_ms(option: str, text: str) -> int:
-    """Milliseconds of a written duration; raises `UserError`."""
-    from lbg_runtime.config.duration import DURATION_FORM, parse_duration_ms
+def duration_ms(option: str, text: str, least_ms: int = 0, most_ms: int | None = None) -> int:
+    """Milliseconds of a written duration within these bounds; raises `UserError`."""
+    from lbg_runtime.config.duration import DURATION_FORM, duration_text, parse_duration_ms
 
     try:
-        return parse_duration_ms(text)
+        found_ms = parse_duration_ms(text)
     except ValueError:
         raise UserError(option, repr(text), DURATION_FORM) from None
-
-
-def duration_s(option: str, text: str) -> float:
-    """Seconds of a written duration, or of a bare number; at least one millisecond. Raises `UserError`."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = duration_ms(option, text) / 1000
-    if not 0.001 <= seconds < inf:
-        raise UserError(option, repr(text), "a duration of 1ms or more")
-    return seconds
+    if found_ms < least_ms or (most_ms is not None and found_ms > most_ms):
+        upwards = "or more" if most_ms is None else f"to {duration_text(most_ms)}"
+        raise UserError(option, repr(text), f"{duration_text(least_ms)} {upwards}")
+    return found_ms
 
 
 def size_bytes(option: str, text: str) -> int:

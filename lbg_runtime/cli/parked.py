@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.cli.options import Config, print_json
+from lbg_runtime.cli.options import Config, Json, print_json
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.printable import printable
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 parked = typer.Typer(no_args_is_help=True, help="Keys that were parked with their messages.")
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Key = Annotated[str, typer.Argument(help="The key, as its publisher stamps it.")]
 IsLane = Annotated[
     bool, typer.Option("--lane", help="KEY is a lane as `lbg parked list` shows it, for messages without a key.")
@@ -29,26 +28,32 @@ IsLane = Annotated[
 
 @parked.command("list")
 def list_(config: Config = Path("config.yaml"), json: Json = False) -> None:
-    """List the parked keys of the group: how many messages, since when, and the error of the first."""
-    found = _run(config, _look)
+    """List the parked keys of the group: how many messages, since when, and the error of the first.
+
+    Exit code 1 if a parking queue cannot be read; what is parked in the others is listed nevertheless.
+    """
+    found, unread = _run(config, _look)
     if json:
-        print_json({"parked": [_lane_as_object(each) for each in found]})
-        return
+        print_json({"parked": [_lane_as_object(each) for each in found], "unread": unread})
+        raise typer.Exit(1 if unread else 0)
     for each in found:
         first = each.messages[0]
         replaying = ", being replayed" if each.is_replaying else ""
         error = first.error or "no error of its own"
         print(printable(f"{each.lane}: {_count(each)} since {_time(first)}, {error}{replaying}"))
-    if not found:
+    if not found and not unread:
         print("nothing is parked", file=sys.stderr)
+    raise typer.Exit(1 if unread else 0)
 
 
 @parked.command()
 def show(key: Key, lane: IsLane = False, config: Config = Path("config.yaml"), json: Json = False) -> None:
     """Show the parked messages of a key, in order. Exit code 1 if nothing of it is parked."""
-    found = _of_key(_run(config, _look), key, is_lane=lane)
+    lanes, unread = _run(config, _look)
+    found = _of_key(lanes, key, is_lane=lane)
     if json:
-        print_json({"parked": [{**_lane_as_object(each), "messages": _messages_as_objects(each)} for each in found]})
+        shown = [{**_lane_as_object(each), "messages": _messages_as_objects(each)} for each in found]
+        print_json({"parked": shown, "unread": unread})
     else:
         for each in found:
             print(printable(f"{each.lane}: {_count(each)} in {each.queue}"))
@@ -56,7 +61,7 @@ def show(key: Key, lane: IsLane = False, config: Config = Path("config.yaml"), j
                 why = f", {message.attempts} attempts: {message.error}" if message.attempts else ""
                 print(printable(f"  #{message.number}  {_time(message)}  {message.original.topic}{why}"))
                 print(printable(f"      {_text(message.original.payload[:_SHOWN_BYTES])}"))
-    _insist(found, key)
+    _insist(found, key, unread)
 
 
 @parked.command()
@@ -70,7 +75,8 @@ def unpark(
     """Replay the parked messages of a key, in order, before anything newer of it is handled.
 
     When the command returns, the broker has the order; the owner of the queue, now or later, carries it out. The order
-    may be given again. A key whose first message fails again stays parked. Exit code 1 if nothing of it is parked.
+    may be given again. A key whose first message fails again stays parked. Exit code 1 if nothing of it is parked, or
+    with --all if a parking queue cannot be read; the others are replayed nevertheless.
     """
     if (key is None) != every:
         raise UserError("lbg parked unpark", "a key and --all" if every else "no key", "a key, or --all")
@@ -81,7 +87,10 @@ def unpark(
         await view.unpark(found)
         return found
 
-    _tell_done(_run(config, ask), key or "any key", "asked to be replayed", as_json=json)
+    found, unread = _run(config, ask)
+    _tell_done(found, key or "any key", "asked to be replayed", unread, as_json=json)
+    if every and unread:
+        raise typer.Exit(1)
 
 
 @parked.command()
@@ -111,30 +120,34 @@ def drop(
                     await view.drop([each], one)
         return lanes
 
-    of_key = _run(config, ask)
+    of_key, unread = _run(config, ask)
     meant = [each for each in of_key if number is None or any(one.number == number for one in each.messages)]
     which = "all" if number is None else f"#{number}"
-    _tell_done(meant, key, f"{which} asked to be dropped", as_json=json, others=of_key)
+    _tell_done(meant, key, f"{which} asked to be dropped", unread, as_json=json, others=of_key)
 
 
 _SHOWN_BYTES = 200
 
 
-def _run(config: Path, ask: "Ask") -> "list[ParkedLane]":
+def _run(config: Path, ask: "Ask") -> "tuple[list[ParkedLane], list[str]]":
+    """What was asked for, and the parking queues that could not be read, which are told on standard error."""
     import uvloop
 
     from lbg_runtime.admin.stored import load_group_settings
     from lbg_runtime.cli.log import configure_log
 
     configure_log()
-    return uvloop.run(_asked(load_group_settings(config), ask))
+    found, unread = uvloop.run(_asked(load_group_settings(config), ask))
+    for each in unread:
+        print(printable(f"lbg: {each}; what is parked there is not known: try `lbg group verify`"), file=sys.stderr)
+    return found, unread
 
 
-async def _asked(settings: "Settings", ask: "Ask") -> "list[ParkedLane]":
+async def _asked(settings: "Settings", ask: "Ask") -> "tuple[list[ParkedLane], list[str]]":
     from lbg_runtime.runtime.parking.view import viewing_parked
 
     async with viewing_parked(settings) as view:
-        return await ask(view)
+        return await ask(view), view.unread
 
 
 async def _look(view: "ParkedView") -> "list[ParkedLane]":
@@ -148,10 +161,10 @@ def _of_key(lanes: "list[ParkedLane]", key: str, *, is_lane: bool) -> "list[Park
     return [each for each in lanes if each.lane == name]
 
 
-def _insist(found: "list[ParkedLane]", key: str, others: "Sequence[ParkedLane]" = ()) -> None:
+def _insist(found: "list[ParkedLane]", key: str, unread: Sequence[str], others: "Sequence[ParkedLane]" = ()) -> None:
     if found:
         return
-    absent = f"nothing of {key} is parked"
+    absent = f"nothing of {key} is parked" + (" in what could be read" if unread else "")
     if others:
         count = sum(len(each.messages) for each in others)
         absent = f"no message with that number is parked of {key}, but {count} others are; `lbg parked show` lists them"
@@ -160,15 +173,21 @@ def _insist(found: "list[ParkedLane]", key: str, others: "Sequence[ParkedLane]" 
 
 
 def _tell_done(
-    found: "list[ParkedLane]", key: str, what: str, *, as_json: bool, others: "Sequence[ParkedLane]" = ()
+    found: "list[ParkedLane]",
+    key: str,
+    what: str,
+    unread: Sequence[str],
+    *,
+    as_json: bool,
+    others: "Sequence[ParkedLane]" = (),
 ) -> None:
     """Report what was done; `others` is all that is parked of the key, if only a part of it was asked for."""
     if as_json:
-        print_json({"asked": [_lane_as_object(each) for each in found]})
+        print_json({"asked": [_lane_as_object(each) for each in found], "unread": unread})
     else:
         for each in found:
             print(printable(f"{each.lane}: {_count(each)}, {what}"))
-    _insist(found, key, others)
+    _insist(found, key, unread, others)
 
 
 def _count(lane: "ParkedLane") -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lbg_runtime.cli.lines import read_lines
-from lbg_runtime.cli.options import Config, duration_s, insist_on_finite, print_json
+from lbg_runtime.cli.options import DURATION, Config, ExitWithParent, Json, duration_ms, insist_on_finite, print_json
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.keys import KeySource, is_sendable
 from lbg_runtime.model.message import NO_PROPERTIES
@@ -94,13 +94,11 @@ def publish(
         int | None, typer.Option(min=1, max=1_000_000, help="Generate messages for this many keys.")
     ] = None,
     duration: Annotated[
-        str | None, typer.Option(help="Generate messages for this long, such as 30s. A bare number means seconds.")
+        str | None, typer.Option(metavar=DURATION, help="Generate messages for this long, such as 30s.")
     ] = None,
     ledger: Annotated[Path | None, typer.Option(help="Folder for the ledger of confirmed messages.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
-    exit_with_parent: Annotated[
-        bool, typer.Option("--exit-with-parent", help="Exit when the process that started this one is gone.")
-    ] = False,
+    json: Json = False,
+    exit_with_parent: ExitWithParent = False,
 ) -> None:
     """Publish to a load-balanced group, in order per key, each message confirmed by the broker.
 
@@ -126,12 +124,12 @@ def publish(
     if key is not None and keys is not None:
         raise UserError("--keys", f"given with --key {key}", "one of the two")
     insist_on_finite("--rate", rate)
-    duration_given_s = None if duration is None else duration_s("--duration", duration)
+    duration_s = None if duration is None else duration_ms("--duration", duration, least_ms=1) / 1_000
     settings = load_group_settings(config)
     configure_log()
     plan = None
     if is_load:
-        plan = LoadPlan(topic, numbered_keys(keys or 1) if key is None else (key,), count, rate, duration_given_s)
+        plan = LoadPlan(topic, numbered_keys(keys or 1) if key is None else (key,), count, rate, duration_s)
     elif sys.stdin.isatty():
         print("lbg publish: each line that you type is a message; Ctrl-D ends", file=sys.stderr)
     lines = _Lines(topic, key, settings.group.key if key_from is None else _parse_rule(key_from))

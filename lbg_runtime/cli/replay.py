@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.cli.landing import readable
-from lbg_runtime.cli.options import insist_on_finite, print_json
+from lbg_runtime.cli.landing import Directory, readable
+from lbg_runtime.cli.options import Config, Json, insist_on_finite, print_json
 from lbg_runtime.model.errors import LbgError, UserError
 from lbg_runtime.model.keys import is_sendable
 from lbg_runtime.model.printable import printable
@@ -29,7 +29,7 @@ _TIME_FORM = "a time such as 2026-11-21T10:00:00Z; UTC without an offset"
 
 def replay(
     *,
-    directory: Annotated[Path, typer.Argument(help="Folder of the landing log.")],
+    directory: Directory,
     to_topic: Annotated[
         str, typer.Option(help="Topic to publish to, in the group of the settings, without hash prefix and shard.")
     ],
@@ -44,8 +44,8 @@ def replay(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Count what would be published, and publish nothing.")
     ] = False,
-    config: Annotated[Path, typer.Option(help="Settings file of the group to publish to.")] = Path("config.yaml"),
-    json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
+    config: Config = Path("config.yaml"),
+    json: Json = False,
 ) -> None:
     """Publish landed messages again, each confirmed, in the order of each key, up to the present end of the log.
 

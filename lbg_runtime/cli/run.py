@@ -9,45 +9,44 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lbg_runtime.cli.importing import importing
-from lbg_runtime.cli.options import Config
+from lbg_runtime.cli.options import (
+    LAST_PORT,
+    Config,
+    ExitWithParent,
+    Journal,
+    Json,
+    MemberCount,
+    MemberId,
+    MemberIndex,
+    StatusPort,
+)
 from lbg_runtime.model.errors import UserError
 
 if TYPE_CHECKING:
     from lbg_runtime.config.settings import Settings
 
-LAST_PORT = 65_535
-
 
 def run(
     config: Config = Path("config.yaml"),
-    member_index: Annotated[
-        int | None, typer.Option(help="This member's number, from 0, if members are counted.")
-    ] = None,
-    member_count: Annotated[int | None, typer.Option(help="Number of planned members.")] = None,
-    member_id: Annotated[str | None, typer.Option(help="This member's name, if members are not counted.")] = None,
+    member_index: MemberIndex = None,
+    member_count: MemberCount = None,
+    member_id: MemberId = None,
     processes: Annotated[
         int, typer.Option(min=1, max=256, help="Members to run, each in a process of its own. A member uses one core.")
     ] = 1,
-    journal: Annotated[
-        Path | None, typer.Option(help="Directory for the journal, instead of that of the settings.")
-    ] = None,
-    status_port: Annotated[
-        int | None, typer.Option(min=0, max=LAST_PORT, help="Port of ops.status, instead of that of the settings.")
-    ] = None,
-    exit_with_parent: Annotated[
-        bool, typer.Option("--exit-with-parent", help="Exit when the process that started this one is gone.")
-    ] = False,
+    journal: Journal = None,
+    status_port: StatusPort = None,
+    exit_with_parent: ExitWithParent = False,
     reload: Annotated[
         bool, typer.Option("--reload", help="Restart when the settings or a Python file below this directory change.")
     ] = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print at the end how the member left, as one JSON object.")
-    ] = False,
+    json: Json = False,
 ) -> None:
     """Handle the group's messages until SIGTERM or SIGINT, then drain. Exit code 1 if something was cancelled or left.
 
     A second signal cancels running handlers. With several processes, each is a member of its own, named ID-0, ID-1 and
-    so on. A process that ends by itself is started again. A status port is increased by one for each process.
+    so on. A process that ends by itself is started again. A status port is increased by one for each process. With
+    --json, one object at the end says how the member left.
     """
     # Before the imports, which take their time.
     parent_pid = os.getppid() if exit_with_parent else None

@@ -2,17 +2,25 @@
 
 import sys
 from collections.abc import Callable
+from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.cli.options import print_json
+from lbg_runtime.cli.options import Json, print_json
 from lbg_runtime.model.errors import UserError
 
 if TYPE_CHECKING:
     from lbg_runtime.sim.campaign import Campaign, Failure, Scope
 
-BOTH = "both"
+
+class SimulatedMode(Enum):
+    """A way of moving queues, as in `rebind.mode`, or all of them side by side."""
+
+    COOPERATIVE = "cooperative"
+    CYCLE = "cycle"
+    BOTH = "both"
+
 
 LARGEST_SEED = 10**15
 """Upper bound of `--first`, so that all seeds are numbers in JSON."""
@@ -21,7 +29,9 @@ LARGEST_SEED = 10**15
 def simulate(
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds to run.")] = 200,
     first: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="The first seed.")] = 0,
-    mode: Annotated[str, typer.Option(help="cooperative, cycle, or both side by side.")] = BOTH,
+    rebind_mode: Annotated[
+        SimulatedMode, typer.Option(help="How queues move, as in rebind.mode; both: side by side.")
+    ] = SimulatedMode.BOTH,
     members: Annotated[
         int | None, typer.Option(min=3, max=50, help="Number of planned members. Default: drawn from the seed.")
     ] = None,
@@ -32,7 +42,7 @@ def simulate(
         str | None, typer.Option(help="For a replay: only these faults of the seed, such as 3,7; '' for none.")
     ] = None,
     history: Annotated[bool, typer.Option("--history", help="For a replay: print everything that happened.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Json = False,
 ) -> None:
     """Run a whole group in virtual time. Exit code 1 if a seed broke a law, with a line that replays it.
 
@@ -42,13 +52,11 @@ def simulate(
     from lbg_runtime.sim.campaign import Scope, run_campaign
     from lbg_runtime.sim.settings import Mode
 
-    known = [each.value for each in Mode]
-    if mode not in (*known, BOTH):
-        raise UserError("--mode", repr(mode), f"{', '.join(known)} or {BOTH}")
-    scopes = [Scope(each, members, queues) for each in Mode if mode in (each.value, BOTH)]
+    modes = list(Mode) if rebind_mode is SimulatedMode.BOTH else [Mode(rebind_mode.value)]
+    scopes = [Scope(mode, members, queues) for mode in modes]
     if faults is not None or history:
         if seeds != 1 or len(scopes) != 1:
-            raise UserError("lbg simulate", "a replay of several runs", "--seeds 1 and one --mode")
+            raise UserError("lbg simulate", "a replay of several runs", "--seeds 1 and one --rebind-mode")
         raise typer.Exit(_replay(scopes[0], first, faults, with_history=history, json=json))
     campaigns = [run_campaign(scope, range(first, first + seeds), _progress(scope, seeds)) for scope in scopes]
     if json:
@@ -104,7 +112,7 @@ def _fault_numbers(scope: "Scope", seed: int, faults: str) -> list[int]:
 def _as_line(scope: "Scope", failure: "Failure") -> str:
     laws = ", ".join(failure.laws)
     sizes = "".join(f" --{name} {count}" for name, count in _sizes(scope).items() if count is not None)
-    replay = f"lbg simulate --mode {scope.mode.value} --first {failure.seed} --seeds 1{sizes}"
+    replay = f"lbg simulate --rebind-mode {scope.mode.value} --first {failure.seed} --seeds 1{sizes}"
     if failure.is_story:
         return f"story {failure.seed} breaks {laws}: {replay}"
     kinds = ", ".join(f"{fault.number} {fault.kind.value}" for fault in failure.faults) or "none"

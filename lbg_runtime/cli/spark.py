@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.cli.options import duration_ms, print_json
+from lbg_runtime.cli.options import DURATION, Json, duration_ms, print_json
 from lbg_runtime.model.errors import SparkUnavailable
 
 if TYPE_CHECKING:
     from lbg_runtime.pipeline.spark.stream_job import StreamProgress
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 spark = typer.Typer(no_args_is_help=True, help="Spark on the landing log of a group.")
 
@@ -77,7 +75,9 @@ def stream(
     available_now: Annotated[
         bool, typer.Option("--available-now", help="Exit when everything that has landed by now is written.")
     ] = False,
-    trigger: Annotated[str, typer.Option(help="Shortest time between the starts of two batches.")] = "1s",
+    trigger: Annotated[
+        str, typer.Option(metavar=DURATION, help="Shortest time between the starts of two batches.")
+    ] = "1s",
     max_rows: Annotated[int, typer.Option(min=1, help="Largest number of rows in a batch.")] = 100_000,
     driver_memory: Annotated[str, typer.Option(help="Memory limit of the JVM, in Spark's notation.")] = "2g",
     json: Json = False,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.cli.options import duration_ms, print_json
+from lbg_runtime.cli.options import DURATION, Config, Json, duration_ms, print_json
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.printable import printable
 from lbg_runtime.runtime.stop import StopCause, stop_requests
@@ -48,7 +48,8 @@ def validate(
         typer.Argument(help="Directory with the journals and ledgers of a run that is over, or one made by --layout."),
     ] = None,
     ack_window: Annotated[
-        str, typer.Option(help="How long before a fault a settlement may have been sent without effect.")
+        str,
+        typer.Option(metavar=DURATION, help="How long before a fault a settlement may have been sent without effect."),
     ] = "1.5s",
     engine: Annotated[
         Engine,
@@ -69,21 +70,24 @@ def validate(
             help="Judge a run that goes on: by its journals in the directory, or else by notes that members republish.",
         ),
     ] = False,
-    config: Annotated[Path, typer.Option(help="Settings file, for --live.")] = Path("config.yaml"),
+    config: Config = Path("config.yaml"),
     topic: Annotated[
         str | None,
         typer.Option(help="Topic to which members republish, instead of ops.journal.republish_topic of the settings."),
     ] = None,
     duration: Annotated[
-        str | None, typer.Option("--for", help="How long to listen, such as 30s. Default: until SIGINT or SIGTERM.")
+        str | None,
+        typer.Option(
+            "--for", metavar=DURATION, help="How long to listen, such as 30s. Default: until SIGINT or SIGTERM."
+        ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Json = False,
 ) -> None:
     """Judge a run. Exit code 0 if it is valid, 1 if it is invalid, 3 if the records do not suffice to tell.
 
     With --live and a directory: 1 if a law is broken; 3 if nothing was handled yet, something came too late to be
-    judged, or the files say that records are missing. With --live alone: 1 if a number came after a higher one or was
-    missing, 3 if no member was heard.
+    judged, or the files say that records are missing. With --live alone, which is the one case that needs --config: 1
+    if a number came after a higher one or was missing, 3 if no member was heard.
     """
     if directory is None and not live:
         raise UserError("lbg validate", "nothing to judge", "a directory, or --live, or both")

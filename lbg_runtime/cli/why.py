@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lbg_runtime.cli.group.commands import listening_ms, tell_nobody_heard
-from lbg_runtime.cli.options import Config
+from lbg_runtime.cli.options import Config, Json, ListenFor
 from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.model.printable import printable
 
@@ -21,15 +21,13 @@ if TYPE_CHECKING:
 def why(
     key: Annotated[str, typer.Argument(help="The key, as its publisher stamps it.")],
     config: Config = Path("config.yaml"),
-    listen: Annotated[
-        str | None, typer.Option("--for", help="How long to wait for answers. Default: two and a half heartbeats.")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    listen: ListenFor = None,
+    json: Json = False,
 ) -> None:
     """Ask the group about a key: shard, queue, owner, what is in flight since when, attempts, what waits or is parked.
 
-    Exit code 0 if the owner of the key's queue knows the key; 1 if the queue has no owner, or the owner has no message
-    of the key and has not handled one lately; 3 if nobody answered.
+    Exit code 0 if the owner of the key's queue knows the key; 1 if the queue has no owner or waits for its parking
+    queue, or the owner has no message of the key and has not handled one lately; 3 if nobody answered.
     """
     import uvloop
 
@@ -62,6 +60,8 @@ def why(
         raise typer.Exit(tell_nobody_heard(settings, listen_ms))
     if not holders:
         print(printable(f"lbg: queue {queue} has no owner among {_members(answers, picture)}"), file=sys.stderr)
+    elif any(answer.wait is not None for answer in holders):
+        print(printable(f"lbg: {queue} waits for its parking queue; try `lbg group verify`"), file=sys.stderr)
     elif not is_known:
         print(printable(f"lbg: its owner has no message of key {key}, and has not handled one lately"), file=sys.stderr)
     raise typer.Exit(0 if is_known else 1)

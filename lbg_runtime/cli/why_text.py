@@ -21,7 +21,10 @@ def answer_lines(answer: KeyAnswer) -> Iterator[str]:
         yield f"  waiting in line behind it: {sight.waiting}"
     else:
         yield "  in flight: nothing"
-    if sight.parked:
+    if (wait := answer.wait) is not None:
+        yield f"  waits for its parking queue, for {_seconds(wait.waited_ms)}: {wait.reason}"
+        yield "  parked: not known; until it is, nothing of the queue is handled"
+    elif sight.parked:
         yield f"  parked: {sight.parked}, and new messages are parked too; `lbg parked show` says why"
     if (last := sight.last) is not None:
         after = "" if last.attempts == 1 else f", after {last.attempts} attempts"

@@ -240,7 +240,8 @@ class DispatchSettings(Section):
         Field(alias="stuck_key"),
     ] = 60_000
     """A key is reported if its next message has been the same one for longer. If the handler of that message has run
-    for as long, the messages behind it count only for `max_held`. None, in the file `off`: neither is done."""
+    for as long, the messages behind it count only for `max_held`. None, in the file `off`: neither is done, and what
+    waits behind a handler that hangs keeps its places in `max_in_flight`."""
 
     @property
     def held_limit(self) -> int:

@@ -17,7 +17,7 @@ STREAM = Stream(member_count=3, keys=20, rate=400, seconds=2, work_ms=2)
 def answer():
     """Of the command, in memory and virtual time."""
     result = CliRunner().invoke(
-        app, ["compare", "--memory", "--seconds", "2", "--keys", "20", "--rate", "200", "--json"]
+        app, ["compare", "--memory", "--duration", "2s", "--keys", "20", "--rate", "200", "--json"]
     )
     assert result.exit_code == 0, result.output
     return orjson.loads(result.stdout)
@@ -49,7 +49,7 @@ def test_a_partitioned_queue_waits_for_its_rebalance_delay_after_a_crash(answer)
 
 
 def test_the_table_has_a_line_for_each_pattern():
-    result = CliRunner().invoke(app, ["compare", "--memory", "--seconds", "1", "--keys", "4", "--rate", "100"])
+    result = CliRunner().invoke(app, ["compare", "--memory", "--duration", "1s", "--keys", "4", "--rate", "100"])
     heading, *lines = result.stdout.splitlines()
     assert heading.startswith("pattern")
     assert [line.split("  ")[0] for line in lines] == [pattern.name for pattern in PATTERNS]

@@ -1,30 +1,57 @@
 """What commands are given: read, or refused with the option's name."""
 
 import pytest
+from typer.testing import CliRunner
 
-from lbg_runtime.cli.options import duration_ms, duration_s, insist_on_finite, listen_address, print_json, size_bytes
+from lbg_runtime.cli.main import app
+from lbg_runtime.cli.options import duration_ms, insist_on_finite, listen_address, print_json, size_bytes
 from lbg_runtime.config.listen_address import ListenAddress
 from lbg_runtime.model.errors import UserError
 
 
 def test_what_is_written_as_it_should_be_is_read() -> None:
-    assert duration_ms("--keep", "24h") == 86_400_000
-    assert [duration_s("--duration", text) for text in ("5", "0.5", "5s", "2m", "1ms")] == [5, 0.5, 5, 120, 0.001]
+    assert [duration_ms("--retention", text) for text in ("24h", "0.5s", "1ms", "0s")] == [86_400_000, 500, 1, 0]
+    assert [duration_ms("--duration", text, 1_000, 60_000) for text in ("1s", "1m")] == [1_000, 60_000]
     assert size_bytes("--replay-log", "1.5M") == 3 << 19
     assert listen_address("--smf", "127.0.0.1:0") == ListenAddress("127.0.0.1", 0)
     assert listen_address("--smf", "[::1]:55555") == ListenAddress("::1", 55555)
 
 
 def test_what_is_not_is_refused_with_the_options_name() -> None:
-    with pytest.raises(UserError, match=r"^--keep: '1d'; expected a duration such as"):
-        duration_ms("--keep", "1d")
-    for text in ("inf", "nan", "0", "0s", "-1"):
-        with pytest.raises(UserError, match=rf"^--duration: '{text}'; expected a duration of 1ms or more"):
-            duration_s("--duration", text)
-    with pytest.raises(UserError, match=r"^--duration: '1d'; expected a duration such as"):
-        duration_s("--duration", "1d")
+    for text in ("1d", "5", "0.5", "-1s", "inf", ""):
+        with pytest.raises(UserError, match=rf"^--retention: '{text}'; expected a duration such as 500ms, 30s or 2m$"):
+            duration_ms("--retention", text)
+    with pytest.raises(UserError, match=r"^--duration: '0s'; expected 1ms or more$"):
+        duration_ms("--duration", "0s", least_ms=1)
+    for text in ("999ms", "61s"):
+        with pytest.raises(UserError, match=rf"^--duration: '{text}'; expected 1s to 1m$"):
+            duration_ms("--duration", text, 1_000, 60_000)
     with pytest.raises(UserError, match=r"^--replay-log: '100'; expected a size such as 500M or 20G"):
         size_bytes("--replay-log", "100")
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("publish --topic t", "--duration"),
+        ("compare", "--duration"),
+        ("compare", "--work"),
+        ("demo", "--rebind-interval"),
+        ("landing prune nowhere", "--retention"),
+        ("land --dir nowhere", "--retention"),
+        ("spark stream g --dir d --to parquet:d --checkpoint c", "--trigger"),
+        ("validate nowhere", "--ack-window"),
+        ("validate nowhere --live", "--for"),
+        ("bench moves", "--steady"),
+        ("bench handback", "--steady"),
+        ("bench takeover", "--steady"),
+        ("bench sidecar", "--duration"),
+        ("bench soak", "--duration"),
+    ],
+)
+def test_a_bare_number_is_no_length_of_time(command: str, option: str) -> None:
+    error = CliRunner().invoke(app, [*command.split(), option, "5"]).exception
+    assert str(error) == f"{option}: '5'; expected a duration such as 500ms, 30s or 2m"
 
 
 @pytest.mark.parametrize("text", ["55555", "127.0.0.1:" + "9" * 5_000, "[::1:5", "::1:5", "a b@c:1", "a:65536"])

@@ -23,7 +23,7 @@ from lbg_runtime.core.parking.records import (
     encode_entry,
     parking_queue,
 )
-from lbg_runtime.model.errors import PublishRefused, TransportError, UserError
+from lbg_runtime.model.errors import PublishRefused, UserError
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PARTITION_KEY_PROPERTY, PUBLISHER_PROPERTY, Message
 from lbg_runtime.testing.broker_on_port import BrokerOnPort
@@ -85,6 +85,10 @@ class Stage:
 
 def lines(told: Result) -> list[str]:
     return told.stdout.splitlines()
+
+
+def unread(queue: QueueName, reason: str) -> str:
+    return f"lbg: cannot browse {queue}: {reason}; what is parked there is not known: try `lbg group verify`"
 
 
 @pytest.fixture
@@ -229,8 +233,32 @@ def test_what_is_parked_beyond_the_queues_of_the_settings_is_found(stage: Stage)
 def test_a_parking_queue_of_the_settings_that_is_not_there_is_no_end(stage: Stage) -> None:
     stage.config.write_text(stage.config.read_text().replace("queue_count: 2", "queue_count: 3"))
     listed = stage.lbg("list")
-    assert isinstance(listed.exception, TransportError)
-    assert str(listed.exception) == f"cannot browse {parking_queue('orders', 2)}: Unknown Queue"
+    assert (listed.exit_code, listed.stdout) == (1, "")
+    assert listed.stderr.splitlines() == [unread(parking_queue("orders", 2), "Unknown Queue")]
+
+
+def test_a_parking_queue_that_cannot_be_read_does_not_keep_the_others_from_their_work(stage: Stage) -> None:
+    shut = parking_queue("orders", 2)
+    stage.config.write_text(stage.config.read_text().replace("queue_count: 2", "queue_count: 3"))
+    stage.broker.create_queue(shut, shut, settings=QueueSettings(egress_enabled=False))
+    stage.put(QUEUES[0], parked("key a", 1, "e"), parked("key a", 2))
+    stage.put(QUEUES[1], parked("key b", 1, "e"))
+    complaint = unread(shut, "Queue Shutdown")
+
+    listed = stage.lbg("list")
+    assert (listed.exit_code, len(lines(listed)), listed.stderr.splitlines()) == (1, 2, [complaint])
+    listed = stage.lbg("list", "--json")
+    assert listed.exit_code == 1
+    assert json.loads(listed.stdout.splitlines()[-1])["unread"] == [f"cannot browse {shut}: Queue Shutdown"]
+    for words in (("show", "a"), ("unpark", "a"), ("drop", "a", "--number", "1")):
+        asked = stage.lbg(*words)
+        assert (asked.exit_code, asked.stderr.splitlines()) == (0, [complaint]), words
+    assert stage.entries(QUEUES[0])[-1] == DropAsked("key a", (OWNER, 1))
+    assert stage.lbg("unpark", "--all").exit_code == 1
+    assert stage.entries(QUEUES[1])[-1] == UnparkAsked("key b")
+    asked = stage.lbg("unpark", "c")
+    assert asked.exit_code == 1
+    assert asked.stderr.splitlines() == [complaint, "lbg: nothing of c is parked in what could be read"]
 
 
 def test_nothing_parked_is_said(stage: Stage) -> None:

@@ -7,6 +7,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from lbg_runtime.cli.main import app
+from lbg_runtime.cli.simulate import SimulatedMode
+from lbg_runtime.config.rebind_mode import RebindMode
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.sim import campaign
 from lbg_runtime.sim.figures import Duplicates
@@ -38,7 +40,7 @@ def test_both_modes_stand_side_by_side() -> None:
 
 
 def test_json_is_one_object_with_the_figures_of_each_mode() -> None:
-    result = lbg_simulate("--seeds", "2", "--mode", "cycle", "--members", "3", "--queues", "4", "--json")
+    result = lbg_simulate("--seeds", "2", "--rebind-mode", "cycle", "--members", "3", "--queues", "4", "--json")
     [figures] = json.loads(result.stdout)["modes"]
     assert (figures["mode"], figures["members"], figures["queues"], figures["seeds"]) == ("cycle", 3, 4, 2)
     assert (figures["move_pause_p99_ms"], figures["duplicates_per_crash"]) == (55, 7.0)
@@ -46,7 +48,7 @@ def test_json_is_one_object_with_the_figures_of_each_mode() -> None:
 
 
 def test_a_seed_that_is_no_number_in_json_is_refused() -> None:
-    replay = ("--seeds", "1", "--mode", "cycle", "--json")
+    replay = ("--seeds", "1", "--rebind-mode", "cycle", "--json")
     assert lbg_simulate("--first", str(10**26), *replay, "--history").exit_code == 2
     assert json.loads(lbg_simulate("--first", str(10**15), *replay).stdout)["modes"]
 
@@ -59,11 +61,11 @@ def test_a_failing_seed_comes_with_one_line_that_replays_it(monkeypatch: pytest.
 
     run_seed = campaign.run_seed
     monkeypatch.setattr(campaign, "run_seed", breaks_with_a_fault)
-    result = lbg_simulate("--seeds", "1", "--first", "18", "--mode", "cooperative", "--members", "3")
+    result = lbg_simulate("--seeds", "1", "--first", "18", "--rebind-mode", "cooperative", "--members", "3")
     assert result.exit_code == 1
     [line] = [line for line in result.stdout.splitlines() if line.startswith("seed 18 ")]
     assert "breaks some_law, faults needed: 2 " in line
-    command = "lbg simulate --mode cooperative --first 18 --seeds 1 --members 3 --faults '2'"
+    command = "lbg simulate --rebind-mode cooperative --first 18 --seeds 1 --members 3 --faults '2'"
     assert line.endswith(command)
     replay = lbg_simulate(*command.replace("'", "").split()[2:])
     assert replay.exit_code == 1
@@ -71,14 +73,14 @@ def test_a_failing_seed_comes_with_one_line_that_replays_it(monkeypatch: pytest.
 
 
 def test_a_replay_shows_faults_and_verdict() -> None:
-    result = lbg_simulate("--seeds", "1", "--first", "3", "--mode", "cooperative", "--history")
+    result = lbg_simulate("--seeds", "1", "--first", "3", "--rebind-mode", "cooperative", "--history")
     assert result.exit_code == 0
     assert "LifeStarted(" in result.stdout
     assert result.stdout.endswith("every law holds\n")
 
 
 def test_a_replay_as_json_is_one_object_too() -> None:
-    arguments = ("--seeds", "1", "--first", "3", "--mode", "cooperative", "--faults", "1,0", "--json")
+    arguments = ("--seeds", "1", "--first", "3", "--rebind-mode", "cooperative", "--faults", "1,0", "--json")
     result = lbg_simulate(*arguments)
     assert result.exit_code == 0
     replay = json.loads(result.stdout)
@@ -91,14 +93,14 @@ def test_a_replay_as_json_is_one_object_too() -> None:
 
 
 def test_a_seed_can_be_replayed_without_any_of_its_faults() -> None:
-    result = lbg_simulate("--seeds", "1", "--first", "3", "--mode", "cooperative", "--faults", "")
+    result = lbg_simulate("--seeds", "1", "--first", "3", "--rebind-mode", "cooperative", "--faults", "")
     assert result.exit_code == 0
     assert "\nfault " not in result.stdout
 
 
 @pytest.mark.parametrize("faults", ["999", "0,999", "-1", "0,,1", "0,", ",", "0,x"])
 def test_only_faults_that_the_seed_has_can_be_replayed(faults: str) -> None:
-    error = lbg_simulate("--seeds", "1", "--first", "3", "--mode", "cooperative", "--faults", faults).exception
+    error = lbg_simulate("--seeds", "1", "--first", "3", "--rebind-mode", "cooperative", "--faults", faults).exception
     assert isinstance(error, UserError)
     assert str(error).startswith("--faults: ")
     assert "\n" not in str(error)
@@ -107,11 +109,17 @@ def test_only_faults_that_the_seed_has_can_be_replayed(faults: str) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("--mode", "fast"),
         ("--seeds", "2", "--faults", "1"),
         ("--seeds", "1", "--history"),
-        ("--seeds", "1", "--mode", "cycle", "--faults", "x"),
+        ("--seeds", "1", "--rebind-mode", "cycle", "--faults", "x"),
     ],
 )
 def test_what_makes_no_sense_is_refused(arguments: tuple[str, ...]) -> None:
     assert isinstance(lbg_simulate(*arguments).exception, UserError)
+
+
+def test_the_modes_are_those_of_the_setting_and_both() -> None:
+    assert [mode.value for mode in SimulatedMode] == [*(mode.value for mode in RebindMode), "both"]
+    refused = lbg_simulate("--rebind-mode", "fast")
+    assert refused.exit_code == 2
+    assert "'cooperative', 'cycle', 'both'" in refused.stderr

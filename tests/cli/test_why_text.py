@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from lbg_runtime.cli.why_text import answer_lines
@@ -9,6 +11,7 @@ from lbg_runtime.core.group.control_messages import (
     LaneHead,
     LastHandled,
     Life,
+    ParkingWait,
     QuestionId,
     ReportedFlow,
 )
@@ -78,3 +81,14 @@ def test_a_handler_that_outlived_its_flow_is_told_as_such() -> None:
     head = LaneHead(LaneStage.RUNNING, 1, False, 1, 5, 5, None)
     (first, *_) = answer_lines(answer(None, head))
     assert first == "  not its owner, but still has a message of it: a"
+
+
+def test_what_is_parked_is_not_known_while_the_queue_waits_for_its_parking_queue() -> None:
+    waiting = replace(answer(ACTIVE, None, LastHandled(16, 1, 13_000)), wait=ParkingWait(43_210, "Queue Shutdown"))
+    assert list(answer_lines(waiting)) == [
+        "  owner: a, active, epoch 3, 12 in flight on the queue",
+        "  in flight: nothing",
+        "  waits for its parking queue, for 43.2 s: Queue Shutdown",
+        "  parked: not known; until it is, nothing of the queue is handled",
+        "  last handled: number 16, 13.0 s ago",
+    ]

@@ -48,8 +48,7 @@ def test_the_page_is_there_from_the_beginning_and_ends_with_the_demo(tmp_path: P
 
 
 def test_a_page_needs_members_that_talk() -> None:
-    command = [sys.executable, "-m", "lbg_runtime.cli", "demo", "--page", "--rebind", "cycle"]
+    command = [sys.executable, "-m", "lbg_runtime.cli", "demo", "--page", "--rebind-mode", "cycle"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND_S, check=False)
-    assert (done.returncode, done.stderr) == (
-        2, "lbg: --page: given with --rebind cycle; expected --rebind cooperative: members of a cycle do not talk\n",
-    )  # fmt: skip
+    told = "given with --rebind-mode cycle; expected --rebind-mode cooperative: members of a cycle do not talk"
+    assert (done.returncode, done.stderr) == (2, f"lbg: --page: {told}\n")

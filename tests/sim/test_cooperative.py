@@ -46,7 +46,7 @@ def results(larger: list[Played]) -> list[SimResult]:
 
 def test_every_law_holds_in_every_run(results: list[SimResult]) -> None:
     broken = {result.seed: result.violations[0] for result in results if result.violations}
-    assert not broken, "lbg simulate --mode cooperative --seeds 1 --first SEED --history shows a run"
+    assert not broken, "lbg simulate --rebind-mode cooperative --seeds 1 --first SEED --history shows a run"
 
 
 def test_larger_groups_hand_queues_over_and_pass_standbys_by(larger: list[Played]) -> None:

@@ -55,7 +55,7 @@ def test_every_law_holds_in_every_run_with_re_stripings(part: int) -> None:
         copies += sum(isinstance(happening, CopySettled) for happening in result.history)
         if result.violations:
             broken[seed] = result.violations[0]
-    assert not broken, "lbg simulate --mode cooperative --seeds 1 --first SEED --history shows a run"
+    assert not broken, "lbg simulate --rebind-mode cooperative --seeds 1 --first SEED --history shows a run"
     assert copies > len(seeds), "messages move, and not only queues"
 
 

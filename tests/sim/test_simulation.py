@@ -23,7 +23,7 @@ def results() -> list[SimResult]:
 
 def test_every_law_holds_in_every_run(results: list[SimResult]) -> None:
     broken = {result.seed: result.violations[0] for result in results if result.violations}
-    assert not broken, "lbg simulate --mode cycle --seeds 1 --first SEED --history shows a run"
+    assert not broken, "lbg simulate --rebind-mode cycle --seeds 1 --first SEED --history shows a run"
 
 
 def test_the_runs_meet_every_fault_and_are_not_idle(results: list[SimResult]) -> None:

@@ -14,7 +14,8 @@ import typer
 
 from lbg_runtime.cli.bench.profile import Profile, profiled
 from lbg_runtime.cli.bench.profile import check as check_profile
-from lbg_runtime.cli.bench.report import Json, Ratio, Report, Rounds, Row, finish, quiet_log, tell, within_rounds
+from lbg_runtime.cli.bench.report import Ratio, Report, Rounds, Row, finish, quiet_log, tell, within_rounds
+from lbg_runtime.cli.options import Json
 
 PROFILED_ROUNDS = 10
 """How many measurements are sampled; one would give too few samples."""

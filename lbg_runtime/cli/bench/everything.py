@@ -17,7 +17,8 @@ from typing import Annotated, Any
 import orjson
 import typer
 
-from lbg_runtime.cli.bench.report import Better, Json, tell
+from lbg_runtime.cli.bench.report import Better, tell
+from lbg_runtime.cli.options import Json
 from lbg_runtime.model.errors import LbgError, UserError
 
 KEPT = Path("docs/benchmarks.json")
@@ -51,11 +52,11 @@ BENCHES = (
     Short("processes", "--messages 50000 --rounds 2"),
     Short("scale", "--messages 20000 --queues 200 --keys 100000 --rounds 2"),
     # Pauses of a few queues divided by the gaps of a few others: more is left to chance than in rates.
-    Short("takeover", "--steady 2 --rounds 2", 1.5),
-    Short("handback", "--steady 2 --rounds 1", 1.5),
-    Short("sidecar", "--messages 3000 --seconds 2 --rounds 2", 0.5),
+    Short("takeover", "--steady 2s --rounds 2", 1.5),
+    Short("handback", "--steady 2s --rounds 1", 1.5),
+    Short("sidecar", "--messages 3000 --duration 2s --rounds 2", 0.5),
     # Without the parts that start Spark, which take minutes.
-    Short("pipeline", "--part landing --rounds 2", 0.5),
+    Short("pipeline", "--only landing --rounds 2", 0.5),
 )
 
 

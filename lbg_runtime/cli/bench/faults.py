@@ -12,7 +12,8 @@ from typing import Annotated
 import typer
 
 from lbg_runtime.cli.bench.group_trial import Burst, group_trial
-from lbg_runtime.cli.bench.report import Better, Json, Ratio, Report, Row, finish, tell
+from lbg_runtime.cli.bench.report import Better, Ratio, Report, Row, finish, tell
+from lbg_runtime.cli.options import Json
 
 QUEUES = 8
 KEYS = 1_000

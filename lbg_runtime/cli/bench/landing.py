@@ -12,14 +12,15 @@ from typing import Annotated
 
 import typer
 
-from lbg_runtime.cli.bench.report import Json, Report, Row, finish, quiet_log, tell
+from lbg_runtime.cli.bench.report import Report, Row, finish, quiet_log, tell
+from lbg_runtime.cli.options import Json
 from lbg_runtime.model.errors import UserError
 
 
 def landing(
     each: Annotated[int, typer.Option(min=1, max=1_000, help="Number of blows of each kind.")] = 20,
-    blow: Annotated[
-        list[str] | None, typer.Option(help="Only blows of this kind: kill, move, tear or full; repeatable.")
+    only: Annotated[
+        list[str] | None, typer.Option(help="Deal only blows of this kind: kill, move, tear or full; repeatable.")
     ] = None,
     rate: Annotated[int, typer.Option(min=10, max=20_000, help="Messages per second.")] = 600,
     seed: Annotated[
@@ -36,12 +37,12 @@ def landing(
     from lbg_runtime.cli.bench.landing_trial import Blow, landing_trial
 
     names = {kind.name.lower(): kind for kind in Blow}
-    unknown = [name for name in blow or () if name not in names]
+    unknown = [name for name in only or () if name not in names]
     if unknown:
-        raise UserError("--blow", unknown[0], f"one of {', '.join(names)}")
+        raise UserError("--only", unknown[0], f"one of {', '.join(names)}")
     quiet_log()
     seed = random.randrange(1 << 32) if seed is None else seed
-    blows = [kind for name, kind in names.items() if not blow or name in blow] * each
+    blows = [kind for name, kind in names.items() if not only or name in only] * each
     random.Random(seed).shuffle(blows)
 
     def dealt(count: int) -> None:

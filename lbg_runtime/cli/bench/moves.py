@@ -22,9 +22,10 @@ import typer
 from lbg_runtime.cli.bench.profile import Profile, profiled
 from lbg_runtime.cli.bench.profile import check as check_profile
 from lbg_runtime.cli.bench.quantile import quantile
-from lbg_runtime.cli.bench.report import Better, Json, Ratio, Report, Rounds, Row, finish, tell
+from lbg_runtime.cli.bench.report import Better, Ratio, Report, Rounds, Row, finish, tell
 from lbg_runtime.cli.live.group import PUBLISHER, LiveGroup, member_name
 from lbg_runtime.cli.live.tail import accepted_dispatches
+from lbg_runtime.cli.options import DURATION, Json, duration_ms
 from lbg_runtime.config.rebind_mode import RebindMode
 from lbg_runtime.model.errors import LbgError
 from lbg_runtime.model.group import GroupShape
@@ -67,7 +68,9 @@ class Course:
 
 Rate = Annotated[int, typer.Option(min=1, max=5000, help="Messages published per second.")]
 Keys = Annotated[int, typer.Option(min=1, max=100_000, help="Number of different keys.")]
-Steady = Annotated[float, typer.Option(min=0, help="Seconds without an event, during which owner changes are counted.")]
+Steady = Annotated[
+    str, typer.Option(metavar=DURATION, help="Time without an event, during which owner changes are counted.")
+]
 Cycle = Annotated[bool, typer.Option(help="Measure the plain rebind cycle of 30 s as well; takes minutes.")]
 
 COMING_AND_LEAVING = ("join", "sigterm", "rejoin")
@@ -77,7 +80,7 @@ CRASH = ("sigkill",)
 def moves(
     rate: Rate = 800,
     keys: Keys = 1000,
-    steady: Steady = 20,
+    steady: Steady = "20s",
     rounds: Rounds = 1,
     cycle: Cycle = False,
     profile: Profile = None,
@@ -93,7 +96,7 @@ def moves(
 def handback(
     rate: Rate = 800,
     keys: Keys = 1000,
-    steady: Steady = 5,
+    steady: Steady = "5s",
     rounds: Rounds = 1,
     cycle: Cycle = False,
     profile: Profile = None,
@@ -109,7 +112,7 @@ def handback(
 def takeover(
     rate: Rate = 800,
     keys: Keys = 1000,
-    steady: Steady = 5,
+    steady: Steady = "5s",
     rounds: Rounds = 3,
     cycle: Cycle = False,
     profile: Profile = None,
@@ -127,13 +130,14 @@ def _bench(
     steps: Sequence[str],
     rate: int,
     keys: int,
-    steady_s: float,
+    steady: str,
     rounds: int,
     cycle: bool,
     profile: Path | None,
     json: bool,
 ) -> None:
     check_profile(profile)
+    steady_s = duration_ms("--steady", steady) / 1_000
     results = {}
     rows: list[Row] = []
     ratios: list[Ratio] = []

@@ -12,7 +12,8 @@ from typing import Annotated
 
 import typer
 
-from lbg_runtime.cli.bench.report import Json, Ratio, Report, Rounds, Row, finish, quiet_log, tell
+from lbg_runtime.cli.bench.report import Ratio, Report, Rounds, Row, finish, quiet_log, tell
+from lbg_runtime.cli.options import Json
 from lbg_runtime.model.errors import UserError
 
 
@@ -34,9 +35,9 @@ Part = Callable[[Path, int], Found]
 
 
 def pipeline(
-    part: Annotated[list[str] | None, typer.Option(help="Measure only this part; repeatable.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Measure only this part; repeatable.")] = None,
     rounds: Rounds = 3,
-    folder: Annotated[Path | None, typer.Option(help="Folder to write to. Default: a temporary one.")] = None,
+    folder: Annotated[Path | None, typer.Option("--dir", help="Folder to write to. Default: a temporary one.")] = None,
     json: Json = False,
 ) -> None:
     """Measure landing, and the programs that read the log.
@@ -44,10 +45,10 @@ def pipeline(
     Exit code 1 if a row is missing, comes twice or out of order.
     """
     parts = _parts()
-    chosen: Sequence[str] = part or [name for name in parts if name != ONLY_BY_NAME]
+    chosen: Sequence[str] = only or [name for name in parts if name != ONLY_BY_NAME]
     unknown = [name for name in chosen if name not in parts]
     if unknown:
-        raise UserError("--part", unknown[0], f"one of {', '.join(parts)}")
+        raise UserError("--only", unknown[0], f"one of {', '.join(parts)}")
     quiet_log()
     found: dict[str, Found] = {}
     for name in chosen:

@@ -19,7 +19,8 @@ from typing import Annotated, Any
 import typer
 
 from lbg_runtime.cli.bench.processes import BenchFailed, run_arm, run_broker
-from lbg_runtime.cli.bench.report import Json, Ratio, Report, Rounds, Row, finish, tell, within_rounds
+from lbg_runtime.cli.bench.report import Ratio, Report, Rounds, Row, finish, tell, within_rounds
+from lbg_runtime.cli.options import Json
 
 ATTEMPTS = 3
 SAMPLE = 100

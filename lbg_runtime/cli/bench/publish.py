@@ -22,7 +22,8 @@ import typer
 from lbg_runtime.cli.bench.processes import BenchFailed, run_arm, run_broker
 from lbg_runtime.cli.bench.profile import Profile
 from lbg_runtime.cli.bench.profile import check as check_profile
-from lbg_runtime.cli.bench.report import Json, Ratio, Report, Rounds, Row, finish, tell, within_rounds
+from lbg_runtime.cli.bench.report import Ratio, Report, Rounds, Row, finish, tell, within_rounds
+from lbg_runtime.cli.options import Json
 
 ARMS = ("receipts", "await_ack", "public", "fast", "hashed")
 PEERS = {"receipts": 8.0, "await_ack": 10.0}

@@ -30,7 +30,6 @@ WIDTH = 132
 # Read when this is imported, which is before anything is measured.
 _LOAD = round(os.getloadavg()[0], 2)
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Rounds = Annotated[int, typer.Option(min=1, max=100, help="Number of rounds, in each of which every arm runs.")]
 
 

@@ -20,9 +20,10 @@ import anyio
 import typer
 
 from lbg_runtime.cli.bench.moves import tail
-from lbg_runtime.cli.bench.report import Json, Report, Row, finish
+from lbg_runtime.cli.bench.report import Report, Row, finish
 from lbg_runtime.cli.live.group import PUBLISHER, LiveGroup, member_name
 from lbg_runtime.cli.live.tail import accepted_dispatches
+from lbg_runtime.cli.options import Json
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import GroupName
 

@@ -13,7 +13,8 @@ import typer
 from lbg_runtime.cli.bench.group_trial import Burst, group_trial
 from lbg_runtime.cli.bench.profile import Profile, profiled
 from lbg_runtime.cli.bench.profile import check as check_profile
-from lbg_runtime.cli.bench.report import Better, Json, Ratio, Report, Rounds, Row, finish, tell, within_rounds
+from lbg_runtime.cli.bench.report import Better, Ratio, Report, Rounds, Row, finish, tell, within_rounds
+from lbg_runtime.cli.options import Json
 
 FEW_QUEUES, FEW_KEYS = 8, 100
 COST_GOAL = 1.25

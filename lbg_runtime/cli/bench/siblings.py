@@ -11,7 +11,8 @@ import typer
 from lbg_runtime.cli.bench.group_trial import Burst, group_trial
 from lbg_runtime.cli.bench.profile import Profile, profiled
 from lbg_runtime.cli.bench.profile import check as check_profile
-from lbg_runtime.cli.bench.report import Json, Ratio, Report, Rounds, Row, finish, tell, within_rounds
+from lbg_runtime.cli.bench.report import Ratio, Report, Rounds, Row, finish, tell, within_rounds
+from lbg_runtime.cli.options import Json
 
 GOAL = 1.4
 QUEUES = 8

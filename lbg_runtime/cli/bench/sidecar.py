@@ -27,7 +27,8 @@ import typer
 from lbg_runtime.cli.bench.profile import Profile, profiled
 from lbg_runtime.cli.bench.profile import check as check_profile
 from lbg_runtime.cli.bench.quantile import quantile
-from lbg_runtime.cli.bench.report import Better, Json, Ratio, Report, Rounds, Row, finish, tell, within_rounds
+from lbg_runtime.cli.bench.report import Better, Ratio, Report, Rounds, Row, finish, tell, within_rounds
+from lbg_runtime.cli.options import DURATION, Json, duration_ms
 from lbg_runtime.model.errors import LbgError
 
 if TYPE_CHECKING:
@@ -68,9 +69,9 @@ def sidecar(
     messages: Annotated[
         int, typer.Option(min=1000, max=200_000, help="Messages for measuring the highest throughput.")
     ] = 5000,
-    seconds: Annotated[
-        float, typer.Option(min=1, max=120, help="Seconds of steady rate for measuring the latency.")
-    ] = 3,
+    duration: Annotated[
+        str, typer.Option(metavar=DURATION, help="How long a steady rate lasts, for measuring the latency.")
+    ] = "3s",
     rate: Annotated[int, typer.Option(min=1, max=3000, help="Messages per second for measuring the latency.")] = 1000,
     keys: Annotated[int, typer.Option(min=1, max=1000, help="Number of different keys.")] = 64,
     rounds: Rounds = 3,
@@ -84,6 +85,7 @@ def sidecar(
     import uvloop
 
     check_profile(profile)
+    seconds = duration_ms("--duration", duration, least_ms=1_000, most_ms=120_000) / 1_000
     folder = Path(tempfile.mkdtemp(prefix="lbg-bench-"))
     keep = True
     try:

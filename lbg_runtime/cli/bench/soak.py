@@ -33,9 +33,10 @@ import orjson
 import typer
 
 from lbg_runtime.cli.bench.quantile import quantile
-from lbg_runtime.cli.bench.report import Better, Json, Ratio, Report, Row, finish, tell
+from lbg_runtime.cli.bench.report import Better, Ratio, Report, Row, finish, tell
 from lbg_runtime.cli.live.board import Board
 from lbg_runtime.cli.live.group import PUBLISHER, LiveGroup, member_name
+from lbg_runtime.cli.options import DURATION, Json, duration_ms
 from lbg_runtime.model.errors import LbgError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import GroupName
@@ -104,7 +105,7 @@ class Course:
 
 
 def soak(
-    minutes: Annotated[float, typer.Option(min=0.1, max=1_440, help="How long the group is disturbed.")] = 60,
+    duration: Annotated[str, typer.Option(metavar=DURATION, help="How long the group is disturbed.")] = "1h",
     rate: Annotated[int, typer.Option(min=1, max=5_000, help="Messages published per second.")] = 800,
     keys: Annotated[int, typer.Option(min=1, max=100_000, help="Number of different keys.")] = 5_000,
     seed: Annotated[int | None, typer.Option(help="Seed for the disturbances. Default: random.")] = None,
@@ -117,6 +118,7 @@ def soak(
     from lbg_runtime.journal.reader import read_run
     from lbg_runtime.validator.judge import validate
 
+    disturbed_s = duration_ms("--duration", duration, least_ms=6_000, most_ms=86_400_000) / 1_000
     seed = random.randrange(1_000_000) if seed is None else seed
     folder = Path(tempfile.mkdtemp(prefix="lbg-soak-"))
     figures = folder / "figures"
@@ -139,7 +141,7 @@ def soak(
         )
         course = Course()
         began_s = time.monotonic()
-        anyio.run(_story, group, board, course, minutes * 60, rate, keys, random.Random(seed))
+        anyio.run(_story, group, board, course, disturbed_s, rate, keys, random.Random(seed))
         tell("soak", "judging")
         verdict = validate(read_run(group.journals))
         report = report_of(course, verdict, looks_of(figures / f"{course.stayed_pid}.figures.jsonl"), board)
@@ -149,7 +151,7 @@ def soak(
             print(f"journals and logs: {folder}", file=sys.stderr)
         else:
             shutil.rmtree(folder)
-    settings = {"minutes": minutes, "rate": rate, "keys": keys, "seed": seed}
+    settings = {"disturbed_s": disturbed_s, "rate": rate, "keys": keys, "seed": seed}
     details = {**report.details, "seconds": round(time.monotonic() - began_s)}
     finish(replace(report, settings=settings, details=details), json=json)
 

@@ -16,6 +16,7 @@ from lbg_runtime.cli.demo.story import MEMBER_COUNT, Story
 from lbg_runtime.cli.demo.table import describe, render
 from lbg_runtime.cli.live.board import Board
 from lbg_runtime.cli.live.group import LiveGroup, free_ports, member_name
+from lbg_runtime.cli.options import DURATION, Json, duration_ms
 from lbg_runtime.cli.spark import require_spark
 from lbg_runtime.cli.validate import Engine, verdict_on
 from lbg_runtime.config.rebind_mode import RebindMode
@@ -27,17 +28,16 @@ SHAPE = GroupShape(GroupName("demo"), hash_prefix="demo", hash_count=100, queue_
 
 
 def demo(
-    json: Annotated[bool, typer.Option("--json", help="Print the verdict as one JSON object.")] = False,
+    json: Json = False,
     rate: Annotated[int, typer.Option(min=1, max=5000, help="Messages published per second.")] = 400,
     keys: Annotated[int, typer.Option(min=1, max=100_000, help="Number of different keys.")] = 200,
-    rebind: Annotated[
+    rebind_mode: Annotated[
         RebindMode | None,
-        typer.Option(
-            help="How queues move: offered and accepted, or given up now and then. "
-            "Default: cycle; with --page, cooperative."
-        ),
+        typer.Option(help="How queues move, as in rebind.mode. Default: cycle; with --page, cooperative."),
     ] = None,
-    rebind_interval: Annotated[str, typer.Option(help="Interval of the secondaries' rebind cycle.")] = "3s",
+    rebind_interval: Annotated[
+        str, typer.Option(metavar=DURATION, help="Interval of the secondaries' rebind cycle, as in rebind.interval.")
+    ] = "3s",
     page: Annotated[
         bool,
         typer.Option(
@@ -55,9 +55,13 @@ def demo(
     from lbg_runtime.validator.kernel import DEFAULT_ACK_WINDOW_MS
     from lbg_runtime.validator.report import as_object, as_text
 
-    mode = rebind or (RebindMode.COOPERATIVE if page else RebindMode.CYCLE)
+    mode = rebind_mode or (RebindMode.COOPERATIVE if page else RebindMode.CYCLE)
     if page and mode is RebindMode.CYCLE:
-        raise UserError("--page", "given with --rebind cycle", "--rebind cooperative: members of a cycle do not talk")
+        raise UserError(
+            "--page", "given with --rebind-mode cycle", "--rebind-mode cooperative: members of a cycle do not talk"
+        )
+    # Refused here, before a broker is started: the members would be the first to read it.
+    duration_ms("--rebind-interval", rebind_interval, least_ms=1)
     if engine is Engine.SPARK:
         # Said before the story, not after it.
         require_spark()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from lbg_runtime.cli.options import Config, print_json
+from lbg_runtime.cli.options import Config, Json, print_json
 from lbg_runtime.model.errors import ConfigError, GroupMissing
 from lbg_runtime.model.printable import printable
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Name = Annotated[str, typer.Argument(help="Name of the group.")]
 
 _DEFAULT_CONFIG = Path("config.yaml")

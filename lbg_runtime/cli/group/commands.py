@@ -1,5 +1,6 @@
 """`lbg group`: the state of a group, the owner changes of its queues, and its administration (`admin.py`)."""
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,8 +9,8 @@ import typer
 
 from lbg_runtime.cli.group.admin import apply, create, delete, evict, list_groups, plan, print_table, show, verify
 from lbg_runtime.cli.group.restripe import restripe
-from lbg_runtime.cli.options import Config
-from lbg_runtime.model.errors import SempError
+from lbg_runtime.cli.options import Config, Json, ListenFor
+from lbg_runtime.model.errors import ConfigError, SempError
 from lbg_runtime.model.printable import printable
 
 if TYPE_CHECKING:
@@ -37,10 +38,8 @@ group.command()(restripe)
 @group.command()
 def status(
     config: Config = Path("config.yaml"),
-    listen: Annotated[
-        str | None, typer.Option("--for", help="How long to listen. Default: two and a half heartbeats.")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    listen: ListenFor = None,
+    json: Json = False,
 ) -> None:
     """Ask the members of a running group for its state. Exit code 3 if nobody was heard.
 
@@ -83,7 +82,7 @@ def moves(
     directory: Annotated[
         Path, typer.Argument(help="Directory with the journals of one run, which may still be going on.")
     ],
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Json = False,
 ) -> None:
     """List every owner change that members recorded: its cause, who decided it, and what it cost.
 
@@ -103,8 +102,9 @@ def moves(
         print(as_text(found))
     journals = tables.journals.to_pylist()
     for journal in journals:
-        if journal["defect"]:
-            told = f"lbg: {journal['file']}: {journal['defect']}; changes may be missing"
+        lacks = journal["defect"] or ("records were dropped" if journal["dropped"] else None)
+        if lacks:
+            told = f"lbg: {journal['file']}: {lacks}; changes may be missing, and those next to them be wrong"
             print(printable(told), file=sys.stderr)
     if not any(journal["member"] for journal in journals):
         print(f"lbg: no member's journal can be read in {directory}", file=sys.stderr)
@@ -112,10 +112,26 @@ def moves(
 
 
 def tell_nobody_heard(settings: "Settings", listen_ms: int) -> int:
-    """Say on standard error that no member was heard; return the exit code."""
+    """Say on standard error that no member was heard, and whether the broker refuses their login; return the exit
+    code."""
+    import uvloop
+
     topic = settings.group.control_topic_name
     print(f"lbg: nobody on {topic} answered within {listen_ms} ms", file=sys.stderr)
+    if settings.outside_connection != settings.beside_connection:
+        uvloop.run(_try_login(settings))
     return 3
+
+
+async def _try_login(settings: "Settings") -> None:
+    """Log in once with the members' account: the question was asked with that of the conductor."""
+    from lbg_runtime.runtime.session import open_session
+
+    try:
+        async with open_session(settings.beside_connection, f"lbg-login-{os.getpid()}", reconnects=False):
+            pass
+    except ConfigError as error:
+        print(printable(f"lbg: the members' account cannot log in: {error}"), file=sys.stderr)
 
 
 async def _look(settings: "Settings", listen_ms: int) -> "tuple[GroupPicture, Sights | None]":

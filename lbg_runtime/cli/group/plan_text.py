@@ -32,7 +32,7 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     """The plan for people: a line for each object, and one line for all subscriptions of a queue."""
     yield from _step_lines(plan.steps)
     for queue in plan.surplus:
-        yield f"? queue {queue} is in no setting of the group (a handler may use it) and is left alone"
+        yield f"? queue {queue} is not among those of the settings, and is left alone"
     if plan.is_clean:
         yield "the broker is as it should be"
     elif plan.steps:

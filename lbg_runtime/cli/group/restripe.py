@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.cli.options import Config, print_json
+from lbg_runtime.cli.options import Config, Json, print_json
 from lbg_runtime.model.errors import QueueUnfit, SempError, TransportError, UserError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def restripe(
     queues: Annotated[int, typer.Option(help="New number of queues.")],
     config: Config = Path("config.yaml"),
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    json: Json = False,
 ) -> None:
     """Change the number of queues of a running group. Nothing is lost, and keys keep their order.
 
@@ -40,7 +40,7 @@ def restripe(
     try:
         done = uvloop.run(_restripe(settings, queues, _Teller(began)))
     except QueueUnfit as error:
-        print(f"lbg: {error}", file=sys.stderr)
+        print(f"lbg: {error}; `lbg group plan` shows what differs from the settings", file=sys.stderr)
         raise typer.Exit(1) from error
     except (SempError, TransportError) as error:
         print(f"lbg: {error}; run the same command again to continue", file=sys.stderr)

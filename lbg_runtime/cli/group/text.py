@@ -1,11 +1,12 @@
 """What `lbg group` shows, as one object for programs and as text for people. Pure: the caller prints."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 
 from rich.table import Table
 
 from lbg_runtime.cli.group.homes import derived_placement, group_queues
-from lbg_runtime.core.group.control_messages import FlowReport, Heartbeat, ReportedFlow
+from lbg_runtime.core.group.control_messages import FlowReport, Heartbeat, ParkingWait, ReportedFlow
 from lbg_runtime.core.group.picture import GroupPicture
 from lbg_runtime.core.group.placement import Placement
 from lbg_runtime.model.ids import MemberId, QueueName
@@ -23,6 +24,9 @@ def picture_as_object(picture: GroupPicture, queues: Sequence[QueueName]) -> dic
         "queues": {queue: list(picture.owners.get(queue, ())) for queue in _all_queues(picture, queues)},
         "placement": None if placement is None else {queue: list(ranked) for queue, ranked in placement.ranks.items()},
         "without_owner": _without_owner(picture, queues),
+        "parking_waits": {
+            queue: {"member": member, **asdict(wait)} for queue, (member, wait) in _waits(picture).items()
+        },
         "suspects": {member: list(by) for member, by in picture.suspects.items()},
         "unheard": {member: list(by) for member, by in picture.unheard.items()},
         "claimed_twice": list(picture.twice),
@@ -78,6 +82,9 @@ def remarks(picture: GroupPicture, queues: Sequence[QueueName]) -> Iterator[str]
     """What someone should look at, a line each; none for a group that is well."""
     if lacking := _without_owner(picture, queues):
         yield "no owner: " + ", ".join(lacking)
+    for queue, (member, wait) in _waits(picture).items():
+        waited_s = wait.waited_ms / 1_000
+        yield f"waits for its parking queue: {queue} of {member}, for {waited_s:.1f} s: {wait.reason}"
     for member, by in picture.suspects.items():
         yield f"suspect: {member}, silent for {_names(by)}"
     for member, by in picture.unheard.items():
@@ -99,6 +106,10 @@ def surplus_queues(
     If members do not agree how many queues there are, those that the settings do not name either.
     """
     return sorted(set(on_broker).difference(_all_queues(picture, queues)), key=natural)
+
+
+def _waits(picture: GroupPicture) -> dict[QueueName, tuple[MemberId, ParkingWait]]:
+    return dict(sorted(picture.waits.items(), key=lambda pair: natural(pair[0])))
 
 
 def _all_queues(picture: GroupPicture, queues: Sequence[QueueName]) -> list[QueueName]:

@@ -40,7 +40,7 @@ def test_a_command_that_dies_without_a_word_is_named_with_its_exit_code() -> Non
 
 
 def test_a_part_that_is_none_is_the_users_mistake() -> None:
-    ended = CliRunner().invoke(app, ["bench", "pipeline", "--part", "swimming", "--json"])
+    ended = CliRunner().invoke(app, ["bench", "pipeline", "--only", "swimming", "--json"])
     assert isinstance(ended.exception, UserError)
-    assert "--part: swimming; expected one of landing" in str(ended.exception)
+    assert "--only: swimming; expected one of landing" in str(ended.exception)
     assert ended.stdout == ""

@@ -10,7 +10,7 @@ import pytest
 from lbg_runtime.cli.bench.arms.sidecar_application import OrderedApplication
 from lbg_runtime.cli.bench.sidecar import Arm, quantiles, ratios_of, rows_of, wrong_of
 
-SHORT = ["--messages", "1000", "--seconds", "1", "--rate", "200", "--rounds", "1"]
+SHORT = ["--messages", "1000", "--duration", "1s", "--rate", "200", "--rounds", "1"]
 
 RIGHT = Arm(sent=10, count=10, out_of_order=0, overlapping=0, per_s=1_000.0)
 

@@ -95,7 +95,7 @@ def test_a_member_that_wrote_nothing_has_no_looks(tmp_path: Path) -> None:
 @pytest.mark.end_to_end
 @pytest.mark.timeout(200)
 def test_a_short_soak_is_valid_and_leaks_nothing() -> None:
-    options = ["--minutes", "0.15", "--rate", "100", "--keys", "50", "--seed", "1"]
+    options = ["--duration", "9s", "--rate", "100", "--keys", "50", "--seed", "1"]
     ended = subprocess.run(
         [sys.executable, "-m", "lbg_runtime.cli", "bench", "soak", "--json", *options],
         capture_output=True,

@@ -56,7 +56,7 @@ def test_a_plan_is_a_line_for_each_object_and_shows_no_secret() -> None:
         "+ 2 subscriptions of queue orders/0",
         "- 1 subscription of queue orders/0",
         "~ queue orders/0: owner '' -> members, ingressEnabled off -> on (ends its clients or flows)",
-        "? queue orders/7 is in no setting of the group (a handler may use it) and is left alone",
+        "? queue orders/7 is not among those of the settings, and is left alone",
         "steps: 3 to create, 1 to delete, 1 to change",
     ]
     told = json.dumps(plan_as_object(plan))

@@ -5,8 +5,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import orjson
@@ -14,10 +14,12 @@ import pytest
 from typer.testing import CliRunner
 
 from lbg_runtime.admin.account import open_semp
+from lbg_runtime.cli.group.commands import tell_nobody_heard
 from lbg_runtime.cli.group.moves_text import as_object, as_text
 from lbg_runtime.cli.group.text import natural, picture_as_object, picture_as_table, remarks, surplus_queues
 from lbg_runtime.cli.main import app
-from lbg_runtime.config.load import load_settings
+from lbg_runtime.config.connection_settings import ConnectionSettings
+from lbg_runtime.config.load import load_settings, parse_settings
 from lbg_runtime.core.group.control_messages import (
     FlowReport,
     GroupAnswer,
@@ -31,7 +33,7 @@ from lbg_runtime.core.group.control_messages import (
 )
 from lbg_runtime.core.group.picture import GroupPicture
 from lbg_runtime.core.restripe.striping import Striping, StripingReport
-from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.errors import ConfigError, UserError
 from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
 from lbg_runtime.validator.moves import OwnerChange
 from tests.processes import running
@@ -127,6 +129,40 @@ def test_the_moves_of_a_folder_are_printed_and_an_empty_folder_is_unknown(tmp_pa
     assert result.exit_code == 3
     assert "no member's journal" in result.stderr
     assert isinstance(CliRunner().invoke(app, ["group", "moves", str(tmp_path / "no")]).exception, UserError)
+
+
+def test_records_that_a_member_could_not_write_are_told(tmp_path: Path) -> None:
+    story().write(tmp_path)
+    journal = tmp_path / "02.member.jsonl"
+    journal.write_text(journal.read_text().replace('"dropped":0', '"dropped":3'))
+    result = CliRunner().invoke(app, ["group", "moves", str(tmp_path)])
+    told = "lbg: 02.member.jsonl: records were dropped; changes may be missing, and those next to them be wrong\n"
+    assert (result.exit_code, result.stderr) == (0, told)
+
+
+def test_where_nobody_answers_the_conductor_the_login_of_the_members_is_tried(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tried = []
+
+    @asynccontextmanager
+    async def refuse(connection: ConnectionSettings, *_: object, **__: object) -> AsyncIterator[None]:
+        tried.append(connection.username)
+        raise ConfigError("connection.host", "tcp://b:1: Unauthorized", "credentials that the broker accepts")
+        yield
+
+    monkeypatch.setattr("lbg_runtime.runtime.session.open_session", refuse)
+    connection = {"transport": "solace", "username": "members"}
+    plain = parse_settings({"group": GROUP, "connection": connection}, "test", {})
+    semp = {"url": "https://b:1", "conductor": {"username": "conductor", "password": "p"}}
+    with_conductor = parse_settings({"group": GROUP, "connection": connection, "semp": semp}, "test", {})
+    nobody = "lbg: nobody on lbg-control/orders answered within 5 ms"
+    assert tell_nobody_heard(plain, 5) == 3
+    assert (tried, capsys.readouterr().err.splitlines()) == ([], [nobody])
+    assert tell_nobody_heard(with_conductor, 5) == 3
+    told = capsys.readouterr().err.splitlines()
+    assert (tried, told[0]) == (["members"], nobody)
+    assert told[1].startswith("lbg: the members' account cannot log in: connection.host: tcp://b:1: Unauthorized")
 
 
 # -- against real members
