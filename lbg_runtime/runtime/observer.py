@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from lbg_runtime.config.settings import GroupBackend, RebindMode, Settings
-from lbg_runtime.core.group.control_codec import ControlMessageRefused, decode, encode
+from lbg_runtime.core.group.control_codec import encode
 from lbg_runtime.core.group.control_messages import (
     ControlMessage,
     GroupQuestion,
@@ -27,6 +27,7 @@ from lbg_runtime.model.errors import ConfigError, UserError
 from lbg_runtime.model.ids import GroupName, MemberId
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.clock import wall_us
+from lbg_runtime.runtime.hearsay import Hearsay
 from lbg_runtime.runtime.session import open_session
 from lbg_runtime.transport.base import ConnectionSink, Messenger
 
@@ -63,9 +64,10 @@ class Observer:
             raise ConfigError("rebind.mode", settings.rebind.mode.value, expected)
         self._session = session
         self._topic = settings.group.control_topic_name
-        self._group = GroupName(settings.group.name)
+        group = GroupName(settings.group.name)
+        self._hearsay = Hearsay(group)
         name = MemberId(f"observer-{socket.gethostname()[:90]}-{os.getpid()}")
-        self._header = Header(self._group, name, Life(wall_us(), random.getrandbits(53)), 1)
+        self._header = Header(group, name, Life(wall_us(), random.getrandbits(53)), 1)
         self._questions: dict[QuestionId, _Question] = {}
         self._question_count = 0
         self._on_heard: Heard | None = None
@@ -129,10 +131,8 @@ class Observer:
         return QuestionId(f"{self._header.member}/{self._header.life.nonce}/{self._question_count}")
 
     def _arrived(self, message: Message) -> None:
-        try:
-            heard = decode(message.payload, self._group)
-        except ControlMessageRefused:
-            # Another group's, or not a control message at all: the members log it.
+        heard = self._hearsay.understand(message.payload)
+        if heard is None:
             return
         if self._on_heard is not None:
             self._on_heard(heard)

@@ -3,8 +3,8 @@
 import asyncio
 import secrets
 
-from lbg_runtime.core.group.control_codec import ControlMessageRefused, decode, encode
-from lbg_runtime.core.group.control_messages import ControlMessage, GroupQuestion, Header, Inquiry, Life, QuestionId
+from lbg_runtime.core.group.control_codec import encode
+from lbg_runtime.core.group.control_messages import GroupQuestion, Header, Life, QuestionId
 from lbg_runtime.core.group.picture import GroupPicture
 from lbg_runtime.core.restripe.striping import StripingBook
 from lbg_runtime.model.errors import ConnectFailed
@@ -12,6 +12,7 @@ from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import GroupName, MemberId
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.clock import wall_us
+from lbg_runtime.runtime.hearsay import Hearsay
 from lbg_runtime.runtime.session import Session
 
 LOOK_AGAIN_S = 0.05
@@ -28,6 +29,7 @@ class Hearing:
         self.is_heard = False
         """Whether a member has said anything."""
         self._group = GroupName(shape.name)
+        self._hearsay = Hearsay(self._group)
         self._topic = control_topic
         self._session = session
         self._has_news = asyncio.Event()
@@ -66,10 +68,8 @@ class Hearing:
             raise ConnectFailed("the broker", reason)
 
     def _arrived(self, message: Message) -> None:
-        try:
-            heard: ControlMessage | Inquiry = decode(message.payload, self._group)
-        except ControlMessageRefused:
-            # Another group's, or not a control message at all: the members log it.
+        heard = self._hearsay.understand(message.payload)
+        if heard is None:
             return
         self.picture.hear(heard)
         for beat in self.picture.members.values():
