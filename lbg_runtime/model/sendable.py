@@ -6,12 +6,19 @@ The limits are those of the official client. A test with the memory transport re
 from collections.abc import Mapping
 
 from lbg_runtime.model.errors import MessageUnsendable
-from lbg_runtime.model.message import Message, as_payload
+from lbg_runtime.model.message import Message, PropertyValue, as_payload
 from lbg_runtime.model.topic import LARGEST_TOPIC_BYTES, is_valid_topic
 
 SMALLEST_INT64 = -(1 << 63)
 LARGEST_INT64 = (1 << 63) - 1
 LARGEST_UINT64 = (1 << 64) - 1
+
+LARGEST_MESSAGE_BYTES = 30_000_000
+"""The client sends no message whose payload and headers are larger together; topic and id do not count."""
+
+_FRAME_BYTES = 64
+_ITEM_BYTES = 12
+"""The most that the client adds to a message, and to a name or value of a property; a number fits in as well."""
 
 
 def check_sendable(message: Message) -> None:
@@ -30,7 +37,7 @@ def fault_of(message: Message) -> str | None:
     if not isinstance(topic, str) or "\0" in topic or not is_valid_topic(topic):
         return f"a topic must be 1 to {LARGEST_TOPIC_BYTES} bytes of UTF-8 without NUL"
     try:
-        as_payload(message.payload)
+        payload = as_payload(message.payload)
     except TypeError as error:
         return str(error)
     if message.message_id is not None and (fault := _text_fault(message.message_id)):
@@ -50,7 +57,22 @@ def fault_of(message: Message) -> str | None:
             return f"the name of property {name!r:.100} {fault}"
         if fault := _value_fault(value):
             return f"property {name!r:.100} {fault}"
+    size = size_bound(payload, properties)
+    if size > LARGEST_MESSAGE_BYTES:
+        return f"payload and properties are up to {size} bytes, and {LARGEST_MESSAGE_BYTES} are possible"
     return None
+
+
+def size_bound(payload: bytes, properties: Mapping[str, PropertyValue]) -> int:
+    """At least what the client counts for a message; at most a hundred bytes more, and 24 for each property."""
+    size = _FRAME_BYTES + len(payload) + 2 * _ITEM_BYTES * len(properties)
+    for name, value in properties.items():
+        size += _text_bytes(name)
+        if isinstance(value, str):
+            size += _text_bytes(value)
+        elif isinstance(value, bytes):
+            size += len(value)
+    return size
 
 
 def _value_fault(value: object) -> str | None:
@@ -74,6 +96,10 @@ def _text_fault(text: object) -> str | None:
         except UnicodeEncodeError:
             return "must not contain half of a surrogate pair"
     return None
+
+
+def _text_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def _article(value: object) -> str:

@@ -5,7 +5,6 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from types import TracebackType
 from typing import NoReturn
 
@@ -22,7 +21,10 @@ _LOG_TIMEOUT_S = 2.0
 
 
 def end_process(exit_code: int, tell: Callable[[], object]) -> NoReturn:
-    """End this process when nothing on its loop can; first log why, within a bound."""
+    """End this process when nothing on its loop can; first log why, within a bound.
+
+    While the interpreter exits, Python 3.12 starts no thread, and nothing is logged: `ExitGuard` is for then.
+    """
     told = threading.Thread(target=tell, daemon=True)
     with suppress(RuntimeError):  # there are too many threads
         told.start()
@@ -41,7 +43,7 @@ class ExitGuard:
 
     def __init__(self, exit_code: int = 1) -> None:
         self._exit_code = exit_code
-        self._timer: threading.Timer | None = None
+        self._timers: list[threading.Timer] = []
 
     def arm(self, after_s: float) -> None:
         """Start or restart the countdown. If no thread can be started, that is logged, and there is no countdown.
@@ -49,23 +51,30 @@ class ExitGuard:
         The process ends after the time plus what the last line of its log takes, which is not waited for beyond 2 s.
         """
         self.disarm()
-        timer = threading.Timer(after_s, self._exit)
-        timer.daemon = True
+        # Both threads now: Python 3.12 starts none while it exits. The second does not wait for the log, which may be
+        # blocked, if nobody reads it.
+        tells = threading.Timer(after_s, self._tell_and_exit)
+        exits = threading.Timer(after_s + _LOG_TIMEOUT_S, os._exit, (self._exit_code,))
         try:
-            timer.start()
+            for timer in (exits, tells):
+                timer.daemon = True
+                timer.start()
+                self._timers.append(timer)
         except RuntimeError as error:
+            self.disarm()
             _log.warning("exit_unguarded", reason=str(error))
-            return
-        self._timer = timer
 
     def disarm(self) -> None:
         """Stop the countdown."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        while self._timers:
+            self._timers.pop().cancel()
 
-    def _exit(self) -> None:
-        end_process(self._exit_code, partial(_tell, self._exit_code, _threads_that_stay()))
+    def _tell_and_exit(self) -> None:
+        try:
+            _tell(self._exit_code, _threads_that_stay())
+        finally:
+            # As in `end_process`.
+            os._exit(self._exit_code)
 
 
 def _tell(exit_code: int, threads: list[str]) -> None:

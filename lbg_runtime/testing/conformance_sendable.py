@@ -52,6 +52,8 @@ def _message(
 _CUT = "must not contain NUL: the client library would truncate it"
 _HALF = "must not contain half of a surrogate pair"
 _NO_VALUE = "must be a str, int, float, bool, bytes or None, and is"
+_LARGEST = 30_000_000
+"""Payload and properties in bytes. The bound of a bare message has 64 more, that of a property 24 more."""
 _BAD_TOPIC = "a topic must be 1 to 250 bytes of UTF-8 without NUL"
 
 UNSENDABLE: Mapping[str, tuple[Message, str]] = {
@@ -114,11 +116,37 @@ UNSENDABLE: Mapping[str, tuple[Message, str]] = {
             "a _Kind": _Kind.ONE,
         }.items()
     },
+    **{
+        f"too large {name}": (message, f"payload and properties are up to {size} bytes, and {_LARGEST} are possible")
+        for name, message, size in (
+            ("payload", _message(payload=bytes(_LARGEST - 63)), _LARGEST + 1),
+            ("text", _message(properties={"p": "x" * (_LARGEST - 88)}), _LARGEST + 1),
+            ("bytes", _message(properties={"p": bytes(_LARGEST)}), _LARGEST + 89),
+            ("together", _message(payload=bytes(_LARGEST - 1_000), properties={"ü": "ö" * 500}), _LARGEST + 90),
+        )
+    },
     "the last": (_message(properties={"a": 1, "b": "x", "p": Decimal(1)}), f"property 'p' {_NO_VALUE} a Decimal"),
 }
 """The message, and why it is refused."""
 
+_CLIENT = "solace.messaging.message."
+"""Begins the names of the client's own settings of a message."""
+
 SENDABLE: Mapping[str, Message] = {
+    "settings of the client": _message(
+        properties={
+            f"{_CLIENT}application-message-id": "another",
+            f"{_CLIENT}application-message-type": "type",
+            f"{_CLIENT}correlation-id": 7,
+            f"{_CLIENT}persistent.dmq-eligible": False,
+            f"{_CLIENT}persistent.sequence-number": -1,
+            f"{_CLIENT}persistent.time-to-live": "for ever",
+            f"{_CLIENT}priority": 300,
+            f"{_CLIENT}sender-id": None,
+            f"{_CLIENT}sequence-number": 3,
+        },
+        message_id="own",
+    ),
     "texts": _message(properties={"a": "", "ü": "ö" * 40_000, "n" * 300: "x", " ": "\n\u202e"}),
     "integers": _message(
         properties={"low": -(1 << 63), "high": (1 << 63) - 1, "unsigned": 1 << 63, "u": (1 << 64) - 1}

@@ -31,6 +31,19 @@ threading.Thread.start = refuse
 end_process(7, lambda: print("told", flush=True))
 """
 
+# As in Python 3.12 while the interpreter exits.
+NO_THREADS_LATER = """
+import threading
+from lbg_runtime.runtime.shutdown import ExitGuard
+
+def refuse(self):
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+
+ExitGuard(7).arm(0.1)
+threading.Thread.start = refuse
+threading.Event().wait()
+"""
+
 CONNECTING_MEMBER = """
 import sys
 from lbg_runtime import App, Handlers
@@ -356,3 +369,10 @@ def _wait_until_gone(pid: int, within_s: float) -> None:
 def test_a_process_ends_although_no_thread_can_be_started_to_tell_of_it():
     ended = subprocess.run([sys.executable, "-c", NO_THREADS], capture_output=True, check=False, timeout=30)
     assert (ended.returncode, ended.stdout, ended.stderr) == (7, b"", b"")
+
+
+def test_a_guard_tells_that_it_ends_the_process_although_no_thread_can_be_started_by_then():
+    command = [sys.executable, "-c", NO_THREADS_LATER]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    assert ended.returncode == 7, ended.stderr
+    assert "exit_forced" in ended.stdout + ended.stderr

@@ -5,6 +5,7 @@ import inspect
 from asyncio import Future
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future as ThreadFuture
+from threading import Event
 
 from lbg_runtime.model.errors import HandlerError
 from lbg_runtime.model.message import Message
@@ -105,7 +106,7 @@ def _make_plain_call(
         make: Callable[..., AsyncIterator[object]] = function  # type: ignore[assignment]  # as was just looked at
         return published_yields(_filled_iteration(make, parameters), where, make_sending)
     if not is_async(function):
-        call = _threaded(_read(function, where) if sends else function, parameters)
+        call = _read_in_thread(function, parameters, where) if sends else _threaded(function, parameters)
     elif parameters.is_plain:
         call = function  # type: ignore[assignment]  # as was just looked at
     else:
@@ -147,15 +148,29 @@ def _threaded(function: Callable[..., object], parameters: Parameters) -> Handle
     return call
 
 
-def _read(function: Callable[..., object], where: str) -> Callable[..., object]:
-    """The same function, with a lazy answer read on the thread too."""
+def _read_in_thread(function: Callable[..., object], parameters: Parameters, where: str) -> HandlerFunction:
+    """As `_threaded`, with a lazy answer read on the thread too, as long as the attempt is not given up."""
 
-    def read(*positional: object, **named: object) -> object:
-        answer = function(*positional, **named)
-        # Each copied as it comes: the function may change the same object to make the next.
-        return [own_copy(each, where) for each in answer] if isinstance(answer, Iterator) else answer
+    async def call(message: Message) -> object:
+        positional, named = parameters.fill(message)
+        given_up = Event()
 
-    return read
+        def read() -> object:
+            answer = function(*positional, **named)
+            return list(_copies(answer, where, given_up)) if isinstance(answer, Iterator) else answer
+
+        return await call_in_thread(read, given_up.set)
+
+    return call
+
+
+def _copies(answer: Iterator[object], where: str, given_up: Event) -> Iterator[Message]:
+    for each in answer:
+        # Else an answer without an end would keep the thread and the key, and fill the memory.
+        if given_up.is_set():
+            return
+        # Copied as it comes: the function may change the same object to make the next.
+        yield own_copy(each, where)
 
 
 def _looked_at(call: HandlerFunction, where: str, *, works_on: bool = False) -> HandlerFunction:

@@ -114,11 +114,12 @@ RESOURCES: ContextVar[MemberResources] = ContextVar("RESOURCES", default=MemberR
 """Those of the member whose handler runs. Outside a member: no state, no way to publish, and the loop's threads."""
 
 
-async def call_in_thread(call: Callable[[], _Answer]) -> _Answer:
+async def call_in_thread(call: Callable[[], _Answer], give_up: Callable[[], object] | None = None) -> _Answer:
     """Run `call` on a thread, where it cannot be interrupted, and return its answer.
 
     When cancelled, the call is not begun; if it has begun, its end is waited for before the cancellation is raised: the
-    canceller of a handler may assume that its key is free once the handler has ended (L2).
+    canceller of a handler may assume that its key is free once the handler has ended (L2). Then `give_up` is called,
+    perhaps more than once, on the loop: nobody wants the answer any more, and a call that can end early may do so.
     """
     loop = asyncio.get_running_loop()
     work = _Work(call)
@@ -138,6 +139,8 @@ async def call_in_thread(call: Callable[[], _Answer]) -> _Answer:
                 # It will be found abandoned when its turn comes.
                 answer.add_done_callback(asyncio.Future.exception)
                 raise
+            if give_up is not None:
+                give_up()
     if is_cancelled:
         answer.exception()  # looked at, so that nobody reports it
         raise asyncio.CancelledError

@@ -17,6 +17,7 @@ from lbg_runtime.core.parking.ledger import LedgerOrder, ParkingLedger
 from lbg_runtime.core.parking.records import DropAsked, encode_entry
 from lbg_runtime.model.errors import TransportError
 from lbg_runtime.model.ids import QueueName
+from lbg_runtime.runtime.clock import now_ms
 from lbg_runtime.runtime.parking.room import with_remedy
 from lbg_runtime.runtime.runners.handling import Handling
 from lbg_runtime.transport.base import Messenger
@@ -135,14 +136,20 @@ class CopyDrops:
 
     async def _send_all(self) -> None:
         # Until all are sent, or cancelled at the end of the stay. One after another: if the broker takes none, that is
-        # logged once a second, however many wait.
+        # told once, however many wait and for however long; once more when it takes them again.
+        refused_since_ms: int | None = None
         while self._asked:
             try:
                 await self._session.send(encode_entry(self._asked[0], self._parking))
             except TransportError as error:
-                reason = str(with_remedy(error))
-                _log.warning("parking_drop_not_sent", parking=self._parking, waiting=len(self._asked), reason=reason)
+                if refused_since_ms is None:
+                    refused_since_ms = now_ms()
+                    facts = {"waiting": len(self._asked), "reason": str(with_remedy(error))}
+                    _log.warning("parking_drop_not_sent", parking=self._parking, **facts)
                 await asyncio.sleep(RETRY_S)
-            else:
-                self._asked.popleft()
+                continue
+            self._asked.popleft()
+            if refused_since_ms is not None:
+                stood_ms, refused_since_ms = now_ms() - refused_since_ms, None
+                _log.info("parking_drop_sent", parking=self._parking, waiting=len(self._asked), stood_ms=stood_ms)
         self._on_sent()

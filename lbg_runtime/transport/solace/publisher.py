@@ -15,14 +15,19 @@ from lbg_runtime.transport.solace.errors import publish_failed
 from lbg_runtime.transport.solace.inbox import Inbox
 from lbg_runtime.transport.solace.library import CLIENT_ERRORS, MessagePublishReceiptListener, Topic
 
-_LARGEST_BYTES = 30_000_000
-"""The library sends no persistent message whose payload and headers are larger together; topic and id do not count."""
-
-_FRAME_BYTES = 64
-_ITEM_BYTES = 12
-"""The most that the library adds to a message, and to a name or value of a property; a number fits in as well."""
-
 _MESSAGE_ID = "solace.messaging.message.application-message-id"
+
+
+class _OwnName(str):
+    """The name of a user property, which equals only itself.
+
+    The client takes a property whose name equals that of a setting of its own for the setting: priority, time-to-live,
+    even the message id. This one comes through under whatever name, as on the fast path.
+    """
+
+    __slots__ = ()
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
 
 
 class SolacePublisher(ABC):
@@ -64,7 +69,8 @@ class SolacePublisher(ABC):
         """Make the client's message and topic; raises `PublishRefused` for what would kill its sending thread."""
         check_sendable(message)
         properties: dict[str, Any] = {
-            name: bytearray(value) if isinstance(value, bytes) else value for name, value in message.properties.items()
+            _OwnName(name): bytearray(value) if isinstance(value, bytes) else value
+            for name, value in message.properties.items()
         }
         if message.message_id is not None:
             properties[_MESSAGE_ID] = message.message_id
@@ -106,12 +112,6 @@ class PublicPublisher(SolacePublisher):
         except PublishRefused as refusal:
             future.set_exception(refusal)
             return
-        size = _size_bound(message)
-        if size > _LARGEST_BYTES:
-            # The client would say no more than that it could not be published, from which nobody knows its fate.
-            reason = f"payload and properties are up to {size} bytes, and {_LARGEST_BYTES} are possible"
-            future.set_exception(PublishRefused(message.topic, reason))
-            return
         number = next(self._numbers)
         self._unconfirmed[number] = (message.topic, future)
         try:
@@ -137,18 +137,6 @@ class PublicPublisher(SolacePublisher):
             if not future.done():
                 future.set_exception(PublishFailed(topic, reason))
         self._unconfirmed.clear()
-
-
-def _size_bound(message: Message) -> int:
-    """At least what the library counts for the message; at most a hundred bytes more, and 24 for each property."""
-    size = _FRAME_BYTES + len(message.payload)
-    for part in (*message.properties, *message.properties.values()):
-        size += _ITEM_BYTES
-        if isinstance(part, str):
-            size += len(part.encode())
-        elif isinstance(part, bytes):
-            size += len(part)
-    return size
 
 
 class _ReceiptListener(MessagePublishReceiptListener):  # type: ignore[misc]  # the client's classes have no types

@@ -172,3 +172,35 @@ async def test_of_the_threads_that_a_burst_needs_only_so_many_are_kept():
             await asyncio.sleep(0.001)
         assert await call_in_thread(lambda: threading.current_thread().name) in left
     assert await asyncio.to_thread(_until_gone)
+
+
+@pytest.mark.real_time
+async def test_an_answer_without_an_end_is_read_no_further_when_its_time_is_over(rig, delivery):
+    """Else it would keep its thread and its key for ever, and fill the memory. Of it, nothing is published."""
+    over, begun, closed = threading.Event(), [], []
+
+    def handle(message):
+        begun.append(message.payload)
+        try:
+            # The test itself must end.
+            while len(begun) == 1 and not over.wait(0.001):
+                yield Message("priced/new", b"")
+        finally:
+            closed.append(len(begun))
+
+    made = rig(handle, failure={"timeout": "50ms", "backoff": {"initial": "1ms"}})
+    # Nobody is there to publish anything: the second attempt has nothing to publish.
+    async with MemberResources(_NoMessenger(), thread_count=1).entered(()), made.running():
+        made.dispatcher.dispatch(delivery(1))
+        try:
+            await made.until_ended(1, within_s=20)
+        finally:
+            over.set()
+    assert begun == [b"1", b"1"]
+    assert closed == [1, 2], "each is over before the next of its key begins"
+    assert made.ends[0].attempts == 2
+
+
+class _NoMessenger:
+    def send(self, message):
+        raise AssertionError(f"published: {message}")

@@ -259,6 +259,7 @@ async def test_a_message_whose_payload_is_none_is_a_terminal_failure(rig, delive
         ("out/1", None, "properties must be a mapping, and are a NoneType"),
         (None, {}, "a topic must be 1 to 250 bytes"),
         (None, None, "a topic must be 1 to 250 bytes"),
+        ("out/1", {"large": "x" * 30_000_000}, "and 30000000 are possible"),
     ],
 )
 async def test_a_message_that_can_never_be_sent_ends_the_attempts(transacted, topic, properties, reason):

@@ -229,7 +229,38 @@ async def test_an_order_to_drop_second_copies_that_cannot_be_sent_holds_a_stop_u
             await hurry(delay, group)
     events = [log["event"] for log in logs]
     assert events.count("parking_drops_given_up") == 1
-    assert "parking_drop_not_sent" in events
+    assert events.count("parking_drop_not_sent") == 1, "once, and not each second"
+    assert "parking_drop_sent" not in events
+
+
+async def test_an_order_to_drop_second_copies_that_is_refused_for_a_while_is_told_once_and_so_is_its_end(monkeypatch):
+    story, send, delay, refused = Story(), MemoryTransport.send, slow_down(monkeypatch, 0), []
+
+    def refuse_some(transport, message):
+        is_drop = message.topic.startswith("lbg-parked/") and isinstance(decode_entry(message), DropAsked)
+        if not is_drop or len(refused) == 3:
+            return send(transport, message)
+        refused.append(message)
+        answer = asyncio.get_running_loop().create_future()
+        answer.set_exception(PublishRefused(message.topic, "Spool Over Quota"))
+        return answer
+
+    with capture_logs() as logs:
+        async with running(story.handlers, members=2, settings=SETTINGS) as group:
+            await begin_slowly(delay, group)
+            monkeypatch.setattr(MemoryTransport, "send", refuse_some)
+            await group.publish("orders/new", b"1", key="a")
+            await group.advance(5)
+            story.is_mended = True
+            await story.unpark(group)
+            await group.until(lambda: bool(group.handled("a")), within_s=2 * COPY_PATIENCE_S)
+            await group.until(lambda: any(log["event"] == "parking_drop_sent" for log in logs), within_s=10)
+            await hurry(delay, group)
+    assert len(refused) == 3
+    (begin,) = (log for log in logs if log["event"] == "parking_drop_not_sent")
+    (end,) = (log for log in logs if log["event"] == "parking_drop_sent")
+    assert (begin["log_level"], begin["waiting"], end["log_level"], end["waiting"]) == ("warning", 1, "info", 0)
+    assert 3_000 <= end["stood_ms"] < 4_000
 
 
 async def test_an_original_whose_copy_came_between_two_tries_is_not_given_back_by_a_stop(monkeypatch):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lbg_runtime.model.errors import PublishFailed, PublishRefused
+from lbg_runtime.model.errors import MessageUnsendable, PublishFailed, PublishRefused
 from lbg_runtime.model.message import Message
 from lbg_runtime.testing.flow_recorder import PATIENCE_S
 from lbg_runtime.transport.solace.transport import SolaceTransport
@@ -35,9 +35,9 @@ async def test_properties_that_cannot_be_sent_are_refused(
 async def test_payloads_that_can_never_be_sent_are_refused(make_transport: MakeTransport, payload: Any) -> None:
     transport = make_transport("first")
     await transport.open()
-    with pytest.raises(PublishRefused):
+    with pytest.raises(MessageUnsendable):
         await asyncio.wait_for(transport.send(Message("orders/new", payload)), PATIENCE_S)
-    with pytest.raises(PublishRefused):
+    with pytest.raises(MessageUnsendable):
         await asyncio.wait_for(transport.send_together([Message("orders/new", payload)]), PATIENCE_S)
     await asyncio.wait_for(transport.send(Message("orders/new", b"")), PATIENCE_S)
 
@@ -60,7 +60,7 @@ async def test_a_payload_that_only_its_properties_make_too_large_is_refused_and_
         return Message("attracted/by/no/queue", bytes(total_bytes - own_bytes), properties)
 
     for total_bytes in (30_000_000 - 10, 30_000_000):
-        with pytest.raises(PublishRefused, match="30000000"):
+        with pytest.raises(MessageUnsendable, match="30000000"):
             await asyncio.wait_for(transport.send(message(total_bytes)), PATIENCE_S)
     await asyncio.wait_for(transport.send(message(30_000_000 - 100 - 24 * len(properties))), PATIENCE_S)
 

@@ -1,9 +1,9 @@
 /* The message writer of the fast publish path, for installations that could compile it.
 
    writer.py says what it does and promises; here it is done without a Python object for each argument. It writes what
-   publishers usually send: a payload of bytes, and properties that are texts and 64-bit integers. On anything else, and
-   on every mistake and every error of the library, it returns False, and the message is written again from its
-   beginning by the writer in Python, which alone knows what is wrong and says so.
+   publishers usually send: a payload of bytes, and properties that are texts and 64-bit integers, of up to a
+   mebibyte together. On anything else, and on every mistake and every error of the library, it returns False, and the
+   message is written again from its beginning by the writer in Python, which alone knows what is wrong and says so.
 
    Nothing of the client is linked or included: its functions come as addresses from the handle that
    publish_calls.py has opened. All of it runs with the interpreter's lock held. */
@@ -16,6 +16,8 @@
 
 enum { OK = 0, TOPIC_KIND = 0 };
 enum { FUNCTIONS = 12 };
+/* Whether a larger message can be sent at all, the writer in Python says. ITEM_BYTES is more than a property adds. */
+enum { USUAL_BYTES = 1 << 20, ITEM_BYTES = 32 };
 
 typedef struct {
     int kind;
@@ -64,11 +66,12 @@ static bool int64_of(PyObject *object, int64_t *integer)
     return overflow == 0 && !PyErr_Occurred();
 }
 
-static bool write_properties(const Functions *call, void *native, PyObject *properties)
+/* `room`: the bytes that the properties may take. */
+static bool write_properties(const Functions *call, void *native, PyObject *properties, Py_ssize_t room)
 {
     void *map = NULL;
     PyObject *name, *value;
-    Py_ssize_t position = 0, size;
+    Py_ssize_t position = 0, size, value_size;
     int64_t integer;
     if (!PyDict_CheckExact(properties))
         return false;
@@ -81,8 +84,11 @@ static bool write_properties(const Functions *call, void *native, PyObject *prop
         const char *name_text = text_of(name, &size);
         if (name_text == NULL || size == 0)
             return false;
-        const char *text = text_of(value, &size);
+        const char *text = text_of(value, &value_size);
         int code = 1;
+        room -= ITEM_BYTES + size + (text != NULL ? value_size : 0);
+        if (room < 0)
+            return false;
         if (text != NULL)
             code = call->add_string(map, text, name_text);
         else if (!PyErr_Occurred() && int64_of(value, &integer))
@@ -105,10 +111,10 @@ static bool write_parts(const Writer *self, void *native, PyObject *const *parts
     if (destination.name == NULL || size == 0 || size > self->topic_bytes ||
         call->set_destination(native, &destination, sizeof destination) != OK)
         return false;
-    if (!PyBytes_CheckExact(parts[1]) || PyBytes_GET_SIZE(parts[1]) > UINT32_MAX ||
+    if (!PyBytes_CheckExact(parts[1]) || PyBytes_GET_SIZE(parts[1]) > USUAL_BYTES ||
         call->set_payload(native, PyBytes_AS_STRING(parts[1]), (uint32_t)PyBytes_GET_SIZE(parts[1])) != OK)
         return false;
-    if (!write_properties(call, native, parts[2]))
+    if (!write_properties(call, native, parts[2], USUAL_BYTES - PyBytes_GET_SIZE(parts[1])))
         return false;
     if (parts[3] != Py_None) {
         const char *message_id = text_of(parts[3], &size);

@@ -24,7 +24,14 @@ from lbg_runtime.model.message import (
     Message,
     as_payload,
 )
-from lbg_runtime.model.sendable import LARGEST_INT64, LARGEST_UINT64, SMALLEST_INT64, check_sendable
+from lbg_runtime.model.sendable import (
+    LARGEST_INT64,
+    LARGEST_MESSAGE_BYTES,
+    LARGEST_UINT64,
+    SMALLEST_INT64,
+    check_sendable,
+    size_bound,
+)
 from lbg_runtime.model.topic import LARGEST_TOPIC_BYTES
 from lbg_runtime.transport.solace.errors import subcode_and_reason
 from lbg_runtime.transport.solace.fast.calls import Destination
@@ -102,6 +109,9 @@ def message_writer(calls: PublishCalls) -> WriteMessage:
         if code := set_destination(native, to_destination, destination_bytes):
             raise _failed(code, "set topic")
         payload = as_payload(message.payload)
+        # Before the library is called: it would truncate what no 32 bits count.
+        if size_bound(payload, message.properties) > LARGEST_MESSAGE_BYTES:
+            raise _NotWritten
         if code := set_payload(native, payload, len(payload)):
             raise _failed(code, "set payload")
         if message.message_id is not None and (code := set_message_id(native, _text(message.message_id))):
