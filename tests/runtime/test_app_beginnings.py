@@ -93,6 +93,35 @@ async def test_a_stop_ends_a_lifespan_that_is_still_beginning_and_those_before_i
     assert asyncio.current_task().cancelling() == 0
 
 
+async def test_stop_now_ends_a_lifespan_that_was_still_beginning_at_the_stop_and_takes_its_time_to_give_up(trial):
+    log, begun, tidying, hooks = [], asyncio.Event(), asyncio.Event(), Handlers()
+
+    @hooks.lifespan
+    async def endless():
+        begun.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            tidying.set()
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                log.append("endless out")
+        yield
+
+    app = trial.member(hooks=hooks, rebind={"drain_timeout": "1h"})
+    task = asyncio.ensure_future(app.run())
+    await begun.wait()
+    app.stop()
+    await tidying.wait()
+    app.stop_now()
+    report = await asyncio.wait_for(task, 10)
+    assert report.exit_code == 0
+    assert log == ["endless out"]
+    assert trial.active() == {}
+    assert asyncio.current_task().cancelling() == 0
+
+
 async def test_a_lifespan_that_reaches_its_yield_all_the_same_is_left_and_nothing_is_bound(trial):
     log, begun, hooks = [], asyncio.Event(), Handlers()
 

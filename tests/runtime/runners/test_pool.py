@@ -3,10 +3,13 @@
 import asyncio
 import contextlib
 
+import pytest
 from structlog.testing import capture_logs
 
+from lbg_runtime.core.lanes import KeyLanes
 from lbg_runtime.model.ids import Epoch
 from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.runtime.runners.pool import RunnerPool
 from tests.runtime.conftest import QUEUE
 
 
@@ -69,3 +72,25 @@ async def test_a_pool_that_is_cancelled_leaves_no_runner_behind(rig, delivery):
         await asyncio.sleep(1)
     assert not any(task.get_name() == "lbg-runner" for task in asyncio.all_tasks())
     assert set(made.outcomes().values()) == {None}
+
+
+async def test_a_pool_ends_with_a_task_beside_its_runners_that_fails():
+    """A runner takes a cancellation for one that was meant for its handler, unless it knows that the pool ends."""
+
+    async def take_no_turn(_lane, _task):
+        raise AssertionError("nothing is ready")
+
+    async def fail():
+        raise OSError("broken")
+
+    pool = RunnerPool(KeyLanes(), 3, take_no_turn)
+    running = asyncio.ensure_future(pool.run())
+    # Until every runner waits for a turn.
+    await asyncio.sleep(1)
+    beside = pool.start(fail)
+    await asyncio.wait([beside])
+    assert not pool.is_open, "nothing more is started from now on"
+    with pytest.raises(ExceptionGroup) as raised:
+        await asyncio.wait_for(running, 10)
+    assert raised.value.subgroup(OSError) is not None
+    assert not any(task.get_name() == "lbg-runner" for task in asyncio.all_tasks())

@@ -1,0 +1,98 @@
+"""What the parking queues of a member are told of its group."""
+
+import asyncio
+
+import pytest
+from structlog.testing import capture_logs
+
+from lbg_runtime.core.parking.records import parking_queue
+from lbg_runtime.core.restripe.records import StripePlan, encode_record, record_topic
+from lbg_runtime.model.ids import QueueName
+from lbg_runtime.runtime.flow_runner import FlowRunner
+from lbg_runtime.transport.memory.transport import MemoryTransport
+from tests.runtime.restripe.restripe_world import GROUP, made_queues
+
+PARK = {"failure": {"attempts": 1, "then": "park", "backoff": {"initial": "100ms", "maximum": "1s"}}}
+PLAN = StripePlan(7, 4, 6, "s3cr3t")
+TOPIC = record_topic("lbg-control/orders", PLAN)
+
+
+@pytest.fixture
+def queues(trial, settings):
+    """Those of the group and their parking queues."""
+    for index in range(4):
+        trial.broker.create_queue(parking_queue("orders", index), [parking_queue("orders", index)])
+    return made_queues(trial, settings)
+
+
+async def publish_plan(trial, queues):
+    for index in range(PLAN.queue_total):
+        await queues.create_queue(QueueName(f"orders/{index}"))
+        await queues.subscribe(QueueName(f"orders/{index}"), TOPIC)
+    conductor = MemoryTransport(trial.broker, "conductor")
+    await conductor.open()
+    await conductor.send(encode_record(PLAN, TOPIC))
+    await conductor.close()
+
+
+async def refuse(_message):
+    raise ValueError("no")
+
+
+async def ready(trial):
+    await trial.until(lambda: len([queue for queue in trial.fed() if queue.startswith("orders/")]) == 4)
+
+
+def parked_reasons(logs):
+    """Why messages could not be parked."""
+    return {
+        log["reason"].partition(": cannot park in lbg-parked/orders/0: ")[2]
+        for log in logs
+        if log["event"] == "move_failed"
+    }
+
+
+async def test_nothing_is_parked_while_the_group_is_being_re_striped(trial, queues):
+    """What is parked belongs to a queue, and would stay behind when the shard of its key moves to another one."""
+
+    sent = []
+    async with trial.running(trial.discovered("a", work=refuse, group=GROUP, **PARK)):
+        await ready(trial)
+        await publish_plan(trial, queues)
+        await asyncio.sleep(5)
+        session, send = trial.sessions["a"], trial.sessions["a"].send
+
+        def note(message):
+            sent.append(message.topic)
+            return send(message)
+
+        session.send = note
+        with capture_logs() as logs:
+            await trial.publish(1)
+            await asyncio.sleep(20)
+    assert parked_reasons(logs) == {"the group is being re-striped"}
+    assert sent == [], "not even what keeps room for it"
+    assert trial.broker.engine.queue_depth("default", parking_queue("orders", 0)) == 1, "the fence of its owner"
+
+
+async def test_what_is_about_to_be_parked_when_a_re_striping_begins_is_not(trial, queues, monkeypatch):
+    flush = FlowRunner.flush
+
+    def flush_late(runner):
+        """As when there is much to settle before the message."""
+        flushed = flush(runner)
+        late = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_later(5, lambda: late.done() or late.set_result(flushed.result()))
+        return late
+
+    monkeypatch.setattr(FlowRunner, "flush", flush_late)
+    async with trial.running(trial.discovered("a", work=refuse, group=GROUP, **PARK)):
+        await ready(trial)
+        await asyncio.sleep(1)
+        with capture_logs() as logs:
+            await trial.publish(1)
+            await asyncio.sleep(1)
+            await publish_plan(trial, queues)
+            await asyncio.sleep(20)
+    assert parked_reasons(logs) == {"the group is being re-striped"}
+    assert trial.broker.engine.queue_depth("default", parking_queue("orders", 0)) == 1, "the fence of its owner"
