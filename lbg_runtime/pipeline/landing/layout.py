@@ -14,7 +14,6 @@ A lane has one writer, ever. Its folder appears at once, with its note in it, be
 import fcntl
 import os
 import re
-import socket
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -27,7 +26,7 @@ from lbg_runtime.pipeline.landing.index import DAMAGE_REMEDY
 from lbg_runtime.pipeline.landing.opened import read_whole
 from lbg_runtime.pipeline.landing.schema import FORMAT
 from lbg_runtime.pipeline.landing.sealed import seal, unseal
-from lbg_runtime.pipeline.landing.segment import DATA_SUFFIX, INDEX_SUFFIX, sync_folder
+from lbg_runtime.pipeline.landing.segment import DATA_SUFFIX, INDEX_SUFFIX, write_whole
 
 GROUP_NOTE = "landing.json"
 LANE_NOTE = "lane.json"
@@ -150,7 +149,7 @@ def claim_folder(root: Path, shape: GroupShape) -> GroupNote:
         if not (root / GROUP_NOTE).exists():
             if any(not each.name.startswith(".") for each in root.iterdir()) and not (root / GROUP_NOTE).exists():
                 raise UserError(str(root), "not empty, and no landing log", "an empty folder, or that of a log")
-            with _alone(root):
+            with alone(root):
                 # The first to write it determines its id.
                 if not (root / GROUP_NOTE).exists():
                     write_note(root / GROUP_NOTE, note)
@@ -201,18 +200,12 @@ def find_lane_note(folder: Path | str) -> LaneNote | None:
 
 
 def write_note(path: Path, note: GroupNote | LaneNote) -> None:
-    """Write the note so that it is there as a whole or not at all; raises `OSError`."""
-    draft = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
-    with draft.open("wb") as file:
-        file.write(seal(asdict(note)))
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-    sync_folder(path.parent)
+    """Write the note, as `write_whole` does; raises `OSError`."""
+    write_whole(path, seal(asdict(note)))
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def alone(folder: Path) -> Iterator[None]:
     """Admit one process at a time. Raises `OSError`."""
     file = os.open(folder, os.O_RDONLY)
     try:

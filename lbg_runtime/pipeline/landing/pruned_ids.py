@@ -6,11 +6,9 @@ a hundredth of rows of a kilobyte. The header has the rows, the range of the ids
 
 import errno
 import io
-import os
 import struct
 import zlib
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +18,7 @@ from lbg_runtime.model.errors import LandingDamaged, LandingError, LandingVersio
 from lbg_runtime.pipeline.landing.index import DAMAGE_REMEDY, NO_HIGH, NO_LOW
 from lbg_runtime.pipeline.landing.layout import IDS_SUFFIX
 from lbg_runtime.pipeline.landing.schema import FORMAT, may_have_copies, time_of_id
-from lbg_runtime.pipeline.landing.segment import segment_name, sync_folder
+from lbg_runtime.pipeline.landing.segment import segment_name, write_whole
 
 _MAGIC = b"LBGIDS\x00\x00"
 _HEADER = struct.Struct("<8sIIQQqqQ4x")
@@ -78,18 +76,9 @@ def write_pruned(folder: Path, first_row: int, rows: int, ids: Sequence[str], no
     content = sink.getvalue()
     header = _HEADER.pack(_MAGIC, FORMAT, zlib.crc32(content), first_row, rows, low, high, now_us)
     path = folder / f"{segment_name(first_row)}{IDS_SUFFIX}"
-    draft = path.with_name(f".{path.name}")
     try:
-        with draft.open("wb") as file:
-            file.write(header + _CRC.pack(zlib.crc32(header)) + content)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-        sync_folder(folder)
+        write_whole(path, header + _CRC.pack(zlib.crc32(header)) + content)
     except OSError as error:
-        # A partial file would take the room that the next attempt needs.
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             what = f"{error.strerror}; the rows stay, as they go after their ids are kept, which need room"
             raise LandingError(str(path), what, "free some of the disk, and have --quota below what it holds") from None

@@ -12,6 +12,7 @@ something mounted since, or cut.
 
 import mmap
 import os
+import socket
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
@@ -278,6 +279,25 @@ def check_in_place(file: int, path: Path, size: int | None = None) -> None:
         raise LandingWriteFailed(str(path), "another file has taken its place")
     if size is not None and held.st_size != size:
         raise LandingWriteFailed(str(path), f"{held.st_size} bytes are there, and {size} were written")
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file so that it is there as a whole or not at all, and durable on return. Any process may do this.
+
+    Raises `OSError`; no partial file stays then, which would take the room that the next attempt needs.
+    """
+    draft = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
+    try:
+        with draft.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+        sync_folder(path.parent)
+    except OSError:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
 
 
 def sync_folder(folder: Path) -> None:

@@ -2,28 +2,51 @@
 
 Spark's file sink and `lbg_delta` know a batch that is run again by its number. A checkpoint that is behind its lake
 gives the numbers that are there to other rows, which would be taken for copies, and be missing from the lake for ever.
+
+A Delta table keeps its numbers by query. Spark's file sink does not, so another stream's batches would be taken for
+copies too. A folder of Parquet therefore has a note, beside Spark's own, of the one query that writes there.
 """
 
 import hashlib
 import json
+import uuid
 from pathlib import Path
 
 from lbg_runtime.model.errors import LakeWriteFailed, UserError
+from lbg_runtime.pipeline.landing.layout import alone
+from lbg_runtime.pipeline.landing.segment import write_whole
 from lbg_runtime.pipeline.spark.stream_job import Lake, StreamJob
+
+STREAM_NOTE = "_lbg_stream"
+"""In a folder of Parquet: which query writes there, in the form of Spark's own note in the checkpoint. Readers pass
+over names that begin like this."""
+
+_QUERY_NOTE = "metadata"
+"""Spark's own, in the checkpoint."""
 
 _EXPECTED = "the checkpoint that these were written with, as it was last, or a new checkpoint and a new folder"
 
 
-def check_checkpoint(job: StreamJob) -> None:
-    """Raise `UserError` if the lake has a batch that the checkpoint does not know of, and `LakeWriteFailed`.
+def claim_lake(job: StreamJob) -> None:
+    """Make sure that checkpoint and lake belong together, and, of a folder of Parquet, that they will.
 
-    Whatever was killed, a checkpoint that is as old as its lake knows of it: Spark notes a batch before it runs it.
-    With a new checkpoint, a Delta table takes the stream for a new one, and a folder of Parquet does not.
+    Called before a stream starts. Raises `UserError` if the lake has a batch that the checkpoint does not know of, or,
+    if it is Parquet, lacks one that is done, or is another query's; and `LakeWriteFailed`.
+
+    Whatever was killed, a checkpoint that is as old as its lake passes: Spark notes a batch before it runs it, and that
+    it is done when it is in the lake. With a new checkpoint, a Delta table takes the stream for a new one, and a folder
+    of Parquet does not. A folder that an older version wrote has no note, and is judged by the numbers alone.
     """
-    known = max(numbers_in(job.checkpoint / "offsets"), default=None)
-    last = _last_in_parquet(job.target) if job.lake is Lake.PARQUET else _last_in_delta(job)
-    if last is not None and (known is None or last > known):
-        raise checkpoint_behind(job.checkpoint, known, job.target, last)
+    try:
+        known = max(numbers_in(job.checkpoint / "offsets"), default=None)
+        last = _last_in_parquet(job.target) if job.lake is Lake.PARQUET else _last_in_delta(job)
+        if last is not None and (known is None or last > known):
+            raise checkpoint_behind(job.checkpoint, known, job.target, last)
+        if job.lake is Lake.PARQUET:
+            _check_done(job, last)
+            _claim_folder(job)
+    except OSError as error:
+        raise LakeWriteFailed(str(error.filename or job.target), error.strerror or str(error)) from error
 
 
 def checkpoint_behind(checkpoint: Path | str, known: int | None, target: Path, last: int) -> UserError:
@@ -51,14 +74,54 @@ def digest_of_batch(checkpoint: str | None, batch: int) -> str | None:
 
 
 def numbers_in(folder: Path) -> list[int]:
-    """The numbers that are names of files in a folder; none if there is no such folder. Raises `LakeWriteFailed`."""
+    """The numbers that are names of files in a folder; none if there is no such folder. Raises `OSError`."""
     try:
         names = [path.name.removesuffix(".compact") for path in folder.iterdir()]
     except FileNotFoundError:
         return []
-    except OSError as error:
-        raise LakeWriteFailed(str(folder), error.strerror or str(error)) from error
     return [int(name) for name in names if name.isdecimal()]
+
+
+def _check_done(job: StreamJob, last: int | None) -> None:
+    """Raise `UserError` if a folder of Parquet that ends with batch `last` lacks one that is done. Raises `OSError`.
+
+    Every batch is noted there, also one without rows. A Delta table has none of these, so what it lacks is no sign.
+    """
+    done = max(numbers_in(job.checkpoint / "commits"), default=None)
+    if done is not None and (last is None or last < done):
+        ends = "has none" if last is None else f"ends with batch {last}"
+        raise UserError(str(job.checkpoint), f"its batch {done} is done, and {job.target} {ends}", _EXPECTED)
+
+
+def _claim_folder(job: StreamJob) -> None:
+    """Note whose a folder of Parquet is, before Spark writes there.
+
+    Raises `UserError` if it is another query's, and `OSError`.
+    """
+    note, query_note = job.target / STREAM_NOTE, job.checkpoint / _QUERY_NOTE
+    for folder in (job.checkpoint, job.target):
+        folder.mkdir(parents=True, exist_ok=True)
+    # Of two streams that begin at once, one is refused.
+    with alone(job.target):
+        owner, query = _query_in(note), _query_in(query_note)
+        if query is None and owner is None:
+            # Spark makes one if there is none, but only when it starts the query.
+            query = str(uuid.uuid4())
+            write_whole(query_note, json.dumps({"id": query}).encode())
+        if owner is None:
+            write_whole(note, json.dumps({"id": query}).encode())
+        elif owner != query:
+            raise UserError(str(job.checkpoint), f"{job.target} is the folder of another checkpoint", _EXPECTED)
+
+
+def _query_in(note: Path) -> str | None:
+    """Which query a note names, ours or Spark's; None if there is none. Raises `UserError` and `OSError`."""
+    try:
+        return str(json.loads(note.read_bytes())["id"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError):
+        raise UserError(str(note), "it names no query", _EXPECTED) from None
 
 
 def _last_in_parquet(target: Path) -> int | None:
@@ -69,12 +132,10 @@ def _last_in_delta(job: StreamJob) -> int | None:
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
+    query = _query_in(job.checkpoint / _QUERY_NOTE)
     try:
-        query = json.loads((job.checkpoint / "metadata").read_bytes())["id"]
-        return DeltaTable(job.target).transaction_version(query)
-    except (FileNotFoundError, TableNotFoundError):
+        return None if query is None else DeltaTable(job.target).transaction_version(query)
+    except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
         raise LakeWriteFailed(str(job.target), str(error)) from error
-    except (ValueError, KeyError, TypeError):
-        raise UserError(str(job.checkpoint), "its metadata cannot be read", "a checkpoint of Spark") from None

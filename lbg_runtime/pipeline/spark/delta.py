@@ -10,6 +10,7 @@ import json
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from lbg_runtime.model.errors import InvariantViolated, LakeWriteFailed, UserError
+from lbg_runtime.pipeline.landing.segment import sync_folder
 from lbg_runtime.pipeline.spark.checkpoint import checkpoint_behind, checkpoint_differs, digest_of_batch
 
 FORMAT = "lbg_delta"
@@ -104,7 +106,7 @@ class DeltaStreamWriter(DataSourceStreamArrowWriter):
         return _Written(query, name, facts.st_size, rows, facts.st_mtime_ns // 1_000_000)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Add the files of a batch to the table, unless the batch is there.
+        """Add the files of a batch to the table, unless the batch is there; durable on return.
 
         Raises `LakeWriteFailed`, and `UserError` if the table has become one that the rows do not fit, or has a later
         batch of the query, or another one of this number.
@@ -123,7 +125,10 @@ class DeltaStreamWriter(DataSourceStreamArrowWriter):
             if last == batchId:
                 if digest is not None and _kept_digest(table, query, batchId) not in (digest, None):
                     raise checkpoint_differs(checkpoint, batchId, self._folder)
+                # Whoever added it may have died before this.
+                self._sync(table.version())
                 return
+            before = table.version()
             table.create_write_transaction(
                 files,
                 mode="append",
@@ -133,11 +138,23 @@ class DeltaStreamWriter(DataSourceStreamArrowWriter):
                     app_transactions=[Transaction(query, batchId)],
                 ),
             )
+            table.update_incremental()
+            self._sync(*range(before, table.version() + 1))
         except (DeltaError, OSError) as error:
             raise LakeWriteFailed(str(self._folder), str(error)) from error
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Nothing to undo: no table knows of the files."""
+
+    def _sync(self, *versions: int) -> None:
+        """Make commits durable: otherwise a power failure could leave Spark's note that a batch is done, without it."""
+        log = self._folder / "_delta_log"
+        for version in versions:
+            # Another writer may have removed an old one by now, when it made a checkpoint of the table.
+            with suppress(FileNotFoundError), (log / f"{version:020d}.json").open("rb+") as commit:
+                os.fsync(commit.fileno())
+        for folder in (log, self._folder):
+            sync_folder(folder)
 
     def _open_table(self) -> DeltaTable:
         return self._find_table() or DeltaTable.create(self._folder, self._schema, mode="error")

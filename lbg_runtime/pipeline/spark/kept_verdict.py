@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lbg_runtime.model.errors import UserError
-from lbg_runtime.pipeline.landing.segment import sync_folder
+from lbg_runtime.pipeline.landing.segment import write_whole
+from lbg_runtime.pipeline.spark.checkpoint import numbers_in
 from lbg_runtime.validator.findings import Finding, Standing
 
 _VERSION = b"2"
@@ -47,24 +48,24 @@ class KeptVerdict:
         its verdict would be on both; and if another version made it. Raises `OSError`.
         """
         note, version, asked = self._folder / "directory", self._folder / "version", directory.resolve()
-        if not _numbers(self._planned):
+        if not numbers_in(self._planned):
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._write("version", _VERSION)
+            write_whole(version, _VERSION)
         elif not version.exists() or version.read_bytes() != _VERSION:
             raise UserError(str(self._folder.parent), "the checkpoint of another version of lbg-runtime", "a new one")
         if not note.exists():
-            self._write("directory", os.fsencode(asked))
+            write_whole(note, os.fsencode(asked))
         known = Path(os.fsdecode(note.read_bytes()))
         if known != asked:
             raise UserError(str(self._folder.parent), f"the checkpoint of {known}", f"that of {asked}, or a new one")
 
     def load(self) -> Said:
         """As of the last batch that Spark has noted as done. Raises `OSError`."""
-        return self.before(1 + max(_numbers(self._done), default=-1))
+        return self.before(1 + max(numbers_in(self._done), default=-1))
 
     def before(self, batch: int) -> Said:
         """As of the last batch before this one. Raises `OSError`."""
-        kept = [number for number in _numbers(self._folder) if number < batch]
+        kept = [number for number in numbers_in(self._folder) if number < batch]
         if not kept:
             return Said({}, ())
         said: Said = pickle.loads((self._folder / str(max(kept))).read_bytes())  # noqa: S301  # written below
@@ -73,23 +74,8 @@ class KeptVerdict:
     def keep(self, batch: int, said: Said) -> None:
         """Durable on return. Raises `OSError`."""
         self._folder.mkdir(exist_ok=True)
-        self._write(str(batch), pickle.dumps(said))
+        write_whole(self._folder / str(batch), pickle.dumps(said))
         # The one before is needed until Spark has noted this one.
-        for number in _numbers(self._folder):
+        for number in numbers_in(self._folder):
             if number < batch - 1:
                 (self._folder / str(number)).unlink()
-
-    def _write(self, name: str, content: bytes) -> None:
-        draft = self._folder / f".{name}"
-        with draft.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self._folder / name)
-        sync_folder(self._folder)
-
-
-def _numbers(folder: Path) -> list[int]:
-    if not folder.is_dir():
-        return []
-    return [int(path.name) for path in folder.iterdir() if path.name.isdecimal()]

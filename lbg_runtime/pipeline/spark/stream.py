@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from lbg_runtime.model.errors import StreamFailed
-from lbg_runtime.pipeline.spark.checkpoint import check_checkpoint
+from lbg_runtime.pipeline.spark.checkpoint import claim_lake
 from lbg_runtime.pipeline.spark.data_source import FORMAT
 from lbg_runtime.pipeline.spark.stream_job import Lake, StreamJob, StreamProgress
 
@@ -40,7 +40,7 @@ def run_stream(
 ) -> StreamProgress:
     """Run a stream until it has read what there is (`available_now`) or is stopped.
 
-    Raises `StreamFailed`, and as `check_checkpoint` before anything is read.
+    Raises `StreamFailed`, and as `claim_lake` before anything is read.
 
     A stop may cut a batch short; the next stream on the checkpoint runs it again, and nothing of this shows.
     """
@@ -62,8 +62,8 @@ def run_stream(
 
 
 def start_stream(spark: SparkSession, job: StreamJob) -> "StreamingQuery":
-    """Start it, and return at once; raises as `check_checkpoint`. Errors in the options end the query."""
-    check_checkpoint(job)
+    """Start it, and return at once; raises as `claim_lake`. Errors in the options end the query."""
+    claim_lake(job)
     # For what is left of a first offset that could not be written, Spark would refuse the checkpoint for ever, because
     # of a state store. These streams have none.
     spark.conf.set("spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart", "false")

@@ -3,8 +3,11 @@
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from stat import S_ISDIR
 
 from lbg_runtime.model.errors import UserError
+
+_FOLDER = "a folder, or what can become one"
 
 
 class Lake(Enum):
@@ -48,9 +51,14 @@ def parse_target(text: str) -> tuple[Lake, Path]:
 
 
 def check_folder(option: str, folder: Path) -> None:
-    """Raise `UserError` if no folder can be there because a file is there or on the way."""
+    """Raise `UserError` if no folder can be there because a file is there or on the way, or it cannot be looked at."""
     for path in (folder, *folder.parents):
-        if path.is_dir():
-            return
-        if path.exists():
-            raise UserError(option, f"{path} is no folder", "a folder, or what can become one")
+        try:
+            mode = path.stat().st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise UserError(option, f"{path}: {error.strerror}", _FOLDER) from None
+        if not S_ISDIR(mode):
+            raise UserError(option, f"{path} is no folder", _FOLDER)
+        return

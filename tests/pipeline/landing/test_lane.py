@@ -11,7 +11,7 @@ import pytest
 
 from lbg_runtime.model.errors import LandingWriteFailed
 from lbg_runtime.pipeline.landing import lane as lane_module
-from lbg_runtime.pipeline.landing import layout
+from lbg_runtime.pipeline.landing import segment
 from lbg_runtime.pipeline.landing.layout import LANE_NOTE, claim_folder, read_lane_note
 from lbg_runtime.pipeline.landing.log import LandingLog, LaneExtent
 from tests.pipeline.landing.landed import SHAPE, LogOnDisk, id_of, ids_of, rows
@@ -27,7 +27,7 @@ def names_in(log: LogOnDisk) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("place", "what"), [(layout, "sync_folder"), (lane_module, "_lock"), (lane_module, "write_note")]
+    ("place", "what"), [(segment, "sync_folder"), (lane_module, "_lock"), (lane_module, "write_note")]
 )
 def test_a_lane_that_cannot_be_begun_leaves_no_draft(
     log_on_disk: LogOnDisk, monkeypatch: pytest.MonkeyPatch, place: object, what: str

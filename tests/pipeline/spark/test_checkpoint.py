@@ -1,15 +1,17 @@
-"""Which checkpoints a stream goes on with, and which it refuses because its lake is ahead of them."""
+"""Which checkpoints a stream goes on with, and which it refuses because their lake is another one."""
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
 from lbg_runtime.model.errors import LakeWriteFailed, UserError
-from lbg_runtime.pipeline.spark.checkpoint import check_checkpoint
+from lbg_runtime.pipeline.spark.checkpoint import STREAM_NOTE, claim_lake
 from lbg_runtime.pipeline.spark.stream import start_stream
-from lbg_runtime.pipeline.spark.stream_job import Lake, StreamJob
+from lbg_runtime.pipeline.spark.stream_job import Lake, StreamJob, check_folder
 from tests.pipeline.landing.landed import id_of, rows
 
 QUERY = "2f0c"
@@ -19,13 +21,13 @@ def job_of(folder: Path, lake: Lake) -> StreamJob:
     return StreamJob(folder / "log", "orders", lake, folder / "lake", folder / "checkpoint", True, 0, 100)
 
 
-def write_checkpoint(job: StreamJob, *batches: int, query: str = QUERY) -> None:
+def write_checkpoint(job: StreamJob, *batches: int, done: Sequence[int] = (), query: str = QUERY) -> None:
     """As Spark makes it, with what it leaves beside."""
-    offsets = job.checkpoint / "offsets"
-    offsets.mkdir(parents=True)
+    for folder, numbers in (("offsets", batches), ("commits", done)):
+        (job.checkpoint / folder).mkdir(parents=True)
+        for name in (*map(str, numbers), ".99.crc", ".97.9f2d.tmp"):
+            (job.checkpoint / folder / name).touch()
     (job.checkpoint / "metadata").write_text(json.dumps({"id": query}))
-    for name in (*map(str, batches), ".0.crc", ".7.9f2d.tmp"):
-        (offsets / name).touch()
 
 
 def write_lake(job: StreamJob, last: int) -> None:
@@ -33,9 +35,14 @@ def write_lake(job: StreamJob, last: int) -> None:
         properties = CommitProperties(app_transactions=[Transaction(QUERY, last)])
         write_deltalake(job.target, rows([id_of("k", 1)]), mode="append", commit_properties=properties)
         return
-    (job.target / "_spark_metadata").mkdir(parents=True)
-    for name in ("9.compact", "10", f"{last}", ".99.crc"):
+    write_parquet(job, 9, 10, last)
+
+
+def write_parquet(job: StreamJob, *batches: int) -> None:
+    (job.target / "_spark_metadata").mkdir(parents=True, exist_ok=True)
+    for name in ("9.compact" if number == 9 else f"{number}" for number in batches):
         (job.target / "_spark_metadata" / name).touch()
+    (job.target / "_spark_metadata" / ".99.crc").touch()
 
 
 @pytest.mark.parametrize("lake", Lake)
@@ -49,7 +56,7 @@ def test_a_checkpoint_that_knows_the_last_batch_of_its_lake_goes_on(
         write_checkpoint(job, *known)
     if known and known[-1] > 9:
         write_lake(job, 11)
-    check_checkpoint(job)
+    claim_lake(job)
 
 
 @pytest.mark.parametrize("lake", Lake)
@@ -70,11 +77,61 @@ def test_a_new_checkpoint_is_refused_for_a_folder_of_parquet_and_goes_on_for_a_t
     parquet, delta = job_of(tmp_path / "parquet", Lake.PARQUET), job_of(tmp_path / "delta", Lake.DELTA)
     write_lake(parquet, 11)
     with pytest.raises(UserError, match="it has no batch"):
-        check_checkpoint(parquet)
+        claim_lake(parquet)
     write_lake(delta, 11)
-    check_checkpoint(delta)
+    claim_lake(delta)
     write_checkpoint(delta, 0, query="another")
-    check_checkpoint(delta)
+    claim_lake(delta)
+
+
+@pytest.mark.parametrize(("last", "told"), [(9, "ends with batch 9"), (None, "has none")])
+def test_a_folder_of_parquet_without_what_its_checkpoint_has_done_is_refused(
+    tmp_path: Path, last: int | None, told: str
+) -> None:
+    """One that was restored, say, or a new one: Spark's file sink would fail in the end, or read as if all were there.
+
+    A table has no batches without rows, so there it is no sign.
+    """
+    job = job_of(tmp_path, Lake.PARQUET)
+    write_checkpoint(job, 9, 10, 11, done=(9, 10))
+    if last is not None:
+        write_parquet(job, last)
+    with pytest.raises(UserError) as raised:
+        claim_lake(job)
+    assert raised.value.found == f"its batch 10 is done, and {job.target} {told}"
+    write_parquet(job, 10)
+    claim_lake(job)
+    claim_lake(replace(job, lake=Lake.DELTA, target=tmp_path / "table"))
+
+
+def test_a_folder_of_parquet_is_of_one_checkpoint_for_good(tmp_path: Path) -> None:
+    """From before anything is written there, whoever makes the checkpoint's note; and whatever the numbers are."""
+    job = job_of(tmp_path, Lake.PARQUET)
+    claim_lake(job)
+    query = json.loads((job.checkpoint / "metadata").read_bytes())
+    claim_lake(job)
+    assert json.loads((job.target / STREAM_NOTE).read_bytes()) == query
+    for checkpoint in ("new", "other"):
+        other = replace(job, checkpoint=tmp_path / checkpoint)
+        if checkpoint == "other":
+            write_checkpoint(other, 0, query="another")
+            write_parquet(job, 0)
+        with pytest.raises(UserError) as raised:
+            claim_lake(other)
+        assert raised.value.where == str(other.checkpoint)
+        assert raised.value.found == f"{job.target} is the folder of another checkpoint"
+    assert not (tmp_path / "new" / "metadata").exists()
+
+
+def test_a_folder_that_an_older_version_wrote_becomes_that_of_the_checkpoint_that_fits(tmp_path: Path) -> None:
+    job = job_of(tmp_path, Lake.PARQUET)
+    write_parquet(job, 11)
+    write_checkpoint(job, 11, done=(10, 11))
+    claim_lake(job)
+    other = replace(job, checkpoint=tmp_path / "other")
+    write_checkpoint(other, 11, done=(11,), query="another")
+    with pytest.raises(UserError, match="is the folder of another checkpoint"):
+        claim_lake(other)
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
@@ -83,8 +140,24 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     write_lake(job, 0)
     (job.target / "_delta_log" / f"{0:020d}.json").write_text("{")
     with pytest.raises(LakeWriteFailed) as raised:
-        check_checkpoint(job)
+        claim_lake(job)
     assert raised.value.path == str(job.target)
     (job.checkpoint / "metadata").write_text("")
-    with pytest.raises(UserError, match="its metadata cannot be read"):
-        check_checkpoint(job)
+    with pytest.raises(UserError, match="metadata: it names no query"):
+        claim_lake(job)
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    job = job_of(tmp_path / "a file" / "and below", Lake.PARQUET)
+    (tmp_path / "a file").touch()
+    with pytest.raises(LakeWriteFailed) as raised:
+        claim_lake(job)
+    assert raised.value.path.startswith(str(tmp_path / "a file"))
+    assert raised.value.reason == "Not a directory"
+
+
+def test_a_folder_that_cannot_be_looked_at_is_a_wrong_option() -> None:
+    with pytest.raises(UserError) as raised:
+        check_folder("--to", Path("/" + 300 * "a") / "lake")
+    assert raised.value.where == "--to"
+    assert raised.value.found.endswith("aa/lake: File name too long")

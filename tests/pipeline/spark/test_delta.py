@@ -1,5 +1,6 @@
 """The Delta sink, called as Spark calls it, without a JVM: which tables it adds to, and which it leaves as they are."""
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -52,6 +53,36 @@ def test_batches_are_added_to_the_table_that_is_there_and_each_once(tmp_path: Pa
     write_batch(again, 0)
     write_batch(again, 1)
     assert sorted(ids(tmp_path)) == [id_of("k", 0), id_of("k", 1)]
+
+
+def test_a_batch_is_durable_before_spark_notes_it_as_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commit as well as its rows; also by a driver that finds it there, as the one before may have died."""
+    synced: set[int] = set()
+    sync = os.fsync
+
+    def fsync(file: int) -> None:
+        synced.add(os.fstat(file).st_ino)
+        sync(file)
+
+    def not_synced(*, commits: str) -> list[str]:
+        paths = [
+            tmp_path,
+            tmp_path / "_delta_log",
+            *tmp_path.glob("*.parquet"),
+            *tmp_path.glob(f"_delta_log/{commits}"),
+        ]
+        return [path.name for path in paths if path.stat().st_ino not in synced]
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write_batch(writer(tmp_path), 0)
+    write_batch(writer(tmp_path), 1)
+    assert len(list(tmp_path.glob("_delta_log/*.json"))) == 3
+    assert not_synced(commits="*.json") == []
+    again = writer(tmp_path)
+    files = [again.write(iter([rows([id_of("k", 1)])]))]
+    synced.clear()
+    again.commit(files, 1)
+    assert not_synced(commits="*2.json") == [path.name for path in tmp_path.glob("*.parquet")]
 
 
 def test_a_batch_before_those_that_are_there_is_refused(tmp_path: Path) -> None:

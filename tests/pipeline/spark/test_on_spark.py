@@ -1,6 +1,7 @@
 """What only a JVM can show. All in one module: one worker of the test run then has the one session."""
 
 import asyncio
+import json
 import os
 import runpy
 import shutil
@@ -11,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -25,11 +27,12 @@ from pyspark.sql import functions as f
 from lbg_runtime.config.load import load_settings
 from lbg_runtime.journal.layout import find_run, lay_out
 from lbg_runtime.journal.reader import read_run
-from lbg_runtime.model.errors import StreamFailed
+from lbg_runtime.model.errors import StreamFailed, UserError
 from lbg_runtime.model.hashing import shard_of
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.pipeline.parts import validate_locally
+from lbg_runtime.pipeline.spark.checkpoint import STREAM_NOTE
 from lbg_runtime.pipeline.spark.running_verdict import RunningVerdict
 from lbg_runtime.pipeline.spark.session import spark_session
 from lbg_runtime.pipeline.spark.stream import reason_of, run_stream, start_stream
@@ -142,6 +145,21 @@ def test_a_lake_has_every_message_once_through_restarts(spark: SparkSession, tmp
     assert len(told) >= 2
     assert told[0].behind > told[-1].behind
     assert not not_once(go_on(spark, job), QUEUES, COUNT)
+
+
+def test_a_folder_of_parquet_takes_nothing_of_another_stream(spark: SparkSession, tmp_path: Path) -> None:
+    """Whose batch has the number of the last one there, for which Spark's file sink takes it, and leaves it out."""
+    job, other = job_of(tmp_path / "one", Lake.PARQUET), job_of(tmp_path / "other", Lake.PARQUET)
+    for each in (job, other):
+        fill(each.landing, 1, 20)
+        run_stream(spark, each, stopped=lambda: False)
+    forget_last_batch(other)
+    with pytest.raises(UserError, match="is the folder of another checkpoint"):
+        run_stream(spark, replace(other, target=job.target), stopped=lambda: False)
+    # The note is that of the query, as Spark has taken the one that was made for it.
+    notes = [json.loads(path.read_bytes()) for path in (job.checkpoint / "metadata", job.target / STREAM_NOTE)]
+    assert notes[0] == notes[1]
+    assert not not_once(go_on(spark, job), 1, 20)
 
 
 def test_a_stream_ends_with_the_error_of_its_log_and_names_it(spark: SparkSession, tmp_path: Path) -> None:
