@@ -24,14 +24,17 @@ over names that begin like this."""
 _QUERY_NOTE = "metadata"
 """Spark's own, in the checkpoint."""
 
+_TAKEN_NOTE = "lbg_delta"
+"""In the checkpoint of a Delta table: the last batch with rows that the table took."""
+
 _EXPECTED = "the checkpoint that these were written with, as it was last, or a new checkpoint and a new folder"
 
 
 def claim_lake(job: StreamJob) -> None:
     """Make sure that checkpoint and lake belong together, and, of a folder of Parquet, that they will.
 
-    Called before a stream starts. Raises `UserError` if the lake has a batch that the checkpoint does not know of, or,
-    if it is Parquet, lacks one that is done, or is another query's; and `LakeWriteFailed`.
+    Called before a stream starts. Raises `UserError` if the lake has a batch that the checkpoint does not know of,
+    lacks one that is done, or, if it is Parquet, is another query's; and `LakeWriteFailed`.
 
     Whatever was killed, a checkpoint that is as old as its lake passes: Spark notes a batch before it runs it, and that
     it is done when it is in the lake. With a new checkpoint, a Delta table takes the stream for a new one, and a folder
@@ -42,8 +45,8 @@ def claim_lake(job: StreamJob) -> None:
         last = _last_in_parquet(job.target) if job.lake is Lake.PARQUET else _last_in_delta(job)
         if last is not None and (known is None or last > known):
             raise checkpoint_behind(job.checkpoint, known, job.target, last)
+        _check_done(job, last)
         if job.lake is Lake.PARQUET:
-            _check_done(job, last)
             _claim_folder(job)
     except OSError as error:
         raise LakeWriteFailed(str(error.filename or job.target), error.strerror or str(error)) from error
@@ -82,12 +85,25 @@ def numbers_in(folder: Path) -> list[int]:
     return [int(name) for name in names if name.isdecimal()]
 
 
-def _check_done(job: StreamJob, last: int | None) -> None:
-    """Raise `UserError` if a folder of Parquet that ends with batch `last` lacks one that is done. Raises `OSError`.
+def note_taken(checkpoint: str | None, batch: int) -> None:
+    """Note that a Delta table has taken a batch with rows; called when that is durable. Raises `OSError`.
 
-    Every batch is noted there, also one without rows. A Delta table has none of these, so what it lacks is no sign.
+    No effect if the checkpoint is not in a folder of this machine.
     """
-    done = max(numbers_in(job.checkpoint / "commits"), default=None)
+    if checkpoint is not None and (Path(checkpoint) / "offsets").is_dir():
+        write_whole(Path(checkpoint) / _TAKEN_NOTE, json.dumps({"batch": batch}).encode())
+
+
+def _check_done(job: StreamJob, last: int | None) -> None:
+    """Raise `UserError` if a lake that ends with batch `last` lacks one that is done. Raises `OSError`.
+
+    A folder of Parquet has every batch, also one without rows. A Delta table has none of these, so what it must have is
+    noted beside.
+    """
+    if job.lake is Lake.PARQUET:
+        done = max(numbers_in(job.checkpoint / "commits"), default=None)
+    else:
+        done = _taken(job.checkpoint / _TAKEN_NOTE)
     if done is not None and (last is None or last < done):
         ends = "has none" if last is None else f"ends with batch {last}"
         raise UserError(str(job.checkpoint), f"its batch {done} is done, and {job.target} {ends}", _EXPECTED)
@@ -122,6 +138,16 @@ def _query_in(note: Path) -> str | None:
         return None
     except (ValueError, KeyError, TypeError):
         raise UserError(str(note), "it names no query", _EXPECTED) from None
+
+
+def _taken(note: Path) -> int | None:
+    """See `note_taken`; None if nothing is noted, as by an older version. Raises `UserError` and `OSError`."""
+    try:
+        return int(json.loads(note.read_bytes())["batch"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError):
+        raise UserError(str(note), "it names no batch", _EXPECTED) from None
 
 
 def _last_in_parquet(target: Path) -> int | None:

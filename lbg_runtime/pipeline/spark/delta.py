@@ -26,7 +26,12 @@ from pyspark.sql.types import StructType
 
 from lbg_runtime.model.errors import InvariantViolated, LakeWriteFailed, UserError
 from lbg_runtime.pipeline.landing.segment import sync_folder
-from lbg_runtime.pipeline.spark.checkpoint import checkpoint_behind, checkpoint_differs, digest_of_batch
+from lbg_runtime.pipeline.spark.checkpoint import (
+    checkpoint_behind,
+    checkpoint_differs,
+    digest_of_batch,
+    note_taken,
+)
 
 FORMAT = "lbg_delta"
 
@@ -127,6 +132,7 @@ class DeltaStreamWriter(DataSourceStreamArrowWriter):
                     raise checkpoint_differs(checkpoint, batchId, self._folder)
                 # Whoever added it may have died before this.
                 self._sync(table.version())
+                note_taken(self._checkpoint, batchId)
                 return
             before = table.version()
             table.create_write_transaction(
@@ -140,6 +146,7 @@ class DeltaStreamWriter(DataSourceStreamArrowWriter):
             )
             table.update_incremental()
             self._sync(*range(before, table.version() + 1))
+            note_taken(self._checkpoint, batchId)
         except (DeltaError, OSError) as error:
             raise LakeWriteFailed(str(self._folder), str(error)) from error
 

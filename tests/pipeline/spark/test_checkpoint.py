@@ -9,7 +9,7 @@ import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
 from lbg_runtime.model.errors import LakeWriteFailed, UserError
-from lbg_runtime.pipeline.spark.checkpoint import STREAM_NOTE, claim_lake
+from lbg_runtime.pipeline.spark.checkpoint import STREAM_NOTE, claim_lake, note_taken
 from lbg_runtime.pipeline.spark.stream import start_stream
 from lbg_runtime.pipeline.spark.stream_job import Lake, StreamJob, check_folder
 from tests.pipeline.landing.landed import id_of, rows
@@ -101,7 +101,33 @@ def test_a_folder_of_parquet_without_what_its_checkpoint_has_done_is_refused(
     assert raised.value.found == f"its batch 10 is done, and {job.target} {told}"
     write_parquet(job, 10)
     claim_lake(job)
-    claim_lake(replace(job, lake=Lake.DELTA, target=tmp_path / "table"))
+
+
+@pytest.mark.parametrize(("last", "told"), [(9, "ends with batch 9"), (None, "has none")])
+def test_a_table_without_what_it_took_with_this_checkpoint_is_refused(
+    tmp_path: Path, last: int | None, told: str
+) -> None:
+    """Batches without rows are not in a table, so being done alone is no sign: what it took is noted."""
+    job = job_of(tmp_path, Lake.DELTA)
+    write_checkpoint(job, 9, 10, 11, done=(9, 10, 11))
+    if last is not None:
+        write_lake(job, last)
+    claim_lake(job)
+    note_taken(str(job.checkpoint), 10)
+    with pytest.raises(UserError) as raised:
+        claim_lake(job)
+    assert raised.value.found == f"its batch 10 is done, and {job.target} {told}"
+    write_lake(job, 10)
+    claim_lake(job)
+    (job.checkpoint / "lbg_delta").write_text("{")
+    with pytest.raises(UserError, match="it names no batch"):
+        claim_lake(job)
+
+
+def test_what_a_table_took_is_noted_only_in_a_checkpoint_that_is_there(tmp_path: Path) -> None:
+    note_taken(None, 1)
+    note_taken(str(tmp_path / "elsewhere"), 1)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_of_parquet_is_of_one_checkpoint_for_good(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The Delta sink, called as Spark calls it, without a JVM: which tables it adds to, and which it leaves as they are."""
 
+import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -83,6 +84,20 @@ def test_a_batch_is_durable_before_spark_notes_it_as_done(tmp_path: Path, monkey
     synced.clear()
     again.commit(files, 1)
     assert not_synced(commits="*2.json") == [path.name for path in tmp_path.glob("*.parquet")]
+
+
+def test_the_checkpoint_notes_what_the_table_took_also_if_a_driver_died_before_that(tmp_path: Path) -> None:
+    """Else nobody would see that a table which was put back from a backup lacks it."""
+    checkpoint = tmp_path / "checkpoint"
+    to = writer(tmp_path / "lake", checkpoint)
+    for number in (0, 1):
+        note_batch(checkpoint, number, end=10 * number + 10)
+        write_batch(to, number)
+    to.commit([to.write(iter([]))], 2)
+    assert json.loads((checkpoint / "lbg_delta").read_bytes()) == {"batch": 1}
+    (checkpoint / "lbg_delta").unlink()
+    write_batch(writer(tmp_path / "lake", checkpoint), 1)
+    assert json.loads((checkpoint / "lbg_delta").read_bytes()) == {"batch": 1}
 
 
 def test_a_batch_before_those_that_are_there_is_refused(tmp_path: Path) -> None:
