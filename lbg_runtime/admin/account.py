@@ -32,7 +32,8 @@ def _tls(settings: TlsSettings) -> ssl.SSLContext | bool:
     if not settings.verify:
         return False
     if settings.trust_store is None:
-        return True
+        # Made here, because the HTTP client would take a list of authorities of its own instead of the system's.
+        return ssl.create_default_context()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     store = Path(settings.trust_store)
     where, expected = "semp.tls.trust_store", "a file with certificates in PEM, or a directory of such files alone"

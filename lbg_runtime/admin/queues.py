@@ -1,11 +1,10 @@
 """What may be done to the queues of a group while members and publishers keep running."""
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from lbg_runtime.admin.account import open_semp, semp_missing
+from lbg_runtime.admin.account import semp_missing
 from lbg_runtime.admin.spec import SHARED_USERNAME
 from lbg_runtime.config.settings import Settings
 from lbg_runtime.model.errors import QueueInUse, QueueMissing, QueueUnfit, SempRefused
@@ -182,9 +181,8 @@ def attributes_of_new_queue(access: QueueAccess, spool_mb: int) -> dict[str, Jso
     }
 
 
-@asynccontextmanager
-async def open_queue_admin(settings: Settings) -> AsyncIterator[SempQueueAdmin]:
-    """The queues of `connection.vpn`, as the administrator in `semp`.
+async def queue_admin(client: SempClient, settings: Settings) -> SempQueueAdmin:
+    """The queues of `connection.vpn`, in the administrator's session `client`.
 
     New queues belong to `connection.username`, as those of `lbg group create` do: to it alone if that is a configured
     client username; otherwise others may consume, as the broker may then know a client by another name. Raises
@@ -193,9 +191,8 @@ async def open_queue_admin(settings: Settings) -> AsyncIterator[SempQueueAdmin]:
     vpn, owner = settings.connection.vpn, settings.connection.username
     if settings.semp is None:
         raise semp_missing()
-    async with open_semp(settings) as client:
-        access = QueueAccess(owner, await _others_consume(client, vpn, owner))
-        yield SempQueueAdmin(client, vpn, access, settings.semp.queue_spool_mb)
+    access = QueueAccess(owner, await _others_consume(client, vpn, owner))
+    return SempQueueAdmin(client, vpn, access, settings.semp.queue_spool_mb)
 
 
 async def _others_consume(client: SempClient, vpn: str, owner: str) -> bool:

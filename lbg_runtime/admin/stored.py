@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import orjson
 import structlog
@@ -19,6 +20,9 @@ from lbg_runtime.config.load import load_settings
 from lbg_runtime.config.settings import GroupSettings, GroupSource, Settings
 from lbg_runtime.core.chance import RandomSource
 from lbg_runtime.model.errors import ConfigError, SempError, SempUnreachable
+
+if TYPE_CHECKING:
+    from lbg_runtime.semp.client import SempClient
 
 LOOK_S = 30.0
 """Between two looks at the stored settings, give or take half of it."""
@@ -80,20 +84,18 @@ def ask_broker(settings: Settings) -> Mapping[str, object]:
     }
 
 
-async def store_queue_count(settings: Settings, queue_count: int) -> None:
+async def store_queue_count(client: "SempClient", settings: Settings, queue_count: int) -> None:
     """Write into the stored settings how many queues the group has now; does nothing if none of this version are.
 
     Otherwise members that start from them would leave the new queues alone. Raises `SempError`.
     """
-    from lbg_runtime.admin.account import open_semp
+    from lbg_runtime.admin.state import read_stored
 
-    name = MARKER_PREFIX + settings.group.name
-    text = await _read_text(settings)
+    vpn, name = settings.connection.vpn, MARKER_PREFIX + settings.group.name
+    text = await read_stored(client, vpn, settings.group.name)
     if text is None or (stored := read_marker(name, text)) is None or stored.shape.queue_count == queue_count:
         return
-    async with open_semp(settings) as client:
-        path = ("msgVpns", settings.connection.vpn, "jndiQueues", name)
-        await client.update(path, {"physicalName": with_queue_count(text, queue_count)})
+    await client.update(("msgVpns", vpn, "jndiQueues", name), {"physicalName": with_queue_count(text, queue_count)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,20 @@ class MemberSuperseded(LbgError):
         self.member = member
 
 
+class ConductorCutOff(LbgError):
+    """Who conducted a re-striping of `group` must change nothing any more, as somebody else may conduct it by now.
+
+    Not a `TransportError`: trying again by itself could cut off the other one in turn.
+    """
+
+    def __init__(self, group: str) -> None:
+        super().__init__(
+            f"re-striping of group {group}: the connection was lost, or another run of this command took over; "
+            "expected: look whether one runs, otherwise the same command again"
+        )
+        self.group = group
+
+
 class TerminalFailure(LbgError):
     """Raised by a handler: no further attempt can handle this message, so its attempts end here."""
 

@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -24,8 +24,11 @@ PAGE_SIZE = 100
 """The most that a broker gives of these collections at once."""
 
 REQUEST_TIMEOUT_S = 10.0
+"""For each phase of an attempt; behind a fence, for all attempts of a request together."""
 
 _CERTIFICATE = "one that is in date, names this host, and comes from an authority in semp.tls.trust_store"
+
+_NO_ANSWER = f"no answer within {REQUEST_TIMEOUT_S:g} s"
 
 _NOT_READY = 503
 _UNAUTHORIZED = 401
@@ -74,6 +77,7 @@ class SempClient:
         """
         self.url = account.url.rstrip("/")
         self._shown = "user name or password" if account.token is None else "token"
+        self._insist: Callable[[], None] | None = None
         try:
             self._http = httpx.AsyncClient(
                 verify=tls,
@@ -94,6 +98,14 @@ class SempClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._http.aclose()
+
+    def fence(self, insist: Callable[[], None]) -> None:
+        """From now on call `insist` before every attempt of every request, which what it raises keeps from leaving.
+
+        Nothing of a request leaves later than `REQUEST_TIMEOUT_S` after an `insist` that allowed it: by then it is
+        given up, with `SempUnreachable`, and not sent again. For those who may be replaced by others in mid-request.
+        """
+        self._insist = insist
 
     async def get(self, api: SempApi, path: Sequence[Segment], *, select: Sequence[str] = ()) -> SempObject:
         """One object, with the selected attributes or all."""
@@ -166,15 +178,22 @@ class SempClient:
         content = None if body is None else orjson.dumps(body)
         headers = {} if body is None else {"content-type": "application/json"}
         hidden = body is not None and bool(body.get("password"))
-        for attempt, pause_s in enumerate((*PAUSES_S, None), 1):
-            try:
-                response = await self._http.request(method, url, content=content, headers=headers)
-            # httpx also reads the address of a redirection that it does not follow, and lets other errors through.
-            except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
-                raise SempUnreachable(self.url, _reason_of(error)) from None
-            if response.status_code != _NOT_READY or pause_s is None:
-                return self._read(request, response, hidden=hidden, is_repeated=attempt > 1)
-            await asyncio.sleep(pause_s)
+        try:
+            async with asyncio.timeout(None if self._insist is None else REQUEST_TIMEOUT_S):
+                for attempt, pause_s in enumerate((*PAUSES_S, None), 1):
+                    if self._insist is not None:
+                        self._insist()
+                    try:
+                        response = await self._http.request(method, url, content=content, headers=headers)
+                    # httpx also reads the address of a redirection that it does not follow, and lets other errors
+                    # through.
+                    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
+                        raise SempUnreachable(self.url, _reason_of(error)) from None
+                    if response.status_code != _NOT_READY or pause_s is None:
+                        return self._read(request, response, hidden=hidden, is_repeated=attempt > 1)
+                    await asyncio.sleep(pause_s)
+        except TimeoutError:
+            raise SempUnreachable(self.url, _NO_ANSWER) from None
         raise AssertionError("the last attempt has no pause behind it")
 
     def _read(self, request: str, response: httpx.Response, *, hidden: bool, is_repeated: bool) -> SempAnswer:
@@ -206,7 +225,7 @@ def _query(**parameters: Sequence[str]) -> str:
 
 def _reason_of(error: Exception) -> str:
     if isinstance(error, httpx.TimeoutException):
-        return f"no answer within {REQUEST_TIMEOUT_S:g} s"
+        return _NO_ANSWER
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):

@@ -1,7 +1,8 @@
 import httpx
 import pytest
 
-from lbg_runtime.admin.queues import QueueAccess, SempQueueAdmin, open_queue_admin
+from lbg_runtime.admin.account import open_semp
+from lbg_runtime.admin.queues import QueueAccess, SempQueueAdmin, queue_admin
 from lbg_runtime.broker.engine.effects import Published
 from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.engine.settings import AccessType, Permission, QueueSettings, RejectOnDiscard
@@ -260,16 +261,19 @@ async def test_it_is_made_from_settings(username, permission):
             "connection": {"username": username},
             "semp": {"url": server.url, "password": "admin"},
         }
-        async with open_queue_admin(parse_settings(sections, "test")) as admin:
-            await admin.create_queue(QUEUE)
-    settings = engine.queue_status("default", QUEUE).settings
-    assert (settings.owner, settings.permission) == (username, permission)
+        settings = parse_settings(sections, "test")
+        async with open_semp(settings) as client:
+            await (await queue_admin(client, settings)).create_queue(QUEUE)
+    made = engine.queue_status("default", QUEUE).settings
+    assert (made.owner, made.permission) == (username, permission)
 
 
-async def test_settings_without_an_administrator_are_refused():
+async def test_settings_without_an_administrator_are_refused(client):
+    settings = parse_settings({"group": GROUP}, "test")
     with pytest.raises(ConfigError, match="semp: not set"):
-        async with open_queue_admin(parse_settings({"group": GROUP}, "test")):
-            pass
+        open_semp(settings)
+    with pytest.raises(ConfigError, match="semp: not set"):
+        await queue_admin(client, settings)
 
 
 @pytest.mark.parametrize(
@@ -286,5 +290,4 @@ async def test_certificates_that_cannot_be_read_are_a_setting_to_mend(tmp_path):
     tls = {"trust_store": str(tmp_path)}
     settings = parse_settings({"group": GROUP, "semp": {"url": "https://broker:943", "tls": tls}}, "test")
     with pytest.raises(ConfigError, match=r"semp\.tls\.trust_store"):
-        async with open_queue_admin(settings):
-            pass
+        open_semp(settings)

@@ -74,8 +74,9 @@ async def test_a_restriped_group_is_stored_with_its_new_count() -> None:
         made_of = {"group": GROUP, "semp": {"url": server.url, "password": "admin"}}
         settings = parse_settings(made_of, "test", {})
         before = await anyio.to_thread.run_sync(ask_broker, settings)
-        for _ in range(2):
-            await store_queue_count(settings, 5)
+        async with open_semp(settings) as client:
+            for _ in range(2):
+                await store_queue_count(client, settings, 5)
         assert await anyio.to_thread.run_sync(ask_broker, settings) == {**before, "queue_count": 5}
 
 
@@ -83,7 +84,9 @@ async def test_a_restriped_group_is_stored_with_its_new_count() -> None:
 async def test_what_is_not_stored_need_not_be_counted() -> None:
     async with serve() as server:
         made_of = {"group": GROUP, "semp": {"url": server.url, "password": "admin"}}
-        await store_queue_count(parse_settings(made_of, "test", {}), 5)
+        settings = parse_settings(made_of, "test", {})
+        async with open_semp(settings) as client:
+            await store_queue_count(client, settings, 5)
 
 
 def serve() -> SempServer:

@@ -79,6 +79,62 @@ async def test_whatever_a_request_raises_is_a_broker_out_of_reach(answer):
             await client.get(SempApi.CONFIG, QUEUES)
 
 
+class CutOff(Exception):
+    """What a fence says from some moment on."""
+
+
+class Slow:
+    """Never ready, and says so after a while."""
+
+    def __init__(self, after_s):
+        self.after_s = after_s
+        self.asked_at_s = []
+
+    async def __call__(self, request):
+        self.asked_at_s.append(asyncio.get_running_loop().time())
+        await asyncio.sleep(self.after_s)
+        return httpx.Response(503)
+
+    def client(self):
+        return SempClient(ACCOUNT, transport=httpx.MockTransport(self))
+
+
+async def test_a_fence_is_asked_before_every_attempt_and_every_request():
+    broker = Broker(httpx.Response(503), ok(None), ok(None), httpx.Response(503), ok(None))
+    allowed = [True, True, True, True, False]
+
+    def insist():
+        if not allowed.pop(0):
+            raise CutOff
+
+    async with broker.client() as client:
+        client.fence(insist)
+        await client.delete((*QUEUES, "a"))
+        await client.delete((*QUEUES, "b"))
+        with pytest.raises(CutOff):
+            await client.delete((*QUEUES, "c"))
+    assert [each.url.path[-1] for each in broker.requests] == ["a", "a", "b", "c"]
+
+
+@pytest.mark.parametrize(("after_s", "asked_at_s"), [(7, [0, 7.25]), (4, [0, 4.25, 8.75]), (60, [0])])
+async def test_behind_a_fence_all_attempts_together_have_one_time_limit(after_s, asked_at_s):
+    broker = Slow(after_s)
+    async with broker.client() as client:
+        client.fence(lambda: None)
+        with pytest.raises(SempUnreachable, match="no answer within 10 s"):
+            await client.delete((*QUEUES, "q"))
+    assert asyncio.get_running_loop().time() == 10
+    assert broker.asked_at_s == asked_at_s
+
+
+async def test_without_a_fence_each_attempt_has_its_own():
+    broker = Slow(7)
+    async with broker.client() as client:
+        with pytest.raises(SempUnreachable, match="HTTP 503"):
+            await client.delete((*QUEUES, "q"))
+    assert len(broker.asked_at_s) == len(PAUSES_S) + 1
+
+
 def test_authorities_that_cannot_be_read_are_a_broker_out_of_reach(monkeypatch):
     def no_descriptors(*_, **__):
         raise OSError(errno.EMFILE, "Too many open files")

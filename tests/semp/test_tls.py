@@ -46,6 +46,19 @@ async def test_the_broker_is_asked_over_tls(certificates: Certificates, store: s
             assert found.text("msgVpnName") == "default"
 
 
+async def test_without_a_trust_store_the_authorities_of_the_system_count(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those that its administrator has added; OpenSSL finds them by this name."""
+    async with serve(certificates) as server:
+        async with open_semp(settings_for(server)) as client:
+            with pytest.raises(SempUnreachable, match="its certificate is refused"):
+                await client.get(SempApi.CONFIG, VPN)
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificates.authority_file))
+        async with open_semp(settings_for(server)) as client:
+            await client.get(SempApi.CONFIG, VPN)
+
+
 async def test_a_mounted_secret_is_a_trust_store(certificates: Certificates, tmp_path: Path) -> None:
     (tmp_path / "..2026").mkdir()
     (tmp_path / "..2026" / "ca.crt").write_bytes(certificates.authority_file.read_bytes())

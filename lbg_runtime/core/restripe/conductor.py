@@ -100,7 +100,8 @@ class Sight:
     """The present state of the queues and what members report."""
 
     subscriptions: Mapping[int, frozenset[str]]
-    """The subscriptions of the group's existing queues, by index."""
+    """The subscriptions of the existing queues, by index. Those beyond both layouts may be somebody else's: nothing is
+    done to them, and nobody waits for them."""
     depths: Mapping[int, int]
     """Messages, including unsettled ones, in the queues that `Conductor.queues_to_measure` names; others are not
     looked at."""
@@ -242,7 +243,7 @@ class Conductor:
         needless = self._needless(sight)
         # Another conductor may have begun to clean up.
         if informed.issuperset(range(plan.to_count)):
-            if len(informed) == plan.queue_total and not self._has_finished(sight):
+            if informed.issuperset(range(plan.queue_total)) and not self._has_finished(sight):
                 return self._once(StripeFinish(plan.generation, plan.from_count, plan.to_count), "the finish", sight)
             if still_informed := informed.intersection(needless):
                 return Unsubscribe(max(still_informed), self.topic)
@@ -255,7 +256,8 @@ class Conductor:
         return Unsubscribe(max(informed), self.topic) if informed else Done()
 
     def _needless(self, sight: Sight) -> list[int]:
-        return sorted(index for index in sight.subscriptions if index >= self.plan.to_count)
+        # What is beyond both layouts is not the group's, whatever its name says.
+        return [index for index in range(self.plan.to_count, self.plan.from_count) if index in sight.subscriptions]
 
     def _delete(self, index: int) -> Step:
         end = StripeEnd(self.plan.generation, self.plan.to_count)

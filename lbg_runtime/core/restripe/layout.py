@@ -113,7 +113,7 @@ def has_begun(plan: StripePlan, shape: GroupShape, subscriptions: Subscriptions,
         # the end are settled; the end comes before the first queue is deleted, and after the last one only the topics
         # are left.
         is_cleaning_up = (
-            any(index >= plan.to_count for index in subscriptions)
+            any(index in subscriptions for index in range(plan.to_count, plan.from_count))
             and informed.issuperset(range(plan.to_count))
             and _is_layout(_holders(shape, subscriptions), plan.to_count)
         )

@@ -7,7 +7,7 @@ from lbg_runtime.core.group.control_codec import encode
 from lbg_runtime.core.group.control_messages import GroupQuestion, Header, Life, QuestionId
 from lbg_runtime.core.group.picture import GroupPicture
 from lbg_runtime.core.restripe.striping import StripingBook
-from lbg_runtime.model.errors import ConnectFailed
+from lbg_runtime.model.errors import ConductorCutOff
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import GroupName, MemberId
 from lbg_runtime.model.message import Message
@@ -61,11 +61,10 @@ class Hearing:
             pass
 
     def insist_on_connection(self) -> None:
-        """Raise `ConnectFailed` if the connection is gone: nobody refuses what is sent over SEMP, so it must not be
+        """Raise `ConductorCutOff` if the connection is gone: nobody refuses what is sent over SEMP, so it must not be
         sent in competition with a conductor that may have replaced us."""
         if self._is_cut_off:
-            reason = "the connection was lost, or another one conducts; start again to go on"
-            raise ConnectFailed("the broker", reason)
+            raise ConductorCutOff(self._group)
 
     def _arrived(self, message: Message) -> None:
         heard = self._hearsay.understand(message.payload)

@@ -1,7 +1,8 @@
 """Conducts a re-striping from outside the group: takes the conductor's steps, and shows it their results.
 
 The shell around `core.restripe.conductor`. The client name of its session depends only on the group, so the broker lets
-only one conduct; and it gives up if it loses its connection, so that one that was replaced does not come back.
+only one conduct; and it gives up if it loses its connection, so that one that was replaced does not come back. It looks
+whether it has one before every attempt of every request over SEMP.
 """
 
 import asyncio
@@ -14,7 +15,8 @@ from typing import assert_never
 
 import structlog
 
-from lbg_runtime.admin.queues import QueueAdmin, open_queue_admin
+from lbg_runtime.admin.account import open_semp
+from lbg_runtime.admin.queues import QueueAdmin, queue_admin
 from lbg_runtime.admin.stored import store_queue_count
 from lbg_runtime.config.settings import GroupBackend, Provision, RebindMode, Settings
 from lbg_runtime.core.parking.records import parking_queue
@@ -47,8 +49,10 @@ from lbg_runtime.model.errors import (
     PublishFailed,
     QueueInUse,
     QueueUnfit,
+    SempError,
     SempRefused,
     SempUnreachable,
+    TransportError,
     UserError,
 )
 from lbg_runtime.model.failure import Then
@@ -60,8 +64,9 @@ from lbg_runtime.runtime.session import Session, open_session
 _log = structlog.get_logger(__name__)
 
 HELD_S = 20.0
-"""How late a request of an earlier conductor may arrive: the conductor gives up after 10 s, but something in between
-may hold the request longer. SEMP has no means to refuse it, so it must arrive while it changes nothing any more."""
+"""How late a request of an earlier conductor may arrive: it leaves within 10 s, or not at all once that one is cut off
+(`SempClient.fence`), but something in between may hold it longer. SEMP has no means to refuse it, so it must arrive
+while it changes nothing any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +113,21 @@ class Restriper:
         `UserError` if the group is being brought to another number, is in a state that no step leaves behind, or parks,
         and `QueueUnfit` if a queue is closed, may throw messages away or deliver them out of order; at the end,
         `UserError` if somebody else has changed what the queues subscribe to; at any time, `SempError` and
-        `TransportError` if the broker refuses or cannot be reached. Run again after any of them, and after a crash.
+        `TransportError` if the broker refuses or cannot be reached. Run again after any of them, and after a crash; but
+        after `ConductorCutOff` only if nobody else conducts.
         """
+        try:
+            return await self._run(queue_count)
+        except (SempError, TransportError, UserError):
+            # It may be what another conductor has done to us, or to the queues; "run it again" would be bad advice.
+            self.insist_on_connection()
+            raise
+
+    def insist_on_connection(self) -> None:
+        """Raise `ConductorCutOff` if somebody else may conduct by now. To be asked before whatever leaves over SEMP."""
+        self._hearing.insist_on_connection()
+
+    async def _run(self, queue_count: int) -> Progress | None:
         await self._hearing.begin()
         await self._read_subscriptions(queue_count)
         if plans_on(self._subscriptions, self._topic):
@@ -118,7 +136,7 @@ class Restriper:
         await self._clear_leftovers(queue_count)
         conductor = self._conductor(queue_count)
         if conductor is None:
-            self._hearing.insist_on_connection()
+            self.insist_on_connection()
             await self._store_count(queue_count)
             self._tell_of_queues_left(queue_count)
             return None
@@ -153,6 +171,7 @@ class Restriper:
             self._on_progress(progress)
             if isinstance(step, Done):
                 await self._look_at_the_end(conductor.plan)
+                self._tell_of_queues_left(conductor.plan.to_count)
                 return progress
             if is_to_begin and step == Publish(conductor.plan):
                 # A late request could take the topic from a queue that must get the plan and its markers.
@@ -163,7 +182,7 @@ class Restriper:
             if step == Unsubscribe(0, conductor.topic):
                 # The last trace: while it is there, nobody begins another re-striping.
                 await self._wait_for_quiet(progress)
-                self._hearing.insist_on_connection()
+                self.insist_on_connection()
                 await self._store_count(conductor.plan.to_count)
             await self._take(step, conductor)
 
@@ -174,7 +193,7 @@ class Restriper:
         without members no step is taken anyway.
         """
         while not self._hearing.is_heard:
-            self._hearing.insist_on_connection()
+            self.insist_on_connection()
             moving = len(conductor.moving_shards())
             self._on_progress(Progress(conductor.plan, 0, moving, "the members to say how far they are"))
             await self._hearing.wait()
@@ -182,7 +201,8 @@ class Restriper:
     # -- what exists
 
     async def _read_subscriptions(self, queue_count: int) -> None:
-        """Read the subscriptions of the group's queues, which are numbered without gaps."""
+        """Read the subscriptions of the queues with the group's names, numbered without gaps; the last ones may be
+        somebody else's, as nothing but their subscriptions says how many the group has."""
         index, read = 0, dict[int, frozenset[str]]()
         count = max(queue_count, self._shape.queue_count, *(index + 1 for index in self._subscriptions))
         while True:
@@ -241,14 +261,14 @@ class Restriper:
     async def _look_at_the_end(self, plan: StripePlan) -> None:
         await self._read_subscriptions(plan.queue_total)
         # A conductor that has replaced us may be on the way to another layout.
-        self._hearing.insist_on_connection()
+        self.insist_on_connection()
         ensure_layout(replace(self._shape, queue_count=plan.to_count), self._subscriptions)
 
     async def _insist_on_fit_queues(self, plan: StripePlan) -> None:
         """Raise `QueueUnfit` if a queue could miss a record silently, and leave the copies behind it to another."""
         for index, topics in self._subscriptions.items():
             # One that has lost all its topics is about to be deleted, and may be closed for that.
-            if topics or not plan.to_count <= index < plan.from_count:
+            if index < plan.to_count or (index < plan.from_count and topics):
                 await self._queues.ensure_fit(self._shape.queue_name(index))
 
     async def _insist_on_no_parking(self) -> None:
@@ -298,7 +318,7 @@ class Restriper:
     # -- taking steps
 
     async def _take(self, step: Step, conductor: Conductor) -> None:
-        self._hearing.insist_on_connection()
+        self.insist_on_connection()
         try:
             is_done = await self._do(step, conductor)
         except (SempRefused, SempUnreachable, PublishFailed) as error:
@@ -345,7 +365,7 @@ class Restriper:
     async def _wait_for_quiet(self, progress: Progress) -> None:
         """Wait until every request of an earlier conductor has arrived, or never will."""
         while asyncio.get_running_loop().time() < self._quiet_from_s:
-            self._hearing.insist_on_connection()
+            self.insist_on_connection()
             self._on_progress(replace(progress, waiting_for="late requests of an earlier run of this command"))
             await self._hearing.wait()
 
@@ -369,5 +389,10 @@ async def open_restriper(settings: Settings, on_progress: Callable[[Progress], N
     name = f"lbg-restriper-{group.name}"
     # A conductor that was replaced must not come back and replace the other in turn: both would give up.
     opening = open_session(settings.outside_connection, name, settings.transport.client_path, reconnects=False)
-    async with open_queue_admin(settings) as queues, opening as session:
-        yield Restriper(settings, queues, session, on_progress, partial(store_queue_count, settings))
+    async with open_semp(settings) as client:
+        # Before the session, which throws out whoever conducts.
+        queues = await queue_admin(client, settings)
+        async with opening as session:
+            restriper = Restriper(settings, queues, session, on_progress, partial(store_queue_count, client, settings))
+            client.fence(restriper.insist_on_connection)
+            yield restriper

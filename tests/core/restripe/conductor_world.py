@@ -47,6 +47,9 @@ class Group:
         )
         self.shards = range(hash_count)
         self.queues = {index: set(self.old.subscriptions(index)) for index in range(from_count)}
+        self.foreign: dict[int, set[str]] = {}
+        """Queues of somebody else that have names of the group: beyond both layouts, with their subscriptions. They are
+        never empty."""
         self.journal: list[StripeRecord] = []
         """What lies in the queues."""
         self.said: Striping | None = None
@@ -66,8 +69,10 @@ class Group:
             self.plans.append(self.plan)
 
     def sight(self) -> Sight:
-        subscriptions = {index: frozenset(topics) for index, topics in sorted(self.queues.items())}
+        there = {**self.queues, **self.foreign}
+        subscriptions = {index: frozenset(topics) for index, topics in sorted(there.items())}
         depths = {index: self.needless_depth if index >= self.plan.to_count else 5 for index in self.queues}
+        depths |= dict.fromkeys(self.foreign, 1)
         return Sight(subscriptions, depths, set(self.queues), self.said)
 
     # -- the members
@@ -119,7 +124,7 @@ class Group:
                 self.check_publish(record)
                 self.journal.append(record)
             case DeleteQueue(index):
-                assert index >= self.plan.to_count
+                assert self.plan.to_count <= index < self.plan.from_count
                 assert self.topic not in self.queues.get(index, set())
                 assert not self.needless_depth, "no queue goes that is not empty"
                 self.queues.pop(index, None)

@@ -81,6 +81,26 @@ class TestAllTheWay:
         group.check_done()
 
 
+@pytest.mark.parametrize(("from_count", "to_count"), WAYS)
+def test_a_queue_beyond_both_layouts_is_left_alone_and_nobody_waits_for_it(from_count: int, to_count: int) -> None:
+    """It may be somebody else's, and full; whoever follows at any point is to see that as well."""
+    steps = list(conduct(whole := Group(from_count, to_count), whole.conductor()))
+    for died_at in range(len(steps)):
+        group = Group(from_count, to_count)
+        group.foreign[group.plan.queue_total] = {"invoices/>"}
+        begun = conduct(group, group.conductor())
+        assert [next(begun) for _ in range(died_at + 1)] == steps[: died_at + 1]
+        list(conduct(group, group.conductor()))
+        assert group.foreign == {group.plan.queue_total: {"invoices/>"}}
+
+
+def test_a_queue_beyond_both_layouts_that_has_the_topic_of_the_records_keeps_nobody_from_the_finish() -> None:
+    group = Group(2, 3, hash_count=3)
+    group.foreign[3] = {group.topic}
+    conductor = at(group, Publish(StripeFinish(GENERATION, 2, 3)))
+    assert conductor.next_step(measured(group.sight(), conductor)) == Wait("the members to read the finish")
+
+
 MISHAPS = ["none", "none", "none", "new conductor", "again", "look", "forget", "lost"]
 
 

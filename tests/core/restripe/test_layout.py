@@ -88,6 +88,15 @@ def test_a_plan_that_is_renewed_has_begun_by_its_older_name() -> None:
     assert not leftover_plans(shape_of(2), seen, CONTROL_TOPIC, 2)
 
 
+def test_of_a_plan_whose_needless_queues_are_gone_only_topics_are_left_whatever_else_exists() -> None:
+    plan = StripePlan(GENERATION, 4, 2, "s3cr3t")
+    seen = with_topic({**laid_out(2), 3: frozenset(), 4: frozenset({"invoices/>"})}, plan, 0, 1)
+    assert has_begun(plan, shape_of(2), seen, CONTROL_TOPIC)
+    del seen[3]
+    assert not has_begun(plan, shape_of(2), seen, CONTROL_TOPIC)
+    assert leftover_plans(shape_of(2), seen, CONTROL_TOPIC, 2) == {plan}
+
+
 def test_of_two_plans_the_one_that_began_stays() -> None:
     begun, late = StripePlan(9, 2, 3, "s3cr3t"), StripePlan(7, 2, 4, "other")
     seen = with_topic(with_topic({**laid_out(2), 2: frozenset()}, begun, 0, 1, 2), late, 0)

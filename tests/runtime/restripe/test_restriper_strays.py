@@ -122,20 +122,6 @@ async def test_a_queue_that_is_closed_before_the_plan_keeps_it_from_being_publis
     assert published(told) == []
 
 
-@pytest.mark.parametrize(("count", "topics"), [(5, []), (3, []), (3, ["somebody/else"])])
-async def test_a_queue_beyond_the_groups_that_is_not_fit_is_left_alone(
-    trial, settings, queues, count: int, topics: list[str]
-) -> None:
-    """Of an administrator, closed: no shard is moved to it, and nothing is done to it on the way to fewer queues."""
-    trial.broker.create_queue("orders/4", topics)
-    queues.adopt("orders/4", topics)
-    queues.unfit = "orders/4"
-    before = await topics_of(queues)
-    with pytest.raises(QueueUnfit, match="queue orders/4 has"):
-        await restripe(trial, settings, queues, count)
-    assert await topics_of(queues) == before
-
-
 async def test_a_queue_that_was_closed_to_be_deleted_is_deleted_by_the_next_run(trial, settings, queues) -> None:
     delete_queue = queues.delete_queue
 

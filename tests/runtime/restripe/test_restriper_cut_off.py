@@ -1,0 +1,183 @@
+"""Who conducted and was cut off sends nothing more over SEMP, however slow a gateway is; and says what happened."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+
+from lbg_runtime.broker.engine.settings import QueueSettings, RejectOnDiscard
+from lbg_runtime.broker.semp.app import make_app
+from lbg_runtime.model.errors import (
+    ConductorCutOff,
+    ConfigError,
+    PublishFailed,
+    SempError,
+    SempUnreachable,
+    TransportError,
+)
+from lbg_runtime.runtime.restripe import restriper as restriper_module
+from lbg_runtime.runtime.restripe.restriper import HELD_S, open_restriper
+from lbg_runtime.semp.client import PAUSES_S, REQUEST_TIMEOUT_S, SempAccount, SempClient
+from lbg_runtime.transport.memory.transport import MemoryTransport
+from tests.runtime.restripe.restripe_world import GROUP, handled, in_order_and_once, publish_for
+
+SLOW_S = 7.0
+A_SHARD = "DELETE /SEMP/v2/config/msgVpns/default/queues/orders%2F0/subscriptions/h%2F4%2F%3E"
+LAST_TOPIC = "DELETE /SEMP/v2/config/msgVpns/default/queues/orders%2F1/subscriptions/lbg-control"
+A_QUEUE = "PATCH /SEMP/v2/config/msgVpns/default/queues/orders%2F3"
+
+
+class Gateway(httpx.AsyncBaseTransport):
+    """Before the broker's SEMP. Keeps the times of all requests; some it answers late with 503."""
+
+    def __init__(self, broker, slow="", slow_count=0):
+        self._broker = httpx.ASGITransport(make_app(broker.engine, broker.post))
+        self._slow = slow
+        self._left = slow_count
+        self.came_at_s = []
+        self._is_slow = asyncio.Event()
+
+    async def handle_async_request(self, request):
+        self.came_at_s.append(asyncio.get_running_loop().time())
+        if self._left and self._slow and f"{request.method} {request.url.raw_path.decode()}".startswith(self._slow):
+            self._left -= 1
+            self._is_slow.set()
+            await asyncio.sleep(SLOW_S)
+            return httpx.Response(503)
+        return await self._broker.handle_async_request(request)
+
+    async def slow_request(self, restriping):
+        """Wait until a request waits for its late answer; `restriping` goes on."""
+        waiting = asyncio.ensure_future(self._is_slow.wait())
+        await asyncio.wait([waiting, restriping], return_when=asyncio.FIRST_COMPLETED)
+        assert not restriping.done(), restriping.exception()
+
+
+class Conductors:
+    """Runs of the command against one broker, of which each replaces the one before."""
+
+    def __init__(self, trial, settings, monkeypatch):
+        sections = {"semp": {"url": "http://broker", "password": "admin"}, "rebind": {"mode": "cooperative"}}
+        self._settings = settings(group=GROUP, **sections)
+        self._broker = trial.broker
+        self._gateway = None
+        self.sessions = []
+        self.has_session = asyncio.Event()
+        monkeypatch.setattr(restriper_module, "open_session", self._open_session)
+        monkeypatch.setattr(restriper_module, "open_semp", self._open_semp)
+
+    async def restripe(self, count, gateway=None):
+        self._gateway = gateway or Gateway(self._broker)
+        async with open_restriper(self._settings, lambda _: None) as restriper:
+            return await restriper.run(count)
+
+    @asynccontextmanager
+    async def _open_session(self, *_, **__):
+        for earlier in self.sessions:
+            earlier.drop_connection(3_600)
+        session = MemoryTransport(self._broker, "lbg-restriper-orders")
+        await session.open()
+        self.sessions.append(session)
+        self.has_session.set()
+        try:
+            yield session
+        finally:
+            await session.close()
+
+    def _open_semp(self, _):
+        return SempClient(SempAccount("http://broker", "admin", "admin"), transport=self._gateway)
+
+
+@pytest.fixture
+def conductors(trial, settings, monkeypatch):
+    shape = settings().group.shape()
+    for name, topics in zip(shape.queue_names(), map(shape.subscriptions, range(4)), strict=True):
+        trial.broker.create_queue(name, topics, settings=QueueSettings(reject_on_discard=RejectOnDiscard.ALWAYS))
+    return Conductors(trial, settings, monkeypatch)
+
+
+async def test_who_was_replaced_does_not_send_its_request_again_when_slow_503s_come(trial, conductors) -> None:
+    """It would take a shard from a queue that is to have it again by then."""
+    gateway = Gateway(trial.broker, A_SHARD, len(PAUSES_S))
+    async with trial.running(trial.discovered("a", group=GROUP), trial.discovered("b", group=GROUP)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        publishing = asyncio.ensure_future(publish_for(trial, 60))
+        replaced = asyncio.ensure_future(conductors.restripe(6, gateway))
+        await gateway.slow_request(replaced)
+        replaced_at_s = asyncio.get_running_loop().time()
+        for count in (6, 4):
+            assert (await conductors.restripe(count)).moving == 4
+        with pytest.raises(
+            ConductorCutOff, match="re-striping of group orders: the connection was lost, or another run"
+        ):
+            await replaced
+        await publishing
+        await trial.until(lambda: handled(trial) == 60 * 20 * 8)
+    assert max(gateway.came_at_s) <= replaced_at_s
+    assert in_order_and_once(trial)
+
+
+@pytest.mark.parametrize(("slow", "count"), [(A_SHARD, 6), (LAST_TOPIC, 6), (A_QUEUE, 3)])
+async def test_nothing_leaves_over_semp_once_the_connection_is_lost(trial, conductors, slow: str, count: int) -> None:
+    """Neither another attempt, nor the next request of the same step, such as those that delete a queue."""
+    gateway = Gateway(trial.broker, slow, 1)
+    async with trial.running(trial.discovered("a", group=GROUP)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        restriping = asyncio.ensure_future(conductors.restripe(count, gateway))
+        await gateway.slow_request(restriping)
+        cut_off_at_s = asyncio.get_running_loop().time()
+        conductors.sessions[-1].drop_connection(3_600)
+        with pytest.raises(ConductorCutOff):
+            await restriping
+    assert max(gateway.came_at_s) <= cut_off_at_s
+
+
+async def test_a_request_is_given_up_after_its_time_and_leaves_room_for_one_that_is_held(trial, conductors) -> None:
+    gateway = Gateway(trial.broker, A_SHARD, 6)
+    async with trial.running(trial.discovered("a", group=GROUP)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        restriping = asyncio.ensure_future(conductors.restripe(6, gateway))
+        await gateway.slow_request(restriping)
+        asked_at_s = asyncio.get_running_loop().time()
+        with pytest.raises(SempUnreachable, match="no answer within 10 s"):
+            await restriping
+        assert asyncio.get_running_loop().time() == asked_at_s + REQUEST_TIMEOUT_S
+    assert REQUEST_TIMEOUT_S < HELD_S
+
+
+async def test_who_loses_its_connection_while_it_waits_for_members_says_so(trial, conductors) -> None:
+    gateway = Gateway(trial.broker)
+    restriping = asyncio.ensure_future(conductors.restripe(6, gateway))
+    await conductors.has_session.wait()
+    conductors.sessions[-1].drop_connection(3_600)
+    with pytest.raises(ConductorCutOff) as caught:
+        await restriping
+    assert caught.value.group == "orders"
+    assert not isinstance(caught.value, SempError | TransportError), "the command would say to run it again"
+
+
+async def test_a_record_that_fails_because_another_took_over_is_no_reason_to_run_again(trial, conductors) -> None:
+    async with trial.running(trial.discovered("a", group=GROUP)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        restriping = asyncio.ensure_future(conductors.restripe(6))
+        await conductors.has_session.wait()
+        session = conductors.sessions[-1]
+
+        async def send(message):
+            session.drop_connection(3_600)
+            raise PublishFailed(message.topic, "the session ended")
+
+        session.send = send
+        with pytest.raises(ConductorCutOff):
+            await restriping
+
+
+async def test_an_administrator_that_is_refused_throws_nobody_out(trial, conductors, monkeypatch) -> None:
+    def refuse(_):
+        raise ConfigError("semp.password", "refused", "another")
+
+    monkeypatch.setattr(restriper_module, "open_semp", refuse)
+    with pytest.raises(ConfigError):
+        await conductors.restripe(6)
+    assert not conductors.sessions
