@@ -86,18 +86,20 @@ class GroupWatch:
         that live may have been silent until then, and only while it hears, as members that have died may seem to live.
         """
         self._hears_since_ms: int | None = None
-        """Since when nothing that was said can have been missed; None while the broker is out of reach."""
+        """Since when nothing that was said can have been missed; None while the broker is out of reach
+        or has not confirmed that we may listen."""
         self._timer: asyncio.TimerHandle | None = None
         self._rests_until_s = 0.0
 
     async def begin(self) -> None:
         """Begin to listen. Raises `TransportError` if the control topic is refused."""
-        await self._observer.follow(self._heard, self._connection_changed)
+        await self._observer.begin_to_follow(self._heard)
         self._update()
 
     async def run(self) -> None:
         """After `begin`: watch until cancelled."""
         async with asyncio.TaskGroup() as group:
+            group.create_task(self._observer.keep_following(self._hearing_changed))
             group.create_task(self._tick())
             for address in self._members:
                 group.create_task(self._ask_member(address))
@@ -181,11 +183,11 @@ class GroupWatch:
         if self._board.changes != before:
             self._update_soon()
 
-    def _connection_changed(self, is_up: bool) -> None:
-        self.hears_group, self._hears_since_ms = False, now_ms() if is_up else None
-        if is_up:
+    def _hearing_changed(self, hears: bool) -> None:
+        self.hears_group, self._hears_since_ms = False, now_ms() if hears else None
+        if hears:
             self._board.excuse(now_ms())
-        self._sight = replace(self._sight, is_connected=is_up)
+        self._sight = replace(self._sight, is_connected=hears)
         self._update_soon()
 
     async def _tick(self) -> None:

@@ -9,7 +9,6 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import assert_never
 
 import structlog
@@ -55,7 +54,7 @@ from lbg_runtime.core.group.view import GroupView
 from lbg_runtime.core.restripe.news import StripesNews
 from lbg_runtime.core.restripe.striping import StripingBook
 from lbg_runtime.model.connection import LONGEST_SILENCE_MS
-from lbg_runtime.model.errors import ConfigError, LbgError, MemberSuperseded, SubscribeFailed
+from lbg_runtime.model.errors import ConfigError, LbgError, MemberSuperseded
 from lbg_runtime.model.failure import Then
 from lbg_runtime.model.ids import GroupName, MemberId, QueueName
 from lbg_runtime.model.message import Message
@@ -64,18 +63,13 @@ from lbg_runtime.runtime.clock import call_at_ms, now_ms
 from lbg_runtime.runtime.dispatch.key_book import KeyBook
 from lbg_runtime.runtime.flight_recorder import FlightRecorder
 from lbg_runtime.runtime.flow_runner import FlowRunner
+from lbg_runtime.runtime.listening import Listening
 from lbg_runtime.runtime.membership import Membership, counted_member
 from lbg_runtime.runtime.session import Session
 
 _log = structlog.get_logger(__name__)
 
 AddFlows = Callable[[int], Sequence[FlowRunner]]
-
-SUBSCRIBE_AGAIN_S = 1.0
-"""From a failure to subscribe to the control topic to the next attempt; doubled each time, and again this short when
-the connection is back."""
-
-SUBSCRIBE_AGAIN_AT_LAST_S = 30.0
 
 MOST_LEFT_OUT = 1 << 32
 """Fewer sequence numbers than this are skipped before a heartbeat that carries a probe; a life has room for millions of
@@ -109,6 +103,7 @@ class ControlPlane:
         self.machine = machine
         self._session = session
         self._topic = topic
+        self._listening = Listening(session, topic, self._arrived)
         self._runners = {runner.machine.queue: runner for runner in runners}
         self._answerer = Answerer(machine.membership, machine.flow_reports, keys, self._say)
         self._recorder = recorder
@@ -121,9 +116,6 @@ class ControlPlane:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
         self._on_handed_over: Callable[[], None] | None = None
-        self._is_connected = False
-        self._has_come_back = asyncio.Event()
-        """Set when the connection is back."""
         self._members_told: dict[MemberId, str] = {}
         """Members and their states, as logged last."""
 
@@ -132,12 +124,11 @@ class ControlPlane:
 
         While the control topic cannot be subscribed to, that is tried again and again, and the member works without it.
         """
-        refusal = await self._subscribe()
+        failure = await self._listening.subscribe()
         self._session.watch_connection(self._connection_changed)
         self._post(JoinDone())
         async with asyncio.TaskGroup() as tasks:
-            if refusal is not None:
-                tasks.create_task(self._subscribe_later(refusal))
+            tasks.create_task(self._listening.keep(failure, self._topic_confirmed))
             try:
                 while True:
                     self._set_timer()
@@ -173,42 +164,6 @@ class ControlPlane:
         self._on_handed_over = on_handed_over
         self._post(DrainStarted())
 
-    # -- the control topic
-
-    async def _subscribe(self) -> SubscribeFailed | None:
-        """Return why it failed; None if we hear the group from now on."""
-        try:
-            await self._session.subscribe(self._topic, self._arrived)
-        except SubscribeFailed as failure:
-            return failure
-        return None
-
-    async def _subscribe_later(self, failure: SubscribeFailed) -> None:
-        """Go on after a failure until we hear the group, then have it hear of us."""
-        told: set[bool] = set()
-        wait_s = SUBSCRIBE_AGAIN_S
-        while True:
-            if failure.permanent not in told:
-                told.add(failure.permanent)
-                if failure.permanent:
-                    _log.error("control_topic_refused", topic=self._topic, reason=failure.reason)
-                else:
-                    _log.warning("control_topic_out_of_reach", topic=self._topic, reason=failure.reason)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await self._has_come_back.wait()
-                    wait_s = SUBSCRIBE_AGAIN_S
-            # Before the attempt, as the connection may come back while it fails.
-            self._has_come_back.clear()
-            again = await self._subscribe()
-            if again is None:
-                break
-            failure, wait_s = again, min(2 * wait_s, SUBSCRIBE_AGAIN_AT_LAST_S)
-        _log.info("control_topic_subscribed", topic=self._topic)
-        if self._is_connected:
-            # Whatever was said until now was said to the deaf: the machine begins anew, and asks everybody.
-            self._post(ControlConnected())
-
     # -- what comes in
 
     def _post(self, event: ControlInput) -> None:
@@ -216,10 +171,13 @@ class ControlPlane:
         self._wake_up.set()
 
     def _connection_changed(self, is_up: bool) -> None:
-        self._is_connected = is_up
-        if is_up:
-            self._has_come_back.set()
+        self._listening.connection_changed(is_up)
         self._post(ControlConnected() if is_up else ControlLost())
+
+    def _topic_confirmed(self, had_failed: bool) -> None:
+        if had_failed:
+            # Whatever was said until now was said to the deaf: the machine begins anew, and asks everybody.
+            self._post(ControlConnected())
 
     def _arrived(self, message: Message) -> None:
         try:

@@ -28,6 +28,7 @@ from lbg_runtime.model.ids import GroupName, MemberId
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.clock import wall_us
 from lbg_runtime.runtime.hearsay import Hearsay
+from lbg_runtime.runtime.listening import Listening
 from lbg_runtime.runtime.session import open_session
 from lbg_runtime.transport.base import ConnectionSink, Messenger
 
@@ -71,18 +72,32 @@ class Observer:
         self._questions: dict[QuestionId, _Question] = {}
         self._question_count = 0
         self._on_heard: Heard | None = None
+        self._listening = Listening(session, self._topic, self._arrived)
         self._is_subscribed = False
 
-    async def follow(self, on_heard: Heard, on_connection: ConnectionSink) -> None:
+    async def begin_to_follow(self, on_heard: Heard) -> None:
         """Call `on_heard` with everything said in the group, until the session ends; ask all members once.
 
-        `on_connection` is called with whether anything can be heard, now and at each change. Both are called on the
-        loop, and must not raise or block. Raises `TransportError` if the topic is refused.
+        It is called on the loop, and must not raise or block. Raises `TransportError` if the topic is refused.
         """
         self._on_heard = on_heard
         await self._subscribe()
-        self._session.watch_connection(on_connection)
         self._say(GroupQuestion(self._header, self._new_question()))
+
+    async def keep_following(self, on_hearing: ConnectionSink) -> None:
+        """After `begin_to_follow`: hear the group again after every outage, until cancelled.
+
+        `on_hearing` is called with whether anything can be heard, now and at each change: the broker must have
+        confirmed that on this connection. If it refuses, that is logged and tried again and again.
+        """
+
+        def connection_changed(is_up: bool) -> None:
+            self._listening.connection_changed(is_up)
+            if not is_up:
+                on_hearing(False)
+
+        self._session.watch_connection(connection_changed)
+        await self._listening.keep(None, lambda _: on_hearing(True))
 
     async def look_at_group(self, listen_s: float) -> GroupPicture:
         """What members say about the group within the time; raises `TransportError` if the topic is refused."""

@@ -8,6 +8,7 @@ These modules consist of assertions; let pytest rewrite them (`pytest.register_a
 
 import pytest
 
+from lbg_runtime.testing.conformance_browsing import BrowsingConformance
 from lbg_runtime.testing.conformance_flows import FlowConformance
 from lbg_runtime.testing.conformance_sendable import SendableConformance
 from lbg_runtime.testing.conformance_sessions import SessionConformance
@@ -16,7 +17,9 @@ from lbg_runtime.testing.conformance_together import TogetherConformance
 from lbg_runtime.testing.transport_harness import TransportHarness
 
 
-class TransportConformance(FlowConformance, SessionConformance, SendableConformance, TogetherConformance):
+class TransportConformance(
+    FlowConformance, SessionConformance, BrowsingConformance, SendableConformance, TogetherConformance
+):
     """The suite, run unchanged for each transport."""
 
     @pytest.fixture(autouse=True)

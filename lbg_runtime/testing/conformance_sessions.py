@@ -317,6 +317,44 @@ class SessionConformance:
             # Once: had the first attempt left something behind, it would come twice.
             assert (await asyncio.wait_for(heard.get(), PATIENCE_S)).payload == b"%d" % number
 
+    async def test_a_subscription_that_is_refused_after_an_outage_is_told_to_who_asks_again(
+        self, harness: TransportHarness
+    ) -> None:
+        transport = await open_transport(harness)
+        told: asyncio.Queue[bool] = asyncio.Queue()
+        heard: asyncio.Queue[Message] = asyncio.Queue()
+        await transport.subscribe("control/>", heard.put_nowait)
+        transport.watch_connection(told.put_nowait)
+        assert await asyncio.wait_for(told.get(), PATIENCE_S) is True
+        harness.let_subscribe(is_allowed=False)
+        harness.cut("first")
+        # Whoever may not hear is connected all the same.
+        assert [await asyncio.wait_for(told.get(), PATIENCE_S) for _ in range(2)] == [False, True]
+        for _ in range(2):
+            with pytest.raises(SubscribeFailed) as failure:
+                await transport.subscribe("control/>", heard.put_nowait)
+            assert failure.value.permanent
+        transport.send_direct(Message("control/a", b"nobody hears this"))
+        await publish(transport, "a")
+        harness.let_subscribe(is_allowed=True)
+        await transport.subscribe("control/>", heard.put_nowait)
+        transport.send_direct(Message("control/a", b"again"))
+        assert (await asyncio.wait_for(heard.get(), PATIENCE_S)).payload == b"again"
+        harness.cut("first")
+        assert [await asyncio.wait_for(told.get(), PATIENCE_S) for _ in range(2)] == [False, True]
+        transport.send_direct(Message("control/a", b"restored by itself"))
+        assert (await asyncio.wait_for(heard.get(), PATIENCE_S)).payload == b"restored by itself"
+
+    async def test_a_subscription_made_again_takes_each_message_once(self, harness: TransportHarness) -> None:
+        transport = await open_transport(harness)
+        heard: asyncio.Queue[Message] = asyncio.Queue()
+        for number in range(3):
+            await transport.subscribe("control/>", heard.put_nowait)
+            transport.send_direct(Message("control/a", b"%d" % number))
+            assert (await asyncio.wait_for(heard.get(), PATIENCE_S)).payload == b"%d" % number
+        transport.send_direct(Message("control/a", b"last"))
+        assert (await asyncio.wait_for(heard.get(), PATIENCE_S)).payload == b"last"
+
     async def test_direct_subscriptions_are_restored_after_an_outage(self, harness: TransportHarness) -> None:
         one, two = await open_transport(harness, "one"), await open_transport(harness, "two")
         heard: asyncio.Queue[Message] = asyncio.Queue()

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from lbg_runtime.broker.engine.settings import QueueSettings
-from lbg_runtime.transport.base import Messenger, Transport
+from lbg_runtime.transport.base import Browser, Messenger, Transport
 
 USERNAME = "member"
 PASSWORD = "correct"  # noqa: S105  # known to every test broker, protects nothing
 
 
-class FullTransport(Transport, Messenger, Protocol):
-    """Both halves of what a transport offers."""
+class FullTransport(Transport, Messenger, Browser, Protocol):
+    """All that a transport offers."""
 
 
 class BrokerAdmin(Protocol):
@@ -35,6 +35,10 @@ class TransportHarness(Protocol):
 
     def make_transport(self, client_name: str, *, password: str = PASSWORD) -> FullTransport:
         """A transport that is not open; the harness closes it at the end."""
+        ...
+
+    def let_subscribe(self, *, is_allowed: bool) -> None:
+        """Whether the user may subscribe to topics from now on; at the beginning it may. Subscriptions stay."""
         ...
 
     def cut(self, client_name: str) -> None:

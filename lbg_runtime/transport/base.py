@@ -21,6 +21,9 @@ ConnectionSink = Callable[[bool], None]
 DirectSink = Callable[[Message], None]
 """Takes the direct messages of a subscription. Must not raise and must not block."""
 
+IsLast = Callable[[Message], bool]
+"""Whether a browsed message is the last one to read. Asked on any thread. Must not raise and must not block."""
+
 
 class BoundFlow(Protocol):
     """One flow handle, from a successful bind to `unbind` or its `FlowDown`. Owned by one flow runner."""
@@ -130,22 +133,28 @@ class Messenger(Protocol):
     def watch_connection(self, sink: ConnectionSink) -> None:
         """Call `sink` with whether there is a connection: now, and at each change until `close`. One watcher.
 
-        True means that direct messages leave, and that subscriptions are restored.
+        True means that direct messages leave, and that subscriptions are restored, unless the broker now refuses them:
+        see `subscribe`.
         """
         ...
 
     async def subscribe(self, subscription: str, sink: DirectSink) -> None:
-        """Take direct messages until `close`; restored after a reconnect. Raises `SubscribeFailed`, and then takes none
-        until it is called again."""
+        """Take direct messages until `close`; raises `SubscribeFailed`, then none may come until it is called again.
+
+        Restored after a reconnect. If the broker refuses that, nobody is told: who must know calls again, with the same
+        arguments, when the connection is back. The broker is asked once more, and each message is still taken once.
+        """
         ...
 
 
 class Browser(Protocol):
     """Looks into a queue; a transport implements this too."""
 
-    async def browse(self, queue: QueueName, quiet_s: float) -> list[Message]:
+    async def browse(self, queue: QueueName, quiet_s: float, is_last: IsLast | None = None) -> list[Message]:
         """Return the messages on a queue, in order, no matter who holds it; take none of them. Raises `TransportError`.
 
-        A broker does not say where a queue ends: messages that come after a pause of `quiet_s` are not seen.
+        A broker does not say where a queue ends: messages that come after a pause of `quiet_s` are not seen, and those
+        that come before one are. So a queue that is fed more often than that is read for ever, unless `is_last` ends
+        it; that is asked about each message, in order, and the one of which it is true is returned, too.
         """
         ...

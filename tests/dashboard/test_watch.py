@@ -4,13 +4,16 @@ import asyncio
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 
+from lbg_runtime.broker.engine.accounts import DEFAULT_NAME
 from lbg_runtime.config.listen_address import ListenAddress
 from lbg_runtime.core.group.control_codec import decode
 from lbg_runtime.core.group.control_messages import GroupAnswer, Heartbeat
 from lbg_runtime.dashboard import watch as watch_module
 from lbg_runtime.model.ids import GroupName
 from lbg_runtime.transport.memory.transport import MemoryTransport
+from tests.transport.rights import let_subscribe
 
 ADDRESS = ListenAddress("127.0.0.1", 9)
 
@@ -165,3 +168,23 @@ async def test_who_died_while_nothing_was_heard_is_not_counted_when_the_count_is
                 # So often that no moment is missed in which a wrong number would be told.
                 await group.watch.news(group.watch.feed.version, 0.001)
         assert group.watch.member_count == 1
+
+
+async def test_members_are_not_known_on_a_connection_on_which_the_page_may_not_listen(stage):
+    async with stage() as group:
+        await group.start("a")
+        await group.all_fed()
+        await group.show()
+        engine = group.trial.broker.engine
+        let_subscribe(engine, DEFAULT_NAME, is_allowed=False)
+        with capture_logs() as told:
+            group.session.drop_connection(1)
+            await asyncio.sleep(60)
+            assert not group.watch.hears_group
+            assert not group.watch.feed.since(0, 0)["meta"]["connected"]
+            let_subscribe(engine, DEFAULT_NAME, is_allowed=True)
+            await asyncio.sleep(60)
+        events = [line["event"] for line in told if line["event"].startswith("control_topic_")]
+        assert events == ["control_topic_refused", "control_topic_subscribed"]
+        assert (group.watch.hears_group, group.watch.member_count) == (True, 1)
+        assert group.watch.feed.since(0, 0)["meta"]["connected"]

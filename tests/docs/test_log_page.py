@@ -14,6 +14,7 @@ LEVELS = ("error", "warning", "info")
 _ROW = re.compile(r"^\| `(\w+)` \| (\w+) \|", re.MULTILINE)
 
 NAMED_BY_CALLS = {
+    "core/group/control_plane.py": ("Note", "warning"),
     "core/group/membership.py": ("Note", "warning"),
     "core/group/rebalance.py": ("Note", "info"),
     "runtime/dispatch/key_reports.py": ("_Lines", "warning"),
@@ -30,8 +31,8 @@ NAMED_ELSEWHERE = {
 }
 """Files with a log call whose first argument is no literal."""
 
-ENDS = {"key_cooled", "key_moves_again", "handler_slow_ended"}
-"""What `_Lines` logs at info."""
+ENDS = {"control_topic_heard", "key_cooled", "key_moves_again", "handler_slow_ended"}
+"""Of what these files name, the ends of what is told by a warning: logged at info."""
 
 
 def _logged() -> dict[str, set[str]]:

@@ -45,16 +45,16 @@ class _Machine:
 
 
 class _Session:
-    """`failures`: those of the first attempts to subscribe."""
+    """`failures`: those of the next attempts to subscribe."""
 
     def __init__(self, *failures: SubscribeFailed) -> None:
         self.attempts_s: list[float] = []
-        self._failures = list(failures)
+        self.failures = list(failures)
 
     async def subscribe(self, topic: str, arrived: object) -> None:
         self.attempts_s.append(asyncio.get_running_loop().time())
-        if self._failures:
-            raise self._failures.pop(0)
+        if self.failures:
+            raise self.failures.pop(0)
 
     def watch_connection(self, changed: Callable[[bool], None]) -> None:
         self.changed = changed
@@ -185,6 +185,36 @@ async def test_a_refused_right_is_told_from_a_lost_connection_and_each_is_told_o
         ("control_topic_refused", "error", "Subscription ACL Denied"),
         ("control_topic_subscribed", "info", None),
     ]
+
+
+async def test_a_topic_that_is_refused_after_an_outage_is_asked_for_until_it_is_had_and_both_are_told() -> None:
+    machine, session = _Machine(), _Session()
+    with capture_logs() as log:
+        async with running(machine, 1, session):
+            await asyncio.sleep(100)
+            session.failures = [REFUSED] * 3
+            session.changed(False)
+            session.changed(True)
+            await asyncio.sleep(100)
+            assert machine.taken == [ControlLost(), ControlConnected(), ControlConnected()]
+    assert [(line["event"], line["log_level"], line.get("reason")) for line in log] == [
+        ("control_topic_refused", "error", "Subscription ACL Denied"),
+        ("control_topic_subscribed", "info", None),
+    ]
+
+
+async def test_a_topic_that_is_heard_again_after_an_outage_is_confirmed_once_and_no_news() -> None:
+    machine, session = _Machine(), _Session()
+    with capture_logs() as log:
+        async with running(machine, 1, session):
+            await asyncio.sleep(100)
+            asked = len(session.attempts_s)
+            session.changed(False)
+            session.changed(True)
+            await asyncio.sleep(100)
+            assert len(session.attempts_s) == asked + 1
+            assert machine.taken == [ControlLost(), ControlConnected()]
+    assert log == []
 
 
 async def test_who_leaves_while_it_cannot_hear_asks_for_the_topic_no_more() -> None:

@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 from structlog.testing import capture_logs
 
+from lbg_runtime.broker.engine.accounts import DEFAULT_NAME
 from lbg_runtime.core.group.control_codec import encode
 from lbg_runtime.core.group.control_messages import Header, Leave, Life, MoveId, Offer
 from lbg_runtime.core.group.placement import Candidate, place
@@ -16,6 +17,7 @@ from lbg_runtime.model.errors import ConfigError, MemberSuperseded, SubscribeFai
 from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.transport.memory.transport import MemoryTransport
+from tests.transport.rights import let_subscribe
 
 CONTROL_TOPIC = "lbg-control/orders"
 
@@ -294,6 +296,23 @@ async def test_who_gets_the_right_to_the_control_topic_later_takes_part_from_the
             await trial.until(lambda: balanced(trial, ["a", "b"]), within_s=60)
             await asyncio.sleep(60)
             assert balanced(trial, ["a", "b"])
+
+
+async def test_who_loses_the_right_to_the_control_topic_in_an_outage_says_so_and_takes_part_with_it_again(trial):
+    engine = trial.broker.engine
+    with capture_logs() as told:
+        async with trial.running(trial.discovered("a")):
+            await trial.until(lambda: balanced(trial, ["a"]))
+            let_subscribe(engine, DEFAULT_NAME, is_allowed=False)
+            trial.sessions["a"].drop_connection(1)
+            await asyncio.sleep(100)
+            let_subscribe(engine, DEFAULT_NAME, is_allowed=True)
+            async with trial.running(trial.discovered("b")):
+                await trial.until(lambda: balanced(trial, ["a", "b"]), within_s=60)
+                await asyncio.sleep(60)
+                assert balanced(trial, ["a", "b"])
+    events = [line["event"].removeprefix("control_topic_") for line in told if line["event"].startswith("control_")]
+    assert events == ["refused", "silent", "subscribed", "heard"]
 
 
 async def test_who_starts_while_its_connection_is_lost_hears_its_group_when_it_is_back(trial):

@@ -16,6 +16,8 @@ from lbg_runtime.testing.transport_harness import PASSWORD, USERNAME
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.transport import SolaceTransport
 
+ACL_PROFILE = "lbg-conformance"
+
 ALREADY_GONE = 6
 """SEMP's code for what does not exist."""
 
@@ -56,7 +58,14 @@ class Administration:
     def begin(self) -> None:
         """Let the one user in, and nobody with another password."""
         self._ask("PATCH", "", authenticationBasicType="internal")
-        self._make("clientUsernames", "clientUsername", USERNAME, enabled=True, password=PASSWORD)
+        allowing = {f"{what}DefaultAction": "allow" for what in ("clientConnect", "publishTopic", "subscribeTopic")}
+        self._make("aclProfiles", "aclProfileName", ACL_PROFILE, **allowing)
+        user = {"enabled": True, "password": PASSWORD, "aclProfileName": ACL_PROFILE}
+        self._make("clientUsernames", "clientUsername", USERNAME, **user)
+
+    def let_subscribe(self, *, is_allowed: bool) -> None:
+        action = "allow" if is_allowed else "disallow"
+        self._ask("PATCH", f"/aclProfiles/{ACL_PROFILE}", subscribeTopicDefaultAction=action)
 
     def create_queue(
         self, queue: str, subscriptions: Sequence[str] = (), *, settings: QueueSettings | None = None
@@ -172,6 +181,9 @@ class GivenBrokerHarness:
         transport = SolaceTransport(settings)
         self._transports.append(transport)
         return transport
+
+    def let_subscribe(self, *, is_allowed: bool) -> None:
+        self.broker.let_subscribe(is_allowed=is_allowed)
 
     def cut(self, client_name: str) -> None:
         assert self._proxies[client_name].cut() == 1

@@ -9,6 +9,7 @@ from lbg_runtime.testing.conformance import TransportConformance
 from lbg_runtime.testing.transport_harness import PASSWORD, USERNAME, TransportHarness
 from lbg_runtime.transport.memory.broker import MemoryBroker
 from lbg_runtime.transport.memory.transport import MemoryTransport
+from tests.transport.rights import let_subscribe
 
 
 class MemoryHarness:
@@ -23,6 +24,9 @@ class MemoryHarness:
         transport = MemoryTransport(self.broker, client_name, username=USERNAME, password=password, ack_delay_s=1.0)
         self.transports[client_name] = transport
         return transport
+
+    def let_subscribe(self, *, is_allowed: bool) -> None:
+        let_subscribe(self.broker.engine, is_allowed=is_allowed)
 
     def cut(self, client_name: str) -> None:
         self.transports[client_name].drop_connection(reconnect_after_s=0.1)

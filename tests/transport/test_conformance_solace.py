@@ -10,6 +10,7 @@ from lbg_runtime.testing.conformance import TransportConformance
 from lbg_runtime.testing.transport_harness import PASSWORD, USERNAME, TransportHarness
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.transport import SolaceTransport
+from tests.transport.rights import let_subscribe
 
 pytestmark = pytest.mark.real_time
 
@@ -35,6 +36,9 @@ class SolaceHarness:
         transport = SolaceTransport(settings)
         self.transports.append(transport)
         return transport
+
+    def let_subscribe(self, *, is_allowed: bool) -> None:
+        let_subscribe(self.broker.engine, is_allowed=is_allowed)
 
     def cut(self, client_name: str) -> None:
         assert self.broker.abort_connections(client_name) == 1

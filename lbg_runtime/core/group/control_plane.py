@@ -72,6 +72,9 @@ STAND_ASIDE = "stand-aside"
 LOOKS_MS_PER_THOUSAND = 20
 """Least time between two looks at all flows, in ms per thousand flows: a look at a thousand takes a member 3 ms."""
 
+TELL_SILENCE_AFTER_MS = 1_000
+"""How long the control topic must have been found silent before that is made known."""
+
 MAX_ECHOES = 60
 """Limit on the heartbeats that probes wait for: a minute's worth, if our own messages do not come back."""
 
@@ -179,6 +182,9 @@ class ControlPlaneMachine:
         self._connected_at_ms: int | None = None
         self._heard_at_ms = 0
         self._see_group = False
+        self._silent_from_ms: int | None = None
+        """Since when the topic has been found silent; None while it is not."""
+        self._is_silence_told = False
         self._is_aside = False
         """Another process is this member; the queues it is at home on are not ours."""
         self._give_at_ms: int | None = None
@@ -227,7 +233,8 @@ class ControlPlaneMachine:
         outputs += self._obey_membership(self.membership.on_deadline(now_ms), now_ms)
         if self._see_group:
             self._see_group = False
-            outputs += self._tell_rebalance(self._group_seen(now_ms), now_ms)
+            seen = self._group_seen(now_ms)
+            outputs += [*self._tell_of_silence(seen, now_ms), *self._tell_rebalance(seen, now_ms)]
         if not self._is_aside:
             outputs += self.rebalance.on_deadline(now_ms)
         elif self._give_at_ms is not None and now_ms >= self._give_at_ms:
@@ -305,6 +312,17 @@ class ControlPlaneMachine:
         if self._standby_since_ms is None:
             return False
         return now_ms - max(self.membership.peers_heard_ms or 0, self._standby_since_ms) >= self._silence_ms
+
+    def _tell_of_silence(self, seen: GroupSeen, now_ms: int) -> list[ControlOutput]:
+        was_told = self._is_silence_told
+        if not seen.is_silent:
+            self._silent_from_ms, self._is_silence_told = None, False
+            return [Note("control_topic_heard")] if was_told else []
+        if self._silent_from_ms is None:
+            self._silent_from_ms = now_ms
+        # Not at once: a process that was suspended has yet to read what came meanwhile.
+        self._is_silence_told = was_told or now_ms - self._silent_from_ms >= TELL_SILENCE_AFTER_MS
+        return [Warn(Note("control_topic_silent"))] if self._is_silence_told and not was_told else []
 
     # -- what the machines order
 

@@ -27,7 +27,7 @@ from lbg_runtime.model.errors import (
     SubscribeFailed,
     TransportError,
 )
-from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
+from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.model.topic import matches
 from lbg_runtime.transport.base import (
@@ -35,10 +35,12 @@ from lbg_runtime.transport.base import (
     ConnectionSink,
     DirectSink,
     FlowSink,
+    IsLast,
     too_many_together,
 )
 from lbg_runtime.transport.memory.broker import MemoryBroker
-from lbg_runtime.transport.memory.flow import WINDOW, HandleState, MemoryFlow, message_of
+from lbg_runtime.transport.memory.browse import MemoryBrowse
+from lbg_runtime.transport.memory.flow import HandleState, MemoryFlow, message_of
 from lbg_runtime.transport.memory.publisher import MemoryPublisher, published
 
 RECONNECT_WAIT_S = 1.0
@@ -82,6 +84,7 @@ class MemoryTransport:
         self._publisher = MemoryPublisher(broker)
         self._handles: list[MemoryFlow] = []
         self._by_flow: dict[FlowId, MemoryFlow] = {}
+        self._browses: dict[FlowId, MemoryBrowse] = {}
         self._direct: list[tuple[str, DirectSink]] = []
         self._reconnect_timer: asyncio.TimerHandle | None = None
         self._watcher: ConnectionSink | None = None
@@ -136,23 +139,17 @@ class MemoryTransport:
         except BrokerRefusal as refusal:
             raise TransportError(f"cannot provision {queue}: {refusal.text}") from refusal
 
-    async def browse(self, queue: QueueName, quiet_s: float) -> list[Message]:  # noqa: ARG002 - the protocol's
-        """See `Browser.browse`; there is nothing to wait for."""
+    async def browse(self, queue: QueueName, quiet_s: float, is_last: IsLast | None = None) -> list[Message]:
+        """See `Browser.browse`."""
         if self._client is None:
             raise TransportError(f"cannot browse {queue}: not connected")
-        engine, found = self._broker.engine, list[Message]()
+        browse = MemoryBrowse(self._broker.engine, self._client, queue)
+        self._browses[browse.flow_id] = browse
         try:
-            flow = engine.bind(self._client, queue, browser=True)[0].flow
-        except BrokerRefusal as refusal:
-            raise TransportError(f"cannot browse {queue}: {refusal.text}") from refusal
-        try:
-            received = DeliveryId(0)
-            while page := [each for each in engine.open_window(flow, received, WINDOW) if isinstance(each, Deliver)]:
-                received = page[-1].delivery_id
-                found += [message_of(each.message) for each in page]
+            return await browse.read(quiet_s, is_last)
         finally:
-            engine.unbind(flow)
-        return found
+            self._browses.pop(browse.flow_id, None)
+            browse.close()
 
     # -- Messenger
 
@@ -203,7 +200,8 @@ class MemoryTransport:
             self._subscribe(self._client, subscription)
         except BrokerRefusal as refusal:
             raise SubscribeFailed(subscription, refusal.text, permanent=True) from refusal
-        self._direct.append((subscription, sink))
+        if (subscription, sink) not in self._direct:
+            self._direct.append((subscription, sink))
 
     # -- faults, for tests
 
@@ -217,6 +215,7 @@ class MemoryTransport:
         client, self._client = self._client, None
         self._state = SessionState.AWAY
         self._by_flow.clear()
+        self._end_browses()
         self._broker.detach(client)
         self._publisher.away()
         for handle in self._handles:
@@ -234,6 +233,7 @@ class MemoryTransport:
             handle.die()
         self._handles.clear()
         self._by_flow.clear()
+        self._end_browses()
         self._direct.clear()
         self._watcher = None
         self._publisher.close()
@@ -251,7 +251,9 @@ class MemoryTransport:
         # The official client's order: publisher flow, direct subscriptions, binds.
         self._publisher.connected(client)
         for subscription in dict(self._direct):
-            self._subscribe(client, subscription)
+            # The official client does not want to know, either.
+            with suppress(BrokerRefusal):
+                self._subscribe(client, subscription)
         for handle in self._handles:
             if handle.state is HandleState.AWAY:
                 try:
@@ -259,6 +261,11 @@ class MemoryTransport:
                 except BrokerRefusal as refusal:
                     handle.end(refusal.text)
         self._tell_watcher()
+
+    def _end_browses(self) -> None:
+        for browse in self._browses.values():
+            browse.end("the connection was lost")
+        self._browses.clear()
 
     def _tell_watcher(self) -> None:
         if self._watcher is not None:
@@ -298,10 +305,14 @@ class MemoryTransport:
             case Deliver() | ActivityChanged():
                 if effect.flow in self._by_flow:
                     self._by_flow[effect.flow].take(effect)
+                elif effect.flow in self._browses:
+                    self._browses[effect.flow].take(effect)
             case FlowEnded():
                 handle = self._by_flow.pop(effect.flow, None)
                 if handle is not None:
                     handle.end(effect.text)
+                elif effect.flow in self._browses:
+                    self._browses[effect.flow].end(effect.text)
             case DeliverDirect():
                 message = message_of(effect.message)
                 for subscription, sink in self._direct:

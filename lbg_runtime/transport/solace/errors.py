@@ -54,6 +54,9 @@ _SUBSCRIPTION_REFUSALS = frozenset({23, 25, 26, 31, 68, 80})
 of others.
 """
 
+_NULL_POINTER = 2
+"""The subcode of a function that was given nothing to work on, as the library's own clean-up is at times."""
+
 _NOTHING_THERE = "SOLCLIENT_SUBCODE_TRANSACTION_FAILURE"
 """With transactions the client gives the subcode's name instead of its number."""
 
@@ -124,6 +127,11 @@ def bind_failed(queue: str, error: BaseException) -> BindFailed:
     """Why a flow could not be bound."""
     subcode, reason = subcode_and_reason(error)
     return BindFailed(queue, reason, permanent=subcode in _PERMANENT)
+
+
+def is_of_clean_up(error: BaseException) -> bool:
+    """Whether the error of a bind is that of the library's own clean-up after it, which says nothing of the bind."""
+    return subcode_and_reason(error)[0] == _NULL_POINTER
 
 
 def publish_failed(topic: str, error: BaseException) -> PublishFailed:

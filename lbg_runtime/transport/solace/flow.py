@@ -128,7 +128,7 @@ class SolaceFlow:
         self._path.attach(receiver)
         native.set_window(receiver, self._window)
         native.keep_window_closed(receiver)
-        bound = native.watch_events(receiver, self._post_event)
+        answer = native.watch_events(receiver, self._post_event)
         try:
             receiver.start()
         except CLIENT_ERRORS as error:
@@ -136,7 +136,7 @@ class SolaceFlow:
             self._path.end()
             if native.is_bound_without_handle(error):
                 raise GhostFlow(self.queue, "the client lost the flow while it was bound") from error
-            raise bind_failed(self.queue, error) from error
+            raise bind_failed(self.queue, answer.reason_of(error)) from error
         self._service, self._receiver = service, receiver
         try:
             self._path.begin(receiver)
@@ -145,7 +145,7 @@ class SolaceFlow:
             self.terminate()
             raise bind_failed(self.queue, error) from error
         # As a rule it is set by now; but a reconnect may also have woken the client up too early.
-        if not bound.wait(BIND_PATIENCE_S):
+        if not answer.bound.wait(BIND_PATIENCE_S):
             self.terminate()
             raise GhostFlow(self.queue, "the broker's answer to the bind was lost")
 

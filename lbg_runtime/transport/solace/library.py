@@ -109,6 +109,7 @@ _PARTS = (
             "solClient_flow_destroy",
             "solClient_session_disconnect",
             "solClient_session_getProperty",
+            "solClient_session_isCapable",
             "solClient_session_topicSubscribeExt",
         ),
     ),

@@ -15,6 +15,7 @@ from typing import Any
 
 from lbg_runtime.model.ids import DeliveryId
 from lbg_runtime.model.topic import LARGEST_TOPIC_BYTES
+from lbg_runtime.transport.solace.errors import is_of_clean_up
 from lbg_runtime.transport.solace.library import (
     CORE,
     FLOW_RESUME_FAILURE,
@@ -44,6 +45,10 @@ WATERMARK = 1
 """Any value will do: it only decides when the handlers that do nothing are called."""
 
 
+REFUSAL_PATIENCE_S = 1.0
+"""How long a refusal that is known to be on its way is waited for; it took 4 ms at most."""
+
+
 class NativeFlowEvent(Enum):
     """The events of a flow that matter here."""
 
@@ -56,18 +61,60 @@ class NativeFlowEvent(Enum):
     """The library tried to bind it again, and the broker refused. It does not try again."""
 
 
-def watch_events(receiver: Any, post: Callable[[NativeFlowEvent, str], object]) -> threading.Event:
-    """Call `post` with each event and its text on the client's network thread; the event returned is set once bound.
+class LoginRight(Enum):
+    """A right that a connection has if it had it when it logged in, whatever was changed since."""
+
+    RECEIVE = "SUB_FLOW_GUARANTEED"
+    SEND = "PUB_GUARANTEED"
+
+
+_SETTINGS = {
+    LoginRight.RECEIVE: "receive (allowGuaranteedMsgReceiveEnabled of its client profile)",
+    LoginRight.SEND: "publish (allowGuaranteedMsgSendEnabled of its client profile)",
+}
+
+
+class BindAnswer:
+    """The broker's answer to the first bind of a receiver. Written on the client's network thread."""
+
+    def __init__(self) -> None:
+        self.bound = threading.Event()
+        self._refused = threading.Event()
+        self._refusal: Exception | None = None
+
+    def refuse(self, refusal: Exception) -> None:
+        """The broker has refused the bind."""
+        self._refusal = refusal
+        self._refused.set()
+
+    def reason_of(self, raised: Exception) -> Exception:
+        """Why `start` raised this: what the broker said, if it was the broker. Blocks for a moment.
+
+        The client looks the error up when the library has returned. Of binds that were refused side by side, 1 in 13
+        found an error of the library's own clean-up there (docs/protocol.md). The news of the refusal may still be on
+        its way then.
+        """
+        if is_of_clean_up(raised):
+            self._refused.wait(REFUSAL_PATIENCE_S)
+        return self._refusal or raised
+
+
+def watch_events(receiver: Any, post: Callable[[NativeFlowEvent, str], object]) -> BindAnswer:
+    """Call `post` with each event and its text on the client's network thread, but keep the answer to the first bind.
 
     Call before `start`. The client's own listeners do not report a refused re-bind, after which a receiver looks alive
     and is not. `post` must neither raise nor block.
     """
     inner = receiver._event_callback_func_routine
-    bound = threading.Event()
+    answer = BindAnswer()
+    bound = answer.bound
 
     def on_event(flow: Any, info: Any, user: Any) -> Any:
         code = info.contents.flow_event
         text = (info.contents.info_p or b"").decode(errors="replace")
+        if code == FlowEventCode.SOLCLIENT_FLOW_EVENT_BIND_FAILED_ERROR.value and not bound.is_set():
+            # Fetched now: the library keeps it per thread, until the thread's next call.
+            answer.refuse(get_last_error_info(info.contents.response_code, "bind"))
         # First, so that the client has registered the end of a flow before anybody acts on it.
         result = inner(flow, info, user)
         if code == FlowEventCode.SOLCLIENT_FLOW_EVENT_UP_NOTICE.value:
@@ -80,13 +127,12 @@ def watch_events(receiver: Any, post: Callable[[NativeFlowEvent, str], object]) 
             post(NativeFlowEvent.INACTIVE, text)
         elif code == FlowEventCode.SOLCLIENT_FLOW_EVENT_DOWN_ERROR.value:
             post(NativeFlowEvent.DOWN, text)
-        # The first bind reports its refusal by an exception.
         elif code == FlowEventCode.SOLCLIENT_FLOW_EVENT_BIND_FAILED_ERROR.value and bound.is_set():
             post(NativeFlowEvent.REBIND_REFUSED, text)
         return result
 
     receiver._event_callback_func_routine = flow_event_callback_type(on_event)
-    return bound
+    return answer
 
 
 def is_bound_without_handle(error: BaseException) -> bool:
@@ -182,6 +228,18 @@ def forget_failed(receiver: Any) -> None:
 def set_sender_timestamp(outbound: Any, sent_at_ms: int) -> None:
     """Stamp a message to be published; milliseconds since the epoch."""
     CORE.solClient_msg_setSenderTimestamp(outbound.solace_message.msg_p, c_int64(sent_at_ms))
+
+
+def missing_right(service: Any, right: LoginRight) -> str | None:
+    """What there is to say if the session's last login lacked this right; None if it had it, or the session is gone.
+
+    The broker is not asked. Never blocks. Not while the session is being freed.
+    """
+    session = service.session_pointer
+    # The library returns one byte, of which ctypes makes a number.
+    if not session or CORE.solClient_session_isCapable(session, f"SESSION_CAPABILITY_{right.value}".encode()) & 0xFF:
+        return None
+    return f"this connection logged in without the right to {_SETTINGS[right]}, which counts from the next login on"
 
 
 def repeat_inbox(service: Any) -> None:

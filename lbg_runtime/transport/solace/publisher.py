@@ -14,6 +14,7 @@ from lbg_runtime.transport.solace import native
 from lbg_runtime.transport.solace.errors import publish_failed
 from lbg_runtime.transport.solace.inbox import Inbox
 from lbg_runtime.transport.solace.library import CLIENT_ERRORS, MessagePublishReceiptListener, Topic
+from lbg_runtime.transport.solace.native import LoginRight
 
 _MESSAGE_ID = "solace.messaging.message.application-message-id"
 
@@ -36,6 +37,8 @@ class SolacePublisher(ABC):
     def __init__(self, inbox: Inbox) -> None:
         self.inbox = inbox
         self.service: Any = None
+        self.on_lacking: Callable[[str], object] = _do_nothing
+        """Called when a message cannot be published because the session's login had no right to, with that reason."""
         self._messages: Any = None
         self._direct: Any = None
 
@@ -54,6 +57,26 @@ class SolacePublisher(ABC):
     @abstractmethod
     def send(self, message: Message, future: asyncio.Future[None]) -> None:
         """See `Messenger.send`, which returns `future`."""
+
+    @property
+    @abstractmethod
+    def is_waiting(self) -> bool:
+        """Whether there are messages that the broker has not yet answered."""
+
+    def logged_in(self) -> None:
+        """The session has logged in, for the first time or after an outage."""
+        # Without the right the client keeps what waits, and says nothing.
+        if self.is_waiting and (lack := native.missing_right(self.service, LoginRight.SEND)) is not None:
+            self.on_lacking(lack)
+
+    def failed(self, topic: str, error: BaseException) -> PublishFailed:
+        """Why a message was not confirmed; see `publish_failed`."""
+        failure = publish_failed(topic, error)
+        lack = native.missing_right(self.service, LoginRight.SEND)
+        if lack is None:
+            return failure
+        self.on_lacking(lack)
+        return type(failure)(topic, f"{failure.reason}: {lack}")
 
     @abstractmethod
     def fail_all(self, reason: str) -> None:
@@ -129,7 +152,12 @@ class PublicPublisher(SolacePublisher):
         if error is None:
             future.set_result(None)
         else:
-            future.set_exception(publish_failed(topic, error))
+            future.set_exception(self.failed(topic, error))
+
+    @property
+    def is_waiting(self) -> bool:
+        """See `SolacePublisher.is_waiting`."""
+        return bool(self._unconfirmed)
 
     def fail_all(self, reason: str) -> None:
         """See `SolacePublisher.fail_all`."""
@@ -137,6 +165,10 @@ class PublicPublisher(SolacePublisher):
             if not future.done():
                 future.set_exception(PublishFailed(topic, reason))
         self._unconfirmed.clear()
+
+
+def _do_nothing(_: str) -> None:
+    return
 
 
 class _ReceiptListener(MessagePublishReceiptListener):  # type: ignore[misc]  # the client's classes have no types

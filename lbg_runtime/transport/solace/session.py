@@ -9,9 +9,9 @@ from typing import Any
 
 import structlog
 
-from lbg_runtime.model.errors import ConfigError, ConnectFailed
+from lbg_runtime.model.errors import ConfigError, ConnectFailed, SubscribeFailed
 from lbg_runtime.model.message import Message
-from lbg_runtime.transport.base import DirectSink
+from lbg_runtime.transport.base import DirectSink, IsLast
 from lbg_runtime.transport.solace import native
 from lbg_runtime.transport.solace.credentials import TokenFile
 from lbg_runtime.transport.solace.errors import (
@@ -33,6 +33,7 @@ from lbg_runtime.transport.solace.library import (
     ServiceInterruptionListener,
     TopicSubscription,
 )
+from lbg_runtime.transport.solace.native import LoginRight
 from lbg_runtime.transport.solace.publisher import MakePublisher, SolacePublisher
 from lbg_runtime.transport.solace.settings import TOKEN_PROPERTY, SolaceSettings
 from lbg_runtime.transport.solace.threads import ControlThreads
@@ -49,6 +50,8 @@ class SessionEvent(Enum):
     RESTORED = "restored"
     ENDED = "ended"
     """The session is over, and does not come back."""
+    LACKING = "lacking"
+    """Something could not be done for want of a right that the last login did not have."""
 
 
 SessionEventSink = Callable[[tuple[SessionEvent, str]], None]
@@ -90,6 +93,8 @@ class SolaceSession:
         self.transactions = transactions
         self.token = token
         """The token presented to the broker, if there is a token file."""
+        self._receivers: dict[tuple[str, DirectSink], Any] = {}
+        """The receivers of direct messages, for as long as the session lasts."""
         self._is_over = False
         self._asking = threading.Lock()
         """Held while `is_heard` is in the library."""
@@ -113,6 +118,7 @@ class SolaceSession:
         session, presented if the file's token cannot be read now.
         """
         publisher = make_publisher(inbox)
+        publisher.on_lacking = lambda lack: inbox.post(take, (SessionEvent.LACKING, lack))
         token = _token_of(settings, former_token)
         try:
             service = publisher.build(MessagingService.builder().from_properties(settings.properties(token)))
@@ -140,6 +146,13 @@ class SolaceSession:
         """The session is gone: unconfirmed messages will never be confirmed. Called on the loop's thread."""
         self.publisher.fail_all(reason)
         self.transactions.fail_all(reason)
+
+    def lack_to_bind(self) -> str | None:
+        """What there is to say if the last login had no right to bind; None if it had.
+
+        Called on the loop's thread, which must not have begun `disconnect`.
+        """
+        return native.missing_right(self.service, LoginRight.RECEIVE)
 
     def disconnect(self) -> None:
         """End the session and free what it holds, even if it has ended by itself; bound flows end with it.
@@ -199,8 +212,11 @@ class SolaceSession:
         except CLIENT_ERRORS as error:
             raise request_failed(f"provision {queue}", error) from error
 
-    def browse(self, queue: str, quiet_ms: int) -> list[Message]:
-        """Return the messages on a queue, reading until none has come for `quiet_ms`; raises `TransportError`."""
+    def browse(self, queue: str, quiet_ms: int, is_last: IsLast | None) -> list[Message]:
+        """Return the messages on a queue, reading until none has come for `quiet_ms`, or until one is the last one.
+
+        Raises `TransportError`. `is_last` is asked on this thread.
+        """
         found: list[Message] = []
         try:
             browser = self.service.create_message_queue_browser_builder().build(Queue.durable_exclusive_queue(queue))
@@ -208,6 +224,8 @@ class SolaceSession:
             try:
                 while (inbound := browser.receive_message(quiet_ms)) is not None:
                     found.append(read_message(inbound))
+                    if is_last is not None and is_last(found[-1]):
+                        break
             finally:
                 browser.terminate()
         except CLIENT_ERRORS as error:
@@ -215,14 +233,29 @@ class SolaceSession:
         return found
 
     def subscribe(self, subscription: str, inbox: Inbox, sink: DirectSink) -> None:
-        """Take direct messages until the session ends; raises `SubscribeFailed`."""
-        builder = self.service.create_direct_message_receiver_builder()
+        """Take direct messages until the session ends, or have that confirmed; raises `SubscribeFailed`."""
+        topic, known = TopicSubscription.of(subscription), self._receivers.get((subscription, sink))
         try:
-            receiver = builder.with_subscriptions([TopicSubscription.of(subscription)]).build()
+            if known is not None:
+                # This asks the broker, and the client takes it for a yes if that has the subscription already.
+                known.add_subscription(topic)
+                return
+            receiver = self.service.create_direct_message_receiver_builder().with_subscriptions([topic]).build()
             receiver.start()
             receiver.receive_async(_DirectListener(inbox, sink))
         except CLIENT_ERRORS as error:
             raise subscribe_failed(subscription, error) from error
+        self._receivers[subscription, sink] = receiver
+
+    def subscribe_anew(self, subscriptions: Sequence[tuple[str, DirectSink]], inbox: Inbox) -> None:
+        """Make the subscriptions of the session before; raises `SubscribeFailed`, but not for one that is refused."""
+        for subscription, sink in subscriptions:
+            try:
+                self.subscribe(subscription, inbox, sink)
+            except SubscribeFailed as failure:
+                # It must not keep everything else from going on: as after a reconnect.
+                if not failure.permanent:
+                    raise
 
 
 def _token_of(settings: SolaceSettings, former: str) -> str:

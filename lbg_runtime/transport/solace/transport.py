@@ -11,10 +11,11 @@ import structlog
 from lbg_runtime.model.errors import BindFailed, ConnectFailed, PublishFailed, SubscribeFailed, TransportError
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Message
-from lbg_runtime.transport.base import BoundFlow, ConnectionSink, DirectSink, FlowSink
+from lbg_runtime.transport.base import BoundFlow, ConnectionSink, DirectSink, FlowSink, IsLast
 from lbg_runtime.transport.solace.barrier import Barrier
 from lbg_runtime.transport.solace.credentials import TokenFile
 from lbg_runtime.transport.solace.inbox import Inbox
+from lbg_runtime.transport.solace.relogin import Relogin
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.threads import ControlThreads, wait_to_the_end
 
@@ -62,6 +63,7 @@ class SolaceTransport:
         self._connected = asyncio.Event()
         """Not set before `open`, in an outage, and after `close`."""
         self._restoring: asyncio.TimerHandle | None = None
+        self._relogin = Relogin(self._log_in_again)
         self._watcher: ConnectionSink | None = None
         self._life = 0
         """The number of the newest session; reports of older ones are ignored."""
@@ -160,7 +162,7 @@ class SolaceTransport:
             raise BindFailed(queue, "not connected")
         window = self._settings.flow_window
         flow = SolaceFlow(inbox, self._threads, queue, epoch, sink, make_path, self._has_read, window)
-        # Dead handles are dropped when new ones come: rebind cycles must not fill the memory.
+        # Dead handles go when new ones come: rebind cycles must not fill the memory.
         self._flows = [*(known for known in self._flows if known.is_live), flow]
         starting = self._threads.begin(flow.start, session.service)
         try:
@@ -168,9 +170,12 @@ class SolaceTransport:
         except asyncio.CancelledError:
             await self._discard(flow)
             raise
-        except BindFailed:
+        except BindFailed as refusal:
             flow.silence()
-            raise
+            if session is not self._session or (lack := session.lack_to_bind()) is None:
+                raise
+            self._relogin.lacks(lack)
+            raise BindFailed(queue, f"{refusal.reason}: {lack}") from refusal
         finally:
             failure = starting.exception()
             if isinstance(failure, GhostFlow) and session is self._session:
@@ -193,11 +198,11 @@ class SolaceTransport:
             raise TransportError(f"cannot provision {queue}: not connected")
         await self._threads.run(self._session.provision, queue, subscriptions)
 
-    async def browse(self, queue: QueueName, quiet_s: float) -> list[Message]:
+    async def browse(self, queue: QueueName, quiet_s: float, is_last: IsLast | None = None) -> list[Message]:
         """See `Browser.browse`."""
         if self._session is None:
             raise TransportError(f"cannot browse {queue}: not connected")
-        return await self._threads.run(self._session.browse, queue, round(quiet_s * 1_000))
+        return await self._threads.run(self._session.browse, queue, round(quiet_s * 1_000), is_last)
 
     # -- Messenger
 
@@ -240,7 +245,8 @@ class SolaceTransport:
         if session is not self._session:
             # The next session may be there already, without it.
             raise SubscribeFailed(subscription, "the session ended")
-        self._direct.append((subscription, sink))
+        if (subscription, sink) not in self._direct:
+            self._direct.append((subscription, sink))
 
     # -- the session
 
@@ -269,8 +275,7 @@ class SolaceTransport:
             raise
         session = beginning.result()
         try:
-            for subscription, sink in self._direct:
-                await self._threads.run(session.subscribe, subscription, inbox, sink)
+            await self._threads.run(session.subscribe_anew, tuple(self._direct), inbox)
             if self._closed or self._ended_life == life:
                 raise ConnectFailed(self._settings.host_list, "the session ended at once")
         except (TransportError, asyncio.CancelledError):
@@ -313,11 +318,20 @@ class SolaceTransport:
                 self._restoring = asyncio.get_running_loop().call_later(RESTORE_WAIT_S, self._is_up)
             case SessionEvent.ENDED:
                 self._replace(self._session, reason)
+            case SessionEvent.LACKING:
+                self._relogin.lacks(reason)
 
     def _is_up(self) -> None:
         self._connected.set()
+        self._relogin.logged_in()
+        if self._session is not None:
+            self._session.publisher.logged_in()
         if self._watcher is not None:
             self._watcher(True)
+
+    def _log_in_again(self, lack: str) -> None:
+        if self._session is not None and self._settings.reconnects:
+            self._replace(self._session, f"logs in again: {lack}")
 
     async def _has_read(self) -> bool:
         if self._barrier is None or not self._connected.is_set():
@@ -333,6 +347,7 @@ class SolaceTransport:
         if self._connected.is_set() and self._watcher is not None:
             self._watcher(False)
         self._connected.clear()
+        self._relogin.disconnected()
         if self._restoring is not None:
             self._restoring.cancel()
 

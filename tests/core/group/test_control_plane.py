@@ -204,6 +204,30 @@ def test_a_standby_that_hears_nobody_gives_way_in_turn() -> None:
     assert AskFlow(Q0, PlaceChanged(Place(0, gives_way=True))) not in outputs, "what is pinned to us is ours"
 
 
+def test_a_silent_topic_is_made_known_once_and_so_is_its_end() -> None:
+    plane = Plane()
+    plane.settled_with_b()
+    silent_from_ms = 4_000 + SILENCE_MS
+
+    def told(*outputs: ControlOutput) -> list[ControlOutput]:
+        notes = (Warn(Note("control_topic_silent")), Note("control_topic_heard"))
+        return [each for each in outputs if each in notes]
+
+    early = [each for ms in range(4_200, silent_from_ms + 1_000, 100) for each in plane.take(ms)]
+    assert told(*early) == []
+    late = [each for ms in range(silent_from_ms + 1_000, silent_from_ms + 60_000, 100) for each in plane.take(ms)]
+    assert told(*late) == [Warn(Note("control_topic_silent"))]
+    heard = [*plane.hear_b(70_000), *plane.take(71_000), *plane.hear_b(71_100), *plane.take(72_000)]
+    assert told(*heard) == [Note("control_topic_heard")]
+
+
+def test_what_came_while_the_process_was_suspended_is_read_before_the_topic_is_called_silent() -> None:
+    plane = Plane()
+    plane.settled_with_b()
+    paused = [*plane.take(40_000), *plane.hear_b(40_010), *plane.take(42_000)]
+    assert [each.note.name for each in paused if isinstance(each, Warn)] == ["membership_paused"]
+
+
 def test_a_newer_process_with_our_id_gets_everything() -> None:
     plane = Plane()
     plane.settled_with_b()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from lbg_runtime.broker.engine.accounts import DEFAULT_NAME
 from lbg_runtime.broker.engine.surroundings import Asked
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.config.settings import ClientPathChoice
@@ -22,6 +23,7 @@ from lbg_runtime.transport.solace import transport as transport_module
 from lbg_runtime.transport.solace.fast import compiled
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.transport import SolaceTransport
+from tests.transport.rights import let_subscribe
 from tests.transport.solace.steps import eventually, publish
 
 pytestmark = pytest.mark.real_time
@@ -179,6 +181,31 @@ async def test_a_subscription_whose_session_ended_meanwhile_has_failed(
     await transport.subscribe("events/>", heard.put_nowait)
     transport.send_direct(Message("events/a", b"heard"))
     assert (await asyncio.wait_for(heard.get(), PATIENCE_S)).payload == b"heard"
+
+
+async def test_a_session_is_replaced_although_its_subscription_is_refused_now(
+    broker: BrokerServer, make_transport: MakeTransport
+) -> None:
+    """Who may not hear goes on with everything else, as after a reconnect."""
+    transport = make_transport("first")
+    await transport.open()
+    told: asyncio.Queue[bool] = asyncio.Queue()
+    heard: asyncio.Queue[Message] = asyncio.Queue()
+    await transport.subscribe("events/>", heard.put_nowait)
+    transport.watch_connection(told.put_nowait)
+    let_subscribe(broker.engine, DEFAULT_NAME, is_allowed=False)
+    assert transport._session is not None
+    transport._replace(transport._session, "for a test")
+    async with asyncio.timeout(PATIENCE_S):
+        assert [await told.get() for _ in range(3)] == [True, False, True]
+    await publish(transport, 1)
+    with pytest.raises(SubscribeFailed, match="Subscription ACL Denied"):
+        await transport.subscribe("events/>", heard.put_nowait)
+    let_subscribe(broker.engine, DEFAULT_NAME, is_allowed=True)
+    await transport.subscribe("events/>", heard.put_nowait)
+    for number in range(2):
+        transport.send_direct(Message("events/a", b"%d" % number))
+        assert (await asyncio.wait_for(heard.get(), PATIENCE_S)).payload == b"%d" % number
 
 
 @pytest.mark.usefixtures("no_reconnects")
@@ -372,7 +399,7 @@ async def test_a_flow_that_the_client_lost_while_binding_costs_the_session_and_n
     with monkeypatch.context() as patched:
         # The client reports success, and the broker's answer never comes.
         patched.setattr(flow_module, "BIND_PATIENCE_S", 0.05)
-        patched.setattr(native, "watch_events", lambda *_: threading.Event())
+        patched.setattr(native, "watch_events", lambda *_: native.BindAnswer())
         with pytest.raises(BindFailed) as failure:
             await transport.bind(QUEUE, Epoch(1), FlowRecorder())
     assert not failure.value.permanent

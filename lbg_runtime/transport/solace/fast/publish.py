@@ -17,7 +17,6 @@ from typing import Any
 
 from lbg_runtime.model.errors import PublishFailed, PublishRefused
 from lbg_runtime.model.message import Message
-from lbg_runtime.transport.solace.errors import publish_failed
 from lbg_runtime.transport.solace.fast.calls import OK
 from lbg_runtime.transport.solace.fast.publish_calls import NOT_READY, WOULD_BLOCK, PublishCalls
 from lbg_runtime.transport.solace.fast.publish_session import Hear, build_heard
@@ -113,6 +112,11 @@ class FastPublisher(SolacePublisher):
             self._is_flush_due = True
             future.get_loop().call_soon(self._flush, None)
 
+    @property
+    def is_waiting(self) -> bool:
+        """See `SolacePublisher.is_waiting`."""
+        return bool(self._order or self._waiting)
+
     def fail_all(self, reason: str) -> None:
         """See `SolacePublisher.fail_all`."""
         left = [entry for entry in self._unconfirmed if entry is not None]
@@ -173,7 +177,7 @@ class FastPublisher(SolacePublisher):
         if not is_blocked:
             # The library would never take the first of them.
             _, (message, future) = left.pop(0)
-            _fail(future, publish_failed(message.topic, get_last_error_info(code, "publish")))
+            _fail(future, self.failed(message.topic, get_last_error_info(code, "publish")))
         self._waiting.extendleft(sending for _, sending in reversed(left))
         return not is_blocked
 
@@ -205,7 +209,7 @@ class FastPublisher(SolacePublisher):
         if entry is not None:
             self._order.remove(place)
             self._room.append(place)
-            _fail(entry[1], publish_failed(entry[0], error))
+            _fail(entry[1], self.failed(entry[0], error))
 
     def _make_natives(self) -> list[c_void_p]:
         for index in range(BATCH):

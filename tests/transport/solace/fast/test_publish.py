@@ -9,6 +9,7 @@ import pytest
 
 from lbg_runtime.model.errors import PublishFailed, PublishRefused
 from lbg_runtime.model.message import Message
+from lbg_runtime.transport.solace import native
 from lbg_runtime.transport.solace.fast import publish as fast_publish
 from lbg_runtime.transport.solace.fast.calls import OK
 from lbg_runtime.transport.solace.fast.publish import ACKNOWLEDGED, BATCH, WINDOW, FastPublisher
@@ -72,6 +73,8 @@ class Bench:
         self.publisher.service = SimpleNamespace(session_pointer=object())
         self.hear = self.publisher._hearer()
         self.unwritable: set[str] = set()
+        self.lack: str | None = None
+        """What there is to say if the session may not publish."""
         self.count = 0
 
     def _write(self, native: Any, message: Message, tag: int) -> None:
@@ -105,8 +108,10 @@ async def turn() -> None:
 
 
 @pytest.fixture
-async def bench() -> Bench:
-    return Bench()
+async def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    bench = Bench()
+    monkeypatch.setattr(native, "missing_right", lambda *_: bench.lack)
+    return bench
 
 
 async def test_what_is_sent_in_one_turn_leaves_in_few_calls_in_order(bench: Bench) -> None:
@@ -361,3 +366,24 @@ async def test_a_publisher_that_publishes_nothing_allocates_nothing(bench: Bench
     bench.publisher.fail_all("closed")
     assert bench.calls.allocated == bench.calls.freed == []
     assert bench.calls.pins == 0
+
+
+async def test_a_session_that_may_not_publish_is_told_of_at_a_refusal_and_at_a_login_with_something_waiting(
+    bench: Bench,
+) -> None:
+    told: list[str] = []
+    bench.publisher.on_lacking = told.append
+    bench.publisher.logged_in()
+    (future,) = bench.send(1)
+    bench.publisher.logged_in()
+    assert told == []
+    bench.lack = "no right"
+    bench.publisher.logged_in()
+    assert told == ["no right"]
+    bench.calls.plan = [(FAILED, 0)]
+    await turn()
+    assert told == ["no right"] * 2
+    with pytest.raises(PublishFailed, match="no right"):
+        await future
+    bench.publisher.logged_in()
+    assert told == ["no right"] * 2

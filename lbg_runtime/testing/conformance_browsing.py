@@ -1,0 +1,51 @@
+"""What every transport guarantees about looking into a queue. Part of `conformance`."""
+# ruff: noqa: S101 - see `conformance`
+
+import asyncio
+
+import pytest
+
+from lbg_runtime.model.errors import TransportError
+from lbg_runtime.model.ids import QueueName
+from lbg_runtime.model.message import Message
+from lbg_runtime.testing.conformance_steps import QUEUE, bind, left_on_queue, open_transport, publish
+from lbg_runtime.testing.flow_recorder import PATIENCE_S
+from lbg_runtime.testing.transport_harness import TransportHarness
+
+
+class BrowsingConformance:
+    """Browsing queues at rest, queues that are fed, and queues that are missing."""
+
+    async def test_browsing_shows_what_is_there_and_takes_nothing(self, harness: TransportHarness) -> None:
+        transport = await open_transport(harness)
+        flow, recorder = await bind(transport)
+        await publish(transport, "a", "b", "c")
+        await recorder.until_received(3)
+        assert [each.payload for each in await transport.browse(QUEUE, 0.2)] == [b"a", b"b", b"c"]
+        await flow.unbind()
+        assert await left_on_queue(harness) == [(b"a", True), (b"b", True), (b"c", True)]
+
+    async def test_browsing_a_queue_that_is_fed_all_the_time_ends_where_it_is_told_to(
+        self, harness: TransportHarness
+    ) -> None:
+        transport, asked = await open_transport(harness), list[bytes]()
+        loop = asyncio.get_running_loop()
+
+        def feed() -> None:
+            transport.send(Message("orders/new", b"more")).add_done_callback(lambda sent: sent.exception())
+
+        def is_last(message: Message) -> bool:
+            asked.append(message.payload)
+            # Whoever looks is fed once more, so that no pause ends this.
+            loop.call_soon_threadsafe(feed)
+            return len(asked) == 300
+
+        await publish(transport, "a", "b")
+        async with asyncio.timeout(PATIENCE_S):
+            found = await transport.browse(QUEUE, 1.0, is_last)
+        assert [each.payload for each in found] == asked == [b"a", b"b", *[b"more"] * 298]
+
+    async def test_a_queue_that_is_missing_cannot_be_browsed(self, harness: TransportHarness) -> None:
+        transport = await open_transport(harness)
+        with pytest.raises(TransportError, match="cannot browse missing"):
+            await transport.browse(QueueName("missing"), 0.2)

@@ -1,0 +1,172 @@
+"""A right that was missing at a login and was given back: the client goes by its login, so there is another one."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from structlog.testing import capture_logs
+
+from lbg_runtime.broker.engine.accounts import Account, ClientProfile
+from lbg_runtime.broker.engine.engine import DEFAULT_VPN
+from lbg_runtime.broker.engine.surroundings import Asked
+from lbg_runtime.broker.server.server import BrokerServer
+from lbg_runtime.config.settings import ClientPathChoice
+from lbg_runtime.model.errors import BindFailed, PublishFailed
+from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.model.message import Message
+from lbg_runtime.testing.flow_recorder import PATIENCE_S, FlowRecorder
+from lbg_runtime.transport.solace import relogin
+from lbg_runtime.transport.solace.settings import SolaceSettings
+from lbg_runtime.transport.solace.transport import SolaceTransport
+from tests.transport.solace.steps import publish
+
+pytestmark = pytest.mark.real_time
+
+MakeTransport = Callable[..., SolaceTransport]
+QUEUE = QueueName("orders/0")
+NO_RIGHT = "logged in without the right to "
+
+
+@pytest.fixture(autouse=True)
+def no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Log in again at once; test_relogin.py has the time between logins."""
+    monkeypatch.setattr(relogin, "LOGIN_AGAIN_S", 0.0)
+
+
+def allow(broker: BrokerServer, *, may_send: bool = True, may_receive: bool = True) -> None:
+    profile = ClientProfile(may_send=may_send, may_receive=may_receive)
+    broker.engine.administration.accounts(DEFAULT_VPN).put(Account("default", profile=profile))
+
+
+async def connections(transport: SolaceTransport) -> "asyncio.Queue[bool]":
+    """Whether there is a connection, from the present one on, each time that this changes."""
+    told: asyncio.Queue[bool] = asyncio.Queue()
+    transport.watch_connection(told.put_nowait)
+    assert await told.get()
+    return told
+
+
+async def until_back(told: "asyncio.Queue[bool]") -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        assert [await told.get(), await told.get()] == [False, True]
+
+
+async def test_a_right_to_receive_that_was_given_back_is_had_by_another_login(
+    broker: BrokerServer, make_transport: MakeTransport
+) -> None:
+    allow(broker, may_receive=False)
+    transport = make_transport("first")
+    await transport.open()
+    told = await connections(transport)
+    allow(broker)
+    with capture_logs() as logged:
+        with pytest.raises(BindFailed, match=NO_RIGHT + "receive") as failure:
+            await transport.bind(QUEUE, Epoch(1), FlowRecorder())
+        await until_back(told)
+    assert not failure.value.permanent
+    (line,) = (each for each in logged if each["event"] == "session_ended")
+    again, _, lack = line["reason"].partition(": ")
+    assert again == "logs in again"
+    assert failure.value.reason.endswith(f": {lack}")
+    recorder = FlowRecorder()
+    (await transport.bind(QUEUE, Epoch(2), recorder)).start_intake()
+    await publish(transport, 3)
+    assert [delivery.redelivered for delivery in await recorder.until_received(3)] == [False] * 3
+
+
+async def test_a_right_to_publish_that_was_given_back_is_had_by_another_login(
+    broker: BrokerServer, make_transport: MakeTransport
+) -> None:
+    allow(broker, may_send=False)
+    transport = make_transport("first")
+    await transport.open()
+    first = FlowRecorder()
+    (await transport.bind(QUEUE, Epoch(1), first)).start_intake()
+    told = await connections(transport)
+    allow(broker)
+    with pytest.raises(PublishFailed, match=NO_RIGHT + "publish"):
+        await transport.send(Message("orders/new", b""))
+    await until_back(told)
+    await first.until_down()
+    await publish(transport, 3)
+    second = FlowRecorder()
+    (await transport.bind(QUEUE, Epoch(2), second)).start_intake()
+    await second.until_received(3)
+
+
+async def test_what_waits_for_its_confirm_without_the_right_does_not_wait_for_ever(
+    broker: BrokerServer, make_transport: MakeTransport
+) -> None:
+    """The client keeps it over the outage; without the right it neither sends it again nor says so."""
+    transport = make_transport("first")
+    await transport.open()
+    told = await connections(transport)
+    waiting = [transport.send(Message("orders/new", bytes(20_000))) for _ in range(600)]
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    allow(broker, may_send=False)
+    assert broker.abort_connections("first") == 1
+    await until_back(told)
+    # Whatever was confirmed is spooled; what was not may be, or not.
+    async with asyncio.timeout(PATIENCE_S):
+        outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} == {type(None), PublishFailed}
+    assert broker.engine.queue_depth(DEFAULT_VPN, QUEUE) >= outcomes.count(None)
+    await until_back(told)
+    allow(broker)
+    with pytest.raises(PublishFailed, match=NO_RIGHT + "publish"):
+        await transport.send(Message("orders/new", b""))
+    await until_back(told)
+    await publish(transport, 3)
+
+
+async def test_what_the_broker_refuses_someone_with_the_right_costs_no_session(
+    broker: BrokerServer, make_transport: MakeTransport
+) -> None:
+    transport = make_transport("first")
+    await transport.open()
+    told = await connections(transport)
+    allow(broker, may_receive=False)
+    with pytest.raises(BindFailed) as failure:
+        await transport.bind(QUEUE, Epoch(1), FlowRecorder())
+    assert NO_RIGHT not in failure.value.reason
+    allow(broker)
+    await transport.bind(QUEUE, Epoch(2), FlowRecorder())
+    assert told.empty()
+
+
+async def test_who_wants_no_reconnects_does_not_log_in_again(broker: BrokerServer) -> None:
+    allow(broker, may_send=False)
+    transport = SolaceTransport(SolaceSettings((f"tcp://{broker.host}:{broker.port}",), "once", reconnects=False))
+    await transport.open()
+    try:
+        told = await connections(transport)
+        with pytest.raises(PublishFailed, match=NO_RIGHT + "publish"):
+            await transport.send(Message("orders/new", b""))
+        await transport.bind(QUEUE, Epoch(1), FlowRecorder())
+        assert told.empty()
+    finally:
+        await transport.close()
+
+
+@pytest.mark.parametrize("client_path", [ClientPathChoice.PUBLIC, ClientPathChoice.FAST])
+async def test_binds_that_are_refused_side_by_side_all_say_why(
+    broker: BrokerServer, client_path: ClientPathChoice
+) -> None:
+    """The client alone says of some that its own clean-up failed."""
+    broker.faults.refuse(Asked.BIND, 403, "Permission Not Allowed", "first")
+    host = f"tcp://{broker.host}:{broker.port}"
+    transport = SolaceTransport(SolaceSettings((host,), "first", client_path=client_path))
+    reasons: list[tuple[str, bool]] = []
+
+    async def bind_again_and_again() -> None:
+        for _ in range(100):
+            with pytest.raises(BindFailed) as failure:
+                await transport.bind(QUEUE, Epoch(1), FlowRecorder())
+            reasons.append((failure.value.reason, failure.value.permanent))
+
+    await transport.open()
+    try:
+        await asyncio.gather(*(bind_again_and_again() for _ in range(4)))
+    finally:
+        await transport.close()
+    assert reasons == [("Permission Not Allowed", True)] * 400
