@@ -8,7 +8,7 @@ import structlog
 
 from lbg_runtime.admin.account import semp_missing
 from lbg_runtime.admin.executor import Executor
-from lbg_runtime.admin.objects import PARTS, Attributes, ObjectKind, Ref, State, desired_state, with_binds
+from lbg_runtime.admin.objects import PARTS, Attributes, ObjectKind, Ref, State, desired_state, with_limits
 from lbg_runtime.admin.plan import Change, Create, Step, difference, plan_apply, plan_delete, plan_quiet, state_after
 from lbg_runtime.admin.problems import (
     find_foreign_marker,
@@ -90,8 +90,7 @@ class GroupAdmin:
         rights = await read_rights(self._client, self._vpn)
         control_topic = spec.topics.control
         settled = {ref: found for ref, found in actual.items() if not is_of_restriping(ref, control_topic)}
-        desired = with_binds(desired_state(spec), settled, dict.fromkeys(spec.shape.queue_names(), spec.binds))
-        steps = plan_apply(desired, settled)
+        steps = plan_apply(with_limits(desired_state(spec), settled, spec), settled)
         problems = [*find_problems(spec, actual), *find_missing_rights(steps, rights)]
         if is_new:
             problems += find_taken_names(spec, actual)

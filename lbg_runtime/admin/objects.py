@@ -7,6 +7,7 @@ from enum import Enum
 from lbg_runtime.admin.queues import KEEPS_ALL, QueueAccess, attributes_of_new_queue
 from lbg_runtime.admin.roles import Role
 from lbg_runtime.admin.spec import GroupSpec
+from lbg_runtime.core.parking.records import PARKING_PREFIX, SHOWN_UNSETTLED
 from lbg_runtime.model.failure import ERROR_TOPIC_PREFIX
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.semp.address import Segment
@@ -145,18 +146,40 @@ def desired_state(spec: GroupSpec) -> dict[Ref, Attributes]:
     return state
 
 
-_BINDS_OF_NEW_QUEUE = 1_000
+_LIMITS_OF_NEW_QUEUE: Attributes = {
+    "maxBindCount": 1_000,
+    "maxDeliveredUnackedMsgsPerFlow": 10_000,
+    "maxMsgSpoolUsage": 0,
+}
+"""What a broker gives a queue that is made without them; but each queue of a group is made with a quota."""
 
 
-def with_binds(desired: State, actual: State, binds: Mapping[QueueName, int]) -> dict[Ref, Attributes]:
-    """The desired state, with queues that let fewer flows bind than `binds` raised to that; more is left alone."""
+def with_limits(desired: State, actual: State, spec: GroupSpec) -> dict[Ref, Attributes]:
+    """The desired state, in which limits of queues that are too low are raised; one that is enough is left alone.
+
+    Somebody may have raised it by hand, and what lies in a queue may need that.
+    """
     wanted = dict(desired)
-    for queue, count in binds.items():
-        ref = Ref(ObjectKind.QUEUE, queue)
-        limit = actual[ref].get("maxBindCount") if ref in actual else _BINDS_OF_NEW_QUEUE
-        if isinstance(limit, int) and limit < count:
-            wanted[ref] = {**wanted[ref], "maxBindCount": count}
+    for ref, attributes in desired.items():
+        if ref.kind is ObjectKind.QUEUE:
+            there, least = actual.get(ref, _LIMITS_OF_NEW_QUEUE), _least_limits(ref.name, spec)
+            low = {name: count for name, count in least.items() if _is_below(there.get(name), count)}
+            wanted[ref] = {name: value for name, value in attributes.items() if name not in least} | low
     return wanted
+
+
+def _least_limits(queue: str, spec: GroupSpec) -> dict[str, int]:
+    least = {"maxMsgSpoolUsage": spec.queue_spool_mb}
+    if queue in spec.shape.queue_names():
+        least["maxBindCount"] = spec.binds
+    elif queue.startswith(PARKING_PREFIX):
+        least["maxDeliveredUnackedMsgsPerFlow"] = SHOWN_UNSETTLED
+    return least
+
+
+def _is_below(limit: Json, count: int) -> bool:
+    # A broker does not act on a limit that it does not have.
+    return isinstance(limit, int) and limit < count
 
 
 def account_refs(spec: GroupSpec) -> tuple[Ref, ...]:

@@ -30,7 +30,7 @@ IsLane = Annotated[
 def list_(config: Config = Path("config.yaml"), json: Json = False) -> None:
     """List the parked keys of the group: how many messages, since when, and the error of the first.
 
-    Exit code 1 if a parking queue cannot be read; what is parked in the others is listed nevertheless.
+    Exit code 1 if a parking queue cannot be read, or not to its end; what could be read is listed nevertheless.
     """
     found, unread = _run(config, _look)
     if json:
@@ -130,7 +130,7 @@ _SHOWN_BYTES = 200
 
 
 def _run(config: Path, ask: "Ask") -> "tuple[list[ParkedLane], list[str]]":
-    """What was asked for, and the parking queues that could not be read, which are told on standard error."""
+    """What was asked for, and the parking queues not read, or not to their ends, which are told on standard error."""
     import uvloop
 
     from lbg_runtime.admin.stored import load_group_settings
@@ -139,7 +139,8 @@ def _run(config: Path, ask: "Ask") -> "tuple[list[ParkedLane], list[str]]":
     configure_log()
     found, unread = uvloop.run(_asked(load_group_settings(config), ask))
     for each in unread:
-        print(printable(f"lbg: {each}; what is parked there is not known: try `lbg group verify`"), file=sys.stderr)
+        told = f"lbg: {each}; what is parked there is not fully known: try `lbg group verify`"
+        print(printable(told), file=sys.stderr)
     return found, unread
 
 

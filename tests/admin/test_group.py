@@ -167,6 +167,36 @@ async def test_a_queue_lets_owner_and_standbys_bind(client):
     assert (await admin.plan(spec)).is_clean
 
 
+@pytest.mark.parametrize("queue", ["orders/0", PARKING[0], "lbg-errors/orders"])
+async def test_a_quota_is_raised_and_never_lowered(client, queue):
+    spec = replace(SPEC, aside=(*PARKING, QueueName("lbg-errors/orders")))
+    admin = await create(client, spec)
+    path = ("msgVpns", "default", "queues", queue)
+    assert (await client.get(SempApi.CONFIG, path)).attributes["maxMsgSpoolUsage"] == spec.queue_spool_mb
+    await client.update(path, {"maxMsgSpoolUsage": 500})
+    assert (await admin.plan(spec)).is_clean
+    await client.update(path, {"maxMsgSpoolUsage": 99})
+    plan = await admin.plan(spec)
+    assert [(step.ref.name, step.attributes, step.before) for step in plan.steps] == [
+        (queue, {"maxMsgSpoolUsage": 100}, {"maxMsgSpoolUsage": 99})
+    ]
+    await admin.apply(plan)
+    assert (await admin.plan(spec)).is_clean
+
+
+async def test_a_parking_queue_shows_its_owner_all_that_lies_there(client):
+    spec = replace(SPEC, aside=PARKING)
+    admin = await create(client, spec)
+    for queue, count in (("orders/0", 10), (PARKING[0], 9_999), (PARKING[1], 20_000)):
+        await client.update(("msgVpns", "default", "queues", queue), {"maxDeliveredUnackedMsgsPerFlow": count})
+    plan = await admin.plan(spec)
+    assert [(step.ref.name, step.attributes, step.before) for step in plan.steps] == [
+        (PARKING[0], {"maxDeliveredUnackedMsgsPerFlow": 10_000}, {"maxDeliveredUnackedMsgsPerFlow": 9_999})
+    ]
+    await admin.apply(plan)
+    assert (await admin.plan(spec)).is_clean
+
+
 async def test_a_new_queue_lets_more_bind_than_brokers_let_by_themselves(client):
     spec = replace(SPEC, binds=1_500)
     admin = await create(client, spec)

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -88,14 +90,14 @@ def lines(told: Result) -> list[str]:
 
 
 def unread(queue: QueueName, reason: str) -> str:
-    return f"lbg: cannot browse {queue}: {reason}; what is parked there is not known: try `lbg group verify`"
+    return f"lbg: cannot browse {queue}: {reason}; what is parked there is not fully known: try `lbg group verify`"
 
 
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     # The broker logs in this process too, and would do so into the output of a command.
     monkeypatch.setattr("lbg_runtime.cli.log.configure_log", lambda: None)
-    monkeypatch.setattr("lbg_runtime.runtime.parking.view.QUIET_S", 0.1)
+    monkeypatch.setattr("lbg_runtime.runtime.parking.reading.QUIET_S", 0.1)
     with capture_logs(), BrokerOnPort() as broker:
         yield Stage(tmp_path, broker)
 
@@ -198,8 +200,8 @@ def test_a_parking_queue_without_room_for_an_order_is_named_with_what_to_raise(
         asked = stage.lbg(*words)
         assert isinstance(asked.exception, PublishRefused)
         assert str(asked.exception) == (
-            f"cannot publish to {full}: Spool Over Quota: raise maxMsgSpoolUsage of queue {full}, "
-            "or have some of it replayed or dropped"
+            f"cannot publish to {full}: Spool Over Quota: raise maxMsgSpoolUsage of queue {full} "
+            "(by semp.queue_spool_mb and `lbg group apply`, or by hand), or have some of it replayed or dropped"
         )
     assert stage.broker.queue_status(full).depth == 1
 
@@ -264,3 +266,58 @@ def test_a_parking_queue_that_cannot_be_read_does_not_keep_the_others_from_their
 def test_nothing_parked_is_said(stage: Stage) -> None:
     listed = stage.lbg("list")
     assert (listed.exit_code, listed.stdout, listed.stderr) == (0, "", "nothing is parked\n")
+
+
+@contextmanager
+def fed(stage: Stage, queue: QueueName, pause_s: float) -> Iterator[None]:
+    """Messages of a parked key keep coming."""
+    enough, is_fed = threading.Event(), threading.Event()
+
+    async def feed() -> None:
+        session = SolaceTransport(SolaceSettings(hosts=(stage.broker.url,), client_name="feeder"))
+        await session.open()
+        number = 100
+        while not enough.is_set():
+            number += 1
+            await session.send(encode_entry(parked("key a", number), queue))
+            is_fed.set()
+            await asyncio.sleep(pause_s)
+        await session.close()
+
+    feeder = threading.Thread(target=asyncio.run, args=(feed(),))
+    feeder.start()
+    try:
+        assert is_fed.wait(30)
+        yield
+    finally:
+        enough.set()
+        feeder.join()
+
+
+def test_a_key_that_is_fed_all_the_time_is_listed_and_given_orders(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lbg_runtime.runtime.parking.reading.FIRST_MARK_S", 0.3)
+    stage.put(QUEUES[0], OwnerFence(OWNER), parked("key a", 1, "ValueError: no"), parked("key a", 2))
+    with fed(stage, QUEUES[0], 0.02):
+        listed = stage.lbg("list")
+        assert (listed.exit_code, listed.stderr) == (0, "")
+        assert lines(listed)[0].endswith(" messages since 2026-11-18T11:06:40+00:00, ValueError: no")
+        for words in (("show", "a"), ("unpark", "a"), ("drop", "a", "--number", "1"), ("drop", "a", "--all")):
+            assert stage.lbg(*words).exit_code == 0, words
+    left = stage.entries(QUEUES[0])
+    assert [entry for entry in left if isinstance(entry, UnparkAsked | DropAsked)] == [
+        UnparkAsked("key a"),
+        DropAsked("key a", (OWNER, 1)),
+        DropAsked("key a"),
+    ]
+    assert len(left) < 2 + 1_000
+
+
+def test_a_queue_without_an_end_is_told(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lbg_runtime.runtime.parking.reading.FIRST_MARK_S", 99.0)
+    monkeypatch.setattr("lbg_runtime.runtime.parking.reading.LONGEST_S", 1.0)
+    with fed(stage, QUEUES[0], 0.02):
+        listed = stage.lbg("list")
+    assert (listed.exit_code, len(lines(listed))) == (1, 1)
+    assert f"{QUEUES[0]} is fed all the time, and was read for 1 s without an end" in listed.stderr

@@ -16,6 +16,10 @@ PARKING_PREFIX = "lbg-parked/"
 """The name of a parking queue is this, the name of its group, and the index of the queue whose messages it takes; its
 topic has the same name."""
 
+SHOWN_UNSETTLED = 10_000
+"""So many unsettled messages a parking queue has to show its owner, which settles none of what is parked before it has
+read it all. It is what PubSub+ does unless told otherwise (`maxDeliveredUnackedMsgsPerFlow`)."""
+
 KIND_PROPERTY = "lbg_parking"
 LANE_PROPERTY = "lbg_parked_lane"
 OWNER_PROPERTY = "lbg_parked_owner"

@@ -9,7 +9,7 @@ import asyncio
 import structlog
 
 from lbg_runtime.core.parking.ledger import ParkingLedger
-from lbg_runtime.core.parking.records import OwnerFence, encode_entry
+from lbg_runtime.core.parking.records import SHOWN_UNSETTLED, OwnerFence, encode_entry
 from lbg_runtime.model.errors import TransportError
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.runtime.parking.room import with_remedy
@@ -87,7 +87,10 @@ class StayFence:
         if self._ledger.is_open:
             return
         reason = f"its own fence has not come for {FENCE_PATIENCE_S:g} s"
-        expected = f"the queue to be fed to this member alone, and to subscribe to {self._parking}"
+        expected = (
+            f"the queue to be fed to this member alone, to subscribe to {self._parking}, and to show it all that lies "
+            f"there: a maxDeliveredUnackedMsgsPerFlow of {SHOWN_UNSETTLED}"
+        )
         if self._error is not None:
             reason, expected = str(self._error), "its fence to be taken: until then no key of the queue is handled"
         self.trouble = reason

@@ -129,5 +129,6 @@ def with_remedy(error: TransportError) -> TransportError:
     """The same error with advice on the quota if a parking queue has no room; any other error unchanged."""
     if not isinstance(error, PublishRefused) or not is_over_quota(error):
         return error
-    remedy = f"raise maxMsgSpoolUsage of queue {error.topic}, or have some of it replayed or dropped"
+    quota = f"maxMsgSpoolUsage of queue {error.topic} (by semp.queue_spool_mb and `lbg group apply`, or by hand)"
+    remedy = f"raise {quota}, or have some of it replayed or dropped"
     return PublishRefused(error.topic, f"{error.reason}: {remedy}")

@@ -48,7 +48,8 @@ from lbg_runtime.transport.base import BoundFlow
 _log = structlog.get_logger(__name__)
 
 MAX_PARKED = 9_000
-"""Messages in one parking queue: PubSub+ shows a flow 10,000 unsettled ones, and none that is parked is settled."""
+"""Messages in one parking queue: less than `SHOWN_UNSETTLED`, as none that is parked is settled, and fences, orders and
+fillers are shown too."""
 
 RETRY_S = 1.0
 """Between two tries to bind a parking queue."""

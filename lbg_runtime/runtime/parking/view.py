@@ -10,7 +10,6 @@ import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 import structlog
 
@@ -31,24 +30,17 @@ from lbg_runtime.core.parking.records import (
 from lbg_runtime.model.errors import ParkingEntryRefused, PublishRefused, TransportError
 from lbg_runtime.model.ids import DeliveryId, QueueName
 from lbg_runtime.model.message import Message
+from lbg_runtime.runtime.parking.reading import Lookout, read_parking_queue
 from lbg_runtime.runtime.parking.room import KEPT_FOR_FENCES_BYTES, is_over_quota, with_remedy
 from lbg_runtime.runtime.session import open_session
-from lbg_runtime.transport.base import Browser, Messenger
 
 _log = structlog.get_logger(__name__)
-
-QUIET_S = 1.0
-"""A browsed queue is assumed to end when nothing comes for this long."""
 
 TRIES = 3
 """Tries to publish an order that the parking queue has no room for: what takes the room may be on its way out."""
 
 RETRY_S = 1.0
 """Between two tries."""
-
-
-class Lookout(Browser, Messenger, Protocol):
-    """What the view needs from a session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +63,14 @@ class ParkedView:
         self._session = session
         self._group = settings.group
         self.unread: list[str] = []
-        """Why parking queues could not be read when `lanes` was called last, each by its name."""
+        """What could not be read of parking queues when `lanes` was called last, and why, each by its name."""
 
     async def lanes(self) -> list[ParkedLane]:
-        """All that is parked in the group, by queue, but for the parking queues that cannot be read (`unread`).
+        """All that is parked in the group, by queue, but for what cannot be read (`unread`).
 
-        A snapshot of each queue, not of all. Parking queues beyond those of the settings are read and logged. Raises
-        `TransportError` if what is beyond them cannot be read.
+        A snapshot of each queue, not of all, which is done even while more is being parked (`parking/reading.py`). All
+        of it is in memory, as it is for the owners. Parking queues beyond those of the settings are read and logged.
+        Raises `TransportError` if what is beyond them cannot be read.
         """
         self.unread.clear()
         found: list[ParkedLane] = []
@@ -86,7 +79,7 @@ class ParkedView:
             queue = parking_queue(self._group.name, index)
             is_beyond = index >= self._group.queue_count
             try:
-                messages = await self._session.browse(queue, QUIET_S)
+                contents = await read_parking_queue(self._session, queue)
             except TransportError as error:
                 # Only a queue that does not exist is the end: one that must not be read may contain something.
                 if not is_beyond:
@@ -98,7 +91,9 @@ class ParkedView:
                 raise
             if is_beyond:
                 _log.warning("parking_queue_beyond_settings", parking=queue, queue_count=self._group.queue_count)
-            found += _lanes_in(queue, messages)
+            if contents.cut:
+                self.unread.append(contents.cut)
+            found += _lanes_in(queue, contents.messages)
             index += 1
 
     async def unpark(self, lanes: Sequence[ParkedLane]) -> None:

@@ -160,7 +160,7 @@ def test_a_group_from_its_creation_to_its_end(stage: Stage) -> None:
     assert shown["queues"]["orders/1"] == {"depth": 0, "flows": 0, "fed": None}
     assert "orders/1" in stage.group("show", "orders").stdout
 
-    bigger = {**stage.settings["semp"], "queue_spool_mb": 7}
+    bigger = {**stage.settings["semp"], "queue_spool_mb": 7_000}
     applied = json.loads(stage.group("apply", "--json", semp=bigger).stdout)
     assert applied["done"] is True
     assert [step["name"] for step in applied["steps"]] == ["orders/0", "orders/1", "lbg/orders"]

@@ -5,6 +5,7 @@ import asyncio
 from structlog.testing import capture_logs
 
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN
+from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.core.flow.events import MessageReceived
 from lbg_runtime.core.lanes import LaneStage
 from lbg_runtime.core.parking.records import (
@@ -69,6 +70,32 @@ def slow_down(monkeypatch, delay_s):
 
     monkeypatch.setattr(ParkingStay, "_take_event", take_later)
     return delay
+
+
+async def test_a_parking_queue_that_does_not_show_all_is_told_by_its_limit():
+    story = Story()
+
+    def show(group, count):
+        changed = QueueSettings(max_unacked_per_flow=count)
+        group.broker.post(group.broker.engine.administration.change_queue(DEFAULT_VPN, parking(group), changed))
+
+    with capture_logs() as logs:
+        async with running(story.handlers, members=2, settings=SETTINGS) as group:
+            await group.balanced()
+            await group.publish("orders/new", b"1", b"2", b"3", key="a")
+            await group.until(lambda: len(parked(group)) == 3)
+            show(group, 3)
+            group.kill(group.owner("a"))
+            await group.publish("orders/new", b"1", key="b")
+            await group.advance(A_WHILE_S)
+            assert not group.handled()
+            show(group, 10_000)
+            await group.until(lambda: bool(group.handled("b")), within_s=2 * FENCE_PATIENCE_S)
+            story.is_mended = True
+            await story.unpark(group)
+            await group.settled()
+    (told, *_) = [log for log in logs if log["event"] == "parking_queue_silent"]
+    assert told["expected"].endswith("a maxDeliveredUnackedMsgsPerFlow of 10000")
 
 
 async def test_a_fence_that_nothing_attracted_is_published_again():

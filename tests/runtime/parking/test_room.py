@@ -11,8 +11,9 @@ from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.config.load import parse_settings
 from lbg_runtime.core.parking.records import OwnerFence, RoomKept, decode_entry, parking_queue
 from lbg_runtime.model.errors import PublishRefused
+from lbg_runtime.runtime.parking.reading import QUIET_S
 from lbg_runtime.runtime.parking.room import KEPT_FOR_ORDERS_BYTES, LINGER_S, PAUSE_S, ParkingRoom
-from lbg_runtime.runtime.parking.view import QUIET_S, ParkedView
+from lbg_runtime.runtime.parking.view import ParkedView
 from lbg_runtime.testing import LifeState
 from lbg_runtime.testing.failures import LawsBroken
 from lbg_runtime.testing.group_context import running
@@ -37,8 +38,10 @@ class Story(Poisoned):
         session = group.broker.make_transport("operator")
         await session.open()
         group_settings = {"hash_prefix": "h", "name": group.shape.name, **SETTINGS["group"]}
-        await act(ParkedView(session, parse_settings({"group": group_settings}, "test", {})))
-        await session.close()
+        try:
+            await act(ParkedView(session, parse_settings({"group": group_settings}, "test", {})))
+        finally:
+            await session.close()
 
     async def unpark(self, group):
         async def act(view):
@@ -119,7 +122,7 @@ async def test_a_full_parking_queue_can_be_emptied_by_dropping():
             await story.drop(group)
             # The rest of the key is handled when nothing of it is parked any more.
             await group.until(lambda: [one.number for one in group.handled("a")] == [3])
-            assert [type(entry) for entry in entries(group)] == [OwnerFence]
+            await group.until(lambda: [type(entry) for entry in entries(group)] == [OwnerFence])
 
     with pytest.raises(LawsBroken, match=r"loss, 2 times"):
         await drop_what_is_parked()
