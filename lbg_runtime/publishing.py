@@ -12,7 +12,7 @@ from lbg_runtime.model.errors import PublisherClosed, UserError
 from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.publisher.identity import new_publisher_id
 from lbg_runtime.publisher.ledger import open_ledger
-from lbg_runtime.runtime.session import open_session
+from lbg_runtime.runtime.session import Session, open_session
 
 
 def open_publisher(
@@ -24,25 +24,41 @@ def open_publisher(
             await publisher.publish("orders/created", b"two apples", key="customer-7")
 
     `settings` are those of the group, or their file. Without `key=`, the key of a message is found by `group.key`.
-    `ledger` is a folder for the record of what the broker confirmed, which `lbg validate` reads. At the end of the
-    context, confirms that are under way are waited for, as `HashedPublisher.close` says.
+    `ledger` is a folder for the record of what the broker confirmed, which `lbg validate` reads. With `group.provision:
+    create_missing`, the group's queues are there before the first message. At the end of the context, confirms that are
+    under way are waited for, as `HashedPublisher.close` says; if some do not come, it ends with a `PublishFailed`.
 
     If the settings are stored on the broker (`group.from: semp`) and the way in which the group hashes keys is changed
     there, the publisher is closed: to go on would send keys elsewhere than publishers that have started since. The
     context then ends with a `UserError` that names the setting, or with the error that ended the watching.
 
-    Raises `ConfigError` or `UserError`: here for the settings, on entry if the broker cannot be reached or the ledger
-    cannot be written.
+    Raises `ConfigError` or `UserError`: here for the settings, on entry if the broker cannot be reached, a queue cannot
+    be made or the ledger cannot be written.
     """
     found = settings if isinstance(settings, Settings) else load_group_settings(Path(settings))
     return _opened(found, None if ledger is None else Path(ledger))
 
 
 @asynccontextmanager
+async def open_publishing_session(settings: Settings, publisher_id: str) -> AsyncIterator[Session]:
+    """Connect for one publisher of the group, whose missing queues are there by then if members may make them.
+
+    Raises `ConfigError` if the broker cannot be reached, or refuses to make a queue.
+    """
+    # Imported here, because a publisher needs nothing else of a member.
+    from lbg_runtime.runtime.supervisor import provision_queues
+
+    async with open_session(settings.beside_connection, publisher_id, settings.transport.client_path) as session:
+        # The broker confirms even what no queue attracts, and nobody gets that.
+        await provision_queues(session, settings.group)
+        yield session
+
+
+@asynccontextmanager
 async def _opened(settings: Settings, ledger: Path | None) -> AsyncIterator[HashedPublisher]:
     group, publisher_id, spans = settings.group, new_publisher_id(), open_spans(settings)
     shape = group.shape()
-    async with open_session(settings.beside_connection, publisher_id, settings.transport.client_path) as session:
+    async with open_publishing_session(settings, publisher_id) as session:
         records = None
         if ledger is not None:
             records = open_ledger(ledger, shape, group.hash_function, publisher_id=publisher_id, run_id="")

@@ -9,7 +9,8 @@ import pytest
 
 from lbg_runtime import open_publisher
 from lbg_runtime.admin.stored import Difference
-from lbg_runtime.model.errors import ConfigError, PublisherClosed, UserError
+from lbg_runtime.broker.engine.settings import Permission, QueueSettings
+from lbg_runtime.model.errors import BrokerRefusal, ConfigError, PublisherClosed, UserError
 from lbg_runtime.testing import BrokerOnPort
 
 pytestmark = pytest.mark.real_time
@@ -48,6 +49,39 @@ async def test_a_broker_that_is_not_there_is_the_settings_mistake(tmp_path: Path
     file = tmp_path / "config.yaml"
     file.write_text(SETTINGS.format(host=f"tcp://127.0.0.1:{port}"))
     with pytest.raises(ConfigError, match=r"connection\.host"):
+        async with open_publisher(file):
+            pass
+
+
+async def test_what_is_published_before_the_first_member_lies_in_queues_that_members_may_make(
+    tmp_path: Path, lbg_broker: BrokerOnPort
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(SETTINGS.format(host=lbg_broker.url).replace("queue_count: 1", "queue_count: 2"))
+    async with open_publisher(file) as publisher:
+        await publisher.publish("orders/created", b"nobody keeps this", key="customer-7")
+    with pytest.raises(BrokerRefusal):
+        lbg_broker.queue_status("shop/0")
+    file.write_text(file.read_text().replace("queue_count", "provision: create_missing, queue_count"))
+    for _ in range(2):
+        async with open_publisher(file) as publisher:
+            for customer in range(8):
+                await publisher.publish("orders/created", b"two apples", key=f"customer-{customer}")
+    depths = [lbg_broker.queue_status(f"shop/{index}").depth for index in range(2)]
+    assert sum(depths) == 16
+    assert all(depths)
+
+
+async def test_a_publisher_that_may_not_make_the_queues_is_told_what_to_change(
+    tmp_path: Path, lbg_broker: BrokerOnPort
+) -> None:
+    somebodys = QueueSettings(owner="somebody", permission=Permission.NO_ACCESS)
+    lbg_broker.create_queue("shop/0", settings=somebodys)
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        SETTINGS.format(host=lbg_broker.url).replace("queue_count", "provision: create_missing, queue_count")
+    )
+    with pytest.raises(ConfigError, match=r"group\.provision: .*shop/0.*Permission Not Allowed.*; expected .*`none`"):
         async with open_publisher(file):
             pass
 

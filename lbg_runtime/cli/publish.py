@@ -171,8 +171,8 @@ async def _publish(
     from lbg_runtime.publisher.identity import new_publisher_id
     from lbg_runtime.publisher.ledger import open_ledger
     from lbg_runtime.publisher.load import LoadPlan, run_load
+    from lbg_runtime.publishing import open_publishing_session
     from lbg_runtime.runtime.app import RUN_VARIABLE
-    from lbg_runtime.runtime.session import open_session
 
     publisher_id = new_publisher_id()
     spans = open_spans(settings)
@@ -187,7 +187,7 @@ async def _publish(
         sending.cancel()
 
     with stop_requests(stop, parent_pid=parent_pid):
-        async with open_session(settings.beside_connection, publisher_id, settings.transport.client_path) as session:
+        async with open_publishing_session(settings, publisher_id) as session:
             ledger = None
             if ledger_folder is not None:
                 run_id = os.environ.get(RUN_VARIABLE, "")

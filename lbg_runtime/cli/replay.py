@@ -115,7 +115,7 @@ async def _replay(
     from lbg_runtime.pipeline.replay import replay as replay_messages
     from lbg_runtime.publisher.hashed import HashedPublisher
     from lbg_runtime.publisher.identity import new_publisher_id
-    from lbg_runtime.runtime.session import open_session
+    from lbg_runtime.publishing import open_publishing_session
 
     publisher_id = new_publisher_id()
     group = settings.group
@@ -125,7 +125,7 @@ async def _replay(
         sending.cancel()
 
     with stop_requests(stop):
-        async with open_session(settings.beside_connection, publisher_id, settings.transport.client_path) as session:
+        async with open_publishing_session(settings, publisher_id) as session:
             publisher = HashedPublisher(session, group.shape(), group.hash_function, publisher_id=publisher_id)
             with _progress(replayed) as show:
                 try:

@@ -80,6 +80,14 @@ class Message:
         draft.__class__ = Message  # type: ignore[assignment]
         return draft  # type: ignore[return-value]
 
+    def in_lane_of(self, key: str) -> "Message":
+        """A copy whose `key` is this one, by which the message is kept in order; only for the member's own use.
+
+        It has no fencing token: a number that counts within another key would make guards take it for an old one.
+        """
+        properties = self.without_token().properties
+        return _InLane(self.topic, self.payload, properties, self.message_id, self.sent_at_ms, lane_key=key)
+
     def without_token(self) -> "Message":
         """The message itself, or a copy without its fencing token; only for the member's own use."""
         if self.properties.keys().isdisjoint(_STAMPS):
@@ -88,7 +96,10 @@ class Message:
 
     @property
     def key(self) -> str | None:
-        """The key that the publisher stamped (`JMSXGroupID`), or None."""
+        """The key by which a handler's message is kept in order, as `group.key` finds it.
+
+        Where that finds none, and outside of handlers: the key that the publisher stamped (`JMSXGroupID`), or None.
+        """
         value = self.properties.get(PARTITION_KEY_PROPERTY)
         return value if isinstance(value, str) else None
 
@@ -112,6 +123,29 @@ class Message:
         """
         publisher, number = self.publisher_id, self.key_sequence
         return None if publisher is None or number is None or self.key is None else FencingToken(publisher, number)
+
+
+@dataclass(frozen=True, slots=True)
+class _InLane(Message):
+    """A message for a handler whose key is not the stamped one, or stamped by nobody: see `in_lane_of`.
+
+    A class of its own, as a further field would cost every message that is read or published.
+    """
+
+    lane_key: str = field(kw_only=True)
+
+    @property
+    def key(self) -> str:
+        """The key of its lane."""
+        return self.lane_key
+
+    def as_first_of_key(self) -> Message:
+        """See `Message.as_first_of_key`."""
+        return replace(self, is_first_of_key=True)
+
+    def without_token(self) -> Message:
+        """A copy without its lane, too: a handler that publishes its input publishes what came, and no other key."""
+        return Message(self.topic, self.payload, {**self.properties}, self.message_id, self.sent_at_ms).without_token()
 
 
 class MessageDraft:

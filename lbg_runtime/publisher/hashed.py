@@ -23,10 +23,10 @@ from lbg_runtime.model.message import (
     PARTITION_KEY_PROPERTY,
     PUBLISHER_PROPERTY,
     PropertyValue,
-    as_payload,
 )
 from lbg_runtime.model.record import UnconfirmedRecord
 from lbg_runtime.model.topic import is_valid_topic
+from lbg_runtime.publisher.arguments import as_text, own_payload, topic_refused
 from lbg_runtime.publisher.confirmation import Confirmation, PublisherCounts
 from lbg_runtime.publisher.ledger import Ledger
 from lbg_runtime.publisher.values import make_confirmation, make_message
@@ -111,7 +111,8 @@ class HashedPublisher:
     stop its successors; if you need that, await `publish` for each message of a key.
 
     Refused and unknown messages are counted, logged and written to the ledger, whether or not anyone looks at the
-    exception.
+    exception. If messages become unknown at the end of the context, it ends with a `PublishFailed`, unless another
+    exception ends it.
 
     Memory: at most `max_unconfirmed` messages and `max_unconfirmed_bytes` of payload under way, and two integers for
     each key ever used, for as long as the publisher lives.
@@ -142,6 +143,7 @@ class HashedPublisher:
         self.publisher_id = publisher_id
         self._messenger = messenger
         self._group = group
+        self._hash_level = f"{group.hash_prefix}/"
         self._hash_function = hash_function
         self._key_source = key_source
         self._ledger = ledger
@@ -155,6 +157,8 @@ class HashedPublisher:
         self._confirmed_count = 0
         self._refused_count = 0
         self._unknown_count = 0
+        self._last_unknown = ""
+        """Its topic."""
         self._idle = asyncio.Event()
         self._idle.set()
         self._phase = _Phase.OPEN
@@ -204,11 +208,11 @@ class HashedPublisher:
             self._insist_on_one_thread()
         if type(payload) is not bytes:
             # Copy it: it may be sent later, and a buffer may have changed by then.
-            payload = _payload_of(payload)
+            payload = own_payload(payload)
         if key is None:
             key = self._find_key(topic, payload, properties)
         elif type(key) is not str:
-            key = _text_of("key", key)
+            key = as_text("key", key)
         known = self._keys.get(key)
         if known is None:
             known = self._add_key(key)
@@ -246,7 +250,12 @@ class HashedPublisher:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        before = self._unknown_count
         await self.close()
+        lost = self._unknown_count - before
+        # An exception that is under way may be the cause, and says more.
+        if lost and kind is None:
+            raise PublishFailed(self._last_unknown, f"the publisher has ended; messages of unknown fate: {lost}")
 
     def _insist_on_one_thread(self) -> None:
         if self._thread:
@@ -267,11 +276,12 @@ class HashedPublisher:
 
     def _hashed_topic(self, shard: int, topic: str) -> str:
         if type(topic) is not str:
-            topic = _text_of("topic", topic)
+            topic = as_text("topic", topic)
         hashed_topic = self._group.hashed_topic(shard, topic)
-        if topic and is_valid_topic(hashed_topic):
+        is_hashed = topic.startswith(self._hash_level) and self._group.split_topic(topic) is not None
+        if topic and not is_hashed and is_valid_topic(hashed_topic):
             return hashed_topic
-        raise UserError("topic", ascii(topic), "1 to 250 bytes, hash prefix and shard included")
+        raise topic_refused(topic, self._group)
 
     def _send(
         self, key: str, known: _Key, topic: str, payload: bytes, properties: Mapping[str, PropertyValue]
@@ -340,6 +350,7 @@ class HashedPublisher:
             self._refused_count += 1
         else:
             self._unknown_count += 1
+            self._last_unknown = sent.topic
         _end_span(sent.span, error)
         _log.error(
             _LOG_EVENTS[fate],
@@ -384,16 +395,3 @@ def _end_span(span: "Span | None", error: BaseException | None) -> None:
         from lbg_runtime.metrics.spans import end_publish
 
         end_publish(span, error)
-
-
-def _text_of(where: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise UserError(where, f"{type(value).__name__} {ascii(value)[:100]}", "a str")
-    return value
-
-
-def _payload_of(value: object) -> bytes:
-    try:
-        return as_payload(value)
-    except TypeError:
-        raise UserError("payload", type(value).__name__, "bytes") from None

@@ -15,6 +15,7 @@ from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.cli.publish import PublishSummary, _publish
 from lbg_runtime.config.load import load_settings
 from lbg_runtime.config.settings import ClientPathChoice
+from lbg_runtime.model.ids import QueueName
 from lbg_runtime.publisher.load import LoadPlan
 from lbg_runtime.transport.solace import paths
 
@@ -90,6 +91,15 @@ class TestProcess:
         assert (summary["sent"], summary["confirmed"], summary["stopped_by"]) == (500, 500, None)
         assert _confirmed(ledger) == 500
         assert _ledger(ledger)[-1]["clean"] is True
+
+    async def test_what_comes_before_the_first_member_lies_in_queues_that_members_may_make(
+        self, broker: BrokerServer, tmp_path: Path
+    ) -> None:
+        config = _write_config(tmp_path, broker.port, provision="create_missing")
+        code, output, _ = await _end(await _start(config, "--key", "k"), b"one\n")
+        assert (code, output.partition(b" in ")[0]) == (0, b"1 of 1 messages confirmed")
+        depths = [broker.engine.queue_status("default", QueueName(f"orders/{index}")).depth for index in range(8)]
+        assert sum(depths) == 1
 
     async def test_lines_of_standard_input_are_messages_with_keys_of_their_own(
         self, broker: BrokerServer, tmp_path: Path

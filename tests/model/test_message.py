@@ -1,5 +1,7 @@
 """A message offers what its publisher stamped, and nothing where others published it."""
 
+from dataclasses import fields, replace
+
 import pytest
 
 from lbg_runtime.model.message import FencingToken, Message, PropertyValue
@@ -41,3 +43,28 @@ def test_there_is_no_token_where_a_stamp_is_missing(missing: str) -> None:
 
 def test_what_a_member_adds_for_its_handler_is_no_part_of_equality() -> None:
     assert Message("t", b"", is_first_of_key=True) == Message("t", b"")
+
+
+def test_a_handlers_message_has_the_key_of_its_lane_and_is_otherwise_as_it_came() -> None:
+    stamps: dict[str, PropertyValue] = {"JMSXGroupID": "k", "customer": "c"}
+    came = Message("o/1/t", b"x", stamps, "id", 7)
+    for handled in (came.in_lane_of("lane"), came.in_lane_of("lane").as_first_of_key()):
+        assert (handled.key, came.key) == ("lane", "k")
+        assert all(getattr(handled, each.name) == getattr(came, each.name) for each in fields(came) if each.compare)
+    assert came.in_lane_of("lane").as_first_of_key().is_first_of_key
+    assert replace(came.in_lane_of("lane"), payload=b"y").key == "lane"
+
+
+@pytest.mark.parametrize("stamped_key", [{}, {"JMSXGroupID": "k"}])
+def test_a_number_within_another_key_is_no_number_within_that_of_the_lane(
+    stamped_key: dict[str, PropertyValue],
+) -> None:
+    handled = Message("o/1/t", b"", {**stamped_key, "lbg_publisher": "p", "lbg_key_sequence": 7}).in_lane_of("lane")
+    assert (handled.fencing_token, handled.publisher_id, handled.key_sequence) == (None, None, None)
+
+
+def test_what_a_handler_publishes_does_not_have_the_key_of_a_lane() -> None:
+    came = Message("o/1/t", b"", {"customer": "c"})
+    published = came.in_lane_of("lane").without_token()
+    assert published == came
+    assert published.properties is not came.properties

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from lbg_runtime import publishing
 from lbg_runtime.cli.main import app
 from lbg_runtime.model.errors import PublishRefused, UserError
 from lbg_runtime.model.hashing import HashFunction
@@ -16,7 +17,6 @@ from lbg_runtime.model.message import Message
 from lbg_runtime.pipeline.landing.log import LandingLog, LaneExtent
 from lbg_runtime.pipeline.replay import REPLAY_PROPERTY, Replayed, Selection, count, replay, selected
 from lbg_runtime.publisher.hashed import HashedPublisher
-from lbg_runtime.runtime import session as session_module
 from lbg_runtime.transport.memory.broker import MemoryBroker
 from lbg_runtime.transport.memory.transport import MemoryTransport
 from tests.pipeline.landing.landed import SHAPE, LogOnDisk, id_of, rows
@@ -211,7 +211,7 @@ def lbg_replay(landed: LogOnDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         yield session
         await session.close()
 
-    monkeypatch.setattr(session_module, "open_session", on_memory)
+    monkeypatch.setattr(publishing, "open_session", on_memory)
     config = tmp_path / "config.yaml"
     config.write_text("group: {name: orders, hash_prefix: hp, hash_count: 8, queue_count: 4}\n")
 

@@ -89,6 +89,7 @@ async def test_a_key_given_wins_over_the_key_source(
         ("", "k", HashFunction.CRC32, "topic"),
         ("\udc00", "k", HashFunction.CRC32, "topic"),
         ("t" * 250, "k", HashFunction.CRC32, "topic"),
+        ("o/3/orders/new", "k", HashFunction.CRC32, "topic"),
         (b"orders/new", "k", HashFunction.CRC32, "topic"),
         (5, "k", HashFunction.CRC32, "topic"),
         ("t", 4711, HashFunction.CRC32, "key"),
@@ -331,3 +332,18 @@ async def test_a_caller_cancelled_while_it_waits_for_the_confirm_leaves_the_acco
     assert publisher.counts == PublisherCounts(sent=1, confirmed=1, refused=0, unknown=0)
     await publisher.close()
     assert ledger_file.ranges() == [("k", 1, 1)]
+
+
+async def test_a_topic_with_hash_prefix_and_shard_is_told_what_it_should_be(
+    make_publisher: MakePublisher, messenger: ScriptedMessenger
+) -> None:
+    publisher = make_publisher()
+    with pytest.raises(UserError) as refusal:
+        await publisher.publish("o/3/orders/new", b"", key="k")
+    expected = "a topic without o/ and the shard, which the publisher puts before it"
+    assert str(refusal.value) == f"topic: 'o/3/orders/new'; expected {expected}"
+    own = ("o", "orders/new", "o/new", "o/4711/new", "o/3")
+    for topic in own:
+        await publisher.submit(topic, b"", key="k")
+    assert [message.topic.split("/", 2)[2] for message in messenger.sent] == list(own)
+    assert [message.key_sequence for message in messenger.sent] == [1, 2, 3, 4, 5]

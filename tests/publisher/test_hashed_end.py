@@ -147,3 +147,46 @@ async def test_every_message_of_a_mixed_run_is_accounted_for_exactly_once(
         assert isinstance(line["seq"], int)
         seen[line["key"], line["seq"]] += 1
     assert seen == {(str(key), sequence): 1 for key in range(5) for sequence in range(1, 61)}
+
+
+async def test_a_context_does_not_end_as_if_all_were_well_while_confirms_are_missing(
+    make_publisher: MakePublisher, messenger: ScriptedMessenger
+) -> None:
+    publisher = make_publisher()
+
+    async def publish() -> None:
+        async with publisher:
+            for number in range(3):
+                await publisher.submit(f"t{number}", b"", key="k")
+            messenger.confirm()
+
+    with pytest.raises(PublishFailed, match="the publisher has ended; messages of unknown fate: 2") as failure:
+        await publish()
+    assert failure.value.topic.endswith("/t2")
+    assert publisher.counts == PublisherCounts(sent=3, confirmed=1, refused=0, unknown=2)
+
+
+async def test_a_context_tells_only_of_what_became_unknown_at_its_end(
+    make_publisher: MakePublisher, messenger: ScriptedMessenger
+) -> None:
+    async with make_publisher() as publisher:
+        answer = await publisher.submit("t", b"", key="k")
+        messenger.fail()
+        with pytest.raises(PublishFailed, match="session down"):
+            await answer
+    assert publisher.counts.unknown == 1
+
+
+async def test_an_error_of_the_programs_own_is_what_ends_the_context(
+    make_publisher: MakePublisher, messenger: ScriptedMessenger
+) -> None:
+    publisher = make_publisher()
+
+    async def publish() -> None:
+        async with publisher:
+            await publisher.submit("t", b"", key="k")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await publish()
+    assert publisher.counts.unknown == 1

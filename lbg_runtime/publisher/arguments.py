@@ -1,0 +1,29 @@
+"""What callers give to a publisher, as it must be; everything else is refused in one line."""
+
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.message import as_payload
+
+
+def as_text(where: str, value: object) -> str:
+    """A key or topic that is a `str`, or a kind of it; raises `UserError`."""
+    if not isinstance(value, str):
+        raise UserError(where, f"{type(value).__name__} {ascii(value)[:100]}", "a str")
+    return value
+
+
+def own_payload(value: object) -> bytes:
+    """A payload as bytes that nobody else can change; raises `UserError`."""
+    try:
+        return as_payload(value)
+    except TypeError:
+        raise UserError("payload", type(value).__name__, "bytes") from None
+
+
+def topic_refused(topic: str, group: GroupShape) -> UserError:
+    """The error for a topic that has no place behind hash prefix and shard, or brings them with it."""
+    expected = "1 to 250 bytes, hash prefix and shard included"
+    if group.split_topic(topic) is not None:
+        # No handler would take it, and its key would wait for one for good.
+        expected = f"a topic without {group.hash_prefix}/ and the shard, which the publisher puts before it"
+    return UserError("topic", ascii(topic), expected)
