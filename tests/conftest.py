@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import hypothesis
 import pytest
 import structlog
 
+from lbg_runtime.runtime.handlers.unawaited import UNAWAITED_HOOK
 from lbg_runtime.testing.virtual_time import VirtualTimeLoop
 
 IS_GATE = bool(os.environ.get("LBG_FORBID_SKIPS"))
@@ -95,8 +97,10 @@ def pytest_asyncio_loop_factories(
 def own_log() -> Generator[None]:
     """A command called in this process sets the log up for its standard error, which is gone after the test."""
     hooks = sys.excepthook, threading.excepthook, sys.unraisablehook
+    on_unawaited = getattr(warnings, UNAWAITED_HOOK)
     yield
     structlog.reset_defaults()
+    setattr(warnings, UNAWAITED_HOOK, on_unawaited)
     # These are pytest's, by which what nobody has caught fails a test.
     sys.excepthook, threading.excepthook, sys.unraisablehook = hooks
 

@@ -127,7 +127,11 @@ def _summary(settings: "Settings", membership: "Membership | None", handlers: "H
             at_home = [q for q in range(group.queue_count) if static_place(q, place.index, place.count).rank == 0]
             member |= {"index": place.index, "count": place.count, "primary_queues": at_home}
         summary["member"] = member
-        summary["warnings"] = [*shape_warnings(settings, membership), *([] if is_compiled else [_NOT_COMPILED])]
+        summary["warnings"] = [
+            *shape_warnings(settings, membership),
+            *([] if is_compiled else [_NOT_COMPILED]),
+            *_prefixed(group.hash_prefix, handlers),
+        ]
     if (sidecar := settings.sidecar) is not None:
         summary["sidecar"] = {
             "application": sidecar.application,
@@ -138,6 +142,16 @@ def _summary(settings: "Settings", membership: "Membership | None", handlers: "H
         summary["handlers"] = [{"subscription": each.subscription, "where": each.where} for each in handlers]
         summary["hooks"] = [{"hook": each.kind.value, "where": each.where} for each in handlers.hooks]
     return summary
+
+
+def _prefixed(hash_prefix: str, handlers: "Handlers | None") -> list[str]:
+    """Warnings about topics that look like those on the broker: no error, as publishers may have such topics."""
+    return [
+        f"{each.where} takes {each.subscription!r}, which begins with the group's hash prefix: handlers take original"
+        " topics, without prefix and shard"
+        for each in handlers or ()
+        if each.subscription.partition("/")[0] == hash_prefix
+    ]
 
 
 def _as_text(summary: dict[str, object]) -> str:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     # Missing in the oldest version that we support.
     from structlog.typing import ProcessorReturnValue
 
+    from lbg_runtime.runtime.handlers.unawaited import Unawaited
+
 LONGEST_TEXT = 2_000
 """Most characters of one line or text of a traceback: an error may quote a whole payload."""
 
@@ -104,9 +106,12 @@ class LogOutput:
 def configure_log(*, as_json: bool | None = None) -> None:
     """Set up the log of this process: structlog, `logging`, warnings, and uncaught exceptions.
 
+    A coroutine that is never awaited is an error of the log, and no warning of Python's: an effect may be missing.
+
     With `as_json` None it is JSON unless standard error is a terminal. If `logging` has already been set up, that
     setup stays.
     """
+    from lbg_runtime.runtime.handlers.unawaited import tell_of_unawaited
     from lbg_runtime.runtime.log_facts import add_handling
 
     output = LogOutput(sys.stderr)
@@ -150,6 +155,7 @@ def configure_log(*, as_json: bool | None = None) -> None:
     sys.excepthook = _tell_of_end
     threading.excepthook = _tell_of_thread
     sys.unraisablehook = _tell_of_ignored
+    tell_of_unawaited(_tell_of_unawaited)
 
 
 class _ForeignLines(logging.StreamHandler[TextIO]):
@@ -184,6 +190,10 @@ def _tell_of_ignored(args: "sys.UnraisableHookArgs") -> None:
     exc_info = (args.exc_type, args.exc_value, args.exc_traceback)
     reason = {"reason": args.err_msg} if args.err_msg else {}
     _log.error("exception_ignored", **reason, where=where, exc_info=exc_info)
+
+
+def _tell_of_unawaited(seen: "Unawaited") -> None:
+    _log.error("coroutine_never_awaited", coroutine=seen.coroutine, place=seen.place)
 
 
 def _in_order(_: WrappedLogger, __: str, event: EventDict) -> EventDict:

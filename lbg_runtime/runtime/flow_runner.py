@@ -152,7 +152,8 @@ class FlowRunner:
     ) -> None:
         """`turns`: those of the member; they write the journal between the records of a batch and its settlements.
 
-        `on_settled` is called for each settled delivery, `on_refused` for a permanent refusal before the first bind.
+        `on_settled` is called for each settled delivery, `on_refused` for a permanent refusal before the first bind,
+        when the machine has taken it; it may stop the flow.
 
         `on_change` is called on the loop whenever a call of the machine ends in another state, in order, and before the
         commands are carried out; not for a state that is only passed through within one call, such as DRAINING when
@@ -208,6 +209,11 @@ class FlowRunner:
         self._settled: list[Handling] = []
         self._stop_requested = False
         dispatcher.attach(machine.queue, self.finish_handling, self.hold_up)
+
+    @property
+    def was_bound(self) -> bool:
+        """Whether a bind of this flow ever succeeded."""
+        return self._flow is not None
 
     def post(self, event: MachineEvent) -> None:
         """Take an event: from the transport, from the runner's own tasks, or a `FlowRequest` of the control plane."""
@@ -375,6 +381,9 @@ class FlowRunner:
                 pass
         self._record_state(before)
         self._carry_out(commands, children)
+        if isinstance(event, BindRefused) and event.permanent and not self.was_bound and self._on_refused is not None:
+            # Last: it may stop the member.
+            self._on_refused(BindFailed(self.machine.queue, event.reason, permanent=True))
 
     def _take_release(self, cause: ReleaseCause | None, *, is_confirmed: bool) -> None:
         # An outage that was over before the member was asked to leave has nothing to do with how it leaves.
@@ -536,8 +545,6 @@ class FlowRunner:
         try:
             self._flow = await self._transport.bind(self.machine.queue, epoch, self.post)
         except BindFailed as error:
-            if error.permanent and self._flow is None and self._on_refused is not None:
-                self._on_refused(error)
             self.post(BindRefused(epoch, error.reason, error.permanent))
         else:
             self._flow_epoch = epoch

@@ -349,7 +349,10 @@ class Supervisor:
         _log.info("member_started", member=self._member, **facts, host=host, vpn=vpn, version=version("lbg-runtime"))
 
     def _give_up(self, refusal: BindFailed) -> None:
-        # A mistake only if this member never had the queue; later it may be an admin at work.
+        # A mistake of the settings only if nothing can be bound at all: a queue that was deleted while its owner had it
+        # must not end every member that it belongs to next. So the last answer of the first binds decides.
+        if any(each.was_bound or each.machine.state is FlowState.BINDING for each in self.runners):
+            return
         expected = "queues that exist and may be bound, or group.provision: create_missing"
         if self._settings.group.provision is Provision.CREATE_MISSING:
             expected = (

@@ -10,18 +10,22 @@ this thread as well.
 """
 
 import asyncio
+import gc
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
 
 import structlog
 
+from lbg_runtime.runtime.handlers.batches import CURRENT_BATCH
+from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, Handling, facts_of
 from lbg_runtime.runtime.shutdown import end_process
 
 _log = structlog.get_logger(__name__)
@@ -31,6 +35,9 @@ EXIT_CODE = 1
 _TICKS = 10
 """How often to look at the loop within the limit."""
 _LONGEST_TICK_MS = 1_000
+
+_MOST_OF_A_BATCH = 10
+"""Messages of a batch that are named."""
 
 
 @dataclass(slots=True)
@@ -111,13 +118,41 @@ class _Watchdog:
 
     def _end(self, blocked_ms: int) -> None:
         frame = sys._current_frames().get(self._loop_thread)
-        end_process(EXIT_CODE, partial(_tell, blocked_ms, self._limit_ms, frame))
+        end_process(EXIT_CODE, partial(_tell, blocked_ms, self._limit_ms, self._loop, frame))
 
 
-def _tell(blocked_ms: int, limit_ms: int, frame: FrameType | None) -> None:
+def _tell(blocked_ms: int, limit_ms: int, loop: asyncio.AbstractEventLoop, frame: FrameType | None) -> None:
     _log.error(
         "event_loop_blocked",
         blocked_ms=blocked_ms,
         limit_ms=limit_ms,
+        **_named(_handled_in(asyncio.current_task(loop))),
         stack="".join(traceback.format_stack(frame)) if frame is not None else "",
     )
+
+
+def _named(handlings: list[Handling]) -> dict[str, object]:
+    """Which messages they are: after the end of the process nothing else tells which one to take off its queue."""
+    found = [{**facts_of(each), "message_id": each.message.message_id} for each in handlings[:_MOST_OF_A_BATCH]]
+    if len(handlings) > 1:
+        return {"batch_count": len(handlings), "batch": found}
+    return {**found[0]} if found else {}
+
+
+def _handled_in(task: "asyncio.Task[object] | None") -> list[Handling]:
+    """What the task, or one that it was started by, is handling: a message, or what is open of a batch."""
+    context = None if task is None else _context_of(task)
+    if context is None:
+        return []
+    if (batch := context.get(CURRENT_BATCH)) is not None:
+        return [item.handling for item in batch if item.is_open]
+    handling = context.get(CURRENT_HANDLING)
+    # A runner keeps its last one.
+    return [] if handling is None or handling.done_mono_ns else [handling]
+
+
+def _context_of(task: "asyncio.Task[object]") -> Context | None:
+    if sys.version_info >= (3, 12):
+        return task.get_context()
+    # Before 3.12 a task does not tell, but it is the first of those that it refers to.
+    return next((each for each in gc.get_referents(task) if isinstance(each, Context)), None)

@@ -70,7 +70,10 @@ class Application(Protocol):
         ...
 
     async def subscriptions(self) -> bytes | None:
-        """What the application says it wants, None if it says nothing; raises as `post` does."""
+        """What the application says it wants, None if it says nothing; raises as `post` does.
+
+        404 says nothing; so do 405 and 501 if the settings have subscriptions.
+        """
         ...
 
     async def close(self) -> None:
@@ -112,6 +115,8 @@ class HttpApplication:
         """`address` is the one in the settings; `timeout_ms` bounds one answer, connecting included."""
         self._timeout_ms = timeout_ms
         self._health_path = settings.health.path
+        # A server without any GET answers so; it may be left alone only if the settings say what it gets.
+        self._says_nothing = {404, 405, 501} if settings.subscriptions else {404}
         path = address.removeprefix("unix:")
         connector: aiohttp.BaseConnector
         # No limit: there is never more than one request for each runner.
@@ -150,7 +155,7 @@ class HttpApplication:
     async def subscriptions(self) -> bytes | None:
         """See `Application.subscriptions`."""
         response = await self._request("GET", SUBSCRIBE_PATH, self._timeout_ms)
-        if response.status == 404:
+        if response.status in self._says_nothing:
             return None
         if response.status != 200:
             raise ApplicationFailed(f"HTTP {response.status} from {SUBSCRIBE_PATH}")

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 import orjson
 
 from lbg_runtime.model.errors import UserError
-from lbg_runtime.sidecar.answer import Answer, read_status
+from lbg_runtime.sidecar.answer import MAX_SHOWN, Answer, Status, read_status
+
+_STATUSES = tuple(each.value for each in Status)
 
 
 @dataclass(slots=True)
@@ -81,7 +83,10 @@ class Streams:
 
 
 def read_settlements(body: bytes) -> list[tuple[str, Answer]]:
-    """The answers to events by id, from one JSON object or a list of them. Raises `UserError` for anything else."""
+    """The answers to events by id, from one JSON object or a list of them. Raises `UserError` for anything else.
+
+    A status is one of the three words: an application that says another one would get its event again without end.
+    """
     expected = '{"id": ..., "status": "SUCCESS" | "RETRY" | "DROP"}, or a list of such'
     try:
         told = orjson.loads(body)
@@ -91,5 +96,10 @@ def read_settlements(body: bytes) -> list[tuple[str, Answer]]:
     for entry in told if isinstance(told, list) else [told]:
         if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
             raise UserError("body", "an entry without id", expected)
-        found.append((entry["id"], read_status(entry.get("status"))))
+        if "status" not in entry:
+            raise UserError("body", "an entry without status", expected)
+        status = entry["status"]
+        if status not in _STATUSES:
+            raise UserError("body", f"an entry with status {ascii(status)[:MAX_SHOWN]}", expected)
+        found.append((entry["id"], read_status(status)))
     return found

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lbg_runtime.testing.broker_on_port import BrokerOnPort
-    from lbg_runtime.testing.failures import LawsBroken, NotReached
+    from lbg_runtime.testing.failures import AwaitForgotten, LawsBroken, NotReached
     from lbg_runtime.testing.group import Group
     from lbg_runtime.testing.group_context import Running, running
     from lbg_runtime.testing.handled import Handled
@@ -25,6 +25,7 @@ __all__ = [
     "Attempt",
     "LifeState",
     "LawsBroken",
+    "AwaitForgotten",
     "NotReached",
     "VirtualTimeLoop",
     "BrokerOnPort",
@@ -38,6 +39,7 @@ _HOMES = {
     "Attempt": "handler_watch",
     "LifeState": "life",
     "LawsBroken": "failures",
+    "AwaitForgotten": "failures",
     "NotReached": "failures",
     "VirtualTimeLoop": "virtual_time",
     "BrokerOnPort": "broker_on_port",

@@ -20,10 +20,18 @@ class NotReached(LbgError):
 
     def __init__(self, what: str, within_s: float | None, why: Sequence[str]) -> None:
         bound = "" if within_s is None else f" within {within_s:g} s"
-        super().__init__("\n  ".join([f"{what}{bound}:", *why]))
+        super().__init__("\n  ".join([f"{what}{bound}{':' if why else ''}", *why]))
         self.what = what
         self.within_s = within_s
         self.why = tuple(why)
+
+
+class AwaitForgotten(LbgError):
+    """Members made coroutines that nobody awaited, so what handlers were to do was not done; `lines` has each."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        super().__init__("\n  ".join(["an `await` was forgotten:", *lines]))
+        self.lines = tuple(lines)
 
 
 class LawsBroken(LbgError):

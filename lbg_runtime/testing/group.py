@@ -14,13 +14,15 @@ from lbg_runtime.model.message import NO_PROPERTIES, Message, PropertyValue
 from lbg_runtime.publisher.confirmation import Confirmation
 from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.runtime.handlers.registry import Handlers
+from lbg_runtime.runtime.handlers.unawaited import Unawaited
 from lbg_runtime.runtime.membership import Membership
+from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING
 from lbg_runtime.runtime.supervisor import StopReport
 from lbg_runtime.testing.balance import imbalances, uneven
 from lbg_runtime.testing.failures import NotReached
 from lbg_runtime.testing.group_broker import GroupBroker
 from lbg_runtime.testing.handled import Handled, Payload, differences, handled_by
-from lbg_runtime.testing.handler_watch import Attempt, MessageIdentity, Wrapper, identity_of
+from lbg_runtime.testing.handler_watch import CURRENT_WATCH, Attempt, MessageIdentity, Wrapper, identity_of
 from lbg_runtime.testing.life import Life, LifeState
 from lbg_runtime.testing.moments import Moments
 from lbg_runtime.testing.standstill import Reasons, Standstill
@@ -59,6 +61,8 @@ class Group:
         self.lives: list[Life] = []
         """Every life of every member, in the order in which they began."""
         self.sent = Sent()
+        self.unawaited: list[str] = []
+        """A line for each coroutine that a member, most likely a handler, has made and not awaited."""
         self._handlers = handlers
         self._seed = seed
         self._around = around
@@ -108,15 +112,22 @@ class Group:
         await self._until(self._is_settled, "not settled", within_s, self._standstill)
 
     async def started(self, key: str | None = None, number: int | None = None) -> Attempt:
-        """Wait until a handler runs, for this key and this message of it if they are given; return that call."""
+        """Wait until a handler runs, for this key and this message of it if they are given; return that call.
 
+        One that returns at once is not seen running: `attempts` has it.
+        """
         __tracebackhide__ = True
 
         def running() -> list[Attempt]:
             return [each for each in self.attempts(key, number) if each.is_running]
 
+        def why() -> Reasons:
+            reasons, ended = self._standstill(), self.attempts(key, number)
+            last = (f"its last call has ended, {ended[-1]}: attempts() has {len(ended)} of them",) if ended else ()
+            return Reasons((*reasons.lines, *last), reasons.error)
+
         whose = ("" if key is None else f" of {key}") + ("" if number is None else f" #{number}")
-        await self._until(lambda: bool(running()), f"no handler{whose} started", PATIENCE_S, self._standstill)
+        await self._until(lambda: bool(running()), f"no handler{whose} seen running", PATIENCE_S, why)
         return running()[-1]
 
     def handled(self, key: str | None = None) -> list[Handled]:
@@ -137,9 +148,12 @@ class Group:
         return self.broker.left_on(self.settings.dead_message_queue)
 
     def assert_handled(self, expected: Mapping[str, Sequence[Payload]]) -> None:
-        """Assert that exactly these payloads were handled, by key, in this order; one that came again counts once."""
+        """Assert that exactly these payloads were handled, by key, in this order, and that no `await` was forgotten.
+
+        One that came again counts once.
+        """
         __tracebackhide__ = True
-        lines = differences(expected, self.handled())
+        lines = [*differences(expected, self.handled()), *self.unawaited]
         if lines:
             why = self._standstill()
             raise AssertionError("\n  ".join(["not handled as expected:", *lines, *why.lines])) from why.error
@@ -229,6 +243,15 @@ class Group:
         await self._until(condition, "the condition given to until() was not met", within_s, self._standstill)
 
     # -- for `running`
+
+    def note_unawaited(self, seen: Unawaited) -> None:
+        """Note a coroutine that was never awaited, if a member of this group made it and was not killed."""
+        watch = CURRENT_WATCH.get(None)
+        if watch is None or watch.is_over or all(life.watch is not watch for life in self.lives):
+            return
+        handling = CURRENT_HANDLING.get(None)
+        message = f", handling {handling.key} #{handling.message.key_sequence or '?'}" if handling is not None else ""
+        self.unawaited.append(f"{watch.member}{message}: never awaited {seen.coroutine}, at {seen.place}")
 
     async def open(self, memberships: Sequence[Membership]) -> None:
         """Start the first lives and wait until every queue is with its member."""

@@ -12,8 +12,9 @@ from lbg_runtime.config.settings import Settings
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.runtime.app import App
 from lbg_runtime.runtime.handlers.registry import Handlers
+from lbg_runtime.runtime.handlers.unawaited import noticed
 from lbg_runtime.runtime.membership import Membership
-from lbg_runtime.testing.failures import LawsBroken, broken_laws
+from lbg_runtime.testing.failures import AwaitForgotten, LawsBroken, broken_laws
 from lbg_runtime.testing.group import PUBLISHER_ID, Group
 from lbg_runtime.testing.handler_watch import Wrapper
 from lbg_runtime.testing.kit_settings import Sections, find_handlers, find_memberships, find_settings
@@ -49,8 +50,9 @@ def running(
 
     On entry every queue is with its member. At the end, unless the test has failed, the members are stopped in good
     order; then the laws of the runtime are checked on everything that was done, and `LawsBroken` is raised if one is
-    broken: messages lost, out of order, handled twice without a fault, or two of a key handled at once. If the test has
-    failed, broken laws are a note on its error.
+    broken: messages lost, out of order, handled twice without a fault, or two of a key handled at once.
+    `AwaitForgotten` is raised if a handler made a coroutine and nobody awaited it. If the test has failed, both are
+    notes on its error.
 
     Raises `UserError`: here for impossible handlers and settings, on entry on an event loop of real time, or if a
     package is missing.
@@ -69,13 +71,14 @@ class GroupContext:
     def __init__(self, make_group: Callable[[], Group], memberships: Sequence[Membership]) -> None:
         self._make_group = make_group
         self._memberships = memberships
-        self._log = ExitStack()
+        self._surroundings = ExitStack()
 
     async def __aenter__(self) -> Group:
         __tracebackhide__ = True
         _check_surroundings()
         self._group = self._make_group()
-        self._log.enter_context(quiet_log())
+        self._surroundings.enter_context(quiet_log())
+        self._surroundings.enter_context(noticed(self._group.note_unawaited))
         try:
             await self._group.open(self._memberships)
         except BaseException:
@@ -95,6 +98,11 @@ class GroupContext:
             except Exception as own:  # noqa: BLE001 - raised below, after what is left has ended
                 failure = own
         await self._close()
+        if unawaited := self._group.unawaited:
+            if failure is None:
+                failure = AwaitForgotten(unawaited)
+            else:
+                failure.add_note("\n  ".join(["an `await` was forgotten as well:", *unawaited]))
         verdict = _verdict(self._group)
         if verdict is not None and (lines := broken_laws(verdict)):
             if failure is None:
@@ -104,7 +112,7 @@ class GroupContext:
             raise failure
 
     async def _close(self) -> None:
-        with self._log:
+        with self._surroundings:
             await self._group.close()
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import functools
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from time import monotonic_ns
 
@@ -103,7 +104,7 @@ class HandlerWatch:
         self.attempts: list[Attempt] = []
         self.is_over = False
         """Set when the process is dead: what its handlers do from then on does not count."""
-        self._member = member
+        self.member = member
         self._moments = moments
         self._on_change = on_change
         self._around = around
@@ -118,7 +119,7 @@ class HandlerWatch:
                 await asyncio.get_running_loop().create_future()
             start_ns = self._moments.next_ns()
             called_for = _called_for(message)
-            attempt = Attempt(self._member, message, self, start_ns / 1e9, start_ns, monotonic_ns(), *called_for)
+            attempt = Attempt(self.member, message, self, start_ns / 1e9, start_ns, monotonic_ns(), *called_for)
             self.attempts.append(attempt)
             self._on_change()
             try:
@@ -137,3 +138,7 @@ class HandlerWatch:
                     self._on_change()
 
         return watched if self._around is None else self._around(watched)
+
+
+CURRENT_WATCH: ContextVar[HandlerWatch] = ContextVar("lbg_current_watch")
+"""In everything that a life of a member runs: its watch."""

@@ -14,7 +14,7 @@ from lbg_runtime.runtime.supervisor import TAIL_MS, StopReport, Supervisor, prov
 from lbg_runtime.testing.failures import NotReached
 from lbg_runtime.testing.freezer import Freezer
 from lbg_runtime.testing.group_broker import GroupBroker
-from lbg_runtime.testing.handler_watch import HandlerWatch, Wrapper
+from lbg_runtime.testing.handler_watch import CURRENT_WATCH, HandlerWatch, Wrapper
 from lbg_runtime.testing.life_records import LifeRecords
 from lbg_runtime.testing.moments import Moments
 from lbg_runtime.transport.memory.transport import RECONNECT_WAIT_S
@@ -86,7 +86,9 @@ class Life:
                 left = None if self.supervisor is None else self.supervisor.report
                 journal.close(clean=left is not None and left.is_clean)
 
-        self._task = asyncio.get_running_loop().create_task(run(), context=self._freezer.context())
+        context = self._freezer.context()
+        context.run(CURRENT_WATCH.set, self.watch)
+        self._task = asyncio.get_running_loop().create_task(run(), context=context)
         self._task.add_done_callback(lambda _: on_change())
 
     @property

@@ -85,6 +85,15 @@ def test_the_summary_is_also_for_people(folder):
     assert "warning: 9 shards do not divide evenly among 4 queues" in result.stdout
 
 
+def test_a_subscription_with_the_hash_prefix_is_warned_of(folder):
+    (folder() / "shop.py").write_text(GOOD.replace("orders/>", "h/*/orders/>"))
+    result = _lbg(folder(), "check")
+    assert result.returncode == 0
+    assert "takes 'h/*/orders/>', which begins with the group's hash prefix: handlers take original" in result.stdout
+    (folder() / "shop.py").write_text(GOOD.replace("orders/>", "*/orders/>"))
+    assert "hash prefix:" not in _lbg(folder(), "check").stdout
+
+
 def test_a_member_is_named_as_it_will_be(folder):
     path = folder() / "config.yaml"
     discovered = path.read_text().replace("{mode: static, index: 0, count: 3}", "{mode: discovered}")
@@ -135,6 +144,10 @@ def test_every_problem_of_a_file_has_its_line(folder):
     [
         ("import nothing_there\n", "lbg: handlers: shop: ModuleNotFoundError: No module named 'nothing_there'"),
         (GOOD + GOOD.partition("Handlers()")[2], "a second handler for 'orders/>'; expected one handler for a topic"),
+        (
+            GOOD + GOOD.partition("Handlers()")[2].replace("orders/>", "orders/new"),
+            "which gets nothing; expected it before",
+        ),
         ("", "lbg: handlers: shop: no Handlers object in the module"),
         ("import sys\nsys.exit(0)\n", "lbg: handlers: shop: SystemExit: 0 ("),
         (

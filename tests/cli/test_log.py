@@ -377,3 +377,44 @@ os._exit(7)
         for form in ("json", "text"):
             ended = subprocess.run([sys.executable, "-c", script, form, ""], stderr=full, check=False, timeout=30)
             assert ended.returncode == 7
+
+
+FORGETFUL = """
+import asyncio
+from lbg_runtime import Handlers
+from lbg_runtime.cli.log import configure_log
+from lbg_runtime.testing import AwaitForgotten, VirtualTimeLoop, running
+
+configure_log(as_json=True)
+handlers = Handlers()
+
+async def write(): ...
+
+@handlers.handler("orders/>")
+async def on_order(message):
+    write()
+
+async def main():
+    try:
+        async with running(handlers) as group:
+            await group.publish("orders/new", "1", "2", key="k7")
+            await group.settled()
+    except AwaitForgotten:
+        write()
+
+asyncio.Runner(loop_factory=VirtualTimeLoop).run(main())
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["-W", "ignore"], ["-W", "error"]])
+def test_every_coroutine_that_is_never_awaited_is_an_error_with_the_message_that_was_handled(options):
+    command = [sys.executable, *options, "-c", FORGETFUL]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    entries = [json.loads(line) for line in ended.stderr.splitlines()]
+    told = [each for each in entries if each["event"] == "coroutine_never_awaited"]
+    # Twice from the same line of the handler.
+    in_handler = [(each["level"], each["queue"][:5], each["key"], each["place"]) for each in told[:2]]
+    assert in_handler == [("error", "test/", "k7", "<string>:14")] * 2
+    assert [each.get("key") for each in told[2:]] == [None]
+    assert {each["coroutine"] for each in told} == {"write (<string>:10)"}
+    assert "was never awaited" not in ended.stderr

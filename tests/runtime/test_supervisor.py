@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
 from lbg_runtime.model.errors import BindFailed, ConfigError
 from tests.runtime.restripe.restripe_world import GROUP, made_queues, restripe
@@ -76,21 +77,53 @@ async def test_queues_that_come_while_a_member_leaves_do_not_keep_it(trial, sett
     assert took_s < 1
 
 
-async def test_of_several_refusals_the_first_one_is_told(trial):
-    """Later ones may be what the end of the member does to its other flows."""
+async def test_a_member_that_can_bind_nothing_leaves_with_the_last_answer_to_its_first_binds(trial):
+    """Not earlier: an answer that is under way may show that the settings are right."""
     app, session = trial.member(), trial.sessions["member-0"]
-    refused, bind = asyncio.Event(), session.bind
+    loop = asyncio.get_running_loop()
+    began_at_s = loop.time()
 
-    async def bind_some(queue, epoch, sink):
-        if queue == "orders/2":
-            refused.set()
-            raise BindFailed(queue, "Permission Not Allowed", permanent=True)
-        if queue == "orders/0":
-            await refused.wait()
-            await asyncio.sleep(1)
+    async def refuse(queue, epoch, sink):
+        await asyncio.sleep(2 if queue == "orders/1" else 1)
+        raise BindFailed(queue, "Permission Not Allowed", permanent=True)
+
+    session.bind = refuse
+    with pytest.raises(ConfigError, match=r"queue orders/1: Permission Not Allowed"):
+        await app.run()
+    assert loop.time() - began_at_s < 3
+
+
+async def test_a_member_with_a_queue_does_not_leave_over_another_one_that_is_missing(trial):
+    app, session = trial.member(), trial.sessions["member-0"]
+    bind, missing = session.bind, {"orders/0"}
+
+    async def bind_what_is_there(queue, epoch, sink):
+        if queue in missing:
             raise BindFailed(queue, "Unknown Queue", permanent=True)
         return await bind(queue, epoch, sink)
 
-    session.bind = bind_some
-    with pytest.raises(ConfigError, match=r"queue orders/2: Permission Not Allowed"):
-        await app.run()
+    session.bind = bind_what_is_there
+    async with trial.running(app):
+        await trial.until(lambda: len(trial.active()) == 3)
+        await asyncio.sleep(60)
+        missing.clear()
+        await trial.until(lambda: len(trial.active()) == 4, within_s=15)
+
+
+async def test_a_queue_that_was_deleted_does_not_end_the_members_that_it_belongs_to_next(trial):
+    """Each owner that leaves would take the next one with it, one after the other."""
+    sections = {"rebind": {"standbys": 0}}
+    app, other = trial.discovered("a", **sections), trial.discovered("b", **sections)
+    async with trial.running(other) as (left,):
+        async with trial.running(app):
+            await trial.until(lambda: sorted(trial.active().values()) == ["a", "a", "b", "b"])
+            index = next(index for index, owner in trial.active().items() if owner == "a")
+            trial.broker.delete_queue(f"orders/{index}")
+        with capture_logs() as lines:
+            await asyncio.sleep(60)
+        assert not left.done()
+        told = [line for line in lines if line["event"] == "bind_refused"]
+        assert {line["queue"] for line in told} == {f"orders/{index}"}
+        assert 6 <= len(told) <= 12, "rarely"
+        trial.broker.create_queue(f"orders/{index}", app.settings.group.shape().subscriptions(index))
+        await trial.until(lambda: len(trial.active()) == 4, within_s=15)

@@ -7,12 +7,17 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
+from structlog.testing import capture_logs
 
 from lbg_runtime.broker.server.server import BrokerServer
-from lbg_runtime.runtime.watchdog import EXIT_CODE, BlockedTime, watched_loop
+from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.runtime.handlers.batches import Batch
+from lbg_runtime.runtime.handlers.registry import Handlers
+from lbg_runtime.runtime.watchdog import EXIT_CODE, BlockedTime, _tell, watched_loop
 from tests.processes import running
 
 LIMIT_MS = 1_500
@@ -80,6 +85,70 @@ async def test_the_thread_is_gone_when_nobody_is_watched_any_more():
     with watched_loop(60_000):
         assert threading.active_count() == before + 1
     assert threading.active_count() == before
+
+
+# -- which messages the line names
+
+
+def told():
+    """The line that another thread writes while the loop's is blocked, here."""
+    with capture_logs() as logs, ThreadPoolExecutor(1) as thread:
+        thread.submit(_tell, 1_600, 1_500, asyncio.get_running_loop(), None).result()
+    return logs[0]
+
+
+async def handle_all(rig, delivery, handlers, keys):
+    made = rig(handlers=handlers)
+    async with made.running():
+        for number, key in enumerate(keys, 1):
+            made.dispatcher.dispatch(delivery(number, key))
+        await made.until_ended(len(keys))
+    assert made.outcomes() == dict.fromkeys(range(1, len(keys) + 1), Outcome.ACCEPTED)
+
+
+@pytest.mark.parametrize("is_subtask", [False, True])
+async def test_the_message_is_named_whose_handler_blocks_and_no_other(rig, delivery, is_subtask):
+    handlers, lines = Handlers(), []
+
+    @handlers.handler("orders/>")
+    async def handle(message):
+        if message.key == "waiting":
+            await asyncio.sleep(10)
+        elif is_subtask:
+            await asyncio.create_task(block())
+        else:
+            await block()
+
+    async def block():
+        lines.append(told())
+
+    await handle_all(rig, delivery, handlers, ["waiting", "blocking"])
+    (line,) = lines
+    assert (line["queue"], line["epoch"], line["delivery_id"], line["key"]) == ("orders/0", 1, 2, "blocking")
+    assert (line["topic"], line["attempts"], line["message_id"]) == ("orders/new", 1, None)
+
+
+async def test_of_a_batch_those_are_named_that_are_not_settled_up_to_ten(rig, delivery):
+    handlers, lines = Handlers(), []
+
+    @handlers.batch_handler("orders/>", max_count=20, max_wait="10ms")
+    async def handle(batch: Batch[str]):
+        batch[0].accept()
+        lines.append(told())
+
+    await handle_all(rig, delivery, handlers, [f"k{number}" for number in range(20)])
+    assert lines[0]["batch_count"] == 19
+    assert [each["key"] for each in lines[0]["batch"]] == [f"k{number}" for number in range(1, 11)]
+
+
+async def test_a_loop_that_is_blocked_outside_of_handlers_names_no_message(rig, delivery):
+    handlers = Handlers()
+    handlers.handler("orders/>")(lambda message: None)
+    assert "key" not in told()
+    await handle_all(rig, delivery, handlers, ["k"])
+    called = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_soon(lambda: called.set_result(told()))
+    assert "key" not in await called
 
 
 # -- real processes on a broker of their own
@@ -153,6 +222,9 @@ async def test_a_blocked_member_is_ended_and_another_handles_its_message_once(me
         (entry,) = [entry for entry in group.log("a") if entry["event"] == "event_loop_blocked"]
         assert entry["blocked_ms"] > LIMIT_MS
         assert "time.sleep(120)" in entry["stack"]
+        handled = ("queue", "epoch", "delivery_id", "topic", "attempts")
+        assert [entry[name] for name in handled] == ["orders/0", 1, 1, "orders/new", 1]
+        assert entry["key"]
         other.send_signal(signal.SIGTERM)
         assert await group.wait("b") == 0
         assert await group.line("b") == "", "once, and not again"

@@ -228,6 +228,18 @@ async def test_a_probe_with_a_path_asks_for_success(code, is_well):
     assert raw.requests[0][0].startswith("GET /healthz ")
 
 
+@pytest.mark.parametrize("code", [405, 501])
+async def test_a_server_that_knows_no_get_says_nothing_if_the_settings_have_subscriptions(code):
+    """Python's own answers 501 without `do_GET`; otherwise the member would never join."""
+    answer = f"HTTP/1.1 {code} X\r\nContent-Length: 0\r\n\r\n".encode()
+    subscriptions = [{"topic": "orders/>", "route": "/orders"}]
+    async with application(answer, subscriptions=subscriptions) as (client, _):
+        assert await client.subscriptions() is None
+    async with application(answer) as (client, _):
+        with pytest.raises(ApplicationFailed, match=f"HTTP {code}"):
+            await client.subscriptions()
+
+
 async def test_subscriptions_are_asked_for():
     async with application(OK) as (client, raw):
         assert await client.subscriptions() == b"{}"

@@ -80,8 +80,17 @@ def test_settlements_are_one_or_a_list():
     assert [(each, answer.status) for each, answer in read_settlements(b'{"id": "1-1", "status": "SUCCESS"}')] == [
         ("1-1", Status.SUCCESS)
     ]
-    told = read_settlements(b'[{"id": "a", "status": "DROP"}, {"id": "b"}]')
+    told = read_settlements(b'[{"id": "a", "status": "DROP"}, {"id": "b", "status": "RETRY"}]')
     assert [answer.status for _, answer in told] == [Status.DROP, Status.RETRY]
+
+
+@pytest.mark.parametrize("status", [b'"success"', b'"DONE"', b'"SUCCESS "', b'""', b"5", b"null", b'["SUCCESS"]'])
+def test_a_status_that_is_none_of_the_three_is_refused(status):
+    """Its sender would get the event again without end."""
+    with pytest.raises(UserError, match=r"""an entry with status .*; expected .*"SUCCESS" \| "RETRY" \| "DROP\""""):
+        read_settlements(b'{"id": "a", "status": ' + status + b"}")
+    with pytest.raises(UserError, match=r"body: an entry without status; expected "):
+        read_settlements(b'[{"id": "a", "status": "SUCCESS"}, {"id": "b"}]')
 
 
 @pytest.mark.parametrize("body", [b"", b"{broken", b"7", b'["a"]', b'{"status": "SUCCESS"}', b'[{"id": 1}]'])

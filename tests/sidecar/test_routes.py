@@ -15,11 +15,12 @@ from lbg_runtime.model.ids import GroupName
 from lbg_runtime.model.keys import KeySource
 from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.sidecar.access import SidecarAccess
+from lbg_runtime.sidecar.answer import Status
 from lbg_runtime.sidecar.counts import Counts
 from lbg_runtime.sidecar.pull import PulledEvents
 from lbg_runtime.sidecar.routes import CONFIRM_WITHIN_S, EventStream, SidecarRoutes
 from lbg_runtime.sidecar.server import LAST_ANSWERS_S
-from tests.sidecar.events import make_gate
+from tests.sidecar.events import make_event, make_gate
 
 SHAPE = GroupShape(GroupName("orders"), "h", 8, 2)
 
@@ -231,6 +232,19 @@ async def test_settling_says_what_came_too_late(rig):
     answer = await rig.post("/v1/settle", json.dumps([{"id": "9-9", "status": "SUCCESS"}]).encode())
     assert answer.json() == {"settled": 0, "late": ["9-9"]}
     assert (await rig.post("/v1/settle", b"{broken")).status_code == 400
+
+
+async def test_of_a_list_with_a_status_that_is_none_nothing_is_settled(rig):
+    lines = rig.pulled.stream(1)
+    answer = asyncio.ensure_future(rig.pulled.deliver(make_event()))
+    event_id = json.loads(await anext(lines))["id"]
+    settled = {"id": event_id, "status": "SUCCESS"}
+    refused = await rig.post("/v1/settle", json.dumps([settled, {"id": "9-9", "status": "success"}]).encode())
+    assert (refused.status_code, refused.json()["found"]) == (400, "an entry with status 'success'")
+    accepted = await rig.post("/v1/settle", json.dumps(settled).encode())
+    assert accepted.json() == {"settled": 1, "late": []}, "it was still open"
+    assert (await answer).status is Status.SUCCESS
+    await lines.aclose()
 
 
 @pytest.mark.parametrize("capacity", ["0", "-1", "x", "1001", "٣", ""])

@@ -14,7 +14,7 @@ from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.app import App
 from lbg_runtime.runtime.handlers.parameters import State
 from lbg_runtime.runtime.handlers.registry import Handlers
-from lbg_runtime.testing import NotReached, VirtualTimeLoop, running
+from lbg_runtime.testing import AwaitForgotten, NotReached, VirtualTimeLoop, running
 
 YAML = """
 group: {name: mine, hash_prefix: mine-hash, hash_count: 12, queue_count: 3}
@@ -215,3 +215,73 @@ async def test_handlers_on_threads_and_their_lifespans_work() -> None:
         await group.settled()
         group.assert_handled({"k": ["apple", "fig"]})
     assert lived == ["begun", 5, 3, "ended"]
+
+
+class Pool: ...
+
+
+async def test_a_state_of_another_type_names_the_argument_it_is_missing_in() -> None:
+    handlers = Handlers()
+
+    @handlers.handler("orders/>")
+    async def handle(message: Message, pool: State[Pool]) -> None: ...
+
+    with pytest.raises(HandlerError, match=r"State\[Pool\]; expected one in `states=`, with which no lifespan runs"):
+        async with running(handlers, states=[object()]):
+            pass
+
+
+# -- a forgotten `await`
+
+
+async def write(message) -> None: ...
+
+
+async def forgetful(message) -> None:
+    write(message)
+
+
+UNAWAITED = r"member-0, handling k #1: never awaited write \(.*test_group_context.py:\d+\), at .*test_group_context.py:"
+AS_PYTHON_WARNS = pytest.mark.filterwarnings("ignore:coroutine 'write' was never awaited")
+
+
+@AS_PYTHON_WARNS
+async def test_an_await_that_a_handler_forgot_fails_the_test(handlers) -> None:
+    with pytest.raises(AwaitForgotten, match=UNAWAITED) as caught:
+        async with running(handlers(forgetful)) as group:
+            await group.publish("orders/new", "1", key="k")
+            await group.settled()
+            with pytest.raises(AssertionError, match=UNAWAITED):
+                group.assert_handled({"k": ["1"]})
+    assert len(caught.value.lines) == 1
+
+
+@AS_PYTHON_WARNS
+async def test_a_forgotten_await_is_a_note_on_the_error_of_a_test_that_has_failed(handlers) -> None:
+    with pytest.raises(ValueError, match="the test's own") as caught:
+        async with running(handlers(forgetful)) as group:
+            await group.publish("orders/new", "1", key="k")
+            await group.settled()
+            raise ValueError("the test's own")
+    (note,) = caught.value.__notes__
+    assert note.startswith("an `await` was forgotten as well:\n  member-0, handling k #1: ")
+
+
+@AS_PYTHON_WARNS
+async def test_what_the_test_itself_and_killed_members_leave_unawaited_is_no_failure(handlers) -> None:
+    async def work(message) -> None:
+        if message.payload == b"2":
+            group.kill("member-0")
+            write(message)
+
+    async with running(handlers(work), members=2) as group:
+        with pytest.warns(RuntimeWarning, match="coroutine 'write' was never awaited") as warned:
+            write(None)
+        assert warned[0].filename == __file__
+        await group.publish("orders/new", "1", key="k")
+        await group.settled()
+        group.kill("member-1")
+        await group.balanced()
+        await group.publish("orders/new", "2", key="k")
+        await group.until(lambda: len(group.attempts("k", 2)) == 1)
+    assert group.unawaited == []

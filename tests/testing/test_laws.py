@@ -218,15 +218,6 @@ async def test_what_is_refused_before_its_handler_does_not_overlap_with_what_fol
         assert [message.key_sequence for message in moved] == [1, 3, 4]
 
 
-async def test_what_no_handler_is_for_does_not_overlap_with_what_follows(handlers) -> None:
-    settings = {"failure": {"then": "error_queue", "attempts": 1}}
-    async with running(handlers(seconds=1), settings=settings) as group:
-        await group.publish("payments/new", "1", key="k")
-        await group.publish("orders/new", "2", key="k")
-        await group.settled()
-        assert [moved.payload for moved in group.error_queue()] == [b"1"]
-
-
 async def test_what_is_moved_without_a_call_is_not_lost_where_a_call_had_died_with_its_member(handlers) -> None:
     registered = handlers(seconds=3, attempts=1, then="error_queue")
     is_revoked = False

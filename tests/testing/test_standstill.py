@@ -139,16 +139,26 @@ async def test_the_same_stands_below_a_failed_assertion(handlers) -> None:
 
 async def test_other_waits_say_what_they_wait_for(handlers) -> None:
     async with running(handlers()) as group:
-        with pytest.raises(NotReached, match=r"^no handler of k started within 120 s:"):
+        with pytest.raises(NotReached, match=r"^no handler of k seen running within 120 s"):
             await group.started("k")
-        with pytest.raises(NotReached, match=r"^no handler of k #2 started within 120 s:"):
+        with pytest.raises(NotReached, match=r"^no handler of k #2 seen running within 120 s"):
             await group.started("k", 2)
-        with pytest.raises(NotReached, match=r"^no handler started within 120 s:"):
+        with pytest.raises(NotReached, match=r"^no handler seen running within 120 s"):
             await group.started()
-        with pytest.raises(NotReached, match=r"^the condition given to until\(\) was not met within 5 s:"):
+        with pytest.raises(NotReached, match=r"^the condition given to until\(\) was not met within 5 s"):
             await group.until(lambda: False, within_s=5)
         group.broker.fail()
         with pytest.raises(
             NotReached, match=r"(?s)not balanced within 120 s:.*test/0 is with nobody, and belongs to member-0"
         ):
             await group.balanced()
+
+
+async def test_a_handler_that_returned_before_it_could_be_seen_running_is_told_of(handlers) -> None:
+    async with running(handlers()) as group:
+        await group.publish("orders/new", "1", key="k")
+        ended = r"its last call has ended, <k #1 at member-0: done>: attempts\(\) has 1 of them"
+        with pytest.raises(NotReached, match=rf"^no handler of k seen running within 120 s:\n  {ended}$"):
+            await group.started("k")
+        with pytest.raises(NotReached, match=r"^no handler of other seen running within 120 s$"):
+            await group.started("other")

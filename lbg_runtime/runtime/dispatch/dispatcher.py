@@ -134,7 +134,7 @@ class Dispatcher:
         if self._stopped.get(queue) == epoch:
             del self._stopped[queue]
         for handling in self._lanes.return_unstarted(queue, epoch):
-            self._end(handling, None)
+            self._end_unhandled(handling, None)
         self._set_retry_timer()
         # A lane whose head went back may be ready for another flow's delivery.
         self._pool.wake()
@@ -216,9 +216,15 @@ class Dispatcher:
         key = self._key_source.extract(route.topic, message.properties, message.payload)
         handling = self._keyless.take(delivery, route) if key is None else Handling(delivery, key, key, route)
         is_ordered = message.key == key if key is not None else self._keyless.keeps_order
-        if not is_ordered and message.fencing_token is not None:
-            # Its number counts within another key than the one it is handled under: a guard would take it for old.
+        if is_ordered:
+            return handling
+        has_token = message.fencing_token is not None
+        # A token's number counts within another key than the one it is handled under: a guard would take it for old.
+        if key is not None:
+            handling.message = message.in_lane_of(key)
+        elif has_token:
             handling.message = message.without_token()
+        if has_token:
             self._troubles.foreign_stamp(handling)
         return handling
 
@@ -265,7 +271,7 @@ class Dispatcher:
         if is_changed(context):
             self._pool.soil(task)
         if failure is None and attempt.interruption is None:
-            # `_finish`, inlined: it would cost every message a call.
+            # Not `_finish`, which is for what was not handled, and would cost every message a call.
             self._lanes.finish(lane)
             self._end(handling, _ACCEPTED)
         else:
@@ -337,9 +343,16 @@ class Dispatcher:
                 on_hold_up(epoch, tuple(delivery_ids))
 
     def _finish(self, lane: Lane[Handling], outcome: Outcome | None) -> None:
-        """Take the head out of its lane, then end it; in this order, because the callback may look at the lane."""
+        """Take the head, which was not handled, out of its lane, then end it; in this order, because the callback may
+        look at the lane."""
         handling = lane.head
         self._lanes.finish(lane)
+        self._end_unhandled(handling, outcome)
+
+    def _end_unhandled(self, handling: Handling, outcome: Outcome | None) -> None:
+        """End a delivery that no handler has finished, whatever becomes of it."""
+        if handling.message.is_first_of_key:
+            self._seen_keys.take_back(handling.lane)
         self._end(handling, outcome)
 
     def _end(self, handling: Handling, outcome: Outcome | None) -> None:

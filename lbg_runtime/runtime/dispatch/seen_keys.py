@@ -1,4 +1,4 @@
-"""Which keys a member has met since its flow on a queue became active."""
+"""Which keys a member has handled a message of since its flow on a queue became active."""
 
 from lbg_runtime.core.lanes import LaneKey
 from lbg_runtime.model.ids import Epoch, QueueName
@@ -9,6 +9,9 @@ MAX_KEYS_REMEMBERED = 20_000
 
 class SeenKeys:
     """One per member, asked by the dispatcher once for each delivery that is started. Constant time.
+
+    A key counts as met when a message of it is started, and a delivery that then ends unhandled takes that back: nobody
+    may have loaded what the next message needs. The other way round, each message would cost a second call.
 
     A flow is active once in the life of its handle, so "since it became active" means "in this epoch". Keys are kept in
     two generations, each of half the capacity: when the young one is full it becomes the old one, and keys of the
@@ -37,3 +40,9 @@ class SeenKeys:
                 self._old, self._young = self._young, {}
         self._young[key] = handle
         return before != handle
+
+    def take_back(self, key: LaneKey) -> None:
+        """Forget a key whose first message was not handled after all: the next one is the first. Constant time."""
+        # Since it was met, the young generation may have become the old one.
+        self._young.pop(key, None)
+        self._old.pop(key, None)

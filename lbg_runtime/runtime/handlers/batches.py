@@ -71,17 +71,17 @@ class BatchLimits:
     max_wait_ms: int
 
 
-def read_limits(max_count: int, max_wait: str) -> BatchLimits:
+def read_limits(max_count: int, max_wait: str, where: str) -> BatchLimits:
     """The limits from a decorator's arguments. Raises `HandlerError` for invalid ones."""
     # No type checker need have seen these; and to Python, a boolean is an integer.
     if type(max_count) is not int:
-        raise HandlerError("@batch_handler", f"max_count {max_count!r}", "a whole number")
+        raise HandlerError(where, f"max_count {max_count!r}", "a whole number")
     if max_count < 1:
-        raise HandlerError("@batch_handler", f"max_count {max_count}", "at least 1")
+        raise HandlerError(where, f"max_count {max_count}", "at least 1")
     try:
         max_wait_ms = parse_duration_ms(max_wait)
     except ValueError as error:
-        raise HandlerError("@batch_handler", f"max_wait {max_wait!r}", str(error)) from None
+        raise HandlerError(where, f"max_wait {max_wait!r}", str(error)) from None
     return BatchLimits(max_count, max_wait_ms)
 
 

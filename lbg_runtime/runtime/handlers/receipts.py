@@ -31,9 +31,10 @@ class Receipt:
         self.message = message
         self._loop = asyncio.get_running_loop()
         self._answer: asyncio.Future[None] = self._loop.create_future()
-        self._handling = CURRENT_HANDLING.get()
+        self.handling = CURRENT_HANDLING.get()
+        """For the runtime: what it settles."""
         self._counts = RESOURCES.get().counts
-        self._attempt = self._handling.attempts
+        self._attempt = self.handling.attempts
         self._is_over = False
 
     def accept(self) -> None:
@@ -86,7 +87,7 @@ class Receipt:
             self._counts.late_settlements += 1
             _log.warning(
                 "settled_late",
-                **facts_of(self._handling),
+                **facts_of(self.handling),
                 attempt=self._attempt,
                 reason="its attempt is over" if self._is_over else "it is settled",
             )

@@ -21,6 +21,7 @@ from lbg_runtime.runtime.handlers.hooks import Hook, HookFunction, HookKind, mak
 from lbg_runtime.runtime.handlers.lifespan import Lifespan, LifespanFunction, make_lifespan
 from lbg_runtime.runtime.handlers.middleware import Middleware, MiddlewareFunction, make_middleware, surrounded
 from lbg_runtime.runtime.handlers.parameters import Parameters, innermost, read_parameters
+from lbg_runtime.runtime.handlers.shadowing import covers
 from lbg_runtime.runtime.runners.failure_report import error_text
 from lbg_runtime.runtime.runners.handling import HandlerFunction
 
@@ -56,7 +57,7 @@ class Handlers:
     """The handlers of a member, in the order of their registration.
 
     Subscriptions are on the original topic, without the hash prefix and the shard. If several match a topic, the one
-    registered first takes it; the same subscription twice is an error.
+    registered first takes it. A subscription to which an earlier one leaves nothing is an error.
     """
 
     def __init__(self) -> None:
@@ -66,6 +67,8 @@ class Handlers:
         self._middleware: list[Middleware] = []
         self._included: list[Handlers] = []
         self._is_included = False
+        self.states_from = "a lifespan that yields one"
+        """Where handlers get their states from, for who asks for one that is missing."""
 
     def handler(
         self,
@@ -95,8 +98,7 @@ class Handlers:
         It is called when there are `max_count` messages, or when the first of them has waited for `max_wait` (`100ms`).
         The time of their attempts begins then.
         """
-        limits = read_limits(max_count, max_wait)
-        return self._registering(subscriptions, "batch_handler", failure, False, False, limits)
+        return self._registering(subscriptions, "batch_handler", failure, False, False, (max_count, max_wait))
 
     def on_assigned(self, function: _Hook) -> _Hook:
         """Call the decorated async function with queue and epoch when this member becomes the queue's owner.
@@ -217,6 +219,7 @@ class Handlers:
     def given(self, states: Iterable[object]) -> "Handlers":
         """A copy in which these states are yielded and no lifespan runs; all else is the same."""
         other = self.wrapped(lambda handler: handler.function)
+        other.states_from = "one in `states=`, with which no lifespan runs"
         other._lifespans = [Lifespan(partial(nullcontext, state), type(state).__qualname__) for state in states]
         return other
 
@@ -245,10 +248,11 @@ class Handlers:
         said: FailureArguments,
         publishes: bool,
         transacted: bool,
-        limits: BatchLimits | None,
+        batches: tuple[int, str] | None,
     ) -> Callable[[_Function], _Function]:
         def register(function: _Function) -> _Function:
             where = _where(function)
+            limits = None if batches is None else read_limits(*batches, where)
             parameters = read_parameters(function, where)
             sends = publishes or yields(function)
             call = make_call(function, parameters, where, sends=sends, transacted=transacted, limits=limits)
@@ -259,8 +263,10 @@ class Handlers:
             return function
 
         if not subscriptions or not all(isinstance(subscription, str) for subscription in subscriptions):
-            # The decorator was not called: the function is in the place of the topics.
-            where = next((_where(each) for each in subscriptions if callable(each)), f"@{name}")
+            # If the decorator was not called, the function is in the place of the topics.
+            caller = traceback.extract_stack(limit=3)[0]
+            place = f"@{name} ({caller.filename}:{caller.lineno})"
+            where = next((_where(each) for each in subscriptions if callable(each)), place)
             raise HandlerError(where, "no topic", f'a call of the decorator, as in @handlers.{name}("orders/>")')
         return register
 
@@ -284,6 +290,11 @@ class Handlers:
                 f"a second handler for {handler.subscription!r}",
                 f"one handler for a topic; {taken.where} has it",
             )
+        for before in self._handlers.values():
+            if covers(before.subscription, handler.subscription):
+                found = f"topic subscription {handler.subscription!r}, which gets nothing"
+                expected = f"it before {before.subscription!r}, which takes all of it: {before.where}"
+                raise HandlerError(handler.where, found, expected)
         self._handlers[handler.subscription] = handler
 
 

@@ -14,7 +14,7 @@ MAX_ROUTES_REMEMBERED = 10_000
 """Topics with a handler that is looked up only once; if there are more, they are looked up again now and then."""
 
 SETTINGS_PLACE = "failure"
-"""The place named for the policy of topics that no handler wants."""
+"""The place named for the policy of the settings."""
 
 
 class Route:
@@ -45,7 +45,10 @@ class Routes:
         self._shape = shape
         self._watches = watches
         self._policies = {each.subscription: make_policy(failure, each.failure, each.where) for each in handlers}
-        self._default_policy = make_policy(failure, FailureOptions(), SETTINGS_PLACE)
+        # Whatever the settings say, nothing ends the attempts: only the user can tell whether settings or publishers
+        # are wrong, and in a rolling update the next member may take the topic.
+        without_end = failure.model_copy(update={"attempts": None, "then": None})
+        self._unwanted = make_policy(without_end, FailureOptions(), SETTINGS_PLACE)
         self.known: dict[str, Route] = {}
         """By full topic; always the same object, read-only for others."""
 
@@ -55,7 +58,7 @@ class Routes:
         shard, topic = split if split is not None else (None, full_topic)
         handler = self._handlers.find(topic)
         if handler is None:
-            function, policy = _nobody(topic, self._handlers.subscriptions), self._default_policy
+            function, policy = _nobody(topic, self._handlers.subscriptions), self._unwanted
         else:
             function, policy = handler.function, self._policies[handler.subscription]
         if len(self.known) >= MAX_ROUTES_REMEMBERED:
@@ -66,7 +69,10 @@ class Routes:
 
 
 def policies_of(handlers: Handlers, failure: FailureSettings) -> list[FailurePolicy]:
-    """Every policy that a member with these handlers has; raises as `Routes` does."""
+    """Those of the handlers, and that of the settings, which prepare a member's queues even if no handler uses them.
+
+    Raises as `Routes` does.
+    """
     of_handlers = (make_policy(failure, each.failure, each.where) for each in handlers)
     return [*of_handlers, make_policy(failure, FailureOptions(), SETTINGS_PLACE)]
 
@@ -78,7 +84,7 @@ def check_states(handlers: Handlers, resources: MemberResources) -> None:
         for where, states in [(handler.where, handler.parameters.states), *asked]:
             for kind in states:
                 if not resources.has_state(kind):
-                    raise HandlerError(where, f"State[{kind.__qualname__}]", "a lifespan that yields one")
+                    raise HandlerError(where, f"State[{kind.__qualname__}]", handlers.states_from)
 
 
 def _nobody(topic: str, subscriptions: tuple[str, ...]) -> HandlerFunction:

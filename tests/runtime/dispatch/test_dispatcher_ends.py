@@ -229,3 +229,55 @@ def test_a_handler_may_end_the_process_and_settles_nothing(rig, delivery, error)
     with pytest.raises(type(error)):
         asyncio.run(main())
     assert made.outcomes() == {1: None}
+
+
+# -- what did not happen to a key's first message
+
+
+class _ErrorQueue:
+    async def take(self, handling, report):
+        return "errors"
+
+
+@pytest.mark.parametrize(
+    "options", [{"attempts": 2, "then": "error_queue"}, {"terminal": [ValueError], "then": "error_queue"}]
+)
+async def test_a_message_that_is_moved_leaves_its_key_to_be_met(rig, delivery, options):
+    seen = []
+
+    async def handle(message):
+        seen.append((message.payload, message.is_first_of_key))
+        if message.payload == b"1":
+            raise ValueError("always")
+
+    made = rig(handle, error_queue=_ErrorQueue(), options=options)
+    async with made.running():
+        for number in (1, 2, 3):
+            made.dispatcher.dispatch(delivery(number))
+        await made.until_ended(3)
+    assert made.outcomes() == dict.fromkeys((1, 2, 3), Outcome.ACCEPTED)
+    assert list(dict.fromkeys(seen)) == [(b"1", True), (b"2", True), (b"3", False)]
+
+
+async def test_what_is_cancelled_or_given_back_within_an_epoch_leaves_its_key_to_be_met(rig, delivery):
+    seen = []
+
+    async def handle(message):
+        seen.append((message.payload, message.is_first_of_key))
+        if message.payload == b"1":
+            await asyncio.sleep(10)
+        elif message.payload == b"2":
+            raise ValueError("always")
+
+    made = rig(handle, failure={"backoff": {"initial": "1m", "maximum": "1m"}})
+    async with made.running():
+        made.dispatcher.dispatch(delivery(1))
+        await asyncio.sleep(0.5)
+        made.dispatcher.cancel_handling(QUEUE, Epoch(1))
+        await made.until_ended(1)
+        made.dispatcher.dispatch(delivery(2))
+        await asyncio.sleep(0.5)
+        made.dispatcher.return_unstarted(QUEUE, Epoch(1))
+        made.dispatcher.dispatch(delivery(3))
+        await made.until_ended(3)
+    assert seen == [(b"1", True), (b"2", True), (b"3", True)]

@@ -237,13 +237,28 @@ async def test_a_handler_that_hangs_runs_out_of_attempts_too(rig, delivery):
     assert queue.taken == [(1, 3, "TimeoutError: the handler did not finish within 2 s")]
 
 
-async def test_a_message_that_nobody_wants_is_moved_by_the_policy_of_the_settings(rig, delivery):
+@pytest.mark.parametrize(
+    "failure",
+    [
+        {"attempts": 3, "then": "error_queue"},
+        {"attempts": 3, "then": "stop"},
+        {"retriable": ["ConnectionError"], "then": "error_queue"},
+        {"terminal": ["lbg_runtime.model.errors.HandlerMissing"], "then": "error_queue"},
+    ],
+)
+async def test_a_message_that_nobody_wants_waits_with_its_key_whatever_the_settings_say(rig, delivery, failure):
+    """The members of the next version may have its handler."""
     queue = _ErrorQueue()
-    made = rig(_fail, error_queue=queue, options={"attempts": "unlimited"}, **MOVE)
+    made = rig(_fail, error_queue=queue, failure=failure)
     async with made.running():
         made.dispatcher.dispatch(delivery(1, topic="h/0/bills/new"))
+        made.dispatcher.dispatch(delivery(2))
+        await asyncio.sleep(3_600)
+        made.dispatcher.dispatch(delivery(3, "another key"))
         await made.until_ended(1)
-    assert queue.taken == [(1, 3, "HandlerMissing: no handler for bills/new")]
+        await asyncio.sleep(3_600)
+        assert list(made.outcomes()) == [3]
+    assert queue.taken == []
 
 
 async def test_each_handler_has_its_own_policy_and_its_own_time(rig, delivery):

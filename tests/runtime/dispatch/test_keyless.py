@@ -118,3 +118,38 @@ async def test_a_number_of_another_keys_order_is_no_fencing_token_which_is_said_
             await made.until_ended(2)
     assert tokens == [FencingToken("p", 7) if has_token else None] * 2
     assert [log["event"] for log in logs].count("key_differs_from_stamp") == (0 if has_token else 1)
+
+
+@pytest.mark.parametrize("stamps", [{}, {"JMSXGroupID": "k"}, {"JMSXGroupID": 5}])
+async def test_handlers_see_the_key_that_the_groups_rule_finds_wherever_it_is_and_the_delivery_stays_as_it_came(
+    rig, delivery, stamps
+):
+    seen = []
+
+    async def handle(message):
+        seen.append((message.key, message.is_first_of_key))
+
+    made = _made(rig, handle, "shard")
+    came = replace(delivery(1).message, properties={**stamps, "customer": "c"})
+    async with made.running():
+        for number in (1, 2):
+            made.dispatcher.dispatch(replace(delivery(number), message=came))
+        await made.until_ended(2)
+    assert seen == [("c", True), ("c", False)]
+    assert all(each.delivery.message is came for each in made.ends)
+
+
+async def test_handlers_see_a_stamped_number_as_the_key_that_it_is(rig, delivery):
+    seen = []
+
+    async def handle(message):
+        seen.append(message.key)
+
+    handlers = Handlers()
+    handlers.handler(">")(handle)
+    made = rig(handlers=handlers)
+    async with made.running():
+        plain = delivery(1)
+        made.dispatcher.dispatch(replace(plain, message=replace(plain.message, properties={"JMSXGroupID": 5})))
+        await made.until_ended(1)
+    assert seen == [made.ends[0].key] == ["5"]

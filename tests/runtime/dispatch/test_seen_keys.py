@@ -41,3 +41,11 @@ def test_a_key_that_is_new_in_its_epoch_is_always_first(capacity: int, steps: li
         [is_first] = meet(seen, key, epoch=epoch)
         assert is_first or key in met
         met.add(key)
+
+
+def test_a_key_that_is_taken_back_is_first_again_in_whichever_generation_it_is() -> None:
+    seen = SeenKeys(2)
+    meet(seen, "a", "b")  # the generations have changed: "a" is in the old one
+    for key in ("a", "b", "never met"):
+        seen.take_back(LaneKey(key))
+    assert meet(seen, "a", "b", "a") == [True, True, False]

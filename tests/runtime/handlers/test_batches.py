@@ -250,24 +250,25 @@ async def _good(batch: Batch) -> None: ...
             "expected with a batch, nothing else but State[...]",
         ),
         (
-            lambda handlers: handlers.batch_handler("a", max_count=0, max_wait="1s"),
+            lambda handlers: handlers.batch_handler("a", max_count=0, max_wait="1s")(_without_batch),
             "max_count 0; expected at lea",
         ),
         (
-            lambda handlers: handlers.batch_handler("a", max_count="5", max_wait="1s"),
+            lambda handlers: handlers.batch_handler("a", max_count="5", max_wait="1s")(_without_batch),
             "max_count '5'; expected a whole number",
         ),
         (
-            lambda handlers: handlers.batch_handler("a", max_count=2, max_wait=1),
+            lambda handlers: handlers.batch_handler("a", max_count=2, max_wait=1)(_without_batch),
             "max_wait 1; expected a duration",
         ),
-        (lambda handlers: handlers.batch_handler(max_count=2, max_wait="1s"), "@batch_handler: no topic"),
+        (lambda handlers: handlers.batch_handler(max_count=2, max_wait="1s"), ": no topic; expected a call of"),
     ],
 )
 def test_what_is_no_batch_handler_is_refused(register, line):
     with pytest.raises(HandlerError) as caught:
         register(Handlers())
     assert line in str(caught.value)
+    assert "test_batches.py:" in caught.value.where
 
 
 async def test_a_batch_may_wait_for_longer_than_an_attempt_may_take(rig, delivery):

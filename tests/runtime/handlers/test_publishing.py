@@ -8,7 +8,7 @@ import pytest
 
 from lbg_runtime.model.errors import HandlerError, PublishRefused
 from lbg_runtime.model.failure import ERROR_PROPERTY
-from lbg_runtime.model.message import Message
+from lbg_runtime.model.message import NO_PROPERTIES, Message
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.runtime.handlers.publishing import MAX_UNCONFIRMED, own_copy
 from lbg_runtime.runtime.handlers.receipts import Receipt
@@ -160,6 +160,13 @@ def test_the_copy_that_is_sent_has_all_that_was_published():
         copied = own_copy(each, "here")
         assert copied == replace(each, payload=b"x")
         assert copied.properties is not each.properties
+
+
+def test_a_handler_that_publishes_its_input_publishes_no_key_that_the_input_did_not_have():
+    for properties in ({}, {"JMSXGroupID": "stamped"}, NO_PROPERTIES):
+        came = Message("in/1", b"x", properties)
+        for handled in (came.in_lane_of("lane"), replace(came.in_lane_of("lane"), topic="in/1")):
+            assert own_copy(handled, "here") == came
 
 
 async def test_a_refused_message_fails_the_attempt_and_all_are_published_again(rig, delivery):
