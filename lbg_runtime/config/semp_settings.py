@@ -38,7 +38,8 @@ class SempSettings(Section):
     """Bearer token, instead of username and password."""
     tls: TlsSettings = TlsSettings()
     queue_spool_mb: Annotated[Count, Field(ge=1, le=6_000_000)] = 5_000
-    """How much each queue of the group may hold, in megabytes."""
+    """How much each queue of the group may hold at least, in megabytes: `lbg group apply` raises a smaller quota, and
+    never lowers one."""
     client_profile: Annotated[str, Field(min_length=1, max_length=32)] | None = None
     """Existing client profile for the group's client username. Without it, the group gets a profile of its own; only an
     administrator of the whole broker can create that."""

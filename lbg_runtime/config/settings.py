@@ -60,13 +60,13 @@ class TransportSettings(Section):
 
 
 class Provision(Enum):
-    """What a member does about missing queues before it binds."""
+    """What members, before they bind, and publishers, before they send, do about missing queues."""
 
     NONE = "none"
     """Nothing; the queues have to be made beforehand."""
     CREATE_MISSING = "create_missing"
-    """It creates them, once. A queue that is deleted while the member runs is not created again: somebody may
-    have meant that."""
+    """They create them, once. A queue that is deleted while they run is not created again: somebody may have meant
+    that."""
 
 
 class GroupBackend(Enum):

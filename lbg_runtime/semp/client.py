@@ -76,7 +76,7 @@ class SempClient:
         be read.
         """
         self.url = account.url.rstrip("/")
-        self._shown = "user name or password" if account.token is None else "token"
+        self._shown = "semp.username or semp.password" if account.token is None else "semp.token"
         self._insist: Callable[[], None] | None = None
         try:
             self._http = httpx.AsyncClient(

@@ -103,7 +103,8 @@ def _check_done(job: StreamJob, last: int | None) -> None:
     if job.lake is Lake.PARQUET:
         done = max(numbers_in(job.checkpoint / "commits"), default=None)
     else:
-        done = _taken(job.checkpoint / _TAKEN_NOTE)
+        taken = _noted(job.checkpoint / _TAKEN_NOTE, "batch", "batch")
+        done = taken if isinstance(taken, int) else None
     if done is not None and (last is None or last < done):
         ends = "has none" if last is None else f"ends with batch {last}"
         raise UserError(str(job.checkpoint), f"its batch {done} is done, and {job.target} {ends}", _EXPECTED)
@@ -132,22 +133,17 @@ def _claim_folder(job: StreamJob) -> None:
 
 def _query_in(note: Path) -> str | None:
     """Which query a note names, ours or Spark's; None if there is none. Raises `UserError` and `OSError`."""
+    query = _noted(note, "id", "query")
+    return None if query is None else str(query)
+
+
+def _noted(note: Path, field: str, what: str) -> object:
     try:
-        return str(json.loads(note.read_bytes())["id"])
+        return json.loads(note.read_bytes())[field]
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError):
-        raise UserError(str(note), "it names no query", _EXPECTED) from None
-
-
-def _taken(note: Path) -> int | None:
-    """See `note_taken`; None if nothing is noted, as by an older version. Raises `UserError` and `OSError`."""
-    try:
-        return int(json.loads(note.read_bytes())["batch"])
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError):
-        raise UserError(str(note), "it names no batch", _EXPECTED) from None
+        raise UserError(str(note), f"it names no {what}", _EXPECTED) from None
 
 
 def _last_in_parquet(target: Path) -> int | None:
