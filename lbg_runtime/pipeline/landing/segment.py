@@ -294,9 +294,11 @@ def write_whole(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         draft.replace(path)
         sync_folder(path.parent)
-    except OSError:
+    except OSError as error:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
+        # A full disk gives no name.
+        error.filename = error.filename or str(path)
         raise
 
 

@@ -42,6 +42,7 @@ def claim_lake(job: StreamJob) -> None:
     """
     try:
         known = max(numbers_in(job.checkpoint / "offsets"), default=None)
+        _check_whole(job.checkpoint, known)
         last = _last_in_parquet(job.target) if job.lake is Lake.PARQUET else _last_in_delta(job)
         if last is not None and (known is None or last > known):
             raise checkpoint_behind(job.checkpoint, known, job.target, last)
@@ -92,6 +93,21 @@ def note_taken(checkpoint: str | None, batch: int) -> None:
     """
     if checkpoint is not None and (Path(checkpoint) / "offsets").is_dir():
         write_whole(Path(checkpoint) / _TAKEN_NOTE, json.dumps({"batch": batch}).encode())
+
+
+def _check_whole(checkpoint: Path, known: int | None) -> None:
+    """Raise `UserError` if a checkpoint has no end of a batch before its last one, as in a copy of a running stream.
+
+    Spark runs only the last one again, so the others would be missing. Raises `OSError`.
+    """
+    done = max(numbers_in(checkpoint / "commits"), default=-1)
+    if known is not None and known - 1 > done:
+        what = (
+            f"it begins batch {known}, and has ended none after batch {done}" if done >= 0 else "it has ended no batch"
+        )
+        raise UserError(
+            str(checkpoint), what, "a whole checkpoint, copied while no stream ran; or a new one and a new folder"
+        )
 
 
 def _check_done(job: StreamJob, last: int | None) -> None:
@@ -147,7 +163,21 @@ def _noted(note: Path, field: str, what: str) -> object:
 
 
 def _last_in_parquet(target: Path) -> int | None:
-    return max(numbers_in(target / "_spark_metadata"), default=None)
+    """The last batch of which Spark has noted the files; raises `UserError` if that note is torn, and `OSError`."""
+    notes = target / "_spark_metadata"
+    last = max(numbers_in(notes), default=None)
+    if last is None:
+        return None
+    # Compacted or not; Spark would only fail at the next compaction, and readers at once.
+    for note in (path for path in (notes / str(last), notes / f"{last}.compact") if path.exists()):
+        version, *files = note.read_bytes().splitlines() or [b""]
+        try:
+            is_whole = version == b"v1" and all(json.loads(line) for line in files)
+        except ValueError:
+            is_whole = False
+        if not is_whole:
+            raise UserError(str(note), "not what Spark has written, perhaps torn by a power failure", _EXPECTED)
+    return last
 
 
 def _last_in_delta(job: StreamJob) -> int | None:

@@ -147,7 +147,9 @@ class DeltaStreamWriter(DataSourceStreamArrowWriter):
             table.update_incremental()
             self._sync(*range(before, table.version() + 1))
             note_taken(self._checkpoint, batchId)
-        except (DeltaError, OSError) as error:
+        except OSError as error:
+            raise LakeWriteFailed(str(error.filename or self._folder), error.strerror or str(error)) from error
+        except DeltaError as error:
             raise LakeWriteFailed(str(self._folder), str(error)) from error
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

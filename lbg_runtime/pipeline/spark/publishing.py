@@ -16,7 +16,7 @@ from lbg_runtime.pipeline.spark.sink_options import SinkOptions
 from lbg_runtime.pipeline.spark.task_ledger import TaskLedger, task_ledger
 from lbg_runtime.publisher.confirmation import Confirmation
 from lbg_runtime.publisher.hashed import HashedPublisher, wall_clock_us
-from lbg_runtime.runtime.session import open_session
+from lbg_runtime.publishing import open_publishing_session
 from lbg_runtime.transport.base import Messenger
 
 
@@ -68,10 +68,9 @@ def check_rows(rows: pa.Table, options: SinkOptions) -> None:
 
 async def _publish(rows: pa.Table, options: SinkOptions, destination: Destination, publisher_id: str) -> None:
     settings = load_settings(options.config, ask=lambda _: _stored(destination))
-    path = settings.transport.client_path
     shape, hash_function = destination.shape, destination.hash_function
     with task_ledger(options.ledger, shape, hash_function, publisher_id) as ledger:
-        async with open_session(settings.beside_connection, publisher_id, path) as session:
+        async with open_publishing_session(settings, publisher_id) as session:
             await send_rows(session, rows, options, destination, publisher_id, ledger)
 
 

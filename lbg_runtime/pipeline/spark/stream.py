@@ -67,7 +67,7 @@ def start_stream(spark: SparkSession, job: StreamJob) -> "StreamingQuery":
     # For what is left of a first offset that could not be written, Spark would refuse the checkpoint for ever, because
     # of a state store. These streams have none.
     spark.conf.set("spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart", "false")
-    writer = read_landing(spark, job).writeStream.option("checkpointLocation", str(job.checkpoint))
+    writer = read_landing(spark, job).writeStream.option("checkpointLocation", str(job.checkpoint.absolute()))
     if job.lake is Lake.DELTA:
         from lbg_runtime.pipeline.spark.delta import FORMAT as DELTA_FORMAT
         from lbg_runtime.pipeline.spark.delta import LbgDeltaSource

@@ -1,5 +1,6 @@
 """One stream from a landing log to a lake, as the command line requests it; does not import pyspark."""
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -7,6 +8,7 @@ from stat import S_ISDIR
 
 from lbg_runtime.model.errors import UserError
 
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _FOLDER = "a folder, or what can become one"
 
 
@@ -51,7 +53,12 @@ def parse_target(text: str) -> tuple[Lake, Path]:
 
 
 def check_folder(option: str, folder: Path) -> None:
-    """Raise `UserError` if no folder can be there because a file is there or on the way, or it cannot be looked at."""
+    """Raise `UserError` if no folder can be there because a file is there or on the way, or it cannot be looked at.
+
+    Also for a URI, which Spark would read as one, and we as the name of a folder.
+    """
+    if _SCHEME.match(str(folder)):
+        raise UserError(option, str(folder), "a folder of this machine, without a scheme")
     for path in (folder, *folder.parents):
         try:
             mode = path.stat().st_mode

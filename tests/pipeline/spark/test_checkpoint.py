@@ -21,9 +21,10 @@ def job_of(folder: Path, lake: Lake) -> StreamJob:
     return StreamJob(folder / "log", "orders", lake, folder / "lake", folder / "checkpoint", True, 0, 100)
 
 
-def write_checkpoint(job: StreamJob, *batches: int, done: Sequence[int] = (), query: str = QUERY) -> None:
-    """As Spark makes it, with what it leaves beside."""
-    for folder, numbers in (("offsets", batches), ("commits", done)):
+def write_checkpoint(job: StreamJob, *batches: int, done: Sequence[int] | None = None, query: str = QUERY) -> None:
+    """As Spark makes it, with what it leaves beside; without `done`, when it has begun the last batch."""
+    ended = [batch - 1 for batch in batches[-1:] if batch] if done is None else done
+    for folder, numbers in (("offsets", batches), ("commits", ended)):
         (job.checkpoint / folder).mkdir(parents=True)
         for name in (*map(str, numbers), ".99.crc", ".97.9f2d.tmp"):
             (job.checkpoint / folder / name).touch()
@@ -41,12 +42,12 @@ def write_lake(job: StreamJob, last: int) -> None:
 def write_parquet(job: StreamJob, *batches: int) -> None:
     (job.target / "_spark_metadata").mkdir(parents=True, exist_ok=True)
     for name in ("9.compact" if number == 9 else f"{number}" for number in batches):
-        (job.target / "_spark_metadata" / name).touch()
+        (job.target / "_spark_metadata" / name).write_text('v1\n{"path":"a"}\n')
     (job.target / "_spark_metadata" / ".99.crc").touch()
 
 
 @pytest.mark.parametrize("lake", Lake)
-@pytest.mark.parametrize("known", [(), (9,), (10, 11), (11, 12), (111, 112)])
+@pytest.mark.parametrize("known", [(), (0,), (10, 11), (11, 12), (111, 112)])
 def test_a_checkpoint_that_knows_the_last_batch_of_its_lake_goes_on(
     tmp_path: Path, lake: Lake, known: tuple[int, ...]
 ) -> None:
@@ -55,7 +56,8 @@ def test_a_checkpoint_that_knows_the_last_batch_of_its_lake_goes_on(
     if known:
         write_checkpoint(job, *known)
     if known and known[-1] > 9:
-        write_lake(job, 11)
+        # A table has no batches without rows.
+        write_lake(job, 11 if lake is Lake.DELTA else max(11, known[-1] - 1))
     claim_lake(job)
 
 
@@ -187,3 +189,36 @@ def test_a_folder_that_cannot_be_looked_at_is_a_wrong_option() -> None:
         check_folder("--to", Path("/" + 300 * "a") / "lake")
     assert raised.value.where == "--to"
     assert raised.value.found.endswith("aa/lake: File name too long")
+
+
+@pytest.mark.parametrize("lake", Lake)
+@pytest.mark.parametrize(
+    ("done", "told"), [((9,), "begins batch 11, and has ended none after batch 9"), ((), "no batch")]
+)
+def test_a_checkpoint_that_was_copied_while_a_stream_ran_is_refused(
+    tmp_path: Path, lake: Lake, done: Sequence[int], told: str
+) -> None:
+    """Spark runs its last batch again and none before it, whose rows would be missing."""
+    job = job_of(tmp_path, lake)
+    write_checkpoint(job, 9, 10, 11, done=done)
+    with pytest.raises(UserError, match=told):
+        claim_lake(job)
+
+
+@pytest.mark.parametrize("content", [b"", b"v1\n{", b"v2\n"])
+@pytest.mark.parametrize("name", ["10", "10.compact"])
+def test_a_folder_of_parquet_with_a_torn_note_is_refused(tmp_path: Path, name: str, content: bytes) -> None:
+    job = job_of(tmp_path, Lake.PARQUET)
+    write_checkpoint(job, 9, 10)
+    write_parquet(job, 9)
+    note = job.target / "_spark_metadata" / name
+    note.write_bytes(b"v1\n")
+    claim_lake(job)
+    note.write_bytes(content)
+    with pytest.raises(UserError, match="not what Spark has written"):
+        claim_lake(job)
+
+
+def test_a_uri_is_no_folder() -> None:
+    with pytest.raises(UserError, match="without a scheme"):
+        check_folder("--checkpoint", Path("file:///tmp/checkpoint"))
