@@ -41,7 +41,7 @@ def open_publisher(
 
 @asynccontextmanager
 async def open_publishing_session(settings: Settings, publisher_id: str) -> AsyncIterator[Session]:
-    """Connect for one publisher of the group, whose missing queues are there by then if members may make them.
+    """Connect for one publisher of the group, whose queues are there by then if members may make them.
 
     Raises `ConfigError` if the broker cannot be reached, or refuses to make a queue.
     """
@@ -50,7 +50,7 @@ async def open_publishing_session(settings: Settings, publisher_id: str) -> Asyn
 
     async with open_session(settings.beside_connection, publisher_id, settings.transport.client_path) as session:
         # The broker confirms even what no queue attracts, and nobody gets that.
-        await provision_queues(session, settings.group)
+        await provision_queues(session, settings.group, only_new=True)
         yield session
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from lbg_runtime import open_publisher
 from lbg_runtime.admin.stored import Difference
-from lbg_runtime.broker.engine.settings import Permission, QueueSettings
+from lbg_runtime.broker.engine.accounts import Account, ClientProfile
+from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.model.errors import BrokerRefusal, ConfigError, PublisherClosed, UserError
 from lbg_runtime.testing import BrokerOnPort
 
@@ -75,15 +76,33 @@ async def test_what_is_published_before_the_first_member_lies_in_queues_that_mem
 async def test_a_publisher_that_may_not_make_the_queues_is_told_what_to_change(
     tmp_path: Path, lbg_broker: BrokerOnPort
 ) -> None:
-    somebodys = QueueSettings(owner="somebody", permission=Permission.NO_ACCESS)
-    lbg_broker.create_queue("shop/0", settings=somebodys)
+    nobody = Account("default", profile=ClientProfile(may_create_queues=False))
+    lbg_broker._call(lambda: lbg_broker._server.engine.administration.accounts(DEFAULT_VPN).put(nobody))
     file = tmp_path / "config.yaml"
     file.write_text(
         SETTINGS.format(host=lbg_broker.url).replace("queue_count", "provision: create_missing, queue_count")
     )
-    with pytest.raises(ConfigError, match=r"group\.provision: .*shop/0.*Permission Not Allowed.*; expected .*`none`"):
+    with pytest.raises(ConfigError, match=r"group\.provision: .*shop/0.*; expected .*`none`"):
         async with open_publisher(file):
             pass
+
+
+async def test_a_publisher_does_not_bring_an_older_layout_back(tmp_path: Path, lbg_broker: BrokerOnPort) -> None:
+    """Its file still says so, and two queues would then have the same shard, and two members its keys."""
+    for index in range(3):
+        lbg_broker.create_queue(f"shop/{index}", f"shop-hash/{index}/>")
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        SETTINGS.format(host=lbg_broker.url).replace("queue_count: 1", "provision: create_missing, queue_count: 4")
+    )
+    async with open_publisher(file) as publisher:
+        for customer in range(20):
+            await publisher.publish("orders/created", b"two apples", key=f"customer-{customer}")
+    assert [lbg_broker.queue_status(f"shop/{index}").subscriptions for index in range(3)] == [
+        (f"shop-hash/{index}/>",) for index in range(3)
+    ]
+    with pytest.raises(BrokerRefusal, match="Unknown Queue"):
+        lbg_broker.queue_status("shop/3")
 
 
 class ChangedSoon:

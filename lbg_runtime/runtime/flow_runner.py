@@ -46,7 +46,7 @@ from lbg_runtime.core.flow.events import (
 )
 from lbg_runtime.core.flow.machine import FlowMachine, FlowState
 from lbg_runtime.core.group.control_plane import ProbeAsked
-from lbg_runtime.core.restripe.news import StripesNews
+from lbg_runtime.core.restripe.news import ShardLeft, StripesNews
 from lbg_runtime.model.errors import BindFailed, InvariantViolated
 from lbg_runtime.model.failure import Then
 from lbg_runtime.model.ids import DeliveryId, Epoch
@@ -458,6 +458,9 @@ class FlowRunner:
                 case ProbeSettlements(epoch, number):
                     self._probes.append(ProbeAsked(self.machine.queue, epoch, number))
                 case TellStripes(news):
+                    if isinstance(news, ShardLeft):
+                        # Until it comes back, perhaps within the epoch, its keys are with the other queue's owner.
+                        self._dispatcher.forget_keys(self.machine.queue)
                     self._journal.stripes(self.queue_index, self.machine.epoch, news)
                     if self._on_stripes is not None:
                         self._on_stripes(self, news)

@@ -138,7 +138,14 @@ class Supervisor:
         if moves:
             self._error_queue = ErrorQueue(session, settings, moves, membership.member)
         self._dispatcher = Dispatcher(
-            called, shape, settings.group.key, settings.dispatch, settings.failure, chance, self._error_queue
+            called,
+            shape,
+            settings.group.key,
+            settings.dispatch,
+            settings.failure,
+            chance,
+            self._error_queue,
+            keys_move_unseen=settings.group.backend is GroupBackend.PARTITIONED,
         )
         self._resources = MemberResources(session, settings.dispatch.runners, self._dispatcher.counts)
         self._turns = Turns(journal.flush)
@@ -466,14 +473,20 @@ class Supervisor:
             self._session.send_direct(Message(topic, note_of(handling, self._member)))
 
 
-async def provision_queues(session: Session, group: GroupSettings) -> None:
-    """Create the group's missing queues, if members may; before `Supervisor.run`. Raises `ConfigError`."""
+async def provision_queues(session: Session, group: GroupSettings, *, only_new: bool = False) -> None:
+    """Create the group's missing queues, if members may; before `Supervisor.run`. Raises `ConfigError`.
+
+    With `only_new`, nothing is done to a group whose first queue exists, as it does in every layout: an older number of
+    queues would bring that layout back, beside the present one.
+    """
     if group.provision is not Provision.CREATE_MISSING:
         return
     shape = group.shape()
     for index, queue in enumerate(shape.queue_names()):
         try:
-            await session.provision(queue, shape.subscriptions(index))
+            is_new = await session.provision(queue, shape.subscriptions(index), only_new=only_new)
+            if only_new and index == 0 and not is_new:
+                return
         except TransportError as error:
             raise ConfigError(
                 "group.provision", str(error), "a user who may create queues, or `none` and queues made beforehand"

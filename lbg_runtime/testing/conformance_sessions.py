@@ -391,6 +391,17 @@ class SessionConformance:
         assert [event for event in recorder.events if not isinstance(event, MessageReceived)] == [FlowActive(FIRST)]
         await flow.unbind()
 
+    async def test_provisioning_of_new_queues_leaves_one_that_exists_as_it_is(self, harness: TransportHarness) -> None:
+        transport = await open_transport(harness)
+        queue = QueueName("made")
+        assert await transport.provision(queue, ["made/1/>"], only_new=True)
+        assert not await transport.provision(queue, ["made/2/>"], only_new=True)
+        _, recorder = await bind(transport, queue=queue)
+        for number in (2, 1):
+            await publish(transport, f"{number}", topic=f"made/{number}/x")
+        await recorder.until_received(1)
+        assert recorder.payloads == [b"1"]
+
 
 def _note(confirmed: list[int], number: int, _: asyncio.Future[None]) -> None:
     confirmed.append(number)

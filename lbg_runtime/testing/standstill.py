@@ -72,24 +72,30 @@ class Standstill:
             return f"is with {owner.member}, which is paused"
         if key is None or owner.supervisor is None:
             return f"is with {owner.member}"
-        head = owner.supervisor.sight().key(key).sight.head
+        sight = owner.supervisor.sight()
+        head = sight.key(key).sight.head
         if head is None or head.number != message.key_sequence:
             return self._reason_without_lane(owner, message)
-        return self._reason_in_lane(owner, message, head)
+        is_stopped = any(flow.is_stopped for flow in sight.picture().flows if flow.queue == queue)
+        return self._reason_in_lane(owner, message, head, is_stopped=is_stopped)
 
-    def _reason_in_lane(self, owner: Life, message: Message, head: LaneHead) -> str:
+    def _reason_in_lane(self, owner: Life, message: Message, head: LaneHead, *, is_stopped: bool) -> str:
         attempts = [attempt for attempt in owner.watch.attempts if attempt.identity == identity_of(message)]
         match head.stage:
             case LaneStage.RUNNING:
                 for_s = self._now_s - attempts[-1].started_s if attempts else 0
                 return f"is handled by {owner.member} for {for_s:g} s now, attempt {head.attempts}"
+            case LaneStage.DELAYED if is_stopped and head.attempts == 0:
+                return f"waits at {owner.member}: its queue is stopped (then: stop)"
             case LaneStage.DELAYED:
-                retry_s = (head.retry_in_ms or 0) / 1_000
+                follows = f"next attempt in {(head.retry_in_ms or 0) / 1_000:g} s"
+                if is_stopped and head.retry_in_ms is None:
+                    follows = "its queue is stopped (then: stop)"
                 error = attempts[-1].error if attempts else None
                 self._error = self._error or error
                 reason = f", at last with {_words(error)}" if error is not None else ""
                 times = "once" if head.attempts == 1 else f"{head.attempts} times"
-                return f"failed {times} at {owner.member}{reason}; next attempt in {retry_s:g} s"
+                return f"failed {times} at {owner.member}{reason}; {follows}"
             case LaneStage.READY:
                 return f"waits for a runner at {owner.member}: dispatch.runners is {self._settings.dispatch.runners}"
 

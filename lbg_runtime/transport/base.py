@@ -89,8 +89,11 @@ class Transport(Protocol):
         """
         ...
 
-    async def provision(self, queue: QueueName, subscriptions: Sequence[str]) -> None:
-        """Create an exclusive durable queue and its topic subscriptions if missing; raises `TransportError`."""
+    async def provision(self, queue: QueueName, subscriptions: Sequence[str], *, only_new: bool = False) -> bool:
+        """Create an exclusive durable queue and its topic subscriptions if missing; raises `TransportError`.
+
+        With `only_new`, a queue that exists is left as it is, and False is returned; True in all other cases.
+        """
         ...
 
 

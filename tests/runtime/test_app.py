@@ -338,7 +338,7 @@ async def test_a_queue_that_is_deleted_and_made_again_is_bound_again(trial):
 async def test_queues_that_are_gone_right_after_they_were_made_are_not_told_to_be_made(trial):
     app = trial.member()
 
-    async def forget(queue, subscriptions):
+    async def forget(queue, subscriptions, **_):
         """As a broker that is started anew, empty, before the first bind."""
 
     trial.sessions["member-0"].provision = forget
@@ -350,7 +350,7 @@ async def test_a_member_whose_user_may_not_create_queues_says_so(trial):
     trial.broker.is_reachable = True
     app = trial.member()
 
-    async def refuse(queue, subscriptions):
+    async def refuse(queue, subscriptions, **_):
         from lbg_runtime.model.errors import TransportError
 
         raise TransportError(f"cannot provision {queue}: Permission Not Allowed")

@@ -122,8 +122,8 @@ async def handle(message):
     time.sleep(600)
 
 class Session(MemoryTransport):
-    async def provision(self, queue, subscriptions):
-        await super().provision(queue, subscriptions)
+    async def provision(self, queue, subscriptions, **rest):
+        await super().provision(queue, subscriptions, **rest)
         if sys.argv[1] == "block":
             self.send(Message("h/0/orders/new", b""))
 

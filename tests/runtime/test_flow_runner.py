@@ -12,11 +12,21 @@ from lbg_runtime.core.flow.events import (
     HandBackRequested,
     MessageReceived,
     PlaceChanged,
+    SettlementsReached,
     StepAsideRequested,
+    StripingLearned,
 )
 from lbg_runtime.core.parking.ledger import Verdict
 from lbg_runtime.core.restripe.gate import StripeGate
-from lbg_runtime.core.restripe.records import ShardMarker, StripePlan, encode_record, record_prefix, record_topic
+from lbg_runtime.core.restripe.records import (
+    ShardMarker,
+    StripeFinish,
+    StripePlan,
+    encode_record,
+    record_prefix,
+    record_topic,
+)
+from lbg_runtime.core.restripe.striping import Striping
 from lbg_runtime.core.roles import Place
 from lbg_runtime.model.errors import BindFailed, InvariantViolated, ParkingNotReady
 from lbg_runtime.model.ids import QueueName
@@ -152,6 +162,39 @@ async def test_a_probe_is_asked_for_behind_the_settlements_that_it_is_to_prove(f
         await trial.runner.flush()
     order = [trial.log.index((name, epoch, *rest)) for name, *rest in (("settle", 2), ("flush",), ("probe",))]
     assert order == sorted(order)
+
+
+async def test_a_key_whose_shard_was_away_is_met_anew_in_the_same_epoch(flow_trial, settings, delivery):
+    """Another member may have handled it meanwhile, and what is loaded of it here is of the time before."""
+    away, back, seen = StripePlan(1, 4, 8, "s3cr3t"), StripePlan(2, 8, 4, "s3cr3t"), []
+
+    async def handle(message):
+        seen.append((int(message.payload), message.is_first_of_key))
+
+    trial = flow_trial(handle, gate=StripeGate(0, settings().group.shape(), record_prefix("control")))
+
+    def show(first_id, *records):
+        for at, (record, plan) in enumerate(records, first_id):
+            message = encode_record(record, record_topic("control", plan))
+            trial.transport.sink(MessageReceived(replace(delivery(at), epoch=epoch, message=message)))
+
+    def show_message(at):
+        trial.transport.sink(MessageReceived(delivery(at, "k", topic="h/4/orders/new", epoch=epoch)))
+
+    async with trial.running():
+        epoch = await trial.activate()
+        show_message(1)
+        show_message(2)
+        await trial.transport.settled(2)
+        show(3, (away, away), (ShardMarker(1, 4), away), (StripeFinish(1, 4, 8), away))
+        await trial.transport.settled(3)
+        trial.runner.post(SettlementsReached(epoch, 2))
+        show(6, (back, back), (ShardMarker(2, 4), back))
+        trial.runner.post(StripingLearned(Striping(2, 8, target=4, left=frozenset({4}))))
+        show_message(8)
+        show_message(9)
+        await trial.transport.settled(2)
+    assert seen == [(1, True), (2, False), (8, True), (9, False)]
 
 
 async def test_a_settlement_that_the_transport_refuses_ends_the_runner(flow_trial, delivery, monkeypatch):

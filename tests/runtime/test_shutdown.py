@@ -114,8 +114,8 @@ async def life():
         await asyncio.sleep(60)
 
 class Session(MemoryTransport):
-    async def provision(self, queue, subscriptions):
-        await super().provision(queue, subscriptions)
+    async def provision(self, queue, subscriptions, **rest):
+        await super().provision(queue, subscriptions, **rest)
         self.send(Message("h/0/orders/new", b""))
 
 settings = parse_settings({

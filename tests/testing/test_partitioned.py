@@ -48,3 +48,30 @@ async def test_what_a_killed_member_held_comes_again_to_another(handlers) -> Non
         group.kill(attempt.member)
         await group.settled()
         group.assert_handled({key: ["1", "2"] for key in KEYS})
+
+
+async def test_a_key_that_was_with_another_member_is_never_taken_for_one_that_stayed(handlers) -> None:
+    """The broker moves it away and back while the flow stays active, and tells nobody."""
+    seen = []
+
+    async def work(message):
+        seen.append(message.is_first_of_key)
+
+    async with running(handlers(work), members=2, settings=PARTITIONED) as group:
+        before = {key: group.owner(key) for key in KEYS}
+        await publish(group, "1")
+        await group.settled()
+        await group.stop("member-1")
+        await group.balanced()
+        await publish(group, "2")
+        await group.settled()
+        group.start("member-1")
+        await group.balanced()
+        await publish(group, "3")
+        await group.settled()
+        await group.stop("member-1")
+        await group.balanced()
+        await publish(group, "4")
+        await group.settled()
+    assert "member-1" in before.values()
+    assert seen == [True] * (4 * len(KEYS))

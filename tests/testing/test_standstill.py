@@ -33,6 +33,22 @@ async def test_a_handler_that_fails(handlers) -> None:
     assert str(failure.value).startswith("not settled within 30 s:\n  test/1: k #1 failed")
 
 
+async def test_a_queue_that_a_policy_has_stopped(handlers) -> None:
+    async def fail(message):
+        raise ValueError("no such order")
+
+    settings = {"group": {"queue_count": 1}, "dispatch": {"runners": 1}}
+    async with running(handlers(fail, attempts=1, then="stop"), settings=settings) as group:
+        await group.publish("orders/new", "1", "2", key="a")
+        await group.publish("orders/new", "1", key="b")
+        lines = await stuck(group)
+    assert sorted(line.partition(": ")[2] for line in lines) == [
+        "a #1 failed once at member-0, at last with ValueError: no such order; its queue is stopped (then: stop),"
+        " 1 more of its key behind it",
+        "b #1 waits at member-0: its queue is stopped (then: stop)",
+    ]
+
+
 async def test_a_handler_that_does_not_end(handlers) -> None:
     async with running(handlers(seconds=1_000), settings={"failure": {"timeout": "1h"}}) as group:
         await group.publish("orders/new", "1", key="k")

@@ -66,8 +66,14 @@ class Dispatcher:
         failure: FailureSettings,
         random: RandomSource,
         error_queue: ErrorQueue | None = None,
+        *,
+        keys_move_unseen: bool = False,
     ) -> None:
-        """`error_queue` is needed if a policy asks for it. Raises `ConfigError` or `HandlerError`."""
+        """`error_queue` is needed if a policy asks for it. `keys_move_unseen`: keys may go to another member and come
+        back while a flow stays active, as with a partitioned queue, so each message counts as the first of its key.
+
+        Raises `ConfigError` or `HandlerError`.
+        """
         self.counts = DispatchCounts()
         self._troubles = Troubles(self.counts)
         self._key_source = key_source
@@ -88,6 +94,7 @@ class Dispatcher:
         """The names of the parking queues: what comes from them is parked already."""
         self._stopped: dict[QueueName, Epoch] = {}
         """Flow handles from which nothing more is started."""
+        self._keys_move_unseen = keys_move_unseen
         self._seen_keys = SeenKeys()
         self._routes = Routes(handlers, shape, failure, self._attempts)
         self._known_routes = self._routes.known
@@ -138,6 +145,11 @@ class Dispatcher:
         self._set_retry_timer()
         # A lane whose head went back may be ready for another flow's delivery.
         self._pool.wake()
+
+    def forget_keys(self, queue: QueueName) -> None:
+        """Take the next message of each of the queue's keys for the first: a shard has left the queue, and may come
+        back. Constant time."""
+        self._seen_keys.forget(queue)
 
     def cancel_handling(self, queue: QueueName, epoch: Epoch) -> None:
         """Cancel the running handlers of a flow handle; their deliveries end without an outcome."""
@@ -240,7 +252,7 @@ class Dispatcher:
             self._starts += 1
             handling.local_seq = self._starts
             handling.start_mono_ns = monotonic_ns()
-            if self._seen_keys.meet(delivery.queue, delivery.epoch, handling.lane):
+            if self._keys_move_unseen or self._seen_keys.meet(delivery.queue, delivery.epoch, handling.lane):
                 handling.message = handling.message.as_first_of_key()
         elif handling.end_report is not None:
             if not await self._gave_way(lane, handling, task):

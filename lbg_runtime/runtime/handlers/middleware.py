@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lbg_runtime.model.errors import HandlerError, TerminalFailure
 from lbg_runtime.model.message import Message
@@ -62,7 +62,7 @@ def _inside(call: HandlerFunction, middleware: Middleware) -> HandlerFunction:
     function, extra, where = middleware.function, middleware.extra, middleware.where
 
     async def around(message: Message) -> object:
-        turn = _Turn(call, where)
+        turn = _Turn(call, where, message)
         try:
             if extra:
                 answer = await function(message, turn.proceed, **{name: fill(message) for name, fill in extra})
@@ -80,11 +80,13 @@ def _inside(call: HandlerFunction, middleware: Middleware) -> HandlerFunction:
 class _Turn:
     """One attempt, as seen by one middleware."""
 
-    __slots__ = ("_answer", "_call", "_ended", "_failure", "_is_called", "_where", "is_over", "is_running")
+    __slots__ = ("_answer", "_call", "_ended", "_failure", "_given", "_is_called", "_where", "is_over", "is_running")
 
-    def __init__(self, call: HandlerFunction, where: str) -> None:
+    def __init__(self, call: HandlerFunction, where: str, given: Message) -> None:
+        """`given`: what the middleware was called with."""
         self._call = call
         self._where = where
+        self._given = given
         self._is_called = False
         self._answer: object = None
         self._failure: BaseException | None = None
@@ -101,6 +103,8 @@ class _Turn:
             raise MiddlewareMisused(f"{self._where} calls its handler when its attempt is over")
         self._is_called = self.is_running = True
         try:
+            if message is not self._given:
+                message = _in_place_of(self._given, message)
             self._answer = await self._call(message)
             if self._answer is not None:
                 # Here already, so that the middleware sees it fail.
@@ -142,3 +146,13 @@ class _Turn:
         if not self._is_called:
             raise MiddlewareMisused(f"{self._where} returned without calling its handler")
         return self._answer
+
+
+def _in_place_of(given: Message, message: Message) -> Message:
+    """A middleware's own message, with what only the member knows of the one that it was given: a `Message` that is
+    made anew has no `is_first_of_key`, nor the key of its lane."""
+    if given.key is not None and message.key != given.key:
+        message = message.in_lane_of(given.key)
+    if message.is_first_of_key != given.is_first_of_key:
+        message = replace(message, is_first_of_key=given.is_first_of_key)
+    return message

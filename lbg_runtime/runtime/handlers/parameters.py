@@ -4,7 +4,7 @@ import builtins
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, TypeGuard, TypeVar, get_args, get_origin
 
@@ -248,7 +248,12 @@ def _message(message: Message) -> object:
 
 
 def _delivery(_: Message) -> object:
-    return CURRENT_HANDLING.get().delivery
+    handling = CURRENT_HANDLING.get()
+    delivery = handling.delivery
+    if delivery.message is handling.message:
+        return delivery
+    # Its own has the token of another key, for which a guard would take it for a message that it knows.
+    return replace(delivery, message=handling.message)
 
 
 def _receipt(_: Message) -> object:

@@ -125,19 +125,25 @@ class MemoryTransport:
         self._handles.append(flow)
         return flow
 
-    async def provision(self, queue: QueueName, subscriptions: Sequence[str]) -> None:
+    async def provision(self, queue: QueueName, subscriptions: Sequence[str], *, only_new: bool = False) -> bool:
         """See `Transport.provision`."""
         if self._client is None:
             raise TransportError(f"cannot provision {queue}: not connected")
         engine = self._broker.engine
         try:
-            with _tolerated("Endpoint Already Exists"):
+            try:
                 engine.provision(self._client, queue, QueueSettings())
+            except BrokerRefusal as refusal:
+                if refusal.text != "Endpoint Already Exists":
+                    raise
+                if only_new:
+                    return False
             for subscription in subscriptions:
                 with _tolerated("Subscription Already Exists"):
                     engine.subscribe_queue(self._client, queue, subscription)
         except BrokerRefusal as refusal:
             raise TransportError(f"cannot provision {queue}: {refusal.text}") from refusal
+        return True
 
     async def browse(self, queue: QueueName, quiet_s: float, is_last: IsLast | None = None) -> list[Message]:
         """See `Browser.browse`."""

@@ -57,6 +57,9 @@ of others.
 _NULL_POINTER = 2
 """The subcode of a function that was given nothing to work on, as the library's own clean-up is at times."""
 
+_ENDPOINT_EXISTS = 75
+"""The subcode of the refusal to create a queue that exists."""
+
 _NOTHING_THERE = "SOLCLIENT_SUBCODE_TRANSACTION_FAILURE"
 """With transactions the client gives the subcode's name instead of its number."""
 
@@ -132,6 +135,11 @@ def bind_failed(queue: str, error: BaseException) -> BindFailed:
 def is_of_clean_up(error: BaseException) -> bool:
     """Whether the error of a bind is that of the library's own clean-up after it, which says nothing of the bind."""
     return subcode_and_reason(error)[0] == _NULL_POINTER
+
+
+def is_there_already(error: BaseException) -> bool:
+    """Whether a queue was not created because it exists."""
+    return subcode_and_reason(error)[0] == _ENDPOINT_EXISTS
 
 
 def publish_failed(topic: str, error: BaseException) -> PublishFailed:

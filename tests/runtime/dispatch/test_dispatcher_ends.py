@@ -1,6 +1,7 @@
 """Deliveries that are given back or cancelled end once, settle nothing, and let nothing of their key overtake."""
 
 import asyncio
+import random
 
 import pytest
 from structlog.testing import capture_logs
@@ -9,6 +10,9 @@ from lbg_runtime.core.lanes import KeyLanes
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
+from lbg_runtime.runtime.handlers.registry import Handlers
+from tests.runtime.conftest import DispatcherRig
 
 QUEUE = QueueName("orders/0")
 
@@ -281,3 +285,22 @@ async def test_what_is_cancelled_or_given_back_within_an_epoch_leaves_its_key_to
         made.dispatcher.dispatch(delivery(3))
         await made.until_ended(3)
     assert seen == [(b"1", True), (b"2", True), (b"3", True)]
+
+
+async def test_where_keys_move_unseen_every_message_is_the_first_of_its_key(settings, delivery):
+    handlers, seen, made = Handlers(), [], settings()
+
+    @handlers.handler("orders/>")
+    async def handle(message):
+        seen.append((message.payload, message.is_first_of_key))
+
+    group = made.group
+    dispatcher = Dispatcher(
+        handlers, group.shape(), group.key, made.dispatch, made.failure, random.Random(1), keys_move_unseen=True
+    )
+    shared = DispatcherRig(dispatcher)
+    async with shared.running():
+        for number in (1, 2):
+            dispatcher.dispatch(delivery(number))
+        await shared.until_ended(2)
+    assert seen == [(b"1", True), (b"2", True)]

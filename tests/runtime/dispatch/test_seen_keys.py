@@ -49,3 +49,12 @@ def test_a_key_that_is_taken_back_is_first_again_in_whichever_generation_it_is()
     for key in ("a", "b", "never met"):
         seen.take_back(LaneKey(key))
     assert meet(seen, "a", "b", "a") == [True, True, False]
+
+
+def test_keys_of_a_queue_that_are_forgotten_are_new_within_their_epoch_and_no_others() -> None:
+    seen = SeenKeys(4)
+    meet(seen, "a", "b")
+    meet(seen, "c", queue=OTHER)  # the generations have changed: "a" and "b" are in the old one
+    seen.forget(QUEUE)
+    assert meet(seen, "a", "b", "a") == [True, True, False]
+    assert meet(seen, "c", queue=OTHER) == [False]

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -193,6 +194,52 @@ async def test_it_can_give_the_handler_another_message_and_another_error(rig, de
         raise ValueError(body.decode())
 
     assert await _moved(rig, app, delivery) == "TerminalFailure: as opened 1"
+
+
+async def test_what_only_the_member_knows_of_a_message_stays_with_one_that_is_made_anew(rig, delivery):
+    app, seen = Handlers(), []
+
+    @app.middleware
+    async def opened(message: Message, proceed: Proceed) -> None:
+        await proceed(Message(message.topic, b"opened", message.properties))
+
+    @app.middleware
+    async def inner(message: Message, proceed: Proceed) -> None:
+        seen.append((message.key, message.is_first_of_key))
+        await proceed(replace(message, payload=b"again"))
+
+    @app.handler("orders/>")
+    async def handle(message: Message) -> None:
+        seen.append((message.payload, message.key, message.fencing_token, message.is_first_of_key))
+
+    made = rig(handlers=app.assembled(), group={"key": "property:customer"})
+    stamps = {"JMSXGroupID": "k", "lbg_publisher": "p", "lbg_key_sequence": 7}
+    async with made.running():
+        for number, properties in enumerate(({**stamps, "customer": "c"}, {"customer": "c"}), 1):
+            plain = delivery(number)
+            made.dispatcher.dispatch(replace(plain, message=replace(plain.message, properties=properties)))
+        await made.until_ended(2)
+    assert seen == [("c", True), (b"again", "c", None, True), ("c", False), (b"again", "c", None, False)]
+
+
+async def test_a_message_of_an_earlier_turn_gets_the_key_and_the_flag_of_this_one(rig, delivery):
+    app, seen, kept = Handlers(), [], []
+
+    @app.middleware
+    async def first_of_all(message: Message, proceed: Proceed) -> None:
+        kept.append(message)
+        await proceed(kept[0])
+
+    @app.handler("orders/>")
+    async def handle(message: Message) -> None:
+        seen.append((message.payload, message.key, message.is_first_of_key))
+
+    made = rig(handlers=app.assembled(), dispatch={"runners": 1})
+    async with made.running():
+        for number, key in ((1, "a"), (2, "a"), (3, "b")):
+            made.dispatcher.dispatch(delivery(number, key))
+        await made.until_ended(3)
+    assert sorted(seen) == [(b"1", "a", False), (b"1", "a", True), (b"1", "b", True)]
 
 
 async def test_a_handler_that_its_middleware_leaves_running_is_waited_for(rig, delivery):

@@ -1,7 +1,7 @@
 """Handlers are given what their annotations ask for, and refused with one line for what cannot be given."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, runtime_checkable
 
@@ -68,6 +68,24 @@ async def test_a_handler_is_given_body_message_delivery_logger_and_state(rig, de
     assert given == [b"7", "k", 7, False, Shop("corner"), True]
     assert made.outcomes() == {7: Outcome.ACCEPTED}
     assert [(log["key"], log["queue"]) for log in logs if log["event"] == "given"] == [("k", "orders/0")]
+
+
+async def test_the_delivery_has_the_message_as_the_handler_gets_it_and_is_parked_as_it_came(rig, delivery):
+    """With the foreign token, a guard would take the first message of a key for one that it knows."""
+    given = []
+
+    async def handle(it: Delivery, message: Message) -> None:
+        given.append((it, message))
+
+    stamps = {"JMSXGroupID": "k", "lbg_publisher": "p", "lbg_key_sequence": 7, "customer": "c"}
+    plain = delivery(7)
+    came = replace(plain, message=replace(plain.message, properties=stamps))
+    made = await _dispatched(rig, came, handle, group={"key": "property:customer"})
+    ((it, message),) = given
+    assert it.message is message
+    assert (it.message.key, it.message.fencing_token, it.message.is_first_of_key) == ("c", None, True)
+    assert replace(it, message=came.message) == came
+    assert made.ends[0].delivery is came
 
 
 async def test_a_body_alone_is_decoded(rig, delivery):

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from lbg_runtime.transport.solace.relogin import LOGIN_AGAIN_S, Relogin
+from lbg_runtime.transport.solace.relogin import LOGIN_AGAIN_AT_LAST_S, LOGIN_AGAIN_S, Relogin
 
 
 class Bench:
@@ -55,3 +55,24 @@ async def test_a_connection_that_comes_back_has_logged_in_already(bench: Bench) 
     bench.relogin.lacks("after")
     await asyncio.sleep(0.001)
     assert [reason for _, reason in bench.logins] == ["after"]
+
+
+async def test_as_long_as_the_right_is_missing_logins_become_rare_and_then_soon_again(bench: Bench) -> None:
+    """Each ends the flows, so a handler that takes longer than the time between two of them would never be settled."""
+    for _ in range(8):
+        count = len(bench.logins)
+        bench.relogin.logged_in()
+        while len(bench.logins) == count:
+            bench.relogin.lacks("still")
+            await asyncio.sleep(1)
+    times = [at_s for at_s, _ in bench.logins]
+    waits = [round(later - earlier) for earlier, later in zip([0.0, *times], times, strict=False)]
+    assert waits == pytest.approx([30, 60, 120, 240, 480, 960, 960, 960], abs=2)
+    bench.relogin.logged_in()
+    await asyncio.sleep(LOGIN_AGAIN_AT_LAST_S + 1)
+    bench.relogin.lacks("long after")
+    await asyncio.sleep(0.001)
+    bench.relogin.logged_in()
+    bench.relogin.lacks("again")
+    await asyncio.sleep(2 * LOGIN_AGAIN_S + 1)
+    assert [reason for _, reason in bench.logins[-2:]] == ["long after", "again"]
