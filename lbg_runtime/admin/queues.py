@@ -33,6 +33,13 @@ class QueueAdmin(Protocol):
         """
         ...
 
+    async def ensure_like_new(self, queue: QueueName) -> None:
+        """Raises `QueueUnfit` for a queue that has messages, or gives other rights than a new one, and `QueueMissing`.
+
+        Subscriptions and other settings are not looked at.
+        """
+        ...
+
     async def create_queue(self, queue: QueueName) -> None:
         """Make sure that a fit queue of this name exists; raises `QueueUnfit`."""
         ...
@@ -86,6 +93,7 @@ class SempQueueAdmin:
     def __init__(self, client: SempClient, vpn: str, access: QueueAccess, spool_mb: int) -> None:
         self._client = client
         self._vpn = vpn
+        self._rights = _rights(access)
         self._new_queue = {**attributes_of_new_queue(access, spool_mb), **KEEPS_ALL}
 
     async def subscriptions(self, queue: QueueName) -> frozenset[str] | None:
@@ -98,13 +106,12 @@ class SempQueueAdmin:
         return frozenset(each.text("subscriptionTopic") for each in found)
 
     async def ensure_fit(self, queue: QueueName) -> None:
-        found = await self._client.find(SempApi.CONFIG, self._path(queue), select=tuple(_FIT))
-        if found is None:
-            raise QueueMissing(queue)
-        for name, fit in _FIT.items():
-            # A broker does not act on an attribute that it does not have.
-            if found.attributes.get(name, fit) != fit:
-                raise QueueUnfit(queue, f"{name} {found.attributes[name]}", f"{name} {fit}")
+        await self._ensure(queue, _FIT)
+
+    async def ensure_like_new(self, queue: QueueName) -> None:
+        await self._ensure(queue, self._rights)
+        if messages := await self.depth(queue):
+            raise QueueUnfit(queue, f"{messages} messages", "none in a queue that the group takes over")
 
     async def create_queue(self, queue: QueueName) -> None:
         """See `QueueAdmin`. A queue that exists is left as it is: it may be somebody else's."""
@@ -152,6 +159,17 @@ class SempQueueAdmin:
     def _path(self, queue: QueueName, *below: Segment) -> tuple[Segment, ...]:
         return ("msgVpns", self._vpn, "queues", queue, *below)
 
+    async def _ensure(self, queue: QueueName, expected: Mapping[str, Json]) -> None:
+        """Raises `QueueUnfit` for a queue with other attributes, and `QueueMissing`."""
+        there = await self._client.find(SempApi.CONFIG, self._path(queue), select=tuple(expected))
+        if there is None:
+            raise QueueMissing(queue)
+        for name, value in expected.items():
+            # A broker does not act on an attribute that it does not have.
+            found = there.attributes.get(name, value)
+            if found != value:
+                raise QueueUnfit(queue, f"no {name}" if found == "" else f"{name} {found}", f"{name} {value}")
+
     async def _set_enabled(self, queue: QueueName, *, enabled: bool) -> None:
         await self._client.update(self._path(queue), dict.fromkeys(_OPEN, enabled))
 
@@ -169,12 +187,15 @@ class SempQueueAdmin:
         return await self._client.find(SempApi.MONITOR, self._path(queue))
 
 
+def _rights(access: QueueAccess) -> dict[str, Json]:
+    return {"owner": access.owner, "permission": "consume" if access.others_consume else "no-access"}
+
+
 def attributes_of_new_queue(access: QueueAccess, spool_mb: int) -> dict[str, Json]:
     """The attributes that a queue is created with, whether for a group or for what its members set aside."""
     return {
         "accessType": "exclusive",
-        "owner": access.owner,
-        "permission": "consume" if access.others_consume else "no-access",
+        **_rights(access),
         **_TELLS,
         **_OPEN,
         "maxMsgSpoolUsage": spool_mb,

@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -77,7 +77,7 @@ class SempClient:
         """
         self.url = account.url.rstrip("/")
         self._shown = "semp.username or semp.password" if account.token is None else "semp.token"
-        self._insist: Callable[[], None] | None = None
+        self._insist: Callable[[], Awaitable[None]] | None = None
         try:
             self._http = httpx.AsyncClient(
                 verify=tls,
@@ -99,8 +99,8 @@ class SempClient:
     ) -> None:
         await self._http.aclose()
 
-    def fence(self, insist: Callable[[], None]) -> None:
-        """From now on call `insist` before every attempt of every request, which what it raises keeps from leaving.
+    def fence(self, insist: Callable[[], Awaitable[None]]) -> None:
+        """From now on await `insist` before every attempt of every request, which what it raises keeps from leaving.
 
         Nothing of a request leaves later than `REQUEST_TIMEOUT_S` after an `insist` that allowed it: by then it is
         given up, with `SempUnreachable`, and not sent again. For those who may be replaced by others in mid-request.
@@ -182,7 +182,7 @@ class SempClient:
             async with asyncio.timeout(None if self._insist is None else REQUEST_TIMEOUT_S):
                 for attempt, pause_s in enumerate((*PAUSES_S, None), 1):
                     if self._insist is not None:
-                        self._insist()
+                        await self._insist()
                     try:
                         response = await self._http.request(method, url, content=content, headers=headers)
                     # httpx also reads the address of a redirection that it does not follow, and lets other errors

@@ -124,6 +124,41 @@ async def test_only_a_queue_that_exists_can_be_fit(admin):
         await admin.ensure_fit(QUEUE)
 
 
+async def test_a_new_queue_is_like_a_new_one(client):
+    for others_consume in (True, False):
+        admin = SempQueueAdmin(client, "default", QueueAccess("members", others_consume=others_consume), 100)
+        with pytest.raises(QueueMissing):
+            await admin.ensure_like_new(QUEUE)
+        await admin.create_queue(QUEUE)
+        await admin.subscribe(QUEUE, TOPIC)
+        await admin.ensure_like_new(QUEUE)
+        await admin.delete_queue(QUEUE)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "found"),
+    [
+        ({"owner": "somebody"}, "queue orders/0 has owner somebody; expected owner members"),
+        ({"owner": ""}, "queue orders/0 has no owner; expected owner members"),
+        ({"permission": "no-access"}, "permission no-access; expected permission consume"),
+        ({"permission": "delete"}, "permission delete; expected permission consume"),
+    ],
+)
+async def test_a_queue_with_other_rights_is_not_like_a_new_one(client, admin, attributes, found):
+    await admin.create_queue(QUEUE)
+    await client.update(("msgVpns", "default", "queues", QUEUE), attributes)
+    with pytest.raises(QueueUnfit, match=found):
+        await admin.ensure_like_new(QUEUE)
+
+
+async def test_a_queue_with_messages_is_not_like_a_new_one(admin, traffic):
+    await admin.create_queue(QUEUE)
+    await admin.subscribe(QUEUE, TOPIC)
+    traffic.publish()
+    with pytest.raises(QueueUnfit, match="queue orders/0 has 1 messages; expected none in a queue that the group"):
+        await admin.ensure_like_new(QUEUE)
+
+
 async def test_subscriptions_come_and_go_any_number_of_times(admin, traffic):
     assert await admin.subscriptions(QUEUE) is None
     await admin.create_queue(QUEUE)

@@ -103,7 +103,7 @@ async def test_a_fence_is_asked_before_every_attempt_and_every_request():
     broker = Broker(httpx.Response(503), ok(None), ok(None), httpx.Response(503), ok(None))
     allowed = [True, True, True, True, False]
 
-    def insist():
+    async def insist():
         if not allowed.pop(0):
             raise CutOff
 
@@ -118,9 +118,12 @@ async def test_a_fence_is_asked_before_every_attempt_and_every_request():
 
 @pytest.mark.parametrize(("after_s", "asked_at_s"), [(7, [0, 7.25]), (4, [0, 4.25, 8.75]), (60, [0])])
 async def test_behind_a_fence_all_attempts_together_have_one_time_limit(after_s, asked_at_s):
+    async def insist():
+        """Nobody has taken over."""
+
     broker = Slow(after_s)
     async with broker.client() as client:
-        client.fence(lambda: None)
+        client.fence(insist)
         with pytest.raises(SempUnreachable, match="no answer within 10 s"):
             await client.delete((*QUEUES, "q"))
     assert asyncio.get_running_loop().time() == 10

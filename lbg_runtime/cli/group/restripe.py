@@ -40,7 +40,10 @@ def restripe(
     try:
         done = uvloop.run(_restripe(settings, queues, _Teller(began)))
     except QueueUnfit as error:
-        print(f"lbg: {error}; `lbg group plan` shows what differs from the settings", file=sys.stderr)
+        # The plan leaves other queues alone.
+        is_in_plan = error.queue in settings.group.shape().queue_names()
+        more = "; `lbg group plan` shows what differs from the settings" if is_in_plan else ""
+        print(f"lbg: {error}{more}", file=sys.stderr)
         raise typer.Exit(1) from error
     except (SempError, TransportError) as error:
         print(f"lbg: {error}; run the same command again to continue", file=sys.stderr)

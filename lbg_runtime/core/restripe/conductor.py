@@ -42,6 +42,9 @@ one."""
 LOOKS_PER_RECORD = 100
 """A record that members do not report as read is published again after this many looks; a second one does nothing."""
 
+MOST_NAMED = 3
+"""The most queues that what is waited for names."""
+
 
 @dataclass(frozen=True, slots=True)
 class CreateQueue:
@@ -243,8 +246,9 @@ class Conductor:
         needless = self._needless(sight)
         # Another conductor may have begun to clean up.
         if informed.issuperset(range(plan.to_count)):
-            if informed.issuperset(range(plan.queue_total)) and not self._has_finished(sight):
-                return self._once(StripeFinish(plan.generation, plan.from_count, plan.to_count), "the finish", sight)
+            if informed.issuperset(range(plan.queue_total)) and (unfinished := self._unfinished(sight)):
+                finish = StripeFinish(plan.generation, plan.from_count, plan.to_count)
+                return self._once(finish, f"the finish in {self._named(unfinished)}", sight)
             if still_informed := informed.intersection(needless):
                 return Unsubscribe(max(still_informed), self.topic)
             if not self._is_over(sight):
@@ -269,9 +273,16 @@ class Conductor:
         self._waited_for = end
         return DeleteQueue(index)
 
-    def _has_finished(self, sight: Sight) -> bool:
+    def _unfinished(self, sight: Sight) -> list[int]:
+        """Indexes of the queues that no member reports as finished."""
         finished = sight.striping.finished if sight.striping is not None and self._is_known(sight) else frozenset()
-        return self._is_over(sight) or finished.issuperset(range(self.plan.queue_total))
+        return [] if self._is_over(sight) else [each for each in range(self.plan.queue_total) if each not in finished]
+
+    def _named(self, indexes: list[int]) -> str:
+        """The queues in one line, however many there are."""
+        shown = ", ".join(self.shape.queue_name(index) for index in indexes[:MOST_NAMED])
+        more = len(indexes) - MOST_NAMED
+        return f"{shown} and {more} more" if more > 0 else shown
 
     def _is_over(self, sight: Sight) -> bool:
         return sight.striping is not None and self._is_known(sight) and sight.striping.target is None

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from lbg_runtime.core.restripe.records import StripePlan, plan_of_topic, record_topic
-from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.errors import QueueUnfit, UserError
 from lbg_runtime.model.group import GroupShape
 
 Subscriptions = Mapping[int, frozenset[str]]
@@ -130,6 +130,18 @@ def ensure_informed(plan: StripePlan, shape: GroupShape, subscriptions: Subscrip
     lacking = frozenset(index for index in range(plan.queue_total) if topic not in subscriptions.get(index, ()))
     found = f"no subscription for the records of the re-striping from {plan.from_count} to {plan.to_count} queues"
     raise UserError(_names(shape, lacking), found, _by_hand("the one that the plan's other queues have is added"))
+
+
+def ensure_unclaimed(plan: StripePlan, shape: GroupShape, subscriptions: Subscriptions, control_topic: str) -> None:
+    """Raise `QueueUnfit` if a queue that the plan adds to the group attracts somebody else's messages already.
+
+    For a plan that has not begun: until then such a queue has at most topics of records.
+    """
+    for index in range(plan.from_count, plan.to_count):
+        for topic in sorted(subscriptions.get(index, ())):
+            if plan_of_topic(control_topic, topic) is None:
+                expected = "none in a queue that the group takes over"
+                raise QueueUnfit(shape.queue_name(index), f"subscription {topic}", expected)
 
 
 def _is_in_mid_move(plan: StripePlan, shape: GroupShape, subscriptions: Subscriptions) -> bool:

@@ -1,13 +1,15 @@
-"""What the conductor of a re-striping hears: the members, and the loss of its connection."""
+"""What the conductor of a re-striping hears: the members, and itself, which proves that nobody has replaced it."""
 
 import asyncio
 import secrets
+from itertools import count
+from math import inf
 
 from lbg_runtime.core.group.control_codec import encode
 from lbg_runtime.core.group.control_messages import GroupQuestion, Header, Life, QuestionId
 from lbg_runtime.core.group.picture import GroupPicture
 from lbg_runtime.core.restripe.striping import StripingBook
-from lbg_runtime.model.errors import ConductorCutOff
+from lbg_runtime.model.errors import ConductorCutOff, UserError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import GroupName, MemberId
 from lbg_runtime.model.message import Message
@@ -18,6 +20,12 @@ from lbg_runtime.runtime.session import Session
 LOOK_AGAIN_S = 0.05
 ASK_AGAIN_S = 1.0
 """Between two questions to the members; what they say unasked comes as often."""
+
+PROOF_S = 3.0
+"""How old the newest question may be that has come back, for the connection to count as proved."""
+
+PROOF_PATIENCE_S = 8.0
+"""How long a question that comes back is waited for."""
 
 
 class Hearing:
@@ -32,6 +40,11 @@ class Hearing:
         self._hearsay = Hearsay(self._group)
         self._topic = control_topic
         self._session = session
+        self._life = Life(wall_us(), secrets.randbits(53))
+        self._asked_at_s: dict[int, float] = {}
+        """When the questions left that have not come back, by number and on the loop's clock."""
+        self._proved_at_s = -inf
+        """When the newest question left that has come back: the broker had not replaced us by then."""
         self._has_news = asyncio.Event()
         self._is_cut_off = False
 
@@ -41,13 +54,11 @@ class Hearing:
         await self._session.subscribe(self._topic, self._arrived)
 
     async def ask_now_and_then(self) -> None:
-        """Ask the members how they stand, until cancelled."""
-        number = 0
-        life = Life(wall_us(), secrets.randbits(53))
-        name = MemberId(f"restriper-{life.nonce}")
-        while True:
-            number += 1
-            question = GroupQuestion(Header(self._group, name, life, number), QuestionId(f"{name}/{number}"))
+        """Ask the members how they stand, until cancelled; and hear ourselves ask."""
+        loop, name = asyncio.get_running_loop(), MemberId(f"restriper-{self._life.nonce}")
+        for number in count(1):
+            question = GroupQuestion(Header(self._group, name, self._life, number), QuestionId(f"{name}/{number}"))
+            self._asked_at_s[number] = loop.time()
             self._session.send_direct(Message(self._topic, encode(question)))
             await asyncio.sleep(ASK_AGAIN_S)
 
@@ -60,9 +71,27 @@ class Hearing:
         except TimeoutError:
             pass
 
-    def insist_on_connection(self) -> None:
-        """Raise `ConductorCutOff` if the connection is gone: nobody refuses what is sent over SEMP, so it must not be
-        sent in competition with a conductor that may have replaced us."""
+    async def insist_on_connection(self) -> None:
+        """Return if a question that is at most `PROOF_S` old has come back, or as soon as one has.
+
+        Nobody refuses what is sent over SEMP, so it must not be sent in competition with a conductor that may have
+        replaced us. Our own knowledge of that is not enough: if this process was stopped, or its loop blocked, the news
+        is still to be read. Raises `ConductorCutOff`, and `UserError` if no question has ever come back.
+        """
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + PROOF_PATIENCE_S
+        while loop.time() - self._proved_at_s > PROOF_S and not self._is_cut_off:
+            if loop.time() < until_s:
+                await self.wait()
+            elif self._proved_at_s == -inf:
+                what = f"what is published there does not come back within {PROOF_PATIENCE_S:g} s"
+                raise UserError(self._topic, what, "a user that may publish and subscribe there: `lbg group verify`")
+            else:
+                raise ConductorCutOff(self._group)
+        self.insist_on_no_cut()
+
+    def insist_on_no_cut(self) -> None:
+        """Raise `ConductorCutOff` if it is known that the connection is gone."""
         if self._is_cut_off:
             raise ConductorCutOff(self._group)
 
@@ -70,6 +99,9 @@ class Hearing:
         heard = self._hearsay.understand(message.payload)
         if heard is None:
             return
+        if isinstance(heard, GroupQuestion) and heard.header.life == self._life:
+            # By when it left: it may have been waiting to be read for as long as we were stopped.
+            self._proved_at_s = max(self._asked_at_s.pop(heard.header.sequence, -inf), self._proved_at_s)
         self.picture.hear(heard)
         for beat in self.picture.members.values():
             self.is_heard = True

@@ -57,6 +57,7 @@ from lbg_runtime.model.errors import (
 )
 from lbg_runtime.model.failure import Then
 from lbg_runtime.runtime.clock import wall_us
+from lbg_runtime.runtime.restripe.fitness import insist_on_fit_queues, insist_on_unclaimed_queues
 from lbg_runtime.runtime.restripe.hearing import Hearing
 from lbg_runtime.runtime.restripe.secrets import facts_of, secret_of, without
 from lbg_runtime.runtime.session import Session, open_session
@@ -64,9 +65,9 @@ from lbg_runtime.runtime.session import Session, open_session
 _log = structlog.get_logger(__name__)
 
 HELD_S = 20.0
-"""How late a request of an earlier conductor may arrive: it leaves within 10 s, or not at all once that one is cut off
-(`SempClient.fence`), but something in between may hold it longer. SEMP has no means to refuse it, so it must arrive
-while it changes nothing any more."""
+"""How late a request of an earlier conductor may arrive: one that is replaced finds out within 3 s, and gives a request
+up after 10 s (`SempClient.fence`), but something in between may hold it longer. SEMP has no means to refuse it, so it
+must arrive while it changes nothing any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,24 +112,32 @@ class Restriper:
         Returns None if the group has that many and nothing is under way: an earlier run may have done it without being
         able to say so. What is left of a plan that never began is taken away. Raises, before anything else is changed,
         `UserError` if the group is being brought to another number, is in a state that no step leaves behind, or parks,
-        and `QueueUnfit` if a queue is closed, may throw messages away or deliver them out of order; at the end,
-        `UserError` if somebody else has changed what the queues subscribe to; at any time, `SempError` and
-        `TransportError` if the broker refuses or cannot be reached. Run again after any of them, and after a crash; but
-        after `ConductorCutOff` only if nobody else conducts.
+        and `QueueUnfit` if a queue is closed, may throw messages away or deliver them out of order, or is added and may
+        be somebody else's; at the end, `UserError` if somebody else has changed what the queues subscribe to; at any
+        time, `SempError` and `TransportError` if the broker refuses or cannot be reached. Run again after any of them,
+        and after a crash; but after `ConductorCutOff` only if nobody else conducts.
         """
         try:
             return await self._run(queue_count)
         except (SempError, TransportError, UserError):
             # It may be what another conductor has done to us, or to the queues; "run it again" would be bad advice.
-            self.insist_on_connection()
+            await self._hearing.wait()
+            self._hearing.insist_on_no_cut()
             raise
 
-    def insist_on_connection(self) -> None:
+    async def insist_on_connection(self) -> None:
         """Raise `ConductorCutOff` if somebody else may conduct by now. To be asked before whatever leaves over SEMP."""
-        self._hearing.insist_on_connection()
+        await self._hearing.insist_on_connection()
 
     async def _run(self, queue_count: int) -> Progress | None:
         await self._hearing.begin()
+        asking = asyncio.create_task(self._hearing.ask_now_and_then())
+        try:
+            return await self._bring_to(queue_count)
+        finally:
+            asking.cancel()
+
+    async def _bring_to(self, queue_count: int) -> Progress | None:
         await self._read_subscriptions(queue_count)
         if plans_on(self._subscriptions, self._topic):
             # An earlier conductor was killed or replaced.
@@ -136,21 +145,20 @@ class Restriper:
         await self._clear_leftovers(queue_count)
         conductor = self._conductor(queue_count)
         if conductor is None:
-            self.insist_on_connection()
+            await self.insist_on_connection()
             await self._store_count(queue_count)
             self._tell_of_queues_left(queue_count)
             return None
-        await self._insist_on_fit_queues(conductor.plan)
-        if is_unmoved(conductor.plan, self._shape, self._subscriptions):
+        plan = conductor.plan
+        is_maybe_known = has_begun(plan, self._shape, self._subscriptions, self._topic)
+        if not is_maybe_known:
+            await insist_on_unclaimed_queues(self._queues, plan, self._shape, self._subscriptions, self._topic)
+        await insist_on_fit_queues(self._queues, plan, self._shape, self._subscriptions)
+        if is_unmoved(plan, self._shape, self._subscriptions):
             await self._insist_on_no_parking()
-        asking = asyncio.create_task(self._hearing.ask_now_and_then())
-        try:
-            return await self._conduct(conductor)
-        finally:
-            asking.cancel()
+        return await self._conduct(conductor, is_maybe_known=is_maybe_known)
 
-    async def _conduct(self, conductor: Conductor) -> Progress:
-        is_maybe_known = has_begun(conductor.plan, self._shape, self._subscriptions, self._topic)
+    async def _conduct(self, conductor: Conductor, *, is_maybe_known: bool) -> Progress:
         # Perhaps the plan was published, perhaps not, while no shard has moved.
         is_to_begin = is_unmoved(conductor.plan, self._shape, self._subscriptions)
         if is_to_begin:
@@ -182,7 +190,7 @@ class Restriper:
             if step == Unsubscribe(0, conductor.topic):
                 # The last trace: while it is there, nobody begins another re-striping.
                 await self._wait_for_quiet(progress)
-                self.insist_on_connection()
+                await self.insist_on_connection()
                 await self._store_count(conductor.plan.to_count)
             await self._take(step, conductor)
 
@@ -193,7 +201,7 @@ class Restriper:
         without members no step is taken anyway.
         """
         while not self._hearing.is_heard:
-            self.insist_on_connection()
+            await self.insist_on_connection()
             moving = len(conductor.moving_shards())
             self._on_progress(Progress(conductor.plan, 0, moving, "the members to say how far they are"))
             await self._hearing.wait()
@@ -237,7 +245,7 @@ class Restriper:
     def _tell_of_queues_left(self, queue_count: int) -> None:
         """They may be of a plan that never began; nothing says whether somebody else has made them."""
         if left := [self._shape.queue_name(index) for index in self._subscriptions if index >= queue_count]:
-            expected = "deleted by hand, if nobody wants them; the next growth of the group takes them as they are"
+            expected = "deleted by hand, if nobody wants them; the next growth takes only empty ones of the group's"
             _log.warning("restripe_queues_left", queues=left, expected=expected)
 
     async def _is_as_seen(self, conductor: Conductor, *, is_maybe_known: bool) -> bool:
@@ -250,7 +258,9 @@ class Restriper:
         await self._read_subscriptions(plan.queue_total)
         try:
             ensure_layout(replace(self._shape, queue_count=plan.from_count), self._subscriptions)
-            await self._insist_on_fit_queues(plan)
+            if not is_maybe_known:
+                await insist_on_unclaimed_queues(self._queues, plan, self._shape, self._subscriptions, self._topic)
+            await insist_on_fit_queues(self._queues, plan, self._shape, self._subscriptions)
             await self._insist_on_no_parking()
         except (UserError, QueueUnfit):
             if not is_maybe_known:
@@ -261,15 +271,8 @@ class Restriper:
     async def _look_at_the_end(self, plan: StripePlan) -> None:
         await self._read_subscriptions(plan.queue_total)
         # A conductor that has replaced us may be on the way to another layout.
-        self.insist_on_connection()
+        await self.insist_on_connection()
         ensure_layout(replace(self._shape, queue_count=plan.to_count), self._subscriptions)
-
-    async def _insist_on_fit_queues(self, plan: StripePlan) -> None:
-        """Raise `QueueUnfit` if a queue could miss a record silently, and leave the copies behind it to another."""
-        for index, topics in self._subscriptions.items():
-            # One that has lost all its topics is about to be deleted, and may be closed for that.
-            if index < plan.to_count or (index < plan.from_count and topics):
-                await self._queues.ensure_fit(self._shape.queue_name(index))
 
     async def _insist_on_no_parking(self) -> None:
         """Raise `UserError` if the group parks: what is parked belongs to a queue, and would stay behind its shard."""
@@ -318,7 +321,7 @@ class Restriper:
     # -- taking steps
 
     async def _take(self, step: Step, conductor: Conductor) -> None:
-        self.insist_on_connection()
+        await self.insist_on_connection()
         try:
             is_done = await self._do(step, conductor)
         except (SempRefused, SempUnreachable, PublishFailed) as error:
@@ -331,10 +334,9 @@ class Restriper:
         """Take the step; return whether something is done now that was not before."""
         match step:
             case CreateQueue(index):
-                await self._queues.create_queue(self._shape.queue_name(index))
-                self._subscriptions[index] = (
-                    await self._queues.subscriptions(self._shape.queue_name(index)) or frozenset()
-                )
+                queue = self._shape.queue_name(index)
+                await self._queues.create_queue(queue)
+                self._subscriptions[index] = await self._queues.subscriptions(queue) or frozenset()
             case Subscribe(index, topic):
                 await self._queues.subscribe(self._shape.queue_name(index), topic)
                 self._subscriptions[index] |= {topic}
@@ -365,7 +367,7 @@ class Restriper:
     async def _wait_for_quiet(self, progress: Progress) -> None:
         """Wait until every request of an earlier conductor has arrived, or never will."""
         while asyncio.get_running_loop().time() < self._quiet_from_s:
-            self.insist_on_connection()
+            await self.insist_on_connection()
             self._on_progress(replace(progress, waiting_for="late requests of an earlier run of this command"))
             await self._hearing.wait()
 

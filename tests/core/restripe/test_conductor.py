@@ -18,7 +18,6 @@ from lbg_runtime.core.restripe.conductor import (
     Unsubscribe,
     Wait,
 )
-from lbg_runtime.core.restripe.layout import plan_under_way
 from lbg_runtime.core.restripe.records import (
     ShardMarker,
     StripeEnd,
@@ -98,7 +97,9 @@ def test_a_queue_beyond_both_layouts_that_has_the_topic_of_the_records_keeps_nob
     group = Group(2, 3, hash_count=3)
     group.foreign[3] = {group.topic}
     conductor = at(group, Publish(StripeFinish(GENERATION, 2, 3)))
-    assert conductor.next_step(measured(group.sight(), conductor)) == Wait("the members to read the finish")
+    assert conductor.next_step(measured(group.sight(), conductor)) == Wait(
+        "the members to read the finish in orders/0, orders/1, orders/2"
+    )
 
 
 MISHAPS = ["none", "none", "none", "new conductor", "again", "look", "forget", "lost"]
@@ -277,9 +278,16 @@ class TestWaiting:
     def test_the_finish_is_read_by_every_queue_before_anything_is_cleaned_up(self, group: Group) -> None:
         conductor = at(group, Publish(StripeFinish(GENERATION, 2, 3)))
         said = Striping(GENERATION, 2, 3, frozenset(range(6)), frozenset({0, 2}))
-        assert waits_for(conductor, seen(group.sight(), said=said)) == "the members to read the finish"
+        assert waits_for(conductor, seen(group.sight(), said=said)) == "the members to read the finish in orders/1"
         everybody = Striping(GENERATION, 2, 3, finished=frozenset({0, 1, 2}))
         assert conductor.next_step(seen(group.sight(), said=everybody)) == Publish(StripeEnd(GENERATION, 3))
+
+    def test_of_many_queues_without_the_finish_some_are_named(self) -> None:
+        group = Group(7, 8)
+        conductor = at(group, Publish(StripeFinish(GENERATION, 7, 8)))
+        said = Striping(GENERATION, 7, 8, finished=frozenset({0, 2, 4}))
+        named = "orders/1, orders/3, orders/5 and 2 more"
+        assert waits_for(conductor, seen(group.sight(), said=said)) == f"the members to read the finish in {named}"
 
     def test_queues_that_are_not_needed_are_emptied_before_the_end(self) -> None:
         group = Group(3, 2, hash_count=6)
@@ -375,25 +383,3 @@ class TestAPlanThatMembersTakeForOld:
         group.said = Striping(2**63 - 1, 2)
         with pytest.raises(UserError, match="know of a re-striping of generation 9223372036854775807"):
             group.conductor().next_step(group.sight())
-
-
-class TestWhatIsUnderWay:
-    @pytest.mark.parametrize("topics", [[], ["lbg/0/>"], ["lbg-control/orders", "lbg-control/bills/restripe/7/2/3/s"]])
-    def test_nothing(self, topics: list[str]) -> None:
-        assert plan_under_way({0: frozenset(topics)}, CONTROL_TOPIC) is None
-
-    def test_what_a_single_queue_tells_of(self) -> None:
-        plan = StripePlan(7, 2, 3, "s")
-        subscriptions = {0: frozenset({"lbg/0/>", record_topic(CONTROL_TOPIC, plan)}), 1: frozenset({"lbg/1/>"})}
-        assert plan_under_way(subscriptions, CONTROL_TOPIC) == plan
-
-    def test_of_a_plan_that_is_being_renewed_the_newest(self) -> None:
-        plans = [StripePlan(generation, 2, 3, "s") for generation in (10, 9, 8)]
-        subscriptions = {index: frozenset({record_topic(CONTROL_TOPIC, plan)}) for index, plan in enumerate(plans)}
-        assert plan_under_way(subscriptions, CONTROL_TOPIC) == plans[0]
-
-    def test_two_at_once_are_refused(self) -> None:
-        plans = StripePlan(8, 3, 1, "other"), StripePlan(7, 2, 3, "s")
-        subscriptions = {index: frozenset({record_topic(CONTROL_TOPIC, plan)}) for index, plan in enumerate(plans)}
-        with pytest.raises(UserError, match="re-stripings 2 to 3 and 3 to 1 at once"):
-            plan_under_way(subscriptions, CONTROL_TOPIC)

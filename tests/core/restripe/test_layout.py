@@ -8,14 +8,16 @@ from lbg_runtime.core.restripe.conductor import Done, Subscribe, Wait
 from lbg_runtime.core.restripe.layout import (
     ensure_layout,
     ensure_on_the_way,
+    ensure_unclaimed,
     has_begun,
     is_unmoved,
     layout_of,
     leftover_plans,
+    plan_under_way,
     plans_on,
 )
 from lbg_runtime.core.restripe.records import StripeEnd, StripePlan, record_topic
-from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.errors import QueueUnfit, UserError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import GroupName
 from tests.core.restripe.conductor_world import CONTROL_TOPIC, GENERATION, HASH_COUNT, MOST_STEPS, Group, conduct
@@ -163,3 +165,49 @@ class TestWhatNoStepLeaves:
         seen[3] |= {"lbg/99/>"}
         with pytest.raises(UserError, match="orders/3: subscription lbg/99/>"):
             self.ensure(seen)
+
+
+class TestQueuesThatAreAdded:
+    PLAN = StripePlan(GENERATION, 2, 4, "s3cr3t")
+
+    def there(self, index: int, *topics: str) -> dict[int, frozenset[str]]:
+        return {**laid_out(2), index: frozenset(topics)}
+
+    @pytest.mark.parametrize(
+        "topics",
+        [(), (record_topic(CONTROL_TOPIC, PLAN),), (record_topic(CONTROL_TOPIC, StripePlan(3, 2, 5, "s")),)],
+    )
+    def test_one_that_an_earlier_plan_left_is_taken(self, topics: tuple[str, ...]) -> None:
+        ensure_unclaimed(self.PLAN, shape_of(2), self.there(3, *topics), CONTROL_TOPIC)
+
+    @pytest.mark.parametrize("index", [2, 3])
+    def test_one_that_attracts_anything_else_is_refused(self, index: int) -> None:
+        there = self.there(index, record_topic(CONTROL_TOPIC, self.PLAN), "invoices/>")
+        with pytest.raises(QueueUnfit, match=f"orders/{index} has subscription invoices/>; expected none") as refused:
+            ensure_unclaimed(self.PLAN, shape_of(2), there, CONTROL_TOPIC)
+        assert refused.value.queue == f"orders/{index}"
+
+    def test_what_is_beyond_the_new_layout_is_left_alone(self) -> None:
+        ensure_unclaimed(self.PLAN, shape_of(2), self.there(4, "invoices/>"), CONTROL_TOPIC)
+
+
+class TestWhatIsUnderWay:
+    @pytest.mark.parametrize("topics", [[], ["lbg/0/>"], ["lbg-control/orders", "lbg-control/bills/restripe/7/2/3/s"]])
+    def test_nothing(self, topics: list[str]) -> None:
+        assert plan_under_way({0: frozenset(topics)}, CONTROL_TOPIC) is None
+
+    def test_what_a_single_queue_tells_of(self) -> None:
+        plan = StripePlan(7, 2, 3, "s")
+        subscriptions = {0: frozenset({"lbg/0/>", record_topic(CONTROL_TOPIC, plan)}), 1: frozenset({"lbg/1/>"})}
+        assert plan_under_way(subscriptions, CONTROL_TOPIC) == plan
+
+    def test_of_a_plan_that_is_being_renewed_the_newest(self) -> None:
+        plans = [StripePlan(generation, 2, 3, "s") for generation in (10, 9, 8)]
+        subscriptions = {index: frozenset({record_topic(CONTROL_TOPIC, plan)}) for index, plan in enumerate(plans)}
+        assert plan_under_way(subscriptions, CONTROL_TOPIC) == plans[0]
+
+    def test_two_at_once_are_refused(self) -> None:
+        plans = StripePlan(8, 3, 1, "other"), StripePlan(7, 2, 3, "s")
+        subscriptions = {index: frozenset({record_topic(CONTROL_TOPIC, plan)}) for index, plan in enumerate(plans)}
+        with pytest.raises(UserError, match="re-stripings 2 to 3 and 3 to 1 at once"):
+            plan_under_way(subscriptions, CONTROL_TOPIC)

@@ -17,6 +17,8 @@ class EngineQueues:
         self._engine = broker.engine
         self._topics = {}
         self.unfit = None
+        self.of_others = None
+        """A queue with rights of its own."""
         self.stored_count = None
         self.measured = []
         """Queues whose depth was asked for, one after another."""
@@ -36,6 +38,12 @@ class EngineQueues:
     async def ensure_fit(self, queue):
         if queue == self.unfit:
             raise QueueUnfit(queue, "maxRedeliveryCount 3", "maxRedeliveryCount 0")
+
+    async def ensure_like_new(self, queue):
+        if queue == self.of_others:
+            raise QueueUnfit(queue, "owner somebody", "owner members")
+        if messages := self._engine.queue_depth("default", queue):
+            raise QueueUnfit(queue, f"{messages} messages", "none")
 
     async def create_queue(self, queue):
         if queue not in self._topics:

@@ -1,0 +1,27 @@
+"""`lbg group restripe`: what it adds to a refusal."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from lbg_runtime.cli.main import app
+from lbg_runtime.model.errors import QueueUnfit
+
+
+@pytest.mark.parametrize(
+    ("queue", "more"),
+    [("orders/3", "; `lbg group plan` shows what differs from the settings"), ("orders/4", "")],
+)
+def test_a_refused_queue_is_sought_in_the_plan_only_if_the_settings_have_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queue: str, more: str
+) -> None:
+    async def refuse(*_: object) -> None:
+        raise QueueUnfit(queue, "maxRedeliveryCount 3", "maxRedeliveryCount 0")
+
+    monkeypatch.setattr("lbg_runtime.cli.group.restripe._restripe", refuse)
+    config = tmp_path / "config.yaml"
+    config.write_text("group: {name: orders, hash_prefix: h, hash_count: 8, queue_count: 4}")
+    result = CliRunner().invoke(app, ["group", "restripe", "--queues", "6", "--config", str(config)])
+    said = f"lbg: queue {queue} has maxRedeliveryCount 3; expected maxRedeliveryCount 0{more}\n"
+    assert (result.exit_code, result.stderr) == (1, said)
