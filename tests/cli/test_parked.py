@@ -12,6 +12,8 @@ import pytest
 from structlog.testing import capture_logs
 from typer.testing import CliRunner, Result
 
+from lbg_runtime.broker.engine.accounts import Account, ClientProfile
+from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.cli.main import app
 from lbg_runtime.core.parking.records import (
@@ -25,7 +27,7 @@ from lbg_runtime.core.parking.records import (
     encode_entry,
     parking_queue,
 )
-from lbg_runtime.model.errors import PublishRefused, UserError
+from lbg_runtime.model.errors import PublishRefused, TransportError, UserError
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PARTITION_KEY_PROPERTY, PUBLISHER_PROPERTY, Message
 from lbg_runtime.testing.broker_on_port import BrokerOnPort
@@ -321,3 +323,41 @@ def test_a_queue_without_an_end_is_told(stage: Stage, monkeypatch: pytest.Monkey
         listed = stage.lbg("list")
     assert (listed.exit_code, len(lines(listed))) == (1, 1)
     assert f"{QUEUES[0]} is fed all the time, and was read for 1 s without an end" in listed.stderr
+
+
+def test_who_has_no_right_to_publish_is_shown_what_was_read(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The refused mark must not make the session log in again, which would end the reading of it.
+    monkeypatch.setattr("lbg_runtime.transport.solace.relogin.LOGIN_AGAIN_S", 0.5)
+    monkeypatch.setattr("lbg_runtime.runtime.parking.reading.FIRST_MARK_S", 0.1)
+    monkeypatch.setattr("lbg_runtime.runtime.parking.reading.LONGEST_S", 1.5)
+    viewer = Account("viewer", profile=ClientProfile(may_send=False))
+    stage.broker._call(lambda: stage.broker._server.engine.administration.accounts(DEFAULT_VPN).put(viewer))
+    stage.config.write_text(
+        stage.config.read_text().replace("transport: solace", "transport: solace, username: viewer")
+    )
+    stage.put(QUEUES[0], parked("key a", 1, "ValueError: no"))
+    stage.put(QUEUES[1], parked("key b", 1, "KeyError: 'x'"))
+    with fed(stage, QUEUES[0], 0.02):
+        listed = stage.lbg("list")
+    assert (listed.exit_code, [line.split(":")[0] for line in lines(listed)]) == (1, ["key a", "key b"])
+    (complaint,) = listed.stderr.splitlines()
+    assert f"{QUEUES[0]} is fed all the time, and was read for 1.5 s without an end" in complaint
+    assert "logged in without the right to publish" in complaint
+
+
+def test_a_lost_connection_is_no_end(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lbg_runtime.runtime.parking.reading.FIRST_MARK_S", 99.0)
+    stage.put(QUEUES[0], parked("key a", 1, "ValueError: no"))
+
+    def cut() -> None:
+        stage.broker.wait_until(QUEUES[0], lambda status: bool(status.flows))
+        (name,) = (each for each in stage.broker.client_names() if each.startswith("lbg-parked-"))
+        stage.broker.cut(name)
+
+    with fed(stage, QUEUES[0], 0.02):
+        cutting = threading.Thread(target=cut)
+        cutting.start()
+        listed = stage.lbg("list")
+        cutting.join()
+    assert isinstance(listed.exception, TransportError)
+    assert listed.stdout == ""

@@ -3,8 +3,8 @@
 A broker does not say where a queue ends, and a parked key may be fed more often than any pause that a reader waits for.
 So a reader that has met no pause puts a mark into the queue. When that comes, everything that lay there when the
 reading began has come. A mark is a small filler (`room.py`) with a name of its own. It means nothing to an owner, which
-may settle it before the reader gets there; then a later mark ends the reading. Each mark is sent after twice the time:
-where nobody settles them, only a few are left.
+settles it at once, perhaps before the reader gets there; then a later mark ends the reading. Each mark is sent after
+twice the time: where nobody settles them, only a few are left.
 """
 
 import asyncio

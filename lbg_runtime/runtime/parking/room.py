@@ -43,8 +43,8 @@ class ParkingRoom:
         self._parking_count = 0
         self._filler: asyncio.Future[None] | None = None
         """Done when the broker has it; None again when it is settled or has failed."""
-        self._held: list[DeliveryId] = []
-        """Fillers of any sender that have come and are not settled."""
+        self._held: dict[DeliveryId, int] = {}
+        """Sizes of the fillers of any sender that have come and are not settled."""
         self._timer: asyncio.TimerHandle | None = None
         self._refusal: PublishRefused | None = None
         """The last refusal for lack of room."""
@@ -77,15 +77,20 @@ class ParkingRoom:
             if not self._parking_count:
                 self._release_in(linger_s)
 
-    def take(self, delivery_id: DeliveryId) -> None:
-        """Take a filler that has come; it is settled when nothing is being parked."""
-        self._held.append(delivery_id)
+    def take(self, delivery_id: DeliveryId, size_bytes: int) -> None:
+        """Take a filler that has come; it is settled when nothing is being parked, and a mark at once."""
+        if size_bytes < KEPT_FOR_FENCES_BYTES:
+            # It keeps no room, and each reading adds some: where a key is never idle, they would pile up.
+            self._settle((delivery_id,))
+            return
+        self._held[delivery_id] = size_bytes
         if not self._parking_count and self._timer is None:
             self._release()
 
     def doubt(self) -> None:
         """Have another filler sent if none has come: something confirmed did not come, so it may be lost too."""
-        if not self._held:
+        # That of an order says nothing of ours, and is too small to stand in for it.
+        if max(self._held.values(), default=0) < KEPT_FOR_ORDERS_BYTES:
             self._filler = None
 
     def end(self) -> None:

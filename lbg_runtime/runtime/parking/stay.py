@@ -300,7 +300,7 @@ class ParkingStay:
             )
             return
         if isinstance(entry, RoomKept):
-            self._room.take(delivery.delivery_id)
+            self._room.take(delivery.delivery_id, entry.size_bytes)
         else:
             self._obey(self.ledger.take(delivery.delivery_id, entry))
 

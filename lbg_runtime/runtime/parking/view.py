@@ -138,6 +138,11 @@ def _lanes_in(queue: QueueName, messages: Sequence[Message]) -> list[ParkedLane]
 
 @asynccontextmanager
 async def viewing_parked(settings: Settings) -> AsyncIterator[ParkedView]:
-    """A view on a session of its own; raises `ConfigError` if nobody answers at the broker's address."""
-    async with open_session(settings.beside_connection, f"lbg-parked-{socket.gethostname()}-{os.getpid()}") as session:
+    """A view on a session of its own, which does not come back when its connection is lost.
+
+    Raises `ConfigError` if nobody answers at the broker's address.
+    """
+    name = f"lbg-parked-{socket.gethostname()}-{os.getpid()}"
+    # A mark that is refused for want of a right would otherwise have it log in again, which ends the reading.
+    async with open_session(settings.beside_connection, name, reconnects=False) as session:
         yield ParkedView(session, settings)

@@ -12,7 +12,13 @@ from lbg_runtime.config.load import parse_settings
 from lbg_runtime.core.parking.records import OwnerFence, RoomKept, decode_entry, parking_queue
 from lbg_runtime.model.errors import PublishRefused
 from lbg_runtime.runtime.parking.reading import QUIET_S
-from lbg_runtime.runtime.parking.room import KEPT_FOR_ORDERS_BYTES, LINGER_S, PAUSE_S, ParkingRoom
+from lbg_runtime.runtime.parking.room import (
+    KEPT_FOR_FENCES_BYTES,
+    KEPT_FOR_ORDERS_BYTES,
+    LINGER_S,
+    PAUSE_S,
+    ParkingRoom,
+)
 from lbg_runtime.runtime.parking.view import ParkedView
 from lbg_runtime.testing import LifeState
 from lbg_runtime.testing.failures import LawsBroken
@@ -204,7 +210,7 @@ async def test_nothing_is_sent_before_the_filler_is_confirmed_and_all_that_is_pa
     desk.answers[0].set_result(None)
     await turn()
     assert desk.sent[1:] == ["message", "message"]
-    desk.room.take(7)
+    desk.room.take(7, KEPT_FOR_ORDERS_BYTES)
     parked.set_result(None)
     await asyncio.wait(tasks)
     assert desk.settled == []
@@ -216,8 +222,44 @@ async def test_nothing_is_sent_before_the_filler_is_confirmed_and_all_that_is_pa
 
 async def test_a_filler_of_somebody_else_is_settled_at_once():
     desk = Desk()
-    desk.room.take(3)
+    desk.room.take(3, KEPT_FOR_ORDERS_BYTES)
     assert desk.settled == [3]
+
+
+async def test_marks_of_readers_do_not_pile_up_while_a_key_is_never_idle():
+    desk, parked = Desk(), asyncio.get_running_loop().create_future()
+    task = asyncio.ensure_future(desk.park(parked))
+    await turn()
+    desk.answers[0].set_result(None)
+    desk.room.take(7, KEPT_FOR_ORDERS_BYTES)
+    desk.room.take(8, 1)
+    assert desk.settled == [8], "while one is being parked"
+    parked.set_result(None)
+    await task
+    for mark in range(9, 20):
+        desk.room.take(mark, 1)
+        assert desk.settled[-1] == mark, "between one message and the next"
+        await asyncio.sleep(LINGER_S / 2)
+        await desk.park(parked)
+    assert len(desk.answers) == 1, "what keeps the room stays"
+    await asyncio.sleep(LINGER_S)
+    assert desk.settled == [*range(8, 20), 7]
+
+
+@pytest.mark.parametrize("size_bytes", [1, KEPT_FOR_FENCES_BYTES])
+async def test_a_mark_or_the_filler_of_an_order_does_not_stand_in_for_one_that_may_lie_nowhere(size_bytes):
+    desk, parked = Desk(), asyncio.get_running_loop().create_future()
+    tasks = [asyncio.ensure_future(desk.park(parked))]
+    await turn()
+    desk.answers[0].set_result(None)
+    desk.room.take(5, size_bytes)
+    desk.room.doubt()
+    tasks.append(asyncio.ensure_future(desk.park(parked)))
+    await turn()
+    assert len(desk.answers) == 2
+    desk.answers[1].set_result(None)
+    parked.set_result(None)
+    await asyncio.wait(tasks)
 
 
 async def test_a_filler_that_comes_behind_the_end_of_parking_is_settled_and_not_relied_on():
@@ -228,7 +270,7 @@ async def test_a_filler_that_comes_behind_the_end_of_parking_is_settled_and_not_
     desk.answers[0].set_result(None)
     await task
     await asyncio.sleep(LINGER_S)
-    desk.room.take(3)
+    desk.room.take(3, KEPT_FOR_ORDERS_BYTES)
     assert desk.settled == [3]
     task = asyncio.ensure_future(desk.park(parked))
     await turn()
@@ -248,12 +290,12 @@ async def test_a_filler_that_may_lie_nowhere_is_not_relied_on():
     await turn()
     assert len(desk.answers) == 2
     desk.answers[1].set_result(None)
-    desk.room.take(7)
+    desk.room.take(7, KEPT_FOR_ORDERS_BYTES)
     desk.room.doubt()
     tasks.append(asyncio.ensure_future(desk.park(parked)))
     await turn()
     assert len(desk.answers) == 2, "one lies there for certain"
-    desk.room.take(8)
+    desk.room.take(8, KEPT_FOR_ORDERS_BYTES)
     parked.set_result(None)
     await asyncio.wait(tasks)
     await asyncio.sleep(LINGER_S)
