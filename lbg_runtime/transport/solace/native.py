@@ -1,9 +1,9 @@
 """What the client's Python layer can do to a flow but has no public method for.
 
-Only `provision_queue`, `repeat_inbox`, `destroy`, `break_off` and `release` block. When the transport was opened,
-`library.missing_parts` checked that all of it exists. A `handle` is a receiver's `flow_p` itself: the client empties it
-when it has freed the flow, and its functions then do nothing and say so. A copied number could belong to another flow
-by then.
+Only `provision_queue`, `repeat_inbox`, `destroy`, `end_browser`, `break_off` and `release` block. When the transport
+was opened, `library.missing_parts` checked that all of it exists, but for what `let_go` and `end_browser` can do
+without. A `handle` is a receiver's `flow_p` itself: the client empties it when it has freed the flow, and its functions
+then do nothing and say so. A copied number could belong to another flow by then.
 """
 
 import threading
@@ -15,7 +15,7 @@ from typing import Any
 
 from lbg_runtime.model.ids import DeliveryId
 from lbg_runtime.model.topic import LARGEST_TOPIC_BYTES
-from lbg_runtime.transport.solace.errors import is_of_clean_up
+from lbg_runtime.transport.solace.errors import is_of_clean_up, is_there_already
 from lbg_runtime.transport.solace.library import (
     CORE,
     FLOW_RESUME_FAILURE,
@@ -195,6 +195,19 @@ def destroy(service: Any, receiver: Any) -> None:
         CORE.solClient_flow_destroy(byref(receiver.flow_p))
 
 
+def end_browser(browser: Any) -> None:
+    """Free the flow of a browser that was asked to start, whether or not it has; raises the client's errors.
+
+    Blocks for a moment. The client's `terminate` refuses a browser that is still starting, and leaves the flow of one
+    that the broker has ended to the garbage collector, which may come while the session is being freed.
+    """
+    if browser.is_running():
+        browser.terminate()
+    finalizer = getattr(browser, "_finalizer", None)
+    if finalizer is not None:
+        finalizer()
+
+
 def let_go(receiver: Any) -> None:
     """Break the chain by which the client keeps a terminated receiver for the life of the process."""
     holder = getattr(receiver, "_persistent_message_receiver_thread_holder", None)
@@ -256,8 +269,10 @@ def repeat_inbox(service: Any) -> None:
         raise get_last_error_info(code, "subscribe to the inbox")
 
 
-def provision_queue(service: Any, queue: str, subscriptions: Sequence[str]) -> None:
+def provision_queue(service: Any, queue: str, subscriptions: Sequence[str], *, only_new: bool) -> bool:
     """Create an exclusive durable queue and its subscriptions if missing. Blocks; raises the client's errors.
+
+    With `only_new`, a queue that exists is left as it is; returns False then.
 
     The client does the same when a receiver starts, but starting one would take messages, which would go back flagged.
     """
@@ -270,13 +285,17 @@ def provision_queue(service: Any, queue: str, subscriptions: Sequence[str]) -> N
         }
     )
     session = service.session_pointer
-    code = native.end_point_provision(properties, session, ignore_already_provisioned=True)
+    code = native.end_point_provision(properties, session, ignore_already_provisioned=not only_new)
     if code != SOLCLIENT_OK:
-        raise get_last_error_info(code, "provision")
+        error = get_last_error_info(code, "provision")
+        if only_new and is_there_already(error):
+            return False
+        raise error
     for subscription in subscriptions:
         code = native.topic_endpoint_subscribe(properties, session, subscription)
         if code != SOLCLIENT_OK:
             raise get_last_error_info(code, f"subscribe {subscription}")
+    return True
 
 
 def _do_nothing() -> None:

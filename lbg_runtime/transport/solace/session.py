@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from enum import Enum
 from functools import partial
@@ -27,6 +28,7 @@ from lbg_runtime.transport.solace.library import (
     CLIENT_ERRORS,
     MessageHandler,
     MessagingService,
+    PubSubPlusClientError,
     Queue,
     ReconnectionAttemptListener,
     ReconnectionListener,
@@ -38,6 +40,9 @@ from lbg_runtime.transport.solace.publisher import MakePublisher, SolacePublishe
 from lbg_runtime.transport.solace.settings import TOKEN_PROPERTY, SolaceSettings
 from lbg_runtime.transport.solace.threads import ControlThreads
 from lbg_runtime.transport.solace.transactions import Transactions
+
+BROWSER_PATIENCE_S = 60.0
+"""How long a browser may take to start; the client gives up after 40 s, if it can."""
 
 _log = structlog.get_logger(__name__)
 
@@ -84,6 +89,46 @@ class Connecting:
                 native.break_off(self._service)
 
 
+class _Calls:
+    """The calls of ours that wait in the library, under which a session must not be freed. Every thread may use it."""
+
+    def __init__(self) -> None:
+        self.over: Future[None] = Future()
+        """Done when no more calls are let in."""
+        self._left = threading.Condition()
+        self._count = 0
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """This context is one call, which has a bound; raises an error of the client's if the session is over."""
+        with self._left:
+            if self.over.done():
+                raise PubSubPlusClientError("the session ended")
+            self._count += 1
+        try:
+            yield
+        finally:
+            with self._left:
+                self._count -= 1
+                self._left.notify_all()
+
+    def end(self) -> None:
+        """Let no more in. Idempotent; does not wait."""
+        with self._left:
+            if not self.over.done():
+                self.over.set_result(None)
+
+    def are_under_way(self) -> bool:
+        """Whether any has not returned."""
+        with self._left:
+            return self._count > 0
+
+    def wait(self) -> None:
+        """Return when all have returned; none comes after `end`. Without a bound, because each of them has one."""
+        with self._left:
+            self._left.wait_for(lambda: self._count == 0)
+
+
 class SolaceSession:
     """All methods block and run on control threads; `publisher` and `transactions` are used on the loop's thread."""
 
@@ -95,9 +140,9 @@ class SolaceSession:
         """The token presented to the broker, if there is a token file."""
         self._receivers: dict[tuple[str, DirectSink], Any] = {}
         """The receivers of direct messages, for as long as the session lasts."""
-        self._is_over = False
-        self._asking = threading.Lock()
-        """Held while `is_heard` is in the library."""
+        self.outage_count = 0
+        """Counted on a thread of the client's."""
+        self._calls = _Calls()
         self._token_fault = ""
         """What was wrong with the file when it was last read."""
 
@@ -140,10 +185,15 @@ class SolaceSession:
             native.release(service)
             raise
         transactions = Transactions(service, threads, publisher.prepare)
-        return cls(service, publisher, transactions, token)
+        listener.session = cls(service, publisher, transactions, token)
+        return listener.session
 
     def fail_all(self, reason: str) -> None:
-        """The session is gone: unconfirmed messages will never be confirmed. Called on the loop's thread."""
+        """The session is gone: unconfirmed messages will never be confirmed. Called on the loop's thread.
+
+        What waits for the session ends as soon as it can, so that a thread is free for `disconnect`.
+        """
+        self._calls.end()
         self.publisher.fail_all(reason)
         self.transactions.fail_all(reason)
 
@@ -157,16 +207,16 @@ class SolaceSession:
     def disconnect(self) -> None:
         """End the session and free what it holds, even if it has ended by itself; bound flows end with it.
 
-        Waits for an `is_heard` that is under way, which nobody may need any more.
+        Waits for calls of other threads that are in the library, which nobody may need any more: 10 s for each answer
+        that a broker owes. Calls that come later are refused.
         """
+        self._calls.end()
         self.transactions.close()
-        self._is_over = True
-        if self._asking.locked():
+        if self._calls.are_under_way():
             # Freeing what the library still waits in would crash the process. This does not end the wait, but the
             # broker learns at once that the session is over.
             native.break_off(self.service)
-        with self._asking:
-            pass
+        self._calls.wait()
         for step in (self.service.disconnect, partial(native.release, self.service)):
             try:
                 step()
@@ -183,66 +233,88 @@ class SolaceSession:
         try:
             token = source.read()
             if token != self.token:
-                self.service.update_property(TOKEN_PROPERTY, token)
+                with self._calls.one():
+                    self.service.update_property(TOKEN_PROPERTY, token)
                 self.token = token
                 _log.info("token_renewed", file=source.path)
         except ConfigError as error:
             fault = str(error)
         except CLIENT_ERRORS as error:
-            fault = subcode_and_reason(error)[1]
+            if not self._calls.over.done():
+                fault = subcode_and_reason(error)[1]
         if fault and fault != self._token_fault:
             _tell_of_token(source, fault)
         self._token_fault = fault
 
     def is_heard(self) -> bool:
         """Whether the broker answers something sent now, and so has read everything sent before it."""
-        with self._asking:
-            if self._is_over:
-                return False
-            try:
+        try:
+            with self._calls.one():
                 native.repeat_inbox(self.service)
-            except CLIENT_ERRORS as error:
-                return is_subscription_refused(error)
+        except CLIENT_ERRORS as error:
+            return is_subscription_refused(error)
         return True
 
-    def provision(self, queue: str, subscriptions: Sequence[str]) -> None:
-        """Create a queue and its subscriptions if missing; raises `TransportError`."""
+    def provision(self, queue: str, subscriptions: Sequence[str], only_new: bool) -> bool:
+        """See `Transport.provision`."""
         try:
-            native.provision_queue(self.service, queue, subscriptions)
+            with self._calls.one():
+                return native.provision_queue(self.service, queue, subscriptions, only_new=only_new)
         except CLIENT_ERRORS as error:
             raise request_failed(f"provision {queue}", error) from error
 
     def browse(self, queue: str, quiet_ms: int, is_last: IsLast | None) -> list[Message]:
         """Return the messages on a queue, reading until none has come for `quiet_ms`, or until one is the last one.
 
-        Raises `TransportError`. `is_last` is asked on this thread.
+        Raises `TransportError`, also if the connection was lost before the end. `is_last` is asked on this thread.
         """
         found: list[Message] = []
         try:
-            browser = self.service.create_message_queue_browser_builder().build(Queue.durable_exclusive_queue(queue))
-            browser.start()
-            try:
-                while (inbound := browser.receive_message(quiet_ms)) is not None:
-                    found.append(read_message(inbound))
-                    if is_last is not None and is_last(found[-1]):
-                        break
-            finally:
-                browser.terminate()
+            with self._calls.one():
+                builder = self.service.create_message_queue_browser_builder()
+                browser = builder.build(Queue.durable_exclusive_queue(queue))
+                try:
+                    self._start(browser)
+                    outage_count = self.outage_count
+                    while (inbound := self._next_of(browser, quiet_ms, outage_count)) is not None:
+                        found.append(read_message(inbound))
+                        if is_last is not None and is_last(found[-1]):
+                            break
+                finally:
+                    native.end_browser(browser)
         except CLIENT_ERRORS as error:
             raise request_failed(f"browse {queue}", error) from error
         return found
+
+    def _start(self, browser: Any) -> None:
+        # Not its own `start`, which waits without a bound: for ever if the session ends meanwhile.
+        started = browser.start_async()
+        wait([started, self._calls.over], BROWSER_PATIENCE_S, FIRST_COMPLETED)
+        if not started.done():
+            raise PubSubPlusClientError("the session ended" if self._calls.over.done() else "the broker did not answer")
+        started.result()
+
+    def _next_of(self, browser: Any, quiet_ms: int, outage_count: int) -> Any:
+        """The next message, or None after a pause, in a connection that has been there all the time."""
+        inbound = browser.receive_message(quiet_ms)
+        # A browser that comes back after an outage begins again; one that does not would pass for the end of the queue.
+        is_cut = self._calls.over.done() or self.outage_count != outage_count
+        if is_cut or (inbound is None and not (browser.is_running() and self.is_heard())):
+            raise PubSubPlusClientError("the connection was lost")
+        return inbound
 
     def subscribe(self, subscription: str, inbox: Inbox, sink: DirectSink) -> None:
         """Take direct messages until the session ends, or have that confirmed; raises `SubscribeFailed`."""
         topic, known = TopicSubscription.of(subscription), self._receivers.get((subscription, sink))
         try:
-            if known is not None:
-                # This asks the broker, and the client takes it for a yes if that has the subscription already.
-                known.add_subscription(topic)
-                return
-            receiver = self.service.create_direct_message_receiver_builder().with_subscriptions([topic]).build()
-            receiver.start()
-            receiver.receive_async(_DirectListener(inbox, sink))
+            with self._calls.one():
+                if known is not None:
+                    # This asks the broker, and the client takes it for a yes if that has the subscription already.
+                    known.add_subscription(topic)
+                    return
+                receiver = self.service.create_direct_message_receiver_builder().with_subscriptions([topic]).build()
+                receiver.start()
+                receiver.receive_async(_DirectListener(inbox, sink))
         except CLIENT_ERRORS as error:
             raise subscribe_failed(subscription, error) from error
         self._receivers[subscription, sink] = receiver
@@ -280,13 +352,16 @@ class _ServiceListener(
     ReconnectionListener,  # type: ignore[misc]
     ServiceInterruptionListener,  # type: ignore[misc]
 ):
-    """Only posts: the client joins the listeners' thread from its own network thread."""
+    """Only posts and counts: the client joins the listeners' thread from its own network thread."""
 
     def __init__(self, inbox: Inbox, take: SessionEventSink) -> None:
         self._inbox = inbox
         self._take = take
+        self.session: SolaceSession | None = None
 
     def on_reconnecting(self, event: Any) -> None:
+        if self.session is not None:
+            self.session.outage_count += 1
         self._inbox.post(self._take, (SessionEvent.LOST, event.get_message()))
 
     def on_reconnected(self, service_event: Any) -> None:

@@ -192,11 +192,11 @@ class SolaceTransport:
         else:
             await flow.discard()
 
-    async def provision(self, queue: QueueName, subscriptions: Sequence[str]) -> None:
+    async def provision(self, queue: QueueName, subscriptions: Sequence[str], *, only_new: bool = False) -> bool:
         """See `Transport.provision`."""
         if self._session is None:
             raise TransportError(f"cannot provision {queue}: not connected")
-        await self._threads.run(self._session.provision, queue, subscriptions)
+        return await self._threads.run(self._session.provision, queue, subscriptions, only_new)
 
     async def browse(self, queue: QueueName, quiet_s: float, is_last: IsLast | None = None) -> list[Message]:
         """See `Browser.browse`."""

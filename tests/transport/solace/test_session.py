@@ -1,18 +1,25 @@
 """The end of a session, while the library still waits for something on another thread."""
 
 import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
+from lbg_runtime.model.errors import SubscribeFailed, TransportError
 from lbg_runtime.transport.solace import native
+from lbg_runtime.transport.solace.credentials import TokenFile
+from lbg_runtime.transport.solace.library import PubSubPlusClientError
 from lbg_runtime.transport.solace.session import SolaceSession
 
 PATIENCE_S = 10.0
 
 
 class Library:
-    """Notes what it is asked, in order; an answer to the inbox comes when it is let."""
+    """Notes what it is asked, in order; an answer comes when it is let. It is the service and all that comes of it."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -21,8 +28,11 @@ class Library:
         self.may_answer = threading.Event()
         self.session_pointer = 1
         self.session = self
+        self.started: Future[Any] = Future()
+        self.is_there = True
+        """Whether the flow of the browser is."""
 
-    def repeat_inbox(self, _: object) -> None:
+    def wait(self, *_: object, **__: object) -> None:
         self.is_asked.set()
         assert self.may_answer.wait(PATIENCE_S)
         self.calls.append("answered")
@@ -40,36 +50,186 @@ class Library:
     def close(self) -> None:
         """That of the transactions."""
 
+    def fail_all(self, _: str) -> None:
+        """That of the transactions and of the publisher."""
+
+    # -- receivers of direct messages
+
+    def create_direct_message_receiver_builder(self) -> "Library":
+        return self
+
+    def with_subscriptions(self, _: object) -> "Library":
+        return self
+
+    def build(self, *_: object) -> "Library":
+        return self
+
+    def start(self) -> None:
+        self.wait()
+
+    def receive_async(self, _: object) -> None:
+        self.add_subscription = self.wait
+
+    # -- browsers
+
+    def create_message_queue_browser_builder(self) -> "Library":
+        return self
+
+    def start_async(self) -> "Future[Any]":
+        self.is_asked.set()
+        return self.started
+
+    def receive_message(self, _: int) -> None:
+        self.wait()
+
+    def is_running(self) -> bool:
+        return self.is_there and self.started.done()
+
+    def terminate(self) -> None:
+        """Only the finalizer is sure to free the flow."""
+
+    def _finalizer(self) -> None:
+        self.calls.append("browser freed")
+
 
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> Library:
     library = Library()
-    monkeypatch.setattr(native, "repeat_inbox", library.repeat_inbox)
+    monkeypatch.setattr(native, "repeat_inbox", library.wait)
+    monkeypatch.setattr(native, "provision_queue", library.wait)
     monkeypatch.setattr(native, "break_off", library.break_off)
     return library
 
 
 def session_of(library: Library) -> SolaceSession:
-    return SolaceSession(library, cast(Any, None), cast(Any, library))
+    return SolaceSession(library, cast(Any, library), cast(Any, library))
 
 
-def test_a_session_is_not_freed_while_the_library_waits_in_it(library: Library) -> None:
-    # It crashed the process: the connection was lost, so that nobody waited for the answer, and the member left.
+def ask(session: SolaceSession) -> object:
+    return session.is_heard()
+
+
+def subscribe(session: SolaceSession) -> object:
+    session.subscribe("control/x", cast(Any, None), print)
+    return None
+
+
+def subscribe_anew(session: SolaceSession) -> object:
+    session.subscribe_anew([("control/x", print)], cast(Any, None))
+    return None
+
+
+def provision(session: SolaceSession) -> object:
+    return session.provision("orders/0", [], only_new=False)
+
+
+def browse(session: SolaceSession) -> object:
+    return session.browse("orders/0", 1_000, None)
+
+
+class Caller(threading.Thread):
+    """Another thread, in a call."""
+
+    def __init__(self, call: Callable[[SolaceSession], object], session: SolaceSession) -> None:
+        super().__init__(daemon=True)
+        self._call = call
+        self._session = session
+        self.outcome: object = None
+
+    def run(self) -> None:
+        try:
+            self.outcome = self._call(self._session)
+        except TransportError as error:
+            self.outcome = error
+
+
+@pytest.mark.parametrize("call", [ask, subscribe, subscribe_anew, provision, browse])
+def test_a_session_is_not_freed_while_the_library_waits_in_it(
+    library: Library, call: Callable[[SolaceSession], object]
+) -> None:
+    # It crashed the process: nobody waited for the answer, or everybody did, and the member left or logged in again.
+    library.started.set_result(None)
     session = session_of(library)
-    asking = threading.Thread(target=session.is_heard)
-    asking.start()
+    if call is subscribe:
+        # Once more, as members do after a reconnect.
+        library.may_answer.set()
+        subscribe(session)
+        library.may_answer.clear()
+        library.is_asked.clear()
+        library.calls.clear()
+    calling = Caller(call, session)
+    calling.start()
     assert library.is_asked.wait(PATIENCE_S)
-    ending = threading.Thread(target=session.disconnect)
+    ending = threading.Thread(target=session.disconnect, daemon=True)
     ending.start()
     assert library.is_cut.wait(PATIENCE_S)
     library.may_answer.set()
     ending.join(PATIENCE_S)
-    asking.join(PATIENCE_S)
-    assert library.calls == ["cut", "answered", "disconnected", "freed"]
+    calling.join(PATIENCE_S)
+    assert [each for each in library.calls if each != "browser freed"] == ["cut", "answered", "disconnected", "freed"]
 
 
 def test_a_session_that_is_over_is_not_asked(library: Library) -> None:
     session = session_of(library)
     session.disconnect()
     assert not session.is_heard()
+    for call in (subscribe, subscribe_anew):
+        with pytest.raises(SubscribeFailed, match="the session ended") as failure:
+            call(session)
+        assert not failure.value.permanent
+    for call in (provision, browse):
+        with pytest.raises(TransportError, match="the session ended"):
+            call(session)
     assert library.calls == ["disconnected", "freed"]
+
+
+def test_a_browser_that_never_starts_ends_with_the_session(library: Library) -> None:
+    """The client forgets it then, and its own `start` waited for ever, and so did everything that closed."""
+    session = session_of(library)
+    browsing = Caller(browse, session)
+    browsing.start()
+    assert library.is_asked.wait(PATIENCE_S)
+    session.fail_all("logs in again")
+    browsing.join(PATIENCE_S)
+    assert str(browsing.outcome) == "cannot browse orders/0: the session ended"
+    session.disconnect()
+    assert library.calls == ["browser freed", "disconnected", "freed"]
+
+
+@pytest.mark.parametrize("lost", ["flow", "connection", "session"])
+def test_what_was_read_before_the_connection_was_lost_is_not_the_whole_queue(
+    library: Library, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    session = session_of(library)
+    library.started.set_result(None)
+    library.may_answer.set()
+    assert browse(session) == []
+
+    def refuse(_: object) -> None:
+        raise PubSubPlusClientError("no session", 12)
+
+    def end(_: int) -> object:
+        session.fail_all("logs in again")
+        # A message, as from a queue that is fed for ever.
+        return object()
+
+    if lost == "flow":
+        library.is_there = False
+    elif lost == "connection":
+        monkeypatch.setattr(native, "repeat_inbox", refuse)
+    else:
+        monkeypatch.setattr(library, "receive_message", end)
+    with pytest.raises(TransportError, match="cannot browse orders/0: the connection was lost"):
+        browse(session)
+    assert library.calls[-1] == "browser freed"
+
+
+def test_a_session_that_is_over_is_given_no_token(library: Library, tmp_path: Path) -> None:
+    """It may be freed at that moment; and there is nothing to tell, because the next one reads the file itself."""
+    (tmp_path / "token").write_text("new")
+    session = session_of(library)
+    session.disconnect()
+    with capture_logs() as logs:
+        session.follow_token(TokenFile(str(tmp_path / "token")))
+    assert logs == []
+    assert session.token == ""
