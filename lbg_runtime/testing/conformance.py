@@ -8,8 +8,8 @@ These modules consist of assertions; let pytest rewrite them (`pytest.register_a
 
 import pytest
 
-from lbg_runtime.testing.conformance_browsing import BrowsingConformance
 from lbg_runtime.testing.conformance_flows import FlowConformance
+from lbg_runtime.testing.conformance_queues import QueueConformance
 from lbg_runtime.testing.conformance_sendable import SendableConformance
 from lbg_runtime.testing.conformance_sessions import SessionConformance
 from lbg_runtime.testing.conformance_steps import QUEUE
@@ -18,7 +18,7 @@ from lbg_runtime.testing.transport_harness import TransportHarness
 
 
 class TransportConformance(
-    FlowConformance, SessionConformance, BrowsingConformance, SendableConformance, TogetherConformance
+    FlowConformance, SessionConformance, QueueConformance, SendableConformance, TogetherConformance
 ):
     """The suite, run unchanged for each transport."""
 

@@ -7,7 +7,6 @@ from functools import partial
 import pytest
 
 from lbg_runtime.broker.engine.settings import QueueSettings
-from lbg_runtime.core.flow.events import FlowActive, MessageReceived
 from lbg_runtime.model.errors import BindFailed, ConnectFailed, PublishFailed, PublishRefused, SubscribeFailed
 from lbg_runtime.model.ids import DeliveryId, QueueName
 from lbg_runtime.model.message import Message
@@ -30,7 +29,7 @@ from lbg_runtime.testing.transport_harness import TransportHarness
 
 
 class SessionConformance:
-    """Connecting, outages, sending, direct messages, provisioning."""
+    """Connecting, outages, sending, direct messages."""
 
     # -- connecting
 
@@ -371,36 +370,6 @@ class SessionConformance:
         two.send_direct(Message("events/heard", b""))
         async with asyncio.timeout(PATIENCE_S):
             assert (await heard.get()).topic == "events/heard"
-
-    async def test_provisioning_creates_what_is_missing_and_nothing_else(self, harness: TransportHarness) -> None:
-        transport = await open_transport(harness)
-        queue = QueueName("made")
-        for _ in range(2):
-            await transport.provision(queue, ["made/1/>", "made/2/>"])
-        flow, recorder = await bind(transport, queue=queue)
-        await publish(transport, "one", topic="made/1/x")
-        await publish(transport, "two", topic="made/2/x")
-        await publish(transport, "three", topic="made/3/x")
-        await publish(transport, "four", topic="made/1/y")
-        await recorder.until_received(3)
-        assert recorder.payloads == [b"one", b"two", b"four"]
-        await transport.provision(queue, ["made/3/>"])
-        await publish(transport, "five", topic="made/3/x")
-        await recorder.until_received(4)
-        # Provisioning has not touched the flow: it became active just once, and nothing came twice.
-        assert [event for event in recorder.events if not isinstance(event, MessageReceived)] == [FlowActive(FIRST)]
-        await flow.unbind()
-
-    async def test_provisioning_of_new_queues_leaves_one_that_exists_as_it_is(self, harness: TransportHarness) -> None:
-        transport = await open_transport(harness)
-        queue = QueueName("made")
-        assert await transport.provision(queue, ["made/1/>"], only_new=True)
-        assert not await transport.provision(queue, ["made/2/>"], only_new=True)
-        _, recorder = await bind(transport, queue=queue)
-        for number in (2, 1):
-            await publish(transport, f"{number}", topic=f"made/{number}/x")
-        await recorder.until_received(1)
-        assert recorder.payloads == [b"1"]
 
 
 def _note(confirmed: list[int], number: int, _: asyncio.Future[None]) -> None:

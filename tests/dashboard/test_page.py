@@ -291,9 +291,9 @@ async def test_a_page_whose_server_is_gone_says_so_and_comes_back(stage, browser
         await group.all_fed()
         await browser.open(await group.show())
         await browser.until(f"{FED}.length === 4")
-        group.watch._connection_changed(False)
+        group.watch._hearing_changed(False)
         await browser.until(f"{LINK} === 'the broker is out of reach'")
-        group.watch._connection_changed(True)
+        group.watch._hearing_changed(True)
         await browser.until(f"{LINK} === 'live'")
         port = group.port
         await group.server.__aexit__(None, None, None)

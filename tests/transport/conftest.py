@@ -8,7 +8,7 @@ import pytest
 collect_ignore = [] if os.environ.get("LBG_TEST_HOST") else ["test_conformance_given_broker.py"]
 
 pytest.register_assert_rewrite(
-    "lbg_runtime.testing.conformance_browsing",
+    "lbg_runtime.testing.conformance_queues",
     "lbg_runtime.testing.conformance_flows",
     "lbg_runtime.testing.conformance_sendable",
     "lbg_runtime.testing.conformance_sessions",

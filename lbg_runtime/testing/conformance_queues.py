@@ -1,0 +1,82 @@
+"""What every transport guarantees about looking into queues, and making them. Part of `conformance`."""
+# ruff: noqa: S101 - see `conformance`
+
+import asyncio
+
+import pytest
+
+from lbg_runtime.core.flow.events import FlowActive, MessageReceived
+from lbg_runtime.model.errors import TransportError
+from lbg_runtime.model.ids import QueueName
+from lbg_runtime.model.message import Message
+from lbg_runtime.testing.conformance_steps import FIRST, QUEUE, bind, left_on_queue, open_transport, publish
+from lbg_runtime.testing.flow_recorder import PATIENCE_S
+from lbg_runtime.testing.transport_harness import TransportHarness
+
+
+class QueueConformance:
+    """Browsing queues at rest, queues that are fed, and queues that are missing; provisioning."""
+
+    async def test_browsing_shows_what_is_there_and_takes_nothing(self, harness: TransportHarness) -> None:
+        transport = await open_transport(harness)
+        flow, recorder = await bind(transport)
+        await publish(transport, "a", "b", "c")
+        await recorder.until_received(3)
+        assert [each.payload for each in await transport.browse(QUEUE, 0.2)] == [b"a", b"b", b"c"]
+        await flow.unbind()
+        assert await left_on_queue(harness) == [(b"a", True), (b"b", True), (b"c", True)]
+
+    async def test_browsing_a_queue_that_is_fed_all_the_time_ends_where_it_is_told_to(
+        self, harness: TransportHarness
+    ) -> None:
+        transport, asked = await open_transport(harness), list[bytes]()
+        loop = asyncio.get_running_loop()
+
+        def feed() -> None:
+            transport.send(Message("orders/new", b"more")).add_done_callback(lambda sent: sent.exception())
+
+        def is_last(message: Message) -> bool:
+            asked.append(message.payload)
+            # Whoever looks is fed once more, so that no pause ends this.
+            loop.call_soon_threadsafe(feed)
+            return len(asked) == 300
+
+        await publish(transport, "a", "b")
+        async with asyncio.timeout(PATIENCE_S):
+            found = await transport.browse(QUEUE, 1.0, is_last)
+        assert [each.payload for each in found] == asked == [b"a", b"b", *[b"more"] * 298]
+
+    async def test_a_queue_that_is_missing_cannot_be_browsed(self, harness: TransportHarness) -> None:
+        transport = await open_transport(harness)
+        with pytest.raises(TransportError, match="cannot browse missing"):
+            await transport.browse(QueueName("missing"), 0.2)
+
+    async def test_provisioning_creates_what_is_missing_and_nothing_else(self, harness: TransportHarness) -> None:
+        transport = await open_transport(harness)
+        queue = QueueName("made")
+        for _ in range(2):
+            await transport.provision(queue, ["made/1/>", "made/2/>"])
+        flow, recorder = await bind(transport, queue=queue)
+        await publish(transport, "one", topic="made/1/x")
+        await publish(transport, "two", topic="made/2/x")
+        await publish(transport, "three", topic="made/3/x")
+        await publish(transport, "four", topic="made/1/y")
+        await recorder.until_received(3)
+        assert recorder.payloads == [b"one", b"two", b"four"]
+        await transport.provision(queue, ["made/3/>"])
+        await publish(transport, "five", topic="made/3/x")
+        await recorder.until_received(4)
+        # Provisioning has not touched the flow: it became active just once, and nothing came twice.
+        assert [event for event in recorder.events if not isinstance(event, MessageReceived)] == [FlowActive(FIRST)]
+        await flow.unbind()
+
+    async def test_provisioning_of_new_queues_leaves_one_that_exists_as_it_is(self, harness: TransportHarness) -> None:
+        transport = await open_transport(harness)
+        queue = QueueName("made")
+        assert await transport.provision(queue, ["made/1/>"], only_new=True)
+        assert not await transport.provision(queue, ["made/2/>"], only_new=True)
+        _, recorder = await bind(transport, queue=queue)
+        for number in (2, 1):
+            await publish(transport, f"{number}", topic=f"made/{number}/x")
+        await recorder.until_received(1)
+        assert recorder.payloads == [b"1"]
