@@ -9,6 +9,7 @@ import threading
 import warnings
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
+from typing import Any, NamedTuple, Self
 
 import hypothesis
 import pytest
@@ -35,6 +36,8 @@ hypothesis.settings.register_profile(
     "tests", deadline=None, derandomize=IS_GATE, suppress_health_check=(hypothesis.HealthCheck.too_slow,)
 )
 hypothesis.settings.load_profile("tests")
+
+PYTESTS_HOOKS = pytest.StashKey["Hooks"]()
 
 LONGEST_FIRST = (
     "tests/pipeline/spark/test_on_spark.py",
@@ -79,10 +82,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=turn)
 
 
-def pytest_collection_finish() -> None:
+class Hooks(NamedTuple):
+    """What Python calls with what nobody has caught."""
+
+    of_process: Any
+    of_threads: Any
+    of_unraisable: Any
+    of_unawaited: Any
+
+    @classmethod
+    def current(cls) -> Self:
+        return cls(sys.excepthook, threading.excepthook, sys.unraisablehook, getattr(warnings, UNAWAITED_HOOK))
+
+    def put_back(self) -> None:
+        sys.excepthook, threading.excepthook, sys.unraisablehook, on_unawaited = self
+        setattr(warnings, UNAWAITED_HOOK, on_unawaited)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
     """What was collected stays to the end: a third of a million objects that need not be looked through for garbage."""
     gc.collect()
     gc.freeze()
+    # Those of pytest, by which what nobody has caught fails a test.
+    session.config.stash[PYTESTS_HOOKS] = Hooks.current()
 
 
 def pytest_asyncio_loop_factories(
@@ -94,15 +116,16 @@ def pytest_asyncio_loop_factories(
 
 
 @pytest.fixture(autouse=True)
-def own_log() -> Generator[None]:
-    """A command called in this process sets the log up for its standard error, which is gone after the test."""
-    hooks = sys.excepthook, threading.excepthook, sys.unraisablehook
-    on_unawaited = getattr(warnings, UNAWAITED_HOOK)
+def own_log(pytestconfig: pytest.Config) -> Generator[None]:
+    """A command called in this process sets the log up for its standard error, which is gone after the test.
+
+    The fixtures of a whole file come first, and may have called one: their hooks are not to stay either.
+    """
+    hooks = pytestconfig.stash[PYTESTS_HOOKS]
+    hooks.put_back()
     yield
     structlog.reset_defaults()
-    setattr(warnings, UNAWAITED_HOOK, on_unawaited)
-    # These are pytest's, by which what nobody has caught fails a test.
-    sys.excepthook, threading.excepthook, sys.unraisablehook = hooks
+    hooks.put_back()
 
 
 @pytest.fixture(autouse=True)
