@@ -12,6 +12,7 @@ from lbg_runtime.model.errors import PublisherClosed, UserError
 from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.publisher.identity import new_publisher_id
 from lbg_runtime.publisher.ledger import open_ledger
+from lbg_runtime.runtime.provisioning import provision_new_group
 from lbg_runtime.runtime.session import Session, open_session
 
 
@@ -45,12 +46,9 @@ async def open_publishing_session(settings: Settings, publisher_id: str) -> Asyn
 
     Raises `ConfigError` if the broker cannot be reached, or refuses to make a queue.
     """
-    # Imported here, because a publisher needs nothing else of a member.
-    from lbg_runtime.runtime.supervisor import provision_queues
-
     async with open_session(settings.beside_connection, publisher_id, settings.transport.client_path) as session:
         # The broker confirms even what no queue attracts, and nobody gets that.
-        await provision_queues(session, settings.group, only_new=True)
+        await provision_new_group(session, settings.group)
         yield session
 
 

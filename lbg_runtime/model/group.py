@@ -51,7 +51,7 @@ class GroupShape:
         return self.hash_count % self.queue_count == 0
 
     def queue_name(self, index: int) -> QueueName:
-        """Name of queue `index`, 0 <= index < queue_count."""
+        """Name of queue `index`, in every layout that has it."""
         return QueueName(f"{self.name}/{index}")
 
     def queue_names(self) -> tuple[QueueName, ...]:

@@ -22,10 +22,11 @@ from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.journal import open_journal
 from lbg_runtime.runtime.membership import Membership, find_membership
 from lbg_runtime.runtime.meters import MemberMeters
+from lbg_runtime.runtime.provisioning import provision_queues
 from lbg_runtime.runtime.session import Session, open_session
 from lbg_runtime.runtime.shutdown import EXIT_GRACE_S, ExitGuard, Interruption
 from lbg_runtime.runtime.stop import StopCause, stop_requests
-from lbg_runtime.runtime.supervisor import TAIL_MS, StopReport, Supervisor, provision_queues
+from lbg_runtime.runtime.supervisor import TAIL_MS, StopReport, Supervisor
 from lbg_runtime.runtime.watchdog import watched_loop
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from importlib.metadata import version
 import anyio
 import structlog
 
-from lbg_runtime.config.settings import GroupBackend, GroupSettings, Provision, RebindMode, Settings
+from lbg_runtime.config.settings import GroupBackend, Provision, RebindMode, Settings
 from lbg_runtime.core.chance import RandomSource
 from lbg_runtime.core.flow.machine import FlowMachine
 from lbg_runtime.core.flow.rebind import RebindSettings
@@ -32,7 +32,7 @@ from lbg_runtime.core.restripe.records import record_prefix
 from lbg_runtime.core.restripe.striping import StripingBook
 from lbg_runtime.core.roles import Place, static_place
 from lbg_runtime.metrics.tracing import open_spans
-from lbg_runtime.model.errors import BindFailed, ConfigError, InvariantViolated, LbgError, TransportError
+from lbg_runtime.model.errors import BindFailed, ConfigError, InvariantViolated, LbgError
 from lbg_runtime.model.failure import Then
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.clock import now_ms
@@ -471,26 +471,6 @@ class Supervisor:
         topic = self._settings.ops.journal.republish_topic
         if topic is not None:
             self._session.send_direct(Message(topic, note_of(handling, self._member)))
-
-
-async def provision_queues(session: Session, group: GroupSettings, *, only_new: bool = False) -> None:
-    """Create the group's missing queues, if members may; before `Supervisor.run`. Raises `ConfigError`.
-
-    With `only_new`, nothing is done to a group whose first queue exists, as it does in every layout: an older number of
-    queues would bring that layout back, beside the present one.
-    """
-    if group.provision is not Provision.CREATE_MISSING:
-        return
-    shape = group.shape()
-    for index, queue in enumerate(shape.queue_names()):
-        try:
-            is_new = await session.provision(queue, shape.subscriptions(index), only_new=only_new)
-            if only_new and index == 0 and not is_new:
-                return
-        except TransportError as error:
-            raise ConfigError(
-                "group.provision", str(error), "a user who may create queues, or `none` and queues made beforehand"
-            ) from error
 
 
 def first_place(queue_index: int, membership: Membership, settings: Settings) -> Place:

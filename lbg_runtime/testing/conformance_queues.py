@@ -70,13 +70,20 @@ class QueueConformance:
         assert [event for event in recorder.events if not isinstance(event, MessageReceived)] == [FlowActive(FIRST)]
         await flow.unbind()
 
-    async def test_provisioning_of_new_queues_leaves_one_that_exists_as_it_is(self, harness: TransportHarness) -> None:
+    async def test_a_queue_is_there_from_the_moment_it_was_made_also_while_another_flow_holds_it(
+        self, harness: TransportHarness
+    ) -> None:
         transport = await open_transport(harness)
         queue = QueueName("made")
-        assert await transport.provision(queue, ["made/1/>"], only_new=True)
-        assert not await transport.provision(queue, ["made/2/>"], only_new=True)
-        _, recorder = await bind(transport, queue=queue)
-        for number in (2, 1):
-            await publish(transport, f"{number}", topic=f"made/{number}/x")
+        assert not await transport.has_queue(queue)
+        await transport.provision(queue, ["made/1/>"])
+        assert await transport.has_queue(queue)
+        flow, recorder = await bind(transport, queue=queue)
+        await publish(transport, "one", topic="made/1/x")
         await recorder.until_received(1)
-        assert recorder.payloads == [b"1"]
+        assert await transport.has_queue(queue)
+        # The look has taken nothing, and the flow has noticed nothing.
+        assert recorder.events[0] == FlowActive(FIRST)
+        assert len(recorder.events) == 2
+        await flow.unbind()
+        assert [each.payload for each in await transport.browse(queue, 0.2)] == [b"one"]

@@ -89,11 +89,8 @@ class Transport(Protocol):
         """
         ...
 
-    async def provision(self, queue: QueueName, subscriptions: Sequence[str], *, only_new: bool = False) -> bool:
-        """Create an exclusive durable queue and its topic subscriptions if missing; raises `TransportError`.
-
-        With `only_new`, a queue that exists is left as it is, and False is returned; True in all other cases.
-        """
+    async def provision(self, queue: QueueName, subscriptions: Sequence[str]) -> None:
+        """Create an exclusive durable queue and its topic subscriptions if missing; raises `TransportError`."""
         ...
 
 
@@ -152,6 +149,10 @@ class Messenger(Protocol):
 
 class Browser(Protocol):
     """Looks into a queue; a transport implements this too."""
+
+    async def has_queue(self, queue: QueueName) -> bool:
+        """Whether the broker has a queue of this name, also one that may not be used; raises `TransportError`."""
+        ...
 
     async def browse(self, queue: QueueName, quiet_s: float, is_last: IsLast | None = None) -> list[Message]:
         """Return the messages on a queue, in order, no matter who holds it; take none of them. Raises `TransportError`.

@@ -125,25 +125,25 @@ class MemoryTransport:
         self._handles.append(flow)
         return flow
 
-    async def provision(self, queue: QueueName, subscriptions: Sequence[str], *, only_new: bool = False) -> bool:
+    async def provision(self, queue: QueueName, subscriptions: Sequence[str]) -> None:
         """See `Transport.provision`."""
         if self._client is None:
             raise TransportError(f"cannot provision {queue}: not connected")
         engine = self._broker.engine
         try:
-            try:
+            with _tolerated("Endpoint Already Exists"):
                 engine.provision(self._client, queue, QueueSettings())
-            except BrokerRefusal as refusal:
-                if refusal.text != "Endpoint Already Exists":
-                    raise
-                if only_new:
-                    return False
             for subscription in subscriptions:
                 with _tolerated("Subscription Already Exists"):
                     engine.subscribe_queue(self._client, queue, subscription)
         except BrokerRefusal as refusal:
             raise TransportError(f"cannot provision {queue}: {refusal.text}") from refusal
-        return True
+
+    async def has_queue(self, queue: QueueName) -> bool:
+        """See `Browser.has_queue`."""
+        if self._client is None:
+            raise TransportError(f"cannot look for {queue}: not connected")
+        return queue in self._broker.engine.queue_names(self._vpn)
 
     async def browse(self, queue: QueueName, quiet_s: float, is_last: IsLast | None = None) -> list[Message]:
         """See `Browser.browse`."""

@@ -54,11 +54,11 @@ _SUBSCRIPTION_REFUSALS = frozenset({23, 25, 26, 31, 68, 80})
 of others.
 """
 
+_REFUSALS_OF_A_QUEUE = frozenset({63, 72, Subcode.PERMISSION_NOT_ALLOWED})
+"""A broker's refusals to bind to a queue that exists: too many flows, egress is off, not allowed there."""
+
 _NULL_POINTER = 2
 """The subcode of a function that was given nothing to work on, as the library's own clean-up is at times."""
-
-_ENDPOINT_EXISTS = 75
-"""The subcode of the refusal to create a queue that exists."""
 
 _NOTHING_THERE = "SOLCLIENT_SUBCODE_TRANSACTION_FAILURE"
 """With transactions the client gives the subcode's name instead of its number."""
@@ -137,9 +137,14 @@ def is_of_clean_up(error: BaseException) -> bool:
     return subcode_and_reason(error)[0] == _NULL_POINTER
 
 
-def is_there_already(error: BaseException) -> bool:
-    """Whether a queue was not created because it exists."""
-    return subcode_and_reason(error)[0] == _ENDPOINT_EXISTS
+def has_queue_refused(queue: str, error: BaseException) -> bool:
+    """Whether there is a queue to which a bind has failed; raises `TransportError` if that does not tell."""
+    subcode, _ = subcode_and_reason(error)
+    if subcode == Subcode.UNKNOWN_QUEUE_NAME:
+        return False
+    if subcode in _REFUSALS_OF_A_QUEUE:
+        return True
+    raise request_failed(f"look for {queue}", error) from error
 
 
 def publish_failed(topic: str, error: BaseException) -> PublishFailed:

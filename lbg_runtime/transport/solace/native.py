@@ -15,7 +15,7 @@ from typing import Any
 
 from lbg_runtime.model.ids import DeliveryId
 from lbg_runtime.model.topic import LARGEST_TOPIC_BYTES
-from lbg_runtime.transport.solace.errors import is_of_clean_up, is_there_already
+from lbg_runtime.transport.solace.errors import is_of_clean_up
 from lbg_runtime.transport.solace.library import (
     CORE,
     FLOW_RESUME_FAILURE,
@@ -269,10 +269,8 @@ def repeat_inbox(service: Any) -> None:
         raise get_last_error_info(code, "subscribe to the inbox")
 
 
-def provision_queue(service: Any, queue: str, subscriptions: Sequence[str], *, only_new: bool) -> bool:
+def provision_queue(service: Any, queue: str, subscriptions: Sequence[str]) -> None:
     """Create an exclusive durable queue and its subscriptions if missing. Blocks; raises the client's errors.
-
-    With `only_new`, a queue that exists is left as it is; returns False then.
 
     The client does the same when a receiver starts, but starting one would take messages, which would go back flagged.
     """
@@ -285,17 +283,13 @@ def provision_queue(service: Any, queue: str, subscriptions: Sequence[str], *, o
         }
     )
     session = service.session_pointer
-    code = native.end_point_provision(properties, session, ignore_already_provisioned=not only_new)
+    code = native.end_point_provision(properties, session, ignore_already_provisioned=True)
     if code != SOLCLIENT_OK:
-        error = get_last_error_info(code, "provision")
-        if only_new and is_there_already(error):
-            return False
-        raise error
+        raise get_last_error_info(code, "provision")
     for subscription in subscriptions:
         code = native.topic_endpoint_subscribe(properties, session, subscription)
         if code != SOLCLIENT_OK:
             raise get_last_error_info(code, f"subscribe {subscription}")
-    return True
 
 
 def _do_nothing() -> None:

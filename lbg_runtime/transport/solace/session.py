@@ -17,6 +17,7 @@ from lbg_runtime.transport.solace import native
 from lbg_runtime.transport.solace.credentials import TokenFile
 from lbg_runtime.transport.solace.errors import (
     connect_failed,
+    has_queue_refused,
     is_subscription_refused,
     request_failed,
     subcode_and_reason,
@@ -43,6 +44,9 @@ from lbg_runtime.transport.solace.transactions import Transactions
 
 BROWSER_PATIENCE_S = 60.0
 """How long a browser may take to start; the client gives up after 40 s, if it can."""
+
+BROWSER_WINDOW = 255
+"""How many messages are on their way to one that reads: the client's maximum."""
 
 _log = structlog.get_logger(__name__)
 
@@ -255,13 +259,21 @@ class SolaceSession:
             return is_subscription_refused(error)
         return True
 
-    def provision(self, queue: str, subscriptions: Sequence[str], only_new: bool) -> bool:
+    def provision(self, queue: str, subscriptions: Sequence[str]) -> None:
         """See `Transport.provision`."""
         try:
             with self._calls.one():
-                return native.provision_queue(self.service, queue, subscriptions, only_new=only_new)
+                native.provision_queue(self.service, queue, subscriptions)
         except CLIENT_ERRORS as error:
             raise request_failed(f"provision {queue}", error) from error
+
+    def has_queue(self, queue: str) -> bool:
+        """See `Browser.has_queue`."""
+        try:
+            with self._calls.one(), self._browsing(queue, window=1):
+                return True
+        except CLIENT_ERRORS as error:
+            return has_queue_refused(queue, error)
 
     def browse(self, queue: str, quiet_ms: int, is_last: IsLast | None) -> list[Message]:
         """Return the messages on a queue, reading until none has come for `quiet_ms`, or until one is the last one.
@@ -270,21 +282,25 @@ class SolaceSession:
         """
         found: list[Message] = []
         try:
-            with self._calls.one():
-                builder = self.service.create_message_queue_browser_builder()
-                browser = builder.build(Queue.durable_exclusive_queue(queue))
-                try:
-                    self._start(browser)
-                    outage_count = self.outage_count
-                    while (inbound := self._next_of(browser, quiet_ms, outage_count)) is not None:
-                        found.append(read_message(inbound))
-                        if is_last is not None and is_last(found[-1]):
-                            break
-                finally:
-                    native.end_browser(browser)
+            with self._calls.one(), self._browsing(queue, BROWSER_WINDOW) as browser:
+                outage_count = self.outage_count
+                while (inbound := self._next_of(browser, quiet_ms, outage_count)) is not None:
+                    found.append(read_message(inbound))
+                    if is_last is not None and is_last(found[-1]):
+                        break
         except CLIENT_ERRORS as error:
             raise request_failed(f"browse {queue}", error) from error
         return found
+
+    @contextmanager
+    def _browsing(self, queue: str, window: int) -> Iterator[Any]:
+        builder = self.service.create_message_queue_browser_builder().with_queue_browser_window_size(window)
+        browser = builder.build(Queue.durable_exclusive_queue(queue))
+        try:
+            self._start(browser)
+            yield browser
+        finally:
+            native.end_browser(browser)
 
     def _start(self, browser: Any) -> None:
         # Not its own `start`, which waits without a bound: for ever if the session ends meanwhile.

@@ -192,11 +192,17 @@ class SolaceTransport:
         else:
             await flow.discard()
 
-    async def provision(self, queue: QueueName, subscriptions: Sequence[str], *, only_new: bool = False) -> bool:
+    async def provision(self, queue: QueueName, subscriptions: Sequence[str]) -> None:
         """See `Transport.provision`."""
         if self._session is None:
             raise TransportError(f"cannot provision {queue}: not connected")
-        return await self._threads.run(self._session.provision, queue, subscriptions, only_new)
+        await self._threads.run(self._session.provision, queue, subscriptions)
+
+    async def has_queue(self, queue: QueueName) -> bool:
+        """See `Browser.has_queue`."""
+        if self._session is None:
+            raise TransportError(f"cannot look for {queue}: not connected")
+        return await self._threads.run(self._session.has_queue, queue)
 
     async def browse(self, queue: QueueName, quiet_s: float, is_last: IsLast | None = None) -> list[Message]:
         """See `Browser.browse`."""

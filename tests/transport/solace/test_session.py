@@ -75,6 +75,9 @@ class Library:
     def create_message_queue_browser_builder(self) -> "Library":
         return self
 
+    def with_queue_browser_window_size(self, _: int) -> "Library":
+        return self
+
     def start_async(self) -> "Future[Any]":
         self.is_asked.set()
         return self.started
@@ -120,7 +123,12 @@ def subscribe_anew(session: SolaceSession) -> object:
 
 
 def provision(session: SolaceSession) -> object:
-    return session.provision("orders/0", [], only_new=False)
+    session.provision("orders/0", [])
+    return None
+
+
+def look(session: SolaceSession) -> object:
+    return session.has_queue("orders/0")
 
 
 def browse(session: SolaceSession) -> object:
@@ -177,21 +185,24 @@ def test_a_session_that_is_over_is_not_asked(library: Library) -> None:
         with pytest.raises(SubscribeFailed, match="the session ended") as failure:
             call(session)
         assert not failure.value.permanent
-    for call in (provision, browse):
+    for call in (provision, look, browse):
         with pytest.raises(TransportError, match="the session ended"):
             call(session)
     assert library.calls == ["disconnected", "freed"]
 
 
-def test_a_browser_that_never_starts_ends_with_the_session(library: Library) -> None:
+@pytest.mark.parametrize(("call", "what"), [(browse, "browse"), (look, "look for")])
+def test_a_browser_that_never_starts_ends_with_the_session(
+    library: Library, call: Callable[[SolaceSession], object], what: str
+) -> None:
     """The client forgets it then, and its own `start` waited for ever, and so did everything that closed."""
     session = session_of(library)
-    browsing = Caller(browse, session)
+    browsing = Caller(call, session)
     browsing.start()
     assert library.is_asked.wait(PATIENCE_S)
     session.fail_all("logs in again")
     browsing.join(PATIENCE_S)
-    assert str(browsing.outcome) == "cannot browse orders/0: the session ended"
+    assert str(browsing.outcome) == f"cannot {what} orders/0: the session ended"
     session.disconnect()
     assert library.calls == ["browser freed", "disconnected", "freed"]
 

@@ -162,8 +162,7 @@ class _Transport:
         sink(FlowActive(epoch))
         return self.flow
 
-    async def provision(self, queue: QueueName, subscriptions: Sequence[str], *, only_new: bool = False) -> bool:  # noqa: ARG002
-        return True
+    async def provision(self, queue: QueueName, subscriptions: Sequence[str]) -> None: ...
 
 
 async def _runtime(messages: Sequence[Message]) -> float:

@@ -1,0 +1,58 @@
+"""What a refused look at a queue says of whether it is there: a publisher of a new group depends on that."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from lbg_runtime.broker.engine.accounts import Account, ClientProfile
+from lbg_runtime.broker.engine.engine import DEFAULT_VPN
+from lbg_runtime.broker.engine.settings import Permission, QueueSettings
+from lbg_runtime.broker.server.server import BrokerServer
+from lbg_runtime.model.errors import TransportError
+from lbg_runtime.model.ids import QueueName
+from lbg_runtime.transport.solace.settings import SolaceSettings
+from lbg_runtime.transport.solace.transport import SolaceTransport
+
+pytestmark = pytest.mark.real_time
+
+QUEUE = QueueName("orders/1")
+
+
+@pytest.fixture
+async def transport(broker: BrokerServer) -> AsyncIterator[SolaceTransport]:
+    made = SolaceTransport(SolaceSettings(hosts=(f"tcp://{broker.host}:{broker.port}",), client_name="publisher"))
+    yield made
+    await made.close()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        QueueSettings(egress_enabled=False),
+        QueueSettings(owner="somebody", permission=Permission.NO_ACCESS),
+        QueueSettings(max_bind_count=0),
+    ],
+)
+async def test_a_queue_that_may_not_be_used_is_there(
+    broker: BrokerServer, transport: SolaceTransport, settings: QueueSettings
+) -> None:
+    await transport.open()
+    assert not await transport.has_queue(QUEUE)
+    broker.create_queue(QUEUE, settings=settings)
+    assert await transport.has_queue(QUEUE)
+
+
+async def test_a_user_who_may_not_receive_learns_nothing_of_queues(
+    broker: BrokerServer, transport: SolaceTransport
+) -> None:
+    """Taken for a queue that is there, it would have published into a group without queues."""
+    sender = Account("default", profile=ClientProfile(may_receive=False))
+    broker.engine.administration.accounts(DEFAULT_VPN).put(sender)
+    await transport.open()
+    with pytest.raises(TransportError, match="cannot look for orders/1"):
+        await transport.has_queue(QUEUE)
+
+
+async def test_without_a_connection_nothing_is_known_of_queues(transport: SolaceTransport) -> None:
+    with pytest.raises(TransportError, match="cannot look for orders/1: not connected"):
+        await transport.has_queue(QUEUE)
