@@ -23,7 +23,7 @@ check: $(VENV)/test.stamp
 	$(BIN)/lint-imports
 
 unit: $(VENV)/test.stamp
-	$(BIN)/python -m pytest -n 3 --dist loadscope $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 4 --dist loadscope $(PYTEST_ARGS)
 
 # Against a broker of yours: LBG_TEST_HOST=host[:port], and where they differ from the vendor's container, LBG_TEST_SEMP=URL,
 # LBG_TEST_VPN=NAME, LBG_TEST_ADMIN=USERNAME:PASSWORD. It makes and deletes queues and a client username there.

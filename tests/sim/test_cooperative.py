@@ -13,8 +13,8 @@ from lbg_runtime.sim.settings import FaultKind, Mode, draw_settings
 from lbg_runtime.sim.simulation import SimResult, simulate
 from tests.sim.old_seeds import as_before, run_old_seed
 
-QUICK_SEEDS = 90
-LARGE_SEEDS = 25
+QUICK_SEEDS = 50
+LARGE_SEEDS = 12
 SCOPE = Scope(Mode.COOPERATIVE)
 LARGE = Scope(Mode.COOPERATIVE, members=5, queues=12)
 
@@ -50,8 +50,8 @@ def test_every_law_holds_in_every_run(results: list[SimResult]) -> None:
 
 
 def test_larger_groups_hand_queues_over_and_pass_standbys_by(larger: list[Played]) -> None:
-    assert sum(played.hand_backs for played in larger[:12]) > 40
-    assert sum(played.passed for played in larger[:12]) > 5
+    assert sum(played.hand_backs for played in larger) > 40
+    assert sum(played.passed for played in larger) > 5
 
 
 def test_the_runs_meet_every_fault_and_are_not_idle(results: list[SimResult]) -> None:

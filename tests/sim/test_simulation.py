@@ -12,7 +12,7 @@ from lbg_runtime.sim.figures import Duplicates
 from lbg_runtime.sim.settings import FaultKind, draw_settings
 from lbg_runtime.sim.simulation import SimResult, simulate
 
-QUICK_SEEDS = 300
+QUICK_SEEDS = 150
 
 
 @pytest.fixture(scope="module")

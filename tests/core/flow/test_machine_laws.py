@@ -364,4 +364,4 @@ class FlowLaws(RuleBasedStateMachine):
 
 
 TestFlowLaws = FlowLaws.TestCase
-TestFlowLaws.settings = settings(max_examples=200, stateful_step_count=80, deadline=None)
+TestFlowLaws.settings = settings(max_examples=120, stateful_step_count=80, deadline=None)

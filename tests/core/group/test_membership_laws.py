@@ -345,4 +345,4 @@ class MembershipLaws(RuleBasedStateMachine):
 
 
 TestMembershipLaws = MembershipLaws.TestCase
-TestMembershipLaws.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestMembershipLaws.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

@@ -306,7 +306,7 @@ def test_what_is_wrong_where_a_piece_ends_is_said_with_the_next(tmp_path: Path, 
     assert any(reason.startswith(name) for reason in spark.standing.reasons)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(files=damaged(), block=st.sampled_from(BLOCKS), cuts=CUTS)
 def test_at_every_look_spark_says_what_one_process_says(files: Files, block: int, cuts: list[list[float]]) -> None:
     lengths = {
@@ -323,7 +323,7 @@ def test_at_every_look_spark_says_what_one_process_says(files: Files, block: int
         assert_reasons_of_the_whole(spark.standing, Path(folder))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(files=damaged(), block=st.sampled_from(BLOCKS), shares=st.lists(SHARE, max_size=12))
 @example(files=files_of(has_faults=True), block=WHOLE, shares=[number / 200 for number in range(200)])
 def test_in_order_of_time_the_end_is_what_one_look_says(files: Files, block: int, shares: list[float]) -> None:
