@@ -87,7 +87,8 @@ def validate(
 
     With --live and a directory: 1 if a law is broken; 3 if nothing was handled yet, something came too late to be
     judged, or the files say that records are missing. With --live alone, which is the one case that needs --config: 1
-    if a number came after a higher one or was missing, 3 if no member was heard.
+    if a number came after a higher one or was missing, 3 if no member was heard, or members could not be heard all the
+    time, as the connection was lost.
     """
     if directory is None and not live:
         raise UserError("lbg validate", "nothing to judge", "a directory, or --live, or both")
@@ -244,16 +245,16 @@ def _listen(config: Path, topic: str | None, duration: str | None, *, as_json: b
     limit_s = None if duration is None else duration_ms("--for", duration) / 1000
     validator = LiveValidator()
     # With --json, standard output is for the one object only.
-    uvloop.run(_follow(validator, settings.outside_connection, topic, limit_s, findings_to_stderr=as_json))
+    hears = uvloop.run(_follow(validator, settings.outside_connection, topic, limit_s, findings_to_stderr=as_json))
     summary = validator.summary()
     if as_json:
         print_json(summary)
     else:
         print(", ".join(f"{name.replace('_', ' ')} {count}" for name, count in summary.items()))
-    if validator.notes == 0:
-        return 3
     errors = validator.sequence_errors
-    return 1 if errors[SequenceErrorKind.GAP] or errors[SequenceErrorKind.REPEAT_UNFLAGGED] else 0
+    if errors[SequenceErrorKind.GAP] or errors[SequenceErrorKind.REPEAT_UNFLAGGED]:
+        return 1
+    return 3 if validator.notes == 0 or validator.interruptions or not hears else 0
 
 
 async def _follow(
@@ -263,12 +264,19 @@ async def _follow(
     limit_s: float | None,
     *,
     findings_to_stderr: bool,
-) -> None:
-    """Feed the validator until the limit or a signal, and print what it finds at once."""
+) -> bool:
+    """Feed the validator until the limit or a signal, and print what it finds at once.
+
+    Returns whether the broker has confirmed, on the last connection, that the notes are heard. Raises `ConfigError` if
+    nobody answers at the broker's address, `SubscribeFailed` if the topic is refused at the start; later it is asked
+    for again and again.
+    """
     from lbg_runtime.model.message import Message
+    from lbg_runtime.runtime.listening import Listening
     from lbg_runtime.runtime.session import open_session
 
     stopped = asyncio.Event()
+    hears = False
 
     def stop(_: StopCause) -> None:
         stopped.set()
@@ -277,13 +285,33 @@ async def _follow(
         for finding in validator.feed(message.payload):
             print(printable(str(finding)), file=sys.stderr if findings_to_stderr else sys.stdout, flush=True)
 
+    def confirmed(_: bool) -> None:
+        nonlocal hears
+        hears = True
+        print(f"lbg validate: listening to {topic}", file=sys.stderr, flush=True)
+
+    def connection_changed(is_up: bool) -> None:
+        nonlocal hears
+        listening.connection_changed(is_up)
+        if hears and not is_up:
+            hears = False
+            validator.interrupt()
+            print("lbg validate: hears nothing, the connection is lost", file=sys.stderr, flush=True)
+
     with stop_requests(stop):
         async with open_session(connection, f"lbg-validate-{os.getpid()}") as session:
-            await session.subscribe(topic, take)
-            print(f"lbg validate: listening to {topic}", file=sys.stderr, flush=True)
-            try:
-                async with asyncio.timeout(limit_s):
-                    # No bound without --for: the user ends it with a signal.
-                    await stopped.wait()
-            except TimeoutError:
-                pass
+            listening = Listening(session, topic, take)
+            if (failure := await listening.subscribe()) is not None:
+                raise failure
+            session.watch_connection(connection_changed)
+            async with asyncio.TaskGroup() as tasks:
+                keeping = tasks.create_task(listening.keep(None, confirmed))
+                try:
+                    async with asyncio.timeout(limit_s):
+                        # No bound without --for: the user ends it with a signal.
+                        await stopped.wait()
+                except TimeoutError:
+                    pass
+                keeping.cancel()
+            # Before the session is closed, which is no loss of the connection.
+            return hears

@@ -13,6 +13,7 @@ from lbg_runtime.model.message import FencingToken, Message
 from lbg_runtime.runtime.handlers.registry import Handler
 from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, HandlerFunction, refuse_unrun
 from lbg_runtime.testing.moments import Moments
+from lbg_runtime.testing.virtual_time import AT_WORK
 
 Wrapper = Callable[[HandlerFunction], HandlerFunction]
 """A wrapper of the user's that is put around a handler."""
@@ -121,6 +122,7 @@ class HandlerWatch:
             called_for = _called_for(message)
             attempt = Attempt(self.member, message, self, start_ns / 1e9, start_ns, monotonic_ns(), *called_for)
             self.attempts.append(attempt)
+            AT_WORK.set(f"{handler.where} at {self.member}, for {attempt.key} #{attempt.number}")
             self._on_change()
             try:
                 answer = await handler.function(message)

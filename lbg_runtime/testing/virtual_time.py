@@ -2,16 +2,19 @@
 
 Only for code whose every wait is a timer of this loop, or a thread that the loop has started (`asyncio.to_thread`,
 `run_in_executor`): while such a thread works, time stands still. A loop with no timer, nothing ready and something
-still awaited would wait forever; that is reported as `VirtualTimeStall` instead.
+still awaited would wait forever, and one on which something is always ready would come to no timer; both are reported
+as `VirtualTimeStall` instead.
 """
 
 import asyncio
 import selectors
 from asyncio.futures import Future
+from collections import Counter
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from concurrent.futures import Executor
-from contextvars import Context, copy_context
+from contextvars import Context, ContextVar, copy_context
 from selectors import SelectorKey
+from time import thread_time
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack
 
 from lbg_runtime.model.errors import LbgError
@@ -23,12 +26,23 @@ if TYPE_CHECKING:
 THREAD_PATIENCE_S = 30.0
 """Real time that a thread may work while the loop has nothing else to do."""
 
+MOMENT_PATIENCE_S = 30.0
+"""Processor time that the loop may spend while time stands still. Not real time, which goes on in a debugger, too."""
+
+_LOOK_EVERY_TURNS = 100
+
+AT_WORK: ContextVar[str] = ContextVar("lbg_at_work")
+"""In a handler: its name, for the text of a `VirtualTimeStall`."""
+
 _Answer = TypeVar("_Answer")
 _Args = TypeVarTuple("_Args")
 
 
 class VirtualTimeStall(LbgError):
-    """Every task waits for something that no timer will bring."""
+    """Every task waits for something that no timer will bring; or no timer's turn comes, as something is always ready.
+
+    A callback or a task that never returns to the loop at all cannot be reported.
+    """
 
 
 class _JumpingSelector(selectors.BaseSelector):
@@ -38,6 +52,11 @@ class _JumpingSelector(selectors.BaseSelector):
         self._real = selectors.DefaultSelector()
         self.now_s = 0.0
         self.threads_at_work = 0
+        self.busy: Counter[str] | None = None
+        """Counts who has something ready while it is to be found out why time stands still; otherwise None."""
+        self._turns = 0
+        """Since time has last moved."""
+        self._began_s = 0.0
 
     def register(self, fileobj: "FileDescriptorLike", events: int, data: object = None) -> SelectorKey:
         return self._real.register(fileobj, events, data)
@@ -51,6 +70,7 @@ class _JumpingSelector(selectors.BaseSelector):
     def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
         ready = self._real.select(0)
         if ready or (timeout is not None and timeout <= 0):
+            self._count_turn()
             return ready
         if self.threads_at_work:
             ready = self._real.select(THREAD_PATIENCE_S)
@@ -60,7 +80,24 @@ class _JumpingSelector(selectors.BaseSelector):
         if timeout is None:
             raise VirtualTimeStall("the test waits for something that no timer will bring")
         self.now_s += timeout
+        self._turns, self.busy = 0, None
         return []
+
+    def _count_turn(self) -> None:
+        self._turns += 1
+        if self._turns == 1:
+            self._began_s = thread_time()
+        if self._turns % _LOOK_EVERY_TURNS:
+            return
+        if (busy := self.busy) is not None:
+            # What is cancelled after this has as much time again.
+            self._turns, self.busy = 0, None
+            names = "".join(f"; most of all in {name}" for name, _ in busy.most_common(1))
+            raise VirtualTimeStall(
+                f"time stands still: after {MOMENT_PATIENCE_S:g} s of work something is ready again and again{names}"
+            )
+        if thread_time() - self._began_s >= MOMENT_PATIENCE_S:
+            self.busy = Counter()
 
     def close(self) -> None:
         self._real.close()
@@ -98,6 +135,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self, callback: Callable[[Unpack[_Args]], object], *args: *_Args, context: Context | None = None
     ) -> asyncio.Handle:
         """See `asyncio.loop.call_soon`."""
+        if (busy := self._jumping.busy) is not None:
+            name = AT_WORK.get(None) if context is None else context.get(AT_WORK)
+            busy.update([] if name is None else [name])
         freezer = freezer_of(context)
         if freezer is None:
             return super().call_soon(callback, *args, context=context)

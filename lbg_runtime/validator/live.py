@@ -84,6 +84,8 @@ class _KeyState:
     last: int
     was_redelivered: bool
     """Whether the last message was flagged."""
+    heard_after: int
+    """The number of interruptions before it."""
 
 
 class LiveValidator:
@@ -99,6 +101,8 @@ class LiveValidator:
         """A run of repeated numbers counts once, provided that all of them are flagged or none is."""
         self.forgotten_keys = 0
         """Keys dropped for lack of room; their next number is accepted as it comes."""
+        self.interruptions = 0
+        """How often notes were missed, as the caller says."""
         self._max_keys = max_keys
         self._keys: OrderedDict[tuple[str, str], _KeyState] = OrderedDict()
         self._last_of_shard: dict[int, tuple[str, str]] = {}
@@ -119,6 +123,10 @@ class LiveValidator:
             findings.append(move)
         return findings
 
+    def interrupt(self) -> None:
+        """From now on notes may have been missed: numbers that a key lacks at its next note are no gap."""
+        self.interruptions += 1
+
     def summary(self) -> Mapping[str, int]:
         """The counts, under stable names."""
         return {
@@ -128,6 +136,7 @@ class LiveValidator:
             "unnumbered": self.unnumbered,
             "malformed": self.malformed,
             "forgotten_keys": self.forgotten_keys,
+            "interruptions": self.interruptions,
         }
 
     def _follow_key(self, note: Note) -> SequenceError | None:
@@ -137,18 +146,20 @@ class LiveValidator:
         state = self._keys.get((note.publisher, note.key))
         if state is None:
             # Members may have been at work before this validator listened.
-            self._remember((note.publisher, note.key), _KeyState(note.seq, note.seq, note.redelivered))
+            first = _KeyState(note.seq, note.seq, note.redelivered, self.interruptions)
+            self._remember((note.publisher, note.key), first)
             return None
         self._keys.move_to_end((note.publisher, note.key))
         expected = state.highest + 1
         # After a crash a run of flagged numbers comes again, and its first one has been reported. An unflagged one
         # among them is worse.
         goes_on = note.seq == state.last + 1 and note.redelivered == state.was_redelivered
+        may_have_missed, state.heard_after = state.heard_after < self.interruptions, self.interruptions
         state.highest, state.last, state.was_redelivered = max(state.highest, note.seq), note.seq, note.redelivered
         if note.seq == expected or goes_on:
             return None
         if note.seq > expected:
-            return SequenceError(SequenceErrorKind.GAP, expected, note)
+            return None if may_have_missed else SequenceError(SequenceErrorKind.GAP, expected, note)
         kind = SequenceErrorKind.REPEAT_FLAGGED if note.redelivered else SequenceErrorKind.REPEAT_UNFLAGGED
         return SequenceError(kind, expected, note)
 

@@ -12,12 +12,14 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from lbg_runtime.broker.engine.accounts import DEFAULT_NAME
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.cli.main import app
 from lbg_runtime.config.connection_settings import ConnectionSettings, TransportKind
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.session import Session, open_session
+from tests.transport.rights import let_subscribe
 from tests.validator.changes import lose_last_of_key, swap_two
 from tests.validator.history import Run, story
 
@@ -207,6 +209,16 @@ def note(seq: int, member: str) -> Message:
     return Message(TOPIC, orjson.dumps({**fields, "topic": "orders/created", "redelivered": False}))
 
 
+async def told(process: Process, words: bytes) -> None:
+    """Return when the command has said this on standard error."""
+    assert process.stderr is not None
+    async with asyncio.timeout(BOUND_S):
+        async for line in process.stderr:
+            if words in line:
+                return
+    raise AssertionError(f"the command ended before it said {words!r}")
+
+
 async def listen(config: str, *arguments: str) -> Process:
     """The command, once it listens."""
     process = await asyncio.create_subprocess_exec(
@@ -215,12 +227,16 @@ async def listen(config: str, *arguments: str) -> Process:
         stdout=PIPE,
         stderr=PIPE,
     )
-    assert process.stderr is not None
-    async with asyncio.timeout(BOUND_S):
-        async for line in process.stderr:
-            if b"listening to" in line:
-                return process
-    raise AssertionError("the command ended before it listened")
+    await told(process, b"listening to")
+    return process
+
+
+async def turn_deaf(process: Process, broker: BrokerServer) -> None:
+    """Return when the command has lost its connection, and has been refused its topic on the next one."""
+    let_subscribe(broker.engine, DEFAULT_NAME, is_allowed=False)
+    assert broker.abort_connections(f"lbg-validate-{process.pid}") == 1
+    await told(process, b"hears nothing")
+    await told(process, b"control_topic_refused")
 
 
 async def end(process: Process) -> tuple[int | None, bytes]:
@@ -265,6 +281,44 @@ class TestLive:
 
         assert code == 3
         assert orjson.loads(output)["notes"] == 0
+
+    async def test_a_run_that_was_not_heard_all_the_time_is_not_called_valid_nor_are_missed_numbers_gaps(
+        self, broker: BrokerServer, member: Session, tmp_path: Path
+    ) -> None:
+        process = await listen(write_config(tmp_path, broker.port, republish_topic=TOPIC), "--json")
+        member.send_direct(note(1, "a"))
+        member.send_direct(note(2, "b"))
+        await told(process, b"shard 1 was a, now b")
+        await turn_deaf(process, broker)
+        member.send_direct(note(3, "b"))
+        let_subscribe(broker.engine, DEFAULT_NAME, is_allowed=True)
+        await told(process, b"listening to")
+        member.send_direct(note(4, "a"))
+        await told(process, b"shard 1 was b, now a")
+        process.send_signal(signal.SIGINT)
+        code, output = await end(process)
+
+        counts = orjson.loads(output)
+        assert (counts["interruptions"], counts["notes"], counts["sequence_errors_gap"]) == (1, 3, 0)
+        assert code == 3
+
+    async def test_one_that_is_deaf_at_its_end_knows_nothing(
+        self, broker: BrokerServer, member: Session, tmp_path: Path
+    ) -> None:
+        process = await listen(write_config(tmp_path, broker.port, republish_topic=TOPIC))
+        # The move shows that both were heard.
+        member.send_direct(note(1, "a"))
+        member.send_direct(note(2, "b"))
+        assert process.stdout is not None
+        async with asyncio.timeout(BOUND_S):
+            assert (await process.stdout.readline()).startswith(b"shard 1 was a, now b")
+        await turn_deaf(process, broker)
+        process.send_signal(signal.SIGINT)
+        code, output = await end(process)
+
+        assert output.startswith(b"notes 2, ")
+        assert output.endswith(b"interruptions 1\n")
+        assert code == 3
 
 
 @pytest.mark.real_time

@@ -292,7 +292,7 @@ async def test_a_page_whose_server_is_gone_says_so_and_comes_back(stage, browser
         await browser.open(await group.show())
         await browser.until(f"{FED}.length === 4")
         group.watch._hearing_changed(False)
-        await browser.until(f"{LINK} === 'the broker is out of reach'")
+        await browser.until(f"{LINK} === 'not heard: the broker is out of reach, or refuses'")
         group.watch._hearing_changed(True)
         await browser.until(f"{LINK} === 'live'")
         port = group.port

@@ -33,6 +33,7 @@ from lbg_runtime.runtime.runners.handling import Handling
 from lbg_runtime.runtime.supervisor import StopReport
 from lbg_runtime.transport.memory.broker import MemoryBroker
 from lbg_runtime.transport.memory.transport import MemoryTransport
+from tests.runtime.scripted import Trial
 
 QUEUE = QueueName("orders/0")
 
@@ -124,6 +125,16 @@ def rig() -> Callable[..., DispatcherRig]:
                 error_queue,
             )
         )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def flow_trial(rig: Callable[..., DispatcherRig], settings: Callable[..., Settings]) -> Callable[..., Trial]:
+    """Makes a flow runner for one handler function; places and sections as `Trial` has them."""
+
+    def make(handle: object, **arguments: object) -> Trial:
+        return Trial(rig, settings, handle, **arguments)
 
     return make
 

@@ -2,21 +2,16 @@
 
 import asyncio
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
 from lbg_runtime.core.flow.events import (
     FlowDown,
     FlowInactive,
-    HandBackRequested,
     MessageReceived,
-    PlaceChanged,
     SettlementsReached,
-    StepAsideRequested,
     StripingLearned,
 )
-from lbg_runtime.core.parking.ledger import Verdict
 from lbg_runtime.core.restripe.gate import StripeGate
 from lbg_runtime.core.restripe.records import (
     ShardMarker,
@@ -27,19 +22,9 @@ from lbg_runtime.core.restripe.records import (
     record_topic,
 )
 from lbg_runtime.core.restripe.striping import Striping
-from lbg_runtime.core.roles import Place
-from lbg_runtime.model.errors import BindFailed, InvariantViolated, ParkingNotReady
-from lbg_runtime.model.ids import QueueName
+from lbg_runtime.model.errors import BindFailed, InvariantViolated
 from lbg_runtime.model.record import DispatchRecord
-from tests.runtime.scripted import QUEUE, STANDBY, ScriptedFlow, Trial
-
-
-@pytest.fixture(scope="session")
-def flow_trial(rig, settings):
-    def make(handle, **arguments):
-        return Trial(rig, settings, handle, **arguments)
-
-    return make
+from tests.runtime.scripted import QUEUE, ScriptedFlow
 
 
 async def _return(_message):
@@ -213,53 +198,6 @@ async def test_a_settlement_that_the_transport_refuses_ends_the_runner(flow_tria
     assert raised.value.subgroup(InvariantViolated) is not None
 
 
-async def test_an_unbind_comes_after_every_settlement(flow_trial, delivery):
-    async def work(_message):
-        await asyncio.sleep(0.1)
-
-    trial = flow_trial(work)
-    async with trial.running() as task:
-        epoch = await trial.activate()
-        for number in range(1, 41):
-            trial.transport.sink(MessageReceived(delivery(number, f"k{number}")))
-        await asyncio.sleep(0.05)
-        trial.runner.stop()
-        await task
-    assert trial.log[-2][0] == "unbind"
-    assert len(trial.settled()) == 40
-    assert {of_epoch for of_epoch, _ in trial.settled()} == {epoch}
-    assert trial.flow_changes() == [("bound", ""), ("active", ""), ("draining", "stop"), ("released", "stop")]
-
-
-async def test_an_unbind_that_nobody_answered_is_no_release(flow_trial, delivery):
-    trial = flow_trial(_return)
-    trial.transport.unbinds_are_answered = False
-    async with trial.running() as task:
-        await trial.activate()
-        trial.transport.sink(MessageReceived(delivery(1, "k")))
-        await trial.transport.settled(1)
-        trial.runner.stop()
-        await task
-    assert trial.runner.is_unheard
-    assert trial.flow_changes()[-2:] == [("draining", "stop"), ("down", "the broker did not answer the unbind")]
-
-
-async def test_an_unbind_that_nobody_answered_long_before_the_stop_is_no_matter_of_the_leaving(flow_trial):
-    # As after an outage from which the broker came back without the queue.
-    trial = flow_trial(_return)
-    trial.transport.unbinds_are_answered = False
-    async with trial.running() as task:
-        epoch = await trial.activate()
-        trial.transport.refusals = [BindFailed(QUEUE, "Unknown Queue", permanent=True)] * 100
-        trial.transport.sink(FlowInactive(epoch))
-        await asyncio.sleep(5)
-        assert ("released", "inactive") in trial.flow_changes()
-        trial.runner.stop()
-        await task
-    assert not trial.runner.is_unheard
-    assert not trial.refused, "a queue that this member had may come back"
-
-
 async def test_a_refused_bind_is_tried_again(flow_trial):
     trial = flow_trial(_return)
     trial.transport.refusals = [BindFailed(QUEUE, "timeout"), BindFailed(QUEUE, "Unknown Queue", permanent=True)]
@@ -326,133 +264,6 @@ async def test_intake_stops_at_the_limit_and_starts_again_at_half_of_it(flow_tri
         await asyncio.sleep(1)
     assert trial.log.count(("stop_intake", epoch)) == 2, "the second is that of the drain"
     assert trial.log.count(("start_intake", epoch)) == 2
-
-
-async def test_a_flow_away_from_home_gives_way_and_binds_again(flow_trial):
-    trial = flow_trial(_return, place=Place(1, gives_way=True), rebind={"interval": "5s"})
-    loop = asyncio.get_running_loop()
-    async with trial.running():
-        assert await trial.activate() == 1
-        assert await trial.activate() == 2
-        assert loop.time() < 6
-    assert trial.flow_changes()[:4] == [("bound", ""), ("active", ""), ("draining", "rebind"), ("released", "rebind")]
-
-
-async def test_a_hand_back_is_journalled_and_observed_from_drain_to_the_bind_as_a_standby(flow_trial, delivery):
-    async def work(_message):
-        await asyncio.sleep(1)
-
-    trial = flow_trial(work, place=STANDBY)
-    async with trial.running():
-        first = await trial.activate()
-        trial.transport.sink(MessageReceived(delivery(1, epoch=first)))
-        await asyncio.sleep(0.5)
-        trial.runner.post(HandBackRequested("m"))
-        assert await trial.transport.binds.get() == first + 1
-        await asyncio.sleep(1)
-        assert trial.changes == [
-            ("binding", 1, None),
-            ("standby", 1, None),
-            ("active", 1, None),
-            ("draining", 1, "handback"),
-            ("unbinding", 1, "handback"),
-            ("unbound", 1, None),
-            ("binding", 2, None),
-            ("standby", 2, None),
-        ]
-    assert trial.settled() == [(first, 1)]
-    assert trial.log.index(("settle", first, 1)) < trial.log.index(("unbind", first))
-    expected = [("bound", ""), ("active", ""), ("draining", "handback"), ("released", "handback"), ("bound", "")]
-    assert trial.flow_changes()[:5] == expected
-
-
-async def test_a_drain_ends_a_quiet_gap_after_its_last_message_however_long_it_might_take(flow_trial, delivery):
-    async def work(_message):
-        await asyncio.sleep(0.01)
-
-    trial = flow_trial(work, place=STANDBY)
-    loop = asyncio.get_running_loop()
-    async with trial.running():
-        await trial.activate()
-        trial.transport.sink(MessageReceived(delivery(1)))
-        trial.runner.post(HandBackRequested("m"))
-        began_s = loop.time()
-        assert await trial.transport.binds.get() == 2
-        assert loop.time() - began_s < 1
-
-
-async def test_a_stop_waits_for_what_still_runs_of_a_dead_handle(flow_trial, delivery):
-    async def work(_message):
-        await asyncio.sleep(5)
-
-    trial = flow_trial(work)
-    async with trial.running() as task:
-        epoch = await trial.activate()
-        trial.transport.sink(MessageReceived(delivery(1)))
-        await asyncio.sleep(1)
-        trial.transport.sink(FlowDown(epoch, "gone"))
-        trial.runner.stop()
-        await task
-    [record] = trial.dispatch_records()
-    assert (record.outcome, record.t_settle) == ("accepted", None)
-    assert (trial.runner.unanswered, trial.runner.left_behind) == (0, 1)
-
-
-async def test_what_could_not_be_parked_before_the_end_is_left_behind(flow_trial, delivery):
-    async def refuse(*_):
-        raise ParkingNotReady(QUEUE, "full")
-
-    full = SimpleNamespace(
-        parking=QueueName("parked"),
-        finished=None,
-        concerns=lambda _: True,
-        judge=lambda _: Verdict.PARK,
-        is_replaying=lambda _: False,
-        was_parked=lambda _: False,
-        take=refuse,
-    )
-    trial = flow_trial(_return, rebind={"drain_timeout": "1s"})
-    trial.rig.dispatcher.park_in(QUEUE, full)
-    async with trial.running() as task:
-        await trial.activate()
-        trial.transport.sink(MessageReceived(delivery(1)))
-        await asyncio.sleep(1)
-        trial.runner.stop()
-        await task
-    assert (trial.settled(), trial.runner.left_behind) == ([], 1)
-
-
-async def test_a_hand_back_that_is_given_up_leaves_the_flow_active(flow_trial, delivery):
-    async def work(_message):
-        await asyncio.sleep(8)
-
-    trial = flow_trial(work, place=STANDBY, rebind={"drain_timeout": "5s"})
-    async with trial.running():
-        epoch = await trial.activate()
-        trial.transport.sink(MessageReceived(delivery(1, epoch=epoch)))
-        await asyncio.sleep(0.5)
-        trial.runner.post(HandBackRequested("m"))
-        await asyncio.sleep(6)
-        assert trial.changes[-2:] == [("draining", epoch, "handback"), ("active", epoch, None)]
-        await asyncio.sleep(3)
-        assert trial.settled() == [(epoch, 1)]
-        intake = [name for name, *_ in trial.log if name.endswith("intake")]
-        assert intake == ["start_intake", "stop_intake", "start_intake"]
-    assert [event for event, _ in trial.flow_changes()][:4] == ["bound", "active", "draining", "active"]
-
-
-async def test_a_standby_that_steps_aside_or_is_not_wanted_opens_no_intake(flow_trial):
-    trial = flow_trial(_return, place=STANDBY)
-    async with trial.running():
-        trial.runner.post(StepAsideRequested(60_000))
-        assert await trial.activate() == 1
-        assert await trial.transport.binds.get() == 2
-        trial.runner.post(PlaceChanged(Place(None, gives_way=False)))
-        await asyncio.sleep(10)
-        assert trial.changes[-1] == ("unbound", 2, None)
-    assert [name for name, *_ in trial.log if name.endswith("intake")] == []
-    expected = [("bound", ""), ("released", "hop"), ("bound", ""), ("released", "unwanted")]
-    assert trial.flow_changes() == expected
 
 
 async def test_late_words_of_a_dead_handle_change_nothing(flow_trial, delivery):

@@ -8,17 +8,9 @@ import pytest
 from lbg_runtime.core.flow.events import FlowDown, HandBackRequested, MessageReceived
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.runtime.runners.handling import GivenBack
-from tests.runtime.scripted import HOME, STANDBY, ScriptedFlow, Trial
+from tests.runtime.scripted import HOME, STANDBY, ScriptedFlow
 
 PARKING = QueueName("lbg-parked/orders/0")
-
-
-@pytest.fixture(scope="session")
-def flow_trial(rig, settings):
-    def make(handle, **arguments):
-        return Trial(rig, settings, handle, **arguments)
-
-    return make
 
 
 @pytest.fixture

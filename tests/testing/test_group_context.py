@@ -1,6 +1,7 @@
 """How a group is made and ended, and what is refused."""
 
 import asyncio
+import itertools
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -14,7 +15,8 @@ from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.app import App
 from lbg_runtime.runtime.handlers.parameters import State
 from lbg_runtime.runtime.handlers.registry import Handlers
-from lbg_runtime.testing import AwaitForgotten, NotReached, VirtualTimeLoop, running
+from lbg_runtime.testing import AwaitForgotten, NotReached, VirtualTimeLoop, running, virtual_time
+from lbg_runtime.testing.virtual_time import VirtualTimeStall
 
 YAML = """
 group: {name: mine, hash_prefix: mine-hash, hash_count: 12, queue_count: 3}
@@ -285,3 +287,37 @@ async def test_what_the_test_itself_and_killed_members_leave_unawaited_is_no_fai
         await group.publish("orders/new", "2", key="k")
         await group.until(lambda: len(group.attempts("k", 2)) == 1)
     assert group.unawaited == []
+
+
+async def _publish_endlessly(message: Message) -> AsyncIterator[Message]:
+    while True:
+        yield Message("out/new", b"1")
+
+
+async def _wait_for_what_is_ready(message: Message) -> None:
+    for _ in itertools.count():
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("function", "options"), [(_publish_endlessly, {"publishes": "out/>"}), (_wait_for_what_is_ready, {})]
+)
+def test_a_handler_that_never_lets_time_pass_ends_the_test_and_is_named(monkeypatch, function, options) -> None:
+    handlers = Handlers()
+
+    @handlers.middleware
+    async def impatient(message, proceed):
+        # Not before: what the group does until then is no subject of this test.
+        monkeypatch.setattr(virtual_time, "MOMENT_PATIENCE_S", 0.2)
+        await proceed(message)
+
+    handlers.handler("orders/>", **options)(function)
+
+    async def test() -> None:
+        async with running(handlers) as group:
+            await group.publish("orders/new", "1", key="k")
+            await group.settled()
+
+    named = rf"most of all in .*:{function.__name__} \(.*\) at .*, for k #1$"
+    with pytest.raises(VirtualTimeStall, match=named), asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(test())

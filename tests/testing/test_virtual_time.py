@@ -1,7 +1,10 @@
 import asyncio
+import itertools
 import threading
 import time
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -73,6 +76,35 @@ def test_a_thread_that_never_ends_is_reported(monkeypatch: pytest.MonkeyPatch) -
         finally:
             release.set()
             loop.close()
+
+
+@pytest.mark.parametrize("wait", [lambda: asyncio.sleep(0), lambda: asyncio.to_thread(int)], ids=["turn", "thread"])
+def test_a_task_that_never_lets_time_pass_is_reported(
+    monkeypatch: pytest.MonkeyPatch, wait: Callable[[], Coroutine[Any, Any, object]]
+) -> None:
+    monkeypatch.setattr(virtual_time, "MOMENT_PATIENCE_S", 0.05)
+
+    async def spin() -> None:
+        async with asyncio.timeout(1):
+            for _ in itertools.count():
+                await wait()
+
+    told = r"time stands still: after 0\.05 s of work something is ready"
+    with pytest.raises(VirtualTimeStall, match=told), asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(spin())
+
+
+def test_much_work_is_no_stall_if_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(virtual_time, "MOMENT_PATIENCE_S", 0.2)
+
+    async def work() -> None:
+        began_s = time.thread_time()
+        while time.thread_time() - began_s < 0.5:
+            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(work())
 
 
 def test_a_runner_closes_where_threads_were_used() -> None:

@@ -71,6 +71,20 @@ def test_a_number_after_a_higher_one_that_is_no_redelivery_is_out_of_order() -> 
     assert validator.sequence_errors[SequenceErrorKind.REPEAT_UNFLAGGED] == 1
 
 
+def test_what_was_missed_in_an_interruption_is_no_gap_but_a_number_that_goes_back_is_an_error() -> None:
+    validator, _ = fed(note(1), note(1, key="other"))
+    validator.interrupt()
+
+    findings = [finding for seq in (4, 3, 6) for finding in validator.feed(note(seq))]
+
+    assert [(type(each), getattr(each, "kind", None)) for each in findings] == [
+        (SequenceError, SequenceErrorKind.REPEAT_UNFLAGGED),
+        (SequenceError, SequenceErrorKind.GAP),
+    ]
+    assert validator.feed(note(3, key="other")) == []
+    assert validator.summary()["interruptions"] == 1
+
+
 def test_a_shard_that_changes_its_member_is_told() -> None:
     validator = LiveValidator()
     validator.feed(note(1, member="a"))
@@ -165,4 +179,5 @@ def test_the_summary_has_every_count_under_a_stable_name() -> None:
         "unnumbered": 0,
         "malformed": 1,
         "forgotten_keys": 0,
+        "interruptions": 0,
     }

@@ -163,7 +163,8 @@ function announce(moves) {
 function show(fresh = new Set()) {
   const { meta } = known;
   document.body.classList.toggle('stale', !meta.connected);
-  link(meta.connected ? 'live' : 'away', meta.connected ? 'live' : 'the broker is out of reach');
+  // The server does not know which; its log tells.
+  link(meta.connected ? 'live' : 'away', meta.connected ? 'live' : 'not heard: the broker is out of reach, or refuses');
   if (document.title !== `${meta.group} · lbg`) document.title = `${meta.group} · lbg`;
   text($('group'), meta.group);
   const living = shown().filter((one) => !['gone', 'left'].includes(one.presence));

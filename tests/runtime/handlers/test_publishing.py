@@ -1,4 +1,7 @@
-"""Handlers that answer with messages: settled when all of them are confirmed, and not before."""
+"""Handlers that answer with messages: settled when all of them are confirmed, and not before.
+
+More than 400 lines, because what is published one by one and in a transaction comes from the same handlers.
+"""
 
 import asyncio
 from dataclasses import fields, replace

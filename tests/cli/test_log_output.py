@@ -1,0 +1,146 @@
+"""Where the lines of a log go: what cannot be written is counted, and nobody waits or fails for it."""
+
+import errno
+import io
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from structlog.testing import capture_logs
+
+from lbg_runtime.cli.log import LogOutput
+
+pytestmark = pytest.mark.real_time
+
+
+class _FullDisk(io.StringIO):
+    def write(self, text):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+class _GoneReader(io.StringIO):
+    def flush(self):
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+
+def _closed():
+    stream = io.StringIO()
+    stream.close()
+    return stream
+
+
+@pytest.mark.parametrize("make", [_FullDisk, _GoneReader, _closed])
+def test_what_cannot_be_written_raises_nothing(make):
+    output = LogOutput(make())
+    output.write("one\n")
+    output.write("two\n")
+    output.flush()
+
+
+def test_what_could_not_be_written_is_told_of_once_when_it_can_be(monkeypatch):
+    stream = io.StringIO()
+    output = LogOutput(stream)
+    with monkeypatch.context() as full, capture_logs() as logs:
+        full.setattr(stream, "write", _FullDisk().write)
+        output.write("one\n")
+        output.write("two\n")
+        assert logs == []
+        full.undo()
+        output.write("three\n")
+        output.write("four\n")
+    assert stream.getvalue() == "three\nfour\n"
+    assert [(line["event"], line["count"]) for line in logs] == [("log_writes_failed", 2)]
+
+
+AGAIN = """
+import errno, io, sys, structlog
+from lbg_runtime.cli.log import configure_log
+
+class Failing:
+    def __del__(self):
+        raise ValueError("in a finalizer")
+
+class Disk(io.StringIO):
+    is_full = True
+
+    def write(self, text):
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        if "two" in text:
+            Failing()
+        return super().write(text)
+
+disk, stderr = Disk(), sys.stderr
+sys.stderr = disk
+configure_log(as_json=True)
+log = structlog.get_logger()
+log.info("one")
+disk.is_full = False
+log.info("two")
+log.info("three")
+stderr.write(disk.getvalue())
+"""
+
+
+def test_a_line_that_is_written_while_another_one_is_waits_for_nothing():
+    ended = subprocess.run([sys.executable, "-c", AGAIN], capture_output=True, text=True, check=True, timeout=30)
+    told = [json.loads(line)["event"] for line in ended.stderr.splitlines()]
+    assert sorted(told) == ["exception_ignored", "log_writes_failed", "three", "two"]
+
+
+CROSSWISE = """
+import logging, sys, threading, structlog
+from lbg_runtime.cli.log import configure_log
+
+configure_log(as_json=True)
+lock, is_held, is_asked = threading.Lock(), threading.Event(), threading.Event()
+
+class Slow:
+    def __str__(self):
+        is_asked.set()
+        with lock:
+            return "slow"
+
+def hold():
+    with lock:
+        is_held.set()
+        is_asked.wait()
+        structlog.get_logger().warning("held")
+
+thread = threading.Thread(target=hold)
+thread.start()
+is_held.wait()
+logging.getLogger("somebody").warning("%s", Slow())
+thread.join()
+"""
+
+
+def test_a_line_that_is_made_under_a_lock_of_the_users_waits_for_no_line_of_whoever_holds_that():
+    ended = subprocess.run([sys.executable, "-c", CROSSWISE], capture_output=True, text=True, check=True, timeout=30)
+    assert [json.loads(line)["event"] for line in ended.stderr.splitlines()] == ["held", "slow"]
+
+
+@pytest.mark.parametrize("buffering", [-1, 0], ids=["buffered", "unbuffered"])
+def test_what_a_pipe_does_not_take_is_counted_and_half_a_line_is_a_line_of_its_own(buffering):
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with os.fdopen(reading, "rb"), os.fdopen(writing, "wb", buffering) as raw, capture_logs() as logs:
+        output = LogOutput(io.TextIOWrapper(raw, write_through=not buffering))
+        lines = [f"{number}:{'x' * 5_000}\n" for number in range(30)]
+        for line in lines:
+            output.write(line)
+        os.set_blocking(reading, False)
+        read = os.read(reading, 1 << 20).decode()
+        output.write("whole\n")
+        assert logs == [{"event": "log_writes_failed", "log_level": "error", "count": 30 - read.count("\n")}]
+        assert read.startswith("".join(lines[: read.count("\n")]))
+        assert os.read(reading, 1 << 20) == b"\nwhole\n"
+
+
+def test_a_line_that_can_be_written_is_there_at_once():
+    stream = io.StringIO()
+    output = LogOutput(stream)
+    output.write("one\n")
+    assert stream.getvalue() == "one\n"
