@@ -10,11 +10,14 @@ copies too. A folder of Parquet therefore has a note, beside Spark's own, of the
 import hashlib
 import json
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 from lbg_runtime.model.errors import LakeWriteFailed, UserError
-from lbg_runtime.pipeline.landing.layout import alone
+from lbg_runtime.pipeline.landing.layout import alone, queue_of
+from lbg_runtime.pipeline.landing.log import LandingLog
 from lbg_runtime.pipeline.landing.segment import write_whole
+from lbg_runtime.pipeline.spark.offsets import Rows, decode
 from lbg_runtime.pipeline.spark.stream_job import Lake, StreamJob
 
 STREAM_NOTE = "_lbg_stream"
@@ -34,7 +37,8 @@ def claim_lake(job: StreamJob) -> None:
     """Make sure that checkpoint and lake belong together, and, of a folder of Parquet, that they will.
 
     Called before a stream starts. Raises `UserError` if the lake has a batch that the checkpoint does not know of,
-    lacks one that is done, or, if it is Parquet, is another query's; and `LakeWriteFailed`.
+    lacks one that is done, or, if it is Parquet, is another query's; `LakeWriteFailed`; and for a Delta table whose
+    checkpoint does not note what it took, as `LandingLog.read_queue` does, and `CheckpointForeign`.
 
     Whatever was killed, a checkpoint that is as old as its lake passes: Spark notes a batch before it runs it, and that
     it is done when it is in the lake. With a new checkpoint, a Delta table takes the stream for a new one, and a folder
@@ -53,10 +57,30 @@ def claim_lake(job: StreamJob) -> None:
         raise LakeWriteFailed(str(error.filename or job.target), error.strerror or str(error)) from error
 
 
+def release_lake(job: StreamJob) -> None:
+    """Give back a folder of Parquet if the stream has never begun a batch, so that another checkpoint can have it.
+
+    Called when the query has ended. No effect if it is not this stream's, or the note cannot be removed.
+    """
+    note = job.target / STREAM_NOTE
+    with suppress(OSError, UserError):
+        if job.lake is Lake.DELTA or numbers_in(job.checkpoint / "offsets"):
+            return
+        with alone(job.target):
+            if _last_in_parquet(job.target) is None and _query_in(note) == _query_in(job.checkpoint / _QUERY_NOTE):
+                note.unlink()
+
+
 def checkpoint_behind(checkpoint: Path | str, known: int | None, target: Path, last: int) -> UserError:
     """The error for a checkpoint that ends before its lake does. `known` is its last batch, None if it has none."""
     ends = "has no batch" if known is None else f"ends with batch {known}"
     return UserError(str(checkpoint), f"it {ends}, and {target} has batches up to {last}", _EXPECTED)
+
+
+def lake_behind(checkpoint: Path | str, done: int, target: Path, last: int | None) -> UserError:
+    """The error for a lake that lacks batches which the checkpoint has done; `last` is its last one, None if none."""
+    ends = "has none" if last is None else f"ends with batch {last}"
+    return UserError(str(checkpoint), f"its batch {done} is done, and {target} {ends}", _EXPECTED)
 
 
 def checkpoint_differs(checkpoint: Path | str, batch: int, target: Path) -> UserError:
@@ -95,6 +119,15 @@ def note_taken(checkpoint: str | None, batch: int) -> None:
         write_whole(Path(checkpoint) / _TAKEN_NOTE, json.dumps({"batch": batch}).encode())
 
 
+def taken_with(checkpoint: str | None) -> int | None:
+    """The last batch with rows that a Delta table has taken, as the checkpoint notes it; None if it does not.
+
+    Raises `UserError` if that note is damaged, and `OSError`.
+    """
+    taken = None if checkpoint is None else _noted(Path(checkpoint) / _TAKEN_NOTE, "batch", "batch")
+    return taken if isinstance(taken, int) else None
+
+
 def _check_whole(checkpoint: Path, known: int | None) -> None:
     """Raise `UserError` if a checkpoint has no end of a batch before its last one, as in a copy of a running stream.
 
@@ -114,16 +147,45 @@ def _check_done(job: StreamJob, last: int | None) -> None:
     """Raise `UserError` if a lake that ends with batch `last` lacks one that is done. Raises `OSError`.
 
     A folder of Parquet has every batch, also one without rows. A Delta table has none of these, so what it must have is
-    noted beside.
+    noted beside. An older version, and a stream to Parquet, have noted nothing: then the log is asked for the rows.
     """
-    if job.lake is Lake.PARQUET:
-        done = max(numbers_in(job.checkpoint / "commits"), default=None)
-    else:
-        taken = _noted(job.checkpoint / _TAKEN_NOTE, "batch", "batch")
-        done = taken if isinstance(taken, int) else None
+    done = max(numbers_in(job.checkpoint / "commits"), default=None)
+    if job.lake is Lake.DELTA:
+        taken = taken_with(str(job.checkpoint))
+        if taken is not None or done is None or not _has_rows(job, last, done):
+            done = taken
     if done is not None and (last is None or last < done):
-        ends = "has none" if last is None else f"ends with batch {last}"
-        raise UserError(str(job.checkpoint), f"its batch {done} is done, and {job.target} {ends}", _EXPECTED)
+        raise lake_behind(job.checkpoint, done, job.target, last)
+
+
+def _has_rows(job: StreamJob, last: int | None, done: int) -> bool:
+    """Whether the log still has rows of the batches after `last`, up to `done`; from the first one if there is none.
+
+    Those of which Spark has removed the offset do not count. Raises `OSError`, `UserError`, `CheckpointForeign`, and as
+    `LandingLog.read_queue`.
+    """
+    first = 0 if last is None else last
+    kept = sorted(number for number in numbers_in(job.checkpoint / "offsets") if first <= number <= done)
+    if not kept:
+        return False
+    log = LandingLog(job.landing)
+    start: Rows = {} if last is None else _rows_read(job, log, kept[0])
+    end = _rows_read(job, log, kept[-1])
+    queues = sorted({queue for lane in end if (queue := queue_of(lane)) is not None})
+    parts = (log.read_queue(queue, start, end, skips_pruned=True) for queue in queues)
+    return any(batch.num_rows for part in parts for batch in part)
+
+
+def _rows_read(job: StreamJob, log: LandingLog, batch: int) -> Rows:
+    """Rows read up to the end of a batch, by lane. Raises `OSError`, `UserError` and `CheckpointForeign`."""
+    note = job.checkpoint / "offsets" / str(batch)
+    # As for `digest_of_batch`.
+    ends = note.read_bytes().split(b"\n", 2)[2:]
+    try:
+        offset = json.loads(ends[0] if ends else b"")
+    except ValueError:
+        raise UserError(str(note), "not what Spark has written", _EXPECTED) from None
+    return decode(offset, str(job.landing), job.group, log.group.id).rows
 
 
 def _claim_folder(job: StreamJob) -> None:

@@ -30,7 +30,9 @@ from lbg_runtime.pipeline.spark.checkpoint import (
     checkpoint_behind,
     checkpoint_differs,
     digest_of_batch,
+    lake_behind,
     note_taken,
+    taken_with,
 )
 
 FORMAT = "lbg_delta"
@@ -114,7 +116,7 @@ class DeltaStreamWriter(DataSourceStreamArrowWriter):
         """Add the files of a batch to the table, unless the batch is there; durable on return.
 
         Raises `LakeWriteFailed`, and `UserError` if the table has become one that the rows do not fit, or has a later
-        batch of the query, or another one of this number.
+        batch of the query, or another one of this number, or no longer has one that it took.
         """
         written = [message for message in messages if isinstance(message, _Written)]
         files: list[AddAction | RemoveAction] = [_add_action(each) for each in written if each.path is not None]
@@ -123,10 +125,15 @@ class DeltaStreamWriter(DataSourceStreamArrowWriter):
         query = written[0].query
         digest, checkpoint = digest_of_batch(self._checkpoint, batchId), self._checkpoint or "the checkpoint"
         try:
-            table = self._open_table()
-            last = table.transaction_version(query)
+            found = self._find_table()
+            last = None if found is None else found.transaction_version(query)
             if last is not None and last > batchId:
                 raise checkpoint_behind(checkpoint, batchId, self._folder, last)
+            # It may have been put back from a backup while the stream ran. With this batch, nobody would see that.
+            taken = taken_with(self._checkpoint)
+            if taken is not None and (last is None or last < taken):
+                raise lake_behind(checkpoint, taken, self._folder, last)
+            table = found or DeltaTable.create(self._folder, self._schema, mode="error")
             if last == batchId:
                 if digest is not None and _kept_digest(table, query, batchId) not in (digest, None):
                     raise checkpoint_differs(checkpoint, batchId, self._folder)
@@ -165,9 +172,6 @@ class DeltaStreamWriter(DataSourceStreamArrowWriter):
         for folder in (log, self._folder):
             sync_folder(folder)
 
-    def _open_table(self) -> DeltaTable:
-        return self._find_table() or DeltaTable.create(self._folder, self._schema, mode="error")
-
     def _find_table(self) -> DeltaTable | None:
         """The table, if there is one; raises `UserError` if a row added to it would be read differently."""
         try:
@@ -182,6 +186,10 @@ class DeltaStreamWriter(DataSourceStreamArrowWriter):
         # A reader takes these columns from what the commit says about a file, whatever is in it.
         if partitions := table.metadata().partition_columns:
             raise UserError(where, f"a table partitioned by {', '.join(partitions)}", "one without partitions")
+        # A reader looks for other names in our files, or for numbers, and takes what it does not find for nulls.
+        mapping = table.metadata().configuration.get("delta.columnMapping.mode", "none")
+        if mapping != "none":
+            raise UserError(where, f"a table that maps its columns by {mapping}", "one without column mapping")
         for field, ours in zip(found, Schema.from_arrow(self._schema).fields, strict=True):
             if field.type != ours.type:
                 what = f"column {field.name} of type {field.type.to_json()}"

@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from lbg_runtime.model.errors import StreamFailed
-from lbg_runtime.pipeline.spark.checkpoint import claim_lake
+from lbg_runtime.pipeline.spark.checkpoint import claim_lake, release_lake
 from lbg_runtime.pipeline.spark.data_source import FORMAT
 from lbg_runtime.pipeline.spark.stream_job import Lake, StreamJob, StreamProgress
 
@@ -57,7 +57,11 @@ def run_stream(
             if not ended and stopped():
                 query.stop()
     except SPARK_FAILURES as error:
+        # With any other error it is not known that the query has ended: a JVM that does not answer may still write.
+        if isinstance(error, PySparkException):
+            release_lake(job)
         raise StreamFailed(str(job.target), reason_of(error)) from error
+    release_lake(job)
     return progress
 
 

@@ -1,18 +1,24 @@
 """Which checkpoints a stream goes on with, and which it refuses because their lake is another one."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NoReturn
 
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
+from py4j.protocol import Py4JNetworkError
+from pyspark.errors import PySparkException
 
-from lbg_runtime.model.errors import LakeWriteFailed, UserError
-from lbg_runtime.pipeline.spark.checkpoint import STREAM_NOTE, claim_lake, note_taken
-from lbg_runtime.pipeline.spark.stream import start_stream
+from lbg_runtime.model.errors import CheckpointForeign, LakeWriteFailed, StreamFailed, UserError
+from lbg_runtime.pipeline.landing.layout import claim_folder
+from lbg_runtime.pipeline.spark import stream
+from lbg_runtime.pipeline.spark.checkpoint import STREAM_NOTE, claim_lake, note_taken, release_lake
+from lbg_runtime.pipeline.spark.stream import run_stream, start_stream
 from lbg_runtime.pipeline.spark.stream_job import Lake, StreamJob, check_folder
-from tests.pipeline.landing.landed import id_of, rows
+from tests.pipeline.landing.landed import SHAPE, LogOnDisk, id_of, rows
 
 QUERY = "2f0c"
 
@@ -22,13 +28,24 @@ def job_of(folder: Path, lake: Lake) -> StreamJob:
 
 
 def write_checkpoint(job: StreamJob, *batches: int, done: Sequence[int] | None = None, query: str = QUERY) -> None:
-    """As Spark makes it, with what it leaves beside; without `done`, when it has begun the last batch."""
+    """As Spark makes it, with what it leaves beside; without `done`, when it has begun the last batch.
+
+    No batch has rows, as the log has none.
+    """
+    claim_folder(job.landing, SHAPE)
     ended = [batch - 1 for batch in batches[-1:] if batch] if done is None else done
     for folder, numbers in (("offsets", batches), ("commits", ended)):
         (job.checkpoint / folder).mkdir(parents=True)
         for name in (*map(str, numbers), ".99.crc", ".97.9f2d.tmp"):
             (job.checkpoint / folder / name).touch()
+    for batch in batches:
+        write_offset(job, batch, {})
     (job.checkpoint / "metadata").write_text(json.dumps({"id": query}))
+
+
+def write_offset(job: StreamJob, batch: int, lanes: Mapping[str, int], group: str = "orders") -> None:
+    offset = {"version": 1, "group": group, "lanes": lanes}
+    (job.checkpoint / "offsets" / str(batch)).write_text(f'v1\n{{"batchTimestampMs":1}}\n{json.dumps(offset)}')
 
 
 def write_lake(job: StreamJob, last: int) -> None:
@@ -126,6 +143,42 @@ def test_a_table_without_what_it_took_with_this_checkpoint_is_refused(
         claim_lake(job)
 
 
+@pytest.mark.parametrize(
+    ("last", "told"), [(None, "batch 2 is done, and .* has none"), (0, "ends with batch 0"), (1, None)]
+)
+def test_a_table_without_rows_that_a_checkpoint_without_note_has_done_is_refused(
+    tmp_path: Path, last: int | None, told: str | None
+) -> None:
+    """The checkpoint is an older version's, or that of a stream to Parquet. Of batch 2 all rows are copies."""
+    job = job_of(tmp_path, Lake.DELTA)
+    log = LogOnDisk(job.landing)
+    first, second = log.lane("a"), log.lane("b", 2)
+    first.append(rows([id_of("k", 1), id_of("k", 2)]))
+    second.append(rows([id_of("k", 2)]))
+    log.close()
+    write_checkpoint(job, 0, 1, 2, done=(0, 1, 2))
+    for batch, read in enumerate(({first.name: 1}, {first.name: 2}, {first.name: 2, second.name: 1})):
+        write_offset(job, batch, read)
+    if last is not None:
+        write_lake(job, last)
+    if told is None:
+        claim_lake(job)
+        return
+    with pytest.raises(UserError, match=told):
+        claim_lake(job)
+
+
+def test_a_checkpoint_without_note_must_be_one_of_the_log(tmp_path: Path) -> None:
+    job = job_of(tmp_path, Lake.DELTA)
+    write_checkpoint(job, 0, done=(0,))
+    write_offset(job, 0, {}, group="others")
+    with pytest.raises(CheckpointForeign):
+        claim_lake(job)
+    (job.checkpoint / "offsets" / "0").write_text("v1\n{}\n{")
+    with pytest.raises(UserError, match="offsets/0: not what Spark has written"):
+        claim_lake(job)
+
+
 def test_what_a_table_took_is_noted_only_in_a_checkpoint_that_is_there(tmp_path: Path) -> None:
     note_taken(None, 1)
     note_taken(str(tmp_path / "elsewhere"), 1)
@@ -203,6 +256,54 @@ def test_a_checkpoint_that_was_copied_while_a_stream_ran_is_refused(
     write_checkpoint(job, 9, 10, 11, done=done)
     with pytest.raises(UserError, match=told):
         claim_lake(job)
+
+
+def test_a_start_that_fails_before_any_batch_leaves_the_folder_to_the_next(tmp_path: Path) -> None:
+    job = job_of(tmp_path, Lake.PARQUET)
+    other = replace(job, checkpoint=tmp_path / "other")
+
+    def fail_to_start(error: Exception) -> None:
+        def fail(*_: str) -> NoReturn:
+            raise error
+
+        with pytest.raises(StreamFailed):
+            run_stream(SimpleNamespace(conf=SimpleNamespace(set=fail)), job, stopped=bool)  # type: ignore[arg-type]
+
+    # A JVM that does not answer may still write.
+    fail_to_start(Py4JNetworkError())
+    with pytest.raises(UserError, match="is the folder of another checkpoint"):
+        claim_lake(other)
+    fail_to_start(PySparkException("no"))
+    claim_lake(other)
+    with pytest.raises(UserError, match="is the folder of another checkpoint"):
+        claim_lake(job)
+
+
+def test_a_stream_that_is_stopped_before_any_batch_leaves_the_folder_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_of(tmp_path, Lake.PARQUET)
+
+    def started(_: object, job: StreamJob) -> SimpleNamespace:
+        claim_lake(job)
+        return SimpleNamespace(awaitTermination=lambda _: True, recentProgress=[])
+
+    monkeypatch.setattr(stream, "start_stream", started)
+    run_stream(None, job, stopped=lambda: True)  # type: ignore[arg-type]  # not asked
+    claim_lake(replace(job, checkpoint=tmp_path / "other"))
+
+
+@pytest.mark.parametrize("begun", ["in the checkpoint", "in the folder", "by another"])
+def test_a_folder_of_parquet_stays_claimed_where_a_batch_may_be(tmp_path: Path, begun: str) -> None:
+    job = job_of(tmp_path, Lake.PARQUET)
+    claim_lake(job)
+    ended = replace(job, checkpoint=tmp_path / "other") if begun == "by another" else job
+    if begun == "in the checkpoint":
+        write_checkpoint(job, 0, query=json.loads((job.checkpoint / "metadata").read_bytes())["id"])
+    elif begun == "in the folder":
+        write_parquet(job, 0)
+    release_lake(ended)
+    assert (job.target / STREAM_NOTE).exists()
 
 
 @pytest.mark.parametrize("content", [b"", b"v1\n{", b"v2\n"])

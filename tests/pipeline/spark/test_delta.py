@@ -100,6 +100,22 @@ def test_the_checkpoint_notes_what_the_table_took_also_if_a_driver_died_before_t
     assert json.loads((checkpoint / "lbg_delta").read_bytes()) == {"batch": 1}
 
 
+@pytest.mark.parametrize(("left", "told"), [(0, "has none"), (2, "ends with batch 0")])
+def test_a_table_that_was_put_back_while_the_stream_ran_takes_no_batch(tmp_path: Path, left: int, told: str) -> None:
+    """With the next batch it would end where the checkpoint does, and lack those before for ever."""
+    lake, checkpoint = tmp_path / "lake", tmp_path / "checkpoint"
+    to = writer(lake, checkpoint)
+    for number in (0, 1):
+        note_batch(checkpoint, number, end=10 * number + 10)
+        write_batch(to, number)
+    for commit in sorted((lake / "_delta_log").glob("*.json"))[left:]:
+        commit.unlink()
+    note_batch(checkpoint, 2, end=30)
+    with pytest.raises(UserError, match=f"its batch 1 is done, and .*lake {told}"):
+        write_batch(to, 2)
+    assert len(list((lake / "_delta_log").glob("*.json"))) == left
+
+
 def test_a_batch_before_those_that_are_there_is_refused(tmp_path: Path) -> None:
     for number in (0, 1):
         write_batch(writer(tmp_path), number)
@@ -161,6 +177,28 @@ def test_a_table_that_the_rows_do_not_fit_is_refused_and_left_as_it_is(
     with pytest.raises(UserError):
         write_batch(early, 0)
     assert DeltaTable(tmp_path).version() == 0
+
+
+def test_a_table_that_maps_its_columns_is_refused(tmp_path: Path) -> None:
+    """By the format, its readers would look for `col-0` in a file, and read null. The library writes to it."""
+    DeltaTable.create(tmp_path, LANDING_SCHEMA)
+    commit = tmp_path / "_delta_log" / f"{0:020d}.json"
+    actions = [json.loads(line) for line in commit.read_text().splitlines()]
+    for action in actions:
+        if table := action.get("metaData"):
+            schema = json.loads(table["schemaString"])
+            for number, field in enumerate(schema["fields"]):
+                field["metadata"] = {
+                    "delta.columnMapping.id": number,
+                    "delta.columnMapping.physicalName": f"col-{number}",
+                }
+            table["schemaString"] = json.dumps(schema)
+            table["configuration"] = {"delta.columnMapping.mode": "name"}
+        if "protocol" in action:
+            action["protocol"] = {"minReaderVersion": 2, "minWriterVersion": 5}
+    commit.write_text("\n".join(map(json.dumps, actions)))
+    with pytest.raises(UserError, match="maps its columns by name"):
+        write_batch(writer(tmp_path), 0)
 
 
 def test_a_table_that_cannot_be_read_is_named(tmp_path: Path) -> None:
