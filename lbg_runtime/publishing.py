@@ -8,7 +8,7 @@ from pathlib import Path
 from lbg_runtime.admin.stored import Difference, load_group_settings, watch_of, watching
 from lbg_runtime.config.settings import Settings
 from lbg_runtime.metrics.tracing import open_spans
-from lbg_runtime.model.errors import PublisherClosed, UserError
+from lbg_runtime.model.errors import PublisherClosed
 from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.publisher.identity import new_publisher_id
 from lbg_runtime.publisher.ledger import open_ledger
@@ -86,16 +86,17 @@ async def _closed_by_changes(settings: Settings, publisher: HashedPublisher) -> 
     def on_changed(found: tuple[Difference, ...]) -> None:
         for each in found:
             if each.is_for_good:
-                what = f"{each.ours}, but the group on the broker now has {each.theirs}"
-                close_for(UserError(each.setting, what, "a restart, at which every publisher has the new value"))
+                close_for(each.as_error())
 
     watch = watch_of(settings, random.Random(), on_changed)
-    refused: PublisherClosed | None = None
+    refused: Exception | None = None
     async with nullcontext() if watch is None else watching(watch, close_for):
         try:
             yield
-        except PublisherClosed as error:
-            if not causes:
+        except (PublisherClosed, ExceptionGroup) as error:
+            # Tasks of a group that all publish end as a group.
+            others = error.split(PublisherClosed)[1] if isinstance(error, ExceptionGroup) else None
+            if not causes or others is not None:
                 raise
             refused = error
     if causes:

@@ -12,6 +12,7 @@ from lbg_runtime.admin.stored import Difference
 from lbg_runtime.broker.engine.accounts import Account, ClientProfile
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.model.errors import BrokerRefusal, ConfigError, PublisherClosed, UserError
+from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.testing import BrokerOnPort
 
 pytestmark = pytest.mark.real_time
@@ -151,3 +152,21 @@ async def test_a_publisher_that_cannot_watch_its_groups_settings_any_more_is_clo
     with pytest.raises(ZeroDivisionError):
         await publish_until_closed(settings, counts := [], looks_away=True)
     assert counts
+
+
+async def test_a_publisher_that_is_closed_under_a_task_group_says_why(
+    settings: Path, lbg_broker: BrokerOnPort, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lbg_runtime.publishing.watch_of", lambda _, __, on_changed: ChangedSoon(on_changed))
+
+    async def publish(publisher: HashedPublisher) -> None:
+        while True:
+            await publisher.publish("orders/created", b"", key="customer-7")
+
+    async def publish_side_by_side() -> None:
+        async with open_publisher(settings) as publisher, asyncio.TaskGroup() as tasks:
+            for _ in range(2):
+                tasks.create_task(publish(publisher))
+
+    with pytest.raises(UserError, match=r"group\.hash_count"):
+        await publish_side_by_side()

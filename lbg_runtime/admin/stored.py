@@ -19,7 +19,7 @@ from lbg_runtime.admin.spec import MARKER_PREFIX, StoredGroup, read_marker, with
 from lbg_runtime.config.load import load_settings
 from lbg_runtime.config.settings import GroupSettings, GroupSource, Settings
 from lbg_runtime.core.chance import RandomSource
-from lbg_runtime.model.errors import ConfigError, SempError, SempUnreachable
+from lbg_runtime.model.errors import ConfigError, SempError, SempUnreachable, UserError
 
 if TYPE_CHECKING:
     from lbg_runtime.semp.client import SempClient
@@ -107,6 +107,11 @@ class Difference:
     theirs: str
     is_for_good: bool
     """Whether it decides which shard a message goes to: then nobody may change to the other value while running."""
+
+    def as_error(self) -> UserError:
+        """For a publisher, which must not go on with the old value."""
+        found = f"{self.ours}, but the group on the broker now has {self.theirs}"
+        return UserError(self.setting, found, "a restart, at which every publisher has the new value")
 
 
 def differences(group: GroupSettings, stored: StoredGroup | None) -> tuple[Difference, ...]:

@@ -237,4 +237,8 @@ def _text(payload: bytes) -> str:
 def _time(message: "ParkedMessage") -> str:
     from datetime import UTC, datetime
 
-    return datetime.fromtimestamp(message.parked_at_ms / 1_000, UTC).isoformat(timespec="seconds")
+    try:
+        return datetime.fromtimestamp(message.parked_at_ms / 1_000, UTC).isoformat(timespec="seconds")
+    except (ValueError, OverflowError):
+        # Whoever put it there may say anything: a time after the year 9999 is no reason to show nothing of the others.
+        return f"{message.parked_at_ms} ms"

@@ -210,9 +210,7 @@ async def _publish(
                 finally:
                     counts = await publisher.close(_CONFIRM_TIMEOUT_MS)
     if changed:
-        first = changed[0]
-        found = f"{first.ours}, but the group on the broker now has {first.theirs}"
-        failure = UserError(first.setting, found, "a restart, at which every publisher has the new value")
+        failure = changed[0].as_error()
     if failure is not None and not counts.sent:
         raise failure
     # Otherwise some was sent: whoever goes on from here must know how far it came.

@@ -118,6 +118,10 @@ class TransportError(LbgError):
     """Talking to the broker failed."""
 
 
+class RequestRefused(TransportError):
+    """The broker has refused a request about a queue, and would refuse it again."""
+
+
 class ConnectFailed(TransportError):
     """No session with the broker could be established. `permanent` tells a refusal from an outage."""
 

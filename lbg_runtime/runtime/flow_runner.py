@@ -554,11 +554,10 @@ class FlowRunner:
             self.post(BindSucceeded(epoch))
 
     async def _unbind(self, epoch: Epoch) -> None:
-        if self._parking is not None:
-            # First, so that the next owner finds the parking queue free, and because replays belong to this epoch.
-            await self._parking.leave(epoch)
+        # First, so that the next owner finds the parking queue free, and because replays belong to this epoch.
+        has_left = self._parking is None or await self._parking.leave(epoch)
         is_confirmed = await self._bound_flow().unbind()
-        self.post(UnbindFinished(epoch, is_confirmed))
+        self.post(UnbindFinished(epoch, is_confirmed and has_left))
 
     def _bound_flow(self) -> BoundFlow:
         # Replaced only by the next bind: commands of a batch in which the handle died still find it, and do nothing.

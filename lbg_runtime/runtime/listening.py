@@ -83,10 +83,11 @@ class Listening:
                     _log.error("control_topic_refused", topic=self._topic, reason=failure.reason)
                 else:
                     _log.warning("control_topic_out_of_reach", topic=self._topic, reason=failure.reason)
+            next_wait_s = min(2 * wait_s, SUBSCRIBE_AGAIN_AT_LAST_S)
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._has_come_back.wait()
-                    wait_s = SUBSCRIBE_AGAIN_S
+                    next_wait_s = SUBSCRIBE_AGAIN_S
             self._has_come_back.clear()
-            failure, wait_s = await self.subscribe(), min(2 * wait_s, SUBSCRIBE_AGAIN_AT_LAST_S)
+            failure, wait_s = await self.subscribe(), next_wait_s
         _log.info("control_topic_subscribed", topic=self._topic)

@@ -3,7 +3,7 @@
 from contextlib import suppress
 
 from lbg_runtime.config.settings import GroupSettings, Provision
-from lbg_runtime.model.errors import ConfigError, TransportError
+from lbg_runtime.model.errors import ConfigError, RequestRefused, TransportError
 from lbg_runtime.runtime.session import Session
 
 
@@ -36,8 +36,8 @@ async def provision_new_group(session: Session, group: GroupSettings) -> None:
             await provision_queues(session, group)
         elif await session.has_queue(last) and not await session.has_queue(next_one):
             # Somebody may be making it in this moment, and what it does not subscribe to yet would be lost. Who may not
-            # subscribe it is no worse off than with `none`.
-            with suppress(TransportError):
+            # subscribe it is no worse off than with `none`; but whoever may, must know that it has done so.
+            with suppress(RequestRefused):
                 await session.provision(first, shape.subscriptions(0))
     except TransportError as error:
         raise _not_provisioned(error) from error

@@ -189,7 +189,7 @@ class Supervisor:
         self.report: StopReport | None = None
         """How it left; None until then."""
         self._timers: list[asyncio.TimerHandle] = []
-        self._lifespans_begin = Interruption()
+        self._beginning = Interruption()
         self._lifespans_end = Interruption()
         self._has_left = asyncio.Event()
         """Every flow is unbound for good, or has been given up."""
@@ -200,7 +200,7 @@ class Supervisor:
             return
         self._leaving = _Leaving.DRAINING
         _log.info("drain_started", member=self._member)
-        self._lifespans_begin.cut()
+        self._beginning.cut()
         drain_timeout_ms = self._settings.rebind.drain_timeout_ms
         self._call_later(DRAIN_TOLD_MS, self._tell_of_wait)
         self._call_later(drain_timeout_ms, self.stop_now)
@@ -221,7 +221,7 @@ class Supervisor:
         A lifespan that is beginning or ending is cancelled each time.
         """
         self.stop()
-        self._lifespans_begin.cut()
+        self._beginning.cut()
         self._lifespans_end.cut()
         self._stop_flows()
         if self._leaving is _Leaving.CANCELLING:
@@ -286,15 +286,12 @@ class Supervisor:
         lifespan fails to begin or none yields what a handler asks for, and `MemberSuperseded` if another process was
         this member and has gone.
         """
-        if self._error_queue is not None:
-            await self._error_queue.prepare()
-        if self._parking_lot is not None:
-            await self._parking_lot.prepare()
         lived = AsyncExitStack()
         try:
-            with self._lifespans_begin:
+            with self._beginning:
                 if self._leaving is _Leaving.NOT:
-                    # No bound: it may wait for something that others start; `stop` ends that.
+                    # No bound: it may wait for something that others start, or for the broker; `stop` ends that.
+                    await self._look_at_queues_aside()
                     await lived.enter_async_context(self._resources.entered(self._handlers.lifespans))
             if self._leaving is not _Leaving.NOT:
                 # Nothing is bound yet, and no other member knows of this one.
@@ -307,6 +304,12 @@ class Supervisor:
             with self._lifespans_end:
                 # No bound: that is for the user to decide; `stop_now` ends it.
                 await lived.aclose()
+
+    async def _look_at_queues_aside(self) -> None:
+        if self._error_queue is not None:
+            await self._error_queue.prepare()
+        if self._parking_lot is not None:
+            await self._parking_lot.prepare()
 
     def _left(self, report: StopReport) -> StopReport:
         self.report = report

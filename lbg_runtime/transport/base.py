@@ -90,7 +90,10 @@ class Transport(Protocol):
         ...
 
     async def provision(self, queue: QueueName, subscriptions: Sequence[str]) -> None:
-        """Create an exclusive durable queue and its topic subscriptions if missing; raises `TransportError`."""
+        """Create an exclusive durable queue and its topic subscriptions if missing.
+
+        Raises `TransportError`; `RequestRefused` if the broker said no.
+        """
         ...
 
 

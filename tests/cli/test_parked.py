@@ -5,6 +5,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -296,6 +297,18 @@ def fed(stage: Stage, queue: QueueName, pause_s: float) -> Iterator[None]:
         feeder.join()
 
 
+def test_a_time_that_no_date_can_show_hides_no_other_key(stage: Stage) -> None:
+    odd = replace(parked("key a", 1, "ValueError: no"), parked_at_ms=9_999_999_999_999_999)
+    stage.put(QUEUES[0], odd)
+    stage.put(QUEUES[1], parked("key b", 1, "KeyError: 'x'"))
+    listed = stage.lbg("list")
+    assert (listed.exit_code, [line.split(" since ")[0] for line in lines(listed)]) == (
+        0,
+        ["key a: 1 message", "key b: 1 message"],
+    )
+    assert "9999999999999999 ms" in stage.lbg("show", "a").stdout
+
+
 def test_a_key_that_is_fed_all_the_time_is_listed_and_given_orders(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,6 +332,8 @@ def test_a_key_that_is_fed_all_the_time_is_listed_and_given_orders(
 def test_a_queue_without_an_end_is_told(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lbg_runtime.runtime.parking.reading.FIRST_MARK_S", 99.0)
     monkeypatch.setattr("lbg_runtime.runtime.parking.reading.LONGEST_S", 1.0)
+    # On a busy machine the feeder may pause, and that would be the end.
+    monkeypatch.setattr("lbg_runtime.runtime.parking.reading.QUIET_S", 2.0)
     with fed(stage, QUEUES[0], 0.02):
         listed = stage.lbg("list")
     assert (listed.exit_code, len(lines(listed))) == (1, 1)
@@ -330,6 +345,7 @@ def test_who_has_no_right_to_publish_is_shown_what_was_read(stage: Stage, monkey
     monkeypatch.setattr("lbg_runtime.transport.solace.relogin.LOGIN_AGAIN_S", 0.5)
     monkeypatch.setattr("lbg_runtime.runtime.parking.reading.FIRST_MARK_S", 0.1)
     monkeypatch.setattr("lbg_runtime.runtime.parking.reading.LONGEST_S", 1.5)
+    monkeypatch.setattr("lbg_runtime.runtime.parking.reading.QUIET_S", 2.0)
     viewer = Account("viewer", profile=ClientProfile(may_send=False))
     stage.broker._call(lambda: stage.broker._server.engine.administration.accounts(DEFAULT_VPN).put(viewer))
     stage.config.write_text(

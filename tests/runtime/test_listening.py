@@ -17,7 +17,11 @@ class _Session:
 
     failure: SubscribeFailed | None = None
 
+    def __init__(self) -> None:
+        self.asked_at_s: list[float] = []
+
     async def subscribe(self, topic: str, sink: object) -> None:
+        self.asked_at_s.append(asyncio.get_running_loop().time())
         await asyncio.sleep(ANSWER_S)
         if self.failure is not None:
             raise self.failure
@@ -71,3 +75,17 @@ async def test_a_refusal_counts_as_deaf_until_the_broker_says_yes() -> None:
         session.failure = None
         await asyncio.sleep(40)
         assert told == [True]
+
+
+async def test_the_waits_are_short_again_when_the_connection_is_back() -> None:
+    session = _Session()
+    async with kept(session, []) as listening:
+        await asyncio.sleep(1)
+        session.failure = REFUSED
+        for _ in range(2):
+            session.asked_at_s.clear()
+            listening.connection_changed(False)
+            listening.connection_changed(True)
+            await asyncio.sleep(60)
+            first = session.asked_at_s[0]
+            assert [each - first for each in session.asked_at_s[1:5]] == [1.5, 4.0, 8.5, 17.0]

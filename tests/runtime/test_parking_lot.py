@@ -96,3 +96,22 @@ async def test_what_is_about_to_be_parked_when_a_re_striping_begins_is_not(trial
             await asyncio.sleep(20)
     assert parked_reasons(logs) == {"the group is being re-striped"}
     assert trial.broker.engine.queue_depth("default", parking_queue("orders", 0)) == 1, "the fence of its owner"
+
+
+async def test_a_member_that_is_to_leave_does_not_wait_for_its_parking_queues(trial, queues, monkeypatch):
+    """With the broker away, each of them would be waited for."""
+    app = trial.discovered("a", work=refuse, group=GROUP, **PARK)
+    asked, bind = asyncio.Event(), MemoryTransport.bind
+
+    async def unanswered(transport, queue, epoch, sink):
+        if queue == parking_queue("orders", 0):
+            asked.set()
+            await asyncio.Event().wait()
+        return await bind(transport, queue, epoch, sink)
+
+    monkeypatch.setattr(MemoryTransport, "bind", unanswered)
+    async with trial.running(app) as (task,):
+        await asked.wait()
+        app.stop()
+        report = await asyncio.wait_for(task, 1)
+    assert report.is_clean

@@ -111,6 +111,24 @@ async def test_a_publisher_starts_where_others_own_the_queues() -> None:
     assert layout(broker) == {"shop/0": ()}
 
 
+class Interrupted(MemoryTransport):
+    """Its connection is lost while it subscribes a queue."""
+
+    async def provision(self, queue: QueueName, subscriptions: Sequence[str]) -> None:
+        self.drop_connection(0.0)
+        await super().provision(queue, subscriptions)
+
+
+async def test_a_publisher_that_cannot_know_whether_the_first_queue_is_whole_does_not_start() -> None:
+    """It may be there without its subscriptions: all would be confirmed, and nothing kept."""
+    broker = MemoryBroker()
+    broker.engine.create_queue("default", QueueName("shop/0"), QueueSettings())
+    transport = Interrupted(broker, "publisher", username="default")
+    await transport.open()
+    with pytest.raises(ConfigError, match="not connected"):
+        await provision_new_group(transport, group_of(1))
+
+
 async def test_without_a_connection_the_setting_is_named() -> None:
     for provision in (provision_queues, provision_new_group):
         with pytest.raises(ConfigError, match=r"group\.provision: cannot .* shop/0: not connected"):

@@ -164,7 +164,8 @@ def is_being_written(folder: Path) -> bool:
     """Whether the writer of a lane lives, and has not closed it. Raises `OSError`."""
     file = os.open(folder / LANE_NOTE, os.O_RDONLY)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Shared: others who look at the same moment must not be taken for the writer.
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     finally:

@@ -89,12 +89,17 @@ class ParkedQueue:
         elif state is FlowState.ACTIVE:
             stay.resume()
 
-    async def leave(self, epoch: Epoch) -> None:
-        """Return when the parking queue of this epoch is given up: running replays are waited for, within bounds."""
+    async def leave(self, epoch: Epoch) -> bool:
+        """Return when the parking queue of this epoch is given up: running replays are waited for, within bounds.
+
+        False: what was settled there may come again, as the broker has not answered.
+        """
         stay = self._stay
-        if stay is not None and stay.epoch == epoch:
-            stay.end()
-            await stay.ended.wait()
+        if stay is None or stay.epoch != epoch:
+            return True
+        stay.end()
+        await stay.ended.wait()
+        return not stay.is_unheard
 
     # -- for the dispatcher
 

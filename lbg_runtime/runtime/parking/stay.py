@@ -75,6 +75,8 @@ class ParkingStay:
         self.ledger = ParkingLedger(owner)
         """What it says remains true after the end of the stay, until another one begins."""
         self.is_open = False
+        self.is_unheard = False
+        """The broker left the unbind unanswered: what was settled here before may come again."""
         self.ended = asyncio.Event()
         """Set by its owner when `run` has ended."""
         self._parking = parking
@@ -215,7 +217,7 @@ class ParkingStay:
             self._room.end()
             self._flow = None
             self._copies.give_up()
-            await flow.unbind()
+            self.is_unheard = not await flow.unbind()
 
     async def _read(self) -> None:
         while not self._over.is_set():

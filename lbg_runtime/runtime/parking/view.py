@@ -10,6 +10,7 @@ import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import count
 
 import structlog
 
@@ -74,27 +75,25 @@ class ParkedView:
         """
         self.unread.clear()
         found: list[ParkedLane] = []
-        index = 0
-        while True:
+        for index in count():
             queue = parking_queue(self._group.name, index)
             is_beyond = index >= self._group.queue_count
+            # Only a queue that does not exist is the end: one that must not be read may contain something.
+            if is_beyond and not await self._session.has_queue(queue):
+                break
             try:
                 contents = await read_parking_queue(self._session, queue)
             except TransportError as error:
-                # Only a queue that does not exist is the end: one that must not be read may contain something.
-                if not is_beyond:
-                    self.unread.append(str(error))
-                    index += 1
-                    continue
-                if "Unknown Queue" in str(error):
-                    return found
-                raise
+                if is_beyond:
+                    raise
+                self.unread.append(str(error))
+                continue
             if is_beyond:
                 _log.warning("parking_queue_beyond_settings", parking=queue, queue_count=self._group.queue_count)
             if contents.cut:
                 self.unread.append(contents.cut)
             found += _lanes_in(queue, contents.messages)
-            index += 1
+        return found
 
     async def unpark(self, lanes: Sequence[ParkedLane]) -> None:
         """Ask for their replay; on return the broker has the request. Raises `PublishFailed`; may be repeated."""

@@ -9,6 +9,7 @@ from lbg_runtime.model.errors import (
     ConnectFailed,
     PublishFailed,
     PublishRefused,
+    RequestRefused,
     SubscribeFailed,
     TransportError,
 )
@@ -176,4 +177,5 @@ def subscribe_failed(subscription: str, error: BaseException) -> SubscribeFailed
 
 def request_failed(what: str, error: BaseException) -> TransportError:
     """Why another request to the broker failed; `what` completes the sentence `cannot ...`."""
-    return TransportError(f"cannot {what}: {subcode_and_reason(error)[1]}")
+    subcode, reason = subcode_and_reason(error)
+    return (RequestRefused if subcode in _PERMANENT else TransportError)(f"cannot {what}: {reason}")

@@ -1,5 +1,6 @@
 """An index that is lost beside rows is damage; what a process that died leaves behind is none."""
 
+import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from lbg_runtime.model.errors import LandingDamaged, LandingWriteFailed
 from lbg_runtime.pipeline.landing.index import ENTRY_BYTES, FlushEntry, read_entries
+from lbg_runtime.pipeline.landing.lane import is_being_written
 from lbg_runtime.pipeline.landing.layout import LANE_NOTE
 from lbg_runtime.pipeline.landing.log import LandingLog, LaneExtent
 from lbg_runtime.pipeline.landing.prune import prune
@@ -261,3 +263,21 @@ def test_ids_of_entries_that_a_segment_has_lost_are_not_taken_for_new_ones(log_o
     cut(part(folder, 0, INDEX_SUFFIX), 1)
     with pytest.raises(LandingDamaged, match="the segment of row 1 is missing"):
         list(LandingLog(log_on_disk.root).read_queue(3, start, {**start, other.name: 7}))
+
+
+def test_who_only_looks_at_a_lane_is_not_taken_for_its_writer(log_on_disk: LogOnDisk, lane: Path) -> None:
+    """Two readers of a lane that has lost its end must both learn of it."""
+    log_on_disk.close()
+    asked: list[bool] = []
+    flock = fcntl.flock
+
+    def look_twice(file: int, how: int) -> None:
+        flock(file, how)
+        if not asked:
+            asked.append(True)
+            asked.append(is_being_written(lane))
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(fcntl, "flock", look_twice)
+        assert not is_being_written(lane)
+    assert asked == [True, False]

@@ -3,6 +3,7 @@
 import asyncio
 
 from lbg_runtime.core.parking.records import ParkedMessage, UnparkAsked, decode_entry, encode_entry, parking_queue
+from lbg_runtime.transport.memory.flow import MemoryFlow
 from lbg_runtime.transport.memory.transport import MemoryTransport
 
 DRAIN_S = 60
@@ -81,3 +82,24 @@ async def test_a_replay_that_outlives_its_parking_queue_is_not_recorded_as_settl
     replays = [record for record in trial.records() if record["kind"] == "dispatch" and record["key"] == "k1"]
     ended = [(record["seq"], record["outcome"], record["t_settle"] is not None) for record in replays]
     assert ended == [(1, "accepted", False), (1, "accepted", True), (2, "accepted", True)]
+
+
+async def test_a_parking_queue_whose_unbind_nobody_answers_is_no_clean_leave(trial, monkeypatch):
+    """What was settled there may come again, as after an unanswered unbind of any flow."""
+    unbind = MemoryFlow.unbind
+
+    async def unanswered(flow):
+        is_confirmed = await unbind(flow)
+        return is_confirmed and flow.queue != PARKING
+
+    monkeypatch.setattr(MemoryFlow, "unbind", unanswered)
+    work = Work()
+    app = trial.member(work=work, **SECTIONS)
+    async with trial.running(app) as (task,):
+        await park_and_replay(trial, work, is_mended=True)
+        await trial.until(lambda: trial.sequences().get("k1") == [1, 2])
+        app.stop()
+        report = await task
+    assert not report.is_clean
+    ends = [each["event"] for each in trial.records() if each["kind"] == "flow" and each["queue"] == 1]
+    assert ends[-1] == "down"
