@@ -41,7 +41,7 @@ from lbg_runtime.runtime.dispatch.troubles import Troubles
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.handlers.routes import Routes
 from lbg_runtime.runtime.parking.parked_queue import FOLLOWS, ParkedQueue
-from lbg_runtime.runtime.runners.attempts import Attempt, AttemptWatches, Interruption
+from lbg_runtime.runtime.runners.attempts import Attempt, AttemptWatches, InterruptedBy
 from lbg_runtime.runtime.runners.dispatch_counts import DispatchCounts
 from lbg_runtime.runtime.runners.failure_report import FailureReport, plain, report_of
 from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, GivenBack, Handling, refuse_unrun
@@ -282,7 +282,7 @@ class Dispatcher:
             route.attempts.end(attempt)
         if is_changed(context):
             self._pool.soil(task)
-        if failure is None and attempt.interruption is None:
+        if failure is None and attempt.interrupted_by is None:
             # Not `_finish`, which is for what was not handled, and would cost every message a call.
             self._lanes.finish(lane)
             self._end(handling, _ACCEPTED)
@@ -298,7 +298,7 @@ class Dispatcher:
     ) -> None:
         if attempt.is_stuck:
             self._pool.stand_down()
-        if attempt.interruption is Interruption.RECALL:
+        if attempt.interrupted_by is InterruptedBy.RECALL:
             self._finish(lane, None)
             return
         if failure is not None:
@@ -311,7 +311,7 @@ class Dispatcher:
             return
         policy = handling.route.policy
         # A handler that was cut short and yet returned is not believed: better handled twice than lost.
-        timed_out = attempt.interruption is Interruption.TIMEOUT
+        timed_out = attempt.interrupted_by is InterruptedBy.TIMEOUT
         if timed_out or failure is None:  # the latter for the type checker: without a failure it has timed out
             failure = TimeoutError(f"the handler did not finish within {policy.timeout_ms / 1_000:g} s")
         then = policy.end_after(handling.attempts, failure)
@@ -403,7 +403,7 @@ class Dispatcher:
                 await self._pool.take_back(task)
         finally:
             self._moves.end(attempt)
-        if attempt.interruption is Interruption.RECALL:
+        if attempt.interrupted_by is InterruptedBy.RECALL:
             self._finish(lane, None)
         elif failure is None:
             self._troubles.moved(handling, report, to)

@@ -16,7 +16,7 @@ CLOCK_RESOLUTION_S = 0.001
 """A timer may fire that much early."""
 
 
-class Interruption(Enum):
+class InterruptedBy(Enum):
     """Why a running handler was cancelled."""
 
     TIMEOUT = "timeout"
@@ -28,14 +28,14 @@ class Interruption(Enum):
 class Attempt:
     """One run of a handler inside a runner's task. Made per message, so it has slots, like `Handling`."""
 
-    __slots__ = ("deadline_s", "handling", "interruption", "overdue_count", "task")
+    __slots__ = ("deadline_s", "handling", "interrupted_by", "overdue_count", "task")
 
     def __init__(self, handling: Handling, task: "asyncio.Task[object]", deadline_s: float) -> None:
         self.handling = handling
         self.task = task
         self.deadline_s = deadline_s
         """On the loop's clock."""
-        self.interruption: Interruption | None = None
+        self.interrupted_by: InterruptedBy | None = None
         self.overdue_count = 0
 
     @property
@@ -43,10 +43,10 @@ class Attempt:
         """Whether it ignored a cancellation for a whole timeout."""
         return self.overdue_count > 1
 
-    def interrupt(self, why: Interruption) -> None:
+    def interrupt(self, why: InterruptedBy) -> None:
         """Cancel the handler. A recall is final: no timeout after it makes it a failure."""
-        if self.interruption is not Interruption.RECALL:
-            self.interruption = why
+        if self.interrupted_by is not InterruptedBy.RECALL:
+            self.interrupted_by = why
         self.task.cancel()
 
 
@@ -84,7 +84,7 @@ class RunningAttempts:
 
         The time of an interrupted attempt runs on, as its handler may ignore that. Constant time, like `begin`.
         """
-        if self._attempts[handling].interruption is None:
+        if self._attempts[handling].interrupted_by is None:
             self._put_off[handling] = self._attempts.pop(handling)
 
     def begin(self, handling: Handling) -> None:
@@ -112,7 +112,7 @@ class RunningAttempts:
         for attempt in (*self._attempts.values(), *self._put_off.values()):
             delivery = attempt.handling.delivery
             if delivery.queue == queue and delivery.epoch == epoch:
-                attempt.interrupt(Interruption.RECALL)
+                attempt.interrupt(InterruptedBy.RECALL)
 
     def handlings(self) -> list[Handling]:
         """What is being handled now, in the order of deadlines, followed by what is put off."""
@@ -142,7 +142,7 @@ class RunningAttempts:
             attempt.overdue_count += 1
             if attempt.overdue_count == 2:
                 self._on_stuck(attempt.handling)
-            attempt.interrupt(Interruption.TIMEOUT)
+            attempt.interrupt(InterruptedBy.TIMEOUT)
             # To the end of the order, in case the handler goes on nevertheless.
             attempt.deadline_s = now_s + self._timeout_s
             del self._attempts[attempt.handling]

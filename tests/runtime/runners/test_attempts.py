@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from lbg_runtime.model.ids import Epoch, QueueName
-from lbg_runtime.runtime.runners.attempts import Interruption, RunningAttempts
+from lbg_runtime.runtime.runners.attempts import InterruptedBy, RunningAttempts
 from lbg_runtime.runtime.runners.handling import Handling
 
 QUEUE = QueueName("orders/0")
@@ -74,7 +74,7 @@ async def test_a_recall_reaches_what_is_put_off(start):
     watch.put_off(handling)
     watch.recall(QUEUE, Epoch(1))
     assert (task.cancelled_at, other_task.cancelled_at) == ([0], [])
-    assert attempt.interruption is Interruption.RECALL
+    assert attempt.interrupted_by is InterruptedBy.RECALL
     watch.close()
 
 
@@ -84,7 +84,7 @@ async def test_one_that_is_recalled_has_not_failed_even_if_its_handler_goes_on_b
     watch.recall(QUEUE, Epoch(1))
     await asyncio.sleep(11)
     assert task.cancelled_at == [0, 10]
-    assert attempt.interruption is Interruption.RECALL
+    assert attempt.interrupted_by is InterruptedBy.RECALL
     watch.close()
 
 
