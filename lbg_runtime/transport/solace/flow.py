@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -24,6 +24,9 @@ from lbg_runtime.transport.solace.library import (
 from lbg_runtime.transport.solace.native import NativeFlowEvent
 from lbg_runtime.transport.solace.receive_path import MakePath
 from lbg_runtime.transport.solace.threads import ControlThreads, wait_to_the_end
+
+if TYPE_CHECKING:
+    from lbg_runtime.transport.solace.session import SolaceSession
 
 _log = structlog.get_logger(__name__)
 
@@ -76,7 +79,7 @@ class SolaceFlow:
         "_is_flush_due",
         "_path",
         "_receiver",
-        "_service",
+        "_session",
         "_sink",
         "_state",
         "_threads",
@@ -113,13 +116,27 @@ class SolaceFlow:
         self._is_flush_due = False
         self._end_reason = ""
         self._ending: asyncio.Future[None] | None = None
-        self._service: Any = None
+        self._session: SolaceSession | None = None
         self._receiver: Any = None
 
     # -- on a control thread
 
-    def start(self, service: Any) -> None:
+    def start(self, session: "SolaceSession") -> None:
         """Bind; raises `BindFailed`, leaving nothing behind, or `GhostFlow`."""
+        self._session = session
+        try:
+            with session.calls.one():
+                answer = self._bind(session.service)
+        except CLIENT_ERRORS as error:
+            # The session is over, or the connection was lost as soon as the flow was bound.
+            self.terminate()
+            raise bind_failed(self.queue, error) from error
+        # As a rule it is set by now; but a reconnect may also have woken the client up too early.
+        if not answer.bound.wait(BIND_PATIENCE_S):
+            self.terminate()
+            raise GhostFlow(self.queue, "the broker's answer to the bind was lost")
+
+    def _bind(self, service: Any) -> native.BindAnswer:
         receiver = (
             service.create_persistent_message_receiver_builder()
             .with_message_client_acknowledgement()
@@ -137,31 +154,29 @@ class SolaceFlow:
             if native.is_bound_without_handle(error):
                 raise GhostFlow(self.queue, "the client lost the flow while it was bound") from error
             raise bind_failed(self.queue, answer.reason_of(error)) from error
-        self._service, self._receiver = service, receiver
-        try:
-            self._path.begin(receiver)
-        except CLIENT_ERRORS as error:
-            # The connection was lost between the two calls.
-            self.terminate()
-            raise bind_failed(self.queue, error) from error
-        # As a rule it is set by now; but a reconnect may also have woken the client up too early.
-        if not answer.bound.wait(BIND_PATIENCE_S):
-            self.terminate()
-            raise GhostFlow(self.queue, "the broker's answer to the bind was lost")
+        self._receiver = receiver
+        self._path.begin(receiver)
+        return answer
 
     def terminate(self) -> None:
-        """Flush settlements and unbind. Messages that the client has not handed over are delivered again, flagged."""
+        """Flush settlements and unbind. Messages that the client has not handed over are delivered again, flagged.
+
+        If the session is over, the flow is left to it.
+        """
         receiver, self._receiver = self._receiver, None
-        if receiver is None:
+        if receiver is None or self._session is None:
             return
         try:
-            receiver.terminate(grace_period=0)
+            with self._session.calls.one():
+                try:
+                    receiver.terminate(grace_period=0)
+                finally:
+                    # If `terminate` gave up half-way, the library would bind the flow again and take messages.
+                    native.destroy(self._session.service, receiver)
         except IncompleteMessageDeliveryError:
             pass
         except CLIENT_ERRORS as error:
             _log.info("unbind_failed", queue=self.queue, epoch=self.epoch, reason=subcode_and_reason(error)[1])
-        # If `terminate` gave up half-way, the library would bind the flow again by itself and take messages.
-        native.destroy(self._service, receiver)
         native.let_go(receiver)
         self._path.end()
 

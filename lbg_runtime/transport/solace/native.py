@@ -209,7 +209,14 @@ def end_browser(browser: Any) -> None:
 
 
 def let_go(receiver: Any) -> None:
-    """Break the chain by which the client keeps a terminated receiver for the life of the process."""
+    """Let a receiver be collected that is terminated, or whose session is over and frees its flow.
+
+    The client keeps terminated receivers for the life of the process. And it frees a flow that is left when the
+    receiver is collected: on any thread, so perhaps while the session is being freed.
+    """
+    finalizer = getattr(receiver, "_finalizer", None)
+    if finalizer is not None:
+        finalizer.detach()
     holder = getattr(receiver, "_persistent_message_receiver_thread_holder", None)
     if holder is not None:
         holder.value = None

@@ -14,6 +14,7 @@ from lbg_runtime.model.errors import ConfigError, ConnectFailed, SubscribeFailed
 from lbg_runtime.model.message import Message
 from lbg_runtime.transport.base import DirectSink, IsLast
 from lbg_runtime.transport.solace import native
+from lbg_runtime.transport.solace.calls import Calls
 from lbg_runtime.transport.solace.credentials import TokenFile
 from lbg_runtime.transport.solace.errors import (
     connect_failed,
@@ -93,46 +94,6 @@ class Connecting:
                 native.break_off(self._service)
 
 
-class _Calls:
-    """The calls of ours that wait in the library, under which a session must not be freed. Every thread may use it."""
-
-    def __init__(self) -> None:
-        self.over: Future[None] = Future()
-        """Done when no more calls are let in."""
-        self._left = threading.Condition()
-        self._count = 0
-
-    @contextmanager
-    def one(self) -> Iterator[None]:
-        """This context is one call, which has a bound; raises an error of the client's if the session is over."""
-        with self._left:
-            if self.over.done():
-                raise PubSubPlusClientError("the session ended")
-            self._count += 1
-        try:
-            yield
-        finally:
-            with self._left:
-                self._count -= 1
-                self._left.notify_all()
-
-    def end(self) -> None:
-        """Let no more in. Idempotent; does not wait."""
-        with self._left:
-            if not self.over.done():
-                self.over.set_result(None)
-
-    def are_under_way(self) -> bool:
-        """Whether any has not returned."""
-        with self._left:
-            return self._count > 0
-
-    def wait(self) -> None:
-        """Return when all have returned; none comes after `end`. Without a bound, because each of them has one."""
-        with self._left:
-            self._left.wait_for(lambda: self._count == 0)
-
-
 class SolaceSession:
     """All methods block and run on control threads; `publisher` and `transactions` are used on the loop's thread."""
 
@@ -146,7 +107,10 @@ class SolaceSession:
         """The receivers of direct messages, for as long as the session lasts."""
         self.outage_count = 0
         """Counted on a thread of the client's."""
-        self._calls = _Calls()
+        self.calls = Calls()
+        """Those that this session, or a flow of it, has in the library."""
+        self.is_cut: Future[None] = Future()
+        """Done if `disconnect` has to wait, by when the session can neither come back nor send any more."""
         self._token_fault = ""
         """What was wrong with the file when it was last read."""
 
@@ -184,10 +148,10 @@ class SolaceSession:
         except CLIENT_ERRORS as error:
             native.release(service)
             raise connect_failed(settings.host_list, error) from error
-        except TypeError:
+        except TypeError as error:
             # It was broken off: the client raises what was wrong, which is None then.
             native.release(service)
-            raise
+            raise ConnectFailed(settings.host_list, "the attempt was broken off") from error
         transactions = Transactions(service, threads, publisher.prepare)
         listener.session = cls(service, publisher, transactions, token)
         return listener.session
@@ -197,7 +161,7 @@ class SolaceSession:
 
         What waits for the session ends as soon as it can, so that a thread is free for `disconnect`.
         """
-        self._calls.end()
+        self.calls.end()
         self.publisher.fail_all(reason)
         self.transactions.fail_all(reason)
 
@@ -214,13 +178,14 @@ class SolaceSession:
         Waits for calls of other threads that are in the library, which nobody may need any more: 10 s for each answer
         that a broker owes. Calls that come later are refused.
         """
-        self._calls.end()
+        self.calls.end()
         self.transactions.close()
-        if self._calls.are_under_way():
+        if self.calls.are_under_way():
             # Freeing what the library still waits in would crash the process. This does not end the wait, but the
             # broker learns at once that the session is over.
             native.break_off(self.service)
-        self._calls.wait()
+            self.is_cut.set_result(None)
+        self.calls.wait()
         for step in (self.service.disconnect, partial(native.release, self.service)):
             try:
                 step()
@@ -237,14 +202,14 @@ class SolaceSession:
         try:
             token = source.read()
             if token != self.token:
-                with self._calls.one():
+                with self.calls.one():
                     self.service.update_property(TOKEN_PROPERTY, token)
                 self.token = token
                 _log.info("token_renewed", file=source.path)
         except ConfigError as error:
             fault = str(error)
         except CLIENT_ERRORS as error:
-            if not self._calls.over.done():
+            if not self.calls.over.done():
                 fault = subcode_and_reason(error)[1]
         if fault and fault != self._token_fault:
             _tell_of_token(source, fault)
@@ -253,7 +218,7 @@ class SolaceSession:
     def is_heard(self) -> bool:
         """Whether the broker answers something sent now, and so has read everything sent before it."""
         try:
-            with self._calls.one():
+            with self.calls.one():
                 native.repeat_inbox(self.service)
         except CLIENT_ERRORS as error:
             return is_subscription_refused(error)
@@ -262,7 +227,7 @@ class SolaceSession:
     def provision(self, queue: str, subscriptions: Sequence[str]) -> None:
         """See `Transport.provision`."""
         try:
-            with self._calls.one():
+            with self.calls.one():
                 native.provision_queue(self.service, queue, subscriptions)
         except CLIENT_ERRORS as error:
             raise request_failed(f"provision {queue}", error) from error
@@ -270,7 +235,7 @@ class SolaceSession:
     def has_queue(self, queue: str) -> bool:
         """See `Browser.has_queue`."""
         try:
-            with self._calls.one(), self._browsing(queue, window=1):
+            with self.calls.one(), self._browsing(queue, window=1):
                 return True
         except CLIENT_ERRORS as error:
             return has_queue_refused(queue, error)
@@ -282,7 +247,7 @@ class SolaceSession:
         """
         found: list[Message] = []
         try:
-            with self._calls.one(), self._browsing(queue, BROWSER_WINDOW) as browser:
+            with self.calls.one(), self._browsing(queue, BROWSER_WINDOW) as browser:
                 outage_count = self.outage_count
                 while (inbound := self._next_of(browser, quiet_ms, outage_count)) is not None:
                     found.append(read_message(inbound))
@@ -305,16 +270,16 @@ class SolaceSession:
     def _start(self, browser: Any) -> None:
         # Not its own `start`, which waits without a bound: for ever if the session ends meanwhile.
         started = browser.start_async()
-        wait([started, self._calls.over], BROWSER_PATIENCE_S, FIRST_COMPLETED)
+        wait([started, self.calls.over], BROWSER_PATIENCE_S, FIRST_COMPLETED)
         if not started.done():
-            raise PubSubPlusClientError("the session ended" if self._calls.over.done() else "the broker did not answer")
+            raise PubSubPlusClientError("the session ended" if self.calls.over.done() else "the broker did not answer")
         started.result()
 
     def _next_of(self, browser: Any, quiet_ms: int, outage_count: int) -> Any:
         """The next message, or None after a pause, in a connection that has been there all the time."""
         inbound = browser.receive_message(quiet_ms)
         # A browser that comes back after an outage begins again; one that does not would pass for the end of the queue.
-        is_cut = self._calls.over.done() or self.outage_count != outage_count
+        is_cut = self.calls.over.done() or self.outage_count != outage_count
         if is_cut or (inbound is None and not (browser.is_running() and self.is_heard())):
             raise PubSubPlusClientError("the connection was lost")
         return inbound
@@ -323,7 +288,7 @@ class SolaceSession:
         """Take direct messages until the session ends, or have that confirmed; raises `SubscribeFailed`."""
         topic, known = TopicSubscription.of(subscription), self._receivers.get((subscription, sink))
         try:
-            with self._calls.one():
+            with self.calls.one():
                 if known is not None:
                     # This asks the broker, and the client takes it for a yes if that has the subscription already.
                     known.add_subscription(topic)

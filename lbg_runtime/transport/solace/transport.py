@@ -1,4 +1,7 @@
-"""A transport on the official client: one service object at a time, many flows, everything brought onto the loop."""
+"""A transport on the official client: one service object at a time, many flows, everything brought onto the loop.
+
+More than 400 lines, as all of it either asks the one session for something or replaces it.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -164,7 +167,7 @@ class SolaceTransport:
         flow = SolaceFlow(inbox, self._threads, queue, epoch, sink, make_path, self._has_read, window)
         # Dead handles go when new ones come: rebind cycles must not fill the memory.
         self._flows = [*(known for known in self._flows if known.is_live), flow]
-        starting = self._threads.begin(flow.start, session.service)
+        starting = self._threads.begin(flow.start, session)
         try:
             await wait_to_the_end(starting)
         except asyncio.CancelledError:
@@ -245,7 +248,8 @@ class SolaceTransport:
     async def subscribe(self, subscription: str, sink: DirectSink) -> None:
         """See `Messenger.subscribe`."""
         session, inbox = self._session, self._inbox
-        if session is None or inbox is None:
+        # In an outage the client says so at once, as a rule, but was also seen to wait for the end of it.
+        if session is None or inbox is None or not self._connected.is_set():
             raise SubscribeFailed(subscription, "not connected")
         await self._threads.run(session.subscribe, subscription, inbox, sink)
         if session is not self._session:
@@ -289,11 +293,12 @@ class SolaceTransport:
             raise
         self._session = session
         self._barrier = Barrier(self._threads, session.is_heard)
-        self._is_up()
         held, self._held = self._held, []
         for message, future in held:
             if not future.done():
                 session.publisher.send(message, future)
+        # After that: the watcher may publish at once.
+        self._is_up()
 
     async def _abandon(self, beginning: "asyncio.Future[SolaceSession]", connecting: "Connecting") -> None:
         """End a session that is being connected; the client alone would go on until its timeout."""
@@ -366,9 +371,9 @@ class SolaceTransport:
         flows, self._flows = self._flows, []
         for flow in flows:
             flow.session_ended(reason)
-        self._threads.begin(session.disconnect)
+        ending = self._threads.begin(session.disconnect)
         if self._settings.reconnects:
-            self._renewal = asyncio.get_running_loop().create_task(self._renew())
+            self._renewal = asyncio.get_running_loop().create_task(self._renew(session, ending))
 
     async def _follow_token(self, source: TokenFile) -> None:
         """Give the client the newest token before it needs it: it reconnects by itself after an outage."""
@@ -380,7 +385,10 @@ class SolaceTransport:
             if self._session is not None:
                 await self._threads.run(self._session.follow_token, source)
 
-    async def _renew(self) -> None:
+    async def _renew(self, former: "SolaceSession", ending: "asyncio.Future[None]") -> None:
+        # A session that has not ended would come back under the same name, which ends the new one, and send what is
+        # unconfirmed after that one's messages.
+        await asyncio.wait([ending, asyncio.wrap_future(former.is_cut)], return_when=asyncio.FIRST_COMPLETED)
         # Without a bound: whoever opened the transport wants it until `close`, which cancels this.
         while self._session is None and self._inbox is not None:
             await asyncio.sleep(self._settings.reconnect_wait_ms / 1000)

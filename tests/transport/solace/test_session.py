@@ -1,6 +1,8 @@
 """The end of a session, while the library still waits for something on another thread."""
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -9,11 +11,14 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from lbg_runtime.model.errors import SubscribeFailed, TransportError
+from lbg_runtime.model.errors import BindFailed, ConnectFailed, SubscribeFailed, TransportError
+from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.transport.solace import native
 from lbg_runtime.transport.solace.credentials import TokenFile
+from lbg_runtime.transport.solace.flow import SolaceFlow
 from lbg_runtime.transport.solace.library import PubSubPlusClientError
-from lbg_runtime.transport.solace.session import SolaceSession
+from lbg_runtime.transport.solace.session import Connecting, SolaceSession
+from lbg_runtime.transport.solace.settings import SolaceSettings
 
 PATIENCE_S = 10.0
 
@@ -53,6 +58,16 @@ class Library:
     def fail_all(self, _: str) -> None:
         """That of the transactions and of the publisher."""
 
+    # -- what a session is connected with; the listeners are never called
+
+    def connect(self) -> None: ...
+
+    def add_reconnection_attempt_listener(self, _: object) -> None: ...
+
+    def add_reconnection_listener(self, _: object) -> None: ...
+
+    def add_service_interruption_listener(self, _: object) -> None: ...
+
     # -- receivers of direct messages
 
     def create_direct_message_receiver_builder(self) -> "Library":
@@ -69,6 +84,11 @@ class Library:
 
     def receive_async(self, _: object) -> None:
         self.add_subscription = self.wait
+
+    # -- receivers of a queue
+
+    def create_persistent_message_receiver_builder(self) -> "Flows":
+        return Flows(self)
 
     # -- browsers
 
@@ -95,9 +115,50 @@ class Library:
         self.calls.append("browser freed")
 
 
+class Flows:
+    """A builder of receivers of a queue, and the receiver."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._finalizer = weakref.finalize(self, library.calls.append, "freed by the collector")
+
+    def with_message_client_acknowledgement(self) -> "Flows":
+        return self
+
+    def build(self, _: object) -> "Flows":
+        return self
+
+    def start(self) -> None:
+        self._library.wait()
+
+    def terminate(self, grace_period: int) -> None:
+        assert grace_period == 0
+        self._library.wait()
+
+
+class QuietPath:
+    """A receive path that does nothing."""
+
+    def attach(self, _: object) -> None: ...
+
+    def begin(self, _: object) -> None: ...
+
+    def end(self) -> None: ...
+
+
+def bound_answer(*_: object) -> native.BindAnswer:
+    answer = native.BindAnswer()
+    answer.bound.set()
+    return answer
+
+
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> Library:
     library = Library()
+    monkeypatch.setattr(native, "set_window", lambda *_: None)
+    monkeypatch.setattr(native, "keep_window_closed", lambda _: None)
+    monkeypatch.setattr(native, "watch_events", bound_answer)
+    monkeypatch.setattr(native, "destroy", lambda *_: None)
     monkeypatch.setattr(native, "repeat_inbox", library.wait)
     monkeypatch.setattr(native, "provision_queue", library.wait)
     monkeypatch.setattr(native, "break_off", library.break_off)
@@ -135,6 +196,27 @@ def browse(session: SolaceSession) -> object:
     return session.browse("orders/0", 1_000, None)
 
 
+def new_flow() -> SolaceFlow:
+    nobody, path = cast(Any, None), cast(Any, QuietPath())
+    return SolaceFlow(nobody, nobody, QueueName("q"), Epoch(1), lambda _: None, lambda *_: path, nobody, 255)
+
+
+def bind(session: SolaceSession) -> object:
+    new_flow().start(session)
+    return None
+
+
+def flow_bound_to(session: SolaceSession) -> SolaceFlow:
+    library = session.service
+    flow = new_flow()
+    library.may_answer.set()
+    flow.start(session)
+    library.may_answer.clear()
+    library.is_asked.clear()
+    library.calls.clear()
+    return flow
+
+
 class Caller(threading.Thread):
     """Another thread, in a call."""
 
@@ -151,7 +233,7 @@ class Caller(threading.Thread):
             self.outcome = error
 
 
-@pytest.mark.parametrize("call", [ask, subscribe, subscribe_anew, provision, browse])
+@pytest.mark.parametrize("call", [ask, subscribe, subscribe_anew, provision, browse, bind])
 def test_a_session_is_not_freed_while_the_library_waits_in_it(
     library: Library, call: Callable[[SolaceSession], object]
 ) -> None:
@@ -165,6 +247,16 @@ def test_a_session_is_not_freed_while_the_library_waits_in_it(
         library.may_answer.clear()
         library.is_asked.clear()
         library.calls.clear()
+    expect_to_be_freed_after(library, session, call)
+
+
+def test_a_session_is_not_freed_while_a_flow_of_it_is(library: Library) -> None:
+    session = session_of(library)
+    flow = flow_bound_to(session)
+    expect_to_be_freed_after(library, session, lambda _: flow.terminate())
+
+
+def expect_to_be_freed_after(library: Library, session: SolaceSession, call: Callable[[SolaceSession], object]) -> None:
     calling = Caller(call, session)
     calling.start()
     assert library.is_asked.wait(PATIENCE_S)
@@ -174,7 +266,8 @@ def test_a_session_is_not_freed_while_the_library_waits_in_it(
     library.may_answer.set()
     ending.join(PATIENCE_S)
     calling.join(PATIENCE_S)
-    assert [each for each in library.calls if each != "browser freed"] == ["cut", "answered", "disconnected", "freed"]
+    noted = [each for each in library.calls if each in {"cut", "answered", "disconnected", "freed"}]
+    assert noted == ["cut", "answered", "disconnected", "freed"]
 
 
 def test_a_session_that_is_over_is_not_asked(library: Library) -> None:
@@ -188,7 +281,22 @@ def test_a_session_that_is_over_is_not_asked(library: Library) -> None:
     for call in (provision, look, browse):
         with pytest.raises(TransportError, match="the session ended"):
             call(session)
+    with pytest.raises(BindFailed, match="the session ended"):
+        bind(session)
     assert library.calls == ["disconnected", "freed"]
+
+
+def test_a_flow_that_is_left_when_its_session_is_over_is_freed_by_nobody_else(library: Library) -> None:
+    """Neither here nor when its receiver is collected: on whatever thread, while the session is being freed."""
+    session = session_of(library)
+    flows = [flow_bound_to(session) for _ in range(2)]
+    flows[0].session_ended("logs in again")
+    session.fail_all("logs in again")
+    for flow in flows:
+        flow.terminate()
+    del flows, flow
+    gc.collect()
+    assert library.calls == []
 
 
 @pytest.mark.parametrize(("call", "what"), [(browse, "browse"), (look, "look for")])
@@ -244,3 +352,17 @@ def test_a_session_that_is_over_is_given_no_token(library: Library, tmp_path: Pa
         session.follow_token(TokenFile(str(tmp_path / "token")))
     assert logs == []
     assert session.token == ""
+
+
+def test_a_connect_that_is_broken_off_is_one_that_failed(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client raises None then, and whoever renews a session goes on only after errors of ours."""
+
+    def connect() -> None:
+        raise cast(Any, None)
+
+    monkeypatch.setattr(library, "connect", connect)
+    settings, nobody = SolaceSettings(("tcp://127.0.0.1:1",), "c"), cast(Any, None)
+    with pytest.raises(ConnectFailed, match="broken off") as failure:
+        SolaceSession.connect(settings, nobody, nobody, cast(Any, lambda _: library), nobody, Connecting())
+    assert not failure.value.permanent
+    assert library.calls == ["freed"]

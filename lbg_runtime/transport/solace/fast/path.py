@@ -93,6 +93,9 @@ class FastPath:
 
     def end(self) -> None:
         """See `ReceivePath.end`."""
+        # The loop may still have to learn that it moves again, and must not touch the flow then: its session may be
+        # being freed on another thread.
+        self._is_wanted = False
         if self._gathering is not None:
             self._gathering.remove(self._user, self)
 

@@ -189,6 +189,16 @@ async def test_an_intake_that_the_runtime_closed_stays_closed_when_the_loop_move
     assert bench.calls.take_notes() == ["start"]
 
 
+async def test_the_window_of_a_flow_that_has_ended_meanwhile_is_left_alone(bench: Bench) -> None:
+    """Its session may be being freed at that moment."""
+    bench.patience = False
+    bench.receive(FULL)
+    assert bench.calls.take_notes() == ["pin", "stop"]
+    bench.path.end()
+    await bench.hand_over()
+    assert bench.calls.take_notes() == []
+
+
 async def test_the_runtime_opens_no_window_of_a_loop_that_is_behind(bench: Bench) -> None:
     bench.patience = False
     bench.receive(FULL)

@@ -1,0 +1,180 @@
+"""What is published across a login for a right: in order, none lost, none twice, on a connection that was in use."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lbg_runtime.broker.engine.accounts import Account, ClientProfile
+from lbg_runtime.broker.engine.engine import DEFAULT_VPN
+from lbg_runtime.broker.server.server import BrokerServer
+from lbg_runtime.model.errors import BindFailed, PublishFailed
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.hashing import HashFunction
+from lbg_runtime.model.ids import Epoch, GroupName, QueueName
+from lbg_runtime.model.message import Message
+from lbg_runtime.publisher.confirmation import Confirmation
+from lbg_runtime.publisher.hashed import HashedPublisher
+from lbg_runtime.testing.flow_recorder import PATIENCE_S, FlowRecorder
+from lbg_runtime.transport.solace import native, relogin
+from lbg_runtime.transport.solace.session import SolaceSession
+from lbg_runtime.transport.solace.transactions import Transactions
+from lbg_runtime.transport.solace.transport import SolaceTransport
+
+pytestmark = pytest.mark.real_time
+
+MakeTransport = Callable[..., SolaceTransport]
+QUEUE = QueueName("orders/0")
+
+
+@pytest.fixture(autouse=True)
+def no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Log in again at once; test_relogin.py has the time between logins."""
+    monkeypatch.setattr(relogin, "LOGIN_AGAIN_S", 0.0)
+
+
+def let_receive(broker: BrokerServer, is_allowed: bool) -> None:
+    profile = ClientProfile(may_receive=is_allowed)
+    broker.engine.administration.accounts(DEFAULT_VPN).put(Account("default", profile=profile))
+
+
+@pytest.fixture
+async def transport(broker: BrokerServer, make_transport: MakeTransport) -> SolaceTransport:
+    """Logged in without the right to receive, which it would have at the next login."""
+    let_receive(broker, False)
+    transport = make_transport("first")
+    await transport.open()
+    let_receive(broker, True)
+    return transport
+
+
+async def log_in_again(transport: SolaceTransport) -> None:
+    """Begin to; the connection ends a moment later."""
+    with pytest.raises(BindFailed, match="logged in without the right to receive"):
+        await transport.bind(QUEUE, Epoch(1), FlowRecorder())
+
+
+async def received(broker: BrokerServer, transport: SolaceTransport) -> list[bytes]:
+    recorder = FlowRecorder()
+    (await transport.bind(QUEUE, Epoch(2), recorder)).start_intake()
+    deliveries = await recorder.until_received(broker.engine.queue_depth(DEFAULT_VPN, QUEUE))
+    assert not any(delivery.redelivered for delivery in deliveries)
+    return [delivery.message.payload for delivery in deliveries]
+
+
+async def test_a_publisher_goes_on_across_a_login(broker: BrokerServer, transport: SolaceTransport) -> None:
+    told: asyncio.Queue[bool] = asyncio.Queue()
+    transport.watch_connection(told.put_nowait)
+    assert await told.get()
+    shape = GroupShape(GroupName("g"), "orders", 8, 1)
+    sent: list[asyncio.Future[Confirmation]] = []
+
+    async def publish_until_ended() -> None:
+        while True:
+            sent.append(await publisher.submit("new", b"%d" % len(sent), key=str(len(sent) % 7)))
+            if not len(sent) % 20:
+                await asyncio.sleep(0)
+
+    async with asyncio.timeout(PATIENCE_S):
+        publisher = HashedPublisher(transport, shape, HashFunction.CRC32, publisher_id="p")
+        publishing = asyncio.create_task(publish_until_ended())
+        # The middle of the stream, behind several windows of the client's.
+        while publisher.counts.confirmed < 1_000:  # noqa: ASYNC110 - it has no event for this
+            await asyncio.sleep(0.005)
+        await log_in_again(transport)
+        assert [await told.get(), await told.get()] == [False, True]
+        before = publisher.counts.confirmed
+        while publisher.counts.confirmed < before + 1_000:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.005)
+        publishing.cancel()
+        await asyncio.wait([publishing])
+        counts = await publisher.close()
+        numbers = [int(payload) for payload in await received(broker, transport)]
+    outcomes = await asyncio.gather(*sent, return_exceptions=True)
+    confirmed = {number for number, outcome in enumerate(outcomes) if isinstance(outcome, Confirmation)}
+    unknown = {number for number, outcome in enumerate(outcomes) if isinstance(outcome, PublishFailed)}
+    assert (len(confirmed), len(unknown), 0) == (counts.confirmed, counts.unknown, counts.unconfirmed)
+    # One stretch of unknown fate, at the end of the first session.
+    assert len(confirmed) + len(unknown) == len(sent)
+    assert max(unknown, default=0) - min(unknown, default=1) + 1 == len(unknown)
+    # In order across all keys, each once.
+    assert numbers == sorted(set(numbers))
+    assert confirmed <= set(numbers) <= confirmed | unknown
+
+
+async def test_what_waited_for_the_session_goes_before_what_its_watcher_sends(
+    broker: BrokerServer, transport: SolaceTransport
+) -> None:
+    ended, sent = asyncio.Event(), asyncio.get_running_loop().create_future()
+
+    def connection_changed(is_up: bool) -> None:
+        if not is_up:
+            ended.set()
+        elif ended.is_set():
+            sent.set_result(transport.send(Message("orders/new", b"second")))
+
+    transport.watch_connection(connection_changed)
+    async with asyncio.timeout(PATIENCE_S):
+        await log_in_again(transport)
+        await ended.wait()
+        first = transport.send(Message("orders/new", b"first"))
+        await (await sent)
+        await first
+        assert await received(broker, transport) == [b"first", b"second"]
+
+
+@pytest.fixture
+def has_begun(transport: SolaceTransport, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Whether there has been another connect."""
+    has_begun, connect = threading.Event(), SolaceSession.connect
+
+    def connect_noted(*args: Any) -> SolaceSession:
+        has_begun.set()
+        return connect(*args)
+
+    monkeypatch.setattr(SolaceSession, "connect", connect_noted)
+    return has_begun
+
+
+async def test_a_session_begins_when_the_one_that_it_replaces_has_ended(
+    transport: SolaceTransport, has_begun: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else they drive each other out, under one name, and what the old one repeats comes behind newer messages."""
+    is_early = asyncio.get_running_loop().create_future()
+    close, tell = Transactions.close, asyncio.get_running_loop().call_soon_threadsafe
+
+    def close_slowly(transactions: Transactions) -> None:
+        if not is_early.done():
+            # As a commit under way does. What is waited for does not come.
+            tell(is_early.set_result, has_begun.wait(0.5))
+        close(transactions)
+
+    monkeypatch.setattr(Transactions, "close", close_slowly)
+    async with asyncio.timeout(PATIENCE_S):
+        await log_in_again(transport)
+        assert not await is_early
+        await transport.send(Message("orders/new", b""))
+    assert has_begun.is_set()
+
+
+async def test_a_session_begins_although_nobody_answers_the_one_that_it_replaces(
+    transport: SolaceTransport, has_begun: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That one is cut off by then, and the library waits for answers that cannot come."""
+    is_asked, begins = threading.Event(), asyncio.get_running_loop().create_future()
+    tell = asyncio.get_running_loop().call_soon_threadsafe
+
+    def provision_queue(*_: object) -> None:
+        is_asked.set()
+        tell(begins.set_result, has_begun.wait(PATIENCE_S))
+
+    monkeypatch.setattr(native, "provision_queue", provision_queue)
+    provisioning = asyncio.create_task(transport.provision(QUEUE, ()))
+    async with asyncio.timeout(PATIENCE_S):
+        assert await asyncio.to_thread(is_asked.wait, PATIENCE_S)
+        await log_in_again(transport)
+        assert await begins
+        await provisioning
+        await transport.send(Message("orders/new", b""))
