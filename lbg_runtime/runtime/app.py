@@ -87,7 +87,8 @@ class App:
         if session is None:
             check_client_name(self.settings.group.name, self.membership.member, self.settings.connection.client_name)
         self._supervisor: Supervisor | None = None
-        self._connecting = Interruption()
+        self._beginning = Interruption()
+        """What it is connecting in, or makes queues in."""
         self._stop_wanted = False
         self._was_run = False
 
@@ -190,7 +191,7 @@ class App:
     def stop(self) -> None:
         """Drain, unbind and leave; `stop_now` cuts this short. Call it on the loop's thread."""
         self._stop_wanted = True
-        self._connecting.cut()
+        self._beginning.cut()
         if self._companion is not None:
             self._companion.leave()
         if self._supervisor is not None:
@@ -199,7 +200,7 @@ class App:
     def stop_now(self) -> None:
         """Leave without waiting: handlers are cancelled, their messages come again. Call it on the loop's thread."""
         self._stop_wanted = True
-        self._connecting.cut()
+        self._beginning.cut()
         if self._companion is not None:
             self._companion.leave()
         if self._supervisor is not None:
@@ -261,23 +262,29 @@ class App:
     @asynccontextmanager
     async def _attended(self, session: Session) -> AsyncIterator[None]:
         # Before a companion begins to publish: the broker confirms even what no queue attracts, and nobody gets that.
-        await provision_queues(session, self.settings.group)
+        await self._provision(session)
         if self._companion is None:
             yield
             return
         async with self._companion.attend(session, self._be_able):
             # No bound: it waits for something that others start; a request to stop ends that.
             await self._companion.until_ready()
-            if not self._stop_wanted:
-                # Again, as the wait may have been long, and queues missing now would be taken for a mistake.
-                await provision_queues(session, self.settings.group)
+            # Again, as the wait may have been long, and queues missing now would be taken for a mistake.
+            await self._provision(session)
             yield
+
+    async def _provision(self, session: Session) -> None:
+        # Another one each time, as it is entered once.
+        self._beginning = Interruption()
+        with self._beginning:
+            if not self._stop_wanted:
+                await provision_queues(session, self.settings.group)
 
     @asynccontextmanager
     async def _open_session(self) -> AsyncIterator[Session]:
         session: Session | None = None
         async with AsyncExitStack() as opened:
-            with self._connecting:
+            with self._beginning:
                 if not self._stop_wanted:
                     session = await opened.enter_async_context(self._session_to_open())
             if session is None:

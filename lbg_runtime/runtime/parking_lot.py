@@ -7,12 +7,13 @@ from lbg_runtime.core.chance import RandomSource
 from lbg_runtime.core.flow.events import FlowInactive
 from lbg_runtime.core.parking.records import parking_queue
 from lbg_runtime.core.restripe.striping import StripingBook
-from lbg_runtime.model.errors import BindFailed, ConfigError, TransportError
+from lbg_runtime.model.errors import BindFailed, ConfigError, RequestRefused
 from lbg_runtime.model.ids import Epoch, MemberId, QueueName
 from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
 from lbg_runtime.runtime.flow_runner import FlowRunner
 from lbg_runtime.runtime.parking.parked_queue import ParkedQueue
 from lbg_runtime.runtime.parking.ports import ParkingPorts
+from lbg_runtime.runtime.provisioning import provision_queue
 from lbg_runtime.runtime.session import Session
 
 _log = structlog.get_logger(__name__)
@@ -49,7 +50,7 @@ class ParkingLot:
             queue = parking_queue(group.name, index)
             try:
                 if group.provision is Provision.CREATE_MISSING:
-                    await self._session.provision(queue, [queue])
+                    await provision_queue(self._session, queue, [queue])
                 else:
                     await (await self._session.bind(queue, Epoch(1), lambda _: None)).unbind()
             except BindFailed as refusal:
@@ -57,7 +58,7 @@ class ParkingLot:
                     found, expected = f"{queue}: {refusal.reason}", f"a queue that may be bound, subscribed to {queue}"
                     raise ConfigError("failure.then: park", found, expected) from None
                 _log.warning("parking_queue_not_looked_at", parking=queue, reason=refusal.reason)
-            except TransportError as error:
+            except RequestRefused as error:
                 expected = "a user who may create queues, or parking queues made beforehand"
                 raise ConfigError("failure.then: park", str(error), expected) from error
 

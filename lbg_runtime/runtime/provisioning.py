@@ -1,48 +1,88 @@
 """The queues of a group, made by those who start before anybody else has made them."""
 
-from contextlib import suppress
+import asyncio
+from collections.abc import Sequence
+
+import structlog
 
 from lbg_runtime.config.settings import GroupSettings, Provision
 from lbg_runtime.model.errors import ConfigError, RequestRefused, TransportError
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.ids import QueueName
 from lbg_runtime.runtime.session import Session
+
+AGAIN_S = 1.0
+"""From a request that an outage has cut off to the next attempt."""
+
+SUBSCRIPTIONS_AT_ONCE = 32
+"""Subscriptions asked for in one call, which does not end before the last one is answered, even if it is cancelled."""
+
+_log = structlog.get_logger(__name__)
 
 
 async def provision_queues(session: Session, group: GroupSettings) -> None:
     """Create the group's missing queues and subscriptions, if members may; before `Supervisor.run`.
 
-    The first queue, which every layout has, comes last: where it is there, all others are whole. Raises `ConfigError`.
+    The first queue, which every layout has, comes last: where it is there, all others are whole. Outages are waited
+    for, without a bound. Raises `ConfigError` if the broker refuses.
     """
     if group.provision is not Provision.CREATE_MISSING:
         return
-    shape = group.shape()
     try:
-        for index in reversed(range(shape.queue_count)):
-            await session.provision(shape.queue_name(index), shape.subscriptions(index))
-    except TransportError as error:
-        raise _not_provisioned(error) from error
+        await _provision(session, group.shape())
+    except RequestRefused as error:
+        raise _refused(error) from error
 
 
 async def provision_new_group(session: Session, group: GroupSettings) -> None:
-    """As `provision_queues`, but only if the group has no queues yet, or just this layout; before anything is sent.
+    """As `provision_queues`, but only for a group that has no first queue; before a publisher sends anything.
 
-    An older number of queues would bring that layout back, beside the present one. Raises `ConfigError`.
+    What is there is left as it is: an older number of queues would bring that layout back, beside the present one.
     """
     if group.provision is not Provision.CREATE_MISSING:
         return
     shape = group.shape()
-    first, last, next_one = (shape.queue_name(index) for index in (0, shape.queue_count - 1, shape.queue_count))
     try:
-        if not await session.has_queue(first):
-            await provision_queues(session, group)
-        elif await session.has_queue(last) and not await session.has_queue(next_one):
-            # Somebody may be making it in this moment, and what it does not subscribe to yet would be lost. Who may not
-            # subscribe it is no worse off than with `none`; but whoever may, must know that it has done so.
-            with suppress(RequestRefused):
-                await session.provision(first, shape.subscriptions(0))
-    except TransportError as error:
-        raise _not_provisioned(error) from error
+        if not await _has_queue(session, shape):
+            await _provision(session, shape)
+    except RequestRefused as error:
+        raise _refused(error) from error
 
 
-def _not_provisioned(error: TransportError) -> ConfigError:
+async def provision_queue(session: Session, queue: QueueName, subscriptions: Sequence[str]) -> None:
+    """Create one queue and its subscriptions if missing; outages are waited for, without a bound.
+
+    Raises `RequestRefused`.
+    """
+    for start in range(0, max(1, len(subscriptions)), SUBSCRIPTIONS_AT_ONCE):
+        while True:
+            try:
+                await session.provision(queue, subscriptions[start : start + SUBSCRIPTIONS_AT_ONCE])
+                break
+            except TransportError as error:
+                await _wait_after(error)
+
+
+async def _provision(session: Session, shape: GroupShape) -> None:
+    for index in reversed(range(shape.queue_count)):
+        await provision_queue(session, shape.queue_name(index), shape.subscriptions(index))
+
+
+async def _has_queue(session: Session, shape: GroupShape) -> bool:
+    while True:
+        try:
+            return await session.has_queue(shape.queue_name(0))
+        except TransportError as error:
+            await _wait_after(error)
+
+
+async def _wait_after(error: TransportError) -> None:
+    if isinstance(error, RequestRefused):
+        raise error
+    _log.warning("queues_not_made_yet", reason=str(error))
+    await asyncio.sleep(AGAIN_S)
+
+
+def _refused(error: RequestRefused) -> ConfigError:
     expected = "a user who may create and browse queues, or `none` and queues made beforehand"
     return ConfigError("group.provision", str(error), expected)

@@ -34,6 +34,7 @@ from lbg_runtime.core.roles import Place, static_place
 from lbg_runtime.metrics.tracing import open_spans
 from lbg_runtime.model.errors import BindFailed, ConfigError, InvariantViolated, LbgError
 from lbg_runtime.model.failure import Then
+from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.clock import now_ms
 from lbg_runtime.runtime.companion import Companion
@@ -190,6 +191,8 @@ class Supervisor:
         """How it left; None until then."""
         self._timers: list[asyncio.TimerHandle] = []
         self._beginning = Interruption()
+        self._refused = set[QueueName]()
+        """Queues to which the first bind has been refused."""
         self._lifespans_end = Interruption()
         self._has_left = asyncio.Event()
         """Every flow is unbound for good, or has been given up."""
@@ -360,8 +363,11 @@ class Supervisor:
 
     def _give_up(self, refusal: BindFailed) -> None:
         # A mistake of the settings only if nothing can be bound at all: a queue that was deleted while its owner had it
-        # must not end every member that it belongs to next. So the last answer of the first binds decides.
-        if any(each.was_bound or each.machine.state is FlowState.BINDING for each in self.runners):
+        # must not end every member that it belongs to next. So the last answer of the first binds decides, and one that
+        # waits for its turn, as a standby's does, has not been answered.
+        self._refused.add(refusal.queue)
+        flows = ((each, each.machine) for each in self.runners)
+        if any(each.was_bound or (flow.place.is_wanted and flow.queue not in self._refused) for each, flow in flows):
             return
         expected = "queues that exist and may be bound, or group.provision: create_missing"
         if self._settings.group.provision is Provision.CREATE_MISSING:

@@ -154,7 +154,10 @@ class Browser(Protocol):
     """Looks into a queue; a transport implements this too."""
 
     async def has_queue(self, queue: QueueName) -> bool:
-        """Whether the broker has a queue of this name, also one that may not be used; raises `TransportError`."""
+        """Whether the broker has a queue of this name, also one that may not be used.
+
+        Raises `TransportError`; `RequestRefused` if this user may not know.
+        """
         ...
 
     async def browse(self, queue: QueueName, quiet_s: float, is_last: IsLast | None = None) -> list[Message]:

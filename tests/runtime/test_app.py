@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from lbg_runtime.model.errors import ConfigError, HandlerError, InvariantViolated
+from lbg_runtime.model.errors import ConfigError, HandlerError, InvariantViolated, RequestRefused
 from lbg_runtime.runtime.app import App
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.transport.memory.transport import MemoryTransport
@@ -156,9 +156,7 @@ async def test_a_member_whose_user_may_not_create_queues_says_so(trial):
     app = trial.member()
 
     async def refuse(queue, subscriptions, **_):
-        from lbg_runtime.model.errors import TransportError
-
-        raise TransportError(f"cannot provision {queue}: Permission Not Allowed")
+        raise RequestRefused(f"cannot provision {queue}: Permission Not Allowed")
 
     trial.sessions["member-0"].provision = refuse
     with pytest.raises(ConfigError, match=r"group\.provision: cannot provision orders/\d: Permission Not Allowed"):

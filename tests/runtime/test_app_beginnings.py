@@ -55,6 +55,24 @@ async def test_a_member_that_is_to_leave_waits_for_no_connection(trial, how):
     assert task.cancelling() == 0
 
 
+@pytest.mark.parametrize("how", ["stop", "stop_now"])
+async def test_a_member_that_is_to_leave_makes_no_more_queues(trial, how):
+    app, asked = trial.member(), asyncio.Event()
+    trial.broker.is_reachable = True
+
+    async def hang(queue, subscriptions):
+        asked.set()
+        await asyncio.get_running_loop().create_future()
+
+    trial.sessions["member-0"].provision = hang
+    task = asyncio.ensure_future(app.run())
+    await asked.wait()
+    getattr(app, how)()
+    report = await asyncio.wait_for(task, 1)
+    assert report.exit_code == 0
+    assert trial.records()[-1]["clean"] is True
+
+
 def _leaving_slowly(log):
     """Handlers with a lifespan that takes its time to end."""
     hooks = Handlers()

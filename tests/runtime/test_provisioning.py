@@ -1,4 +1,4 @@
-"""Queues of a new group: nobody publishes before they are whole, and no other layout is touched."""
+"""Queues of a new group: the first one is made last, outages are waited for, and no other layout is touched."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -7,24 +7,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lbg_runtime.broker.engine.accounts import Account, ClientProfile
 from lbg_runtime.broker.engine.settings import Permission, QueueSettings
 from lbg_runtime.config.load import parse_settings
 from lbg_runtime.config.settings import GroupSettings
 from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import QueueName
-from lbg_runtime.runtime.provisioning import provision_new_group, provision_queues
+from lbg_runtime.runtime.provisioning import SUBSCRIPTIONS_AT_ONCE, provision_new_group, provision_queues
 from lbg_runtime.transport.memory.broker import MemoryBroker
 from lbg_runtime.transport.memory.transport import MemoryTransport
 
 HASH_COUNT = 7
 
 
-def group_of(queue_count: int, provision: str = "create_missing") -> GroupSettings:
+Provision = Callable[[MemoryTransport, GroupSettings], Awaitable[None]]
+
+
+def group_of(queue_count: int, provision: str = "create_missing", hash_count: int = HASH_COUNT) -> GroupSettings:
     group = {
         "name": "shop",
         "hash_prefix": "h",
-        "hash_count": HASH_COUNT,
+        "hash_count": hash_count,
         "queue_count": queue_count,
         "provision": provision,
     }
@@ -65,10 +69,11 @@ class StepByStep(MemoryTransport):
 
 @pytest.mark.parametrize("queue_count", [1, 2, 4, 7])
 @pytest.mark.parametrize("is_member", [True, False])
-async def test_a_publisher_that_starts_while_others_make_the_queues_sends_when_all_are_whole(
+async def test_a_publisher_that_starts_while_others_make_the_queues_makes_them_until_the_first_one_is_there(
     queue_count: int, is_member: bool
 ) -> None:
     group = group_of(queue_count)
+    whole, first_queue = layout_of(group.shape()), group.shape().queue_name(0)
     found: list[dict[str, tuple[str, ...]]] = []
 
     async def publisher_starts(broker: MemoryBroker) -> None:
@@ -81,8 +86,13 @@ async def test_a_publisher_that_starts_while_others_make_the_queues_sends_when_a
         first = StepByStep(broker, step, partial(publisher_starts, broker))
         await first.open()
         await (provision_queues if is_member else provision_new_group)(first, group)
-        assert layout(broker) == layout_of(group.shape())
-    assert found == [layout_of(group.shape())] * steps
+        assert layout(broker) == whole
+    others = {queue: subscriptions for queue, subscriptions in whole.items() if queue != first_queue}
+    before_the_first = sum(1 + len(subscriptions) for subscriptions in others.values())
+    assert found[:before_the_first] == [whole] * before_the_first
+    assert [{**each, first_queue: ()} for each in found[before_the_first:]] == [{**others, first_queue: ()}] * (
+        1 + len(whole[first_queue])
+    )
 
 
 @given(present=st.integers(1, HASH_COUNT), told=st.integers(1, HASH_COUNT))
@@ -112,24 +122,56 @@ async def test_a_publisher_starts_where_others_own_the_queues() -> None:
 
 
 class Interrupted(MemoryTransport):
-    """Its connection is lost while it subscribes a queue."""
+    """Its connection is lost whenever something is asked for the first time."""
+
+    def __init__(self, broker: MemoryBroker) -> None:
+        super().__init__(broker, "interrupted")
+        self._asked: set[object] = set()
+
+    def _ask(self, what: object) -> None:
+        if what not in self._asked:
+            self._asked.add(what)
+            self.drop_connection(5)
+
+    async def has_queue(self, queue: QueueName) -> bool:
+        self._ask(queue)
+        return await super().has_queue(queue)
 
     async def provision(self, queue: QueueName, subscriptions: Sequence[str]) -> None:
-        self.drop_connection(0.0)
+        self._ask((queue, subscriptions))
         await super().provision(queue, subscriptions)
 
 
-async def test_a_publisher_that_cannot_know_whether_the_first_queue_is_whole_does_not_start() -> None:
-    """It may be there without its subscriptions: all would be confirmed, and nothing kept."""
+@pytest.mark.parametrize("provision", [provision_queues, provision_new_group])
+async def test_an_outage_is_waited_for_and_nothing_is_left_out(provision: Provision) -> None:
     broker = MemoryBroker()
-    broker.engine.create_queue("default", QueueName("shop/0"), QueueSettings())
-    transport = Interrupted(broker, "publisher", username="default")
+    transport = Interrupted(broker)
     await transport.open()
-    with pytest.raises(ConfigError, match="not connected"):
-        await provision_new_group(transport, group_of(1))
+    await provision(transport, group_of(3))
+    assert layout(broker) == layout_of(group_of(3).shape())
 
 
-async def test_without_a_connection_the_setting_is_named() -> None:
-    for provision in (provision_queues, provision_new_group):
-        with pytest.raises(ConfigError, match=r"group\.provision: cannot .* shop/0: not connected"):
-            await provision(MemoryTransport(MemoryBroker(), "publisher"), group_of(1))
+@pytest.mark.parametrize("provision", [provision_queues, provision_new_group])
+async def test_who_may_not_make_queues_is_told_so_by_the_name_of_the_setting(provision: Provision) -> None:
+    broker = MemoryBroker()
+    nobody = Account("default", profile=ClientProfile(may_create_queues=False))
+    broker.engine.administration.accounts("default").put(nobody)
+    with pytest.raises(ConfigError, match=r"group\.provision: cannot provision shop/1: .*; expected .*`none`"):
+        await provision(await transport_to(broker, "nobody"), group_of(2))
+
+
+async def test_so_many_subscriptions_are_asked_for_at_once_that_a_stop_is_soon_heard() -> None:
+    asked: list[int] = []
+
+    class Counting(MemoryTransport):
+        async def provision(self, queue: QueueName, subscriptions: Sequence[str]) -> None:
+            asked.append(len(subscriptions))
+            await super().provision(queue, subscriptions)
+
+    broker = MemoryBroker()
+    transport = Counting(broker, "counting")
+    await transport.open()
+    group = group_of(1, hash_count=2 * SUBSCRIPTIONS_AT_ONCE + 1)
+    await provision_queues(transport, group)
+    assert asked == [SUBSCRIPTIONS_AT_ONCE, SUBSCRIPTIONS_AT_ONCE, 1]
+    assert layout(broker) == layout_of(group.shape())

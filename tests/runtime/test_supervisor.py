@@ -110,6 +110,27 @@ async def test_a_member_with_a_queue_does_not_leave_over_another_one_that_is_mis
         await trial.until(lambda: len(trial.active()) == 4, within_s=15)
 
 
+async def test_a_member_whose_own_queue_is_missing_still_stands_by_for_the_others(trial):
+    """The refusal comes at once, and a standby's bind waits for its turn."""
+    other, app = trial.discovered("a"), trial.discovered("b")
+    async with trial.running(other):
+        await trial.until(lambda: len(trial.active()) == 4)
+        session = trial.sessions["b"]
+        bind, standing_by = session.bind, set()
+
+        async def bind_what_is_not_its_own(queue, epoch, sink):
+            index = int(queue.removeprefix("orders/"))
+            if app._supervisor.runners[index].machine.place.rank == 0:
+                raise BindFailed(queue, "Unknown Queue", permanent=True)
+            standing_by.add(queue)
+            return await bind(queue, epoch, sink)
+
+        session.bind = bind_what_is_not_its_own
+        async with trial.running(app) as (task,):
+            await trial.until(lambda: len(standing_by) == 2)
+            assert not task.done()
+
+
 async def test_a_queue_that_was_deleted_does_not_end_the_members_that_it_belongs_to_next(trial):
     """Each owner that leaves would take the next one with it, one after the other."""
     sections = {"rebind": {"standbys": 0}}

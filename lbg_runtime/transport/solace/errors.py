@@ -178,4 +178,5 @@ def subscribe_failed(subscription: str, error: BaseException) -> SubscribeFailed
 def request_failed(what: str, error: BaseException) -> TransportError:
     """Why another request to the broker failed; `what` completes the sentence `cannot ...`."""
     subcode, reason = subcode_and_reason(error)
-    return (RequestRefused if subcode in _PERMANENT else TransportError)(f"cannot {what}: {reason}")
+    is_refused = subcode and subcode not in _FATE_UNKNOWN
+    return (RequestRefused if is_refused else TransportError)(f"cannot {what}: {reason}")
