@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lbg_runtime.model.errors import TerminalFailure
-    from lbg_runtime.model.message import Delivery, Message
+    from lbg_runtime.model.message import Delivery, Headers, Message
     from lbg_runtime.publishing import open_publisher
     from lbg_runtime.runtime.app import App
     from lbg_runtime.runtime.handlers.batches import Batch
@@ -24,6 +24,7 @@ __all__ = [
     "App",
     "Handlers",
     "Message",
+    "Headers",
     "Delivery",
     "State",
     "Receipt",
@@ -37,6 +38,7 @@ _HOMES = {
     "App": "lbg_runtime.runtime.app",
     "Batch": "lbg_runtime.runtime.handlers.batches",
     "Delivery": "lbg_runtime.model.message",
+    "Headers": "lbg_runtime.model.message",
     "Handlers": "lbg_runtime.runtime.handlers.registry",
     "Message": "lbg_runtime.model.message",
     "Proceed": "lbg_runtime.runtime.handlers.middleware",

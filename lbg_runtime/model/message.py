@@ -32,6 +32,33 @@ def as_payload(value: object) -> bytes:
     raise TypeError(f"a payload is bytes, and no {type(value).__name__}")
 
 
+DEFAULT_PRIORITY = 4
+"""The priority of a message whose publisher names none: on the wire it has this one, so this one is read as None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Headers:
+    """What a message says about itself to other applications; the runtime does not act on it.
+
+    None: the publisher said nothing. Whoever publishes may set any of them; with one that is of the wrong type or out
+    of its range, the message is `MessageUnsendable`.
+    """
+
+    correlation_id: str | None = None
+    """What the message belongs to: a conversation, or the request that it answers."""
+    message_type: str | None = None
+    """Application message type."""
+    sequence_number: int | None = None
+    """The application's own number, 0 to 2**64 - 1; the one that the runtime counts is `Message.key_sequence`."""
+    priority: int | None = None
+    """0 to 255. A queue that respects priorities hands out the highest first, so the queues of a group must not: keys
+    would lose their order. `DEFAULT_PRIORITY` comes as None: nobody can tell it from one that was never set."""
+
+
+NO_HEADERS = Headers()
+"""What every message without headers has: this one object."""
+
+
 @dataclass(frozen=True, slots=True)
 class FencingToken:
     """The position of a message among those that one publisher published under one key.
@@ -60,6 +87,8 @@ class Message:
     """Application message id."""
     sent_at_ms: int | None = None
     """Sender's wall clock, milliseconds since the epoch, if the sender stamped it."""
+    headers: Headers = NO_HEADERS
+    """What else it carries beside its user properties."""
     is_first_of_key: bool = field(default=False, compare=False)
     """Set by the member for its handler, in every attempt: this is the first message of its key (without a key, of its
     shard) that this member handles since its flow on the queue became active. What the member knew about the key before
@@ -76,6 +105,7 @@ class Message:
         draft.properties = self.properties
         draft.message_id = self.message_id
         draft.sent_at_ms = self.sent_at_ms
+        draft.headers = self.headers
         draft.is_first_of_key = True
         draft.__class__ = Message  # type: ignore[assignment]
         return draft  # type: ignore[return-value]
@@ -86,7 +116,9 @@ class Message:
         It has no fencing token: a number that counts within another key would make guards take it for an old one.
         """
         properties = self.without_token().properties
-        return _InLane(self.topic, self.payload, properties, self.message_id, self.sent_at_ms, lane_key=key)
+        return _InLane(
+            self.topic, self.payload, properties, self.message_id, self.sent_at_ms, self.headers, lane_key=key
+        )
 
     def without_token(self) -> "Message":
         """The message itself, or a copy without its fencing token; only for the member's own use."""
@@ -145,7 +177,8 @@ class _InLane(Message):
 
     def without_token(self) -> Message:
         """A copy without its lane, too: a handler that publishes its input publishes what came, and no other key."""
-        return Message(self.topic, self.payload, {**self.properties}, self.message_id, self.sent_at_ms).without_token()
+        own = Message(self.topic, self.payload, {**self.properties}, self.message_id, self.sent_at_ms, self.headers)
+        return own.without_token()
 
 
 class MessageDraft:
@@ -162,6 +195,7 @@ class MessageDraft:
     properties: Mapping[str, PropertyValue]
     message_id: str | None
     sent_at_ms: int | None
+    headers: Headers
     is_first_of_key: bool
 
 

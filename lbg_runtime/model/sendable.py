@@ -6,12 +6,13 @@ The limits are those of the official client. A test with the memory transport re
 from collections.abc import Mapping
 
 from lbg_runtime.model.errors import MessageUnsendable
-from lbg_runtime.model.message import Message, PropertyValue, as_payload
+from lbg_runtime.model.message import NO_HEADERS, Headers, Message, PropertyValue, as_payload
 from lbg_runtime.model.topic import LARGEST_TOPIC_BYTES, is_valid_topic
 
 SMALLEST_INT64 = -(1 << 63)
 LARGEST_INT64 = (1 << 63) - 1
 LARGEST_UINT64 = (1 << 64) - 1
+HIGHEST_PRIORITY = 255
 
 LARGEST_MESSAGE_BYTES = 30_000_000
 """The client sends no message whose payload and headers are larger together; topic and id do not count."""
@@ -47,6 +48,8 @@ def fault_of(message: Message) -> str | None:
         return f"sent_at_ms must be an int or None, and is {_article(sent_at)}"
     if sent_at is not None and not SMALLEST_INT64 <= sent_at <= LARGEST_INT64:
         return "sent_at_ms must be a signed int of at most 64 bits"
+    if message.headers is not NO_HEADERS and (fault := _header_fault(message.headers)):
+        return fault
     properties: object = message.properties
     if not isinstance(properties, Mapping):
         return f"properties must be a mapping, and are {_article(properties)}"
@@ -57,15 +60,18 @@ def fault_of(message: Message) -> str | None:
             return f"the name of property {name!r:.100} {fault}"
         if fault := _value_fault(value):
             return f"property {name!r:.100} {fault}"
-    size = size_bound(payload, properties)
+    size = size_bound(payload, properties, message.headers)
     if size > LARGEST_MESSAGE_BYTES:
-        return f"payload and properties are up to {size} bytes, and {LARGEST_MESSAGE_BYTES} are possible"
+        return f"payload, properties and headers are up to {size} bytes, and {LARGEST_MESSAGE_BYTES} are possible"
     return None
 
 
-def size_bound(payload: bytes, properties: Mapping[str, PropertyValue]) -> int:
-    """At least what the client counts for a message; at most a hundred bytes more, and 24 for each property."""
+def size_bound(payload: bytes, properties: Mapping[str, PropertyValue], headers: Headers) -> int:
+    """At least what the client counts for a message; at most a hundred bytes more, 24 for each property, and the texts
+    of the headers, which it does not count although a broker does."""
     size = _FRAME_BYTES + len(payload) + 2 * _ITEM_BYTES * len(properties)
+    if headers is not NO_HEADERS:
+        size += _text_bytes(headers.correlation_id or "") + _text_bytes(headers.message_type or "")
     for name, value in properties.items():
         size += _text_bytes(name)
         if isinstance(value, str):
@@ -73,6 +79,28 @@ def size_bound(payload: bytes, properties: Mapping[str, PropertyValue]) -> int:
         elif isinstance(value, bytes):
             size += len(value)
     return size
+
+
+def _header_fault(headers: object) -> str | None:
+    if not isinstance(headers, Headers):
+        return f"headers must be Headers, and are {_article(headers)}"
+    texts: tuple[tuple[str, object], ...] = (
+        ("correlation_id", headers.correlation_id),
+        ("message_type", headers.message_type),
+    )
+    for name, text in texts:
+        if text is not None and (fault := _text_fault(text)):
+            return f"headers.{name} {fault}"
+    numbers: tuple[tuple[str, object, int], ...] = (
+        ("sequence_number", headers.sequence_number, LARGEST_UINT64),
+        ("priority", headers.priority, HIGHEST_PRIORITY),
+    )
+    for name, number, largest in numbers:
+        if number is not None and not isinstance(number, int):
+            return f"headers.{name} must be an int or None, and is {_article(number)}"
+        if number is not None and not 0 <= number <= largest:
+            return f"headers.{name} must be 0 to {largest}"
+    return None
 
 
 def _value_fault(value: object) -> str | None:

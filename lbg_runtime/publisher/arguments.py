@@ -1,8 +1,11 @@
 """What callers give to a publisher, as it must be; everything else is refused in one line."""
 
+from collections.abc import Mapping
+
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.group import GroupShape
-from lbg_runtime.model.message import as_payload
+from lbg_runtime.model.keys import KeySource, is_sendable
+from lbg_runtime.model.message import PropertyValue, as_payload
 
 
 def as_text(where: str, value: object) -> str:
@@ -10,6 +13,21 @@ def as_text(where: str, value: object) -> str:
     if not isinstance(value, str):
         raise UserError(where, f"{type(value).__name__} {ascii(value)[:100]}", "a str")
     return value
+
+
+def found_key(source: KeySource | None, topic: str, payload: bytes, properties: Mapping[str, PropertyValue]) -> str:
+    """The key that the source finds for a message that was given none; raises `UserError` where there is none."""
+    key = None if source is None else source.extract(topic, properties, payload)
+    if key is None:
+        raise UserError("key", f"none in a message to {topic}", "a key given, or found by the key source")
+    return key
+
+
+def sendable_key(key: str) -> str:
+    """A key that a message can carry; raises `UserError`."""
+    if not is_sendable(key):
+        raise UserError("key", ascii(key), "text that UTF-8 can carry")
+    return key
 
 
 def own_payload(value: object) -> bytes:

@@ -16,17 +16,19 @@ from lbg_runtime.model.errors import PublisherClosed, PublishFailed, PublishRefu
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hash_vectors import verify_hashing
 from lbg_runtime.model.hashing import HashFunction, shard_of
-from lbg_runtime.model.keys import KeySource, is_sendable
+from lbg_runtime.model.keys import KeySource
 from lbg_runtime.model.message import (
     KEY_SEQUENCE_PROPERTY,
+    NO_HEADERS,
     NO_PROPERTIES,
     PARTITION_KEY_PROPERTY,
     PUBLISHER_PROPERTY,
+    Headers,
     PropertyValue,
 )
 from lbg_runtime.model.record import UnconfirmedRecord
 from lbg_runtime.model.topic import is_valid_topic
-from lbg_runtime.publisher.arguments import as_text, own_payload, topic_refused
+from lbg_runtime.publisher.arguments import as_text, found_key, own_payload, sendable_key, topic_refused
 from lbg_runtime.publisher.confirmation import Confirmation, PublisherCounts
 from lbg_runtime.publisher.ledger import Ledger
 from lbg_runtime.publisher.values import make_confirmation, make_message
@@ -178,13 +180,14 @@ class HashedPublisher:
         *,
         key: str | None = None,
         properties: Mapping[str, PropertyValue] = NO_PROPERTIES,
+        headers: Headers = NO_HEADERS,
     ) -> Confirmation:
         """Return when the broker has confirmed the message; bounding the wait is up to the caller.
 
         Raises `PublishRefused` or `PublishFailed`, and what `submit` raises. If cancelled while waiting for room, it
         has sent nothing; if cancelled later, the message is on its way and still accounted for.
         """
-        return await (await self.submit(topic, payload, key=key, properties=properties))
+        return await (await self.submit(topic, payload, key=key, properties=properties, headers=headers))
 
     async def submit(
         self,
@@ -193,6 +196,7 @@ class HashedPublisher:
         *,
         key: str | None = None,
         properties: Mapping[str, PropertyValue] = NO_PROPERTIES,
+        headers: Headers = NO_HEADERS,
     ) -> "asyncio.Future[Confirmation]":
         """Return when the message is sent, with the future of its confirm; waits only while too much is unconfirmed.
 
@@ -210,7 +214,7 @@ class HashedPublisher:
             # Copy it: it may be sent later, and a buffer may have changed by then.
             payload = own_payload(payload)
         if key is None:
-            key = self._find_key(topic, payload, properties)
+            key = found_key(self._key_source, topic, payload, properties)
         elif type(key) is not str:
             key = as_text("key", key)
         known = self._keys.get(key)
@@ -220,7 +224,7 @@ class HashedPublisher:
         size_bytes = len(payload)
         if not self._window.take(size_bytes) and not await self._window.reserve(size_bytes):
             raise PublisherClosed(topic)
-        return self._send(key, known, hashed_topic, payload, properties)
+        return self._send(key, known, hashed_topic, payload, properties, headers)
 
     def refuse_more(self) -> None:
         """Take no more messages; those that were sent are still answered. Idempotent."""
@@ -262,16 +266,8 @@ class HashedPublisher:
             raise UserError("publisher", "a call from another thread", "calls from its event loop's thread alone")
         self._thread = get_ident()
 
-    def _find_key(self, topic: str, payload: bytes, properties: Mapping[str, PropertyValue]) -> str:
-        key = None if self._key_source is None else self._key_source.extract(topic, properties, payload)
-        if key is None:
-            raise UserError("key", f"none in a message to {topic}", "a key given, or found by the key source")
-        return key
-
     def _add_key(self, key: str) -> _Key:
-        if not is_sendable(key):
-            raise UserError("key", ascii(key), "text that UTF-8 can carry")
-        known = self._keys[key] = _Key(shard_of(self._hash_function, key, self._group.hash_count))
+        known = self._keys[key] = _Key(shard_of(self._hash_function, sendable_key(key), self._group.hash_count))
         return known
 
     def _hashed_topic(self, shard: int, topic: str) -> str:
@@ -284,7 +280,13 @@ class HashedPublisher:
         raise topic_refused(topic, self._group)
 
     def _send(
-        self, key: str, known: _Key, topic: str, payload: bytes, properties: Mapping[str, PropertyValue]
+        self,
+        key: str,
+        known: _Key,
+        topic: str,
+        payload: bytes,
+        properties: Mapping[str, PropertyValue],
+        headers: Headers,
     ) -> asyncio.Future[Confirmation]:
         """Stamp the message and hand it to the transport, without a suspension point in between."""
         number, key_sequence, size_bytes = self._sent_count + 1, known.sequence + 1, len(payload)
@@ -301,7 +303,8 @@ class HashedPublisher:
                 span = self._spans.begin_publish(
                     topic, key=key, shard=known.shard, message_id=message_id, size_bytes=size_bytes, properties=stamped
                 )
-            answer = self._messenger.send(make_message(topic, payload, stamped, message_id, self._clock_us() // 1000))
+            sent_at_ms = self._clock_us() // 1000
+            answer = self._messenger.send(make_message(topic, payload, stamped, message_id, sent_at_ms, headers))
         except BaseException as error:
             _end_span(span, error)
             # Nothing was sent: the number stays free for the key's next message, because a gap counts as a loss.

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from lbg_runtime.model.message import Message, MessageDraft, PropertyValue
+from lbg_runtime.model.message import Headers, Message, MessageDraft, PropertyValue
 from lbg_runtime.publisher.confirmation import Confirmation
 
 
@@ -17,7 +17,12 @@ class _ConfirmationDraft:
 
 
 def make_message(
-    topic: str, payload: bytes, properties: Mapping[str, PropertyValue], message_id: str, sent_at_ms: int
+    topic: str,
+    payload: bytes,
+    properties: Mapping[str, PropertyValue],
+    message_id: str,
+    sent_at_ms: int,
+    headers: Headers,
 ) -> Message:
     """A `Message` with these fields."""
     draft = MessageDraft()
@@ -26,6 +31,7 @@ def make_message(
     draft.properties = properties
     draft.message_id = message_id
     draft.sent_at_ms = sent_at_ms
+    draft.headers = headers
     draft.is_first_of_key = False
     draft.__class__ = Message  # type: ignore[assignment]  # the same layout is all that this needs
     return draft  # type: ignore[return-value]

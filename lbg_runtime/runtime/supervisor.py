@@ -34,7 +34,6 @@ from lbg_runtime.core.roles import Place, static_place
 from lbg_runtime.metrics.tracing import open_spans
 from lbg_runtime.model.errors import BindFailed, ConfigError, InvariantViolated, LbgError
 from lbg_runtime.model.failure import Then
-from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.clock import now_ms
 from lbg_runtime.runtime.companion import Companion
@@ -191,7 +190,7 @@ class Supervisor:
         """How it left; None until then."""
         self._timers: list[asyncio.TimerHandle] = []
         self._beginning = Interruption()
-        self._refused = set[QueueName]()
+        self._refused = set[str]()
         """Queues to which the first bind has been refused."""
         self._lifespans_end = Interruption()
         self._has_left = asyncio.Event()

@@ -15,11 +15,16 @@ from urllib.parse import quote
 import orjson
 
 from lbg_runtime.model.ids import Epoch, QueueName
-from lbg_runtime.model.message import Message
+from lbg_runtime.model.message import NO_HEADERS, Headers, Message
+from lbg_runtime.model.sendable import HIGHEST_PRIORITY, LARGEST_UINT64
 
 ATTRIBUTE_PREFIX = "ce_"
 CONTENT_TYPE_ATTRIBUTE = "datacontenttype"
 KEY_ATTRIBUTE = "partitionkey"
+CORRELATION_ATTRIBUTE = "correlationid"
+TYPE_ATTRIBUTE = "messagetype"
+SEQUENCE_ATTRIBUTE = "sequencenumber"
+PRIORITY_ATTRIBUTE = "priority"
 
 STRUCTURED_TYPE = "application/cloudevents+json"
 BYTES_TYPE = "application/octet-stream"
@@ -33,6 +38,7 @@ KEY_HEADER = "lbg-key"
 FENCING_HEADER = "lbg-fencing-token"
 
 _NAME = re.compile(r"[a-z0-9]{1,40}")
+_DIGITS = re.compile(r"[0-9]{1,20}")
 _OWN_ATTRIBUTES = frozenset({"specversion", "data", "topic", "pubsubname"})
 _PLAIN = re.compile(r"[!#$&-~]*")
 _SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
@@ -129,6 +135,21 @@ def attribute_properties(attributes: Mapping[str, object]) -> dict[str, str | in
     }
 
 
+def attribute_headers(attributes: Mapping[str, object]) -> Headers:
+    """The headers that these attributes say, for whoever reads no attributes.
+
+    One that no header can be stays an attribute only: extensions are the publisher's to name, and it may mean another
+    thing by the name.
+    """
+    found = Headers(
+        _text(attributes.get(CORRELATION_ATTRIBUTE)),
+        _text(attributes.get(TYPE_ATTRIBUTE)),
+        _number(attributes.get(SEQUENCE_ATTRIBUTE), LARGEST_UINT64),
+        _number(attributes.get(PRIORITY_ATTRIBUTE), HIGHEST_PRIORITY),
+    )
+    return NO_HEADERS if found == NO_HEADERS else found
+
+
 def is_attribute(name: str) -> bool:
     """Whether a publisher can give an attribute of this name; some are the sidecar's to give."""
     return name not in _OWN_ATTRIBUTES and _NAME.fullmatch(name) is not None
@@ -166,6 +187,8 @@ def _attributes(event: Event, pubsub_name: str) -> dict[str, object]:
     }
     if message.sent_at_ms is not None and (time := _time_text(message.sent_at_ms)) is not None:
         told["time"] = time
+    if message.headers is not NO_HEADERS:
+        told |= _said_by(message.headers)
     for name, value in message.properties.items():
         if name.startswith(ATTRIBUTE_PREFIX) and isinstance(value, str | int):
             attribute = name.removeprefix(ATTRIBUTE_PREFIX)
@@ -176,6 +199,30 @@ def _attributes(event: Event, pubsub_name: str) -> dict[str, object]:
     if event.key:
         told[KEY_ATTRIBUTE] = event.key
     return told
+
+
+def _said_by(headers: Headers) -> dict[str, object]:
+    said: dict[str, object] = {}
+    if headers.correlation_id:
+        said[CORRELATION_ATTRIBUTE] = headers.correlation_id
+    if headers.message_type:
+        said[TYPE_ATTRIBUTE] = headers.message_type
+    if headers.sequence_number is not None:
+        # As text: an integer of an event has 32 bits.
+        said[SEQUENCE_ATTRIBUTE] = str(headers.sequence_number)
+    if headers.priority is not None:
+        said[PRIORITY_ATTRIBUTE] = headers.priority
+    return said
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _number(value: object, largest: int) -> int | None:
+    if isinstance(value, str) and _DIGITS.fullmatch(value):
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= largest else None
 
 
 def _as_text(value: object) -> str:

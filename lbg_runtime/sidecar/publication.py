@@ -11,12 +11,14 @@ from urllib.parse import unquote
 from starlette.datastructures import Headers, QueryParams
 
 from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.message import Headers as MessageHeaders
 from lbg_runtime.model.nesting import MAX_NESTING, is_nested_too_deep
 from lbg_runtime.sidecar.event import (
     CONTENT_TYPE_ATTRIBUTE,
     KEY_ATTRIBUTE,
     KEY_HEADER,
     STRUCTURED_TYPE,
+    attribute_headers,
     attribute_properties,
     is_json_type,
 )
@@ -40,6 +42,7 @@ class Publication:
     properties: Mapping[str, str | int | bool]
     key: str | None
     """None if the group's own rule is to find it."""
+    headers: MessageHeaders
 
 
 def read_publication(headers: Headers, query: QueryParams, body: bytes) -> Publication:
@@ -62,7 +65,8 @@ def read_publication(headers: Headers, query: QueryParams, body: bytes) -> Publi
             attributes[CONTENT_TYPE_ATTRIBUTE] = content_type
     for name, value in attributes.items():
         _check_attribute(name, value)
-    return Publication(payload, attribute_properties(attributes), _key(headers, query, attributes))
+    key = _key(headers, query, attributes)
+    return Publication(payload, attribute_properties(attributes), key, attribute_headers(attributes))
 
 
 def _check_attribute(name: str, value: object) -> None:

@@ -94,7 +94,7 @@ class SidecarRoutes:
         try:
             async with asyncio.timeout(CONFIRM_WITHIN_S):
                 confirmation = await self._publisher.publish(
-                    topic, wanted.payload, key=wanted.key, properties=wanted.properties
+                    topic, wanted.payload, key=wanted.key, properties=wanted.properties, headers=wanted.headers
                 )
         except PublisherClosed as error:
             failed = (503, "refused", str(error))

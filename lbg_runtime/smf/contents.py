@@ -9,13 +9,17 @@ from enum import IntEnum
 from types import MappingProxyType
 
 from lbg_runtime.model.errors import ProtocolError
-from lbg_runtime.model.message import NO_PROPERTIES, Message, PropertyValue
+from lbg_runtime.model.message import DEFAULT_PRIORITY, NO_HEADERS, NO_PROPERTIES, Headers, Message, PropertyValue
+from lbg_runtime.model.sendable import LARGEST_INT64, LARGEST_UINT64
 from lbg_runtime.smf.message import Relay, make_relay
 from lbg_runtime.smf.sdt import SdtValue, decode_sdt, encode_map, encode_sdt, encode_stream
 
 MESSAGE_ID = "mi"
 CORRELATION_ID = "ci"
 REPLY_TO = "rt"
+MESSAGE_TYPE = "mt"
+SEQUENCE_NUMBER = "sn"
+"""Header: 64 bits that clients write as signed and read as unsigned."""
 SENT_AT = "ts"
 """Header: the sender's clock, milliseconds since the epoch."""
 
@@ -92,8 +96,15 @@ def relay_of(message: Message) -> Relay:
         headers[MESSAGE_ID] = message.message_id
     if message.sent_at_ms is not None:
         headers[SENT_AT] = message.sent_at_ms
+    said = message.headers
+    if said.correlation_id is not None:
+        headers[CORRELATION_ID] = said.correlation_id
+    if said.message_type is not None:
+        headers[MESSAGE_TYPE] = said.message_type
+    if (number := said.sequence_number) is not None:
+        headers[SEQUENCE_NUMBER] = number - (1 << 64) if number > LARGEST_INT64 else number
     summary, body = encode_contents(Contents(message.payload, headers=headers, properties=message.properties))
-    return make_relay(message.topic, body, summary)
+    return make_relay(message.topic, body, summary, DEFAULT_PRIORITY if said.priority is None else said.priority)
 
 
 def with_property(relay: Relay, name: str, *, value: SdtValue) -> Relay:
@@ -132,7 +143,20 @@ def message_of(topic: str, relay: Relay) -> Message:
         properties=MappingProxyType(properties) if properties else NO_PROPERTIES,
         message_id=message_id if isinstance(message_id, str) else None,
         sent_at_ms=sent_at_ms if isinstance(sent_at_ms, int) else None,
+        headers=_headers_of(contents.headers, relay.priority),
     )
+
+
+def _headers_of(headers: Mapping[str, SdtValue], priority: int) -> Headers:
+    correlation_id, message_type = headers.get(CORRELATION_ID), headers.get(MESSAGE_TYPE)
+    number = headers.get(SEQUENCE_NUMBER)
+    found = Headers(
+        correlation_id if isinstance(correlation_id, str) else None,
+        message_type if isinstance(message_type, str) else None,
+        number & LARGEST_UINT64 if isinstance(number, int) else None,
+        None if priority == DEFAULT_PRIORITY else priority,
+    )
+    return NO_HEADERS if found == NO_HEADERS else found
 
 
 def _section(kind: _Section, size: int) -> bytes:

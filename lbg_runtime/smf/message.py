@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from lbg_runtime.model.errors import ProtocolError
+from lbg_runtime.model.message import DEFAULT_PRIORITY
 from lbg_runtime.smf.extended import ExtendedKind
 from lbg_runtime.smf.frame import (
     ASSURED,
@@ -64,7 +65,8 @@ _TOPIC = int(ParameterKind.TOPIC)
 _CONTENTS = int(ParameterKind.CONTENTS)
 _MESSAGE_ID = int(ParameterKind.MESSAGE_ID)
 _FLOW_ID = int(ParameterKind.FLOW_ID)
-_NUMBERS = frozenset((int(ParameterKind.PRIORITY), int(ParameterKind.TIME_TO_LIVE)))
+_PRIORITY = int(ParameterKind.PRIORITY)
+_NUMBERS = frozenset((_PRIORITY, int(ParameterKind.TIME_TO_LIVE)))
 _LONGEST_NUMBER_BYTES = 8
 
 
@@ -102,6 +104,17 @@ class Relay:
     def class_of_service(self) -> int:
         """That of a direct message: 0 to 2, the highest leaves first. Anything above counts as the highest."""
         return min(self.head[2] >> 4, HIGHEST_CLASS)
+
+    @property
+    def priority(self) -> int:
+        """That which its publisher gave, 0 to 255; 4 where it gave none."""
+        position, end = 0, len(self.carried)
+        while position < end:
+            kind, start, following = parameter_at(self.carried, position, end)
+            if not self.carried[position] & _LIGHT and kind == _PRIORITY:
+                return int.from_bytes(self.carried[start:following], "big")
+            position = following
+        return DEFAULT_PRIORITY
 
     def with_contents(self, contents: bytes | None, body: bytes) -> "Relay":
         """The same message with other contents."""
@@ -222,7 +235,7 @@ def read_published(raw: bytes, longest_number_bytes: int = _LONGEST_NUMBER_BYTES
     return PublishedFrame(topic, bool(raw[0] & ASSURED), flow_id, message_id, relay)
 
 
-def make_relay(topic: str, body: bytes, contents: bytes | None = None, priority: int = 4) -> Relay:
+def make_relay(topic: str, body: bytes, contents: bytes | None = None, priority: int = DEFAULT_PRIORITY) -> Relay:
     """What a publisher's message with this topic and body would become, for messages made in a broker or a test."""
     parameters = [Parameter(ParameterKind.TOPIC, topic.encode() + b"\0", mark=2)]
     if contents is not None:

@@ -11,8 +11,8 @@ from types import MappingProxyType
 import pytest
 
 from lbg_runtime.model.errors import MessageUnsendable
-from lbg_runtime.model.message import Message
-from lbg_runtime.testing.conformance_steps import bind, open_transport, publish
+from lbg_runtime.model.message import DEFAULT_PRIORITY, NO_HEADERS, Headers, Message
+from lbg_runtime.testing.conformance_steps import QUEUE, bind, open_transport, publish
 from lbg_runtime.testing.flow_recorder import PATIENCE_S
 from lbg_runtime.testing.transport_harness import TransportHarness
 
@@ -44,9 +44,14 @@ def _message(
     properties: object = MappingProxyType({}),
     message_id: object = None,
     sent_at_ms: object = None,
+    headers: object = NO_HEADERS,
 ) -> Message:
     """A message that no type checker saw."""
-    return Message(topic, payload, properties, message_id, sent_at_ms)  # type: ignore[arg-type]  # that is the point
+    return Message(topic, payload, properties, message_id, sent_at_ms, headers)  # type: ignore[arg-type]  # the point
+
+
+def _said(**headers: object) -> Message:
+    return _message(headers=Headers(**headers))  # type: ignore[arg-type]  # likewise
 
 
 _CUT = "must not contain NUL: the client library would truncate it"
@@ -87,6 +92,24 @@ UNSENDABLE: Mapping[str, tuple[Message, str]] = {
             ("small", -(1 << 63) - 1, "a signed int of at most 64 bits"),
         )
     },
+    "headers None": (_message(headers=None), "headers must be Headers, and are a NoneType"),
+    "headers dict": (_message(headers={"priority": 1}), "headers must be Headers, and are a dict"),
+    **{
+        f"{name} {text!r}": (_said(**{name: text}), f"headers.{name} {fault}")
+        for name in ("correlation_id", "message_type")
+        for text, fault in ((7, "must be a str, and is an int"), ("a\0b", _CUT), ("\ud800", _HALF))
+    },
+    **{
+        f"{name} {number!r}": (_said(**{name: number}), f"headers.{name} must be {what}")
+        for name, number, what in (
+            ("sequence_number", "1", "an int or None, and is a str"),
+            ("sequence_number", -1, f"0 to {(1 << 64) - 1}"),
+            ("sequence_number", 1 << 64, f"0 to {(1 << 64) - 1}"),
+            ("priority", 1.0, "an int or None, and is a float"),
+            ("priority", -1, "0 to 255"),
+            ("priority", 256, "0 to 255"),
+        )
+    },
     "properties None": (_message(properties=None), "properties must be a mapping, and are a NoneType"),
     "properties list": (_message(properties=[]), "properties must be a mapping, and are a list"),
     "properties pairs": (_message(properties=[("a", 1)]), "properties must be a mapping, and are a list"),
@@ -117,12 +140,16 @@ UNSENDABLE: Mapping[str, tuple[Message, str]] = {
         }.items()
     },
     **{
-        f"too large {name}": (message, f"payload and properties are up to {size} bytes, and {_LARGEST} are possible")
+        f"too large {name}": (
+            message,
+            f"payload, properties and headers are up to {size} bytes, and {_LARGEST} are possible",
+        )
         for name, message, size in (
             ("payload", _message(payload=bytes(_LARGEST - 63)), _LARGEST + 1),
             ("text", _message(properties={"p": "x" * (_LARGEST - 88)}), _LARGEST + 1),
             ("bytes", _message(properties={"p": bytes(_LARGEST)}), _LARGEST + 89),
             ("together", _message(payload=bytes(_LARGEST - 1_000), properties={"ü": "ö" * 500}), _LARGEST + 90),
+            ("headers", _message(payload=bytes(_LARGEST - 1_000), headers=Headers("ü" * 600)), _LARGEST + 264),
         )
     },
     "the last": (_message(properties={"a": 1, "b": "x", "p": Decimal(1)}), f"property 'p' {_NO_VALUE} a Decimal"),
@@ -158,10 +185,23 @@ SENDABLE: Mapping[str, Message] = {
     "many": _message(properties={f"p{n}": n for n in range(3_000)}),
     "id": _message(message_id="ü" * 1_000),
     "id empty": _message(message_id=""),
+    "id of a subclass": _message(message_id=_Text.ONE),
     "sent now": _message(sent_at_ms=1_750_000_000_000),
     "sent at first": _message(sent_at_ms=0),
     "sent early": _message(sent_at_ms=-5),
     "sent at last": _message(sent_at_ms=(1 << 63) - 1),
+    "headers": _said(correlation_id="c-ü", message_type="order.created", sequence_number=7, priority=9),
+    "headers of stamps": _message(
+        properties={"JMSXGroupID": "k", "lbg_publisher": "p"}, headers=Headers("c", "t", (1 << 63) - 1, 255)
+    ),
+    "headers beside bytes": _message(properties={"raw": b"\0"}, headers=Headers("c", "t", 1, 1)),
+    "headers empty": _said(correlation_id="", message_type=""),
+    "headers long": _said(correlation_id="ü" * 1_000, message_type="t" * 3_000),
+    "headers lowest": _said(sequence_number=0, priority=0),
+    "headers highest": _said(sequence_number=(1 << 64) - 1, priority=255),
+    "headers half": _said(sequence_number=1 << 63),
+    "headers of subclasses": _said(correlation_id=_Text.ONE, sequence_number=_Number.ONE, priority=_Number.ONE),
+    "headers that say nothing": _said(),
     "topic long": _message("orders/" + "a" * 243),
     "topic odd": _message("orders/ ü/ö "),
     "bytearray": _message(payload=bytearray(b"a\0b")),
@@ -170,7 +210,7 @@ SENDABLE: Mapping[str, Message] = {
 
 
 class SendableConformance:
-    """The same messages are refused by every transport and on every path, with the same reason."""
+    """The same messages are refused by every transport and on every path, with the same reason; others come whole."""
 
     @pytest.mark.parametrize("name", UNSENDABLE)
     async def test_what_can_never_be_sent_is_refused_alone(self, harness: TransportHarness, name: str) -> None:
@@ -198,6 +238,41 @@ class SendableConformance:
             assert type(come.payload) is bytes
             for key, value in come.properties.items():
                 assert isinstance(message.properties[key], type(value))
+
+    async def test_each_header_comes_alone_and_none_stays_for_the_next_message(self, harness: TransportHarness) -> None:
+        said = [
+            Headers("c", "t", 1, 9),
+            NO_HEADERS,
+            Headers(correlation_id="c"),
+            Headers(message_type="t"),
+            Headers(sequence_number=1),
+            Headers(priority=0),
+            NO_HEADERS,
+        ]
+        transport = await open_transport(harness)
+        _, recorder = await bind(transport)
+        heard: asyncio.Queue[Message] = asyncio.Queue()
+        await transport.subscribe("events/>", heard.put_nowait)
+        async with asyncio.timeout(PATIENCE_S):
+            for headers in said:
+                # One after another, so that each is written where the one before was.
+                await transport.send(_message(headers=headers))
+                transport.send_direct(_message("events/a", headers=headers))
+                assert (await heard.get()).headers == headers
+            await transport.send_together([_message(headers=headers) for headers in said])
+        come = [delivery.message.headers for delivery in await recorder.until_received(2 * len(said))]
+        assert come == [*said, *said]
+        assert all(headers is NO_HEADERS for headers in come if headers == NO_HEADERS)
+        assert [message.headers for message in await transport.browse(QUEUE, 0.2)] == come
+
+    async def test_the_priority_of_messages_that_name_none_comes_as_none(self, harness: TransportHarness) -> None:
+        transport = await open_transport(harness)
+        _, recorder = await bind(transport)
+        async with asyncio.timeout(PATIENCE_S):
+            await transport.send(_said(priority=DEFAULT_PRIORITY))
+            await transport.send(_said(correlation_id="c", priority=DEFAULT_PRIORITY))
+        come = [delivery.message.headers for delivery in await recorder.until_received(2)]
+        assert come == [NO_HEADERS, Headers("c")]
 
 
 async def _refusal(sending: "asyncio.Future[None]") -> str:

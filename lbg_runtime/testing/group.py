@@ -10,7 +10,7 @@ from lbg_runtime.core.parking.records import parking_queue
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.hashing import shard_of
 from lbg_runtime.model.ids import MemberId
-from lbg_runtime.model.message import NO_PROPERTIES, Message, PropertyValue
+from lbg_runtime.model.message import NO_HEADERS, NO_PROPERTIES, Headers, Message, PropertyValue
 from lbg_runtime.publisher.confirmation import Confirmation
 from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.runtime.handlers.registry import Handlers
@@ -91,6 +91,7 @@ class Group:
         *payloads: Payload,
         key: str | None = None,
         properties: Mapping[str, PropertyValue] = NO_PROPERTIES,
+        headers: Headers = NO_HEADERS,
     ) -> None:
         """Publish messages of one key, in this order; return when they are sent.
 
@@ -101,7 +102,9 @@ class Group:
             content = payload.encode() if isinstance(payload, str) else payload
             try:
                 async with asyncio.timeout(PATIENCE_S):
-                    answer = await self._publisher.submit(topic, content, key=key, properties=properties)
+                    answer = await self._publisher.submit(
+                        topic, content, key=key, properties=properties, headers=headers
+                    )
             except TimeoutError:
                 raise NotReached("not published", PATIENCE_S, self._standstill().lines) from None
             answer.add_done_callback(self._note_answer)

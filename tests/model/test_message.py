@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from lbg_runtime.model.message import FencingToken, Message, PropertyValue
+from lbg_runtime.model.message import FencingToken, Headers, Message, PropertyValue
 
 
 def test_stamps_are_read_back() -> None:
@@ -41,13 +41,22 @@ def test_there_is_no_token_where_a_stamp_is_missing(missing: str) -> None:
     assert Message("o/1/t", b"", stamps).fencing_token is None
 
 
+def test_headers_are_part_of_a_message_and_stay_with_every_copy() -> None:
+    said = Headers("c", "type", 7, 9)
+    stamps: dict[str, PropertyValue] = {"JMSXGroupID": "k", "lbg_publisher": "p", "lbg_key_sequence": 7}
+    came = Message("o/1/t", b"", stamps, headers=said)
+    assert came != Message("o/1/t", b"", stamps)
+    for copy in (came.as_first_of_key(), came.without_token(), came.in_lane_of("lane").without_token()):
+        assert copy.headers is said
+
+
 def test_what_a_member_adds_for_its_handler_is_no_part_of_equality() -> None:
     assert Message("t", b"", is_first_of_key=True) == Message("t", b"")
 
 
 def test_a_handlers_message_has_the_key_of_its_lane_and_is_otherwise_as_it_came() -> None:
     stamps: dict[str, PropertyValue] = {"JMSXGroupID": "k", "customer": "c"}
-    came = Message("o/1/t", b"x", stamps, "id", 7)
+    came = Message("o/1/t", b"x", stamps, "id", 7, Headers("c", "type", 7, 9))
     for handled in (came.in_lane_of("lane"), came.in_lane_of("lane").as_first_of_key()):
         assert (handled.key, came.key) == ("lane", "k")
         assert all(getattr(handled, each.name) == getattr(came, each.name) for each in fields(came) if each.compare)
@@ -64,7 +73,7 @@ def test_a_number_within_another_key_is_no_number_within_that_of_the_lane(
 
 
 def test_what_a_handler_publishes_does_not_have_the_key_of_a_lane() -> None:
-    came = Message("o/1/t", b"", {"customer": "c"})
+    came = Message("o/1/t", b"", {"customer": "c"}, headers=Headers("c"))
     published = came.in_lane_of("lane").without_token()
     assert published == came
     assert published.properties is not came.properties

@@ -11,6 +11,7 @@ from lbg_runtime.model.errors import InvariantViolated, PublishFailed, PublishRe
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction, shard_of
 from lbg_runtime.model.keys import KeySource
+from lbg_runtime.model.message import NO_HEADERS, Headers
 from lbg_runtime.publisher import hashed
 from lbg_runtime.publisher.confirmation import Confirmation, PublisherCounts
 from tests.publisher.conftest import LedgerFile, MakePublisher, ScriptedMessenger, settled
@@ -38,6 +39,13 @@ async def test_a_message_carries_key_publisher_sequence_and_id(
         ("b", "p", 1, "p-2", 1_700_000_000_000),
         ("a", "p", 2, "p-3", 1_700_000_000_000),
     ]
+
+
+async def test_headers_go_with_their_message_alone(make_publisher: MakePublisher, messenger: ScriptedMessenger) -> None:
+    publisher = make_publisher()
+    await publisher.submit("t", b"", key="a", headers=Headers("c", priority=9))
+    await publisher.submit("t", b"", key="a")
+    assert [each.headers for each in messenger.sent] == [Headers("c", priority=9), NO_HEADERS]
 
 
 async def test_stamps_win_over_properties_of_a_forwarded_message(

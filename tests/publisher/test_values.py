@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from lbg_runtime.model.message import Message
+from lbg_runtime.model.message import Headers, Message
 from lbg_runtime.publisher.confirmation import Confirmation
 from lbg_runtime.publisher.values import make_confirmation, make_message
 
 PAIRS = [
-    (make_message("t", b"p", {"k": 1}, "id", 7), Message("t", b"p", {"k": 1}, "id", 7)),
+    (make_message("t", b"p", {"k": 1}, "id", 7, Headers("c")), Message("t", b"p", {"k": 1}, "id", 7, Headers("c"))),
     (make_confirmation("k", 1, 2, "t", "id"), Confirmation("k", 1, 2, "t", "id")),
 ]
 

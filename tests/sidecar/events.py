@@ -5,6 +5,7 @@ from collections.abc import Callable
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import (
     KEY_SEQUENCE_PROPERTY,
+    NO_HEADERS,
     PARTITION_KEY_PROPERTY,
     PUBLISHER_PROPERTY,
     Message,
@@ -18,6 +19,7 @@ def make_event(payload: bytes = b'{"a": 1}', *, key: str | None = "k", topic: st
     properties = given.pop("properties", {})
     message_id = given.pop("message_id", "id-1")
     sent_at_ms = given.pop("sent_at_ms", None)
+    headers = given.pop("headers", NO_HEADERS)
     facts = {
         "shard": 3,
         "queue": QueueName("orders/1"),
@@ -27,7 +29,7 @@ def make_event(payload: bytes = b'{"a": 1}', *, key: str | None = "k", topic: st
         "event_id": "made",
         "source": "/orders",
     }
-    message = Message(f"h/3/{topic}", payload, properties, message_id, sent_at_ms)
+    message = Message(f"h/3/{topic}", payload, properties, message_id, sent_at_ms, headers)
     return Event(message=message, topic=topic, key=key, **{**facts, **given})
 
 

@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbg_runtime.sidecar.event import attribute_properties, binary, bulk_entry, facts, header_text, structured
+from lbg_runtime.model.message import NO_HEADERS, Headers
+from lbg_runtime.sidecar.event import (
+    attribute_headers,
+    attribute_properties,
+    binary,
+    bulk_entry,
+    facts,
+    header_text,
+    structured,
+)
 from tests.sidecar.events import make_event, stamps
 
 
@@ -138,6 +147,41 @@ def test_attributes_travel_as_properties_and_come_back():
     carried = attribute_properties({"type": "t", "n": 3, "data": "x", "Bad": "x", "float": 1.5, "yes": True})
     assert carried == {"ce_type": "t", "ce_n": 3, "ce_yes": True}
     assert told(make_event(properties=carried)).items() >= {"type": "t", "n": 3, "yes": True}.items()
+
+
+def test_headers_of_the_message_are_attributes():
+    event = make_event(headers=Headers("c ü", "order", 1 << 40, 9))
+    expected = {"correlationid": "c ü", "messagetype": "order", "sequencenumber": str(1 << 40), "priority": 9}
+    assert told(event).items() >= expected.items()
+    headers = binary(event, "pubsub")[0]
+    assert (headers["ce-correlationid"], headers["ce-priority"]) == ("c%20%C3%BC", "9")
+    assert told(make_event()).keys().isdisjoint(expected)
+    assert told(make_event(headers=Headers("", "", 0, 0))).keys() & expected.keys() == {"sequencenumber", "priority"}
+
+
+def test_what_the_publisher_said_of_the_event_wins_over_headers():
+    said = {"correlationid": "own", "messagetype": "own", "sequencenumber": 7, "priority": "high"}
+    properties = {f"ce_{name}": value for name, value in said.items()}
+    assert told(make_event(properties=properties, headers=Headers("c", "t", 1, 9))).items() >= said.items()
+
+
+@pytest.mark.parametrize(
+    ("attributes", "expected"),
+    [
+        ({"correlationid": "c", "messagetype": "t"}, Headers("c", "t")),
+        ({"sequencenumber": 7, "priority": 9}, Headers(None, None, 7, 9)),
+        ({"sequencenumber": str((1 << 64) - 1), "priority": "0"}, Headers(None, None, (1 << 64) - 1, 0)),
+        ({"type": "t", "id": "c"}, NO_HEADERS),
+        ({"correlationid": "", "messagetype": 7}, NO_HEADERS),
+        ({"correlationid": True, "sequencenumber": True, "priority": False}, NO_HEADERS),
+        ({"sequencenumber": -1, "priority": 256}, NO_HEADERS),
+        ({"sequencenumber": str(1 << 64), "priority": "high"}, NO_HEADERS),
+        ({"sequencenumber": "9" * 5_000, "priority": "²"}, NO_HEADERS),
+        ({"sequencenumber": 1.0, "priority": None}, NO_HEADERS),
+    ],
+)
+def test_attributes_are_the_headers_that_they_can_be(attributes, expected):
+    assert attribute_headers(attributes) == expected
 
 
 @given(st.text(st.characters(codec="utf-8")))

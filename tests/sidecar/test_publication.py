@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from starlette.datastructures import Headers, QueryParams
 
 from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.message import Headers as MessageHeaders
 from lbg_runtime.sidecar import publication
+from lbg_runtime.sidecar.event import header_text
 
 STRUCTURED = {"content-type": "application/cloudevents+json; charset=utf-8"}
 
@@ -165,6 +167,17 @@ def test_a_binary_event_has_its_attributes_in_headers():
     read = read_publication(headers, {}, b"{}")
     assert read.properties == {"ce_type": "a b", "ce_datacontenttype": "application/json"}
     assert read.payload == b"{}"
+
+
+@pytest.mark.parametrize("mode", ["structured", "binary"])
+def test_attributes_that_headers_can_be_are_both(mode):
+    said = {"correlationid": "c ü", "messagetype": "order", "sequencenumber": "7", "priority": "9", "custom": "x"}
+    if mode == "structured":
+        read = read_publication(STRUCTURED, {}, event(**said))
+    else:
+        read = read_publication({f"ce-{name}": header_text(value) for name, value in said.items()}, {}, b"")
+    assert read.headers == MessageHeaders("c ü", "order", 7, 9)
+    assert read.properties.items() >= {f"ce_{name}": value for name, value in said.items()}.items()
 
 
 def test_a_raw_publication_is_not_looked_into():

@@ -13,6 +13,7 @@ from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.model.ids import GroupName
 from lbg_runtime.model.keys import KeySource
+from lbg_runtime.model.message import NO_HEADERS, Headers
 from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.sidecar.access import SidecarAccess
 from lbg_runtime.sidecar.answer import Status
@@ -83,6 +84,12 @@ async def test_a_message_is_published_with_confirm(rig):
     assert (message.payload, message.key) == (b'{"k": "a"}', "a")
     assert message.properties["ce_datacontenttype"] == "application/json"
     assert rig.counts.published == 1
+
+
+async def test_a_message_is_published_with_the_headers_of_its_event(rig):
+    await rig.post("/v1/publish/orders/new?key=a", b"x", ce_correlationid="c", ce_priority="9")
+    await rig.post("/v1/publish/orders/new?key=a", b"x")
+    assert [message.headers for message in rig.broker.sent] == [Headers("c", priority=9), NO_HEADERS]
 
 
 async def test_the_path_of_dapr_publishes_as_well(rig):

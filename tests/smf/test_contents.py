@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbg_runtime.model.errors import ProtocolError
-from lbg_runtime.model.message import Message
+from lbg_runtime.model.message import Headers, Message
 from lbg_runtime.smf.contents import Contents, PayloadKind, decode_contents, encode_contents, message_of, relay_of
 from lbg_runtime.smf.sdt import Destination, DestinationKind, encode_sdt
 
@@ -27,9 +27,18 @@ def test_contents_are_read_as_they_were_written(contents: Contents) -> None:
     payload=st.binary(),
     message_id=st.none() | st.text(),
     sent_at_ms=st.none() | st.integers(0, 1 << 50),
+    headers=st.builds(
+        Headers,
+        st.none() | st.text(),
+        st.none() | st.text(),
+        st.none() | st.integers(0, (1 << 64) - 1),
+        st.none() | st.integers(0, 3) | st.integers(5, 255),
+    ),
 )
-def test_a_message_is_the_same_after_the_way_through_a_broker(properties, payload, message_id, sent_at_ms) -> None:
-    message = Message("a/b", payload, properties, message_id, sent_at_ms)
+def test_a_message_is_the_same_after_the_way_through_a_broker(
+    properties, payload, message_id, sent_at_ms, headers
+) -> None:
+    message = Message("a/b", payload, properties, message_id, sent_at_ms, headers)
     assert message_of("a/b", relay_of(message)) == message
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from lbg_runtime.model.errors import ConfigError, ConnectFailed, UserError
-from lbg_runtime.model.message import Message
+from lbg_runtime.model.message import Headers, Message
 from lbg_runtime.testing import LifeState, NotReached, running
 
 
@@ -200,10 +200,10 @@ async def test_a_message_whose_attempts_are_used_up_is_in_the_error_queue(handle
         raise ValueError("never")
 
     async with running(handlers(fail, attempts=2, then="error_queue")) as group:
-        await group.publish("orders/new", "1", key="k")
+        await group.publish("orders/new", "1", key="k", headers=Headers("c", "type", 7, 9))
         await group.settled()
         (moved,) = group.error_queue()
-        assert moved.payload == b"1"
+        assert (moved.payload, moved.headers) == (b"1", Headers("c", "type", 7, 9))
         assert moved.properties["lbg_error"] == "ValueError: never"
         group.assert_failed("k", 1, ValueError, times=2)
         assert group.handled() == []

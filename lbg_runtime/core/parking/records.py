@@ -145,7 +145,7 @@ def encode_entry(entry: ParkingEntry, topic: str) -> Message:
                 MEMBER_PROPERTY: entry.member,
                 TIME_PROPERTY: str(entry.parked_at_ms),
             }
-            return Message(topic, original.payload, told, original.message_id, original.sent_at_ms)
+            return Message(topic, original.payload, told, original.message_id, original.sent_at_ms, original.headers)
         case OwnerFence(owner):
             return _plain(topic, {KIND_PROPERTY: _FENCE, OWNER_PROPERTY: str(owner)})
         case UnparkAsked(lane):
@@ -170,7 +170,12 @@ def decode_entry(message: Message) -> ParkingEntry:
                 owner=_owner(found),
                 number=_whole(found, NUMBER_PROPERTY),
                 original=Message(
-                    _text(found, TOPIC_PROPERTY), message.payload, kept, message.message_id, message.sent_at_ms
+                    _text(found, TOPIC_PROPERTY),
+                    message.payload,
+                    kept,
+                    message.message_id,
+                    message.sent_at_ms,
+                    message.headers,
                 ),
                 attempts=_whole(found, ATTEMPTS_PROPERTY),
                 error=_text(found, ERROR_PROPERTY),

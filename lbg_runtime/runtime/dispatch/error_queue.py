@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import structlog
 
 from lbg_runtime.config.settings import Provision, Settings
-from lbg_runtime.model.errors import BindFailed, ConfigError, TransportError
+from lbg_runtime.model.errors import BindFailed, ConfigError, RequestRefused
 from lbg_runtime.model.failure import (
     ERROR_ATTEMPTS_PROPERTY,
     ERROR_KEY_PROPERTY,
@@ -20,6 +20,7 @@ from lbg_runtime.model.failure import (
 )
 from lbg_runtime.model.ids import Epoch, MemberId, QueueName
 from lbg_runtime.model.message import Message, PropertyValue
+from lbg_runtime.runtime.provisioning import provision_queue
 from lbg_runtime.runtime.runners.failure_report import FailureReport, sendable
 from lbg_runtime.runtime.runners.handling import Handling
 from lbg_runtime.runtime.session import Session
@@ -48,8 +49,9 @@ class ErrorQueue:
     async def take(self, handling: Handling, report: FailureReport) -> QueueName:
         """Return when the broker has confirmed the message; raises `PublishFailed`.
 
-        It keeps payload, properties, message id and time stamp, and says in addition where it comes from and why. If
-        this is cancelled or fails, it may have been published nevertheless: the next try then makes a duplicate.
+        It keeps payload, properties, message id, time stamp and headers, and says in addition where it comes from and
+        why. If this is cancelled or fails, it may have been published nevertheless: the next try then makes a
+        duplicate.
         """
         # No bound: a message sent twice is worse than one that waits for the broker to come back. The transport answers
         # every send, at the latest when it is closed, and a recall of the delivery cancels this.
@@ -71,7 +73,8 @@ class ErrorQueue:
         if handling.key is not None:
             # A key from a JSON payload may contain characters that no property can.
             told[ERROR_KEY_PROPERTY] = sendable(handling.key)
-        return Message(self._topics[report.then], message.payload, told, message.message_id, message.sent_at_ms)
+        topic = self._topics[report.then]
+        return Message(topic, message.payload, told, message.message_id, message.sent_at_ms, message.headers)
 
     async def prepare(self) -> None:
         """Make sure that the queues exist; create those that are missing, with their subscriptions, if members may.
@@ -88,8 +91,8 @@ class ErrorQueue:
 
     async def _provision(self, target: "_Target") -> None:
         try:
-            await self._session.provision(target.queue, target.subscriptions)
-        except TransportError as error:
+            await provision_queue(self._session, target.queue, target.subscriptions)
+        except RequestRefused as error:
             expected = "a user who may create queues, or one made beforehand"
             raise ConfigError(target.setting, str(error), expected) from error
 

@@ -12,7 +12,7 @@ import structlog
 from structlog.typing import BindableLogger, FilteringBoundLogger
 
 from lbg_runtime.model.errors import HandlerError
-from lbg_runtime.model.message import Delivery, Message
+from lbg_runtime.model.message import Delivery, Headers, Message
 from lbg_runtime.runtime.handlers.batches import CURRENT_BATCH, Batch
 from lbg_runtime.runtime.handlers.bodies import Decoder, NoBody, make_decoder, type_name
 from lbg_runtime.runtime.handlers.receipts import CURRENT_RECEIPT, Receipt
@@ -36,8 +36,9 @@ _EXPECTED = "exactly one parameter, the message, or an annotation for each"
 
 _KNOWN = "Message, Delivery, Receipt, bytes, str, what pydantic can read, a structlog logger, or State[...]"
 
-_OURS = (Message, Delivery, Receipt, Batch)
-"""Parameters by themselves. Pydantic would read the first two, as they are dataclasses, and refuse every payload."""
+_OURS = (Message, Delivery, Headers, Receipt, Batch)
+"""Parameters by themselves, or part of one. Pydantic would read the first three, as they are dataclasses: it would
+refuse every payload as one of the first two, and find no headers in whatever JSON it reads as the third."""
 
 _LOGGERS = (FilteringBoundLogger, BindableLogger)
 

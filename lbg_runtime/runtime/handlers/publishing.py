@@ -155,7 +155,7 @@ def own_copy(message: object, where: str) -> Message:
     if payload is message.payload and (own is not message or message.properties is NO_PROPERTIES):
         return own
     # Not `replace`, which takes three times as long for every message.
-    return Message(own.topic, payload, dict(own.properties), own.message_id, own.sent_at_ms)
+    return Message(own.topic, payload, dict(own.properties), own.message_id, own.sent_at_ms, own.headers)
 
 
 def _several(result: object, where: str) -> Iterable[object]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from lbg_runtime.broker.engine.answers import PublisherFlow
 from lbg_runtime.broker.engine.effects import ClientId, Published
 from lbg_runtime.model.errors import BrokerRefusal, PublishFailed, PublishRefused
-from lbg_runtime.model.message import Message, as_payload
+from lbg_runtime.model.message import DEFAULT_PRIORITY, Message, as_payload
 from lbg_runtime.model.sendable import check_sendable
 from lbg_runtime.transport.memory.broker import MemoryBroker
 
@@ -21,6 +21,9 @@ def published(message: Message) -> Published:
     payload = as_payload(message.payload)
     if payload is not message.payload:
         message = replace(message, payload=payload)
+    if message.headers.priority == DEFAULT_PRIORITY:
+        # As on the wire, where every message has one.
+        message = replace(message, headers=replace(message.headers, priority=None))
     return Published(message.topic, message, len(payload))
 
 

@@ -1,12 +1,13 @@
 """Converts messages of the client's Python layer to values of the model."""
 
 import time
+from collections.abc import Callable
 from ctypes import byref, c_uint32, c_void_p, string_at
 from typing import Any
 
 from lbg_runtime.model.errors import ProtocolError, TransportError
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
-from lbg_runtime.model.message import PUBLISHER_PROPERTY, Delivery, Message
+from lbg_runtime.model.message import DEFAULT_PRIORITY, NO_HEADERS, PUBLISHER_PROPERTY, Delivery, Headers, Message
 from lbg_runtime.model.sendable import LARGEST_INT64
 from lbg_runtime.smf.contents import PayloadKind, decode_contents
 from lbg_runtime.smf.frame import ParameterKind, decode_frame
@@ -15,6 +16,9 @@ from lbg_runtime.transport.solace.properties import read_properties
 
 TEXT_TAG = 7
 """The upper six bits of a string's first byte."""
+
+_NO_PRIORITY = -1
+"""What the C library reads where a frame has none."""
 
 
 class UnreadableMessage(TransportError):
@@ -43,9 +47,34 @@ def read_message(inbound: Any) -> Message:
             properties=properties,
             message_id=inbound.get_application_message_id(),
             sent_at_ms=_signed(inbound.get_sender_timestamp()),
+            headers=headers_of(
+                _header_text(inbound.get_correlation_id),
+                _header_text(inbound.get_application_message_type),
+                inbound.get_sequence_number(),
+                inbound.get_priority(),
+            ),
         )
     except CLIENT_ERRORS as error:
         raise UnreadableMessage(f"a message cannot be read: {error}") from error
+
+
+def headers_of(
+    correlation_id: str | None, message_type: str | None, sequence_number: int | None, priority: int | None
+) -> Headers:
+    """What a message says by these, as the client reads them."""
+    if priority in (DEFAULT_PRIORITY, _NO_PRIORITY):
+        priority = None
+    if correlation_id is None and message_type is None and sequence_number is None and priority is None:
+        return NO_HEADERS
+    return Headers(correlation_id, message_type, sequence_number, priority)
+
+
+def _header_text(get: Callable[[], str | None]) -> str | None:
+    """A text for applications: one that is no UTF-8 is no reason to keep the message from them."""
+    try:
+        return get()
+    except UnicodeDecodeError as error:
+        return error.object.decode(errors="replace")
 
 
 def _signed(timestamp: int | None) -> int | None:

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any
 
 from lbg_runtime.model.errors import PublishFailed, PublishRefused
-from lbg_runtime.model.message import Message, as_payload
+from lbg_runtime.model.message import NO_HEADERS, Headers, Message, as_payload
 from lbg_runtime.model.sendable import check_sendable
 from lbg_runtime.transport.solace import native
 from lbg_runtime.transport.solace.errors import publish_failed
@@ -17,6 +17,10 @@ from lbg_runtime.transport.solace.library import CLIENT_ERRORS, MessagePublishRe
 from lbg_runtime.transport.solace.native import LoginRight
 
 _MESSAGE_ID = "solace.messaging.message.application-message-id"
+_CORRELATION_ID = "solace.messaging.message.correlation-id"
+_MESSAGE_TYPE = "solace.messaging.message.application-message-type"
+_SEQUENCE_NUMBER = "solace.messaging.message.persistent.sequence-number"
+_PRIORITY = "solace.messaging.message.priority"
 
 
 class _OwnName(str):
@@ -96,7 +100,9 @@ class SolacePublisher(ABC):
             for name, value in message.properties.items()
         }
         if message.message_id is not None:
-            properties[_MESSAGE_ID] = message.message_id
+            properties[_MESSAGE_ID] = _plain(message.message_id)
+        if message.headers is not NO_HEADERS:
+            properties |= _settings_of(message.headers)
         try:
             outbound = self._messages.build(bytearray(as_payload(message.payload)), properties)
             if message.sent_at_ms is not None:
@@ -104,6 +110,22 @@ class SolacePublisher(ABC):
             return outbound, Topic.of(message.topic)
         except CLIENT_ERRORS as error:
             raise PublishRefused(message.topic, str(error)) from error
+
+
+def _settings_of(headers: Headers) -> dict[str, Any]:
+    """What the client is told to set."""
+    said = {
+        _CORRELATION_ID: headers.correlation_id,
+        _MESSAGE_TYPE: headers.message_type,
+        _SEQUENCE_NUMBER: headers.sequence_number,
+        _PRIORITY: headers.priority,
+    }
+    return {name: _plain(value) for name, value in said.items() if value is not None}
+
+
+def _plain(value: str | int) -> str | int:
+    """The same value without a class of its own, such as an enum's, which the client refuses."""
+    return str.__str__(value) if isinstance(value, str) else int(value)
 
 
 MakePublisher = Callable[[Inbox], SolacePublisher]

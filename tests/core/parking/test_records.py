@@ -16,7 +16,7 @@ from lbg_runtime.core.parking.records import (
     parking_queue,
 )
 from lbg_runtime.model.errors import ParkingEntryRefused
-from lbg_runtime.model.message import Message
+from lbg_runtime.model.message import Headers, Message
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 lanes = texts.map(lambda text: f"key {text}")
@@ -25,7 +25,13 @@ numbers = st.integers(1, 1 << 62)
 values = st.one_of(texts, st.integers(-(1 << 63), (1 << 63) - 1), st.booleans(), st.binary(max_size=5), st.none())
 names = texts.filter(lambda name: not name.startswith("lbg_park"))
 messages = st.builds(
-    Message, texts, st.binary(max_size=20), st.dictionaries(names, values, max_size=3), texts | st.none()
+    Message,
+    texts,
+    st.binary(max_size=20),
+    st.dictionaries(names, values, max_size=3),
+    texts | st.none(),
+    st.integers() | st.none(),
+    st.builds(Headers, texts | st.none(), texts | st.none(), numbers | st.none(), st.integers(0, 255) | st.none()),
 )
 entries = st.one_of(
     st.builds(

@@ -13,7 +13,7 @@ from structlog.typing import FilteringBoundLogger
 from typing_extensions import TypedDict
 
 from lbg_runtime.model.errors import HandlerError
-from lbg_runtime.model.message import Delivery, Message
+from lbg_runtime.model.message import Delivery, Headers, Message
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.runtime.handlers.batches import Batch
 from lbg_runtime.runtime.handlers.middleware import Proceed
@@ -216,6 +216,9 @@ async def _perhaps_a_state(message: Message, pool: State[Order] | None) -> None:
 async def _receipts(receipts: dict[str, Receipt]) -> None: ...
 
 
+async def _headers(headers: Headers) -> None: ...
+
+
 async def _order_message(message: _OrderMessage) -> None: ...
 
 
@@ -259,6 +262,7 @@ async def _state_of_no_class(message: Message, shop: State["list[int] | None"]) 
         (_perhaps_a_delivery, f"parameter it: lbg_runtime.model.message.Delivery | None; {_ALONE}"),
         (_perhaps_a_state, _ALONE),
         (_receipts, _ALONE),
+        (_headers, f"parameter headers: Headers; {_ALONE}"),
         (_order_message, f"parameter message: _OrderMessage; {_ALONE}"),
         (_proceed, _ALONE),
         (_callback, _ALONE),

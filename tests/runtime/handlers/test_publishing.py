@@ -11,7 +11,7 @@ import pytest
 
 from lbg_runtime.model.errors import HandlerError, PublishRefused
 from lbg_runtime.model.failure import ERROR_PROPERTY
-from lbg_runtime.model.message import NO_PROPERTIES, Message
+from lbg_runtime.model.message import NO_PROPERTIES, Headers, Message
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.runtime.handlers.publishing import MAX_UNCONFIRMED, own_copy
 from lbg_runtime.runtime.handlers.receipts import Receipt
@@ -157,8 +157,8 @@ async def test_what_a_handler_changes_afterwards_is_sent_as_it_was(rig, delivery
 
 
 def test_the_copy_that_is_sent_has_all_that_was_published():
-    message = Message("out/1", b"x", {"a": 1}, "id", 7)
-    assert len(fields(Message)) == 6, "with one more, `own_copy` has to have it"
+    message = Message("out/1", b"x", {"a": 1}, "id", 7, Headers("c"))
+    assert len(fields(Message)) == 7, "with one more, `own_copy` has to have it"
     for each in (message, replace(message, properties={}), replace(message, payload=bytearray(b"x"))):
         copied = own_copy(each, "here")
         assert copied == replace(each, payload=b"x")

@@ -8,7 +8,7 @@ import pytest
 
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.model.ids import Epoch, QueueName
-from lbg_runtime.model.message import PUBLISHER_PROPERTY, Message
+from lbg_runtime.model.message import NO_HEADERS, PUBLISHER_PROPERTY, Headers, Message
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.testing.flow_recorder import FlowRecorder
 from lbg_runtime.transport.solace.settings import SolaceSettings
@@ -105,16 +105,56 @@ async def test_what_a_publisher_did_not_say_is_none(exchange: Receive) -> None:
     assert (message.message_id, message.sent_at_ms, dict(message.properties)) == (None, None, {})
 
 
-async def test_a_sequence_number_and_other_headers_do_no_harm(exchange: Receive) -> None:
+async def test_headers_that_the_client_sets_are_read(exchange: Receive) -> None:
     message = await exchange(
         bytearray(b"x"),
         {
             "solace.messaging.message.persistent.sequence-number": 7,
             "solace.messaging.message.correlation-id": "c",
+            "solace.messaging.message.application-message-type": "type",
+            "solace.messaging.message.priority": 9,
             "solace.messaging.message.application-message-id": "id-1",
         },
     )
-    assert message == Message("orders/new", b"x", {}, "id-1")
+    assert message == Message("orders/new", b"x", {}, "id-1", headers=Headers("c", "type", 7, 9))
+    assert (await exchange(bytearray(b"x"))).headers is NO_HEADERS
+
+
+async def test_headers_that_are_sent_are_read_by_the_client(
+    broker: BrokerServer, make_transport: Callable[..., SolaceTransport]
+) -> None:
+    """As another application reads them, by its public interface alone, from a broker that only passes them on."""
+    from lbg_runtime.transport.solace.library import MessagingService, Queue
+
+    transport = make_transport("first")
+    await transport.open()
+    await transport.send(Message("orders/new", b"x", headers=Headers("c", "type", 7, 9)))
+    await transport.send_together([Message("orders/new", b"x", headers=Headers("c", "type", 7, 9))])
+    await transport.send(Message("orders/new", b"x"))
+
+    settings = SolaceSettings(hosts=(f"tcp://{broker.host}:{broker.port}",), client_name="foreign")
+    service = MessagingService.builder().from_properties(settings.properties()).build()
+
+    def receive() -> list[tuple[Any, ...]]:
+        service.connect()
+        try:
+            queue = Queue.durable_exclusive_queue("orders/0")
+            receiver = service.create_persistent_message_receiver_builder().build(queue).start()
+            found = [receiver.receive_message(10_000) for _ in range(3)]
+            return [
+                (
+                    each.get_correlation_id(),
+                    each.get_application_message_type(),
+                    each.get_sequence_number(),
+                    each.get_priority(),
+                )
+                for each in found
+            ]
+        finally:
+            service.disconnect()
+
+    all_four = ("c", "type", 7, 9)
+    assert await asyncio.to_thread(receive) == [all_four, all_four, (None, None, None, 4)]
 
 
 async def test_the_number_of_a_delivery_says_nothing_on_another_flow(

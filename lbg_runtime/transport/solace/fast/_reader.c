@@ -3,7 +3,8 @@
    reader.py says what it does and promises; here it is done without a Python object for each argument. Nothing of
    the client is linked or included: its functions come as addresses from the handle that calls.py has opened, and
    are declared as that module calls them. Rare cases, and every error, are left to Python functions that the reader
-   is given, so that one module alone knows what they mean. All of it runs with the interpreter's lock held. */
+   is given, so that one module alone knows what they mean. All of it runs with the interpreter's lock held. One file of
+   more than 400 lines, because half of them only take and check what the reader is given. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -16,7 +17,7 @@
 
 enum { OK = 0, END = 4, NOT_FOUND = 5 };                /* what the library returns */
 enum { KIND_INT64 = 8, KIND_STRING = 10 };              /* the two kinds of field that our publishers send */
-enum { FIELD_ROOM = 64, NAMES_KEPT = 16, TEXT_TAG = 7 }; /* the last as in inbound.py */
+enum { FUNCTIONS = 13, FIELD_ROOM = 64, NAMES_KEPT = 16, TEXT_TAG = 7 }; /* the last as in inbound.py */
 
 typedef struct {
     int kind;
@@ -40,16 +41,20 @@ typedef struct {
     int (*message_id)(void *, const char **);
     int (*destination)(void *, Destination *, size_t);
     int (*sent_at)(void *, int64_t *);
+    int (*correlation_id)(void *, const char **);
+    int (*message_type)(void *, const char **);
+    int (*sequence_number)(void *, uint64_t *);
+    int (*priority)(void *, int32_t *);
     int (*delivery_id)(void *, uint64_t *);
     bool (*is_redelivered)(void *);
     int (*free)(void **);
 } Functions;
 
-enum { TOPIC, PAYLOAD, PROPERTIES, MESSAGE_ID, SENT_AT, IS_FIRST, MESSAGE_SLOTS };
+enum { TOPIC, PAYLOAD, PROPERTIES, MESSAGE_ID, SENT_AT, HEADERS, IS_FIRST, MESSAGE_SLOTS };
 enum { QUEUE, EPOCH, DELIVERY_ID, MESSAGE, REDELIVERED, RECEIVED_AT, DELIVERY_SLOTS };
 
-static const char *const message_names[MESSAGE_SLOTS] = {"topic",      "payload",    "properties",
-                                                         "message_id", "sent_at_ms", "is_first_of_key"};
+static const char *const message_names[MESSAGE_SLOTS] = {"topic",      "payload", "properties",     "message_id",
+                                                         "sent_at_ms", "headers", "is_first_of_key"};
 static const char *const delivery_names[DELIVERY_SLOTS] = {"queue",   "epoch",       "delivery_id",
                                                            "message", "redelivered", "received_at_ns"};
 
@@ -60,8 +65,11 @@ typedef struct {
     PyTypeObject *message_type, *delivery_type;
     Py_ssize_t message_slots[MESSAGE_SLOTS], delivery_slots[DELIVERY_SLOTS];
     PyObject *publisher_property; /* messages with it have bytes as payload, unless somebody has copied it */
+    PyObject *no_headers;         /* of nearly every message */
+    int default_priority;         /* which says nothing, as every message has one */
     PyObject *add_property;       /* (properties, name, address of the field) */
     PyObject *foreign_payload;    /* (message, bytes or None, whether it has our stamp) -> bytes */
+    PyObject *headers_of;         /* (texts or None, number or None, priority) -> headers */
     PyObject *failed;             /* (code, what) raises */
     PyObject *unreadable;         /* (error) raises `UnreadableMessage` from it, or the error itself */
     PyObject *names[NAMES_KEPT];  /* the first property names met, with their hashes, so that they are made only once */
@@ -74,8 +82,10 @@ static void reader_dealloc(Reader *self)
     Py_XDECREF(self->message_type);
     Py_XDECREF(self->delivery_type);
     Py_XDECREF(self->publisher_property);
+    Py_XDECREF(self->no_headers);
     Py_XDECREF(self->add_property);
     Py_XDECREF(self->foreign_payload);
+    Py_XDECREF(self->headers_of);
     Py_XDECREF(self->failed);
     Py_XDECREF(self->unreadable);
     for (int i = 0; i < self->name_count; i++)
@@ -107,28 +117,32 @@ static int find_slots(PyTypeObject *type, const char *const *names, Py_ssize_t *
 
 static int reader_init(Reader *self, PyObject *args, PyObject *unused)
 {
-    unsigned long long addresses[9];
+    unsigned long long addresses[FUNCTIONS];
     (void)unused;
-    if (!PyArg_ParseTuple(args, "(KKKKKKKKK)nO!O!O!OOOO", &addresses[0], &addresses[1], &addresses[2], &addresses[3],
-                          &addresses[4], &addresses[5], &addresses[6], &addresses[7], &addresses[8], &self->field_size,
+    if (!PyArg_ParseTuple(args, "(KKKKKKKKKKKKK)nO!O!O!OiOOOOO", &addresses[0], &addresses[1], &addresses[2],
+                          &addresses[3], &addresses[4], &addresses[5], &addresses[6], &addresses[7], &addresses[8],
+                          &addresses[9], &addresses[10], &addresses[11], &addresses[12], &self->field_size,
                           &PyType_Type, &self->message_type, &PyType_Type, &self->delivery_type, &PyUnicode_Type,
-                          &self->publisher_property, &self->add_property, &self->foreign_payload, &self->failed,
-                          &self->unreadable)) {
+                          &self->publisher_property, &self->no_headers, &self->default_priority, &self->add_property,
+                          &self->foreign_payload, &self->headers_of, &self->failed, &self->unreadable)) {
         self->message_type = self->delivery_type = NULL;
-        self->publisher_property = self->add_property = self->foreign_payload = NULL;
-        self->failed = self->unreadable = NULL;
+        self->publisher_property = self->no_headers = self->add_property = self->foreign_payload = NULL;
+        self->headers_of = self->failed = self->unreadable = NULL;
         return -1;
     }
-    void *kept[] = {self->message_type,    self->delivery_type, self->publisher_property, self->add_property,
-                    self->foreign_payload, self->failed,        self->unreadable};
-    for (int i = 0; i < 7; i++)
+    void *kept[] = {self->message_type, self->delivery_type,   self->publisher_property,
+                    self->no_headers,   self->add_property,    self->foreign_payload,
+                    self->headers_of,   self->failed,          self->unreadable};
+    for (int i = 0; i < 9; i++)
         Py_INCREF((PyObject *)kept[i]);
-    void **functions[9] = {(void **)&self->call.payload,     (void **)&self->call.properties,
-                           (void **)&self->call.next_field,  (void **)&self->call.message_id,
-                           (void **)&self->call.destination, (void **)&self->call.sent_at,
-                           (void **)&self->call.delivery_id, (void **)&self->call.is_redelivered,
-                           (void **)&self->call.free};
-    for (int i = 0; i < 9; i++) {
+    void **functions[FUNCTIONS] = {
+        (void **)&self->call.payload,         (void **)&self->call.properties,     (void **)&self->call.next_field,
+        (void **)&self->call.message_id,      (void **)&self->call.destination,    (void **)&self->call.sent_at,
+        (void **)&self->call.correlation_id,  (void **)&self->call.message_type,
+        (void **)&self->call.sequence_number, (void **)&self->call.priority,       (void **)&self->call.delivery_id,
+        (void **)&self->call.is_redelivered,  (void **)&self->call.free,
+    };
+    for (int i = 0; i < FUNCTIONS; i++) {
         if (addresses[i] == 0) {
             PyErr_SetString(PyExc_ValueError, "a function has no address");
             return -1;
@@ -246,6 +260,54 @@ static PyObject *read_payload(Reader *self, void *message, PyObject *properties)
                                  is_ours ? Py_True : Py_False);
 }
 
+/* Asks for a text that a message may have; false if an error is set. */
+static bool find_text(Reader *self, int (*get)(void *, const char **), void *native, const char *what, const char **text)
+{
+    int code = get(native, text);
+    if (code == NOT_FOUND)
+        *text = NULL;
+    else if (code == OK && *text == NULL)
+        *text = "";
+    else if (code != OK)
+        fail(self, code, what);
+    return code == OK || code == NOT_FOUND;
+}
+
+/* Returns a new reference to the text of a header, or None. It is for applications, so one that is no UTF-8 is no reason
+   to keep the message from them. */
+static PyObject *header_text(const char *text)
+{
+    return text == NULL ? Py_NewRef(Py_None) : PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+}
+
+/* Returns a new reference to what the message says in its headers, which nearly always is nothing. */
+static PyObject *read_headers(Reader *self, void *message)
+{
+    const char *correlation_id = NULL, *type = NULL;
+    uint64_t number = 0;
+    int32_t priority = 0;
+    if (!find_text(self, self->call.correlation_id, message, "read correlation id", &correlation_id) ||
+        !find_text(self, self->call.message_type, message, "read application message type", &type))
+        return NULL;
+    int has_number = self->call.sequence_number(message, &number);
+    if (has_number != OK && has_number != NOT_FOUND)
+        return fail(self, has_number, "read sequence number");
+    int code = self->call.priority(message, &priority);
+    if (code != OK)
+        return fail(self, code, "read priority");
+    if (correlation_id == NULL && type == NULL && has_number == NOT_FOUND && priority == self->default_priority)
+        return Py_NewRef(self->no_headers);
+    PyObject *its_id = header_text(correlation_id), *its_type = header_text(type);
+    PyObject *its_number = has_number == OK ? PyLong_FromUnsignedLongLong(number) : Py_NewRef(Py_None);
+    PyObject *headers = NULL;
+    if (its_id != NULL && its_type != NULL && its_number != NULL)
+        headers = PyObject_CallFunction(self->headers_of, "OOOi", its_id, its_type, its_number, (int)priority);
+    Py_XDECREF(its_id);
+    Py_XDECREF(its_type);
+    Py_XDECREF(its_number);
+    return headers;
+}
+
 /* Returns a new `Message`. If a field cannot be read, its slot stays empty, and the object is freed. */
 static PyObject *read_message(Reader *self, void *native)
 {
@@ -274,12 +336,8 @@ static PyObject *read_message(Reader *self, void *native)
     put(message, slots[TOPIC], value);
 
     const char *text = NULL;
-    code = self->call.message_id(native, &text);
-    if (code != OK && code != NOT_FOUND) {
-        fail(self, code, "read application message id");
-        goto error;
-    }
-    if ((value = code == OK ? text_of(text) : Py_NewRef(Py_None)) == NULL)
+    if (!find_text(self, self->call.message_id, native, "read application message id", &text) ||
+        (value = text == NULL ? Py_NewRef(Py_None) : text_of(text)) == NULL)
         goto error;
     put(message, slots[MESSAGE_ID], value);
 
@@ -292,6 +350,9 @@ static PyObject *read_message(Reader *self, void *native)
     if ((value = code == OK ? PyLong_FromLongLong(sent_at) : Py_NewRef(Py_None)) == NULL)
         goto error;
     put(message, slots[SENT_AT], value);
+    if ((value = read_headers(self, native)) == NULL)
+        goto error;
+    put(message, slots[HEADERS], value);
     put(message, slots[IS_FIRST], Py_NewRef(Py_False));
     return message;
 error:

@@ -2,7 +2,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lbg_runtime.model.ids import Epoch, QueueName
-from lbg_runtime.model.message import Delivery, Message, PropertyValue
+from lbg_runtime.model.message import Delivery, Headers, Message, PropertyValue
 
 class Reader:
     def __init__(
@@ -12,8 +12,11 @@ class Reader:
         message_type: type[Message],
         delivery_type: type[Delivery],
         publisher_property: str,
+        no_headers: Headers,
+        default_priority: int,
         add_property: Callable[[dict[str, PropertyValue], str, int], None],
         foreign_payload: Callable[[int, bytes | None, bool], bytes],
+        headers_of: Callable[[str | None, str | None, int | None, int], Headers],
         failed: Callable[[int, str], None],
         unreadable: Callable[[Any], None],
         /,

@@ -75,6 +75,10 @@ class FastCalls:
         self.message_id: Any = messages["solClient_msg_getApplicationMessageId"]
         self.destination: Any = messages["solClient_msg_getDestination"]
         self.sent_at: Any = messages["solClient_msg_getSenderTimestamp"]
+        self.correlation_id: Any = messages["solClient_msg_getCorrelationId"]
+        self.message_type: Any = messages["solClient_msg_getApplicationMsgType"]
+        self.sequence_number: Any = messages["solClient_msg_getSequenceNumber"]
+        self.priority: Any = messages["solClient_msg_getPriority"]
         self.delivery_id: Any = messages["solClient_msg_getMsgId"]
         self.is_redelivered: Any = messages["solClient_msg_isRedelivered"]
         # C's boolean is one byte; the other bytes of an int would be arbitrary.

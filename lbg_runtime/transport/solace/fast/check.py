@@ -28,6 +28,7 @@ from lbg_runtime.model.message import (
     KEY_SEQUENCE_PROPERTY,
     PARTITION_KEY_PROPERTY,
     PUBLISHER_PROPERTY,
+    Headers,
     Message,
 )
 from lbg_runtime.smf.contents import relay_of
@@ -51,8 +52,11 @@ SAMPLE = Message(
     {PARTITION_KEY_PROPERTY: "k", PUBLISHER_PROPERTY: "p", KEY_SEQUENCE_PROPERTY: 1 << 40, "raw": b"\0", "is": True},
     "id",
     1_700_000_000_123,
+    Headers("c", "type", (1 << 63) + 1, 7),
 )
 """Contains something of everything that our own publishers send, and more."""
+_BARE = Message("fast/check/bare", b"")
+"""Contains nothing that a message can be without."""
 _SAMPLE_ID = (1 << 40) + 1
 
 
@@ -103,14 +107,16 @@ def _functions() -> str | None:
         calls = FastCalls()
     except AttributeError as error:
         return f"the client or the interpreter lacks a function: {error}"
-    relay = relay_of(SAMPLE)
-    frame = relay.delivery_prefix(_SAMPLE_ID, 0, 1, redelivered=True) + relay.carried + relay.body
-    try:
-        delivery = reader_of(calls)(native_message(frame), QueueName("check"), Epoch(0))
-    except TransportError as error:
-        return f"a message could not be read: {error}"
-    if (delivery.message, delivery.delivery_id, delivery.redelivered) != (SAMPLE, _SAMPLE_ID, True):
-        return "a message was read as something else"
+    read = reader_of(calls)
+    for sample in (SAMPLE, _BARE):
+        relay = relay_of(sample)
+        frame = relay.delivery_prefix(_SAMPLE_ID, 0, 1, redelivered=True) + relay.carried + relay.body
+        try:
+            delivery = read(native_message(frame), QueueName("check"), Epoch(0))
+        except TransportError as error:
+            return f"a message could not be read: {error}"
+        if (delivery.message, delivery.delivery_id, delivery.redelivered) != (sample, _SAMPLE_ID, True):
+            return "a message was read as something else"
     return None
 
 

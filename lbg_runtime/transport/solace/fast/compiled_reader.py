@@ -6,11 +6,18 @@ Both give the same result for every message. For rare cases, and for every error
 from ctypes import c_void_p, sizeof
 
 from lbg_runtime.model.errors import InvariantViolated
-from lbg_runtime.model.message import PUBLISHER_PROPERTY, Delivery, Message, PropertyValue
+from lbg_runtime.model.message import (
+    DEFAULT_PRIORITY,
+    NO_HEADERS,
+    PUBLISHER_PROPERTY,
+    Delivery,
+    Message,
+    PropertyValue,
+)
 from lbg_runtime.transport.solace.fast import compiled
 from lbg_runtime.transport.solace.fast.calls import FastCalls, address_of
 from lbg_runtime.transport.solace.fast.reader import ReadMessage, message_reader, read_foreign_payload
-from lbg_runtime.transport.solace.inbound import UnreadableMessage
+from lbg_runtime.transport.solace.inbound import UnreadableMessage, headers_of
 from lbg_runtime.transport.solace.library import CLIENT_ERRORS, Field, get_last_error_info
 from lbg_runtime.transport.solace.properties import add_property
 
@@ -38,6 +45,10 @@ def compiled_reader(calls: FastCalls) -> ReadMessage:
         calls.message_id,
         calls.destination,
         calls.sent_at,
+        calls.correlation_id,
+        calls.message_type,
+        calls.sequence_number,
+        calls.priority,
         calls.delivery_id,
         calls.is_redelivered,
         calls.free,
@@ -48,8 +59,11 @@ def compiled_reader(calls: FastCalls) -> ReadMessage:
         Message,
         Delivery,
         PUBLISHER_PROPERTY,
+        NO_HEADERS,
+        DEFAULT_PRIORITY,
         add_rare_property,
         foreign_payload,
+        headers_of,
         _fail,
         _refuse,
     ).read

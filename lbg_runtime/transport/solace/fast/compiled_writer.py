@@ -6,7 +6,7 @@ Both give the same result for every message: rare ones, and those that cannot be
 from ctypes import c_void_p
 
 from lbg_runtime.model.errors import InvariantViolated
-from lbg_runtime.model.message import Message
+from lbg_runtime.model.message import NO_HEADERS, Message
 from lbg_runtime.model.topic import LARGEST_TOPIC_BYTES
 from lbg_runtime.transport.solace.fast import compiled
 from lbg_runtime.transport.solace.fast.calls import address_of
@@ -36,9 +36,13 @@ def compiled_writer(calls: PublishCalls) -> WriteMessage:
         calls.add_int64,
         calls.close,
         calls.set_tag,
+        calls.set_correlation_id,
+        calls.set_message_type,
+        calls.set_sequence_number,
+        calls.set_priority,
     )
     addresses = tuple(address_of(each) for each in functions)
-    write_usual = compiled.WRITER(addresses, PERSISTENT.value, TAG_BYTES, LARGEST_TOPIC_BYTES).write
+    write_usual = compiled.WRITER(addresses, PERSISTENT.value, TAG_BYTES, LARGEST_TOPIC_BYTES, NO_HEADERS).write
     write_any = message_writer(calls)
 
     def write(native: c_void_p, message: Message, address: int) -> None:

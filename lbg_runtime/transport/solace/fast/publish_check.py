@@ -8,7 +8,13 @@ from ctypes import byref, c_void_p, string_at
 from typing import Any
 
 from lbg_runtime.model.errors import ProtocolError, PublishRefused
-from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PARTITION_KEY_PROPERTY, PUBLISHER_PROPERTY, Message
+from lbg_runtime.model.message import (
+    KEY_SEQUENCE_PROPERTY,
+    PARTITION_KEY_PROPERTY,
+    PUBLISHER_PROPERTY,
+    Headers,
+    Message,
+)
 from lbg_runtime.smf.contents import message_of
 from lbg_runtime.smf.frame import DEAD_MESSAGE_ELIGIBLE, ParameterKind, decode_frame
 from lbg_runtime.smf.message import PERSISTENT, read_published
@@ -19,8 +25,8 @@ from lbg_runtime.transport.solace.fast.check import SAMPLE
 from lbg_runtime.transport.solace.fast.compiled_writer import writer_of
 from lbg_runtime.transport.solace.fast.publish import ACKNOWLEDGED, WINDOW
 from lbg_runtime.transport.solace.fast.publish_calls import PublishCalls
-from lbg_runtime.transport.solace.fast.publish_session import CALLBACK_TYPE, CONFIRM_MODE, MANY_AT_ONCE, build_heard
-from lbg_runtime.transport.solace.library import CLIENT_ERRORS, CORE, ClientSession, MessagingService
+from lbg_runtime.transport.solace.fast.publish_session import CONFIRM_MODE, MANY_AT_ONCE, build_heard
+from lbg_runtime.transport.solace.library import CLIENT_ERRORS, CORE, MessagingService
 from lbg_runtime.transport.solace.settings import SolaceSettings
 
 _NOWHERE = SolaceSettings(hosts=("tcp://127.0.0.1:1",), client_name="check")
@@ -33,8 +39,9 @@ _USUAL = Message(
     {PARTITION_KEY_PROPERTY: "k", PUBLISHER_PROPERTY: "p", KEY_SEQUENCE_PROPERTY: 1 << 40},
     "id",
     1_700_000_000_123,
+    Headers("c", "type", 1 << 40, 7),
 )
-"""Stamped as our own publishers do."""
+"""Stamped as our own publishers do, and with headers."""
 _BARE = Message("fast/check/again", b"")
 
 
@@ -72,7 +79,8 @@ def _try_session(session: Any, heard: list[tuple[int, int, int]]) -> str | None:
         return f"a session keeps other than {WINDOW} messages unconfirmed"
     if not session.session_pointer:
         return "a session does not show its native one"
-    event_type = getattr(ClientSession, CALLBACK_TYPE)._argtypes_[1]._type_
+    # Its own callback's, not the class's: that may be replaced at this moment, for a session built on another thread.
+    event_type = type(session._event_callback)._argtypes_[1]._type_
     # The client reads what a tag points to, so an event passed on to it has none.
     for code, tag in ((ACKNOWLEDGED, 1 << 40), (_CAN_SEND, None)):
         event = event_type(session_event=code, response_code=200, info_p=b"", correlation_p=tag)

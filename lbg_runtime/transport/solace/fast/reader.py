@@ -14,6 +14,7 @@ from ctypes import (
     byref,
     c_char_p,
     c_int,
+    c_int32,
     c_int64,
     c_size_t,
     c_ssize_t,
@@ -24,9 +25,15 @@ from ctypes import (
 )
 
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
-from lbg_runtime.model.message import PUBLISHER_PROPERTY, Delivery, Message, MessageDraft
-from lbg_runtime.transport.solace.fast.calls import END, NOT_FOUND, Destination, FastCalls
-from lbg_runtime.transport.solace.inbound import TEXT_TAG, UnreadableMessage, is_text, unwrap_text
+from lbg_runtime.model.message import (
+    PUBLISHER_PROPERTY,
+    Delivery,
+    Headers,
+    Message,
+    MessageDraft,
+)
+from lbg_runtime.transport.solace.fast.calls import END, NOT_FOUND, OK, Destination, FastCalls
+from lbg_runtime.transport.solace.inbound import TEXT_TAG, UnreadableMessage, headers_of, is_text, unwrap_text
 from lbg_runtime.transport.solace.library import CLIENT_ERRORS, Field, get_last_error_info
 from lbg_runtime.transport.solace.properties import INT64, STRING, add_property
 
@@ -63,6 +70,8 @@ def message_reader(calls: FastCalls) -> ReadMessage:
     """Make a reader for one thread: C writes its variables, to be read afterwards, so threads must not share it."""
     get_payload, get_properties, get_next = calls.payload, calls.properties, calls.next_field
     get_message_id, get_destination, get_sent_at = calls.message_id, calls.destination, calls.sent_at
+    get_correlation_id, get_message_type = calls.correlation_id, calls.message_type
+    get_sequence_number, get_priority = calls.sequence_number, calls.priority
     get_delivery_id, is_redelivered, free, bytes_at = (
         calls.delivery_id,
         calls.is_redelivered,
@@ -78,14 +87,35 @@ def message_reader(calls: FastCalls) -> ReadMessage:
     container, field, name = c_void_p(), Field(), c_char_p()
     text, integer = _StringField.from_buffer(field), _IntegerField.from_buffer(field)
     message_id, destination, sent_at, delivery_id = c_char_p(), Destination(), c_int64(), c_uint64()
+    correlation_id, message_type, sequence_number, priority = c_char_p(), c_char_p(), c_uint64(), c_int32()
 
     to_message, to_address, to_size = byref(message), byref(address), byref(size_bits)
     to_container, to_field, to_name = byref(container), byref(field), byref(name)
     to_message_id, to_destination, to_sent_at = byref(message_id), byref(destination), byref(sent_at)
     to_delivery_id = byref(delivery_id)
+    to_correlation_id, to_message_type = byref(correlation_id), byref(message_type)
+    to_sequence_number, to_priority = byref(sequence_number), byref(priority)
     field_bytes, destination_bytes = c_size_t(sizeof(field)), c_size_t(sizeof(destination))
 
     # A successful call returns `OK`, which is zero, and so false.
+
+    def header_text(code: int, text: c_char_p, what: str) -> str | None:
+        if code == NOT_FOUND:
+            return None
+        if code:
+            raise get_last_error_info(code, what)
+        return (text.value or b"").decode(errors="replace")
+
+    def read_headers() -> Headers:
+        its_id = header_text(get_correlation_id(message, to_correlation_id), correlation_id, "read correlation id")
+        code = get_message_type(message, to_message_type)
+        its_type = header_text(code, message_type, "read application message type")
+        if (has_number := get_sequence_number(message, to_sequence_number)) not in (OK, NOT_FOUND):
+            raise get_last_error_info(has_number, "read sequence number")
+        if code := get_priority(message, to_priority):
+            raise get_last_error_info(code, "read priority")
+        number = None if has_number == NOT_FOUND else sequence_number.value
+        return headers_of(its_id, its_type, number, priority.value)
 
     def read(pointer: int, queue: QueueName, epoch: Epoch) -> Delivery:
         received_at_ns = monotonic_ns()
@@ -140,6 +170,7 @@ def message_reader(calls: FastCalls) -> ReadMessage:
                 draft.sent_at_ms = None
             else:
                 raise get_last_error_info(code, "read sender timestamp")
+            draft.headers = read_headers()
             draft.is_first_of_key = False
 
             if code := get_delivery_id(message, to_delivery_id):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from ctypes import (
     byref,
     c_double,
+    c_int32,
     c_int64,
     c_size_t,
     c_uint32,
@@ -19,12 +20,15 @@ from ctypes import (
 from lbg_runtime.model.errors import MessageUnsendable, PublishRefused
 from lbg_runtime.model.message import (
     KEY_SEQUENCE_PROPERTY,
+    NO_HEADERS,
     PARTITION_KEY_PROPERTY,
     PUBLISHER_PROPERTY,
+    Headers,
     Message,
     as_payload,
 )
 from lbg_runtime.model.sendable import (
+    HIGHEST_PRIORITY,
     LARGEST_INT64,
     LARGEST_MESSAGE_BYTES,
     LARGEST_UINT64,
@@ -99,6 +103,26 @@ def message_writer(calls: PublishCalls) -> WriteMessage:
             raise _NotWritten
         return code
 
+    def fill_headers(native: c_void_p, headers: Headers) -> None:
+        if not isinstance(headers, Headers):
+            raise _NotWritten
+        if (text := headers.correlation_id) is not None and (code := calls.set_correlation_id(native, _text(text))):
+            raise _failed(code, "set correlation id")
+        if (text := headers.message_type) is not None and (code := calls.set_message_type(native, _text(text))):
+            raise _failed(code, "set application message type")
+        number: object = headers.sequence_number
+        if number is not None:
+            if not (isinstance(number, int) and 0 <= number <= LARGEST_UINT64):
+                raise _NotWritten
+            if code := calls.set_sequence_number(native, c_uint64(number)):
+                raise _failed(code, "set sequence number")
+        priority: object = headers.priority
+        if priority is not None:
+            if not (isinstance(priority, int) and 0 <= priority <= HIGHEST_PRIORITY):
+                raise _NotWritten
+            if code := calls.set_priority(native, c_int32(priority)):
+                raise _failed(code, "set priority")
+
     def fill(native: c_void_p, message: Message, address: int) -> None:
         if code := reset(native) or set_mode(native, PERSISTENT) or set_dmq_eligible(native, 1):
             raise _failed(code, "prepare message")
@@ -110,7 +134,7 @@ def message_writer(calls: PublishCalls) -> WriteMessage:
             raise _failed(code, "set topic")
         payload = as_payload(message.payload)
         # Before the library is called: it would truncate what no 32 bits count.
-        if size_bound(payload, message.properties) > LARGEST_MESSAGE_BYTES:
+        if size_bound(payload, message.properties, message.headers) > LARGEST_MESSAGE_BYTES:
             raise _NotWritten
         if code := set_payload(native, payload, len(payload)):
             raise _failed(code, "set payload")
@@ -123,6 +147,8 @@ def message_writer(calls: PublishCalls) -> WriteMessage:
             integer.value = sent_at
             if code := set_sent_at(native, integer):
                 raise _failed(code, "set sender timestamp")
+        if message.headers is not NO_HEADERS:
+            fill_headers(native, message.headers)
         if items := message.properties.items():
             if code := create_properties(native, to_properties, 0):
                 raise _failed(code, "create properties")

@@ -48,6 +48,10 @@ def _misreading(calls: Any) -> Callable[..., Delivery]:
     return lambda *message: replace(read(*message), redelivered=False)
 
 
+def _not_reading(name: str) -> Callable[[Any], Callable[..., Delivery]]:
+    return lambda calls: message_reader(SimpleNamespace(**{**vars(calls), name: lambda *_: 0}))  # type: ignore[arg-type]
+
+
 Surprise = tuple[object, str, object, str]
 """Where, what, what instead, and how the check says it."""
 
@@ -102,6 +106,10 @@ SURPRISES: dict[str, Surprise] = {
         "a message could not be read: a message cannot be read: ",
     ),
     "misread": (fast_check, "reader_of", _misreading, "a message was read as something else"),
+    **{
+        f"unread {name}": (fast_check, "reader_of", _not_reading(name), "a message was read as something else")
+        for name in ("correlation_id", "message_type", "sequence_number", "priority")
+    },
 }
 
 

@@ -2,14 +2,15 @@
 
 from collections.abc import Callable
 from ctypes import CFUNCTYPE, c_int, c_void_p
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 from typing import Any, Protocol
 
 import pytest
 
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
-from lbg_runtime.model.message import PUBLISHER_PROPERTY, Delivery, Message
+from lbg_runtime.model.message import NO_HEADERS, PUBLISHER_PROPERTY, Delivery, Headers, Message
 from lbg_runtime.smf.contents import Contents, PayloadKind, encode_contents, relay_of
+from lbg_runtime.smf.frame import Parameter, ParameterKind, encode_parameter
 from lbg_runtime.smf.message import Relay, make_relay
 from lbg_runtime.smf.sdt import Destination, DestinationKind, encode_sdt
 from lbg_runtime.transport.solace.fast import compiled
@@ -79,8 +80,26 @@ def read(make_reader: MakeReader) -> Read:
         Message("t", b"\0" * 100_000, {**STAMPS, "large": 2**63 - 1, "small": -(2**63), "ratio": 0.1, "yes": True}),
         Message("t", b"\x1c\x04a\0", STAMPS),
         Message("t", b"x", {"JMSXGroupID": ""}, "", 0),
+        Message("t", b"x", STAMPS, "id", 1, Headers("c-ü", "type", (1 << 64) - 1, 255)),
+        Message("t", b"x", headers=Headers(correlation_id="c")),
+        Message("t", b"x", headers=Headers(message_type="type")),
+        Message("t", b"x", headers=Headers(sequence_number=0)),
+        Message("t", b"x", headers=Headers(priority=0)),
+        Message("t", b"x", headers=Headers("", "")),
     ],
-    ids=["bare", "full", "numbers", "looks like a text", "empty"],
+    ids=[
+        "bare",
+        "full",
+        "numbers",
+        "looks like a text",
+        "empty",
+        "headers",
+        "correlation id",
+        "message type",
+        "sequence number",
+        "priority",
+        "empty headers",
+    ],
 )
 def test_a_message_is_read_whole(read: Read, message: Message) -> None:
     delivery = read(relay_of(message))
@@ -101,6 +120,15 @@ def test_what_is_read_is_what_its_constructors_make(read: Read) -> None:
         delivery.message.topic = "another"  # type: ignore[misc]
 
 
+def test_a_message_that_says_nothing_has_the_headers_of_all_that_say_nothing(make_reader: MakeReader) -> None:
+    reader = make_reader(FastCalls())
+    without_priority = relay_of(Message("t", b"x"))
+    carried = without_priority.carried.replace(encode_parameter(Parameter(ParameterKind.PRIORITY, b"\4")), b"")
+    assert carried != without_priority.carried
+    for relay in (without_priority, replace(without_priority, carried=carried), relay_of(Message("t", b"x", STAMPS))):
+        assert reader(native_message(frame_of(relay)), QUEUE, EPOCH).message.headers is NO_HEADERS
+
+
 @pytest.mark.parametrize("redelivered", [True, False])
 def test_ids_and_the_flag_are_those_of_the_delivery(read: Read, redelivered: bool) -> None:
     delivery = read(relay_of(Message("t", b"")), delivery_id=2**40 + 1, redelivered=redelivered)
@@ -111,7 +139,7 @@ def test_ids_and_the_flag_are_those_of_the_delivery(read: Read, redelivered: boo
 
 def test_one_message_leaves_nothing_for_the_next(make_reader: MakeReader) -> None:
     reader = make_reader(FastCalls())
-    full = Message("a/b", b"payload", STAMPS, "id", 5)
+    full = Message("a/b", b"payload", STAMPS, "id", 5, Headers("c", "type", 7, 9))
     for message in (full, Message("c", b""), full):
         assert reader(native_message(frame_of(relay_of(message))), QUEUE, EPOCH).message == message
 
@@ -160,6 +188,19 @@ def test_a_text_that_is_none_is_refused(read: Read) -> None:
     spoilt = Relay(relay.head, relay.carried, relay.body.replace(b"abcd", b"a\xff\xffd"), relay.contents)
     with pytest.raises(UnreadableMessage, match="utf-8"):
         read(spoilt)
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        (Headers(correlation_id="abcd"), Headers(correlation_id="a\ufffd\ufffdd")),
+        (Headers(message_type="abcd"), Headers(message_type="a\ufffd\ufffdd")),
+        (Headers("c", "abcd", 1, 1), Headers("c", "a\ufffd\ufffdd", 1, 1)),
+    ],
+)
+def test_a_header_that_is_no_text_keeps_no_message_back(read: Read, headers: Headers, expected: Headers) -> None:
+    relay = relay_of(Message("t", b"x", headers=headers))
+    assert read(replace(relay, body=relay.body.replace(b"abcd", b"a\xff\xffd"))).message.headers == expected
 
 
 def test_properties_that_are_cut_short_are_refused(read: Read) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lbg_runtime.model.errors import InvariantViolated, MessageUnsendable, PublishRefused
-from lbg_runtime.model.message import Message, PropertyValue
+from lbg_runtime.model.message import DEFAULT_PRIORITY, NO_HEADERS, Headers, Message, PropertyValue
 from lbg_runtime.smf.contents import message_of
 from lbg_runtime.smf.frame import DEAD_MESSAGE_ELIGIBLE, ParameterKind, decode_frame
 from lbg_runtime.smf.message import PERSISTENT, read_published
@@ -24,7 +24,14 @@ from lbg_runtime.transport.solace.fast.writer import TAG_BYTES, WriteMessage, me
 from lbg_runtime.transport.solace.library import CORE
 
 STAMPS: dict[str, PropertyValue] = {"JMSXGroupID": "k", "lbg_publisher": "p", "lbg_key_sequence": 7}
-FULL = Message("orders/ä/1", bytes(range(256)), {**STAMPS, "ü": "ö", "nothing": None, "raw": b"\0a\0"}, "id-ß", 1)
+FULL = Message(
+    "orders/ä/1",
+    bytes(range(256)),
+    {**STAMPS, "ü": "ö", "nothing": None, "raw": b"\0a\0"},
+    "id-ß",
+    1,
+    Headers("c", "type", 7, 9),
+)
 
 
 class Buffer(Structure):
@@ -88,6 +95,14 @@ MESSAGES = st.builds(
     st.dictionaries(TEXTS.filter(bool), VALUES, max_size=8),
     st.none() | TEXTS,
     st.none() | st.integers(0, 2**62),
+    st.just(NO_HEADERS)
+    | st.builds(
+        Headers,
+        st.none() | TEXTS,
+        st.none() | TEXTS,
+        st.none() | st.integers(0, 2**64 - 1),
+        st.none() | st.integers(0, 255).filter(lambda priority: priority != DEFAULT_PRIORITY),
+    ),
 )
 
 
