@@ -11,10 +11,10 @@ from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.runtime.session import Session
 
-AGAIN_S = 1.0
+AGAIN_S = 5.0
 """From a request that an outage has cut off to the next attempt."""
 
-SUBSCRIPTIONS_AT_ONCE = 32
+SUBSCRIPTIONS_AT_ONCE = 256
 """Subscriptions asked for in one call, which does not end before the last one is answered, even if it is cancelled."""
 
 _log = structlog.get_logger(__name__)

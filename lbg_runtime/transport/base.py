@@ -90,7 +90,7 @@ class Transport(Protocol):
         ...
 
     async def provision(self, queue: QueueName, subscriptions: Sequence[str]) -> None:
-        """Create an exclusive durable queue and its topic subscriptions if missing.
+        """Create an exclusive durable queue and its topic subscriptions if missing; as much at once as is possible.
 
         Raises `TransportError`; `RequestRefused` if the broker said no.
         """

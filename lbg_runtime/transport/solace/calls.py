@@ -23,7 +23,7 @@ class Calls:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """This context is one call, which has a bound; raises an error of the client's if the session is over."""
+        """This context is one call, bounded by the client's timeouts; raises an error of its if the session is over."""
         with self._left:
             if self.over.done():
                 raise PubSubPlusClientError("the session ended")
@@ -47,6 +47,10 @@ class Calls:
             return self._count > 0
 
     def wait(self) -> None:
-        """Return when all have returned; none comes after `end`. Without a bound, because each of them has one."""
+        """Return when all have returned; none comes after `end`.
+
+        Without a bound, because each of them has one; what was seen to have none, a subscription in an outage, is not
+        asked for.
+        """
         with self._left:
             self._left.wait_for(lambda: self._count == 0)

@@ -44,6 +44,7 @@ with _without_logging_setup():
         SOLCLIENT_OK,
         SOLCLIENT_PROP_DISABLE_VAL,
         SOLCLIENT_PROP_ENABLE_VAL,
+        SOLCLIENT_PROVISION_FLAGS_IGNORE_EXIST_ERRORS,
         SOLCLIENT_SUBSCRIBE_FLAGS_WAITFORCONFIRM,
     )
     from solace.messaging.config._sol_constants import _SolClientFlowEvent as FlowEventCode
@@ -81,6 +82,11 @@ with _without_logging_setup():
     from solace.messaging.resources.topic_subscription import TopicSubscription
     from solace.messaging.utils._solace_utilities import _PubSubPlusQueue
     from solace.messaging.utils._solace_utilities import get_last_error_info as _get_last_error_info
+    from solace.messaging.utils.manageable import Metric
+
+# The client logs failures that are nothing to worry about here. Where nobody has set up logging, Python would print
+# them on the terminal; the handlers of an application get them as before.
+logging.getLogger("solace").addHandler(logging.NullHandler())
 
 CORE = solace.CORE_LIB
 """The C library, as the client's own Python layer calls it."""
@@ -108,6 +114,8 @@ _PARTS = (
             "solClient_msg_setSenderTimestamp",
             "solClient_flow_destroy",
             "solClient_session_disconnect",
+            "solClient_session_endpointProvision",
+            "solClient_session_endpointTopicSubscribe",
             "solClient_session_getProperty",
             "solClient_session_isCapable",
             "solClient_session_topicSubscribeExt",
@@ -160,6 +168,7 @@ __all__ = [
     "SOLCLIENT_NOT_FOUND",
     "SOLCLIENT_OK",
     "SOLCLIENT_PROP_ENABLE_VAL",
+    "SOLCLIENT_PROVISION_FLAGS_IGNORE_EXIST_ERRORS",
     "SOLCLIENT_SUBSCRIBE_FLAGS_WAITFORCONFIRM",
     "START_METHOD",
     "ClientOutcome",
@@ -171,6 +180,7 @@ __all__ = [
     "MessageHandler",
     "MessagePublishReceiptListener",
     "MessagingService",
+    "Metric",
     "PersistentReceiver",
     "PubSubPlusClientError",
     "Queue",

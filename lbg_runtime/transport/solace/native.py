@@ -8,7 +8,7 @@ then do nothing and say so. A copied number could belong to another flow by then
 
 import threading
 from collections.abc import Callable, Sequence
-from ctypes import byref, c_int64, c_size_t, c_uint64, create_string_buffer
+from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_uint64, cast, create_string_buffer
 from enum import Enum
 from types import FunctionType, MethodType
 from typing import Any
@@ -28,6 +28,7 @@ from lbg_runtime.transport.solace.library import (
     SOLCLIENT_FLOW_PROP_WINDOWSIZE,
     SOLCLIENT_OK,
     SOLCLIENT_PROP_ENABLE_VAL,
+    SOLCLIENT_PROVISION_FLAGS_IGNORE_EXIST_ERRORS,
     SOLCLIENT_SUBSCRIBE_FLAGS_WAITFORCONFIRM,
     START_METHOD,
     ClientOutcome,
@@ -290,6 +291,7 @@ def provision_queue(service: Any, queue: str, subscriptions: Sequence[str]) -> N
         }
     )
     session = service.session_pointer
+    _ask_ahead(properties, session, subscriptions)
     code = native.end_point_provision(properties, session, ignore_already_provisioned=True)
     if code != SOLCLIENT_OK:
         raise get_last_error_info(code, "provision")
@@ -297,6 +299,19 @@ def provision_queue(service: Any, queue: str, subscriptions: Sequence[str]) -> N
         code = native.topic_endpoint_subscribe(properties, session, subscription)
         if code != SOLCLIENT_OK:
             raise get_last_error_info(code, f"subscribe {subscription}")
+
+
+def _ask_ahead(properties: Any, session: Any, subscriptions: Sequence[str]) -> None:
+    """Send all requests for a queue without waiting for an answer; whether they succeed is for others to ask.
+
+    So the moment in which a queue is there and not yet subscribed is the broker's own, and not a round trip for each.
+    """
+    queue, no_tag = cast(properties, POINTER(c_char_p)), c_char_p()
+    ignores_existing = c_int(SOLCLIENT_PROVISION_FLAGS_IGNORE_EXIST_ERRORS)
+    CORE.solClient_session_endpointProvision(queue, session, ignores_existing, no_tag, c_char_p(), c_int(0))
+    for subscription in subscriptions:
+        topic = c_char_p(subscription.encode())
+        CORE.solClient_session_endpointTopicSubscribe(queue, session, c_int(0), topic, no_tag)
 
 
 def _do_nothing() -> None:

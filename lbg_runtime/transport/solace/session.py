@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -30,6 +30,7 @@ from lbg_runtime.transport.solace.library import (
     CLIENT_ERRORS,
     MessageHandler,
     MessagingService,
+    Metric,
     PubSubPlusClientError,
     Queue,
     ReconnectionAttemptListener,
@@ -104,9 +105,7 @@ class SolaceSession:
         self.token = token
         """The token presented to the broker, if there is a token file."""
         self._receivers: dict[tuple[str, DirectSink], Any] = {}
-        """The receivers of direct messages, for as long as the session lasts."""
-        self.outage_count = 0
-        """Counted on a thread of the client's."""
+        """The receivers of direct messages, also of those refused so far, for as long as the session lasts."""
         self.calls = Calls()
         """Those that this session, or a flow of it, has in the library."""
         self.is_cut: Future[None] = Future()
@@ -141,20 +140,21 @@ class SolaceSession:
         service.add_reconnection_attempt_listener(listener)
         service.add_reconnection_listener(listener)
         service.add_service_interruption_listener(listener)
-        try:
-            with connecting.by(service):
-                service.connect()
-            publisher.start()
-        except CLIENT_ERRORS as error:
-            native.release(service)
-            raise connect_failed(settings.host_list, error) from error
-        except TypeError as error:
-            # It was broken off: the client raises what was wrong, which is None then.
-            native.release(service)
-            raise ConnectFailed(settings.host_list, "the attempt was broken off") from error
+        with ExitStack() as undo:
+            # Whatever goes wrong: it may be connected already, and nobody would have it.
+            undo.callback(native.release, service)
+            try:
+                with connecting.by(service):
+                    service.connect()
+                publisher.start()
+            except CLIENT_ERRORS as error:
+                raise connect_failed(settings.host_list, error) from error
+            except TypeError as error:
+                # It was broken off: the client raises what was wrong, which is None then.
+                raise ConnectFailed(settings.host_list, "the attempt was broken off") from error
+            undo.pop_all()
         transactions = Transactions(service, threads, publisher.prepare)
-        listener.session = cls(service, publisher, transactions, token)
-        return listener.session
+        return cls(service, publisher, transactions, token)
 
     def fail_all(self, reason: str) -> None:
         """The session is gone: unconfirmed messages will never be confirmed. Called on the loop's thread.
@@ -216,19 +216,44 @@ class SolaceSession:
         self._token_fault = fault
 
     def is_heard(self) -> bool:
-        """Whether the broker answers something sent now, and so has read everything sent before it."""
+        """Whether the broker answers something sent now, and so has read what this connection sent before."""
         try:
             with self.calls.one():
-                native.repeat_inbox(self.service)
+                return self._is_heard_in(self._connection())
+        except CLIENT_ERRORS:
+            return False
+
+    def _connection(self) -> int:
+        """Grows with each attempt to connect; unlike the client's listeners, who hear of an outage late, in time."""
+        return int(self.service.metrics().get_value(Metric.CONNECTION_ATTEMPTS))
+
+    def _is_heard_in(self, connection: int) -> bool:
+        """Whether the broker answers something sent now, in this connection and not in a later one."""
+        if self.calls.over.done() or self._connection() != connection:
+            # Not asked then: the answer may take as long as an outage.
+            return False
+        try:
+            native.repeat_inbox(self.service)
         except CLIENT_ERRORS as error:
-            return is_subscription_refused(error)
-        return True
+            if not is_subscription_refused(error):
+                return False
+        # What an outage leaves unanswered passes for done in the client.
+        return self._connection() == connection
 
     def provision(self, queue: str, subscriptions: Sequence[str]) -> None:
-        """See `Transport.provision`."""
+        """See `Transport.provision`; raises `TransportError` also if the connection was lost meanwhile."""
         try:
             with self.calls.one():
-                native.provision_queue(self.service, queue, subscriptions)
+                connection = self._connection()
+                try:
+                    native.provision_queue(self.service, queue, subscriptions)
+                except CLIENT_ERRORS:
+                    if self._connection() == connection:
+                        raise
+                # A request that was cut off passes for done, and the next one may be refused for want of it. The client
+                # may say so before it begins to connect again: that shows when the next answer is there.
+                if not self._is_heard_in(connection):
+                    raise PubSubPlusClientError("the connection was lost")
         except CLIENT_ERRORS as error:
             raise request_failed(f"provision {queue}", error) from error
 
@@ -248,8 +273,8 @@ class SolaceSession:
         found: list[Message] = []
         try:
             with self.calls.one(), self._browsing(queue, BROWSER_WINDOW) as browser:
-                outage_count = self.outage_count
-                while (inbound := self._next_of(browser, quiet_ms, outage_count)) is not None:
+                connection = self._connection()
+                while (inbound := self._next_of(browser, quiet_ms, connection)) is not None:
                     found.append(read_message(inbound))
                     if is_last is not None and is_last(found[-1]):
                         break
@@ -275,30 +300,35 @@ class SolaceSession:
             raise PubSubPlusClientError("the session ended" if self.calls.over.done() else "the broker did not answer")
         started.result()
 
-    def _next_of(self, browser: Any, quiet_ms: int, outage_count: int) -> Any:
+    def _next_of(self, browser: Any, quiet_ms: int, connection: int) -> Any:
         """The next message, or None after a pause, in a connection that has been there all the time."""
         inbound = browser.receive_message(quiet_ms)
+        if inbound is None and browser.is_running() and self._is_heard_in(connection):
+            # If it was the network that paused, what it held up has come with the answer.
+            inbound = browser.receive_message(0)
+            if inbound is None and browser.is_running():
+                return None
         # A browser that comes back after an outage begins again; one that does not would pass for the end of the queue.
-        is_cut = self.calls.over.done() or self.outage_count != outage_count
-        if is_cut or (inbound is None and not (browser.is_running() and self.is_heard())):
+        if inbound is None or self.calls.over.done() or self._connection() != connection:
             raise PubSubPlusClientError("the connection was lost")
         return inbound
 
     def subscribe(self, subscription: str, inbox: Inbox, sink: DirectSink) -> None:
         """Take direct messages until the session ends, or have that confirmed; raises `SubscribeFailed`."""
-        topic, known = TopicSubscription.of(subscription), self._receivers.get((subscription, sink))
         try:
             with self.calls.one():
-                if known is not None:
-                    # This asks the broker, and the client takes it for a yes if that has the subscription already.
-                    known.add_subscription(topic)
-                    return
-                receiver = self.service.create_direct_message_receiver_builder().with_subscriptions([topic]).build()
-                receiver.start()
-                receiver.receive_async(_DirectListener(inbox, sink))
+                receiver = self._receivers.get((subscription, sink))
+                if receiver is None:
+                    # Without the subscription: the client keeps each receiver whose start fails, and a refused
+                    # subscription is asked for again and again.
+                    receiver = self.service.create_direct_message_receiver_builder().build()
+                    receiver.start()
+                    receiver.receive_async(_DirectListener(inbox, sink))
+                    self._receivers[subscription, sink] = receiver
+                # This asks the broker, and the client takes it for a yes if that has the subscription already.
+                receiver.add_subscription(TopicSubscription.of(subscription))
         except CLIENT_ERRORS as error:
             raise subscribe_failed(subscription, error) from error
-        self._receivers[subscription, sink] = receiver
 
     def subscribe_anew(self, subscriptions: Sequence[tuple[str, DirectSink]], inbox: Inbox) -> None:
         """Make the subscriptions of the session before; raises `SubscribeFailed`, but not for one that is refused."""
@@ -333,16 +363,13 @@ class _ServiceListener(
     ReconnectionListener,  # type: ignore[misc]
     ServiceInterruptionListener,  # type: ignore[misc]
 ):
-    """Only posts and counts: the client joins the listeners' thread from its own network thread."""
+    """Only posts: the client joins the listeners' thread from its own network thread."""
 
     def __init__(self, inbox: Inbox, take: SessionEventSink) -> None:
         self._inbox = inbox
         self._take = take
-        self.session: SolaceSession | None = None
 
     def on_reconnecting(self, event: Any) -> None:
-        if self.session is not None:
-            self.session.outage_count += 1
         self._inbox.post(self._take, (SessionEvent.LOST, event.get_message()))
 
     def on_reconnected(self, service_event: Any) -> None:

@@ -35,7 +35,10 @@ class ControlThreads:
         return await wait_to_the_end(self.begin(call, *args, **kwargs))
 
     async def close(self) -> None:
-        """Refuse further calls and wait for those under way; each is bounded by a timeout of the client."""
+        """Refuse further calls and wait for those under way, each of which is bounded by a timeout of the client.
+
+        A subscription that is asked for in an outage was seen to have none, so that is not done.
+        """
         self._pool.shutdown(wait=False)
         for future in tuple(self._under_way):
             await wait_to_the_end(asyncio.ensure_future(asyncio.wait([future])))

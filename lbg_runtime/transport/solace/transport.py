@@ -5,7 +5,7 @@ More than 400 lines, as all of it either asks the one session for something or r
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -175,7 +175,10 @@ class SolaceTransport:
             raise
         except BindFailed as refusal:
             flow.silence()
-            if session is not self._session or (lack := session.lack_to_bind()) is None:
+            if session is not self._session:
+                # The client names its own clean-up then, or nothing.
+                raise BindFailed(queue, "the session ended") from refusal
+            if (lack := session.lack_to_bind()) is None:
                 raise
             self._relogin.lacks(lack)
             raise BindFailed(queue, f"{refusal.reason}: {lack}") from refusal
@@ -284,13 +287,13 @@ class SolaceTransport:
             await wait_to_the_end(asyncio.ensure_future(self._abandon(beginning, connecting)))
             raise
         session = beginning.result()
-        try:
+        async with AsyncExitStack() as undo:
+            # Whatever goes wrong: it would stay connected, and nobody would have it.
+            undo.push_async_callback(self._threads.run, session.disconnect)
             await self._threads.run(session.subscribe_anew, tuple(self._direct), inbox)
             if self._closed or self._ended_life == life:
                 raise ConnectFailed(self._settings.host_list, "the session ended at once")
-        except (TransportError, asyncio.CancelledError):
-            await self._threads.run(session.disconnect)
-            raise
+            undo.pop_all()
         self._session = session
         self._barrier = Barrier(self._threads, session.is_heard)
         held, self._held = self._held, []
@@ -394,8 +397,9 @@ class SolaceTransport:
             await asyncio.sleep(self._settings.reconnect_wait_ms / 1000)
             try:
                 await self._connect(self._inbox)
-            except TransportError as error:
-                _log.warning("session_not_renewed", client_name=self._settings.client_name, reason=str(error))
+            except Exception as error:  # noqa: BLE001 - whatever it is, nobody else tries again, and nobody would know
+                reason = str(error) or type(error).__name__
+                _log.warning("session_not_renewed", client_name=self._settings.client_name, reason=reason)
 
 
 def _load_client(settings: SolaceSettings) -> tuple["MakePath", "MakePublisher"]:

@@ -24,11 +24,17 @@ with tempfile.NamedTemporaryFile("w+") as log:
     logging.getLogger("after").info("after")
     logging.getLogger("solace.messaging.core").warning("of the client")
     for name, logger in logging.root.manager.loggerDict.items():
-        if name.startswith("solace") and isinstance(logger, logging.Logger):
+        if name.startswith("solace.") and isinstance(logger, logging.Logger):
             assert (logger.handlers, logger.propagate, logger.level) == ([], True, logging.NOTSET), name
     logging.shutdown()
     lines = open(log.name).read().splitlines()
     assert [line.rpartition(":")[2] for line in lines] == ["before", "after", "of the client"], lines
+"""
+
+SILENCE = """
+import logging
+import lbg_runtime.transport.solace.library
+logging.getLogger("solace.messaging.receiver").warning("of the client")
 """
 
 LAZINESS = """
@@ -38,7 +44,7 @@ assert not [name for name in sys.modules if name.partition(".")[0] == "solace"]
 """
 
 
-@pytest.mark.parametrize("program", [LOGGING, LAZINESS], ids=["logging", "laziness"])
+@pytest.mark.parametrize("program", [LOGGING, SILENCE, LAZINESS], ids=["logging", "silence", "laziness"])
 def test_the_client_is_loaded_late_and_leaves_logging_alone(program: str) -> None:
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")

@@ -1,6 +1,8 @@
-"""What a refused look at a queue says of whether it is there: a publisher of a new group depends on that."""
+"""Queues that are made, and looked for: the publishers of a new group depend on what is said of them."""
 
+import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -10,8 +12,10 @@ from lbg_runtime.broker.engine.settings import Permission, QueueSettings
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.model.errors import TransportError
 from lbg_runtime.model.ids import QueueName
+from lbg_runtime.transport.solace import native
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.transport import SolaceTransport
+from tests.transport.solace.steps import eventually
 
 pytestmark = pytest.mark.real_time
 
@@ -40,6 +44,26 @@ async def test_a_queue_that_may_not_be_used_is_there(
     assert not await transport.has_queue(QUEUE)
     broker.create_queue(QUEUE, settings=settings)
     assert await transport.has_queue(QUEUE)
+
+
+async def test_a_queue_is_subscribed_to_before_anybody_waits_for_an_answer(
+    broker: BrokerServer, transport: SolaceTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is sent while it is there and not yet subscribed to is lost, and each answer takes a while."""
+    loop, wait_for_answers = asyncio.get_running_loop(), native.native.end_point_provision
+    topics = {f"made/{index}/>" for index in range(100)}
+
+    def is_subscribed() -> bool:
+        is_there = QUEUE in broker.engine.queue_names(DEFAULT_VPN)
+        return is_there and set(broker.engine.queue_status(DEFAULT_VPN, QUEUE).subscriptions) == topics
+
+    def wait_for_the_broker(*args: Any, **options: Any) -> Any:
+        asyncio.run_coroutine_threadsafe(eventually(is_subscribed), loop).result()
+        return wait_for_answers(*args, **options)
+
+    monkeypatch.setattr(native.native, "end_point_provision", wait_for_the_broker)
+    await transport.open()
+    await transport.provision(QUEUE, tuple(topics))
 
 
 async def test_a_user_who_may_not_receive_learns_nothing_of_queues(

@@ -13,7 +13,9 @@ from structlog.testing import capture_logs
 
 from lbg_runtime.model.errors import BindFailed, ConnectFailed, SubscribeFailed, TransportError
 from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.model.message import Message
 from lbg_runtime.transport.solace import native
+from lbg_runtime.transport.solace import session as session_module
 from lbg_runtime.transport.solace.credentials import TokenFile
 from lbg_runtime.transport.solace.flow import SolaceFlow
 from lbg_runtime.transport.solace.library import PubSubPlusClientError
@@ -36,6 +38,9 @@ class Library:
         self.started: Future[Any] = Future()
         self.is_there = True
         """Whether the flow of the browser is."""
+        self.connection = 1
+        """How often it has connected."""
+        self.receivers_built = 0
 
     def wait(self, *_: object, **__: object) -> None:
         self.is_asked.set()
@@ -62,6 +67,12 @@ class Library:
 
     def connect(self) -> None: ...
 
+    def metrics(self) -> "Library":
+        return self
+
+    def get_value(self, _: object) -> int:
+        return self.connection
+
     def add_reconnection_attempt_listener(self, _: object) -> None: ...
 
     def add_reconnection_listener(self, _: object) -> None: ...
@@ -71,19 +82,18 @@ class Library:
     # -- receivers of direct messages
 
     def create_direct_message_receiver_builder(self) -> "Library":
-        return self
-
-    def with_subscriptions(self, _: object) -> "Library":
+        self.receivers_built += 1
         return self
 
     def build(self, *_: object) -> "Library":
         return self
 
-    def start(self) -> None:
-        self.wait()
+    def start(self) -> None: ...
 
-    def receive_async(self, _: object) -> None:
-        self.add_subscription = self.wait
+    def receive_async(self, _: object) -> None: ...
+
+    def add_subscription(self, _: object) -> None:
+        self.wait()
 
     # -- receivers of a queue
 
@@ -240,13 +250,6 @@ def test_a_session_is_not_freed_while_the_library_waits_in_it(
     # It crashed the process: nobody waited for the answer, or everybody did, and the member left or logged in again.
     library.started.set_result(None)
     session = session_of(library)
-    if call is subscribe:
-        # Once more, as members do after a reconnect.
-        library.may_answer.set()
-        subscribe(session)
-        library.may_answer.clear()
-        library.is_asked.clear()
-        library.calls.clear()
     expect_to_be_freed_after(library, session, call)
 
 
@@ -315,7 +318,7 @@ def test_a_browser_that_never_starts_ends_with_the_session(
     assert library.calls == ["browser freed", "disconnected", "freed"]
 
 
-@pytest.mark.parametrize("lost", ["flow", "connection", "session"])
+@pytest.mark.parametrize("lost", ["flow", "answer", "connection", "session"])
 def test_what_was_read_before_the_connection_was_lost_is_not_the_whole_queue(
     library: Library, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
@@ -327,6 +330,10 @@ def test_what_was_read_before_the_connection_was_lost_is_not_the_whole_queue(
     def refuse(_: object) -> None:
         raise PubSubPlusClientError("no session", 12)
 
+    def reconnect(_: object) -> None:
+        # The client takes that for an answer.
+        library.connection += 1
+
     def end(_: int) -> object:
         session.fail_all("logs in again")
         # A message, as from a queue that is fed for ever.
@@ -334,13 +341,52 @@ def test_what_was_read_before_the_connection_was_lost_is_not_the_whole_queue(
 
     if lost == "flow":
         library.is_there = False
-    elif lost == "connection":
+    elif lost == "answer":
         monkeypatch.setattr(native, "repeat_inbox", refuse)
+    elif lost == "connection":
+        monkeypatch.setattr(native, "repeat_inbox", reconnect)
     else:
         monkeypatch.setattr(library, "receive_message", end)
     with pytest.raises(TransportError, match="cannot browse orders/0: the connection was lost"):
         browse(session)
     assert library.calls[-1] == "browser freed"
+
+
+def test_what_a_silent_network_held_up_is_not_left_out(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest of the queue, longer than a pause: it was told as whole without it."""
+    library.started.set_result(None)
+    come, held_up = [b"one"], [b"two", b"three"]
+
+    def answer(_: object) -> None:
+        come.extend(held_up)
+        held_up.clear()
+
+    monkeypatch.setattr(library, "receive_message", lambda _: come.pop(0) if come else None)
+    monkeypatch.setattr(native, "repeat_inbox", answer)
+    monkeypatch.setattr(session_module, "read_message", lambda payload: Message("orders/new", payload))
+    found = session_of(library).browse("orders/0", 1_000, None)
+    assert [message.payload for message in found] == [b"one", b"two", b"three"]
+
+
+def test_a_subscription_that_is_refused_leaves_nothing_behind_each_time(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client keeps every receiver; whoever may not hear asks again for as long as it lives."""
+
+    def refuse(_: object) -> None:
+        raise PubSubPlusClientError("Subscription ACL Denied", 68)
+
+    session = session_of(library)
+    with monkeypatch.context() as patched:
+        patched.setattr(library, "add_subscription", refuse)
+        for _ in range(3):
+            with pytest.raises(SubscribeFailed, match="cannot subscribe to control/x: Subscription ACL") as failure:
+                subscribe(session)
+            assert failure.value.permanent
+    library.may_answer.set()
+    subscribe(session)
+    assert library.calls == ["answered"]
+    assert library.receivers_built == 1
 
 
 def test_a_session_that_is_over_is_given_no_token(library: Library, tmp_path: Path) -> None:

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from lbg_runtime.broker.engine.accounts import Account, ClientProfile
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.server.server import BrokerServer
-from lbg_runtime.model.errors import BindFailed, PublishFailed
+from lbg_runtime.model.errors import BindFailed, PublishFailed, TransportError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.model.ids import Epoch, GroupName, QueueName
@@ -19,9 +20,11 @@ from lbg_runtime.publisher.confirmation import Confirmation
 from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.testing.flow_recorder import PATIENCE_S, FlowRecorder
 from lbg_runtime.transport.solace import native, relogin
+from lbg_runtime.transport.solace.publisher import SolacePublisher
 from lbg_runtime.transport.solace.session import SolaceSession
 from lbg_runtime.transport.solace.transactions import Transactions
 from lbg_runtime.transport.solace.transport import SolaceTransport
+from tests.transport.solace.steps import eventually
 
 pytestmark = pytest.mark.real_time
 
@@ -159,6 +162,46 @@ async def test_a_session_begins_when_the_one_that_it_replaces_has_ended(
     assert has_begun.is_set()
 
 
+@pytest.mark.parametrize("part", [(SolacePublisher, "start"), (SolaceSession, "subscribe_anew")])
+async def test_a_session_that_cannot_be_made_for_want_of_a_thread_is_made_later(
+    broker: BrokerServer, transport: SolaceTransport, part: tuple[type, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody tried again, and the one that was half made stayed connected."""
+    make, failed, may_succeed = getattr(*part), threading.Event(), threading.Event()
+
+    def make_later(*args: Any) -> object:
+        if not may_succeed.is_set():
+            failed.set()
+            raise RuntimeError("can't start new thread")
+        return make(*args)
+
+    monkeypatch.setattr(*part, make_later)
+    with capture_logs() as logged:
+        async with asyncio.timeout(PATIENCE_S):
+            await log_in_again(transport)
+            assert await asyncio.to_thread(failed.wait, PATIENCE_S)
+            await eventually(lambda: not broker.client_names())
+            may_succeed.set()
+            await eventually(lambda: transport.is_connected)
+            await transport.send(Message("orders/new", b""))
+    reasons = {each["reason"] for each in logged if each["event"] == "session_not_renewed"}
+    assert reasons == {"can't start new thread"}
+
+
+async def test_a_bind_whose_session_ends_says_so(broker: BrokerServer, make_transport: MakeTransport) -> None:
+    """The client has a text of its own clean-up for that, or none."""
+    transport = make_transport("first")
+    await transport.open()
+    broker.faults.stall("first")
+    binding = asyncio.ensure_future(transport.bind(QUEUE, Epoch(1), FlowRecorder()))
+    await asyncio.wait([binding], timeout=0.2)
+    transport._log_in_again("for a test")
+    async with asyncio.timeout(PATIENCE_S):
+        with pytest.raises(BindFailed, match=r"orders/0: the session ended$"):
+            await binding
+    broker.faults.clear()
+
+
 async def test_a_session_begins_although_nobody_answers_the_one_that_it_replaces(
     transport: SolaceTransport, has_begun: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,5 +219,6 @@ async def test_a_session_begins_although_nobody_answers_the_one_that_it_replaces
         assert await asyncio.to_thread(is_asked.wait, PATIENCE_S)
         await log_in_again(transport)
         assert await begins
-        await provisioning
+        with pytest.raises(TransportError, match="cannot provision orders/0: the connection was lost"):
+            await provisioning
         await transport.send(Message("orders/new", b""))
