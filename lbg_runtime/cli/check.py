@@ -51,12 +51,14 @@ def _examine(
     import socket
 
     from lbg_runtime.admin.stored import load_group_settings
+    from lbg_runtime.config.connection_settings import TransportKind
     from lbg_runtime.config.load import problems_of
     from lbg_runtime.metrics.tracing import open_spans
     from lbg_runtime.runtime.handlers.registry import load_handlers
     from lbg_runtime.runtime.handlers.resources import MemberResources
     from lbg_runtime.runtime.handlers.routes import check_states, policies_of
     from lbg_runtime.runtime.membership import find_membership
+    from lbg_runtime.runtime.session import listen_address
 
     try:
         settings = load_group_settings(config)
@@ -64,6 +66,11 @@ def _examine(
         problems += problems_of(error)
         return {}
     membership, handlers = None, None
+    try:
+        if settings.connection.transport is TransportKind.EMBEDDED:
+            listen_address(settings.connection.host[0])
+    except ConfigError as error:
+        problems.append(error)
     try:
         membership = find_membership(
             settings.membership,

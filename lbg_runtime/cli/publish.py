@@ -6,7 +6,7 @@ import random
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontext
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,6 +19,7 @@ from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.keys import KeySource, is_sendable
 from lbg_runtime.model.message import NO_PROPERTIES
 from lbg_runtime.model.printable import printable
+from lbg_runtime.runtime.shutdown import Interruption
 from lbg_runtime.runtime.stop import StopCause, stop_requests
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from lbg_runtime.config.settings import Settings
     from lbg_runtime.publisher.hashed import HashedPublisher
     from lbg_runtime.publisher.load import LoadPlan
+    from lbg_runtime.runtime.session import Session
 
 _CONFIRM_TIMEOUT_MS = 10_000
 """How long to wait for the last confirms; less than most senders of SIGTERM wait before they send SIGKILL."""
@@ -167,10 +169,11 @@ async def _publish(
     import anyio
 
     from lbg_runtime.metrics.tracing import open_spans
+    from lbg_runtime.publisher.confirmation import PublisherCounts
     from lbg_runtime.publisher.hashed import HashedPublisher
     from lbg_runtime.publisher.identity import new_publisher_id
     from lbg_runtime.publisher.ledger import open_ledger
-    from lbg_runtime.publisher.load import LoadPlan, run_load
+    from lbg_runtime.publisher.load import LoadPlan
     from lbg_runtime.publishing import open_publishing_session
     from lbg_runtime.runtime.app import RUN_VARIABLE
 
@@ -180,35 +183,39 @@ async def _publish(
     causes: list[StopCause] = []
     changed: list[Difference] = []
     failure: UserError | None = None
-    sending = anyio.CancelScope()
+    session: Session | None = None
+    ledger, counts, began_s = None, PublisherCounts(0, 0, 0, 0), time.monotonic()
+    beginning, sending = Interruption(), anyio.CancelScope()
 
     def stop(cause: StopCause) -> None:
         causes.append(cause)
+        beginning.cut()
         sending.cancel()
 
     with stop_requests(stop, parent_pid=parent_pid):
-        async with open_publishing_session(settings, publisher_id) as session:
-            ledger = None
-            if ledger_folder is not None:
-                run_id = os.environ.get(RUN_VARIABLE, "")
-                ledger = open_ledger(ledger_folder, shape, hash_function, publisher_id=publisher_id, run_id=run_id)
-            publisher = HashedPublisher(
-                session, shape, hash_function, publisher_id=publisher_id, ledger=ledger, spans=spans
-            )
-            began_s = time.monotonic()
-            with _progress(publisher, source.count if isinstance(source, LoadPlan) else None):
-                try:
-                    # Outside the scope, whose cancellation would cut short the end of this context.
-                    async with _stopped_by_changes(settings, changed, sending):
-                        with sending:
-                            if isinstance(source, LoadPlan):
-                                await run_load(publisher, source, random.Random())
-                            else:
-                                await _publish_lines(publisher, source)
-                except UserError as error:
-                    failure = error
-                finally:
-                    counts = await publisher.close(_CONFIRM_TIMEOUT_MS)
+        async with AsyncExitStack() as connected:
+            with beginning:
+                if not causes:
+                    # No bound: the queues may be many, and the broker slow to make them.
+                    session = await connected.enter_async_context(open_publishing_session(settings, publisher_id))
+            if session is not None:
+                if ledger_folder is not None:
+                    run_id = os.environ.get(RUN_VARIABLE, "")
+                    ledger = open_ledger(ledger_folder, shape, hash_function, publisher_id=publisher_id, run_id=run_id)
+                publisher = HashedPublisher(
+                    session, shape, hash_function, publisher_id=publisher_id, ledger=ledger, spans=spans
+                )
+                began_s = time.monotonic()
+                with _progress(publisher, source.count if isinstance(source, LoadPlan) else None):
+                    try:
+                        # Outside the scope, whose cancellation would cut short the end of this context.
+                        async with _stopped_by_changes(settings, changed, sending):
+                            with sending:
+                                await _send(publisher, source)
+                    except UserError as error:
+                        failure = error
+                    finally:
+                        counts = await publisher.close(_CONFIRM_TIMEOUT_MS)
     if changed:
         failure = changed[0].as_error()
     if failure is not None and not counts.sent:
@@ -257,6 +264,16 @@ async def _stopped_by_changes(
         yield
     if failures:
         raise failures[0]
+
+
+async def _send(publisher: "HashedPublisher", source: "LoadPlan | _Lines") -> None:
+    """Send all that there is; raises `UserError` for what cannot be sent."""
+    from lbg_runtime.publisher.load import LoadPlan, run_load
+
+    if isinstance(source, LoadPlan):
+        await run_load(publisher, source, random.Random())
+    else:
+        await _publish_lines(publisher, source)
 
 
 async def _publish_lines(publisher: "HashedPublisher", lines: _Lines) -> None:

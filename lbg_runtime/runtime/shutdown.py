@@ -2,10 +2,11 @@
 
 import asyncio
 import os
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import NoReturn
 
 import structlog
@@ -18,6 +19,9 @@ EXIT_GRACE_S = 5.0
 
 
 _LOG_TIMEOUT_S = 2.0
+
+_CLIENT_THREADS = "solace-control"
+"""How the names of the threads begin in which transport/solace/threads.py calls the client of the broker."""
 
 
 def end_process(exit_code: int, tell: Callable[[], object]) -> NoReturn:
@@ -77,19 +81,33 @@ class ExitGuard:
             os._exit(self._exit_code)
 
 
-def _tell(exit_code: int, threads: list[str]) -> None:
-    _log.error(
-        "exit_forced",
-        reason="a handler, a lifespan, a thread of theirs or an atexit function had not ended in time",
-        threads=threads,
-        exit_code=exit_code,
-    )
+def _tell(exit_code: int, staying: list[str]) -> None:
+    threads = [name for name in staying if not name.startswith(_CLIENT_THREADS)]
+    if staying and not threads:
+        # A handler on the loop itself may be to blame as well: that is not to be seen from here.
+        reason = "a call to the client of the broker had not ended in time; no thread of a handler or lifespan was left"
+    else:
+        reason = "a handler, a lifespan, a thread of theirs or an atexit function had not ended in time"
+    _log.error("exit_forced", reason=reason, threads=threads, exit_code=exit_code)
 
 
 def _threads_that_stay() -> list[str]:
     """The names of the threads that the interpreter waits for, to show whose they are."""
-    main = threading.main_thread()
-    return [each.name for each in threading.enumerate() if not each.daemon and each is not main]
+    main, frames = threading.main_thread(), sys._current_frames()
+    return [
+        each.name
+        for each in threading.enumerate()
+        if not each.daemon and each is not main and not _waits_for_work(frames.get(each.ident or 0))
+    ]
+
+
+def _waits_for_work(frame: FrameType | None) -> bool:
+    """Whether this is where a thread of a pool waits for its next call: those end with the interpreter."""
+    return (
+        frame is not None
+        and frame.f_code.co_name == "_worker"
+        and frame.f_globals.get("__name__") == "concurrent.futures.thread"
+    )
 
 
 class Interruption:

@@ -182,6 +182,14 @@ def test_a_host_that_does_not_answer_is_one_line(folder):
     assert line.endswith("expected a broker that can be reached")
 
 
+def test_an_address_that_no_broker_can_listen_on_is_one_line_for_both_commands(folder):
+    path = folder(host="127.0.0.1:559999")
+    lines = {_only_line(_lbg(path, command)) for command in ("check", "run")}
+    assert lines == {
+        "lbg: connection.host: '127.0.0.1:559999'; expected tcp://HOST:PORT to listen on, as transport is embedded"
+    }
+
+
 def test_a_port_in_use_is_one_line(folder):
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

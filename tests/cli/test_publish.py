@@ -1,16 +1,19 @@
 """`lbg publish` as users run it: a process, the official client, a broker on loopback."""
 
 import asyncio
+import os
 import signal
 import socket
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import orjson
 import pytest
 
+from lbg_runtime import publishing
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.cli.publish import PublishSummary, _publish
 from lbg_runtime.config.load import load_settings
@@ -287,3 +290,49 @@ async def test_the_client_path_of_the_settings_is_the_one_it_publishes_by(
     settings = load_settings(_write_config(tmp_path, broker.port, transport={"client_path": path.value}))
     summary = await _publish(settings, LoadPlan("orders/created", ("1",), count=3), None, parent_pid=None)
     assert (summary.confirmed, chosen) == (3, [path])
+
+
+class _SlowBroker:
+    """Asks this process to leave when the first queue is to be made, which takes for ever."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        self._number = number
+        self.is_closed = False
+
+    @asynccontextmanager
+    async def opened(self, *_: object) -> AsyncIterator["_SlowBroker"]:
+        try:
+            yield self
+        finally:
+            self.is_closed = True
+
+    async def has_queue(self, _: QueueName) -> bool:
+        return False
+
+    async def provision(self, _: QueueName, __: Sequence[str]) -> None:
+        os.kill(os.getpid(), self._number)
+        await asyncio.get_running_loop().create_future()
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+async def test_who_asks_it_to_leave_while_the_queues_are_made_does_not_wait_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int
+) -> None:
+    broker = _SlowBroker(number)
+    monkeypatch.setattr(publishing, "open_session", broker.opened)
+    settings = load_settings(_write_config(tmp_path, 1, provision="create_missing"))
+    async with asyncio.timeout(BOUND_S):
+        summary = await _publish(settings, LoadPlan("orders/created", ("1",), count=3), tmp_path, parent_pid=None)
+    assert (summary.sent, summary.stopped_by, summary.exit_code) == (0, number.name, code)
+    assert (summary.ledger, broker.is_closed) == (None, True)
+
+
+@pytest.mark.real_time
+async def test_it_does_not_begin_if_its_parent_has_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = _SlowBroker(signal.SIGTERM)
+    monkeypatch.setattr(publishing, "open_session", broker.opened)
+    settings = load_settings(_write_config(tmp_path, 1, provision="create_missing"))
+    async with asyncio.timeout(BOUND_S):
+        summary = await _publish(settings, LoadPlan("orders/created", ("1",), count=3), None, parent_pid=-1)
+    assert (summary.sent, summary.stopped_by, broker.is_closed) == (0, "parent gone", False)
