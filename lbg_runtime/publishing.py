@@ -33,8 +33,9 @@ def open_publisher(
     there, the publisher is closed: to go on would send keys elsewhere than publishers that have started since. The
     context then ends with a `UserError` that names the setting, or with the error that ended the watching.
 
-    Raises `ConfigError` or `UserError`: here for the settings, on entry if the broker cannot be reached, a queue cannot
-    be made or the ledger cannot be written.
+    Raises `ConfigError` or `UserError`: here for the settings, on entry if the broker cannot be reached, refuses to
+    make a queue, or the ledger cannot be written. An outage while queues are made is waited for; a bound is up to the
+    caller.
     """
     found = settings if isinstance(settings, Settings) else load_group_settings(Path(settings))
     return _opened(found, None if ledger is None else Path(ledger))
@@ -44,7 +45,8 @@ def open_publisher(
 async def open_publishing_session(settings: Settings, publisher_id: str) -> AsyncIterator[Session]:
     """Connect for one publisher of the group, whose queues are there by then if members may make them.
 
-    Raises `ConfigError` if the broker cannot be reached, or refuses to make a queue.
+    Raises `ConfigError` if the broker cannot be reached, or refuses to make a queue. Waits for it as
+    `provision_new_group` does.
     """
     async with open_session(settings.beside_connection, publisher_id, settings.transport.client_path) as session:
         # The broker confirms even what no queue attracts, and nobody gets that.

@@ -1,7 +1,9 @@
 """The queues of a group, made by those who start before anybody else has made them."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TypeVar
 
 import structlog
 
@@ -18,6 +20,8 @@ SUBSCRIPTIONS_AT_ONCE = 256
 """Subscriptions asked for in one call, which does not end before the last one is answered, even if it is cancelled."""
 
 _log = structlog.get_logger(__name__)
+
+_Answer = TypeVar("_Answer")
 
 
 async def provision_queues(session: Session, group: GroupSettings) -> None:
@@ -38,12 +42,13 @@ async def provision_new_group(session: Session, group: GroupSettings) -> None:
     """As `provision_queues`, but only for a group that has no first queue; before a publisher sends anything.
 
     What is there is left as it is: an older number of queues would bring that layout back, beside the present one.
+    Outages are waited for, without a bound. Raises `ConfigError` if the broker refuses.
     """
     if group.provision is not Provision.CREATE_MISSING:
         return
     shape = group.shape()
     try:
-        if not await _has_queue(session, shape):
+        if not await _answered(partial(session.has_queue, shape.queue_name(0))):
             await _provision(session, shape)
     except RequestRefused as error:
         raise _refused(error) from error
@@ -55,12 +60,7 @@ async def provision_queue(session: Session, queue: QueueName, subscriptions: Seq
     Raises `RequestRefused`.
     """
     for start in range(0, max(1, len(subscriptions)), SUBSCRIPTIONS_AT_ONCE):
-        while True:
-            try:
-                await session.provision(queue, subscriptions[start : start + SUBSCRIPTIONS_AT_ONCE])
-                break
-            except TransportError as error:
-                await _wait_after(error)
+        await _answered(partial(session.provision, queue, subscriptions[start : start + SUBSCRIPTIONS_AT_ONCE]))
 
 
 async def _provision(session: Session, shape: GroupShape) -> None:
@@ -68,19 +68,16 @@ async def _provision(session: Session, shape: GroupShape) -> None:
         await provision_queue(session, shape.queue_name(index), shape.subscriptions(index))
 
 
-async def _has_queue(session: Session, shape: GroupShape) -> bool:
+async def _answered(request: Callable[[], Awaitable[_Answer]]) -> _Answer:
+    """Ask until the broker answers; raises `RequestRefused`."""
     while True:
         try:
-            return await session.has_queue(shape.queue_name(0))
+            return await request()
+        except RequestRefused:
+            raise
         except TransportError as error:
-            await _wait_after(error)
-
-
-async def _wait_after(error: TransportError) -> None:
-    if isinstance(error, RequestRefused):
-        raise error
-    _log.warning("queues_not_made_yet", reason=str(error))
-    await asyncio.sleep(AGAIN_S)
+            _log.warning("queues_not_made_yet", reason=str(error))
+            await asyncio.sleep(AGAIN_S)
 
 
 def _refused(error: RequestRefused) -> ConfigError:

@@ -190,7 +190,7 @@ class Supervisor:
         """How it left; None until then."""
         self._timers: list[asyncio.TimerHandle] = []
         self._beginning = Interruption()
-        self._refused = set[str]()
+        self._queues_refused = set[str]()
         """Queues to which the first bind has been refused."""
         self._lifespans_end = Interruption()
         self._has_left = asyncio.Event()
@@ -364,9 +364,9 @@ class Supervisor:
         # A mistake of the settings only if nothing can be bound at all: a queue that was deleted while its owner had it
         # must not end every member that it belongs to next. So the last answer of the first binds decides, and one that
         # waits for its turn, as a standby's does, has not been answered.
-        self._refused.add(refusal.queue)
-        flows = ((each, each.machine) for each in self.runners)
-        if any(each.was_bound or (flow.place.is_wanted and flow.queue not in self._refused) for each, flow in flows):
+        self._queues_refused.add(refusal.queue)
+        wanted: set[str] = {each.machine.queue for each in self.runners if each.machine.place.is_wanted}
+        if wanted - self._queues_refused or any(each.was_bound for each in self.runners):
             return
         expected = "queues that exist and may be bound, or group.provision: create_missing"
         if self._settings.group.provision is Provision.CREATE_MISSING:
