@@ -145,7 +145,8 @@ async def test_a_cancelled_member_unbinds_before_it_passes_the_cancellation_on(t
     assert trial.records()[-1]["clean"] is False
 
 
-async def test_a_handler_that_never_lets_go_does_not_keep_the_flows_bound(trial):
+def handler_that_never_lets_go():
+    """The handler, an event for its start, and one that ends it at last."""
     started, release = asyncio.Event(), asyncio.Event()
 
     async def stuck(_message):
@@ -156,6 +157,11 @@ async def test_a_handler_that_never_lets_go_does_not_keep_the_flows_bound(trial)
             except asyncio.CancelledError:
                 continue
 
+    return stuck, started, release
+
+
+async def test_a_handler_that_never_lets_go_does_not_keep_the_flows_bound(trial):
+    stuck, started, release = handler_that_never_lets_go()
     app = trial.member(work=stuck, rebind={"drain_timeout": "5s"})
     async with trial.running(app) as (task,):
         await trial.until(lambda: len(trial.active()) == 4)
@@ -174,16 +180,7 @@ async def test_a_handler_that_never_lets_go_does_not_keep_the_flows_bound(trial)
 async def test_a_handler_of_a_dead_handle_that_never_lets_go_is_left_behind_and_no_flow_of_its_own(
     trial, outage_s, still_bound
 ):
-    started, release = asyncio.Event(), asyncio.Event()
-
-    async def stuck(_message):
-        started.set()
-        while not release.is_set():
-            try:
-                await release.wait()
-            except asyncio.CancelledError:
-                continue
-
+    stuck, started, release = handler_that_never_lets_go()
     app = trial.member(work=stuck, rebind={"drain_timeout": "5s"})
     async with trial.running(app) as (task,):
         await trial.until(lambda: len(trial.active()) == 4)
