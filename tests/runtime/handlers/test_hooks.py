@@ -1,4 +1,7 @@
-"""What handler modules are told of a queue: its order, once per epoch, whatever happens to the flow."""
+"""What handler modules are told of a queue: its order, once per epoch, whatever happens to the flow.
+
+More than 400 lines, as each hook is followed through every end of a flow.
+"""
 
 import asyncio
 import itertools

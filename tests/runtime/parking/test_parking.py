@@ -1,4 +1,7 @@
-"""Whole members on a memory broker: a key whose message fails for good is parked, and comes back in order."""
+"""Whole members on a memory broker: a key whose message fails for good is parked, and comes back in order.
+
+More than 400 lines, as its members and what they handle are shared by all of it.
+"""
 
 import asyncio
 
