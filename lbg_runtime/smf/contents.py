@@ -16,7 +16,6 @@ from lbg_runtime.smf.sdt import SdtValue, decode_sdt, encode_map, encode_sdt, en
 
 MESSAGE_ID = "mi"
 CORRELATION_ID = "ci"
-REPLY_TO = "rt"
 MESSAGE_TYPE = "mt"
 SEQUENCE_NUMBER = "sn"
 """Header: 64 bits that clients write as signed and read as unsigned."""

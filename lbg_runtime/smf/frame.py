@@ -13,7 +13,6 @@ HOPS = 255
 
 DISCARDED = 0x80
 """Flag: messages before this one were lost on the way."""
-ELIDING = 0x40
 ASSURED = 0x10
 """Flag: the message was published persistently, or is delivered from a queue."""
 DEAD_MESSAGE_ELIGIBLE = 0x08
