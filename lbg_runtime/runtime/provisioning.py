@@ -81,5 +81,5 @@ async def _answered(request: Callable[[], Awaitable[_Answer]]) -> _Answer:
 
 
 def _refused(error: RequestRefused) -> ConfigError:
-    expected = "a user who may create and browse queues, or `none` and queues made beforehand"
+    expected = "a user who may create queues and receive, or `none` and queues made beforehand"
     return ConfigError("group.provision", str(error), expected)

@@ -72,12 +72,15 @@ class Transport(Protocol):
     async def open(self) -> None:
         """Connect; raises `ConnectFailed`. Once connected, it retries forever after an outage.
 
-        Cancelling the call ends it soon and leaves no connection.
+        Cancelling the call, or calling `close` meanwhile, which fails it, ends it soon and leaves no connection.
         """
         ...
 
     async def close(self) -> None:
-        """End the session. Flows still bound end as if the process had died. Idempotent."""
+        """End the session, also one that is being opened; flows still bound end as if the process had died.
+
+        Idempotent.
+        """
         ...
 
     async def bind(self, queue: QueueName, epoch: Epoch, sink: FlowSink) -> BoundFlow:

@@ -78,6 +78,9 @@ _EXPECTED: Mapping[int, str] = {
 }
 _TLS_EXPECTED = "a broker that speaks TLS there, and trusts connection.client_certificate if there is one"
 
+_NO_REASON = "the client gives no reason, as when the connection is lost meanwhile"
+"""Its own text for that is `OK`."""
+
 _SESSION_NAME = re.compile(r"^Session '[^']*': ")
 _SECRET = re.compile(r"('\w*(?:PASSWORD|TOKEN)\w*') (?:with|has invalid) value '.*", re.DOTALL)
 """The client's complaint about a secret that it does not take, up to the end of the text: a secret may contain quotes,
@@ -113,7 +116,8 @@ def subcode_and_reason(error: BaseException) -> tuple[int | None, str]:
     if subcode is not None and (found := _FACTS_REASON.search(facts)):
         text = found[1]
     text = _SECRET.sub(r"\1 has a value that the client does not take", text)
-    return subcode, " ".join(text.split()) or type(error).__name__
+    text = " ".join(text.split()) or type(error).__name__
+    return subcode, _NO_REASON if text == "OK" else text
 
 
 def connect_failed(host: str, error: BaseException) -> ConnectFailed:

@@ -1,6 +1,5 @@
 """One life of the client's service object: connected once, back by itself after outages, useless once it has ended."""
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import ExitStack, contextmanager
@@ -10,11 +9,11 @@ from typing import Any
 
 import structlog
 
-from lbg_runtime.model.errors import ConfigError, ConnectFailed, SubscribeFailed
+from lbg_runtime.model.errors import ConfigError, ConnectFailed, RequestRefused, SubscribeFailed
 from lbg_runtime.model.message import Message
 from lbg_runtime.transport.base import DirectSink, IsLast
 from lbg_runtime.transport.solace import native
-from lbg_runtime.transport.solace.calls import Calls
+from lbg_runtime.transport.solace.calls import Calls, Connecting, broken_off_after
 from lbg_runtime.transport.solace.credentials import TokenFile
 from lbg_runtime.transport.solace.errors import (
     connect_failed,
@@ -44,6 +43,9 @@ from lbg_runtime.transport.solace.settings import TOKEN_PROPERTY, SolaceSettings
 from lbg_runtime.transport.solace.threads import ControlThreads
 from lbg_runtime.transport.solace.transactions import Transactions
 
+COMMIT_PATIENCE_S = 10.0
+"""How long a session that is to end waits for its commit, which alone would wait as long as an outage."""
+
 BROWSER_PATIENCE_S = 60.0
 """How long a browser may take to start; the client gives up after 40 s, if it can."""
 
@@ -67,32 +69,6 @@ class SessionEvent(Enum):
 
 SessionEventSink = Callable[[tuple[SessionEvent, str]], None]
 """Takes an event and the client's description of it, on the loop. Must not raise and must not block."""
-
-
-class Connecting:
-    """The part of `SolaceSession.connect` that waits for the broker, which another thread can break off."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._service: Any = None
-
-    @contextmanager
-    def by(self, service: Any) -> Iterator[None]:
-        """The service is connected in this context, and may be freed after it."""
-        with self._lock:
-            self._service = service
-        try:
-            yield
-        finally:
-            # Waits for `break_off`, which must not meet a session that is being freed.
-            with self._lock:
-                self._service = None
-
-    def break_off(self) -> None:
-        """Make it fail now; does nothing before it has begun and after it has ended. Blocks for a moment."""
-        with self._lock:
-            if self._service is not None:
-                native.break_off(self._service)
 
 
 class SolaceSession:
@@ -121,7 +97,7 @@ class SolaceSession:
         take: SessionEventSink,
         make_publisher: MakePublisher,
         threads: ControlThreads,
-        connecting: "Connecting",
+        connecting: Connecting,
         former_token: str = "",
     ) -> "SolaceSession":
         """Build a service and connect it; raises `ConnectFailed`. Later events go to `take`.
@@ -176,10 +152,12 @@ class SolaceSession:
         """End the session and free what it holds, even if it has ended by itself; bound flows end with it.
 
         Waits for calls of other threads that are in the library, which nobody may need any more: 10 s for each answer
-        that a broker owes. Calls that come later are refused.
+        that a broker owes, a commit's included. Calls that come later are refused. If the answer to an unbind is owed,
+        the library waits for that first, until the connection counts as lost.
         """
         self.calls.end()
-        self.transactions.close()
+        with broken_off_after(COMMIT_PATIENCE_S, self.service):
+            self.transactions.close()
         if self.calls.are_under_way():
             # Freeing what the library still waits in would crash the process. This does not end the wait, but the
             # broker learns at once that the session is over.
@@ -260,7 +238,7 @@ class SolaceSession:
     def has_queue(self, queue: str) -> bool:
         """See `Browser.has_queue`."""
         try:
-            with self.calls.one(), self._browsing(queue, window=1):
+            with self.calls.one(), self._browsing("look for", queue, window=1):
                 return True
         except CLIENT_ERRORS as error:
             return has_queue_refused(queue, error)
@@ -272,7 +250,7 @@ class SolaceSession:
         """
         found: list[Message] = []
         try:
-            with self.calls.one(), self._browsing(queue, BROWSER_WINDOW) as browser:
+            with self.calls.one(), self._browsing("browse", queue, BROWSER_WINDOW) as browser:
                 connection = self._connection()
                 while (inbound := self._next_of(browser, quiet_ms, connection)) is not None:
                     found.append(read_message(inbound))
@@ -283,7 +261,10 @@ class SolaceSession:
         return found
 
     @contextmanager
-    def _browsing(self, queue: str, window: int) -> Iterator[Any]:
+    def _browsing(self, what: str, queue: str, window: int) -> Iterator[Any]:
+        if (lack := native.missing_right(self.service, LoginRight.RECEIVE)) is not None:
+            # The client would refuse it, and not say what is missing.
+            raise RequestRefused(f"cannot {what} {queue}: {lack}")
         builder = self.service.create_message_queue_browser_builder().with_queue_browser_window_size(window)
         browser = builder.build(Queue.durable_exclusive_queue(queue))
         try:

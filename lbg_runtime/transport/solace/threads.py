@@ -1,4 +1,4 @@
-"""The few threads that make blocking calls to the client: connect, bind, unbind, disconnect, subscribe."""
+"""The few threads that make blocking calls to the client: connect and disconnect, and what is asked of a session."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,12 +10,15 @@ import anyio
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
-THREAD_COUNT = 4
-"""An unanswered bind occupies a thread for half a minute; the others go on unbinding."""
+THREAD_COUNT = 6
+"""Binds, each of which may wait for its answer, occupy four at most (`BINDS_AT_ONCE`); the others go on unbinding."""
 
 
 class ControlThreads:
-    """Owned by one transport. `run` and `begin` are called on the loop's thread."""
+    """Owned by one transport. `run` and `begin` are called on the loop's thread.
+
+    When all are occupied, calls wait for their turn, in order: a call that must not is made on threads apart.
+    """
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="solace-control")

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
@@ -17,6 +17,7 @@ from lbg_runtime.model.message import Message
 from lbg_runtime.transport.base import BoundFlow, ConnectionSink, DirectSink, FlowSink, IsLast
 from lbg_runtime.transport.solace.barrier import Barrier
 from lbg_runtime.transport.solace.credentials import TokenFile
+from lbg_runtime.transport.solace.errors import subcode_and_reason
 from lbg_runtime.transport.solace.inbox import Inbox
 from lbg_runtime.transport.solace.relogin import Relogin
 from lbg_runtime.transport.solace.settings import SolaceSettings
@@ -24,13 +25,18 @@ from lbg_runtime.transport.solace.threads import ControlThreads, wait_to_the_end
 
 if TYPE_CHECKING:
     # These import the client, which must not happen before `open`.
+    from lbg_runtime.transport.solace.calls import Connecting
     from lbg_runtime.transport.solace.flow import SolaceFlow
     from lbg_runtime.transport.solace.publisher import MakePublisher
     from lbg_runtime.transport.solace.receive_path import MakePath
-    from lbg_runtime.transport.solace.session import Connecting, SessionEvent, SolaceSession
+    from lbg_runtime.transport.solace.session import SessionEvent, SolaceSession
 
 OUTAGE_PATIENCE_S = 10.0
 """How long a bind waits for a connection; as long as the client waits for the broker's answer."""
+
+BINDS_AT_ONCE = 4
+"""Binds under way in the client. The others wait before it, so that an outage that begins ends their wait, and control
+threads are left for everything else."""
 
 RESTORE_WAIT_S = 0.1
 """From the client's report of a restored connection to the next bind; with a fifth of it nothing went wrong."""
@@ -42,6 +48,8 @@ TOKEN_LOOK_S = 2.0
 """How often a token file is read, in addition to each connection and outage."""
 
 CLOSED = "the transport was closed"
+
+_Step = TypeVar("_Step")
 
 _log = structlog.get_logger(__name__)
 
@@ -57,6 +65,11 @@ class SolaceTransport:
     def __init__(self, settings: SolaceSettings) -> None:
         self._settings = settings
         self._threads = ControlThreads()
+        """For what is asked of a session."""
+        self._session_threads = ControlThreads()
+        """Apart from those: a session is ended, and the next one made, however many calls wait for a broker."""
+        self._binding = asyncio.Semaphore(BINDS_AT_ONCE)
+        self._opening = asyncio.Lock()
         self._inbox: Inbox | None = None
         self._make_path: MakePath | None = None
         self._make_publisher: MakePublisher | None = None
@@ -70,7 +83,10 @@ class SolaceTransport:
         self._watcher: ConnectionSink | None = None
         self._life = 0
         """The number of the newest session; reports of older ones are ignored."""
-        self._ended_life = 0
+        self._unwanted: asyncio.Future[str] | None = None
+        self._fallen: asyncio.Future[str] | None = None
+        """Of the session that is being made. Done, with a reason, when nobody is to have it: after `close`, and the
+        latter also when its connection was lost."""
         self._flows: list[SolaceFlow] = []
         self._direct: list[tuple[str, DirectSink]] = []
         self._renewal: asyncio.Task[None] | None = None
@@ -95,14 +111,19 @@ class SolaceTransport:
 
         Raises `ConfigError` if the settings ask for the fast receive path and the client does not support it.
         """
+        # `close` waits for it: a session that is half open is ended on its threads.
+        async with self._opening:
+            await self._open()
+
+    async def _open(self) -> None:
         host = self._settings.host_list
-        if self._session is not None or self._closed:
+        if self._session is not None or self._renewal is not None or self._closed:
             raise ConnectFailed(host, "a transport is opened once", permanent=True)
         if self._inbox is None:
             self._inbox = Inbox(asyncio.get_running_loop())
         try:
             if self._make_path is None:
-                self._make_path, self._make_publisher = await self._threads.run(_load_client, self._settings)
+                self._make_path, self._make_publisher = await self._session_threads.run(_load_client, self._settings)
         except ImportError as error:
             raise ConnectFailed(host, f"the client cannot be loaded: {error}", permanent=True) from error
         await self._connect(self._inbox)
@@ -121,10 +142,15 @@ class SolaceTransport:
         _log.info("session_opened", host=self._settings.host_list, path=path, compiled=is_compiled)
 
     async def close(self) -> None:
-        """See `Transport.close`. Waits for calls to the client that are under way."""
+        """See `Transport.close`. Waits for calls to the client that are under way, even if it is cancelled."""
         if self._closed:
             return
         self._closed = True
+        _tell(self._unwanted, CLOSED)
+        _tell(self._fallen, CLOSED)
+        tasks = [task for task in (self._renewal, self._token_follower) if task is not None]
+        for task in tasks:
+            task.cancel()
         self._watcher = None
         session, self._session = self._session, None
         self._disconnected()
@@ -137,14 +163,19 @@ class SolaceTransport:
         for message, future in self._held:
             if not future.done():
                 future.set_exception(PublishFailed(message.topic, CLOSED))
+        await wait_to_the_end(asyncio.ensure_future(self._end_all(session, tasks)))
+
+    async def _end_all(self, session: "SolaceSession | None", tasks: "Sequence[asyncio.Task[None]]") -> None:
         try:
-            for task in (self._renewal, self._token_follower):
-                if task is not None:
-                    task.cancel()
-                    await asyncio.wait([task])
+            if tasks:
+                await asyncio.wait(tasks)
+            async with self._opening:
+                # Whoever was opening has ended what was half open.
+                pass
             if session is not None:
-                await self._threads.run(session.disconnect)
+                await self._session_threads.run(session.disconnect)
         finally:
+            await self._session_threads.close()
             await self._threads.close()
 
     async def bind(self, queue: QueueName, epoch: Epoch, sink: FlowSink) -> BoundFlow:
@@ -152,16 +183,20 @@ class SolaceTransport:
 
         A call cancelled while the client binds lasts until the flow is bound and given up again.
         """
-        from lbg_runtime.transport.solace.flow import GhostFlow, SolaceFlow
-
         if self._inbox is None or self._closed:
             raise BindFailed(queue, "not connected")
         # Waited for here and not in the client, which would occupy a control thread for that long.
         with suppress(TimeoutError):
             async with asyncio.timeout(OUTAGE_PATIENCE_S):
                 await self._connected.wait()
+        async with self._binding:
+            return await self._bind(queue, epoch, sink)
+
+    async def _bind(self, queue: QueueName, epoch: Epoch, sink: FlowSink) -> BoundFlow:
+        from lbg_runtime.transport.solace.flow import GhostFlow, SolaceFlow
+
         session, inbox, make_path = self._session, self._inbox, self._make_path
-        if session is None or make_path is None or not self._connected.is_set():
+        if session is None or inbox is None or make_path is None or not self._connected.is_set():
             raise BindFailed(queue, "not connected")
         window = self._settings.flow_window
         flow = SolaceFlow(inbox, self._threads, queue, epoch, sink, make_path, self._has_read, window)
@@ -264,14 +299,20 @@ class SolaceTransport:
     # -- the session
 
     async def _connect(self, inbox: Inbox) -> None:
-        from lbg_runtime.transport.solace.session import Connecting, SolaceSession
+        """Make the session; raises `ConnectFailed`, and then, as when it is cancelled, there is none."""
+        from lbg_runtime.transport.solace.calls import Connecting
+        from lbg_runtime.transport.solace.session import SolaceSession
 
+        if self._closed:
+            raise ConnectFailed(self._settings.host_list, CLOSED, permanent=True)
         self._life += 1
         life, make_publisher = self._life, self._make_publisher
         if make_publisher is None:
             raise TransportError("the client is not loaded")
+        self._unwanted = unwanted = asyncio.get_running_loop().create_future()
+        self._fallen = fallen = asyncio.get_running_loop().create_future()
         connecting = Connecting()
-        beginning = self._threads.begin(
+        beginning = self._session_threads.begin(
             SolaceSession.connect,
             self._settings,
             inbox,
@@ -281,18 +322,14 @@ class SolaceTransport:
             connecting,
             self._former_token,
         )
-        try:
-            await asyncio.wait([beginning])
-        except asyncio.CancelledError:
-            await wait_to_the_end(asyncio.ensure_future(self._abandon(beginning, connecting)))
-            raise
-        session = beginning.result()
         async with AsyncExitStack() as undo:
             # Whatever goes wrong: it would stay connected, and nobody would have it.
-            undo.push_async_callback(self._threads.run, session.disconnect)
-            await self._threads.run(session.subscribe_anew, tuple(self._direct), inbox)
-            if self._closed or self._ended_life == life:
-                raise ConnectFailed(self._settings.host_list, "the session ended at once")
+            undo.push_async_callback(self._abandon, beginning, connecting)
+            # If the connection is lost meanwhile, this says best why.
+            session = await self._done_before(unwanted, beginning)
+            # This was seen to wait as long as an outage.
+            subscribing = self._session_threads.begin(session.subscribe_anew, tuple(self._direct), inbox)
+            await self._done_before(fallen, subscribing)
             undo.pop_all()
         self._session = session
         self._barrier = Barrier(self._threads, session.is_heard)
@@ -303,23 +340,49 @@ class SolaceTransport:
         # After that: the watcher may publish at once.
         self._is_up()
 
+    async def _done_before(self, unwanted: "asyncio.Future[str]", step: "asyncio.Future[_Step]") -> _Step:
+        """The outcome of a step to a session; raises `ConnectFailed` as soon as nobody is to have that session."""
+        # Mark it as retrieved: it may not matter any more.
+        step.add_done_callback(lambda ended: ended.exception())
+        both: tuple[asyncio.Future[Any], ...] = (step, unwanted)
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        if unwanted.done():
+            raise ConnectFailed(self._settings.host_list, unwanted.result(), permanent=self._closed)
+        return step.result()
+
     async def _abandon(self, beginning: "asyncio.Future[SolaceSession]", connecting: "Connecting") -> None:
-        """End a session that is being connected; the client alone would go on until its timeout."""
+        """End a session that is being made, even if the caller is cancelled; returns as `_until_cut` does."""
+        await wait_to_the_end(asyncio.ensure_future(self._end_half_made(beginning, connecting)))
+
+    async def _end_half_made(self, beginning: "asyncio.Future[SolaceSession]", connecting: "Connecting") -> None:
+        # The client alone would go on connecting until its timeout.
         while not beginning.done():
             # Again and again: it may have been about to begin.
-            await self._threads.run(connecting.break_off)
+            await self._session_threads.run(connecting.break_off)
             await asyncio.wait([beginning], timeout=BREAK_OFF_S)
         if beginning.exception() is None:
-            await self._threads.run(beginning.result().disconnect)
+            session = beginning.result()
+            await self._until_cut(session, self._session_threads.begin(session.disconnect))
+
+    async def _until_cut(self, session: "SolaceSession", ending: "asyncio.Future[None]") -> None:
+        """Wait until a session can neither come back nor send: it has ended, or waits for calls that are under way.
+
+        One that can would come back under the same name, which ends the next one, and send what is unconfirmed after
+        that one's messages.
+        """
+        await asyncio.wait([ending, asyncio.wrap_future(session.is_cut)], return_when=asyncio.FIRST_COMPLETED)
 
     def _session_event(self, life: int, happened: tuple["SessionEvent", str]) -> None:
         from lbg_runtime.transport.solace.session import SessionEvent
 
         event, reason = happened
         client_name = self._settings.client_name
-        if event is SessionEvent.ENDED:
-            self._ended_life = life
-        if life != self._life or self._session is None:
+        if life != self._life:
+            return
+        if self._session is None:
+            if event in (SessionEvent.LOST, SessionEvent.ENDED):
+                # Not waited for: what was asked of it meanwhile may be left undone, or wait as long as the outage.
+                _tell(self._fallen, f"the connection was lost at once: {reason}")
             return
         match event:
             case SessionEvent.LOST:
@@ -374,24 +437,31 @@ class SolaceTransport:
         flows, self._flows = self._flows, []
         for flow in flows:
             flow.session_ended(reason)
-        ending = self._threads.begin(session.disconnect)
+        ending = self._session_threads.begin(session.disconnect)
         if self._settings.reconnects:
             self._renewal = asyncio.get_running_loop().create_task(self._renew(session, ending))
 
     async def _follow_token(self, source: TokenFile) -> None:
         """Give the client the newest token before it needs it: it reconnects by itself after an outage."""
+        told = ""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(TOKEN_LOOK_S):
                     await self._token_is_due.wait()
             self._token_is_due.clear()
-            if self._session is not None:
+            if self._session is None:
+                continue
+            fault = ""
+            try:
                 await self._threads.run(self._session.follow_token, source)
+            except Exception as error:  # noqa: BLE001 - as in `_renew`: the token would end, and nobody would know
+                fault = subcode_and_reason(error)[1]
+            if fault and fault != told:
+                _log.warning("token_not_renewed", file=source.path, reason=fault)
+            told = fault
 
     async def _renew(self, former: "SolaceSession", ending: "asyncio.Future[None]") -> None:
-        # A session that has not ended would come back under the same name, which ends the new one, and send what is
-        # unconfirmed after that one's messages.
-        await asyncio.wait([ending, asyncio.wrap_future(former.is_cut)], return_when=asyncio.FIRST_COMPLETED)
+        await self._until_cut(former, ending)
         # Without a bound: whoever opened the transport wants it until `close`, which cancels this.
         while self._session is None and self._inbox is not None:
             await asyncio.sleep(self._settings.reconnect_wait_ms / 1000)
@@ -400,6 +470,11 @@ class SolaceTransport:
             except Exception as error:  # noqa: BLE001 - whatever it is, nobody else tries again, and nobody would know
                 reason = str(error) or type(error).__name__
                 _log.warning("session_not_renewed", client_name=self._settings.client_name, reason=reason)
+
+
+def _tell(unwanted: "asyncio.Future[str] | None", reason: str) -> None:
+    if unwanted is not None and not unwanted.done():
+        unwanted.set_result(reason)
 
 
 def _load_client(settings: SolaceSettings) -> tuple["MakePath", "MakePublisher"]:

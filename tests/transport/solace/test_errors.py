@@ -63,6 +63,7 @@ def unreadable(text: str) -> UnicodeDecodeError:
         (ClientError("plain\nwords"), (None, "plain words")),
         (ClientError(ClientError(facts(61, "Unknown Queue"))), (61, "Unknown Queue")),
         (ClientError(""), (None, "ClientError")),
+        (ClientError(facts(0, "OK"), 0), (0, "the client gives no reason, as when the connection is lost meanwhile")),
         (
             ClientError(facts(7, "property 'SESSION_PASSWORD' with value 'hu'sh\n' of string length 129 exceeds"), 7),
             (7, "property 'SESSION_PASSWORD' has a value that the client does not take"),

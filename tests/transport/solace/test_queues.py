@@ -10,7 +10,7 @@ from lbg_runtime.broker.engine.accounts import Account, ClientProfile
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.engine.settings import Permission, QueueSettings
 from lbg_runtime.broker.server.server import BrokerServer
-from lbg_runtime.model.errors import TransportError
+from lbg_runtime.model.errors import RequestRefused, TransportError
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.transport.solace import native
 from lbg_runtime.transport.solace.settings import SolaceSettings
@@ -73,8 +73,10 @@ async def test_a_user_who_may_not_receive_learns_nothing_of_queues(
     sender = Account("default", profile=ClientProfile(may_receive=False))
     broker.engine.administration.accounts(DEFAULT_VPN).put(sender)
     await transport.open()
-    with pytest.raises(TransportError, match="cannot look for orders/1"):
+    with pytest.raises(RequestRefused, match=r"cannot look for orders/1: .*\(allowGuaranteedMsgReceiveEnabled"):
         await transport.has_queue(QUEUE)
+    with pytest.raises(RequestRefused, match=r"cannot browse orders/1: .*\(allowGuaranteedMsgReceiveEnabled"):
+        await transport.browse(QUEUE, 0.1)
 
 
 async def test_without_a_connection_nothing_is_known_of_queues(transport: SolaceTransport) -> None:

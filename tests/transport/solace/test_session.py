@@ -19,10 +19,11 @@ from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.transport.solace import native
 from lbg_runtime.transport.solace import session as session_module
+from lbg_runtime.transport.solace.calls import Connecting
 from lbg_runtime.transport.solace.credentials import TokenFile
 from lbg_runtime.transport.solace.flow import SolaceFlow
 from lbg_runtime.transport.solace.library import PubSubPlusClientError
-from lbg_runtime.transport.solace.session import Connecting, SolaceSession
+from lbg_runtime.transport.solace.session import SolaceSession
 from lbg_runtime.transport.solace.settings import SolaceSettings
 
 PATIENCE_S = 10.0
@@ -175,6 +176,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Library:
     monkeypatch.setattr(native, "repeat_inbox", library.wait)
     monkeypatch.setattr(native, "provision_queue", library.wait)
     monkeypatch.setattr(native, "break_off", library.break_off)
+    monkeypatch.setattr(native, "missing_right", lambda *_: None)
     return library
 
 
@@ -390,6 +392,20 @@ def test_a_subscription_that_is_refused_leaves_nothing_behind_each_time(
     subscribe(session)
     assert library.calls == ["answered"]
     assert library.receivers_built == 1
+
+
+def test_a_commit_that_nobody_answers_does_not_keep_a_session(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits as long as an outage lasts, and so did everything that closed."""
+
+    def commit() -> None:
+        assert library.is_cut.wait(PATIENCE_S)
+
+    monkeypatch.setattr(session_module, "COMMIT_PATIENCE_S", 0.0)
+    monkeypatch.setattr(library, "close", commit)
+    session_of(library).disconnect()
+    assert library.calls == ["cut", "disconnected", "freed"]
 
 
 def test_a_session_that_is_over_is_given_no_token(library: Library, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import socket
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -20,9 +20,10 @@ from lbg_runtime.model.message import Message
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.testing.flow_recorder import PATIENCE_S, FlowRecorder
 from lbg_runtime.transport.solace import transport as transport_module
+from lbg_runtime.transport.solace.credentials import TokenFile
 from lbg_runtime.transport.solace.fast import compiled
 from lbg_runtime.transport.solace.settings import SolaceSettings
-from lbg_runtime.transport.solace.transport import SolaceTransport
+from lbg_runtime.transport.solace.transport import BINDS_AT_ONCE, SolaceTransport
 from tests.transport.rights import let_subscribe
 from tests.transport.solace.steps import eventually, publish
 
@@ -334,3 +335,61 @@ async def test_a_bind_gives_an_outage_up_in_the_end(
     with pytest.raises(BindFailed) as failure:
         await transport.bind(QUEUE, Epoch(1), FlowRecorder())
     assert not failure.value.permanent
+
+
+async def test_binds_beyond_a_few_end_when_the_connection_is_lost_and_keep_nothing_waiting(
+    broker: BrokerServer, make_transport: MakeTransport
+) -> None:
+    """All of a member's were in the client by then, 10 s each and few at a time, and unbinds waited behind them."""
+    from lbg_runtime.transport.solace.session import SessionEvent
+
+    broker.create_queue("other")
+    transport = make_transport("first")
+    await transport.open()
+    flow = await transport.bind(QueueName("other"), Epoch(1), FlowRecorder())
+    broker.faults.stall("first")
+    binds = [asyncio.ensure_future(transport.bind(QUEUE, Epoch(1), FlowRecorder())) for _ in range(12)]
+    await asyncio.wait(binds, timeout=0.1)
+    unbinding = asyncio.ensure_future(flow.unbind())
+    await asyncio.wait([unbinding], timeout=0.1)
+    # The client tells of it when it has ended the binds, or a moment before.
+    transport._session_event(transport._life, (SessionEvent.LOST, "for a test"))
+    async with asyncio.timeout(PATIENCE_S):
+        await broker.stop()
+        await asyncio.gather(unbinding, *binds, return_exceptions=True)
+    failures = [bind.exception() for bind in binds]
+    assert all(isinstance(failure, BindFailed) and not failure.permanent for failure in failures)
+    assert {str(failure) for failure in failures[BINDS_AT_ONCE:]} == {"cannot bind to orders/0: not connected"}
+    broker.faults.clear()
+    await broker.start()
+    # Otherwise closing would wait for the answer to the question whether the unbind was read.
+    await eventually(lambda: transport.is_connected)
+
+
+async def test_a_token_is_followed_whatever_goes_wrong_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would have ended unseen: nobody waits for the one who follows it."""
+    monkeypatch.setattr(transport_module, "TOKEN_LOOK_S", 0.0)
+    is_done = asyncio.Event()
+    tell = asyncio.get_running_loop().call_soon_threadsafe
+    outcomes = [RuntimeError("can't start new thread"), RuntimeError("can't start new thread"), None]
+
+    class Session:
+        """Of which only this is asked."""
+
+        def follow_token(self, _: TokenFile) -> None:
+            if not outcomes:
+                tell(is_done.set)
+            elif (outcome := outcomes.pop(0)) is not None:
+                raise outcome
+
+    transport = SolaceTransport(SolaceSettings(("tcp://127.0.0.1:1",), "first"))
+    transport._session = cast(Any, Session())
+    with capture_logs() as logged:
+        following = asyncio.ensure_future(transport._follow_token(TokenFile("token")))
+        async with asyncio.timeout(PATIENCE_S):
+            await is_done.wait()
+        following.cancel()
+        await asyncio.wait([following])
+    transport._session = None
+    await transport.close()
+    assert [(each["event"], each["reason"]) for each in logged] == [("token_not_renewed", "can't start new thread")]

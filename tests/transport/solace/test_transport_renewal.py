@@ -22,6 +22,7 @@ from lbg_runtime.testing.flow_recorder import PATIENCE_S, FlowRecorder
 from lbg_runtime.transport.solace import native, relogin
 from lbg_runtime.transport.solace.publisher import SolacePublisher
 from lbg_runtime.transport.solace.session import SolaceSession
+from lbg_runtime.transport.solace.threads import THREAD_COUNT
 from lbg_runtime.transport.solace.transactions import Transactions
 from lbg_runtime.transport.solace.transport import SolaceTransport
 from tests.transport.solace.steps import eventually
@@ -205,20 +206,59 @@ async def test_a_bind_whose_session_ends_says_so(broker: BrokerServer, make_tran
 async def test_a_session_begins_although_nobody_answers_the_one_that_it_replaces(
     transport: SolaceTransport, has_begun: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That one is cut off by then, and the library waits for answers that cannot come."""
-    is_asked, begins = threading.Event(), asyncio.get_running_loop().create_future()
-    tell = asyncio.get_running_loop().call_soon_threadsafe
+    """That one is cut off by then, and the library waits for answers that cannot come, on every thread that it got."""
+    are_asked, begins = threading.Barrier(THREAD_COUNT + 1), []
 
     def provision_queue(*_: object) -> None:
-        is_asked.set()
-        tell(begins.set_result, has_begun.wait(PATIENCE_S))
+        are_asked.wait(PATIENCE_S)
+        begins.append(has_begun.wait(PATIENCE_S))
 
     monkeypatch.setattr(native, "provision_queue", provision_queue)
-    provisioning = asyncio.create_task(transport.provision(QUEUE, ()))
-    async with asyncio.timeout(PATIENCE_S):
-        assert await asyncio.to_thread(is_asked.wait, PATIENCE_S)
-        await log_in_again(transport)
-        assert await begins
-        with pytest.raises(TransportError, match="cannot provision orders/0: the connection was lost"):
-            await provisioning
+    provisioning = [asyncio.create_task(transport.provision(QUEUE, ())) for _ in range(THREAD_COUNT)]
+    async with asyncio.timeout(2 * PATIENCE_S):
+        await asyncio.to_thread(are_asked.wait, PATIENCE_S)
+        transport._log_in_again("for a test")
+        for each in provisioning:
+            with pytest.raises(TransportError, match="cannot provision orders/0: the connection was lost"):
+                await each
+        assert begins == [True] * THREAD_COUNT
         await transport.send(Message("orders/new", b""))
+
+
+@pytest.fixture
+async def renewed(broker: BrokerServer, transport: SolaceTransport, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Set when the next session is made, and waits for its subscriptions as long as it lasts; later ones do not."""
+    is_made, tell = asyncio.Event(), asyncio.get_running_loop().call_soon_threadsafe
+    subscribe_anew = SolaceSession.subscribe_anew
+
+    def wait_for_an_answer(session: SolaceSession, *args: Any) -> None:
+        monkeypatch.setattr(SolaceSession, "subscribe_anew", subscribe_anew)
+        with session.calls.one():
+            tell(is_made.set)
+            session.calls.over.result(PATIENCE_S)
+
+    monkeypatch.setattr(SolaceSession, "subscribe_anew", wait_for_an_answer)
+    transport._log_in_again("for a test")
+    return is_made
+
+
+async def test_an_outage_while_a_session_is_made_costs_that_session_and_no_time(
+    broker: BrokerServer, transport: SolaceTransport, renewed: asyncio.Event
+) -> None:
+    """It waited for the end of the outage, and then passed for connected in the next one."""
+    with capture_logs() as logged:
+        async with asyncio.timeout(PATIENCE_S):
+            await renewed.wait()
+            assert broker.abort_connections("first") == 1
+            await transport.send(Message("orders/new", b""))
+    (line,) = (each for each in logged if each["event"] == "session_not_renewed")
+    assert "the connection was lost at once: " in line["reason"]
+
+
+async def test_closing_does_not_wait_for_the_subscriptions_of_a_session_that_is_made(
+    broker: BrokerServer, transport: SolaceTransport, renewed: asyncio.Event
+) -> None:
+    async with asyncio.timeout(PATIENCE_S / 2):
+        await renewed.wait()
+        await transport.close()
+    await eventually(lambda: not broker.client_names())

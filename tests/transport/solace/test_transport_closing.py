@@ -1,0 +1,115 @@
+"""A transport that is closed while it is opened, and one that is opened twice."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lbg_runtime.broker.server.server import BrokerServer
+from lbg_runtime.config.settings import ClientPathChoice
+from lbg_runtime.model.errors import ConnectFailed
+from lbg_runtime.model.ids import QueueName
+from lbg_runtime.testing.flow_recorder import PATIENCE_S
+from lbg_runtime.transport.solace import transport as transport_module
+from lbg_runtime.transport.solace.session import SolaceSession
+from lbg_runtime.transport.solace.settings import SolaceSettings
+from lbg_runtime.transport.solace.transport import SolaceTransport
+from tests.transport.solace.steps import eventually
+
+pytestmark = [
+    pytest.mark.real_time,
+    pytest.mark.parametrize("client_path", [ClientPathChoice.PUBLIC], indirect=True),
+]
+
+MakeTransport = Callable[..., SolaceTransport]
+QUEUE = QueueName("orders/0")
+
+
+async def expect_closed(opening: "asyncio.Future[None]") -> None:
+    with pytest.raises(ConnectFailed, match="the transport was closed") as failure:
+        await opening
+    assert failure.value.permanent
+
+
+async def test_a_connect_that_nobody_answers_ends_when_the_transport_is_closed(client_path: ClientPathChoice) -> None:
+    loop = asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.setblocking(False)
+        host = "tcp://{}:{}".format(*silent.getsockname())
+        settings = SolaceSettings((host,), "first", connect_timeout_ms=60_000, client_path=client_path)
+        transport = SolaceTransport(settings)
+        opening = asyncio.ensure_future(transport.open())
+        async with asyncio.timeout(30):
+            peer, _ = await loop.sock_accept(silent)
+            with peer:
+                await transport.close()
+                await expect_closed(opening)
+
+
+async def test_a_transport_that_is_closed_when_it_is_almost_open_leaves_no_connection(
+    broker: BrokerServer, make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The threads were gone that could have ended it."""
+    is_made, goes_on, connect = threading.Event(), threading.Event(), SolaceSession.connect
+
+    def connect_and_wait(*args: Any) -> SolaceSession:
+        session = connect(*args)
+        is_made.set()
+        assert goes_on.wait(PATIENCE_S)
+        return session
+
+    monkeypatch.setattr(SolaceSession, "connect", connect_and_wait)
+    transport = make_transport("first")
+    opening = asyncio.ensure_future(transport.open())
+    async with asyncio.timeout(2 * PATIENCE_S):
+        assert await asyncio.to_thread(is_made.wait, PATIENCE_S)
+        closing = asyncio.ensure_future(transport.close())
+        await asyncio.wait([closing], timeout=0.1)
+        # Also if whoever closes has no more time.
+        closing.cancel()
+        goes_on.set()
+        await expect_closed(opening)
+        await asyncio.wait([closing])
+        await eventually(lambda: not broker.client_names())
+
+
+async def test_a_transport_that_is_closed_while_the_client_is_loaded_does_not_connect(
+    broker: BrokerServer, make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on, load = threading.Event(), transport_module._load_client
+
+    def load_and_wait(settings: SolaceSettings) -> object:
+        assert goes_on.wait(PATIENCE_S)
+        return load(settings)
+
+    monkeypatch.setattr(transport_module, "_load_client", load_and_wait)
+    transport = make_transport("first")
+    opening = asyncio.ensure_future(transport.open())
+    await asyncio.sleep(0)
+    closing = asyncio.ensure_future(transport.close())
+    await asyncio.sleep(0)
+    goes_on.set()
+    async with asyncio.timeout(PATIENCE_S):
+        await expect_closed(opening)
+        await closing
+    assert not broker.client_names()
+
+
+async def test_who_opens_twice_at_once_gets_one_session(broker: BrokerServer, make_transport: MakeTransport) -> None:
+    """The other one would have stayed connected, under the same name."""
+    transport = make_transport("first")
+    first, second = asyncio.ensure_future(transport.open()), asyncio.ensure_future(transport.open())
+    await first
+    with pytest.raises(ConnectFailed, match="opened once"):
+        await second
+    assert transport.is_connected
+    # Nor while its next session is made.
+    transport._log_in_again("for a test")
+    with pytest.raises(ConnectFailed, match="opened once"):
+        await transport.open()
+    await eventually(lambda: transport.is_connected)
+    await transport.close()
+    await eventually(lambda: not broker.client_names())
