@@ -26,5 +26,6 @@ async def ask_each(items: Iterable[_Item], ask: Callable[[_Item], Awaitable[_Ans
             for _ in range(REQUESTS_AT_ONCE):
                 tasks.create_task(take_turns())
     except ExceptionGroup as failures:
-        raise failures.exceptions[0] from None
+        first = failures.exceptions[0]
+        raise first from first.__cause__
     return [answers[number] for number in sorted(answers)]

@@ -58,7 +58,7 @@ def _examine(
     from lbg_runtime.runtime.handlers.resources import MemberResources
     from lbg_runtime.runtime.handlers.routes import check_states, policies_of
     from lbg_runtime.runtime.membership import find_membership
-    from lbg_runtime.runtime.session import listen_address
+    from lbg_runtime.runtime.session import embedded_address
 
     try:
         settings = load_group_settings(config)
@@ -68,7 +68,7 @@ def _examine(
     membership, handlers = None, None
     try:
         if settings.connection.transport is TransportKind.EMBEDDED:
-            listen_address(settings.connection.host[0])
+            embedded_address(settings.connection.host[0])
     except ConfigError as error:
         problems.append(error)
     try:

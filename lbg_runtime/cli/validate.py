@@ -272,7 +272,7 @@ async def _follow(
     for again and again.
     """
     from lbg_runtime.model.message import Message
-    from lbg_runtime.runtime.listening import Listening
+    from lbg_runtime.runtime.kept_subscription import KeptSubscription
     from lbg_runtime.runtime.session import open_session
 
     stopped = asyncio.Event()
@@ -300,7 +300,7 @@ async def _follow(
 
     with stop_requests(stop):
         async with open_session(connection, f"lbg-validate-{os.getpid()}") as session:
-            listening = Listening(session, topic, take)
+            listening = KeptSubscription(session, topic, take)
             if (failure := await listening.subscribe()) is not None:
                 raise failure
             session.watch_connection(connection_changed)

@@ -7,7 +7,7 @@ from typing import Generic, NamedTuple, TypeVar
 K = TypeVar("K", bound=Hashable)
 
 
-class Standing(NamedTuple, Generic[K]):
+class StandingAt(NamedTuple, Generic[K]):
     """The state of one thing at one look."""
 
     name: K
@@ -49,7 +49,7 @@ class StandstillWatch(Generic[K]):
         """How many are overdue as of the last look."""
         return sum(known.is_told for known in self._known.values())
 
-    def look(self, found: Iterable[Standing[K]], now_ms: int) -> Overdue[K]:
+    def look(self, found: Iterable[StandingAt[K]], now_ms: int) -> Overdue[K]:
         """Compare with the last look. `now_ms` must never go back, and a name must occur in `found` only once."""
         before, self._known = self._known, {}
         began: list[tuple[K, int]] = []

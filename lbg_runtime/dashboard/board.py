@@ -24,7 +24,7 @@ from lbg_runtime.core.group.control_messages import (
     Offer,
     ReportedFlow,
 )
-from lbg_runtime.core.group.membership_settings import MembershipSettings
+from lbg_runtime.core.group.membership_timing import MembershipTiming
 from lbg_runtime.core.group.picture import GroupPicture
 from lbg_runtime.model.ids import MemberId, QueueName
 
@@ -128,7 +128,7 @@ class _Offer:
 class GroupBoard:
     """Fed with everything heard, and with the time. One task calls it; times are of one monotonic clock."""
 
-    def __init__(self, timing: MembershipSettings) -> None:
+    def __init__(self, timing: MembershipTiming) -> None:
         self.members: dict[MemberId, WatchedMember] = {}
         self.queues: dict[QueueName, WatchedQueue] = {}
         self.moves: deque[Move] = deque(maxlen=MAX_MOVES)

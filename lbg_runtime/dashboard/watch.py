@@ -18,7 +18,7 @@ from lbg_runtime.admin.backlog import Backlog, find_shard_queues, read_backlog
 from lbg_runtime.config.listen_address import ListenAddress
 from lbg_runtime.config.settings import Settings
 from lbg_runtime.core.group.control_messages import ControlMessage, Inquiry, KeyAnswer
-from lbg_runtime.core.group.membership_settings import MembershipSettings
+from lbg_runtime.core.group.membership_timing import MembershipTiming
 from lbg_runtime.core.group.picture import GroupPicture
 from lbg_runtime.core.group.placement import Placement
 from lbg_runtime.core.restripe.striping import Striping
@@ -74,7 +74,7 @@ class GroupWatch:
         self._backlog: Backlog | SempError | None = None
         self._backlog_at_s = 0.0
         self._asking_backlog = asyncio.Lock()
-        self._board = GroupBoard(MembershipSettings(heartbeat_ms=settings.membership.heartbeat_ms))
+        self._board = GroupBoard(MembershipTiming(heartbeat_ms=settings.membership.heartbeat_ms))
         self._rates = HandlingRates()
         self._sight = Sight(group.shape().queue_names(), None, None, None, is_connected=False, striping=None)
         self._seen_changes = -1

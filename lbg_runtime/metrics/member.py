@@ -35,7 +35,7 @@ class MetricKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class MemberState:
+class ScrapedMember:
     """What is known of a member when its metrics are scraped."""
 
     blocked_ms: int
@@ -68,7 +68,7 @@ def _one(value: float) -> Figures:
     return ((_NO_LABELS, value),)
 
 
-STATE_METRICS: tuple[tuple[str, str, Callable[[MemberState], float]], ...] = (
+STATE_METRICS: tuple[tuple[str, str, Callable[[ScrapedMember], float]], ...] = (
     (
         "lbg_member_up",
         "1 if the member's event loop answers. If it is 0, only this metric and the next three are reported.",
@@ -362,7 +362,7 @@ DURATION_METRICS: tuple[DurationMetric, ...] = (
 )
 
 
-def exposition(state: MemberState) -> bytes:
+def exposition(state: ScrapedMember) -> bytes:
     """The metrics of one member as Prometheus scrapes them, from a registry of their own."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(state))
@@ -370,7 +370,7 @@ def exposition(state: MemberState) -> bytes:
 
 
 class _Collector(Collector):
-    def __init__(self, state: MemberState) -> None:
+    def __init__(self, state: ScrapedMember) -> None:
         self._state = state
 
     def collect(self) -> Iterator[Metric]:

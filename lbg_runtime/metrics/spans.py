@@ -98,14 +98,14 @@ class MessageSpans:
                 "lbg.attempt": attempt,
                 "lbg.redelivered": is_redelivered,
             },
+            # The library would raise what the text of an error raises, in the place of the error.
+            record_exception=False,
+            set_status_on_exception=False,
         ) as span:
             try:
                 yield
             except BaseException as error:
-                span.set_attribute("error.type", type(error).__qualname__)
-                if not isinstance(error, Exception):
-                    # The library marks only exceptions.
-                    span.set_status(Status(StatusCode.ERROR, "cancelled"))
+                _mark_failed(span, error)
                 raise
 
     def _attributes(
@@ -133,6 +133,19 @@ def end_publish(span: Span, error: BaseException | None) -> None:
         span.set_attribute("error.type", name)
         span.set_status(Status(StatusCode.ERROR, _reason(error) or name))
     span.end()
+
+
+def _mark_failed(span: Span, error: BaseException) -> None:
+    name = type(error).__qualname__
+    span.set_attribute("error.type", name)
+    if not isinstance(error, Exception):
+        span.set_status(Status(StatusCode.ERROR, "cancelled"))
+        return
+    try:
+        span.record_exception(error)
+        span.set_status(Status(StatusCode.ERROR, f"{name}: {error}"))
+    except Exception:  # noqa: BLE001 - code of the user: the text of the error
+        span.set_status(Status(StatusCode.ERROR, name))
 
 
 def _reason(error: BaseException) -> str:

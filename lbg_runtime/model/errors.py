@@ -1,6 +1,7 @@
-"""All errors, in one tree. Facts are attributes; `retriable` is a property of the class.
+"""The errors that more than one room raises or handles, in one tree; a room's own stand where they are raised.
 
-One file of more than 400 lines, so that the whole tree can be read in one place.
+Facts are attributes; `retriable` is a property of the class. One file of more than 400 lines, so that this tree can be
+read in one place.
 """
 
 from typing import ClassVar

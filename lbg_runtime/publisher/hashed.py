@@ -222,8 +222,11 @@ class HashedPublisher:
             known = self._add_key(key)
         hashed_topic = self._hashed_topic(known.shard, topic)
         size_bytes = len(payload)
-        if not self._window.take(size_bytes) and not await self._window.reserve(size_bytes):
-            raise PublisherClosed(topic)
+        if not self._window.take(size_bytes):
+            # Copied like the payload: the key is of these, and must not change while this waits.
+            properties = dict(properties)
+            if not await self._window.reserve(size_bytes):
+                raise PublisherClosed(topic)
         return self._send(key, known, hashed_topic, payload, properties, headers)
 
     def refuse_more(self) -> None:

@@ -14,6 +14,9 @@ from lbg_runtime.model.record import ConfirmedRecord, LedgerHeader, UnconfirmedR
 
 FILE_SUFFIX = ".ledger.jsonl"
 
+MAX_HELD = 10_000
+"""Confirmed messages whose ranges are not written yet."""
+
 
 @dataclass(slots=True)
 class _Range:
@@ -27,14 +30,13 @@ class _Range:
 class Ledger:
     """Writes confirmed messages as one range per key, and never a message before its confirm.
 
-    Owned by one publisher, called from its event loop. Ranges are held until `flush`, covering at most `max_held`
-    messages. A process that is killed leaves a torn file, never a wrong one. Times are wall clock in microseconds since
-    the epoch.
+    Owned by one publisher, called from its event loop. Ranges are held until `flush`, covering at most
+    `MAX_HELD` messages. A process that is killed leaves a torn file, never a wrong one. Times are wall clock in
+    microseconds since the epoch.
     """
 
-    def __init__(self, writer: RecordWriter, header: LedgerHeader, max_held: int = 10_000) -> None:
+    def __init__(self, writer: RecordWriter, header: LedgerHeader) -> None:
         self._writer = writer
-        self._max_held = max_held
         self._ranges: dict[str, _Range] = {}
         self._held = 0
         writer.write(header)
@@ -61,7 +63,7 @@ class Ledger:
             if known is not None:
                 self._write(key, known)
             self._ranges[key] = _Range(shard, sequence, sequence, t_us, t_us)
-        if self._held >= self._max_held:
+        if self._held >= MAX_HELD:
             self.flush()
 
     def unconfirmed(self, record: UnconfirmedRecord) -> None:

@@ -1,16 +1,18 @@
 """An even rate from coarse ticks."""
 
+MAX_LAG_S = 0.1
+
 
 class Pace:
-    """Tells how many messages are due; does not make up for what a stall delayed by more than `max_lag_s`.
+    """Tells how many messages are due; does not make up for what a stall delayed by more than `MAX_LAG_S`.
 
     So a publisher that waited through an outage goes on at its rate, instead of flooding the group with the backlog.
     Times are seconds of any one monotonic clock.
     """
 
-    def __init__(self, rate_per_s: float, now_s: float, max_lag_s: float = 0.1) -> None:
+    def __init__(self, rate_per_s: float, now_s: float) -> None:
         self._interval_s = 1 / rate_per_s
-        self._max_lag_s = max(max_lag_s, self._interval_s)
+        self._max_lag_s = max(MAX_LAG_S, self._interval_s)
         self._next_s = now_s
 
     def due(self, now_s: float) -> int:

@@ -121,7 +121,6 @@ class App:
             MemberMeters() if self.settings.ops.status is not None else None,
             group.backend.value,
         )
-        is_clean = False
         task = asyncio.current_task()
         cancelled_before = task.cancelling() if task is not None else 0
         status = self._status_server()
@@ -139,9 +138,9 @@ class App:
                 if self._stop_wanted:
                     supervisor.stop()
                 if status is not None:
-                    sight = supervisor.sight()
-                    sight.changed_settings = changed_settings
-                    status.show(sight)
+                    source = supervisor.status()
+                    source.changed_settings = changed_settings
+                    status.show(source)
                 report = await supervisor.run()
                 if status is not None:
                     # While the session ends, so that leaving takes no longer.
@@ -152,7 +151,6 @@ class App:
                 raise
             # It was to leave, and has bound nothing: what kept it from the broker does not matter any more.
             _log.info("left_before_start", member=self.membership.member, reason=str(error))
-            is_clean = True
             return StopReport(left_behind=0, still_bound=0)
         except asyncio.CancelledError as cancellation:
             # A task group or the like cancels the task that it is in, and takes that back when it is left.
@@ -160,10 +158,11 @@ class App:
                 raise
             raise LifespanFailed from cancellation
         finally:
-            left = self._supervisor.report if self._supervisor is not None else None
-            self._supervisor = None
-            # Also if it left because of an error, such as a superseding process that has gone.
-            journal.close(clean=is_clean if left is None else left.is_clean)
+            ended, self._supervisor = self._supervisor, None
+            # Also if it left because of an error, such as a superseding process that has gone; and without a supervisor
+            # nothing was bound, whatever kept it from that.
+            left = None if ended is None else ended.report
+            journal.close(clean=ended is None or (left is not None and left.is_clean))
 
     def run_sync(self, *, parent_pid: int | None = None, ends_process: bool = False) -> StopReport:
         """Be a member until SIGTERM or SIGINT, or until the process `parent_pid` has gone; return how it left.

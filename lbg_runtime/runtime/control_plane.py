@@ -46,7 +46,7 @@ from lbg_runtime.core.group.membership_events import (
     ViewChanged,
     WeightChanged,
 )
-from lbg_runtime.core.group.membership_settings import MembershipSettings as Timing
+from lbg_runtime.core.group.membership_timing import MembershipTiming
 from lbg_runtime.core.group.rebalance import RebalanceMachine
 from lbg_runtime.core.group.rebalance_events import AskFlow, Say
 from lbg_runtime.core.group.rebalance_settings import RebalanceSettings
@@ -63,7 +63,7 @@ from lbg_runtime.runtime.clock import call_at_ms, now_ms
 from lbg_runtime.runtime.dispatch.key_book import KeyBook
 from lbg_runtime.runtime.flight_recorder import FlightRecorder
 from lbg_runtime.runtime.flow_runner import FlowRunner
-from lbg_runtime.runtime.listening import Listening
+from lbg_runtime.runtime.kept_subscription import KeptSubscription
 from lbg_runtime.runtime.membership import Membership, counted_member
 from lbg_runtime.runtime.session import Session
 
@@ -103,7 +103,7 @@ class ControlPlane:
         self.machine = machine
         self._session = session
         self._topic = topic
-        self._listening = Listening(session, topic, self._arrived)
+        self._subscription = KeptSubscription(session, topic, self._arrived)
         self._runners = {runner.machine.queue: runner for runner in runners}
         self._answerer = Answerer(machine.membership, machine.flow_reports, keys, self._say)
         self._recorder = recorder
@@ -124,11 +124,11 @@ class ControlPlane:
 
         While the control topic cannot be subscribed to, that is tried again and again, and the member works without it.
         """
-        failure = await self._listening.subscribe()
+        failure = await self._subscription.subscribe()
         self._session.watch_connection(self._connection_changed)
         self._post(JoinDone())
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._listening.keep(failure, self._topic_confirmed))
+            tasks.create_task(self._subscription.keep(failure, self._topic_confirmed))
             try:
                 while True:
                     self._set_timer()
@@ -171,7 +171,7 @@ class ControlPlane:
         self._wake_up.set()
 
     def _connection_changed(self, is_up: bool) -> None:
-        self._listening.connection_changed(is_up)
+        self._subscription.connection_changed(is_up)
         self._post(ControlConnected() if is_up else ControlLost())
 
     def _topic_confirmed(self, had_failed: bool) -> None:
@@ -313,7 +313,7 @@ def make_control_plane(
         alike["failure.then"] = Then.PARK.value
     life = Life(incarnation, int(chance.uniform(0, 1 << 53)))
     identity = Identity(GroupName(group.name), membership.member, life, own.weight, alike)
-    timing = Timing(heartbeat_ms=own.heartbeat_ms, settle_ms=own.settle_ms)
+    timing = MembershipTiming(heartbeat_ms=own.heartbeat_ms, settle_ms=own.settle_ms)
     view = MembershipMachine(identity, timing, chance, now_ms(), striping)
     rebalance = RebalanceMachine(
         membership.member,

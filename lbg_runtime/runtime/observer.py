@@ -27,8 +27,8 @@ from lbg_runtime.model.errors import ConfigError, UserError
 from lbg_runtime.model.ids import GroupName, MemberId
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.clock import wall_us
-from lbg_runtime.runtime.hearsay import Hearsay
-from lbg_runtime.runtime.listening import Listening
+from lbg_runtime.runtime.control_reader import ControlReader
+from lbg_runtime.runtime.kept_subscription import KeptSubscription
 from lbg_runtime.runtime.session import open_session
 from lbg_runtime.transport.base import ConnectionSink, Messenger
 
@@ -66,13 +66,14 @@ class Observer:
         self._session = session
         self._topic = settings.group.control_topic_name
         group = GroupName(settings.group.name)
-        self._hearsay = Hearsay(group)
+        self._reader = ControlReader(group)
         name = MemberId(f"observer-{socket.gethostname()[:90]}-{os.getpid()}")
         self._header = Header(group, name, Life(wall_us(), random.getrandbits(53)), 1)
         self._questions: dict[QuestionId, _Question] = {}
         self._question_count = 0
         self._on_heard: Heard | None = None
-        self._listening = Listening(session, self._topic, self._arrived)
+        self._subscription = KeptSubscription(session, self._topic, self._arrived)
+        self._subscribing = asyncio.Lock()
         self._is_subscribed = False
 
     async def begin_to_follow(self, on_heard: Heard) -> None:
@@ -92,12 +93,12 @@ class Observer:
         """
 
         def connection_changed(is_up: bool) -> None:
-            self._listening.connection_changed(is_up)
+            self._subscription.connection_changed(is_up)
             if not is_up:
                 on_hearing(False)
 
         self._session.watch_connection(connection_changed)
-        await self._listening.keep(None, lambda _: on_hearing(True))
+        await self._subscription.keep(None, lambda _: on_hearing(True))
 
     async def look_at_group(self, listen_s: float) -> GroupPicture:
         """What members say about the group within the time; raises `TransportError` if the topic is refused."""
@@ -129,14 +130,11 @@ class Observer:
         return question
 
     async def _subscribe(self) -> None:
-        if not self._is_subscribed:
-            # Before the wait, as another question may be asked meanwhile.
-            self._is_subscribed = True
-            try:
+        # Whoever asks meanwhile waits as well: an answer would come before anybody can hear it.
+        async with self._subscribing:
+            if not self._is_subscribed:
                 await self._session.subscribe(self._topic, self._arrived)
-            except BaseException:
-                self._is_subscribed = False
-                raise
+                self._is_subscribed = True
 
     def _say(self, inquiry: Inquiry) -> None:
         self._session.send_direct(Message(self._topic, encode(inquiry)))
@@ -146,7 +144,7 @@ class Observer:
         return QuestionId(f"{self._header.member}/{self._header.life.nonce}/{self._question_count}")
 
     def _arrived(self, message: Message) -> None:
-        heard = self._hearsay.understand(message.payload)
+        heard = self._reader.understand(message.payload)
         if heard is None:
             return
         if self._on_heard is not None:

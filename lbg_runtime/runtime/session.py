@@ -86,7 +86,7 @@ async def _broker(settings: ConnectionSettings) -> AsyncIterator[tuple[str, ...]
     # Imported here, because a member of a group on PubSub+ does not need a broker.
     from lbg_runtime.broker.server.server import BrokerServer
 
-    host, port = listen_address(settings.host[0])
+    host, port = embedded_address(settings.host[0])
     async with AsyncExitStack() as stack:
         try:
             server = await stack.enter_async_context(BrokerServer(host, port, tells_clients=False))
@@ -99,7 +99,7 @@ async def _broker(settings: ConnectionSettings) -> AsyncIterator[tuple[str, ...]
         yield (address,)
 
 
-def listen_address(host: str) -> tuple[str, int]:
+def embedded_address(host: str) -> tuple[str, int]:
     """Host and port that an embedded broker listens on; raises `ConfigError`."""
     scheme, separator, rest = host.rpartition("://")
     name, colon, port = rest.rpartition(":")

@@ -49,7 +49,7 @@ from lbg_runtime.runtime.handlers.resources import MemberResources
 from lbg_runtime.runtime.handlers.routes import check_states, policies_of
 from lbg_runtime.runtime.handlers.traced import traced
 from lbg_runtime.runtime.journal import MemberJournal, note_of
-from lbg_runtime.runtime.member_sight import MemberSight
+from lbg_runtime.runtime.member_status import MemberStatus
 from lbg_runtime.runtime.membership import Membership
 from lbg_runtime.runtime.parking_lot import ParkingLot
 from lbg_runtime.runtime.runners.handling import Handling
@@ -263,9 +263,9 @@ class Supervisor:
         if self._control is not None:
             self._control.set_weight(self._settings.membership.weight if is_able else 0)
 
-    def sight(self) -> MemberSight:
+    def status(self) -> MemberStatus:
         """This life of the member, for the status API."""
-        return MemberSight(
+        return MemberStatus(
             self._settings,
             self._member,
             incarnation=self._journal.incarnation,

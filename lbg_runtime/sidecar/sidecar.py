@@ -15,6 +15,7 @@ from lbg_runtime.metrics.reading import SidecarReading
 from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Message
+from lbg_runtime.model.sole_error import sole_error
 from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.publisher.identity import new_publisher_id
 from lbg_runtime.runtime.app import App
@@ -112,16 +113,12 @@ class Sidecar:
             else:
                 self._receiver = pushed = PushedEvents(application, self._sidecar, gate)
                 await self._serve(stack, publisher, gate, None)
-                try:
+                # An error in the member is raised as it would be without a sidecar.
+                with sole_error():
                     async with asyncio.TaskGroup() as tasks:
                         watching = tasks.create_task(pushed.run())
                         yield
                         watching.cancel()
-                except BaseExceptionGroup as failed:
-                    # An error in the member is raised as it would be without a sidecar.
-                    if len(failed.exceptions) > 1:
-                        raise
-                    raise failed.exceptions[0] from None
 
     def reading(self) -> SidecarReading:
         """See `Companion.reading`."""

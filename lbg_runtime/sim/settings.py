@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from lbg_runtime.core.flow.rebind import RebindSettings
-from lbg_runtime.core.group.membership_settings import MembershipSettings
+from lbg_runtime.core.group.membership_timing import MembershipTiming
 from lbg_runtime.core.group.rebalance_settings import RebalanceSettings
 from lbg_runtime.sim.chance import SeededChance
 
@@ -70,7 +70,7 @@ class Fault:
 class ControlSettings:
     """The control plane of members that talk to each other, and the topic that they use."""
 
-    membership: MembershipSettings
+    membership: MembershipTiming
     rebalance: RebalanceSettings
     loss_share: float
     """Share of all messages to one listener that are lost, until faults end."""
@@ -260,7 +260,7 @@ def _draw_control(chance: SeededChance, drain_timeout_ms: int, *, last_words_arr
     """About a tenth of the shipped delays, so that much happens in little time."""
     heartbeat_ms = chance.pick((100, 200, 400))
     return ControlSettings(
-        membership=MembershipSettings(
+        membership=MembershipTiming(
             heartbeat_ms=heartbeat_ms, settle_ms=chance.pick((0, heartbeat_ms, 2 * heartbeat_ms))
         ),
         rebalance=RebalanceSettings(

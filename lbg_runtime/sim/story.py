@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from lbg_runtime.core.flow.rebind import RebindSettings
 from lbg_runtime.core.group.control_plane import LOOKS_MS_PER_THOUSAND
-from lbg_runtime.core.group.membership_settings import MembershipSettings
+from lbg_runtime.core.group.membership_timing import MembershipTiming
 from lbg_runtime.core.group.rebalance_settings import RebalanceSettings
 from lbg_runtime.sim.chance import SeededChance
 from lbg_runtime.sim.figures import Duplicates, hops, owner_changes, servings, time_to_own_ms
@@ -102,7 +102,7 @@ def story_settings(mode: Mode, members: int, queues: int) -> SimSettings:
             rank_delay_ms=100,
         ),
         control=ControlSettings(
-            MembershipSettings(),
+            MembershipTiming(),
             RebalanceSettings(step_aside_ms=DRAIN_TIMEOUT_MS + 5_000),
             loss_share=0.0,
             repeat_share=0.0,

@@ -24,8 +24,8 @@ def has_started(picture: MemberPicture) -> bool:
     if any(flow.epoch > 0 for flow in picture.flows):
         return True
     is_placed = picture.view is not None and picture.view.placement is not None
-    # There may be more members than places.
-    return is_placed and not any(flow.place.is_wanted for flow in picture.flows)
+    # There may be more members than homes. A standby binds some time after it has its place, and may get it later.
+    return is_placed and not any(flow.place.rank == 0 for flow in picture.flows)
 
 
 def lacks(picture: MemberPicture) -> tuple[Lack, ...]:

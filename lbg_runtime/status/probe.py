@@ -6,6 +6,7 @@ Standard library only, and quick: a container engine starts it every few seconds
 import sys
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 
 DEFAULT_URL = "http://127.0.0.1:9280/livez"
 ANSWER_WITHIN_S = 2.0
@@ -22,12 +23,14 @@ def probe(url: str) -> tuple[bool, str]:
     except urllib.error.HTTPError as error:
         with error:
             return False, error.read().decode(errors="replace")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:
+        # The last: something listens there, and it is no web server.
         return False, f"{url}: {error}"
 
 
 if __name__ == "__main__":
-    is_well, said = probe(*sys.argv[1:] or [DEFAULT_URL])
+    # An engine calls it with one address or none.
+    is_well, said = probe(sys.argv[1] if len(sys.argv) > 1 else DEFAULT_URL)
     # Kept by the engine, for whoever asks why.
     sys.stdout.write(said + "\n")
     sys.exit(0 if is_well else 1)

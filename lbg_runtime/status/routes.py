@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from lbg_runtime.config.listen_address import ListenAddress
-from lbg_runtime.metrics.member import CONTENT_TYPE, MemberState, exposition
+from lbg_runtime.metrics.member import CONTENT_TYPE, ScrapedMember, exposition
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.status.access import NOT_KEPT, Access, as_json
 from lbg_runtime.status.health import has_started, lacks
@@ -108,8 +108,8 @@ class StatusRoutes:
     async def _expose(self) -> bytes:
         reading = await self._look(lambda source: source.reading())
         if isinstance(reading, Blocked):
-            return exposition(MemberState(max(1, reading.blocked_ms), None))
-        return exposition(MemberState(0, reading))
+            return exposition(ScrapedMember(max(1, reading.blocked_ms), None))
+        return exposition(ScrapedMember(0, reading))
 
     async def _handled(self, _: Request) -> Response:
         found = await self._ask_facts(lambda source: source.handled())

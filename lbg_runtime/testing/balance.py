@@ -62,7 +62,7 @@ def _is_active(life: Life, queue: QueueName) -> bool:
 def _strangers(at_work: Sequence[Life]) -> Iterator[str]:
     names = sorted(life.member for life in at_work)
     for life in at_work:
-        view = None if life.supervisor is None else life.supervisor.sight().picture().view
+        view = None if life.supervisor is None else life.supervisor.status().picture().view
         if view is None:
             continue  # members that do not talk to each other
         if view.placement is None:

@@ -72,7 +72,7 @@ class Standstill:
             return f"is with {owner.member}, which is paused"
         if key is None or owner.supervisor is None:
             return f"is with {owner.member}"
-        sight = owner.supervisor.sight()
+        sight = owner.supervisor.status()
         head = sight.key(key).sight.head
         if head is None or head.number != message.key_sequence:
             return self._reason_without_lane(owner, message)

@@ -3,12 +3,12 @@
 import pytest
 
 from lbg_runtime.core.group.control_messages import MemberState
-from lbg_runtime.core.group.membership_settings import MembershipSettings
+from lbg_runtime.core.group.membership_timing import MembershipTiming
 from lbg_runtime.dashboard import board as board_module
 from lbg_runtime.dashboard.board import GroupBoard, MoveCause, Presence
 from tests.dashboard.words import ACTIVE, DRAINING, STANDBY, Speaker, queue
 
-TIMING = MembershipSettings(heartbeat_ms=1_000)
+TIMING = MembershipTiming(heartbeat_ms=1_000)
 
 
 def make_board(*said, at_ms=0):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from lbg_runtime.core.group.membership_settings import MembershipSettings
+from lbg_runtime.core.group.membership_timing import MembershipTiming
 from lbg_runtime.core.group.placement import Placement
 from lbg_runtime.core.restripe.striping import Striping
 from lbg_runtime.dashboard.board import GroupBoard
@@ -25,7 +25,7 @@ def a():
 
 @pytest.fixture
 def board(a):
-    board = GroupBoard(MembershipSettings())
+    board = GroupBoard(MembershipTiming())
     board.hear(a.beat({0: ACTIVE, 1: STANDBY}, in_flight=3), 10)
     board.hear(Speaker("b").beat({0: STANDBY, 1: ACTIVE}), 20)
     return board

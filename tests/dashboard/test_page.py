@@ -14,7 +14,7 @@ import pytest
 
 from lbg_runtime.config.listen_address import ListenAddress
 from lbg_runtime.core.group.control_messages import KeySight, LaneHead
-from lbg_runtime.core.group.membership_settings import MembershipSettings
+from lbg_runtime.core.group.membership_timing import MembershipTiming
 from lbg_runtime.core.group.placement import Placement
 from lbg_runtime.core.lanes import LaneStage
 from lbg_runtime.dashboard.board import GroupBoard
@@ -319,7 +319,7 @@ def crowd(queues, members):
     homes = {
         name: tuple(speakers[(index + step) % members].name for step in range(3)) for index, name in enumerate(names)
     }
-    board = GroupBoard(MembershipSettings())
+    board = GroupBoard(MembershipTiming())
     chance = random.Random(5)
     for place, speaker in enumerate(speakers):
         flows = {}

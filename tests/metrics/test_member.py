@@ -5,7 +5,7 @@ from dataclasses import replace
 from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
-from lbg_runtime.metrics.member import DURATION_METRICS, FIGURE_METRICS, STATE_METRICS, MemberState, exposition
+from lbg_runtime.metrics.member import DURATION_METRICS, FIGURE_METRICS, STATE_METRICS, ScrapedMember, exposition
 from lbg_runtime.metrics.reading import KeysReading, RestripingReading, SidecarReading
 from tests.metrics.readings import member_reading
 
@@ -19,7 +19,7 @@ def samples(state):
 
 
 def test_every_figure_is_told_under_its_name_and_labels() -> None:
-    told = samples(MemberState(0, member_reading(restriping=RestripingReading(64, 3))))
+    told = samples(ScrapedMember(0, member_reading(restriping=RestripingReading(64, 3))))
     assert told["lbg_messages_handled_total", ("queue", "1")] == 7
     assert told["lbg_messages_in_flight", ("queue", "0")] == 3
     assert told["lbg_queues", ("state", "active")] == 2
@@ -44,7 +44,7 @@ def test_every_figure_is_told_under_its_name_and_labels() -> None:
 
 def test_keys_that_hold_others_up_and_a_sidecar_are_told() -> None:
     keys, sidecar = KeysReading(1, 2, 3, 4, 5, 6, 7, 8), SidecarReading(True, 9, 10, 11, 12, 13, 14)
-    told = samples(MemberState(0, replace(member_reading(), keys=keys, sidecar=sidecar)))
+    told = samples(ScrapedMember(0, replace(member_reading(), keys=keys, sidecar=sidecar)))
     names = ("keys_hot", "keys_hot_total", "keys_stuck", "keys_stuck_total", "handlers_slow", "handlers_slow_total")
     assert [told[f"lbg_{name}",] for name in names] == [1, 2, 3, 4, 5, 6]
     assert (told["lbg_messages_without_key_total",], told["lbg_bodies_refused_total",]) == (7, 8)
@@ -52,11 +52,11 @@ def test_keys_that_hold_others_up_and_a_sidecar_are_told() -> None:
     fates = [told["lbg_sidecar_published_total", ("fate", each)] for each in ("confirmed", "failed")]
     assert (*answers, *fates) == (9, 10, 11, 12, 13)
     assert (told["lbg_sidecar_requests_refused_total",], told["lbg_sidecar_application_ready",]) == (14, 1)
-    assert not any(name[0].startswith("lbg_sidecar") for name in samples(MemberState(0, member_reading())))
+    assert not any(name[0].startswith("lbg_sidecar") for name in samples(ScrapedMember(0, member_reading())))
 
 
 def test_a_histogram_adds_up_and_its_bounds_are_included() -> None:
-    told = samples(MemberState(0, member_reading()))
+    told = samples(ScrapedMember(0, member_reading()))
     name = "lbg_handling_duration_seconds_bucket"
     counts = {bound: told[name, ("le", bound)] for bound in ("0.001", "0.0025", "0.005", "30.0", "+Inf")}
     assert counts == {"0.001": 1, "0.0025": 1, "0.005": 2, "30.0": 2, "+Inf": 3}
@@ -65,17 +65,17 @@ def test_a_histogram_adds_up_and_its_bounds_are_included() -> None:
 
 
 def test_a_member_that_does_not_answer_is_told_as_such_and_nothing_else_of_it() -> None:
-    blocked = samples(MemberState(2_500, None))
+    blocked = samples(ScrapedMember(2_500, None))
     assert blocked == {
         ("lbg_member_up",): 0, ("lbg_member_loop_blocked_seconds",): 2.5,
         ("lbg_member_started",): 0, ("lbg_member_ready",): 0,
     }  # fmt: skip
-    assert samples(MemberState(0, None))["lbg_member_up",] == 1, "it has not begun, but it answers"
+    assert samples(ScrapedMember(0, None))["lbg_member_up",] == 1, "it has not begun, but it answers"
 
 
 def test_a_scrape_grows_with_the_queues_by_two_samples_each() -> None:
     # What it costs is the writing of samples; docs/metrics.md promises how many there are.
-    few, many = (len(samples(MemberState(0, member_reading(count)))) for count in (1, 1_000))
+    few, many = (len(samples(ScrapedMember(0, member_reading(count)))) for count in (1, 1_000))
     assert many - few == 2 * 999
     assert few < 150
 
@@ -87,14 +87,14 @@ def test_labels_are_bounded_and_metrics_named_as_prometheus_wants_them() -> None
     names = [name for name, *_ in STATE_METRICS] + [one.name for one in (*FIGURE_METRICS, *DURATION_METRICS)]
     assert len(set(names)) == len(names)
     assert all(name.startswith("lbg_") for name in names)
-    assert {label for name in samples(MemberState(0, member_reading())) for label, _ in name[1:]} <= BOUNDED
+    assert {label for name in samples(ScrapedMember(0, member_reading())) for label, _ in name[1:]} <= BOUNDED
 
 
 def test_members_of_one_process_do_not_meet_in_a_registry() -> None:
     before = list(REGISTRY.collect())
     for member in ("a", "b"):
         (info,) = (
-            name for name in samples(MemberState(0, member_reading(member=member))) if name[0] == "lbg_member_info"
+            name for name in samples(ScrapedMember(0, member_reading(member=member))) if name[0] == "lbg_member_info"
         )
         assert dict(info[1:])["member"] == member
     assert {one.name for one in REGISTRY.collect()} == {one.name for one in before}

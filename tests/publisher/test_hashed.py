@@ -355,3 +355,15 @@ async def test_a_topic_with_hash_prefix_and_shard_is_told_what_it_should_be(
         await publisher.submit(topic, b"", key="k")
     assert [message.topic.split("/", 2)[2] for message in messenger.sent] == list(own)
     assert [message.key_sequence for message in messenger.sent] == [1, 2, 3, 4, 5]
+
+
+async def test_properties_that_change_while_a_message_waits_are_those_of_the_call(make_publisher, messenger):
+    publisher = make_publisher(key_source=KeySource.parse("property:customer"), max_unconfirmed=1)
+    await publisher.submit("t", b"x", properties={"customer": "ann"})
+    row = {"customer": "bob"}
+    waiting = asyncio.create_task(publisher.submit("t", b"y", properties=row))
+    await settled()
+    row["customer"] = "cid"
+    messenger.confirm()
+    await waiting
+    assert (messenger.sent[1].key, messenger.sent[1].properties["customer"]) == ("bob", "bob")

@@ -106,7 +106,7 @@ async def test_what_the_application_made_of_its_events_is_among_the_members_figu
         await trial.until(lambda: trial.owners() == 2)
         await trial.publish(20)
         await trial.until(lambda: sum(trial.depths()) == 0)
-        found = app._supervisor.sight().reading().sidecar
+        found = app._supervisor.status().reading().sidecar
     assert (found.is_ready, found.accepted, found.dropped, found.failed) == (True, 16, 4, 4)
 
 

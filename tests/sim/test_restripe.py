@@ -9,7 +9,7 @@ from itertools import count, islice
 
 import pytest
 
-from lbg_runtime.core.group.membership_settings import MembershipSettings
+from lbg_runtime.core.group.membership_timing import MembershipTiming
 from lbg_runtime.core.restripe.conductor import Conductor, Publish, Sight, Step, Subscribe, Unsubscribe
 from lbg_runtime.core.restripe.gate import StripeGate
 from lbg_runtime.core.restripe.records import ShardMarker
@@ -92,7 +92,7 @@ def busy(seed: int) -> SimSettings:
         unconfirmed=10,
         control=replace(
             drawn.control,
-            membership=MembershipSettings(heartbeat_ms=100, settle_ms=0),
+            membership=MembershipTiming(heartbeat_ms=100, settle_ms=0),
             loss_share=0.0,
             looks_ms_per_thousand=0,
         ),

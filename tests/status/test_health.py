@@ -28,6 +28,7 @@ def test_a_member_has_started_when_it_began_to_bind() -> None:
 def test_a_member_without_a_place_has_started_once_it_knows_so() -> None:
     nowhere = flow(0, FlowState.UNBOUND, AWAY, epoch=0)
     assert has_started(member(nowhere))
+    assert has_started(member(flow(0, FlowState.UNBOUND, STANDBY, epoch=0))), "also when it gets one, before it binds"
     assert lacks(member(nowhere)) == ()
     assert [lack.reason for lack in lacks(member(nowhere, is_placed=False))] == ["it has no place in the group yet"]
 

@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import sys
+import threading
 
 import pytest
 
@@ -51,3 +52,19 @@ def test_nobody_there_is_not_well() -> None:
 @pytest.mark.parametrize("url", ["nonsense", "", "file:///etc/hostname", "http://["])
 def test_what_is_no_address_is_not_well(url: str) -> None:
     assert probe(url)[0] is False
+
+
+@pytest.mark.parametrize("said", [b"SSH-2.0-x\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf"])
+def test_what_is_no_web_server_is_not_well(said: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1_000)
+                connection.sendall(said)
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        assert probe(f"http://127.0.0.1:{listener.getsockname()[1]}/livez")[0] is False
+        answering.join()

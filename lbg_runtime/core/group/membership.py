@@ -71,7 +71,7 @@ from lbg_runtime.core.group.membership_events import (
     WeightChanged,
     WinnerGone,
 )
-from lbg_runtime.core.group.membership_settings import MembershipSettings
+from lbg_runtime.core.group.membership_timing import MembershipTiming
 from lbg_runtime.core.group.peer import Disregard, Noted, Peer, Standing
 from lbg_runtime.core.group.view import Claims, GroupView, MemberView, owners_by_claims, updated_claims
 from lbg_runtime.core.restripe.news import PlanReached, ShardLeft, StripesEnded, StripesFinished, StripesNews
@@ -109,7 +109,7 @@ class MembershipMachine:
     def __init__(
         self,
         identity: Identity,
-        settings: MembershipSettings,
+        settings: MembershipTiming,
         random: RandomSource,
         now_ms: int,
         striping: StripingBook,

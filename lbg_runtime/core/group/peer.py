@@ -6,8 +6,7 @@ from enum import Enum
 
 from lbg_runtime.core.group.control_messages import FlowReport, Header, Heartbeat, Life, ReportedFlow
 from lbg_runtime.core.group.view import Claims, MemberView, tell_something_else, updated_claims
-from lbg_runtime.core.standstill import Standing as StandingAt
-from lbg_runtime.core.standstill import StandstillWatch
+from lbg_runtime.core.standstill import StandingAt, StandstillWatch
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import MemberId, QueueName
 

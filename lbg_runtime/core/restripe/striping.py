@@ -45,6 +45,13 @@ class Striping:
             return shard % self.target
         return old
 
+    def moves(self, hash_count: int) -> tuple[int, int]:
+        """How many shards change their queue, and how many of them have nothing left in the old one."""
+        if self.target is None:
+            return 0, 0
+        moving = [shard for shard in range(hash_count) if shard % self.queue_count != shard % self.target]
+        return len(moving), sum(self.index_of(shard) != shard % self.queue_count for shard in moving)
+
 
 @dataclass(frozen=True, slots=True)
 class StripingReport:

@@ -21,6 +21,7 @@ from lbg_runtime.metrics.reading import SidecarReading
 from lbg_runtime.model.errors import InvariantViolated, LandingError
 from lbg_runtime.model.ids import Epoch, MemberId, QueueName
 from lbg_runtime.model.message import Message
+from lbg_runtime.model.sole_error import sole_error
 from lbg_runtime.pipeline.landing.lane import SEGMENT_BYTES, LaneWriter
 from lbg_runtime.pipeline.landing.layout import GroupNote, claim_folder
 from lbg_runtime.pipeline.landing.open_lane import FlushLimits, OpenLane
@@ -152,19 +153,16 @@ class Lander:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="lbg-landing")
         await self._measure()
         try:
-            async with asyncio.TaskGroup() as group:
-                chores = [group.create_task(self._every(MEASURE_S, self._measure))]
-                if self._options.retention_ms is not None:
-                    interval_s = min(PRUNE_S, max(MEASURE_S, self._options.retention_ms / 1_000))
-                    chores.append(group.create_task(self._every(interval_s, self._prune)))
-                yield
-                for each in chores:
-                    each.cancel()
-        except BaseExceptionGroup as failed:
             # Errors in the member are raised as they would be without chores.
-            if len(failed.exceptions) > 1:
-                raise
-            raise failed.exceptions[0] from None
+            with sole_error():
+                async with asyncio.TaskGroup() as group:
+                    chores = [group.create_task(self._every(MEASURE_S, self._measure))]
+                    if self._options.retention_ms is not None:
+                        interval_s = min(PRUNE_S, max(MEASURE_S, self._options.retention_ms / 1_000))
+                        chores.append(group.create_task(self._every(interval_s, self._prune)))
+                    yield
+                    for each in chores:
+                        each.cancel()
         finally:
             self._room.close()
             for held in self._lanes.values():

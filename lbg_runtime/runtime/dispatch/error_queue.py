@@ -21,7 +21,7 @@ from lbg_runtime.model.failure import (
 from lbg_runtime.model.ids import Epoch, MemberId, QueueName
 from lbg_runtime.model.message import Message, PropertyValue
 from lbg_runtime.runtime.provisioning import provision_queue
-from lbg_runtime.runtime.runners.failure_report import FailureReport, sendable
+from lbg_runtime.runtime.runners.failure_report import FailureReport, escaped
 from lbg_runtime.runtime.runners.handling import Handling
 from lbg_runtime.runtime.session import Session
 
@@ -72,7 +72,7 @@ class ErrorQueue:
         told.pop(ERROR_KEY_PROPERTY, None)
         if handling.key is not None:
             # A key from a JSON payload may contain characters that no property can.
-            told[ERROR_KEY_PROPERTY] = sendable(handling.key)
+            told[ERROR_KEY_PROPERTY] = escaped(handling.key)
         topic = self._topics[report.then]
         return Message(topic, message.payload, told, message.message_id, message.sent_at_ms, message.headers)
 

@@ -7,7 +7,7 @@ import structlog
 
 from lbg_runtime.config.settings import DispatchSettings
 from lbg_runtime.core.lanes import KeyLanes, Lane, LaneStage
-from lbg_runtime.core.standstill import Standing, StandstillWatch
+from lbg_runtime.core.standstill import StandingAt, StandstillWatch
 from lbg_runtime.model.ids import DeliveryId
 from lbg_runtime.runtime.clock import now_ms
 from lbg_runtime.runtime.runners.attempts import Attempt, AttemptWatches
@@ -117,7 +117,7 @@ class KeyReports:
                 self._hot_lines.end(lane, {"lasted_ms": now - since_ms})
 
     def _look_for_slow(self, watch: StandstillWatch[Attempt], now: int) -> None:
-        started = [Standing(each, None, int(since_s * 1_000)) for each, since_s in self._attempts.started()]
+        started = [StandingAt(each, None, int(since_s * 1_000)) for each, since_s in self._attempts.started()]
         if not started and not watch.count:
             return
         found = watch.look(started, now)
@@ -136,7 +136,7 @@ class KeyReports:
         same = [(lane, head) for lane, head in self._heads.items() if before.get(lane) == head]
         if not same and not watch.count:
             return
-        found = watch.look((Standing(lane, head, self._looked_ms) for lane, head in same), now)
+        found = watch.look((StandingAt(lane, head, self._looked_ms) for lane, head in same), now)
         self.stuck_total += len(found.began)
         for lane, stood_ms in found.ended:
             del self._stuck_lanes[lane]

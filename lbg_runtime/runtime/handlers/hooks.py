@@ -24,6 +24,7 @@ import structlog
 
 from lbg_runtime.model.errors import HandlerError
 from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.runtime.runners.failure_report import error_text, plain
 from lbg_runtime.runtime.runners.handling import refuse_unrun
 
 _log = structlog.get_logger(__name__)
@@ -164,15 +165,15 @@ class QueueHooks:
         if is_cancelled:
             raise asyncio.CancelledError
         if failure is not None:
-            _log.warning(
-                "hook_failed",
-                hook=hook.kind.value,
-                function=hook.where,
-                queue=self.queue,
-                epoch=epoch,
-                reason=f"did not finish within {self.timeout_s:g} s" if deadline.expired() else repr(failure),
-                exc_info=None if deadline.expired() else failure,
-            )
+            self._tell(hook, epoch, plain(failure), has_timed_out=deadline.expired())
+
+    def _tell(self, hook: Hook, epoch: Epoch, failure: BaseException, *, has_timed_out: bool) -> None:
+        reason = f"did not finish within {self.timeout_s:g} s" if has_timed_out else error_text(failure)
+        facts = {"hook": hook.kind.value, "function": hook.where, "queue": self.queue, "epoch": epoch, "reason": reason}
+        try:
+            _log.warning("hook_failed", **facts, exc_info=None if has_timed_out else failure)
+        except Exception as error:  # noqa: BLE001 - as in `Troubles.attempt_failed`: a hook plays no part in the laws
+            _log.warning("hook_failed", **facts, exception=f"it cannot be told: {type(error).__name__}")
 
     async def _call_within(self, deadline: asyncio.Timeout, hook: Hook, epoch: Epoch) -> None:
         async with deadline:

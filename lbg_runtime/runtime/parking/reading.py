@@ -16,6 +16,7 @@ from lbg_runtime.core.parking.records import RoomKept, encode_entry
 from lbg_runtime.model.errors import TransportError
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.message import Message
+from lbg_runtime.model.sole_error import sole_error
 from lbg_runtime.transport.base import Browser, Messenger
 
 QUIET_S = 1.0
@@ -45,16 +46,11 @@ class Contents:
 async def read_parking_queue(session: Lookout, queue: QueueName) -> Contents:
     """Browse a parking queue within `LONGEST_S` and a pause; raises `TransportError`. Called on the session's loop."""
     reading = _Reading(session, queue)
-    async with asyncio.TaskGroup() as tasks:
-        marking = tasks.create_task(reading.mark_ends())
-        try:
-            # As a value: a group would wrap the error.
-            found: list[Message] | TransportError = await session.browse(queue, QUIET_S, reading.is_last)
-        except TransportError as error:
-            found = error
-        marking.cancel()
-    if isinstance(found, TransportError):
-        raise found
+    with sole_error():
+        async with asyncio.TaskGroup() as tasks:
+            marking = tasks.create_task(reading.mark_ends())
+            found = await session.browse(queue, QUIET_S, reading.is_last)
+            marking.cancel()
     return Contents(found, reading.cut)
 
 

@@ -14,7 +14,7 @@ from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import GroupName, MemberId
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.clock import wall_us
-from lbg_runtime.runtime.hearsay import Hearsay
+from lbg_runtime.runtime.control_reader import ControlReader
 from lbg_runtime.runtime.session import Session
 
 LOOK_AGAIN_S = 0.05
@@ -37,7 +37,7 @@ class Hearing:
         self.is_heard = False
         """Whether a member has said anything."""
         self._group = GroupName(shape.name)
-        self._hearsay = Hearsay(self._group)
+        self._reader = ControlReader(self._group)
         self._topic = control_topic
         self._session = session
         self._life = Life(wall_us(), secrets.randbits(53))
@@ -96,7 +96,7 @@ class Hearing:
             raise ConductorCutOff(self._group)
 
     def _arrived(self, message: Message) -> None:
-        heard = self._hearsay.understand(message.payload)
+        heard = self._reader.understand(message.payload)
         if heard is None:
             return
         if isinstance(heard, GroupQuestion) and heard.header.life == self._life:

@@ -77,7 +77,7 @@ def error_text(failure: BaseException) -> str:
     """
     leaf = next(leaves(failure))
     told = _line_of(failure)
-    return sendable(told if leaf is failure else f"{told}; the first is {_line_of(leaf)}")
+    return escaped(told if leaf is failure else f"{told}; the first is {_line_of(leaf)}")
 
 
 def _line_of(failure: BaseException) -> str:
@@ -94,7 +94,7 @@ def _line_of(failure: BaseException) -> str:
     return f"{name}: {kept}" if kept else name
 
 
-def sendable(text: str) -> str:
+def escaped(text: str) -> str:
     """The text, with Python escapes for what no property can hold: lone surrogates and zero characters."""
     return text.encode(errors="backslashreplace").decode().replace("\0", "\\x00")
 
@@ -114,6 +114,6 @@ def _stack_digest(failure: BaseException) -> str:
         frames += traceback.extract_tb(leaf.__traceback__)
         kinds.append(type(leaf).__qualname__)
     places = [f"{PurePath(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames]
-    told = sendable("\n".join([*kinds, *places]))
+    told = escaped("\n".join([*kinds, *places]))
     digest = hashlib.sha256(told.encode()).hexdigest()[:_DIGEST_LENGTH]
-    return f"{digest} {sendable(places[-1])}" if places else digest
+    return f"{digest} {escaped(places[-1])}" if places else digest

@@ -22,7 +22,7 @@ from lbg_runtime.core.group.membership_events import (
     MembershipCommand,
     MembershipEvent,
 )
-from lbg_runtime.core.group.membership_settings import MembershipSettings
+from lbg_runtime.core.group.membership_timing import MembershipTiming
 from lbg_runtime.core.restripe.striping import Striping, StripingBook, StripingReport
 from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
 
@@ -33,7 +33,7 @@ SELF, PEER = MemberId("member-5"), MemberId("member-1")
 QUEUE = QueueName("orders/0")
 AGREED = {"hash_count": "64", "queue_count": "8"}
 IDENTITY = Identity(GROUP, SELF, Life(100, 7), 1, AGREED)
-SETTINGS = MembershipSettings()
+SETTINGS = MembershipTiming()
 ACTIVE = FlowReport(ReportedFlow.ACTIVE, Epoch(3), 2)
 STANDBY = FlowReport(ReportedFlow.STANDBY, Epoch(3), 0)
 OrderedCommand = TypeVar("OrderedCommand", bound=MembershipCommand)
@@ -59,7 +59,7 @@ def pick(commands: list[MembershipCommand], kind: type[OrderedCommand]) -> list[
 class Shell:
     """One machine on a clock of its own; what it orders is collected."""
 
-    def __init__(self, *, joined: bool = True, settings: MembershipSettings = SETTINGS) -> None:
+    def __init__(self, *, joined: bool = True, settings: MembershipTiming = SETTINGS) -> None:
         self.now_ms = 50_000
         self.machine = MembershipMachine(IDENTITY, settings, random.Random(1), self.now_ms, StripingBook(4))
         if joined:

@@ -38,7 +38,7 @@ from lbg_runtime.core.group.membership_events import (
     SettingsDisagree,
     StripesTold,
 )
-from lbg_runtime.core.group.membership_settings import MembershipSettings
+from lbg_runtime.core.group.membership_timing import MembershipTiming
 from lbg_runtime.core.group.rebalance import AWAY, RebalanceMachine
 from lbg_runtime.core.group.rebalance_events import AskFlow, Say
 from lbg_runtime.core.group.rebalance_settings import RebalanceSettings
@@ -72,7 +72,7 @@ class Plane:
         self.flows = {queue: self.new_flow(queue) for queue in (Q0, Q1)}
         identity = Identity(GroupName("orders"), A, Life(1, 1), 1, {})
         self.book = StripingBook(2)
-        membership = MembershipMachine(identity, MembershipSettings(jitter=0.0), random.Random(1), 0, self.book)
+        membership = MembershipMachine(identity, MembershipTiming(jitter=0.0), random.Random(1), 0, self.book)
         rebalance = RebalanceMachine(A, [Q0, Q1], {}, RebalanceSettings(min_tenure_ms=0), membership.stamp)
         self.machine = ControlPlaneMachine(membership, rebalance, list(self.flows.values()), 5_500)
         self._numbers = count(1)

@@ -27,13 +27,13 @@ from lbg_runtime.core.group.membership_events import (
     ViewChanged,
     WinnerGone,
 )
-from lbg_runtime.core.group.membership_settings import MembershipSettings
+from lbg_runtime.core.group.membership_timing import MembershipTiming
 from lbg_runtime.core.restripe.striping import StripingBook
 from lbg_runtime.model.ids import GroupName, MemberId
 
 GROUP = GroupName("orders")
 MEMBERS = [MemberId(f"member-{number}") for number in range(3)]
-SETTINGS = MembershipSettings()
+SETTINGS = MembershipTiming()
 AGREED = {"hash_count": "64"}
 LONGEST_WAY_MS = SETTINGS.heartbeat_ms // 2 - 50
 MAX_PROCESSES = 5

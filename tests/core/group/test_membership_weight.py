@@ -14,11 +14,11 @@ from lbg_runtime.core.group.membership_events import (
     ViewChanged,
     WeightChanged,
 )
-from lbg_runtime.core.group.membership_settings import MembershipSettings
+from lbg_runtime.core.group.membership_timing import MembershipTiming
 from lbg_runtime.core.restripe.striping import StripingBook
 from lbg_runtime.model.ids import GroupName, MemberId
 
-SETTINGS = MembershipSettings()
+SETTINGS = MembershipTiming()
 
 
 def member(name: str) -> MembershipMachine:

@@ -315,3 +315,9 @@ def test_what_is_known_only_grows_whoever_says_it(happenings: list[StripingRepor
                 is_news = book.see_plan(plan_of(int(happening[-1])))
         assert is_news == (book.now != before)
         assert knows_as_much(book.now, before)
+
+
+def test_the_shards_of_a_queue_that_has_finished_have_moved_whoever_told_so() -> None:
+    assert Striping(7, 2, 3, left=frozenset({2})).moves(12) == (8, 1)
+    assert Striping(7, 2, 3, finished=frozenset({0, 1})).moves(12) == (8, 8)
+    assert Striping(7, 3).moves(12) == (0, 0)

@@ -161,12 +161,32 @@ async def test_handling_goes_on_without_an_on_assigned_that_fails(hook_trial, de
     reasons = {
         "raises": "no cache today",
         "hangs": "did not finish within 5 s",
-        "cancels itself": "CancelledError()",
-        "cancels its task": "CancelledError()",
+        "cancels itself": "CancelledError",
+        "cancels its task": "CancelledError",
         "its task group fails": "a child failed",
     }
     assert reasons[how] in line["reason"]
     assert told.of_epochs() == [("assigned?", 1), ("drain", 1), ("revoked", 1)]
+
+
+async def test_a_hook_with_an_error_that_cannot_be_shown_plays_no_part_either(hook_trial, delivery):
+    class Detached:
+        def __repr__(self):
+            raise RuntimeError
+
+    async def fail(_epoch):
+        raise ValueError(Detached())
+
+    told = Told()
+    told.during = dict.fromkeys(("assigned", "drain", "revoked"), fail)
+    trial = hook_trial(told)
+    with capture_logs() as logs:
+        async with trial.running():
+            epoch = await trial.activate()
+            trial.transport.sink(MessageReceived(delivery(1, epoch=epoch)))
+            await trial.transport.settled(1)
+    reasons = [line["reason"] for line in logs if line["event"] == "hook_failed"]
+    assert reasons == ["ValueError: (its text cannot be made: RuntimeError)"] * 3
 
 
 async def test_a_hook_with_a_forgotten_await_says_so(hook_trial, delivery):

@@ -55,6 +55,27 @@ async def test_every_attempt_is_a_span_below_that_of_the_publisher(trial, kept):
     assert {span.attributes["lbg.key"] for span in (first, second)} == {"k"}
 
 
+async def test_an_error_whose_text_cannot_be_made_stays_the_error_that_the_policy_judges(trial, kept):
+    class Detached(Exception):
+        def __str__(self):
+            raise RuntimeError
+
+    handlers, tries = Handlers(), 0
+
+    @handlers.handler("orders/*", terminal=(Detached,), then="error_queue")
+    async def fail(message):
+        nonlocal tries
+        tries += 1
+        raise Detached
+
+    async with trial.running(trial.discovered("a", hooks=handlers, ops={"tracing": "spans"})):
+        await trial.until(lambda: len(trial.active()) == 4)
+        await publish(trial, "k")
+        await asyncio.sleep(60)
+    (span,) = kept.ended
+    assert (tries, span.attributes["error.type"], span.status.is_ok) == (1, Detached.__qualname__, False)
+
+
 async def test_an_attempt_whose_body_has_not_run_is_a_span_that_failed(trial, kept):
     handlers = Handlers()
 

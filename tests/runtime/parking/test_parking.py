@@ -375,7 +375,7 @@ async def test_the_figures_say_what_is_parked(trial):
         await ready(trial)
         await trial.publish(40)
         await trial.until(lambda: trial.group_depth() == 0)
-        sight = app._supervisor.sight()
+        sight = app._supervisor.status()
         parked = sight.reading().parking
         assert (parked.keys, parked.messages, parked.parked_total) == (1, 8, 8)
         assert [sight.key(key).sight.parked for key in ("k0", "k1", "k5")] == [0, 8, 0]

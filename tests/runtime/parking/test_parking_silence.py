@@ -128,7 +128,7 @@ async def test_what_was_confirmed_and_attracted_by_nothing_is_sent_again_and_tol
             assert parked(group) == []
             assert len(group.handled("b")) == 2
             (life,) = group._latest().values()
-            head = life.supervisor.sight().key("a").sight.head
+            head = life.supervisor.status().key("a").sight.head
             assert (head.stage, head.attempts) == (LaneStage.DELAYED, 1), "its handler does not run"
             subscribe(group)
             await group.until(lambda: len(parked(group)) == 2, within_s=2 * COPY_PATIENCE_S)

@@ -17,7 +17,7 @@ from lbg_runtime.runtime.parking.stay import ParkingStay
 from lbg_runtime.status.health import lacks
 from lbg_runtime.status.objects import key_as_object, member_as_object
 from lbg_runtime.transport.memory.transport import MemoryTransport
-from tests.runtime.test_member_sight import shown
+from tests.runtime.test_member_status import shown
 
 __all__ = ["shown"]
 

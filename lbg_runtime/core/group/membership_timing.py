@@ -6,7 +6,7 @@ from lbg_runtime.model.errors import InvariantViolated
 
 
 @dataclass(frozen=True, slots=True)
-class MembershipSettings:
+class MembershipTiming:
     """The delays of a group's control traffic. Raises `InvariantViolated` if no schedule can be made from them."""
 
     heartbeat_ms: int = 1_000

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 from lbg_runtime.model.errors import SubscribeFailed
-from lbg_runtime.runtime.listening import Listening
+from lbg_runtime.runtime.kept_subscription import KeptSubscription
 
 REFUSED = SubscribeFailed("control", "Subscription ACL Denied", permanent=True)
 ANSWER_S = 0.5
@@ -28,8 +28,8 @@ class _Session:
 
 
 @asynccontextmanager
-async def kept(session: _Session, told: list[bool]) -> AsyncIterator[Listening]:
-    listening = Listening(cast(Any, session), "control", lambda _: None)
+async def kept(session: _Session, told: list[bool]) -> AsyncIterator[KeptSubscription]:
+    listening = KeptSubscription(cast(Any, session), "control", lambda _: None)
     keeping = asyncio.create_task(listening.keep(await listening.subscribe(), told.append))
     listening.connection_changed(True)
     yield listening

@@ -6,7 +6,7 @@ from structlog.testing import capture_logs
 from lbg_runtime.core.group.control_codec import CONTROL_VERSION, encode
 from lbg_runtime.core.group.control_messages import Header, Leave, Life
 from lbg_runtime.model.ids import GroupName, MemberId
-from lbg_runtime.runtime.hearsay import Hearsay
+from lbg_runtime.runtime.control_reader import ControlReader
 
 LEAVE = Leave(Header(GroupName("orders"), MemberId("a"), Life(1, 2), 3))
 
@@ -16,14 +16,14 @@ def of_version(version: int) -> bytes:
 
 
 def test_what_is_said_in_the_group_is_understood():
-    assert Hearsay(GroupName("orders")).understand(encode(LEAVE)) == LEAVE
+    assert ControlReader(GroupName("orders")).understand(encode(LEAVE)) == LEAVE
 
 
 def test_members_of_another_version_are_told_once():
-    hearsay = Hearsay(GroupName("orders"))
+    reader = ControlReader(GroupName("orders"))
     with capture_logs() as logged:
-        assert hearsay.understand(of_version(CONTROL_VERSION + 1)) is None
-        assert hearsay.understand(of_version(CONTROL_VERSION + 2)) is None
+        assert reader.understand(of_version(CONTROL_VERSION + 1)) is None
+        assert reader.understand(of_version(CONTROL_VERSION + 2)) is None
     assert logged == [
         {
             "event": "members_not_understood",
@@ -35,8 +35,8 @@ def test_members_of_another_version_are_told_once():
 
 
 def test_nothing_is_told_of_other_bytes():
-    hearsay = Hearsay(GroupName("invoices"))
+    reader = ControlReader(GroupName("invoices"))
     with capture_logs() as logged:
-        assert hearsay.understand(encode(LEAVE)) is None
-        assert hearsay.understand(b"hello") is None
+        assert reader.understand(encode(LEAVE)) is None
+        assert reader.understand(b"hello") is None
     assert logged == []
