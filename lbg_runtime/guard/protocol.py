@@ -8,7 +8,7 @@ message is a copy that came again, or a former owner of the queue still holds it
 
 from typing import Protocol, TypeVar
 
-from lbg_runtime.model.errors import LbgError
+from lbg_runtime.model.errors import BatchCutShort, LbgError
 from lbg_runtime.model.message import FencingToken, Message
 from lbg_runtime.model.unrun import is_unrun
 
@@ -47,6 +47,16 @@ class EffectEndedTransaction(LbgError):
 
     def __init__(self, scope: str) -> None:
         super().__init__(f"guard {scope}: the effect ended the transaction, or tried to; the guard does that after it")
+        self.scope = scope
+
+
+class EffectUndone(BatchCutShort):
+    """The effect was undone with those of other messages, as one of them made the store roll back their transaction."""
+
+    def __init__(self, scope: str) -> None:
+        LbgError.__init__(
+            self, f"guard {scope}: undone with the effect of another message, which made the store roll back"
+        )
         self.scope = scope
 
 

@@ -2,12 +2,15 @@
 
 import asyncio
 import sqlite3
+import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from lbg_runtime.guard.protocol import EffectEndedTransaction, place_of, refuse_awaitable
+from lbg_runtime.guard.protocol import EffectEndedTransaction, EffectUndone, place_of, refuse_awaitable
 from lbg_runtime.model.message import FencingToken, Message
 
 SqliteEffect = Callable[[sqlite3.Connection], object]
@@ -17,8 +20,17 @@ ignored, unless that is something that has not run."""
 
 Answer = TypeVar("Answer")
 
-LOCK_PATIENCE_S = 5.0
-"""How long a transaction waits for another process to end its own; then it raises `sqlite3.OperationalError`."""
+LOCK_PATIENCE_S = 20.0
+"""How long an effect waits for other processes to end their transactions; then it raises `sqlite3.OperationalError`.
+
+Shorter than the usual time-out of an attempt, so that the failure says what it waited for."""
+
+_POLL_S = 0.001
+"""How often the lock is tried. SQLite itself waits up to 0.1 s in between, and so hardly ever meets the moment at which
+a process that writes all the time does not hold it."""
+
+_LONGEST_TURN_S = 0.05
+"""For how long a transaction takes on effects, while other processes wait for the lock. One is always taken."""
 
 _CREATE = """
 CREATE TABLE IF NOT EXISTS lbg_guard (
@@ -35,6 +47,7 @@ INSERT INTO lbg_guard (scope, key, publisher, number) VALUES (?, ?, ?, ?)
 ON CONFLICT (scope, key, publisher) DO UPDATE SET number = excluded.number, marked_at = excluded.marked_at
 WHERE number < excluded.number
 """
+_SAVEPOINT, _ROLL_BACK, _RELEASE = (f"{verb} lbg_guard" for verb in ("SAVEPOINT", "ROLLBACK TO", "RELEASE"))
 _FORGET = "DELETE FROM lbg_guard WHERE scope = ? AND marked_at < datetime('now', ?)"
 
 
@@ -60,10 +73,30 @@ class _Lent(sqlite3.Connection):
         return sqlite3.SQLITE_DENY
 
 
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """An effect, from the call of `once` until the transaction that had it has ended."""
+
+    key: str
+    token: FencingToken
+    effect: SqliteEffect
+    until_s: float
+    """Until when it waits for the lock, by `time.monotonic`."""
+    answer: bool | BaseException | None = None
+    is_given_up: bool = False
+    """Nobody waits for the answer: an effect that has not begun never does."""
+
+
 class SqliteGuard:
     """A `Guard[SqliteEffect]`. Opens the database on first use, on a thread of its own, and creates its table there.
 
-    One transaction at a time, which SQLite requires anyway. An effect that has begun goes on if its handler is
+    It puts the database into WAL mode, for good: the file must lie on a disk of this host, in a folder where all who
+    use the database may write. What `once` has answered is synced to that disk.
+
+    One transaction at a time, which SQLite requires anyway. It takes all effects that wait, for as long as its turn
+    lasts, each in a savepoint: one that raises leaves the others as they are. Only if the whole transaction is lost all
+    of them fail, with `EffectUndone` if an effect made SQLite roll it back; from then on each has a transaction of its
+    own. An effect is called at most once for each call of `once`. One that has begun goes on if its handler is
     cancelled, and may be written; the next attempt is then told so.
     """
 
@@ -72,11 +105,18 @@ class SqliteGuard:
         self._scope = scope
         self._connection: _Lent | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lbg-guard")
+        self._waiting: deque[_Waiting] = deque()
+        self._together = True
 
     async def once(self, message: Message, effect: SqliteEffect) -> bool:
         """See `Guard.once`."""
         key, token = place_of(message)
-        return await self._on_thread(lambda: self._write(key, token, effect))
+        mine = _Waiting(key, token, effect, time.monotonic() + LOCK_PATIENCE_S)
+        self._waiting.append(mine)
+        try:
+            return await self._on_thread(lambda: self._answer(mine))
+        finally:
+            mine.is_given_up = True
 
     async def forget(self, older_than_s: int) -> int:
         """Delete the marks that were last raised more than `older_than_s` seconds ago; return how many.
@@ -96,23 +136,66 @@ class SqliteGuard:
 
     # -- on the thread
 
-    def _write(self, key: str, token: FencingToken, effect: SqliteEffect) -> bool:
-        connection = self._open()
-        # Take the write lock at once: a transaction that begins by reading may be refused it later.
-        connection.execute("BEGIN IMMEDIATE")
+    def _answer(self, mine: _Waiting) -> bool:
+        """Its answer: most often there already, from the transaction of an effect that waited at the same time."""
         try:
-            marked = connection.execute(_MARK, (self._scope, key, token.publisher, token.number))
-            if marked.rowcount == 0:
-                return False
-            self._run(effect, connection)
+            while mine.answer is None and not mine.is_given_up:
+                self._write_waiting(mine.until_s)
+        finally:
+            # Also if the lock was not to be had: the caller is told that nothing is written.
+            mine.is_given_up = True
+        if isinstance(mine.answer, BaseException):
+            raise mine.answer
+        return mine.answer is True
+
+    def _write_waiting(self, until_s: float) -> None:
+        """One transaction: answers the effect that has waited longest, and others as long as its turn lasts."""
+        connection = self._begin(until_s)
+        end_s = time.monotonic() + _LONGEST_TURN_S
+        begun: list[_Waiting] = []
+        try:
+            while self._waiting and (not begun or (self._together and time.monotonic() < end_s)):
+                waiting = self._waiting.popleft()
+                if waiting.is_given_up:
+                    continue
+                begun.append(waiting)
+                self._write(waiting, connection)
+                if connection.is_misused:
+                    break
             # By method: `execute` would keep a compiled COMMIT, about which an effect that executes it is not asked.
             connection.commit()
-            return True
+        except BaseException as error:  # noqa: BLE001 - for the callers, none of which may be told True
+            # To call the others again would be no help: what an effect reads from, such as a generator, may be used up.
+            for waiting in begun:
+                if not isinstance(waiting.answer, BaseException):
+                    waiting.answer = error
+            # Whoever caused this is tried again, and shall not cost others an attempt each time.
+            self._together = False
         finally:
             connection.rollback()
-            if connection.is_misused:
-                # It may not be as it was: Python sets an isolation level before the commit that this means.
+            if connection.is_misused or connection.in_transaction:
+                # It may not be as it was: Python sets an isolation level before the commit that this means, and one
+                # whose `autocommit` was set to False (Python 3.12) begins a transaction whenever one ends.
                 self._close()
+
+    def _write(self, waiting: _Waiting, connection: _Lent) -> None:
+        """Mark and effect, or neither, and the answer; raises if the whole transaction is lost."""
+        connection.execute(_SAVEPOINT)
+        try:
+            row = (self._scope, waiting.key, waiting.token.publisher, waiting.token.number)
+            is_new = connection.execute(_MARK, row).rowcount > 0
+            if is_new:
+                self._run(waiting.effect, connection)
+            connection.execute(_RELEASE)
+            waiting.answer = is_new
+        except BaseException as error:  # noqa: BLE001 - the caller's, and this thread goes on
+            waiting.answer = error
+            try:
+                connection.execute(_ROLL_BACK)
+                connection.execute(_RELEASE)
+            except sqlite3.Error:
+                # SQLite has rolled back everything, as for `INSERT OR ROLLBACK` or a full disk.
+                raise EffectUndone(self._scope) from error
 
     def _run(self, effect: SqliteEffect, connection: _Lent) -> None:
         connection.is_lent = True
@@ -124,20 +207,51 @@ class SqliteGuard:
             raise
         finally:
             connection.is_lent = False
-        # SQLite itself may have rolled back, as `INSERT OR ROLLBACK` does.
+        # SQLite itself may have rolled back.
         if connection.is_misused or not connection.in_transaction:
             raise EffectEndedTransaction(self._scope)
 
     def _forget(self, older_than_s: int) -> int:
-        with self._open() as connection:
-            return connection.execute(_FORGET, (self._scope, f"-{older_than_s} seconds")).rowcount
+        connection = self._begin(time.monotonic() + LOCK_PATIENCE_S)
+        try:
+            count = connection.execute(_FORGET, (self._scope, f"-{older_than_s} seconds")).rowcount
+            connection.commit()
+            return count
+        finally:
+            connection.rollback()
+
+    def _begin(self, until_s: float) -> _Lent:
+        while True:
+            try:
+                connection = self._open()
+                # Take the write lock at once: a transaction that begins by reading may be refused it later.
+                connection.execute("BEGIN IMMEDIATE")
+                return connection
+            except sqlite3.OperationalError as error:
+                is_locked = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+                if not is_locked or time.monotonic() >= until_s:
+                    raise
+                if error.sqlite_errorcode == sqlite3.SQLITE_BUSY_SNAPSHOT:
+                    # A cursor that an effect, or the traceback of its failure, left half read: the connection still
+                    # sees what was there then, and may not write over what others have written since.
+                    self._close()
+            time.sleep(_POLL_S)
 
     def _open(self) -> _Lent:
         if self._connection is None:
             # With Python's implicit transactions: if SQLite rolls back within an effect, the effect's next change
             # begins one, which is refused, and is not committed by itself.
-            connection = sqlite3.connect(self._path, timeout=LOCK_PATIENCE_S, factory=_Lent)
-            connection.execute(_CREATE)
+            # Without SQLite's own wait for the lock: see `_POLL_S`.
+            connection = sqlite3.connect(self._path, timeout=0, factory=_Lent)
+            try:
+                # One sync for a transaction instead of several, and whoever reads keeps nobody from writing. A build of
+                # SQLite may have another default than FULL, with which a power cut would take what was answered.
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = FULL")
+                connection.execute(_CREATE)
+            except sqlite3.Error:
+                connection.close()
+                raise
             connection.set_authorizer(connection.authorize)
             self._connection = connection
         return self._connection

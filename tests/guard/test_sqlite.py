@@ -5,9 +5,11 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager, closing, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -172,6 +174,12 @@ def goes_on_after_sqlite_rolled_back(database: sqlite3.Connection) -> None:
     database.execute(WRITE)
 
 
+def begins_anew_with_a_savepoint(database: sqlite3.Connection) -> None:
+    lets_sqlite_roll_back(database)
+    database.execute("SAVEPOINT anew")
+    database.execute(WRITE)
+
+
 @pytest.mark.parametrize(
     "effect",
     [
@@ -200,6 +208,21 @@ async def test_an_effect_that_ends_the_transaction_is_told_and_leaves_neither_it
     assert await bench.written() == ["p1", "p2"]
 
 
+async def test_an_effect_that_begins_a_transaction_after_sqlite_rolled_back_is_not_written_without_its_mark(
+    bench: SqliteBench,
+) -> None:
+    with pytest.raises(sqlite3.OperationalError, match="no such savepoint"):
+        await bench.guard.once(message(1), begins_anew_with_a_savepoint)
+    assert await bench.written() == []
+    assert await bench.apply(message(1))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="connections have no such attribute")
+async def test_a_connection_that_an_effect_has_begin_transactions_by_itself_is_replaced(bench: SqliteBench) -> None:
+    assert await bench.guard.once(message(1), lambda database: setattr(database, "autocommit", False))
+    assert await bench.apply(message(2))
+
+
 async def test_an_effect_may_have_savepoints(bench: SqliteBench) -> None:
     def effect(database: sqlite3.Connection) -> None:
         database.execute("SAVEPOINT attempt")
@@ -210,6 +233,68 @@ async def test_an_effect_may_have_savepoints(bench: SqliteBench) -> None:
 
     assert await bench.guard.once(message(1), effect)
     assert await bench.written() == ["kept"]
+
+
+async def test_what_was_answered_outlives_a_power_cut_and_readers_keep_nobody_waiting(bench: SqliteBench) -> None:
+    found: list[object] = []
+
+    def look(database: sqlite3.Connection) -> None:
+        for what in ("journal_mode", "synchronous"):
+            found.extend(database.execute(f"PRAGMA {what}").fetchone())
+
+    assert await bench.guard.once(message(1), look)
+    full = 2
+    assert found == ["wal", full]
+
+
+async def test_a_lock_is_tried_often_enough_to_meet_a_short_gap(
+    bench: SqliteBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await bench.apply(message(1))
+    somebody = sqlite3.connect(bench.path, isolation_level=None, check_same_thread=False)
+    somebody.execute("BEGIN IMMEDIATE")
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 100:
+            somebody.execute("ROLLBACK")
+
+    monkeypatch.setattr("lbg_runtime.guard.sqlite.time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+    assert await bench.apply(message(2))
+    somebody.close()
+    assert sum(waits) <= 0.2
+
+
+async def test_a_cursor_that_an_effect_left_half_read_does_not_keep_the_guard_from_writing(
+    bench: SqliteBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[object] = []
+    monkeypatch.setattr("lbg_runtime.guard.sqlite.LOCK_PATIENCE_S", 1.0)
+    assert await bench.apply(message(1))
+    assert await bench.apply(message(2))
+    assert await bench.guard.once(message(3), lambda database: left.append(database.execute("SELECT * FROM effects")))
+    with closing(sqlite3.connect(bench.path, isolation_level=None)) as somebody:
+        somebody.execute("INSERT INTO effects (key, text) VALUES ('other', 'of another process')")
+    assert await bench.apply(message(4))
+
+
+async def test_a_database_of_an_earlier_version_is_taken_over_once_its_readers_are_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lbg_runtime.guard.sqlite.LOCK_PATIENCE_S", 0.01)
+    path = tmp_path / "marks.db"
+    guard = SqliteGuard(path, "orders")
+    with closing(sqlite3.connect(path)) as reader:
+        reader.execute("CREATE TABLE mine (number)")
+        reader.execute("INSERT INTO mine VALUES (1), (2)")
+        reader.commit()
+        half_read = reader.execute("SELECT * FROM mine")
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            await guard.once(message(1), lambda _: None)
+        half_read.close()
+        assert await guard.once(message(1), lambda _: None)
+    await guard.close()
 
 
 async def test_a_lock_that_somebody_keeps_fails_the_attempt_and_not_the_guard(

@@ -1,0 +1,178 @@
+"""Effects of the SQLite guard that share a transaction."""
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from lbg_runtime.guard.protocol import EffectEndedTransaction, EffectUndone
+from tests.guard.bench import Crash, SqliteBench, message
+
+pytestmark = pytest.mark.real_time
+
+PATIENCE_S = 30
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[SqliteBench]:
+    made = SqliteBench(tmp_path / "effects.db")
+    yield made
+    await made.guard.close()
+
+
+@pytest.fixture
+def long_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lbg_runtime.guard.sqlite._LONGEST_TURN_S", 3_600.0)
+
+
+class Turn:
+    """A transaction whose first effect has begun and not ended, so that what is asked for now waits for a turn."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.may_go_on = threading.Event()
+        self.commit_count = 0
+
+    def trace(self, statement: str) -> None:
+        self.commit_count += statement.startswith("COMMIT")
+
+
+@asynccontextmanager
+async def turn_of(bench: SqliteBench) -> AsyncIterator[Turn]:
+    loop, turn = asyncio.get_running_loop(), Turn()
+
+    def first(database: sqlite3.Connection) -> None:
+        database.set_trace_callback(turn.trace)
+        loop.call_soon_threadsafe(turn.begun.set)
+        assert turn.may_go_on.wait(PATIENCE_S)
+
+    first_one = asyncio.ensure_future(bench.guard.once(message(1, key="first"), first))
+    await asyncio.wait_for(turn.begun.wait(), PATIENCE_S)
+    try:
+        yield turn
+    finally:
+        turn.may_go_on.set()
+        await asyncio.wait([first_one])
+
+
+def lets_sqlite_roll_back(database: sqlite3.Connection) -> None:
+    database.execute("CREATE TABLE once (number UNIQUE)")
+    database.execute("INSERT INTO once VALUES (1)")
+    with suppress(sqlite3.IntegrityError):
+        database.execute("INSERT OR ROLLBACK INTO once VALUES (1)")
+
+
+async def asked(*awaitables: Awaitable[bool]) -> list[asyncio.Future[bool]]:
+    """Tasks that have come as far as to wait for the guard."""
+    futures = [asyncio.ensure_future(each) for each in awaitables]
+    await asyncio.sleep(0)
+    return futures
+
+
+@pytest.mark.usefixtures("long_turns")
+async def test_effects_that_wait_share_a_transaction_and_fail_alone(bench: SqliteBench) -> None:
+    async with turn_of(bench) as turn:
+        futures = await asked(
+            bench.apply(message(1)),
+            bench.apply(message(2), crash=True),
+            bench.apply(message(1)),
+            bench.apply(message(3, key="other")),
+        )
+        turn.may_go_on.set()
+        one, crashed, again, other = await asyncio.gather(*futures, return_exceptions=True)
+    assert (one, again, other) == (True, False, True)
+    assert isinstance(crashed, Crash)
+    assert turn.commit_count == 1
+    assert await bench.written() == ["p1"]
+    assert await bench.apply(message(2)), "it is not marked"
+
+
+@pytest.mark.usefixtures("long_turns")
+async def test_an_effect_whose_commit_is_refused_fails_alone_too(bench: SqliteBench) -> None:
+    async with turn_of(bench) as turn:
+        futures = await asked(
+            bench.apply(message(1)), bench.guard.once(message(2), sqlite3.Connection.commit), bench.apply(message(3))
+        )
+        turn.may_go_on.set()
+        one, refused, three = await asyncio.gather(*futures, return_exceptions=True)
+    assert (one, three) == (True, True)
+    assert isinstance(refused, EffectEndedTransaction)
+    assert await bench.written() == ["p1", "p3"]
+
+
+@pytest.mark.usefixtures("long_turns")
+async def test_no_effect_is_answered_before_the_commit(bench: SqliteBench) -> None:
+    loop, begun, may_end = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+    def meanwhile() -> None:
+        loop.call_soon_threadsafe(begun.set)
+        assert may_end.wait(PATIENCE_S)
+
+    async with turn_of(bench) as turn:
+        one, last = await asked(bench.apply(message(1)), bench.apply(message(2), meanwhile=meanwhile))
+        turn.may_go_on.set()
+        await asyncio.wait_for(begun.wait(), PATIENCE_S)
+        assert await bench.written() == []
+        assert not one.done()
+        may_end.set()
+        assert await one
+        assert await bench.written() == ["p1", "p2"]
+        assert await last
+
+
+@pytest.mark.usefixtures("long_turns")
+async def test_a_commit_that_fails_fails_all_that_it_was_for(
+    bench: SqliteBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def commit(_: object) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("lbg_runtime.guard.sqlite._Lent.commit", commit)
+        async with turn_of(bench) as turn:
+            attempts = bench.apply(message(1)), bench.apply(message(1)), bench.apply(message(2), crash=True)
+            futures = await asked(*attempts)
+            turn.may_go_on.set()
+            failures = await asyncio.gather(*futures, return_exceptions=True)
+    assert [type(each) for each in failures] == [sqlite3.OperationalError, sqlite3.OperationalError, Crash]
+    assert await bench.written() == []
+    assert await bench.apply(message(1))
+
+
+@pytest.mark.usefixtures("long_turns")
+async def test_an_effect_with_which_sqlite_rolls_back_costs_others_one_attempt_at_most(bench: SqliteBench) -> None:
+    for expected in ([EffectUndone, EffectEndedTransaction, bool], [bool, EffectEndedTransaction, bool]):
+        async with turn_of(bench) as turn:
+            futures = await asked(
+                bench.apply(message(1)),
+                bench.guard.once(message(2, key="other"), lets_sqlite_roll_back),
+                bench.apply(message(3, key="third")),
+            )
+            turn.may_go_on.set()
+            answers = await asyncio.gather(*futures, return_exceptions=True)
+        assert [type(each) for each in answers] == expected
+    assert await bench.written() == ["p1"]
+
+
+async def test_a_turn_ends_so_that_others_get_the_lock(bench: SqliteBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lbg_runtime.guard.sqlite._LONGEST_TURN_S", 0.0)
+    async with turn_of(bench) as turn:
+        futures = await asked(*(bench.apply(message(number)) for number in (1, 2, 3)))
+        turn.may_go_on.set()
+        assert await asyncio.gather(*futures) == [True] * 3
+    assert turn.commit_count == 4
+
+
+@pytest.mark.usefixtures("long_turns")
+async def test_an_effect_whose_handler_was_cancelled_before_its_turn_never_begins(bench: SqliteBench) -> None:
+    async with turn_of(bench) as turn:
+        (gone,) = await asked(bench.apply(message(1)))
+        gone.cancel()
+        await asyncio.wait([gone])
+        turn.may_go_on.set()
+        assert await bench.apply(message(2))
+    assert await bench.written() == ["p2"]
