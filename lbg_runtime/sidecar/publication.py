@@ -27,6 +27,9 @@ KEY_PARAMETER = "key"
 DAPR_KEY_PARAMETER = "metadata.partitionKey"
 RAW_PARAMETER = "metadata.rawPayload"
 
+MAX_ATTRIBUTES = 1_000
+"""Of one event: each costs several steps on the member's event loop, and a body of `max_body_kb` can have many."""
+
 _BINARY_PREFIX = "ce-"
 
 _TEXT_EXPECTED = "text in UTF-8, percent-encoded"
@@ -63,10 +66,16 @@ def read_publication(headers: Headers, query: QueryParams, body: bytes) -> Publi
                         raise UserError(f"header {ascii(header)[:80]}", "two different ones", "one")
         if content_type:
             attributes[CONTENT_TYPE_ATTRIBUTE] = content_type
+    _check_count(len(attributes))
     for name, value in attributes.items():
         _check_attribute(name, value)
     key = _key(headers, query, attributes)
     return Publication(payload, attribute_properties(attributes), key, attribute_headers(attributes))
+
+
+def _check_count(count: int) -> None:
+    if count > MAX_ATTRIBUTES:
+        raise UserError("event", f"more than {MAX_ATTRIBUTES} attributes", f"at most {MAX_ATTRIBUTES}")
 
 
 def _check_attribute(name: str, value: object) -> None:
@@ -144,11 +153,15 @@ def _read_structured(body: bytes) -> tuple[dict[str, object], bytes]:
 def _member_text(text: str, name: str) -> str:
     """The value of an object's member as it is written, the last one of that name; the text has been parsed before.
 
-    Decoding and encoding would not give the same text: numbers lose digits, and repeated names disappear.
+    Decoding and encoding would not give the same text: numbers lose digits, and repeated names disappear. Raises
+    `UserError` for more members than an event may have attributes, repeated ones counted.
     """
     found = ""
+    count = 0
     at = _token(text, text.index("{") + 1)
     while text[at] != "}":
+        count += 1
+        _check_count(count)
         key, after = _READER.raw_decode(text, at)
         begin = _token(text, after)
         _, end = _READER.raw_decode(text, begin)

@@ -126,17 +126,25 @@ def encode_client_ctrl(message: ClientCtrl) -> bytes:
 
 def read_login(frame: Frame, message: ClientCtrl) -> LoginRequest:
     """Read a login frame and its body; raises `ProtocolError`."""
-    keep_alive = message.find(ClientKind.KEEP_ALIVE)
     extended = decode_extended(frame.find(ParameterKind.EXTENDED) or b"")
     return LoginRequest(
         username=_unveil(frame, ParameterKind.USERNAME),
         password=_unveil(frame, ParameterKind.PASSWORD),
         client_name=closed_text(message.find(ClientKind.CLIENT_NAME) or b"\0"),
         vpn=closed_text(message.find(ClientKind.VPN) or b"\0"),
-        keep_alive_s=int.from_bytes(keep_alive or b"", "big"),
-        scheme=int.from_bytes(message.find(ClientKind.SCHEME) or b"", "big"),
+        keep_alive_s=_number(message, ClientKind.KEEP_ALIVE, 4),
+        scheme=_number(message, ClientKind.SCHEME, 1),
         access_token=closed_text(extended.get(ExtendedKind.ACCESS_TOKEN, b"\0")),
     )
+
+
+def _number(message: ClientCtrl, kind: ClientKind, size: int) -> int:
+    value = message.find(kind)
+    if value is None:
+        return 0
+    if len(value) != size:
+        raise ProtocolError(f"{kind.name.lower()} of {len(value)} bytes, not {size}")
+    return int.from_bytes(value, "big")
 
 
 def _unveil(frame: Frame, kind: ParameterKind) -> str:

@@ -28,6 +28,7 @@ _NO_HEADERS: Mapping[str, SdtValue] = MappingProxyType({})
 _SDT_BLOCK = 0
 _IS_REPLY = 0x80
 _METADATA_HEAD_BYTES = 5
+_LARGEST_BLOCK_BYTES = (1 << 24) - 1
 
 
 class PayloadKind(IntEnum):
@@ -63,7 +64,10 @@ class Contents:
 
 
 def encode_contents(contents: Contents) -> tuple[bytes | None, bytes]:
-    """Encode contents as the contents summary, None if none is needed, and the body."""
+    """Encode contents as the contents summary, None if none is needed, and the body.
+
+    Raises `ValueError` for headers and properties of 16 MB or more, and for values that `encode_sdt` refuses.
+    """
     maps: dict[str, SdtValue] = {}
     if contents.headers:
         maps[_HEADERS] = contents.headers
@@ -75,6 +79,8 @@ def encode_contents(contents: Contents) -> tuple[bytes | None, bytes]:
     block = encode_map(maps)
     # A stream of two items, written by hand because its items are already encoded.
     stream = encode_stream(())[:1] + (5 + len(preamble) + len(block)).to_bytes(4, "big") + preamble + block
+    if len(stream) > _LARGEST_BLOCK_BYTES:
+        raise ValueError(f"headers and properties of {len(stream)} bytes, not {_LARGEST_BLOCK_BYTES} at most")
     metadata = bytes((1, _SDT_BLOCK)) + len(stream).to_bytes(3, "big") + stream
     summary = _section(_Section.ATTACHMENT, len(contents.attachment)) + _section(_Section.METADATA, len(metadata))
     return summary, contents.attachment + metadata
@@ -107,12 +113,13 @@ def relay_of(message: Message) -> Relay:
 
 
 def with_property(relay: Relay, name: str, *, value: SdtValue) -> Relay:
-    """The same message with one more user property; unchanged if its contents cannot be read."""
+    """The same message with one more user property; unchanged if its contents cannot be read, or would be too long."""
     try:
         contents = decode_contents(relay.contents, relay.body)
-    except ProtocolError:
+        # Numbers may take more bytes than before.
+        summary, body = encode_contents(replace(contents, properties={**contents.properties, name: value}))
+    except (ProtocolError, ValueError):
         return relay
-    summary, body = encode_contents(replace(contents, properties={**contents.properties, name: value}))
     return relay.with_contents(summary, body)
 
 

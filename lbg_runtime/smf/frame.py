@@ -10,6 +10,9 @@ HEADER_BYTES = 12
 VERSION = 3
 HOPS = 255
 """The hop count that a broker writes."""
+LARGEST_HEADER_BYTES = 64 * 1024
+"""The longest header that is read from a stream. That of a message with all fields takes less than 1 KB, as headers and
+user properties of applications are in the body; and it is read parameter by parameter while all others wait."""
 
 DISCARDED = 0x80
 """Flag: messages before this one were lost on the way."""
@@ -225,7 +228,9 @@ class FrameReader:
             return None  # `_needed` remains that of the unfinished frame
         self._needed = HEADER_BYTES
         if available >= HEADER_BYTES:
-            _, total = check_lengths(data, position)
+            header_bytes, total = check_lengths(data, position)
+            if header_bytes > LARGEST_HEADER_BYTES:
+                raise ProtocolError(f"a header of {header_bytes} bytes where {LARGEST_HEADER_BYTES} are allowed", 4)
             if total > self.limit_bytes:
                 raise ProtocolError(f"a frame of {total} bytes where {self.limit_bytes} are allowed", 8)
             if available >= total:

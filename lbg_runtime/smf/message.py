@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from lbg_runtime.model.errors import ProtocolError
 from lbg_runtime.model.message import DEFAULT_PRIORITY
+from lbg_runtime.model.topic import LARGEST_TOPIC_BYTES
 from lbg_runtime.smf.extended import ExtendedKind
 from lbg_runtime.smf.frame import (
     ASSURED,
@@ -68,6 +69,7 @@ _FLOW_ID = int(ParameterKind.FLOW_ID)
 _PRIORITY = int(ParameterKind.PRIORITY)
 _NUMBERS = frozenset((_PRIORITY, int(ParameterKind.TIME_TO_LIVE)))
 _LONGEST_NUMBER_BYTES = 8
+_LARGEST_ID = (1 << 63) - 1
 
 
 # These two are not frozen, unlike most values: freezing takes four times as long, and both are made for every message.
@@ -186,10 +188,15 @@ def _plain_head(head: bytes) -> bytes:
     return bytes((head[0] & ~(ASSURED | DISCARDED) & 0xFF,)) + head[1:]
 
 
-def read_published(raw: bytes, longest_number_bytes: int = _LONGEST_NUMBER_BYTES) -> PublishedFrame:
+def read_published(
+    raw: bytes,
+    longest_number_bytes: int = _LONGEST_NUMBER_BYTES,
+    longest_topic_bytes: int = LARGEST_TOPIC_BYTES,
+) -> PublishedFrame:
     """Read a message frame, as cut by `FrameReader`; raises `ProtocolError`.
 
-    `longest_number_bytes` limits priority and time to live, which may be longer in a store of an older version.
+    The limits of priority and time to live, and of the topic, are parameters because all of these may be longer in a
+    store of an older version. An id has 63 bits at most.
     """
     header_bytes, total = check_lengths(raw, 0)
     if total != len(raw):
@@ -217,9 +224,15 @@ def read_published(raw: bytes, longest_number_bytes: int = _LONGEST_NUMBER_BYTES
             kept_from = end
             if kind == _MESSAGE_ID:
                 message_id = _number(raw, start, end, 8)
+                if message_id > _LARGEST_ID:
+                    # No store of the broker could keep it.
+                    raise ProtocolError(f"the id {message_id} where {_LARGEST_ID} is the largest", start)
             elif kind == _FLOW_ID:
                 flow_id = _number(raw, start, end, 4)
         elif kind == _TOPIC:
+            if end - start > longest_topic_bytes + 1:
+                # Each level is compared with what is subscribed, prefix by prefix, while all others wait.
+                raise ProtocolError(f"a topic of more than {longest_topic_bytes} bytes", start)
             topic = _text(raw, start, end)
         elif kind == _CONTENTS:
             contents = raw[start:end]

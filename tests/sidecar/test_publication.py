@@ -28,6 +28,24 @@ def test_plain_data_keeps_its_type():
     assert (read.payload, read.properties, read.key) == (b"hello", {"ce_datacontenttype": "text/plain"}, None)
 
 
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [
+        (STRUCTURED, event(**{f"a{number}": 1 for number in range(997)})),
+        (STRUCTURED, event().replace(b'"id"', b'"a": 1, ' * 997 + b'"id"')),
+        ({f"ce-a{number}": "1" for number in range(1001)}, b""),
+    ],
+)
+def test_an_event_has_so_many_attributes_at_most(headers, body):
+    with pytest.raises(UserError, match="more than 1000 attributes"):
+        read_publication(headers, {}, body)
+
+
+def test_an_event_may_have_many_attributes():
+    read = read_publication(STRUCTURED, {}, event(**{f"a{number}": 1 for number in range(996)}))
+    assert len(read.properties) == 999  # all but the version
+
+
 def test_data_without_a_type_is_bytes():
     assert read_publication({}, {}, b"x").properties == {}
 

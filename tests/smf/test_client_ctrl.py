@@ -66,6 +66,19 @@ def test_a_username_that_is_no_text_is_refused(username: bytes) -> None:
 
 
 @pytest.mark.parametrize(
+    ("item", "what"),
+    [
+        (ClientItem(ClientKind.KEEP_ALIVE, b"\xff" * 200), "keep_alive of 200 bytes, not 4"),
+        (ClientItem(ClientKind.KEEP_ALIVE, b""), "keep_alive of 0 bytes, not 4"),
+        (ClientItem(ClientKind.SCHEME, b"\0\1"), "scheme of 2 bytes, not 1"),
+    ],
+)
+def test_a_number_of_another_size_is_refused(item: ClientItem, what: str) -> None:
+    with pytest.raises(ProtocolError, match=what):
+        read_login(Frame(Protocol.CLIENT_CTRL), ClientCtrl(0, (item,)))
+
+
+@pytest.mark.parametrize(
     ("body", "what"),
     [
         ("8100", "of 2 bytes"),

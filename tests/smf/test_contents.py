@@ -4,7 +4,16 @@ from hypothesis import strategies as st
 
 from lbg_runtime.model.errors import ProtocolError
 from lbg_runtime.model.message import Headers, Message
-from lbg_runtime.smf.contents import Contents, PayloadKind, decode_contents, encode_contents, message_of, relay_of
+from lbg_runtime.smf.contents import (
+    Contents,
+    PayloadKind,
+    decode_contents,
+    encode_contents,
+    message_of,
+    relay_of,
+    with_property,
+)
+from lbg_runtime.smf.message import make_relay
 from lbg_runtime.smf.sdt import Destination, DestinationKind, encode_sdt
 
 scalars = st.one_of(
@@ -53,6 +62,16 @@ def test_the_metadata_of_a_string_message_is_what_a_client_writes() -> None:
     assert summary == bytes((0x22, len(attachment), 0x42, len(expected)))
 
 
+def test_what_grows_too_long_when_a_property_is_added_stays_as_it_is() -> None:
+    nearly = {"filler": bytes((1 << 24) - 100)}
+    summary, body = encode_contents(Contents(b"", properties=nearly))
+    relay = make_relay("a/b", body, summary)
+    assert with_property(relay, "x", value=True) != relay
+    assert with_property(relay, "a" * 100, value=True) == relay
+    with pytest.raises(ValueError, match="headers and properties of 16777"):
+        encode_contents(Contents(b"", properties={"filler": bytes(1 << 24)}))
+
+
 def test_plain_bytes_need_no_summary() -> None:
     assert encode_contents(Contents(b"plain")) == (None, b"plain")
     assert decode_contents(None, b"plain") == Contents(b"plain")
@@ -69,8 +88,6 @@ def test_payloads_are_what_they_were() -> None:
 
 
 def test_properties_without_a_place_in_a_message_are_left_out() -> None:
-    from lbg_runtime.smf.message import make_relay
-
     where = Destination(DestinationKind.TOPIC, "t")
     contents = Contents(b"", headers={"mi": 5, "ts": "x"}, properties={"a": 1, "where": where, "map": {}, "list": []})
     summary, body = encode_contents(contents)
@@ -103,8 +120,6 @@ def test_contents_that_cannot_be_read_are_refused(summary: str, body: str, what:
 
 
 def test_a_string_message_without_a_string_is_refused() -> None:
-    from lbg_runtime.smf.message import make_relay
-
     summary, body = encode_contents(Contents(encode_sdt(5), PayloadKind.STRING))
     with pytest.raises(ProtocolError, match="not a string"):
         message_of("t", make_relay("t", body, summary))

@@ -139,6 +139,7 @@ def test_frames_before_an_impossible_one_are_still_read() -> None:
         ("038b0001 0000000b 0000000c", "a header of 11 bytes"),
         ("038b0001 0000000d 0000000c", "a header of 13 bytes in a frame of 12"),
         ("038b0001 0000000c 000003e9", "1001 bytes where 1000 are allowed"),
+        ("038d0001 00010001 01c9c380", "a header of 65537 bytes where 65536 are allowed"),
     ],
 )
 def test_an_impossible_header_is_refused_before_its_body_is_waited_for(header: str, what: str) -> None:

@@ -103,8 +103,10 @@ def test_a_message_made_here_reads_like_a_published_one() -> None:
         ((Parameter(ParameterKind.TOPIC, b""),), "closing zero"),
         ((Parameter(ParameterKind.TOPIC, b"a/b"),), "closing zero"),
         ((Parameter(ParameterKind.TOPIC, b"\xff\0"),), "not UTF-8"),
+        ((Parameter(ParameterKind.TOPIC, b"t" * 251 + b"\0"),), "a topic of more than 250 bytes"),
         ((TOPIC, Parameter(ParameterKind.FLOW_ID, b"\0")), "an id of 1 bytes where 4 are"),
         ((TOPIC, Parameter(ParameterKind.MESSAGE_ID, b"\0")), "an id of 1 bytes where 8 are"),
+        ((TOPIC, Parameter(ParameterKind.MESSAGE_ID, b"\x80" + bytes(7))), "9223372036854775807 is the largest"),
         ((TOPIC, Parameter(ParameterKind.TIME_TO_LIVE, bytes(9))), "a number of 9 bytes where 8 are the most"),
         ((TOPIC, Parameter(ParameterKind.PRIORITY, bytes(300))), "a number of 300 bytes where 8 are the most"),
     ],
@@ -112,6 +114,12 @@ def test_a_message_made_here_reads_like_a_published_one() -> None:
 def test_a_message_that_cannot_be_read_is_refused(parameters: tuple[Parameter, ...], what: str) -> None:
     with pytest.raises(ProtocolError, match=what):
         read_published(message(*parameters))
+
+
+def test_a_topic_may_take_250_bytes_and_in_a_store_more() -> None:
+    assert read_published(message(Parameter(ParameterKind.TOPIC, b"t" * 250 + b"\0"))).topic == "t" * 250
+    kept = message(Parameter(ParameterKind.TOPIC, b"t" * 300 + b"\0"))
+    assert read_published(kept, longest_topic_bytes=len(kept)).topic == "t" * 300
 
 
 @given(data=st.binary(max_size=100))

@@ -21,6 +21,12 @@ CLOSE_TIMEOUT_S = 5.0
 SILENT_INTERVALS = 3.5
 """A client that is silent for more keep-alive intervals than this is gone."""
 
+_LOGIN_LOOKS = 4
+"""How many looks find no login until `LOGIN_TIMEOUT_S` is over."""
+
+_LOOKS_PER_INTERVAL = 4
+"""How many looks there are in a keep-alive interval."""
+
 _WRITE_HIGH_BYTES = 1024 * 1024
 _WRITE_LOW_BYTES = 256 * 1024
 _MAX_ANSWER_BYTES = 1024 * 1024
@@ -65,7 +71,9 @@ class Connection(asyncio.Protocol):
         self._has_begun = False
         self._writable = True
         self._reading = True
-        self._heard_at_s = 0.0
+        self._look_count = 0
+        self._silent_look_count = 0
+        """Since the last bytes came."""
         self._watch: asyncio.TimerHandle | None = None
         self._trouble = NO_TROUBLE
         self._write_after_s = 0.0
@@ -96,13 +104,12 @@ class Connection(asyncio.Protocol):
             self.peer_address = name[0]
             self.peer = f"{name[0]}:{name[1]}"
         self.name_on_certificate = common_name(transport.get_extra_info("peercert"))
-        self._heard_at_s = self._loop.time()
-        self._set_watch(LOGIN_TIMEOUT_S, self._check_silence)
+        self._set_watch(LOGIN_TIMEOUT_S / _LOGIN_LOOKS, self._check_silence)
         self._owner.opened(self)
 
     def data_received(self, data: bytes) -> None:
         """Feed the session; bytes that are not the protocol end this connection and no other."""
-        self._heard_at_s = self._loop.time()
+        self._silent_look_count = 0
         if not self._has_begun:
             self._has_begun = True
             self._streams = DeflateStreams() if is_deflate(data[0]) else None
@@ -196,18 +203,24 @@ class Connection(asyncio.Protocol):
         self.abort()
 
     def _check_silence(self) -> None:
-        if self.session.client is None:
-            self._drop("no login in time")
-            return
+        # Looks are counted rather than seconds: however long a turn of the loop takes, it is one look, and what came
+        # meanwhile is read before the next.
+        self._look_count += 1
+        self._silent_look_count += 1
         login = self.session.login
-        limit_s = login.keep_alive_s * SILENT_INTERVALS if login else 0.0
-        if not limit_s:
-            return  # The client promised nothing.
-        silent_s = self._loop.time() - self._heard_at_s
-        if silent_s >= limit_s:
-            self._drop(f"silent for {SILENT_INTERVALS} keep-alive intervals")
+        if self.session.client is None or login is None:
+            if self._look_count >= _LOGIN_LOOKS:
+                self._drop("no login in time")
+            else:
+                self._set_watch(LOGIN_TIMEOUT_S / _LOGIN_LOOKS, self._check_silence)
             return
-        self._set_watch(limit_s - silent_s, self._check_silence)
+        if not login.keep_alive_s:
+            return  # The client promised nothing.
+        # One look more than in these intervals, as the first may come at once after the last bytes.
+        if self._silent_look_count > SILENT_INTERVALS * _LOOKS_PER_INTERVAL:
+            self._drop(f"silent for {SILENT_INTERVALS} keep-alive intervals")
+        else:
+            self._set_watch(login.keep_alive_s / _LOOKS_PER_INTERVAL, self._check_silence)
 
     def _set_watch(self, delay_s: float, check: Callable[[], None]) -> None:
         if self._watch is not None:

@@ -279,4 +279,10 @@ class BrokerServer:
         connections = tuple(self._to_flush)
         self._to_flush.clear()
         for connection in connections:
-            connection.flush()
+            try:
+                connection.flush()
+            except Exception as error:  # noqa: BLE001 - the others wait for theirs
+                # What it was about to get is lost to it, and is given back with all else when the connection is gone.
+                name = connection.session.client_name
+                _log.error("output_failed", client_name=name, peer=connection.peer, exc_info=error)
+                connection.abort()

@@ -73,6 +73,9 @@ OnLogin = Callable[[ClientId], None]
 
 _LOGIN_LIMIT_BYTES = 64 * 1024
 _FRAME_LIMIT_BYTES = MAX_MESSAGE_BYTES + 64 * 1024
+_CONTROL_LIMIT_BYTES = 256 * 1024
+"""The longest frame that is no message: 13,000 ranges of an acknowledgement. It is read piece by piece while all others
+wait."""
 # A plain number, looked up once: it is needed for every message.
 _MESSAGE = int(Protocol.MESSAGE)
 _KEEP_ALIVE = encode_frame(Frame(Protocol.KEEP_ALIVE))
@@ -198,6 +201,8 @@ class Session:
             self._log_in(decode_frame(raw))
         elif protocol == _MESSAGE:
             self._publish(self.client, raw)
+        elif len(raw) > _CONTROL_LIMIT_BYTES:
+            raise ProtocolError(f"a frame of {len(raw)} bytes that is no message", 8)
         elif protocol == Protocol.ASSURED_CTRL:
             self._handle_assured(self.client, decode_frame(raw))
         elif protocol == Protocol.ASSURED_PASS_THROUGH:

@@ -27,7 +27,7 @@ def encode_message(message: Published) -> bytes:
 
 def decode_message(frame: bytes, spooled_at_s: int | None, number: int) -> Published:
     """The message that `encode_message` was given; raises `ProtocolError`."""
-    read = read_published(frame, longest_number_bytes=len(frame))
+    read = read_published(frame, longest_number_bytes=len(frame), longest_topic_bytes=len(frame))
     return Published(read.topic, read.relay, read.relay.size_bytes, spooled_at_s, number=number)
 
 

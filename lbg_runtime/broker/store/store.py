@@ -136,7 +136,8 @@ class Store:
             for statement, rows in statements:
                 connection.executemany(statement, rows)
             connection.execute("COMMIT")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OverflowError, ValueError) as error:
+            # Values that SQLite cannot take, too: what is not on disk must not be confirmed, whatever the reason.
             # Whatever SQLite has not rolled back by itself ends with the connection, or with the process.
             raise StoreFailed(str(self.path), _reason_of(error)) from error
 
@@ -261,7 +262,7 @@ def _refusals(encoded: bytes) -> tuple[tuple[int, int, str], ...]:
     return tuple((int(id_), int(code), str(text)) for id_, code, text in orjson.loads(encoded))
 
 
-def _reason_of(error: sqlite3.Error) -> str:
+def _reason_of(error: Exception) -> str:
     return "another broker has it" if _code_of(error) in _IN_USE else str(error)
 
 
@@ -273,7 +274,7 @@ def _expected_for(error: sqlite3.Error) -> str:
     return _UNDAMAGED if code in _DAMAGED else _WRITABLE
 
 
-def _code_of(error: sqlite3.Error) -> int | None:
+def _code_of(error: Exception) -> int | None:
     """The kind of error, without its extended details; None if it is not SQLite's own."""
     code: int | None = getattr(error, "sqlite_errorcode", None)
     return None if code is None else code & 0xFF

@@ -111,6 +111,33 @@ async def test_a_client_that_falls_silent_is_dropped_after_three_intervals() -> 
     assert wire.aborted
 
 
+@pytest.mark.parametrize("is_logged_in", [False, True])
+async def test_a_turn_of_the_loop_that_takes_very_long_is_no_silence(
+    is_logged_in: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, wire = connect()
+    if is_logged_in:
+        connection.data_received(LOGIN)
+    loop = asyncio.get_running_loop()
+    time, looked = loop.time, asyncio.Event()
+    monkeypatch.setattr(loop, "time", lambda: time() + 1_000)
+    # Like uvloop: what is due comes before what has arrived.
+    loop.call_later(-1, looked.set)
+    await looked.wait()
+    connection.data_received(KEEP_ALIVE if is_logged_in else LOGIN)
+    await asyncio.sleep(3)
+    assert not wire.aborted
+
+
+async def test_a_client_that_is_silent_from_its_login_on_is_dropped() -> None:
+    connection, wire = connect()
+    connection.data_received(LOGIN)
+    await asyncio.sleep(10.4)
+    assert not wire.aborted
+    await asyncio.sleep(3)
+    assert wire.aborted
+
+
 async def test_bytes_that_are_not_the_protocol_end_the_connection_with_one_line() -> None:
     connection, wire = connect()
     connection.data_received(LOGIN)

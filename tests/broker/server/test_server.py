@@ -16,7 +16,12 @@ from lbg_runtime.broker.engine.effects import Published
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.broker.store.store import Store
 from lbg_runtime.model.errors import BrokerRefusal, UserError
+from lbg_runtime.model.ids import QueueName
+from lbg_runtime.smf.assured_items import AssuredKind, ItemKind
+from lbg_runtime.smf.frame import Frame, Protocol, encode_frame
 from lbg_runtime.smf.message import make_relay
+from lbg_runtime.smf.smp import SubscriptionKind, SubscriptionRequest, encode_subscription
+from tests.broker.server.desk import control, text
 
 pytestmark = pytest.mark.real_time
 
@@ -75,6 +80,32 @@ async def test_garbage_of_one_peer_is_nothing_to_another() -> None:
         dropped = [log for log in logs if log["event"] == "peer_dropped"]
         assert len(dropped) == 50
         assert server.client_names() == ["cl-1"]
+
+
+async def test_output_that_cannot_be_made_ends_its_connection_and_no_other() -> None:
+    async with BrokerServer(port=0) as server, peer(server) as (reader, writer), peer(server) as (other, other_writer):
+        server.create_queue("q", ["q/a"])
+        bind = control(AssuredKind.BIND, (ItemKind.QUEUE, text("q")), (ItemKind.WINDOW, b"\xff"))
+        subscribe = encode_subscription(SubscriptionRequest(SubscriptionKind.ADD, 0x0C, "b"))
+        writer.write(LOGIN + bind)
+        other_writer.write(LOGIN.replace(b"cl-1", b"cl-2") + encode_frame(Frame(Protocol.SUBSCRIPTION, (), subscribe)))
+        for _ in range(2):
+            await read_frame(reader)
+            await read_frame(other)
+        client, _ = server.engine.connect("default", "default", "", "ann")
+        relay = make_relay("b", b"body")
+        with capture_logs() as logs:
+            # Nothing that can be written to anybody.
+            server.carry_out(server.engine.publish_direct(client, Published("q/a", object(), 4)))
+            server.carry_out(server.engine.publish_direct(client, Published("b", relay, relay.size_bytes)))
+            assert b"body" in await read_frame(other)
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                await read_frame(reader)
+        assert [(log["event"], log["client_name"]) for log in logs if log["log_level"] == "error"] == [
+            ("output_failed", "cl-1")
+        ]
+        assert server.client_names() == ["cl-2"]
+        assert server.engine.queue_depth("default", QueueName("q")) == 1
 
 
 async def test_peers_that_say_nothing_hold_nobody_up() -> None:

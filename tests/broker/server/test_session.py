@@ -83,6 +83,12 @@ def test_a_large_frame_is_not_waited_for_before_the_login() -> None:
         Desk().new_session().receive(bytes.fromhex("038c00010000000c00100000"))
 
 
+def test_a_long_frame_that_is_no_message_is_not_read() -> None:
+    session = Desk().log_in()
+    with pytest.raises(ProtocolError, match="262169 bytes that is no message"):
+        session.receive(encode_frame(Frame(Protocol.ASSURED_CTRL, (TAG,), bytes((1 << 18) + 9))))
+
+
 def test_a_second_client_of_a_name_ends_the_first() -> None:
     desk = Desk()
     first = desk.log_in("same")

@@ -317,6 +317,19 @@ def test_a_full_disk_fails_the_write_whole_and_keeps_what_was_written(path):
     assert reopened(path) == [QueueKept(1, "default", "orders", SETTINGS), MessageKept(1, 1, message(1))]
 
 
+def test_a_message_with_a_topic_that_is_refused_by_now_comes_back(path):
+    relay = make_relay("t" * 300, b"body")
+    kept = MessageKept(1, 1, Published("t" * 300, relay, relay.size_bytes, None, number=1))
+    with closing(Store.open(path)) as store:
+        store.write([QueueKept(1, "default", "orders", SETTINGS), kept])
+    assert reopened(path)[1:] == [kept]
+
+
+def test_a_value_that_cannot_be_kept_fails_the_write(path):
+    with closing(Store.open(path)) as store, pytest.raises(StoreFailed, match="too large"):
+        store.write([PublisherKept("default", "p", 1 << 63, ())])
+
+
 # -- with an engine
 
 
