@@ -13,8 +13,8 @@ from lbg_runtime.model.printable import printable
 
 if TYPE_CHECKING:
     from lbg_runtime.config.settings import Settings
-    from lbg_runtime.core.parking.records import ParkedMessage
-    from lbg_runtime.runtime.parking.view import ParkedLane, ParkedView
+    from lbg_runtime.core.parking.records import ParkedMessage, ParkingOwner
+    from lbg_runtime.runtime.parking.view import ParkedLane, ParkedView, Unread
 
     Ask = Callable[[ParkedView], Awaitable[list[ParkedLane]]]
 
@@ -30,13 +30,17 @@ IsLane = Annotated[
 def list_(config: Config = Path("config.yaml"), json: Json = False) -> None:
     """List the parked keys of the group: how many messages, since when, and the error of the first.
 
-    Exit code 1 if a parking queue cannot be read, or not to its end; what could be read is listed nevertheless.
+    Exit code 1 if a parking queue cannot be read, or not to its end, or something that lies there cannot; what could be
+    read is listed nevertheless.
     """
     found, unread = _run(config, _look)
     if json:
         print_json({"parked": [_lane_as_object(each) for each in found], "unread": unread})
         raise typer.Exit(1 if unread else 0)
     for each in found:
+        if not each.messages:
+            print(printable(f"{each.lane}: {_count(each)}"))
+            continue
         first = each.messages[0]
         replaying = ", being replayed" if each.is_replaying else ""
         error = first.error or "no error of its own"
@@ -76,7 +80,7 @@ def unpark(
 
     When the command returns, the broker has the order; the owner of the queue, now or later, carries it out. The order
     may be given again. A key whose first message fails again stays parked. Exit code 1 if nothing of it is parked, or
-    with --all if a parking queue cannot be read; the others are replayed nevertheless.
+    with --all if something cannot be read; the others are replayed nevertheless.
     """
     if (key is None) != every:
         raise UserError("lbg parked unpark", "a key and --all" if every else "no key", "a key, or --all")
@@ -84,8 +88,9 @@ def unpark(
     async def ask(view: "ParkedView") -> "list[ParkedLane]":
         lanes = await view.lanes()
         found = lanes if key is None else _of_key(lanes, key, is_lane=lane)
-        await view.unpark(found)
-        return found
+        readable = [each for each in found if each.messages]
+        await view.unpark(readable)
+        return readable
 
     found, unread = _run(config, ask)
     _tell_done(found, key or "any key", "asked to be replayed", unread, as_json=json)
@@ -102,7 +107,8 @@ def drop(
     config: Config = Path("config.yaml"),
     json: Json = False,
 ) -> None:
-    """Remove one parked message of a key, or all of them, for good. A message that is being replayed is not removed.
+    """Remove one parked message of a key, or all of them, for good, also what cannot be read. A message that is being
+    replayed is not removed.
 
     Exit code 1 if the message is not parked.
     """
@@ -115,13 +121,13 @@ def drop(
         if number is None:
             await view.drop(lanes)
         for each in lanes:
-            for one in each.messages:
-                if one.number == number:
-                    await view.drop([each], one)
+            for only in _names(each):
+                if only[1] == number:
+                    await view.drop([each], only)
         return lanes
 
     of_key, unread = _run(config, ask)
-    meant = [each for each in of_key if number is None or any(one.number == number for one in each.messages)]
+    meant = [each for each in of_key if number is None or any(only[1] == number for only in _names(each))]
     which = "all" if number is None else f"#{number}"
     _tell_done(meant, key, f"{which} asked to be dropped", unread, as_json=json, others=of_key)
 
@@ -130,7 +136,7 @@ _SHOWN_BYTES = 200
 
 
 def _run(config: Path, ask: "Ask") -> "tuple[list[ParkedLane], list[str]]":
-    """What was asked for, and the parking queues not read, or not to their ends, which are told on standard error."""
+    """What was asked for, and what could not be read, which is told on standard error."""
     import uvloop
 
     from lbg_runtime.admin.stored import load_group_settings
@@ -139,12 +145,11 @@ def _run(config: Path, ask: "Ask") -> "tuple[list[ParkedLane], list[str]]":
     configure_log()
     found, unread = uvloop.run(_asked(load_group_settings(config), ask))
     for each in unread:
-        told = f"lbg: {each}; what is parked there is not fully known: try `lbg group verify`"
-        print(printable(told), file=sys.stderr)
-    return found, unread
+        print(printable(f"lbg: {each.what}; {each.advice}"), file=sys.stderr)
+    return found, [each.what for each in unread]
 
 
-async def _asked(settings: "Settings", ask: "Ask") -> "tuple[list[ParkedLane], list[str]]":
+async def _asked(settings: "Settings", ask: "Ask") -> "tuple[list[ParkedLane], list[Unread]]":
     from lbg_runtime.runtime.parking.view import viewing_parked
 
     async with viewing_parked(settings) as view:
@@ -167,7 +172,7 @@ def _insist(found: "list[ParkedLane]", key: str, unread: Sequence[str], others: 
         return
     absent = f"nothing of {key} is parked" + (" in what could be read" if unread else "")
     if others:
-        count = sum(len(each.messages) for each in others)
+        count = sum(len(each.messages) + len(each.unread) for each in others)
         absent = f"no message with that number is parked of {key}, but {count} others are; `lbg parked show` lists them"
     print(printable(f"lbg: {absent}"), file=sys.stderr)
     raise typer.Exit(1)
@@ -191,21 +196,28 @@ def _tell_done(
     _insist(found, key, unread, others)
 
 
+def _names(lane: "ParkedLane") -> "list[tuple[ParkingOwner, int]]":
+    """The owners and numbers of all messages of a lane that have them."""
+    unread = [each.only for each in lane.unread if each.only is not None]
+    return [(each.owner, each.number) for each in lane.messages] + unread
+
+
 def _count(lane: "ParkedLane") -> str:
-    count = len(lane.messages)
-    return f"{count} message{'s' if count != 1 else ''}"
+    unread = len(lane.unread)
+    count = len(lane.messages) + unread
+    return f"{count} message{'s' if count != 1 else ''}" + (f" ({unread} not readable)" if unread else "")
 
 
 def _lane_as_object(lane: "ParkedLane") -> dict[str, object]:
-    first = lane.messages[0]
+    first = lane.messages[0] if lane.messages else None
     return {
         "lane": lane.lane,
         "queue": lane.queue,
-        "count": len(lane.messages),
-        "since_ms": first.parked_at_ms,
-        "error": first.error,
-        "stack": first.stack,
-        "attempts": first.attempts,
+        "count": len(lane.messages) + len(lane.unread),
+        "since_ms": first and first.parked_at_ms,
+        "error": first and first.error,
+        "stack": first and first.stack,
+        "attempts": first and first.attempts,
         "replaying": lane.is_replaying,
     }
 

@@ -1,4 +1,7 @@
-"""`lbg parked`: what it says of parking queues, and what it puts into them; the official client on a broker's port."""
+"""`lbg parked`: what it says of parking queues, and what it puts into them; the official client on a broker's port.
+
+More than 400 lines, as the stage is shared by all of it.
+"""
 
 import asyncio
 import json
@@ -24,6 +27,7 @@ from lbg_runtime.core.parking.records import (
     ParkingEntry,
     ParkingOwner,
     UnparkAsked,
+    WrittenEntry,
     decode_entry,
     encode_entry,
     parking_queue,
@@ -67,14 +71,17 @@ class Stage:
         said: dict[str, list[dict[str, Any]]] = json.loads(self.lbg(*words, "--json").stdout.splitlines()[-1])
         return said["parked"]
 
-    def put(self, queue: QueueName, *entries: ParkingEntry) -> None:
-        asyncio.run(self._put(queue, entries))
+    def put(self, queue: QueueName, *entries: WrittenEntry) -> None:
+        self.put_as_it_is(*(encode_entry(entry, queue) for entry in entries))
 
-    async def _put(self, queue: QueueName, entries: tuple[ParkingEntry, ...]) -> None:
+    def put_as_it_is(self, *messages: Message) -> None:
+        asyncio.run(self._put(messages))
+
+    async def _put(self, messages: tuple[Message, ...]) -> None:
         session = SolaceTransport(SolaceSettings(hosts=(self.broker.url,), client_name="stage"))
         await session.open()
-        for entry in entries:
-            await session.send(encode_entry(entry, queue))
+        for message in messages:
+            await session.send(message)
         await session.close()
 
     def entries(self, queue: QueueName) -> list[ParkingEntry]:
@@ -233,6 +240,59 @@ def test_what_is_parked_beyond_the_queues_of_the_settings_is_found(stage: Stage)
     assert [(log["parking"], log["queue_count"]) for log in told] == [(QUEUES[1], 1)]
     assert stage.lbg("unpark", "a").exit_code == 0
     assert stage.entries(QUEUES[1])[-1] == UnparkAsked("key a")
+
+
+def test_what_cannot_be_read_of_a_key_is_named_and_dropped_by_its_number(stage: Stage) -> None:
+    later = encode_entry(parked("key a", 1, "e"), QUEUES[0])
+    stage.put(QUEUES[0], OwnerFence(OWNER))
+    stage.put_as_it_is(replace(later, properties={**later.properties, "lbg_parked_attempts": "3"}))
+    what = f"{QUEUES[0]}: this version cannot read #1 of key a (lbg_parked_attempts '3')"
+    advice = "key a stays parked until a member of the version that wrote it has replayed it, or it is dropped"
+
+    listed = stage.lbg("list")
+    assert (listed.exit_code, listed.stderr) == (1, f"lbg: {what}; {advice}\n")
+    assert lines(listed) == ["key a: 1 message (1 not readable)"]
+    asked = stage.lbg("unpark", "a")
+    assert (asked.exit_code, asked.stderr.splitlines()[1:]) == (
+        1,
+        ["lbg: nothing of a is parked in what could be read"],
+    )
+    stage.put(QUEUES[0], parked("key a", 2, "e"))
+    assert lines(stage.lbg("list")) == ["key a: 2 messages (1 not readable) since 2026-11-18T11:06:40+00:00, e"]
+    told = json.loads(stage.lbg("list", "--json").stdout.splitlines()[-1])
+    assert (told["parked"][0]["count"], told["unread"]) == (2, [what])
+    assert stage.lbg("show", "a").exit_code == 0
+    assert stage.lbg("drop", "a", "--number", "1").exit_code == 0
+    assert stage.entries(QUEUES[0])[-1] == DropAsked("key a", (OWNER, 1))
+    listed = stage.lbg("list")
+    assert (listed.exit_code, listed.stderr) == (0, ""), "it is as good as gone"
+
+
+@pytest.mark.parametrize(
+    ("properties", "why", "whose"),
+    [
+        (
+            {"lbg_parking": "later"},
+            "lbg_parking 'later'",
+            "nothing of the queue is handled until a member can read it",
+        ),
+        ({}, "lbg_parking None", "no version of lbg has put it there, and it stops nothing"),
+    ],
+)
+def test_what_does_not_say_its_key_is_named_with_what_removes_it(
+    stage: Stage, properties: dict[str, str], why: str, whose: str
+) -> None:
+    stage.put_as_it_is(Message(QUEUES[1], b"x", properties))
+    what = f"lbg: {QUEUES[1]}: this version cannot read something that does not say its key ({why})"
+    listed = stage.lbg("list")
+    assert (listed.exit_code, lines(listed)) == (1, ["unread: 1 message (1 not readable)"])
+    assert listed.stderr == f"{what}; {whose}; `lbg parked drop unread --lane --all` removes it for good\n"
+    assert stage.lbg("unpark", "--all").exit_code == 1
+    assert stage.broker.queue_status(QUEUES[1]).depth == 1, "nothing is asked of it"
+    assert stage.lbg("drop", "unread", "--lane", "--all").exit_code == 0
+    assert stage.entries(QUEUES[1])[-1] == DropAsked("unread")
+    listed = stage.lbg("list")
+    assert (listed.exit_code, listed.stderr) == (0, "nothing is parked\n")
 
 
 def test_a_parking_queue_of_the_settings_that_is_not_there_is_no_end(stage: Stage) -> None:

@@ -12,6 +12,9 @@ those that did not were removed before the fence of their time was.
 
 Order. A lane is replayed in the order of the queue, except for copies that came again after a crash: of two messages of
 one publisher, the one with the lower number goes first.
+
+What cannot be read stays where it is until it is dropped. It keeps its lane parked, of which nothing is replayed: it
+may be a message of a later version. If not even its lane can be read, the queue is not opened, or is given up.
 """
 
 from collections.abc import Iterable
@@ -20,20 +23,29 @@ from enum import Enum
 from typing import assert_never
 
 from lbg_runtime.core.lanes import LaneKey
+from lbg_runtime.core.parking.identity import MessageIdentity, identity_of, is_before
+from lbg_runtime.core.parking.orders import (
+    LedgerOrder,
+    ParkedSeen,
+    ParkingOpened,
+    PublishDrop,
+    PublishFence,
+    Replay,
+    SettleParked,
+)
 from lbg_runtime.core.parking.records import (
+    UNREAD_LANE,
     DropAsked,
     LedgerEntry,
     OwnerFence,
     ParkedMessage,
     ParkingOwner,
     UnparkAsked,
+    UnreadEntry,
 )
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import DeliveryId
 from lbg_runtime.model.message import Message
-
-MessageIdentity = tuple[str, str, int]
-"""The stamped key, the publisher, and its number within the key: the same in every copy of a message."""
 
 
 class Verdict(Enum):
@@ -46,57 +58,16 @@ class Verdict(Enum):
     """Accept it: it has already been parked."""
 
 
-@dataclass(frozen=True, slots=True)
-class SettleParked:
-    """Settle this delivery of the parking queue as accepted."""
-
-    delivery_id: DeliveryId
-
-
-@dataclass(frozen=True, slots=True)
-class ParkedSeen:
-    """What this owner has sent under this number is in the queue, and counts."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Replay:
-    """Handle a parked message; answered by `replayed`, `replay_failed` or `replay_returned`."""
-
-    lane: LaneKey
-    delivery_id: DeliveryId
-    original: Message
-
-
-@dataclass(frozen=True, slots=True)
-class PublishFence:
-    """Publish this fence; its arrival is the answer."""
-
-    owner: ParkingOwner
-
-
-@dataclass(frozen=True, slots=True)
-class ParkingOpened:
-    """Everything that was in the queue is known, and this owner may park; what it sent under an earlier fence and has
-    not seen does not count."""
-
-
-@dataclass(frozen=True, slots=True)
-class PublishDrop:
-    """Publish this order: its message was sent more than once and is gone, and another copy may be on its way, which
-    the next owner would take for parked."""
-
-    asked: DropAsked
-
-
-LedgerOrder = SettleParked | ParkedSeen | Replay | PublishFence | ParkingOpened | PublishDrop
-
-
 @dataclass(slots=True, eq=False)
 class _Parked:
     delivery_id: DeliveryId
     entry: ParkedMessage
+
+
+@dataclass(slots=True, eq=False)
+class _Unread:
+    delivery_id: DeliveryId
+    entry: UnreadEntry
 
 
 @dataclass(slots=True)
@@ -109,6 +80,8 @@ class _ParkedLane:
     """Unsettled orders to replay the lane; while there are any it is replayed, to its end or the next failure."""
     is_offered: bool = False
     """The first entry is being handled."""
+    unread: list[_Unread] = field(default_factory=list)
+    """While there are any nothing more is replayed: nobody knows which messages they come before."""
 
 
 class ParkingLedger:
@@ -120,12 +93,14 @@ class ParkingLedger:
         """The owner to park as; another one after `PublishFence`."""
         self.is_open = False
         self.count = 0
-        """Number of parked messages."""
+        """Number of parked messages, with those that cannot be read."""
         self.is_paused = False
         """Whether nothing is offered because the queue is being given up."""
         self._lanes: dict[LaneKey, _ParkedLane] = {}
         self.parked_lanes = self._lanes.keys()
         """The lanes that are parked now. A message of any other lane that is not redelivered need not be judged."""
+        self._unread: list[_Unread] = []
+        """What cannot be read, not even its lane."""
         self._current: ParkingOwner | None = None
         """The owner at the point of the queue that has been reached."""
         self._fence: DeliveryId | None = None
@@ -154,6 +129,16 @@ class ParkingLedger:
         """Whether every message would be handled."""
         return not self._lanes and not self._gone
 
+    @property
+    def is_fenced(self) -> bool:
+        """Whether the last fence is that of the present owner."""
+        return self._current == self.owner
+
+    @property
+    def obstacle(self) -> str | None:
+        """What lies here and cannot be read, so that nobody may open the queue; None if there is nothing like that."""
+        return next((one.entry.reason for one in self._unread if one.entry.is_ours), None)
+
     def judge(self, lane: LaneKey, message: Message, *, redelivered: bool) -> Verdict:
         """What to do with a message of the queue when it is first in its lane."""
         parked, identity = self._lanes.get(lane), identity_of(message)
@@ -165,8 +150,10 @@ class ParkingLedger:
             return Verdict.PARK
         if identity in parked.identities:
             return Verdict.DROP
+        if parked.unread:
+            return Verdict.PARK
         is_early = identity[2] < parked.last_numbers.get(identity[:2], 0)
-        if redelivered and is_early and _is_before(identity, parked.identities):
+        if redelivered and is_early and is_before(identity, parked.identities):
             # It was handled before those that are parked, and its settlement was lost: handle it again, as usual.
             return Verdict.HANDLE
         return Verdict.PARK
@@ -193,10 +180,15 @@ class ParkingLedger:
         held = {lane: parked.entries for lane, parked in self._lanes.items() if parked.entries}
         return {lane: tuple(one.entry for one in entries) for lane, entries in held.items()}
 
+    def unread(self) -> dict[LaneKey, tuple[UnreadEntry, ...]]:
+        """What cannot be read, of each lane, and under `UNREAD_LANE` what does not even say its lane."""
+        found = {lane: parked.unread for lane, parked in self._lanes.items()} | {UNREAD_LANE: self._unread}
+        return {lane: tuple(one.entry for one in unread) for lane, unread in found.items() if unread}
+
     def count_of(self, lane: LaneKey) -> int:
-        """Number of parked messages of a lane."""
+        """Number of parked messages of a lane, with those that cannot be read."""
         parked = self._lanes.get(lane)
-        return 0 if parked is None else len(parked.entries)
+        return 0 if parked is None else len(parked.entries) + len(parked.unread)
 
     def is_replaying(self, lane: LaneKey) -> bool:
         """Whether somebody has asked for the replay of a lane, and the replay is not done."""
@@ -220,6 +212,8 @@ class ParkingLedger:
                 return self._offer(lane, parked)
             case DropAsked():
                 return self._take_drop(delivery_id, entry)
+            case UnreadEntry():
+                return self._take_unread(_Unread(delivery_id, entry))
             case _:
                 assert_never(entry)
 
@@ -263,18 +257,24 @@ class ParkingLedger:
             # Our clock is behind that of an earlier owner.
             return [SettleParked(delivery_id), self._fence_above(current)]
         orders: list[LedgerOrder] = [] if self._fence is None else [SettleParked(self._fence)]
+        was_fenced = self.is_fenced
         self._current, self._fence = owner, delivery_id
         if owner == self.owner:
-            self.is_open = True
-            lost, self._sent = self._sent, {}
-            self._sent_again.difference_update(lost)
-            orders += [order for lane in lost.values() for order in self._end_if_empty(lane)]
-            return [*orders, ParkingOpened(), *self._offer_all()]
-        if self.is_open:
+            return [*orders, *self._open()]
+        if was_fenced:
             # A fence of an earlier owner that came late. Nothing of ours counts until the last fence is ours again.
             self.is_open = False
             orders.append(self._fence_above(owner))
         return orders
+
+    def _open(self) -> list[LedgerOrder]:
+        if self.is_open or not self.is_fenced or self.obstacle is not None:
+            return []
+        self.is_open = True
+        lost, self._sent = self._sent, {}
+        self._sent_again.difference_update(lost)
+        orders = [order for lane in lost.values() for order in self._end_if_empty(lane)]
+        return [*orders, ParkingOpened(), *self._offer_all()]
 
     def _fence_above(self, other: ParkingOwner) -> PublishFence:
         self.owner = ParkingOwner(other.generation + 1, self.owner.nonce)
@@ -287,6 +287,9 @@ class ParkingLedger:
             return [SettleParked(delivery_id)]
         orders: list[LedgerOrder] = []
         if entry.owner == self.owner:
+            if self.obstacle is not None:
+                # Behind a fence that only others can read, say, it would not count for them.
+                return []
             if self._sent.pop(entry.number, None) is None:
                 # Sent twice under one number, as the first copy did not come in time. That one may be replayed by now.
                 return [SettleParked(delivery_id)]
@@ -310,10 +313,29 @@ class ParkingLedger:
         # Sent twice under one number, by an earlier owner: nothing of its lane was sent in between.
         return any(one.entry.owner == entry.owner and one.entry.number == entry.number for one in parked.entries[-1:])
 
+    def _take_unread(self, one: _Unread) -> list[LedgerOrder]:
+        lane = one.entry.lane
+        if lane is None:
+            self._unread.append(one)
+            self.is_open = self.is_open and self.obstacle is None
+        else:
+            self._lanes.setdefault(lane, _ParkedLane()).unread.append(one)
+            self.count += 1
+        return []
+
     def _take_drop(self, delivery_id: DeliveryId, asked: DropAsked) -> list[LedgerOrder]:
+        if asked.lane == UNREAD_LANE:
+            nameless, self._unread = self._unread, []
+            return [*(SettleParked(one.delivery_id) for one in nameless), SettleParked(delivery_id), *self._open()]
         parked = self._lanes.get(asked.lane)
         orders: list[LedgerOrder] = []
         if parked is not None:
+            for unread in [one for one in parked.unread if asked.only in (None, one.entry.only)]:
+                parked.unread.remove(unread)
+                self.count -= 1
+                if (identity := identity_of(unread.entry.message)) is not None:
+                    self._gone.add(identity)
+                orders.append(SettleParked(unread.delivery_id))
             # A message that is being handled is not taken away from its handler.
             free = parked.entries[1:] if parked.is_offered else parked.entries
             meant = [one for one in free if asked.only in (None, (one.entry.owner, one.entry.number))]
@@ -342,7 +364,7 @@ class ParkingLedger:
 
     def _end_if_empty(self, lane: LaneKey) -> list[LedgerOrder]:
         parked = self._lanes.get(lane)
-        if parked is None or parked.entries or lane in self._sent.values():
+        if parked is None or parked.entries or parked.unread or lane in self._sent.values():
             return []
         del self._lanes[lane]
         # After the messages: in the other order, a crash between the two would leave the rest parked.
@@ -350,6 +372,8 @@ class ParkingLedger:
 
     def _offer(self, lane: LaneKey, parked: _ParkedLane) -> list[LedgerOrder]:
         if not self.is_open or self.is_paused or parked.is_offered or not parked.unparks or not parked.entries:
+            return []
+        if parked.unread:
             return []
         parked.is_offered = True
         first = parked.entries[0]
@@ -363,18 +387,6 @@ class ParkingLedger:
         if parked is None or not parked.is_offered:
             raise InvariantViolated(f"a replay of lane {lane} ended and was not offered")
         return parked
-
-
-def identity_of(message: Message) -> MessageIdentity | None:
-    """What all copies of a message have in common; None if its publisher does not stamp that."""
-    token, key = message.fencing_token, message.key
-    return None if token is None or key is None else (key, token.publisher, token.number)
-
-
-def _is_before(identity: MessageIdentity, parked: Iterable[MessageIdentity]) -> bool:
-    """Whether others of its key and publisher are parked, and all of them are later."""
-    numbers = [number for key, publisher, number in parked if (key, publisher) == identity[:2]]
-    return bool(numbers) and identity[2] < min(numbers)
 
 
 def _place(parked: _ParkedLane, identity: MessageIdentity | None) -> int:

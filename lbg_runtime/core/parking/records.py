@@ -4,13 +4,16 @@ All of them are persistent messages on the queue's own topic, so they have one c
 message is the original one with additional properties; the other kinds consist of properties only.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from lbg_runtime.core.lanes import LaneKey
 from lbg_runtime.model.errors import ParkingEntryRefused
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.message import Message, PropertyValue
+
+_Read = TypeVar("_Read")
 
 PARKING_PREFIX = "lbg-parked/"
 """The name of a parking queue is this, the name of its group, and the index of the queue whose messages it takes; its
@@ -19,6 +22,9 @@ topic has the same name."""
 SHOWN_UNSETTLED = 10_000
 """So many unsettled messages a parking queue has to show its owner, which settles none of what is parked before it has
 read it all. It is what PubSub+ does unless told otherwise (`maxDeliveredUnackedMsgsPerFlow`)."""
+
+UNREAD_LANE = "unread"
+"""Stands for the lane of what does not say its lane; those of messages begin with a word and a space."""
 
 KIND_PROPERTY = "lbg_parking"
 LANE_PROPERTY = "lbg_parked_lane"
@@ -30,6 +36,12 @@ ERROR_PROPERTY = "lbg_parked_error"
 STACK_PROPERTY = "lbg_parked_stack"
 MEMBER_PROPERTY = "lbg_parked_member"
 TIME_PROPERTY = "lbg_parked_at_ms"
+
+_OURS_BEGIN = "lbg_park"
+"""So begin the names of all properties of entries, also in later versions."""
+
+_REASON_CHARS = 200
+"""Of what an entry says that cannot be read: members tell each other, and logs."""
 
 _MESSAGE, _FENCE, _UNPARK, _DROP, _ROOM = "message", "fence", "unpark", "drop", "room"
 
@@ -116,10 +128,27 @@ class RoomKept:
     """Size of the payload; overhead comes on top."""
 
 
-LedgerEntry = ParkedMessage | OwnerFence | UnparkAsked | DropAsked
+@dataclass(frozen=True, slots=True)
+class UnreadEntry:
+    """Something that this version cannot read, such as an entry of a later one."""
+
+    message: Message
+    """As it lies there; if it is a parked one, with the stamps of the original."""
+    lane: LaneKey | None
+    """None if it does not say its lane either."""
+    only: tuple[ParkingOwner, int] | None
+    """What identifies a parked message; None if that cannot be read."""
+    is_ours: bool
+    """False if it has none of our properties, so that no version of ours has put it there."""
+    reason: str
+
+
+LedgerEntry = ParkedMessage | OwnerFence | UnparkAsked | DropAsked | UnreadEntry
 """The entries that an owner's ledger is shown."""
 
-ParkingEntry = LedgerEntry | RoomKept
+WrittenEntry = ParkedMessage | OwnerFence | UnparkAsked | DropAsked | RoomKept
+
+ParkingEntry = WrittenEntry | UnreadEntry
 
 
 def parking_queue(group: str, queue_index: int) -> QueueName:
@@ -127,7 +156,7 @@ def parking_queue(group: str, queue_index: int) -> QueueName:
     return QueueName(f"{PARKING_PREFIX}{group}/{queue_index}")
 
 
-def encode_entry(entry: ParkingEntry, topic: str) -> Message:
+def encode_entry(entry: WrittenEntry, topic: str) -> Message:
     """The message to publish on the queue's topic."""
     match entry:
         case ParkedMessage():
@@ -160,7 +189,17 @@ def encode_entry(entry: ParkingEntry, topic: str) -> Message:
 
 
 def decode_entry(message: Message) -> ParkingEntry:
-    """Decode a message of a parking queue; raises `ParkingEntryRefused` for one that is not ours."""
+    """Decode a message of a parking queue, whoever has put it there."""
+    try:
+        return _decode(message)
+    except ParkingEntryRefused as refusal:
+        found = message.properties
+        is_ours = any(name.startswith(_OURS_BEGIN) for name in found)
+        lane = _if_read(_lane, found)
+        return UnreadEntry(message, lane, _if_read(_only, found), is_ours, refusal.what[:_REASON_CHARS])
+
+
+def _decode(message: Message) -> WrittenEntry:
     found = message.properties
     match found.get(KIND_PROPERTY):
         case "message":
@@ -188,8 +227,7 @@ def decode_entry(message: Message) -> ParkingEntry:
         case "unpark":
             return UnparkAsked(_lane(found))
         case "drop":
-            only = None if OWNER_PROPERTY not in found else (_owner(found), _whole(found, NUMBER_PROPERTY))
-            return DropAsked(_lane(found), only)
+            return DropAsked(_lane(found), None if OWNER_PROPERTY not in found else _only(found))
         case "room":
             return RoomKept(len(message.payload))
         case other:
@@ -228,3 +266,14 @@ def _lane(found: Mapping[str, PropertyValue]) -> LaneKey:
 def _owner(found: Mapping[str, PropertyValue]) -> ParkingOwner:
     generation, _, nonce = _text(found, OWNER_PROPERTY).partition(":")
     return ParkingOwner(_number_in(generation, OWNER_PROPERTY), nonce)
+
+
+def _only(found: Mapping[str, PropertyValue]) -> tuple[ParkingOwner, int]:
+    return _owner(found), _whole(found, NUMBER_PROPERTY)
+
+
+def _if_read(read: Callable[[Mapping[str, PropertyValue]], _Read], found: Mapping[str, PropertyValue]) -> _Read | None:
+    try:
+        return read(found)
+    except ParkingEntryRefused:
+        return None

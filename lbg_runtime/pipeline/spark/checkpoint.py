@@ -38,7 +38,7 @@ def claim_lake(job: StreamJob) -> None:
 
     Called before a stream starts. Raises `UserError` if the lake has a batch that the checkpoint does not know of,
     lacks one that is done, or, if it is Parquet, is another query's; `LakeWriteFailed`; and for a Delta table whose
-    checkpoint does not note what it took, as `LandingLog.read_queue` does, and `CheckpointForeign`.
+    checkpoint has ended a batch after the last one noted, as `LandingLog.read_queue` does, and `CheckpointForeign`.
 
     Whatever was killed, a checkpoint that is as old as its lake passes: Spark notes a batch before it runs it, and that
     it is done when it is in the lake. With a new checkpoint, a Delta table takes the stream for a new one, and a folder
@@ -147,12 +147,13 @@ def _check_done(job: StreamJob, last: int | None) -> None:
     """Raise `UserError` if a lake that ends with batch `last` lacks one that is done. Raises `OSError`.
 
     A folder of Parquet has every batch, also one without rows. A Delta table has none of these, so what it must have is
-    noted beside. An older version, and a stream to Parquet, have noted nothing: then the log is asked for the rows.
+    noted beside. An older version, and a stream to Parquet, have noted nothing, perhaps behind a note that was there
+    before: so of the batches after the note, the log is asked for the rows.
     """
     done = max(numbers_in(job.checkpoint / "commits"), default=None)
     if job.lake is Lake.DELTA:
         taken = taken_with(str(job.checkpoint))
-        if taken is not None or done is None or not _has_rows(job, last, done):
+        if done is None or (taken is not None and taken >= done) or not _has_rows(job, last, done):
             done = taken
     if done is not None and (last is None or last < done):
         raise lake_behind(job.checkpoint, done, job.target, last)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import structlog
 
 from lbg_runtime.core.lanes import LaneKey
-from lbg_runtime.core.parking.ledger import LedgerOrder, ParkingLedger
+from lbg_runtime.core.parking.ledger import ParkingLedger
+from lbg_runtime.core.parking.orders import LedgerOrder
 from lbg_runtime.core.parking.records import DropAsked, encode_entry
 from lbg_runtime.model.errors import TransportError
 from lbg_runtime.model.ids import QueueName

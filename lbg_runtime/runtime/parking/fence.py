@@ -84,7 +84,7 @@ class StayFence:
 
     def _has_not_come(self) -> None:
         self._timer = None
-        if self._ledger.is_open:
+        if self._ledger.is_fenced:
             return
         reason = f"its own fence has not come for {FENCE_PATIENCE_S:g} s"
         expected = (

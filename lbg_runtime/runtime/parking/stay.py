@@ -15,24 +15,25 @@ import structlog
 from lbg_runtime.core.flow.events import FlowActive, FlowDown, FlowEvent, FlowInactive, MessageReceived
 from lbg_runtime.core.group.control_messages import ParkingWait
 from lbg_runtime.core.lanes import LaneKey
-from lbg_runtime.core.parking.ledger import (
+from lbg_runtime.core.parking.ledger import ParkingLedger
+from lbg_runtime.core.parking.orders import (
     LedgerOrder,
     ParkedSeen,
-    ParkingLedger,
     ParkingOpened,
     PublishDrop,
     PublishFence,
     Replay,
     SettleParked,
 )
-from lbg_runtime.core.parking.records import ParkedMessage, ParkingOwner, RoomKept, decode_entry, encode_entry
-from lbg_runtime.model.errors import (
-    BindFailed,
-    InvariantViolated,
-    ParkingEntryRefused,
-    ParkingNotReady,
-    PublishRefused,
+from lbg_runtime.core.parking.records import (
+    ParkedMessage,
+    ParkingOwner,
+    RoomKept,
+    UnreadEntry,
+    decode_entry,
+    encode_entry,
 )
+from lbg_runtime.model.errors import BindFailed, InvariantViolated, ParkingNotReady, PublishRefused
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import Delivery, Message
 from lbg_runtime.model.outcome import Outcome
@@ -107,6 +108,8 @@ class ParkingStay:
         if self.is_open:
             return None
         reason = self._refusal or self._fence.trouble or "what lies there has not been read yet"
+        if (obstacle := self.ledger.obstacle) is not None:
+            reason = f"something lies there that this version cannot read ({obstacle}): see `lbg parked list`"
         return ParkingWait(now_ms() - self._began_ms, reason)
 
     def pause(self) -> None:
@@ -293,18 +296,17 @@ class ParkingStay:
             self._ports.lost(self.epoch)
 
     def _take_message(self, delivery: Delivery) -> None:
-        try:
-            entry = decode_entry(delivery.message)
-        except ParkingEntryRefused as refusal:
-            # Its sender may want it back: it stays, and means nothing.
-            _log.error(
-                "parking_entry_kept", parking=self._parking, delivery_id=delivery.delivery_id, reason=refusal.what
-            )
-            return
+        entry = decode_entry(delivery.message)
         if isinstance(entry, RoomKept):
             self._room.take(delivery.delivery_id, entry.size_bytes)
-        else:
-            self._obey(self.ledger.take(delivery.delivery_id, entry))
+            return
+        if isinstance(entry, UnreadEntry):
+            facts = {"lane": entry.lane, "is_ours": entry.is_ours, "reason": entry.reason}
+            _log.error("parking_entry_kept", **self._where, delivery_id=delivery.delivery_id, **facts)
+        self._obey(self.ledger.take(delivery.delivery_id, entry))
+        if self.is_open and self.ledger.obstacle is not None:
+            # The next owner does not open it, so nothing more may be handled here either.
+            self._lose()
 
     def _take_end(self, handling: Handling) -> None:
         delivery_id = handling.delivery.delivery_id

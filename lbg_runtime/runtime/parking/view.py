@@ -18,17 +18,19 @@ from lbg_runtime.config.settings import Settings
 from lbg_runtime.core.lanes import LaneKey
 from lbg_runtime.core.parking.ledger import ParkingLedger
 from lbg_runtime.core.parking.records import (
+    UNREAD_LANE,
     DropAsked,
     ParkedMessage,
-    ParkingEntry,
     ParkingOwner,
     RoomKept,
     UnparkAsked,
+    UnreadEntry,
+    WrittenEntry,
     decode_entry,
     encode_entry,
     parking_queue,
 )
-from lbg_runtime.model.errors import ParkingEntryRefused, PublishRefused, TransportError
+from lbg_runtime.model.errors import PublishRefused, TransportError
 from lbg_runtime.model.ids import DeliveryId, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.parking.reading import Lookout, read_parking_queue
@@ -36,6 +38,8 @@ from lbg_runtime.runtime.parking.room import KEPT_FOR_FENCES_BYTES, is_over_quot
 from lbg_runtime.runtime.session import open_session
 
 _log = structlog.get_logger(__name__)
+
+_LOOK = "what is parked there is not fully known: try `lbg group verify`"
 
 TRIES = 3
 """Tries to publish an order that the parking queue has no room for: what takes the room may be on its way out."""
@@ -55,6 +59,18 @@ class ParkedLane:
     """In the order in which they are replayed."""
     is_replaying: bool
     """Its replay was asked for and is not done."""
+    unread: tuple[UnreadEntry, ...] = ()
+    """What cannot be read of it; while there is any, nothing of it is replayed. In the lane `UNREAD_LANE`, what does
+    not say its lane."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Something of a parking queue that could not be read."""
+
+    what: str
+    """With the name of the queue, and why."""
+    advice: str
 
 
 class ParkedView:
@@ -63,11 +79,11 @@ class ParkedView:
     def __init__(self, session: Lookout, settings: Settings) -> None:
         self._session = session
         self._group = settings.group
-        self.unread: list[str] = []
-        """What could not be read of parking queues when `lanes` was called last, and why, each by its name."""
+        self.unread: list[Unread] = []
+        """What could not be read of parking queues when `lanes` was called last."""
 
     async def lanes(self) -> list[ParkedLane]:
-        """All that is parked in the group, by queue, but for what cannot be read (`unread`).
+        """All that is parked in the group, by queue, but for parking queues that cannot be read (`unread`).
 
         A snapshot of each queue, not of all, which is done even while more is being parked (`parking/reading.py`). All
         of it is in memory, as it is for the owners. Parking queues beyond those of the settings are read and logged.
@@ -86,32 +102,35 @@ class ParkedView:
             except TransportError as error:
                 if is_beyond:
                     raise
-                self.unread.append(str(error))
+                self.unread.append(Unread(str(error), _LOOK))
                 continue
             if is_beyond:
                 _log.warning("parking_queue_beyond_settings", parking=queue, queue_count=self._group.queue_count)
             if contents.cut:
-                self.unread.append(contents.cut)
-            found += _lanes_in(queue, contents.messages)
+                self.unread.append(Unread(contents.cut, _LOOK))
+            lanes = _lanes_in(queue, contents.messages)
+            # Each line once: somebody who puts one stray message there may put many.
+            self.unread += dict.fromkeys(_told(lane, entry) for lane in lanes for entry in lane.unread)
+            found += lanes
         return found
 
     async def unpark(self, lanes: Sequence[ParkedLane]) -> None:
         """Ask for their replay; on return the broker has the request. Raises `PublishFailed`; may be repeated."""
         await self._ask([(each.queue, UnparkAsked(each.lane)) for each in lanes])
 
-    async def drop(self, lanes: Sequence[ParkedLane], only: ParkedMessage | None = None) -> None:
-        """Ask for the removal of all that is parked of them until now, or of one message; otherwise like `unpark`."""
-        which = None if only is None else (only.owner, only.number)
-        await self._ask([(each.queue, DropAsked(each.lane, which)) for each in lanes])
+    async def drop(self, lanes: Sequence[ParkedLane], only: tuple[ParkingOwner, int] | None = None) -> None:
+        """Ask for the removal of all that is parked of them until now, also of what cannot be read, or of the message
+        with this owner and number; otherwise like `unpark`."""
+        await self._ask([(each.queue, DropAsked(each.lane, only)) for each in lanes])
 
-    async def _ask(self, orders: Sequence[tuple[QueueName, ParkingEntry]]) -> None:
+    async def _ask(self, orders: Sequence[tuple[QueueName, WrittenEntry]]) -> None:
         # Fillers first, which the owner settles when it reads them: see `parking/room.py`.
         for queue in dict.fromkeys(queue for queue, _ in orders):
             await self._send(queue, RoomKept(KEPT_FOR_FENCES_BYTES))
         for queue, order in orders:
             await self._send(queue, order)
 
-    async def _send(self, queue: QueueName, entry: ParkingEntry) -> None:
+    async def _send(self, queue: QueueName, entry: WrittenEntry) -> None:
         for tries_left in reversed(range(TRIES)):
             try:
                 await self._session.send(encode_entry(entry, queue))
@@ -125,14 +144,27 @@ class ParkedView:
 def _lanes_in(queue: QueueName, messages: Sequence[Message]) -> list[ParkedLane]:
     ledger = ParkingLedger(ParkingOwner(0, ""))
     for place, message in enumerate(messages):
-        try:
-            entry = decode_entry(message)
-        except ParkingEntryRefused as refusal:
-            _log.warning("parking_entry_not_read", parking=queue, reason=refusal.what)
-            continue
+        entry = decode_entry(message)
         if not isinstance(entry, RoomKept):
             ledger.take(DeliveryId(place), entry)
-    return [ParkedLane(lane, queue, held, ledger.is_replaying(lane)) for lane, held in ledger.contents().items()]
+    held, unread = ledger.contents(), ledger.unread()
+    return [
+        ParkedLane(lane, queue, held.get(lane, ()), ledger.is_replaying(lane), unread.get(lane, ()))
+        for lane in dict.fromkeys((*held, *unread))
+    ]
+
+
+def _told(lane: ParkedLane, entry: UnreadEntry) -> Unread:
+    number = "" if entry.only is None else f" #{entry.only[1]}"
+    what = f"{lane.queue}: this version cannot read{number} of {lane.lane} ({entry.reason})"
+    advice = f"{lane.lane} stays parked until a member of the version that wrote it has replayed it, or it is dropped"
+    if entry.lane is None:
+        what = f"{lane.queue}: this version cannot read something that does not say its key ({entry.reason})"
+        harm = "no version of lbg has put it there, and it stops nothing"
+        if entry.is_ours:
+            harm = "nothing of the queue is handled until a member can read it"
+        advice = f"{harm}; `lbg parked drop {UNREAD_LANE} --lane --all` removes it for good"
+    return Unread(what, advice)
 
 
 @asynccontextmanager

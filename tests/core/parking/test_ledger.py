@@ -4,16 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from lbg_runtime.core.parking.ledger import (
+from lbg_runtime.core.parking.ledger import ParkingLedger, Verdict
+from lbg_runtime.core.parking.orders import (
     LedgerOrder,
     ParkedSeen,
-    ParkingLedger,
     ParkingOpened,
     PublishDrop,
     PublishFence,
     Replay,
     SettleParked,
-    Verdict,
 )
 from lbg_runtime.core.parking.records import (
     DropAsked,

@@ -14,16 +14,15 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from lbg_runtime.core.parking.ledger import (
+from lbg_runtime.core.parking.ledger import ParkingLedger, Verdict
+from lbg_runtime.core.parking.orders import (
     LedgerOrder,
     ParkedSeen,
-    ParkingLedger,
     ParkingOpened,
     PublishDrop,
     PublishFence,
     Replay,
     SettleParked,
-    Verdict,
 )
 from lbg_runtime.core.parking.records import (
     DropAsked,
@@ -346,9 +345,9 @@ ParkingWorld.TestCase.settings = settings(max_examples=20, stateful_step_count=5
 test_parking_world = ParkingWorld.TestCase
 
 
-def walk(seed: int, steps: int = 250) -> None:
+def walk(seed: int, world: ParkingWorld, steps: int = 250) -> None:
     """The same world, mostly getting on: a machine that chooses freely seldom gets far."""
-    chance, world = random.Random(seed), ParkingWorld()
+    chance = random.Random(seed)
     key = lambda: chance.choices(KEYS, (5, 1, 2))[0]  # noqa: E731
     moves = {
         lambda: world.publish(key(), is_poisoned=chance.random() < 0.15): 6,
@@ -376,4 +375,4 @@ def walk(seed: int, steps: int = 250) -> None:
 @given(st.integers(0, 1 << 30))
 @settings(max_examples=120, deadline=None)
 def test_walks_through_the_world(seed: int) -> None:
-    walk(seed)
+    walk(seed, ParkingWorld())

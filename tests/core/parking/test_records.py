@@ -1,4 +1,4 @@
-"""What lies in a parking queue is read as it was written, and anything else is refused."""
+"""What lies in a parking queue is read as it was written, and of anything else, what it concerns."""
 
 import hypothesis.strategies as st
 import pytest
@@ -11,11 +11,11 @@ from lbg_runtime.core.parking.records import (
     ParkingOwner,
     RoomKept,
     UnparkAsked,
+    UnreadEntry,
     decode_entry,
     encode_entry,
     parking_queue,
 )
-from lbg_runtime.model.errors import ParkingEntryRefused
 from lbg_runtime.model.message import Headers, Message
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -66,9 +66,20 @@ def test_an_entry_is_read_as_it_was_written(entry: ParkedMessage) -> None:
         ("lbg_parked_at_ms", "-1"),
     ],
 )
-def test_what_is_none_of_ours_is_refused(name: str, value: object) -> None:
+def test_of_what_cannot_be_read_it_is_known_what_it_concerns(name: str, value: object) -> None:
     entry = ParkedMessage("key a", ParkingOwner(1, "n"), 1, Message("t", b""), 1, "e", "s", "m", 5)
     written = encode_entry(entry, "q")
     spoilt = Message("q", b"", {**written.properties, name: value})
-    with pytest.raises(ParkingEntryRefused, match=name):
-        decode_entry(spoilt)
+    read = decode_entry(spoilt)
+    assert isinstance(read, UnreadEntry)
+    assert (read.message, read.is_ours) == (spoilt, True)
+    assert read.reason.startswith(name)
+    assert read.lane == (None if name == "lbg_parked_lane" else "key a")
+    assert read.only == (None if name in ("lbg_parked_owner", "lbg_parked_number") else (ParkingOwner(1, "n"), 1))
+
+
+@pytest.mark.parametrize(("properties", "is_ours"), [({}, False), ({"a": 1}, False), ({"lbg_parked_since": 1}, True)])
+def test_what_no_version_has_written_is_known_by_its_properties(properties: dict[str, int], *, is_ours: bool) -> None:
+    read = decode_entry(Message("q", b"x", properties))
+    assert isinstance(read, UnreadEntry)
+    assert (read.lane, read.only, read.is_ours) == (None, None, is_ours)

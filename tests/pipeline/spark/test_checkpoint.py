@@ -168,6 +168,25 @@ def test_a_table_without_rows_that_a_checkpoint_without_note_has_done_is_refused
         claim_lake(job)
 
 
+def test_a_table_without_rows_that_were_done_behind_its_note_is_refused(tmp_path: Path) -> None:
+    """An older version went on after the note, and did not touch it; then the table was put back."""
+    job = job_of(tmp_path, Lake.DELTA)
+    log = LogOnDisk(job.landing)
+    lane = log.lane("a")
+    lane.append(rows([id_of("k", 1), id_of("k", 2)]))
+    log.close()
+    write_checkpoint(job, 0, 1, done=(0, 1))
+    for batch in (0, 1):
+        write_offset(job, batch, {lane.name: batch + 1})
+    note_taken(str(job.checkpoint), 0)
+    write_lake(job, 0)
+    with pytest.raises(UserError) as raised:
+        claim_lake(job)
+    assert raised.value.found == f"its batch 1 is done, and {job.target} ends with batch 0"
+    write_lake(job, 1)
+    claim_lake(job)
+
+
 def test_a_checkpoint_without_note_must_be_one_of_the_log(tmp_path: Path) -> None:
     job = job_of(tmp_path, Lake.DELTA)
     write_checkpoint(job, 0, done=(0,))

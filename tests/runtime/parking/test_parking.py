@@ -220,7 +220,8 @@ async def test_a_missing_parking_queue_stops_the_start(trial):
         await trial.member(work=Poison(), **PARK, group={"provision": "none"}).run()
     assert str(caught.value) == (
         "failure.then: park: lbg-parked/orders/0: Unknown Queue; "
-        "expected a queue that may be bound, subscribed to lbg-parked/orders/0"
+        "expected a queue that may be bound, subscribed to lbg-parked/orders/0; "
+        "`lbg group apply` makes it, where it can import these handlers"
     )
 
 

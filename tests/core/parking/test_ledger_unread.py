@@ -1,0 +1,92 @@
+"""What the ledger makes of entries that it cannot read: nothing passes them, and they can be dropped."""
+
+import pytest
+
+from lbg_runtime.core.parking.ledger import Verdict
+from lbg_runtime.core.parking.orders import ParkedSeen, ParkingOpened, PublishFence, Replay
+from lbg_runtime.core.parking.records import UNREAD_LANE, DropAsked, OwnerFence, ParkingOwner, UnparkAsked, UnreadEntry
+from lbg_runtime.model.ids import DeliveryId
+from tests.core.parking.test_ledger import OLD, OWN, Rig, message, number, parked, settle
+
+OF_LANE = UnreadEntry(message(1), "key a", (OLD, 6), is_ours=True, reason="lbg_parked_attempts '1'")
+OF_NOBODY_KNOWS = UnreadEntry(message(1), None, None, is_ours=True, reason="lbg_parking 'later'")
+FOREIGN = UnreadEntry(message(1), None, None, is_ours=False, reason="lbg_parking None")
+
+
+def test_a_lane_of_which_something_cannot_be_read_is_parked_and_not_replayed() -> None:
+    rig = Rig(OwnerFence(OLD), OF_LANE, OwnerFence(OWN))
+    assert rig.ledger.is_open
+    assert (rig.ledger.count, rig.ledger.count_of("key a"), rig.ledger.lane_count) == (1, 1, 1)
+    assert rig.ledger.unread() == {"key a": (OF_LANE,)}
+    assert rig.ledger.judge("key a", message(2), redelivered=False) is Verdict.PARK
+    assert rig.ledger.judge("key b", message(2), redelivered=False) is Verdict.HANDLE
+    assert rig.show(parked(2)) == [ParkedSeen(number(2))]
+    assert rig.show(UnparkAsked("key a")) == []
+    assert rig.ledger.judge("key a", message(2), redelivered=True) is Verdict.DROP, "its copy is here"
+    assert rig.ledger.judge("key a", message(1), redelivered=True) is Verdict.PARK, "it may be behind what is not read"
+
+
+@pytest.mark.parametrize("only", [None, (OLD, 6)])
+def test_what_cannot_be_read_is_dropped_and_the_replay_goes_on(only: tuple[ParkingOwner, int] | None) -> None:
+    rig = Rig(OwnerFence(OLD), OF_LANE, OwnerFence(OWN))
+    assert rig.show(DropAsked("key a", (OLD, 7))) == settle(4), "another one"
+    rig.show(DropAsked("key a", only))
+    assert (rig.ledger.count, rig.ledger.lane_count) == (0, 0)
+    assert rig.ledger.judge("key a", message(1), redelivered=True) is Verdict.DROP, "its settlement was lost"
+    assert rig.ledger.judge("key a", message(2), redelivered=False) is Verdict.HANDLE
+
+
+def test_a_replay_that_was_asked_for_begins_when_what_cannot_be_read_is_gone() -> None:
+    rig = Rig(OwnerFence(OLD), OF_LANE, parked(2, OLD), UnparkAsked("key a"), OwnerFence(OWN))
+    assert rig.show(DropAsked("key a", (OLD, 6))) == [
+        *settle(2),
+        Replay("key a", DeliveryId(3), message(2)),
+        *settle(6),
+    ]
+    alone = Rig(OF_LANE, UnparkAsked("key a"), OwnerFence(OWN))
+    assert alone.show(DropAsked("key a")) == settle(1, 2, 4)
+
+
+def test_a_replay_that_runs_ends_before_what_cannot_be_read() -> None:
+    rig = Rig(OwnerFence(OWN), parked(1), parked(2), UnparkAsked("key a"), OF_LANE)
+    assert rig.ledger.replayed("key a") == settle(2)
+    assert rig.numbers() == [2]
+
+
+def test_where_not_even_the_lane_can_be_read_nothing_opens_until_it_is_dropped() -> None:
+    rig = Rig(OwnerFence(OLD), OF_NOBODY_KNOWS)
+    assert rig.show(OwnerFence(OWN)) == settle(1)
+    assert (rig.ledger.is_open, rig.ledger.is_fenced) == (False, True)
+    assert rig.ledger.obstacle == "lbg_parking 'later'"
+    assert rig.ledger.unread() == {UNREAD_LANE: (OF_NOBODY_KNOWS,)}
+    assert rig.show(DropAsked(UNREAD_LANE)) == [*settle(2), *settle(4), ParkingOpened()]
+    assert (rig.ledger.is_open, rig.ledger.obstacle) == (True, None)
+
+
+def test_what_is_dropped_before_the_own_fence_comes_opens_nothing() -> None:
+    rig = Rig(OF_NOBODY_KNOWS)
+    assert rig.show(DropAsked(UNREAD_LANE)) == settle(1, 2)
+    assert rig.show(OwnerFence(OWN)) == [ParkingOpened()]
+
+
+def test_nothing_of_an_open_queue_counts_behind_what_cannot_be_read() -> None:
+    rig = Rig(OwnerFence(OWN), parked(1), OF_NOBODY_KNOWS)
+    assert not rig.ledger.is_open
+    assert rig.show(parked(2)) == []
+    assert rig.numbers() == [1]
+
+
+def test_a_fence_of_an_earlier_owner_that_comes_late_is_answered_though_nothing_opens() -> None:
+    rig = Rig(OF_NOBODY_KNOWS, OwnerFence(OWN))
+    higher = ParkingOwner(21, "own")
+    assert rig.show(OwnerFence(ParkingOwner(20, "ahead"))) == [*settle(2), PublishFence(higher)]
+    assert rig.show(OwnerFence(higher)) == settle(3)
+    assert rig.show(DropAsked(UNREAD_LANE))[-1] == ParkingOpened()
+
+
+def test_what_no_version_has_put_there_stops_nothing_and_is_dropped_with_the_rest() -> None:
+    rig = Rig(FOREIGN, OwnerFence(OWN))
+    assert rig.ledger.is_open
+    assert rig.ledger.unread() == {UNREAD_LANE: (FOREIGN,)}
+    assert rig.show(DropAsked(UNREAD_LANE)) == settle(1, 3)
+    assert rig.ledger.unread() == {}
