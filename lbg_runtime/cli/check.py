@@ -107,6 +107,7 @@ def _summary(settings: "Settings", membership: "Membership | None", handlers: "H
 
     from lbg_runtime.core.roles import static_place
     from lbg_runtime.runtime.app import shape_warnings
+    from lbg_runtime.runtime.handlers.registry import mqtt_warnings
     from lbg_runtime.transport.solace.fast import compiled
 
     is_compiled = compiled.INTAKE is not None
@@ -138,6 +139,7 @@ def _summary(settings: "Settings", membership: "Membership | None", handlers: "H
             *shape_warnings(settings, membership),
             *([] if is_compiled else [_NOT_COMPILED]),
             *_prefixed(group.hash_prefix, handlers),
+            *mqtt_warnings(handlers or ()),
         ]
     if (sidecar := settings.sidecar) is not None:
         summary["sidecar"] = {

@@ -360,7 +360,7 @@ class Settings(Section):
     dispatch: DispatchSettings = DispatchSettings()
     failure: FailureSettings = FailureSettings()
     handlers: tuple[Text, ...] = ()
-    """Modules whose `Handlers` are used, in this order."""
+    """Modules whose `Handlers` are used, in this order: in the current folder, wherever this file is, or installed."""
     sidecar: SidecarSettings | None = None
     """Instead of handlers."""
     ops: OpsSettings = OpsSettings()

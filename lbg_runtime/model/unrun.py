@@ -1,8 +1,11 @@
-"""Return values that stand for work that has not been done: a forgotten `await`, a generator that nobody reads."""
+"""Return values that stand for work that has not been done: a forgotten `await`, a generator that nobody reads, a
+message that nobody publishes."""
 
 import inspect
 from concurrent.futures import Future
 from typing import Protocol, TypeGuard
+
+from lbg_runtime.model.message import Message
 
 
 def is_unrun(answer: object) -> bool:
@@ -19,6 +22,16 @@ def is_unrun(answer: object) -> bool:
     # Not every iterator: a database cursor is one, and its statement has already been executed.
     is_lazy = inspect.isgenerator(answer) or inspect.isasyncgen(answer) or isinstance(answer, map | filter)
     return is_lazy or inspect.isawaitable(answer) or _is_future(answer)
+
+
+def is_unsent(answer: object) -> bool:
+    """Whether the answer is a message, or a list or tuple with one: what is published for a handler that says so.
+
+    Linear in the length of a list without one. Other iterables are not looked into, as that could use them up.
+    """
+    if isinstance(answer, list | tuple):
+        return any(isinstance(each, Message) for each in answer)
+    return isinstance(answer, Message)
 
 
 class _AnyFuture(Protocol):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from lbg_runtime.broker.engine.lines.partition_line import partition_of
 from lbg_runtime.config.settings import GroupBackend, Settings
-from lbg_runtime.core.parking.records import parking_queue
+from lbg_runtime.core.parking.records import ParkedMessage, UnparkAsked, encode_entry
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.hashing import shard_of
 from lbg_runtime.model.ids import MemberId
@@ -16,6 +16,7 @@ from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.handlers.unawaited import Unawaited
 from lbg_runtime.runtime.membership import Membership
+from lbg_runtime.runtime.parking.parked_queue import name_of_key
 from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING
 from lbg_runtime.runtime.supervisor import StopReport
 from lbg_runtime.testing.balance import imbalances, uneven
@@ -25,6 +26,7 @@ from lbg_runtime.testing.handled import Handled, Payload, differences, handled_b
 from lbg_runtime.testing.handler_watch import CURRENT_WATCH, Attempt, MessageIdentity, Wrapper, identity_of
 from lbg_runtime.testing.life import Life, LifeState
 from lbg_runtime.testing.moments import Moments
+from lbg_runtime.testing.parked import parked_by_queue, parking_queues
 from lbg_runtime.testing.standstill import Reasons, Standstill
 
 PATIENCE_S = 120.0
@@ -149,6 +151,29 @@ class Group:
     def dead_message_queue(self) -> list[Message]:
         """What was moved to the dead message queue, as for `error_queue`."""
         return self.broker.left_on(self.settings.dead_message_queue)
+
+    def parked(self, key: str | None = None) -> list[ParkedMessage]:
+        """What is parked, of all keys or of this one, in the order of its replay: `original`, `attempts` and `error`.
+
+        A message that followed a failed one of its key has no attempts and no error of its own.
+        """
+        return [each for found in parked_by_queue(self.broker, self.shape, key).values() for each in found]
+
+    async def unpark(self, key: str) -> None:
+        """Ask for the replay of what is parked of a key, as `lbg parked unpark` does; return when the broker has that.
+
+        `settled` does not wait for the replay; `until(lambda: not group.parked(key))` does. Raises `UserError` if
+        nothing of the key is parked.
+        """
+        queues = parked_by_queue(self.broker, self.shape, key)
+        if not queues:
+            raise UserError("group.unpark", repr(key), "a key of which something is parked")
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                for queue in queues:
+                    await self._messenger.send(encode_entry(UnparkAsked(name_of_key(key)), queue))
+        except TimeoutError:
+            raise NotReached(f"the broker was not told to unpark {key}", PATIENCE_S, self._standstill().lines) from None
 
     def assert_handled(self, expected: Mapping[str, Sequence[Payload]]) -> None:
         """Assert that exactly these payloads were handled, by key, in this order, and that no `await` was forgotten.
@@ -281,8 +306,8 @@ class Group:
 
     def left(self) -> set[tuple[str, int]]:
         """Key and number of the messages that lie on a queue of the group, or are parked next to one."""
-        parked = [parking_queue(self.shape.name, index) for index in range(self.shape.queue_count)]
-        messages = [each for queue in (*self.shape.queue_names(), *parked) for each in self.broker.left_on(queue)]
+        queues = (*self.shape.queue_names(), *parking_queues(self.shape))
+        messages = [each for queue in queues for each in self.broker.left_on(queue)]
         return {(message.key or "", message.key_sequence or 0) for message in messages}
 
     def moved(self) -> set[MessageIdentity]:

@@ -87,7 +87,9 @@ class Standstill:
                 return f"is handled by {owner.member} for {for_s:g} s now, attempt {head.attempts}"
             case LaneStage.DELAYED if is_stopped and head.attempts == 0:
                 return f"waits at {owner.member}: its queue is stopped (then: stop)"
-            case LaneStage.DELAYED:
+            case LaneStage.READY if head.attempts == 0:
+                return f"waits for a runner at {owner.member}: dispatch.runners is {self._settings.dispatch.runners}"
+            case LaneStage.DELAYED | LaneStage.READY:
                 follows = f"next attempt in {(head.retry_in_ms or 0) / 1_000:g} s"
                 if is_stopped and head.retry_in_ms is None:
                     follows = "its queue is stopped (then: stop)"
@@ -96,8 +98,6 @@ class Standstill:
                 reason = f", at last with {_words(error)}" if error is not None else ""
                 times = "once" if head.attempts == 1 else f"{head.attempts} times"
                 return f"failed {times} at {owner.member}{reason}; {follows}"
-            case LaneStage.READY:
-                return f"waits for a runner at {owner.member}: dispatch.runners is {self._settings.dispatch.runners}"
 
     def _reason_without_lane(self, owner: Life, message: Message) -> str:
         done = [

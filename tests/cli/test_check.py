@@ -94,6 +94,24 @@ def test_a_subscription_with_the_hash_prefix_is_warned_of(folder):
     assert "hash prefix:" not in _lbg(folder(), "check").stdout
 
 
+def test_a_subscription_with_wildcards_of_mqtt_is_warned_of(folder):
+    for topic in ("orders/#", "orders/+/new", "+"):
+        (folder() / "shop.py").write_text(GOOD.replace("orders/>", topic))
+        result = _lbg(folder(), "check")
+        assert result.returncode == 0
+        assert f"takes {topic!r}, and `#` and `+` are no wildcards here: `*` stands for one" in result.stdout
+    (folder() / "shop.py").write_text(GOOD.replace("orders/>", "orders/#1/c++/>"))
+    assert "no wildcards" not in _lbg(folder(), "check").stdout
+
+
+def test_a_module_is_not_sought_beside_the_settings(folder, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    line = _only_line(_lbg(elsewhere, "check", "--config", str(folder() / "config.yaml")))
+    found = "lbg: handlers: shop: ModuleNotFoundError: No module named 'shop'; "
+    expected = f"expected a module in the current folder, {elsewhere} (wherever config.yaml is), or an installed one"
+    assert line == found + expected
+
+
 def test_a_member_is_named_as_it_will_be(folder):
     path = folder() / "config.yaml"
     discovered = path.read_text().replace("{mode: static, index: 0, count: 3}", "{mode: discovered}")

@@ -195,6 +195,32 @@ async def test_what_is_parked_when_the_test_ends_is_not_lost(handlers) -> None:
         assert {number for key, number in group.left() if key == "bad"} == {1, 2, 3}
 
 
+async def test_what_is_parked_is_listed_and_can_be_replayed(handlers) -> None:
+    poison = ["poison"]
+
+    async def fail(message):
+        if message.key in ("bad", "worse") and poison:
+            raise ValueError(*poison)
+
+    async with running(handlers(fail, attempts=1, then="park")) as group:
+        assert group.parked() == []
+        await group.publish("orders/new", "1", "2", "3", key="bad")
+        await group.publish("orders/new", "4", key="worse")
+        await group.publish("orders/new", "5", key="good")
+        await group.settled()
+        assert [each.original.payload for each in group.parked("bad")] == [b"1", b"2", b"3"]
+        assert [(each.attempts, each.error) for each in group.parked("bad")[:2]] == [(1, "ValueError: poison"), (0, "")]
+        assert sorted(each.original.payload for each in group.parked()) == [b"1", b"2", b"3", b"4"]
+        assert group.parked("good") == []
+        poison.clear()
+        await group.unpark("bad")
+        await group.until(lambda: not group.parked("bad"))
+        group.assert_handled({"bad": ["1", "2", "3"], "good": ["5"]})
+        assert [each.original.payload for each in group.parked()] == [b"4"]
+        with pytest.raises(UserError, match=r"group\.unpark: 'bad'; expected a key of which something is parked"):
+            await group.unpark("bad")
+
+
 async def test_a_message_whose_attempts_are_used_up_is_in_the_error_queue(handlers) -> None:
     async def fail(message):
         raise ValueError("never")

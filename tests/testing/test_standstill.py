@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from lbg_runtime.model.errors import TerminalFailure
 from lbg_runtime.testing import NotReached, running
 
 
@@ -31,6 +32,18 @@ async def test_a_handler_that_fails(handlers) -> None:
     assert line.endswith(" s, 2 more of its key behind it")
     assert isinstance(failure.value.__cause__, ValueError), "its traceback shows the line of the handler"
     assert str(failure.value).startswith("not settled within 30 s:\n  test/1: k #1 failed")
+
+
+async def test_a_handler_that_fails_and_whose_next_attempt_is_just_due(handlers) -> None:
+    async def fail(message):
+        raise TerminalFailure("no such order")
+
+    async with running(handlers(fail)) as group:
+        await group.publish("orders/new", "1", key="k")
+        (line,) = await stuck(group, 120)
+        assert line == (
+            "test/1: k #1 failed 4 times at member-0, at last with TerminalFailure: no such order; next attempt in 0 s"
+        )
 
 
 async def test_a_queue_that_a_policy_has_stopped(handlers) -> None:

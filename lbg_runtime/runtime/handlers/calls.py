@@ -3,15 +3,17 @@
 import functools
 import inspect
 from asyncio import Future
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future as ThreadFuture
 from threading import Event
+from types import UnionType
+from typing import Annotated, Union, get_args, get_origin
 
 from lbg_runtime.model.errors import HandlerError
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.handlers.batches import BatchLimits, handled_in_batches
-from lbg_runtime.runtime.handlers.bodies import make_decoder
-from lbg_runtime.runtime.handlers.parameters import Parameters
+from lbg_runtime.runtime.handlers.bodies import make_decoder, type_name
+from lbg_runtime.runtime.handlers.parameters import Parameters, evaluated
 from lbg_runtime.runtime.handlers.publishing import (
     Confirms,
     MakeSending,
@@ -50,6 +52,8 @@ def make_call(
     if parameters.has_batch != (limits is not None):
         found = "a batch" if parameters.has_batch else "no batch"
         raise HandlerError(where, found, "@handlers.batch_handler(...) for a parameter Batch[...], and for no other")
+    if not sends:
+        _check_returned(function, where)
     make_sending: MakeSending = Transaction if transacted else Confirms
     call = _make_plain_call(function, parameters, where, make_sending, sends=sends)
     if limits is not None:
@@ -97,6 +101,31 @@ def _check_called(function: Callable[..., object], where: str, *, sends: bool) -
     if is_kept_async and not is_async(function):
         expected = "a decorator that is async and awaits it"
         raise HandlerError(where, "an `async def` function under a decorator that is not async", expected)
+
+
+def _check_returned(function: Callable[..., object], where: str) -> None:
+    """Raise `HandlerError` if it says that it returns messages. Without an annotation, each call is looked at."""
+    called = _called(function)
+    if hasattr(called, "__wrapped__"):
+        return  # the annotation is that of the function below, of which the decorator may publish what it returns
+    annotation = inspect.signature(called).return_annotation  # type: ignore[arg-type]  # it is called, so it has one
+    if isinstance(annotation, str):
+        try:
+            annotation = evaluated(annotation, called)  # type: ignore[arg-type]  # as above
+        except Exception:  # noqa: BLE001 - it is the user's, and may raise anything
+            return
+    if _has_message(annotation):
+        found = f"returns {type_name(annotation)}, and nothing is published"
+        raise HandlerError(where, found, "publishes=True, or a handler that returns no Message")
+
+
+def _has_message(annotation: object) -> bool:
+    """Whether it is what a handler that publishes may return: a message, or several."""
+    kind = get_origin(annotation) or annotation
+    if isinstance(kind, type) and issubclass(kind, Message):
+        return True
+    is_several = isinstance(kind, type) and issubclass(kind, Iterable) and not issubclass(kind, Mapping)
+    return (is_several or kind in (Union, UnionType, Annotated)) and any(map(_has_message, get_args(annotation)))
 
 
 def _make_plain_call(

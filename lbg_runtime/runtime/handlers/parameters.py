@@ -190,15 +190,20 @@ def _is_filled(parameter: inspect.Parameter) -> bool:
     return not is_variable and parameter.default is parameter.empty
 
 
-def _resolved(annotation: object, function: Callable[..., object], where: str) -> object:
-    if not isinstance(annotation, str):
-        return annotation
+def evaluated(annotation: str, function: Callable[..., object]) -> object:
+    """What an annotation of the function stands for; raises whatever it raises: perhaps only type checkers know it."""
     target = innermost(function)
     module = sys.modules.get(getattr(target, "__module__", ""))
     names = getattr(target, "__globals__", None) or vars(module or builtins)
+    # As `inspect` does for a whole signature, which fails as a whole if one of its names is missing.
+    return eval(annotation, names)  # noqa: S307 - the user's own annotation, in the user's own module
+
+
+def _resolved(annotation: object, function: Callable[..., object], where: str) -> object:
+    if not isinstance(annotation, str):
+        return annotation
     try:
-        # As `inspect` does for a whole signature, which fails as a whole if only type checkers know one of its names.
-        return eval(annotation, names)  # noqa: S307 - the user's own annotation, in the user's own module
+        return evaluated(annotation, function)
     except Exception as error:  # noqa: BLE001 - it is the user's, and may raise anything
         if annotation.rpartition(".")[2] == Message.__name__:
             return Message

@@ -12,8 +12,9 @@ from typing import Protocol
 from lbg_runtime.model.errors import InvariantViolated, TerminalFailure
 from lbg_runtime.model.message import NO_PROPERTIES, Message, as_payload
 from lbg_runtime.model.sendable import fault_of
+from lbg_runtime.model.unrun import is_unrun
 from lbg_runtime.runtime.handlers.resources import RESOURCES
-from lbg_runtime.runtime.runners.handling import HandlerFunction, refuse_unrun
+from lbg_runtime.runtime.runners.handling import HandlerFunction, unrun_failure
 from lbg_runtime.transport.base import MAX_TOGETHER, Messenger
 
 MAX_UNCONFIRMED = 256
@@ -143,8 +144,7 @@ def own_copy(message: object, where: str) -> Message:
     transport says (`MessageUnsendable`), which reads all of it anyway.
     """
     if not isinstance(message, Message):
-        refuse_unrun(message, where)
-        raise TerminalFailure(f"{where} publishes a {type(message).__name__}, and no Message")
+        raise _no_message(message, where)
     try:
         payload = as_payload(message.payload)
         # It may have the input's properties without being a copy of the input: guards and parking would take it for
@@ -166,5 +166,11 @@ def _several(result: object, where: str) -> Iterable[object]:
     # A future is iterable, but that gives nothing.
     if isinstance(result, Iterable) and not isinstance(result, str | bytes | Awaitable):
         return result
-    refuse_unrun(result, where)
-    raise TerminalFailure(f"{where} publishes a {type(result).__name__}, and no Message")
+    raise _no_message(result, where)
+
+
+def _no_message(answer: object, where: str) -> TerminalFailure:
+    """The failure for something else in the place of a message; raises what a done future has failed with."""
+    if is_unrun(answer):
+        return unrun_failure(answer, where)
+    return TerminalFailure(f"{where} publishes a {type(answer).__name__}, and no Message")

@@ -8,8 +8,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import TypeVar, Unpack
+
+import structlog
 
 from lbg_runtime.model.errors import HandlerError
 from lbg_runtime.model.topic import matches, subscription_fault
@@ -24,6 +27,8 @@ from lbg_runtime.runtime.handlers.parameters import Parameters, innermost, read_
 from lbg_runtime.runtime.handlers.shadowing import covers
 from lbg_runtime.runtime.runners.failure_report import error_text
 from lbg_runtime.runtime.runners.handling import HandlerFunction
+
+_log = structlog.get_logger(__name__)
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 _Lifespan = TypeVar("_Lifespan", bound=LifespanFunction)
@@ -81,7 +86,8 @@ class Handlers:
 
         It is called with what its annotations ask for: the `Message`, its decoded body, a logger, `State[...]`, or a
         `Receipt` to settle the message with. If it is not `async`, it is called on a thread. What it returns is
-        ignored, but if that has yet to be awaited or read, the attempt has failed, terminally.
+        ignored, but if that has yet to be awaited or read, or is a message that nobody publishes, the attempt has
+        failed, terminally.
 
         `publishes`: the `Message` or messages that it returns are published, and the input is settled when that is
         confirmed; a handler that yields messages always does this. `transacted`: they are published in a local
@@ -181,9 +187,12 @@ class Handlers:
     def assembled(self) -> "Handlers":
         """A copy in which every handler function is wrapped in its middleware, and no middleware is left.
 
-        For when everything is registered. Raises `HandlerError` for a body that can never be read.
+        For when everything is registered, in a member that begins. Raises `HandlerError` for a body that can never be
+        read; logs topics that are probably not meant.
         """
         self.check_bodies()
+        for warning in mqtt_warnings(self):
+            _log.warning("mqtt_wildcard_found", reason=warning)
         other = self.wrapped(lambda each: surrounded(each.function, self.middleware_of(each)))
         other._handlers = {name: replace(each, middleware=()) for name, each in other._handlers.items()}
         other._middleware = []
@@ -298,6 +307,16 @@ class Handlers:
         self._handlers[handler.subscription] = handler
 
 
+def mqtt_warnings(handlers: Iterable[Handler]) -> list[str]:
+    """Warnings about topics with a wildcard of another protocol: no error, as `#` and `+` may be levels of topics."""
+    return [
+        f"{each.where} takes {each.subscription!r}, and `#` and `+` are no wildcards here: `*` stands for one level,"
+        " `>` for one or more last ones"
+        for each in handlers
+        if not {"#", "+"}.isdisjoint(each.subscription.split("/"))
+    ]
+
+
 def load_handlers(module_names: Iterable[str]) -> Handlers:
     """Import the modules and join their `Handlers`, in order. Raises `HandlerError` with one line for the user."""
     found: dict[Handlers, None] = {}
@@ -325,7 +344,10 @@ def _import(name: str) -> ModuleType:
         raise
     except BaseException as error:  # the handler boundary: importing runs the user's code, which may also want to exit
         found = f"{error_text(error)}{_place_of(error, name)}"
-        raise HandlerError(f"handlers: {name}", found, "a module that can be imported") from error
+        expected = "a module that can be imported"
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
+            expected = f"a module in the current folder, {Path.cwd()} (wherever config.yaml is), or an installed one"
+        raise HandlerError(f"handlers: {name}", found, expected) from error
 
 
 def _place_of(error: BaseException, name: str) -> str:

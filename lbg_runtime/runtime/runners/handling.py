@@ -9,7 +9,7 @@ from lbg_runtime.model.errors import TerminalFailure
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Delivery, Message
 from lbg_runtime.model.outcome import Outcome
-from lbg_runtime.model.unrun import is_unrun
+from lbg_runtime.model.unrun import is_unrun, is_unsent
 
 if TYPE_CHECKING:
     from lbg_runtime.runtime.handlers.routes import Route
@@ -29,16 +29,26 @@ class GivenBack(Exception):
 
 
 def refuse_unrun(answer: object, who: str = "the handler") -> None:
-    """Raise `TerminalFailure` if the answer has yet to be awaited or read: then the message is not handled.
+    """Raise `TerminalFailure` if the answer has yet to be awaited, read or published: then the message is not handled.
 
     For everything that is called for a message, after it returns and before it counts as done.
     """
-    if is_unrun(answer):
-        what = f"{type(answer).__name__} {getattr(answer, '__qualname__', '')}".rstrip()
+    if is_unsent(answer):
+        what = "a Message" if isinstance(answer, Message) else f"a {type(answer).__name__} with a Message"
         raise TerminalFailure(
-            f"{who} returned something that nobody awaits or reads, so it may never have run: {what}"
-            " (is an `await` missing?)"
+            f"{who} returned {what}, which is not published: that takes a handler registered with publishes=True"
         )
+    if is_unrun(answer):
+        raise unrun_failure(answer, who)
+
+
+def unrun_failure(answer: object, who: str) -> TerminalFailure:
+    """The failure for an answer that `is_unrun`."""
+    what = f"{type(answer).__name__} {getattr(answer, '__qualname__', '')}".rstrip()
+    return TerminalFailure(
+        f"{who} returned something that nobody awaits or reads, so it may never have run: {what}"
+        " (is an `await` missing?)"
+    )
 
 
 class Handling:
@@ -54,12 +64,16 @@ class Handling:
         "end_report",
         "key",
         "lane",
+        "last_error",
         "local_seq",
         "message",
         "outcome",
         "route",
         "start_mono_ns",
     )
+
+    last_error: str
+    """Type and beginning of what went wrong last. Not set before something has: most messages would pay for nothing."""
 
     def __init__(self, delivery: Delivery, lane: LaneKey, key: str | None, route: "Route") -> None:
         self.delivery = delivery

@@ -306,15 +306,6 @@ async def test_nothing_may_be_published_and_anything_else_is_a_terminal_failure(
     assert all("TerminalFailure" in error and "no Message" in error for error in moved)
 
 
-async def test_what_a_handler_returns_that_does_not_publish_is_ignored(rig, delivery):
-    messenger = _Messenger()
-    made = rig(_several)
-    async with MemberResources(messenger).entered(()), made.running():
-        made.dispatcher.dispatch(delivery(1))
-        await made.until_ended(1)
-    assert messenger.sent == []
-
-
 async def test_a_member_publishes_on_its_own_session(trial):
     trial.broker.create_queue("priced", ["priced/>"])
     handlers = Handlers()

@@ -3,8 +3,10 @@
 import functools
 import re
 import sys
+from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from lbg_runtime.model.errors import HandlerError
 from lbg_runtime.model.message import Message
@@ -102,6 +104,18 @@ def test_a_bad_subscription_is_refused(subscription):
         Handlers().handler(subscription)(_first)
 
 
+def test_a_member_warns_once_of_wildcards_of_mqtt():
+    handlers = Handlers()
+    for topic in ("a/#", "b/+/c", "c/#1/d+"):
+        handlers.handler(topic)(_first)
+    with capture_logs() as logs:
+        handlers.assembled()
+    assert [(each["event"], each["log_level"]) for each in logs] == [("mqtt_wildcard_found", "warning")] * 2
+    assert "_first (" in logs[0]["reason"]
+    assert ") takes 'a/#', and `#` and `+` are no wildcards here" in logs[0]["reason"]
+    assert "takes 'b/+/c'" in logs[1]["reason"]
+
+
 def test_the_decorator_without_a_topic_is_refused():
     with pytest.raises(HandlerError, match="no topic"):
         Handlers().handler()
@@ -192,7 +206,7 @@ def test_a_module_that_does_not_exist_is_one_line():
         load_handlers(["no_such_module_here"])
     assert str(caught.value) == (
         "handlers: no_such_module_here: ModuleNotFoundError: No module named 'no_such_module_here'; "
-        "expected a module that can be imported"
+        f"expected a module in the current folder, {Path.cwd()} (wherever config.yaml is), or an installed one"
     )
 
 

@@ -1,10 +1,14 @@
-"""Handlers whose body has not run, by every way to one: terminal, said clearly, and never settled as handled."""
+"""Handlers whose body has not run, or whose answer nobody publishes, by every way to one: terminal, said clearly, and
+never settled as handled."""
 
 import asyncio
+import dataclasses
 import functools
 import gc
 import warnings
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import Future
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import pytest
 
@@ -17,6 +21,9 @@ from lbg_runtime.runtime.handlers.middleware import MiddlewareMisused, Proceed
 from lbg_runtime.runtime.handlers.receipts import Receipt
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.handlers.resources import MemberResources
+
+if TYPE_CHECKING:
+    KnownToTypeCheckers = Message
 
 OUT = Message("out/1", b"")
 
@@ -144,6 +151,55 @@ async def test_so_it_is_of_one_that_publishes(rig, delivery, make, is_sync):
     assert "returned something that nobody awaits or reads" in error
     error = await _ends(rig, delivery, _plain(lambda message: [make(message)]), options={"publishes": True})
     assert "returned something that nobody awaits or reads" in error
+
+
+UNSENT = [lambda _: OUT, lambda _: [OUT], lambda _: (None, OUT), lambda _: dataclasses.replace(OUT)]
+
+
+@pytest.mark.parametrize("make", UNSENT)
+@pytest.mark.parametrize("way", [_plain, _filled, _filled_with_one, _sync, _receipt, _sync_receipt])
+async def test_a_message_that_nobody_publishes_is_a_terminal_failure(rig, delivery, way, make):
+    error = await _ends(rig, delivery, way(make))
+    assert error.startswith("TerminalFailure: ")
+    assert error.endswith(" Message, which is not published: that takes a handler registered with publishes=True")
+
+
+async def test_so_it_is_of_a_batch_and_of_middleware(rig, delivery):
+    handlers, handled = Handlers(), []
+
+    @handlers.batch_handler("orders/>", max_count=1, max_wait="1s")
+    async def handle(batch: Batch[bytes]):
+        return [OUT]
+
+    error = await _ends(rig, delivery, handlers=handlers)
+    assert "handle (" in error
+    assert "returned a list with a Message, which is not published" in error
+
+    handlers = Handlers()
+
+    @handlers.middleware
+    async def answering(message: Message, proceed: Proceed):
+        await proceed(message)
+        return OUT
+
+    @handlers.handler("orders/>")
+    async def handle_one(message: Message):
+        handled.append(message)
+
+    error = await _ends(rig, delivery, handlers=handlers.assembled())
+    assert "answering (" in error
+    assert "returned a Message, which is not published" in error
+    assert len(handled) == 1
+
+
+async def test_what_nobody_would_publish_is_ignored(rig, delivery):
+    for answer in ([], [None], ["text"], {"key": OUT}, iter([OUT]), {OUT.topic}, 7):
+        assert await _ends(rig, delivery, _plain(lambda message, answer=answer: answer)) is None
+
+
+async def test_a_list_in_the_place_of_a_message_is_named_as_such_where_messages_are_published(rig, delivery):
+    error = await _ends(rig, delivery, _plain(lambda message: [[OUT]]), options={"publishes": True})
+    assert "publishes a list, and no Message" in error
 
 
 def _done_future(message):
@@ -350,6 +406,61 @@ def test_decorators_that_do_what_is_under_them_are_not_refused():
 
     for function, publishes in ((all_of, True), (one_by_one, False), (awaiting, False), (listed, True)):
         Handlers().handler("orders/>", publishes=publishes)(function)
+
+
+async def _one(message) -> Message: ...
+
+
+async def _perhaps(message) -> Message | None: ...
+
+
+async def _many(message) -> list[Message]: ...
+
+
+async def _written(message) -> "Optional[tuple[Message, ...]]": ...  # noqa: UP045 - users write it so
+
+
+async def _annotated(message) -> Annotated[Sequence[Message | None], "bills"]: ...
+
+
+def _iterated(message) -> Iterator[Message]: ...
+
+
+class _Object:
+    async def __call__(self, message: Message) -> Message: ...
+
+
+async def _of_a_receipt(receipt: Receipt) -> Message: ...
+
+
+PROMISING = [_one, _perhaps, _many, _written, _annotated, _iterated, _Object(), functools.partial(_one), _of_a_receipt]
+
+
+@pytest.mark.parametrize("function", PROMISING)
+def test_a_function_that_says_it_returns_messages_is_refused_if_it_does_not_publish(function):
+    with pytest.raises(HandlerError, match=r"test_unrun.py:\d+\): returns .*, and nothing is published; .*") as caught:
+        Handlers().handler("orders/>")(function)
+    assert caught.value.expected == "publishes=True, or a handler that returns no Message"
+    if function is not _of_a_receipt:
+        Handlers().handler("orders/>", publishes=True)(function)
+
+
+def test_functions_that_say_something_else_are_not_refused():
+    async def by_topic(message) -> dict[str, Message]: ...
+
+    async def unknown(message) -> "KnownToTypeCheckers": ...
+
+    async def none(message) -> None: ...
+
+    async def yielding(message: Message) -> AsyncIterator[Message]:
+        yield OUT
+
+    @functools.wraps(_one)
+    async def published_by_a_decorator(message):
+        await _one(message)
+
+    for function in (by_topic, unknown, none, yielding, published_by_a_decorator):
+        Handlers().handler("orders/>")(function)
 
 
 async def test_what_has_run_may_be_anything():
