@@ -1,8 +1,8 @@
 """The log of a command: on standard error, as lines for people if that is a terminal, otherwise as JSON.
 
 All of it has one form, whoever writes it: a log collector of containers reads line by line, and a traceback in pieces
-tells it nothing. The one line at the end that reports a user's mistake is not part of the log, nor is the line in
-which a server says where it listens.
+tells it nothing. Several processes may share one stream, so each line says whose it is. The one line at the end that
+reports a user's mistake is not part of the log, nor is the line in which a server says where it listens.
 """
 
 import logging
@@ -103,13 +103,38 @@ class LogOutput:
     debug = info = warning = error = critical = msg
 
 
+class _Whose:
+    """A structlog processor: adds whose each line is, unless the line has a field of that name.
+
+    One per process, not per task: that covers threads, libraries and callbacks as well, and a process of ours is one
+    member at most. A program that runs an `App` itself has a log of its own, to which this adds nothing.
+    """
+
+    def __init__(self) -> None:
+        self.member: str | None = None
+        self.is_silent = False
+
+    def __call__(self, _: WrappedLogger, __: str, event: EventDict) -> EventDict:
+        if self.is_silent:
+            return event
+        if self.member is None:
+            # Looked up each time, as the process may be a fork.
+            event.setdefault("process", os.getpid())
+        else:
+            event.setdefault("member", self.member)
+        return event
+
+
+_whose = _Whose()
+
+
 def configure_log(*, as_json: bool | None = None) -> None:
     """Set up the log of this process: structlog, `logging`, warnings, and uncaught exceptions.
 
     A coroutine that is never awaited is an error of the log, and no warning of Python's: an effect may be missing.
 
     With `as_json` None it is JSON unless standard error is a terminal. If `logging` has already been set up, that
-    setup stays.
+    setup stays. Lines of JSON have the id of the process until `name_member` has been called.
     """
     from lbg_runtime.runtime.handlers.unawaited import tell_of_unawaited
     from lbg_runtime.runtime.log_facts import add_handling
@@ -117,9 +142,11 @@ def configure_log(*, as_json: bool | None = None) -> None:
     output = LogOutput(sys.stderr)
     if as_json is None:
         as_json = not sys.stderr.isatty()
+    _whose.member, _whose.is_silent = None, not as_json
     facts: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         add_handling,
+        _whose,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
@@ -156,6 +183,15 @@ def configure_log(*, as_json: bool | None = None) -> None:
     threading.excepthook = _tell_of_thread
     sys.unraisablehook = _tell_of_ignored
     tell_of_unawaited(_tell_of_unawaited)
+
+
+def name_member(member: str, *, is_alone: bool) -> None:
+    """From now on, say in every line of this process that it is the member's.
+
+    Lines for people are left as they are if it `is_alone`, which is whether nobody else writes to its terminal.
+    """
+    _whose.member = member
+    _whose.is_silent &= is_alone
 
 
 class _ForeignLines(logging.StreamHandler[TextIO]):
@@ -198,7 +234,7 @@ def _tell_of_unawaited(seen: "Unawaited") -> None:
 
 def _in_order(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     """Put first what every line has, as in the lines for people."""
-    first = {name: event[name] for name in ("timestamp", "level", "event") if name in event}
+    first = {name: event[name] for name in ("timestamp", "level", "event", "member", "process") if name in event}
     return {**first, **event}
 
 
@@ -228,9 +264,9 @@ def _failing_nobody(*steps: Processor) -> Processor:
         except Exception as error:  # noqa: BLE001 - as above
             known = {key: event[key] for key in ("level", "timestamp") if key in event}
             line = event["event"] if isinstance(event.get("event"), str) else None
-            return render(
-                logger, name, {**known, "event": "log_line_failed", "line": line, "reason": type(error).__name__}
-            )
+            # Whose it is is ours to say once more: a field of that name may be what failed.
+            told = _whose(logger, name, {**known, "line": line, "reason": type(error).__name__})
+            return render(logger, name, {"event": "log_line_failed", **told})
 
     return rendered
 

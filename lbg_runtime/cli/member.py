@@ -8,6 +8,7 @@ import orjson
 import typer
 
 from lbg_runtime.admin.stored import load_group_settings
+from lbg_runtime.cli.log import name_member
 from lbg_runtime.config.settings import Settings
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.runtime.app import App
@@ -32,6 +33,8 @@ def run_member(
 
     With `as_json` how it left is printed at the end, together with what `more` returns.
     """
+    # A process that was started by another one of ours may share its terminal with more of them.
+    name_member(app.membership.member, is_alone=parent_pid is None)
     report = app.run_sync(parent_pid=parent_pid, ends_process=True)
     if as_json:
         left = {

@@ -2,12 +2,17 @@
 
 from collections.abc import Iterator
 
-from lbg_runtime.core.group.control_messages import KeyAnswer, LaneHead
+from lbg_runtime.core.group.control_messages import KeyAnswer, LaneHead, LastHandled, LastOutcome
 from lbg_runtime.core.lanes import LaneStage
+
+_ELSEWHERE = {
+    LastOutcome.ERROR_QUEUE: "moved to the error queue",
+    LastOutcome.DMQ: "moved to the dead message queue",
+}
 
 
 def answer_lines(answer: KeyAnswer) -> Iterator[str]:
-    """The member that answers, what is in flight since when, what waits, what was handled last."""
+    """The member that answers, what is in flight since when and why it failed, what waits, what was settled last."""
     flow, sight = answer.flow, answer.sight
     if flow is not None and flow.is_owner:
         yield (
@@ -18,6 +23,10 @@ def answer_lines(answer: KeyAnswer) -> Iterator[str]:
         yield f"  not its owner, but still has a message of it: {answer.header.member}"
     if sight.head is not None:
         yield f"  {_head_line(sight.head)}"
+        if sight.head.topic is not None:
+            yield f"  its topic: {sight.head.topic}"
+        if sight.head.error is not None:
+            yield f"  its last failure: {sight.head.error}"
         yield f"  waiting in line behind it: {sight.waiting}"
     else:
         yield "  in flight: nothing"
@@ -27,8 +36,7 @@ def answer_lines(answer: KeyAnswer) -> Iterator[str]:
     elif sight.parked:
         yield f"  parked: {sight.parked}, and new messages are parked too; `lbg parked show` says why"
     if (last := sight.last) is not None:
-        after = "" if last.attempts == 1 else f", after {last.attempts} attempts"
-        yield f"  last handled: {_named(last.number)}{_seconds(last.ended_ms)} ago{after}"
+        yield f"  {_last_line(last)}"
 
 
 def _head_line(head: LaneHead) -> str:
@@ -43,6 +51,14 @@ def _head_line(head: LaneHead) -> str:
         return f"in flight: {_named(head.number)}{received}, {tried} runs"
     when = "" if head.retry_in_ms is None else f", again in {_seconds(head.retry_in_ms)}"
     return f"in flight: {_named(head.number)}{received}, {tried} failed{when}"
+
+
+def _last_line(last: LastHandled) -> str:
+    after = "" if last.attempts == 1 else f", after {last.attempts} attempts"
+    when = f"{_seconds(last.ended_ms)} ago{after}"
+    if (elsewhere := None if last.outcome is None else _ELSEWHERE.get(last.outcome)) is not None:
+        return f"last, not handled: {_named(last.number)}{elsewhere} {when}"
+    return f"last handled: {_named(last.number)}{when}"
 
 
 def _named(number: int | None) -> str:

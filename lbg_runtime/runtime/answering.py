@@ -13,6 +13,7 @@ from lbg_runtime.core.group.control_messages import (
     GroupQuestion,
     Inquiry,
     KeyAnswer,
+    KeyDetail,
     KeyQuestion,
     ParkingWaits,
     SeenMember,
@@ -69,6 +70,10 @@ class Answerer:
         flow = self._flow_reports().get(queue)
         self._tell_waits(asked)
         sight = self._keys.sight(asked.key)
+        head, outcome = sight.head, None if sight.last is None else sight.last.outcome
+        if head is not None or outcome is not None:
+            topic, error = (None, None) if head is None else (head.topic, head.error)
+            self._say(KeyDetail(self._membership.stamp(), asked.question, topic, error, outcome))
         self._say(KeyAnswer(self._membership.stamp(), asked.question, shard, queue, flow, sight))
 
     def _tell_waits(self, asked: GroupQuestion | KeyQuestion) -> None:

@@ -6,7 +6,7 @@ Keys are stable; more may be added.
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from lbg_runtime.core.group.control_messages import FlowReport, KeyAnswer, KeySight, ParkingWait
+from lbg_runtime.core.group.control_messages import FlowReport, KeyAnswer, KeySight, LastHandled, ParkingWait
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import MemberId
 from lbg_runtime.model.record import OwnerRecord
@@ -113,8 +113,12 @@ def sight_as_object(
         "parked": _parked(flow, sight, wait),
         "parking_wait": None if wait is None else asdict(wait),
         "head": None if head is None else {**asdict(head), "stage": head.stage.value},
-        "last": None if sight.last is None else asdict(sight.last),
+        "last": None if sight.last is None else _last_as_object(sight.last),
     }
+
+
+def _last_as_object(last: LastHandled) -> dict[str, object]:
+    return {**asdict(last), "outcome": None if last.outcome is None else last.outcome.value}
 
 
 def _parked(flow: FlowReport | None, sight: KeySight, wait: ParkingWait | None) -> int | None:

@@ -208,6 +208,55 @@ logging.getLogger("theirs").warning("slow")
     assert (entry["event"], entry["queue"], entry["epoch"], entry["key"]) == ("slow", "orders/0", 3, "k")
 
 
+WHOSE = """
+import logging, sys, threading
+import structlog
+from lbg_runtime.cli.log import configure_log, name_member
+
+class Mute:
+    def __repr__(self):
+        raise LookupError("for a test")
+
+configure_log(as_json=sys.argv[1] == "json")
+log = structlog.get_logger()
+log.info("begun")
+name_member("shop-1", is_alone=sys.argv[2] == "alone")
+log.info("told")
+threading.Thread(target=log.info, args=("told_by_thread",)).start()
+logging.getLogger("theirs").warning("told_by_library")
+log.info("told_by_handler", member="a customer")
+log.info("untold", member=[Mute()])
+"""
+
+
+def _whose(form: str, company: str) -> str:
+    command = [sys.executable, "-c", f"{WHOSE}\nimport os; print(os.getpid())", form, company]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    return ended.stderr.replace(f'"process":{ended.stdout.strip()}', '"process":"ours"').replace(
+        f'"process": {ended.stdout.strip()}', '"process":"ours"'
+    )
+
+
+def test_each_line_for_machines_says_whose_it_is():
+    entries = [json.loads(line) for line in _whose("json", "alone").splitlines()]
+    assert [(entry["event"], entry.get("process"), entry.get("member")) for entry in entries] == [
+        ("begun", "ours", None),
+        ("told", None, "shop-1"),
+        ("told_by_thread", None, "shop-1"),
+        ("told_by_library", None, "shop-1"),
+        ("told_by_handler", None, "a customer"),
+        ("log_line_failed", None, "shop-1"),
+    ]
+    assert all(list(entry)[:3] == ["timestamp", "level", "event"] for entry in entries)
+
+
+def test_lines_for_people_say_whose_they_are_where_several_processes_share_the_terminal():
+    assert "shop-1" not in _whose("text", "alone")
+    begun, *told = _whose("text", "together").splitlines()
+    assert "process" not in begun
+    assert ["shop-1" in line for line in told] == [True, True, True, False, True]
+
+
 @pytest.mark.parametrize("form", ["json", "text"])
 @pytest.mark.parametrize("fact", ["{('a', 1): Mute()}", "[Mute()]"])
 def test_what_cannot_be_said_fails_nobody_who_says_it(form, fact):

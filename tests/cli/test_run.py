@@ -59,7 +59,7 @@ def test_it_handles_what_another_process_publishes_and_leaves_clean(member, tmp_
         capture_output=True, text=True, timeout=30, check=False,
     )  # fmt: skip
     assert publish.returncode == 0, publish.stderr
-    _until(process, "order_handled", times=20)
+    assert _until(process, "order_handled", times=20)["member"] == "member-0"
     process.send_signal(signal.SIGTERM)
     output, errors = process.communicate(timeout=30)
     assert process.returncode == 0, errors

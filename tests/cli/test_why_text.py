@@ -10,6 +10,7 @@ from lbg_runtime.core.group.control_messages import (
     KeySight,
     LaneHead,
     LastHandled,
+    LastOutcome,
     Life,
     ParkingWait,
     QuestionId,
@@ -67,6 +68,34 @@ def test_a_key_at_rest_shows_what_was_done_last() -> None:
         "  in flight: nothing",
         "  last handled: number 16, 13.0 s ago, after 2 attempts",
     ]
+
+
+def test_why_the_last_attempt_failed_is_told_with_the_topic() -> None:
+    head = LaneHead(LaneStage.DELAYED, 5, False, 17, 90_000, 90_000, 1_500, "orders/new", "ValueError: no such shop")
+    assert list(answer_lines(answer(ACTIVE, head)))[1:] == [
+        "  in flight: number 17, received 90.0 s ago, first tried 90.0 s ago, attempt 5 failed, again in 1.5 s",
+        "  its topic: orders/new",
+        "  its last failure: ValueError: no such shop",
+        "  waiting in line behind it: 4",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("last", "line"),
+    [
+        (LastHandled(16, 1, 13_000, LastOutcome.HANDLED), "  last handled: number 16, 13.0 s ago"),
+        (
+            LastHandled(16, 2, 13_000, LastOutcome.ERROR_QUEUE),
+            "  last, not handled: number 16, moved to the error queue 13.0 s ago, after 2 attempts",
+        ),
+        (
+            LastHandled(None, 1, 500, LastOutcome.DMQ),
+            "  last, not handled: moved to the dead message queue 500 ms ago",
+        ),
+    ],
+)
+def test_what_was_settled_without_being_handled_is_not_told_as_handled(last: LastHandled, line: str) -> None:
+    assert list(answer_lines(answer(ACTIVE, None, last)))[-1] == line
 
 
 def test_a_parked_key_is_told_as_such() -> None:

@@ -11,6 +11,7 @@ from lbg_runtime.core.group.control_messages import (
     KeySight,
     LaneHead,
     LastHandled,
+    LastOutcome,
     Life,
     ParkingWait,
     QuestionId,
@@ -63,9 +64,9 @@ def test_changes_are_told_as_the_journal_has_them() -> None:
 
 
 def test_a_key_is_told_as_lbg_why_tells_it() -> None:
-    head = LaneHead(LaneStage.RUNNING, 1, True, 17, 250, 240, None)
+    head = LaneHead(LaneStage.RUNNING, 1, True, 17, 250, 240, None, "orders/new", "ValueError: no")
     owned = FlowReport(ReportedFlow.ACTIVE, Epoch(3), 12)
-    sight = KeySight(4, 2, head, LastHandled(16, 2, 13))
+    sight = KeySight(4, 2, head, LastHandled(16, 2, 13, LastOutcome.ERROR_QUEUE))
     of_key = KeyPicture(MemberId("a"), "k", 9, QueueName("orders/1"), MemberId("a"), owned, sight)
     assert orjson.loads(orjson.dumps(key_as_object(of_key))) == {
         "key": "k",
@@ -84,8 +85,9 @@ def test_a_key_is_told_as_lbg_why_tells_it() -> None:
                 "head": {
                     "stage": "running", "attempts": 1, "redelivered": True, "number": 17,
                     "received_ms": 250, "started_ms": 240, "retry_in_ms": None,
+                    "topic": "orders/new", "error": "ValueError: no",
                 },
-                "last": {"number": 16, "attempts": 2, "ended_ms": 13},
+                "last": {"number": 16, "attempts": 2, "ended_ms": 13, "outcome": "error_queue"},
             }
         ],
     }  # fmt: skip

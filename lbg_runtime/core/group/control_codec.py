@@ -21,15 +21,19 @@ goes out every second to every member:
                    [stage, attempts, redelivered, number or null, received, started or null, retry in or null] or null,
                    [number or null, attempts, ended] or null
     parking_waits  question, [[queue, waited, reason] ...]
+    key_detail     question, topic or null, error or null, outcome or null
 
 `suspect` and `redelivered` are 0 or 1; `stage` is 0 ready, 1 running, 2 delayed; past and future times are milliseconds
-from now. `flow` is 0 standby, 1 active, 2 draining. Numbers are integers from 0 to 2^63 - 1. Names, ids, keys and
-reasons are 1 to 250 printable characters; values of settings and proofs may also be empty. A setting or a queue is
-listed once. `left` and `finished` are arrays of shards and of queue indexes, ascending.
+from now. `flow` is 0 standby, 1 active, 2 draining; `outcome` is 0 handled, 1 error queue, 2 dead message queue.
+Numbers are integers from 0 to 2^63 - 1. Names, ids, keys, topics, reasons and errors are 1 to 250 printable characters;
+values of settings and proofs may also be empty. A setting or a queue is listed once. `left` and `finished` are arrays
+of shards and of queue indexes, ascending.
 
 The array has exactly these items: any addition takes a new version number. Members of another version are refused
 before anything else in the message is looked at. A kind that a member does not know is refused by itself, and noted
 once; so what only observers need may come as a new kind.
+
+More than 400 lines, because every kind is written and read here, and one can check that both sides agree.
 """
 
 import json
@@ -46,10 +50,12 @@ from lbg_runtime.core.group.control_messages import (
     Heartbeat,
     Inquiry,
     KeyAnswer,
+    KeyDetail,
     KeyQuestion,
     KeySight,
     LaneHead,
     LastHandled,
+    LastOutcome,
     Leave,
     Life,
     MemberState,
@@ -79,6 +85,7 @@ MAX_MESSAGE_BYTES = 128 * 1024
 _MAX_NUMBER = (1 << 63) - 1
 _FLOW_STATES = (ReportedFlow.STANDBY, ReportedFlow.ACTIVE, ReportedFlow.DRAINING)
 _STAGES = (LaneStage.READY, LaneStage.RUNNING, LaneStage.DELAYED)
+_OUTCOMES = (LastOutcome.HANDLED, LastOutcome.ERROR_QUEUE, LastOutcome.DMQ)
 
 
 class RefusalReason(Enum):
@@ -172,6 +179,8 @@ def _body(message: ControlMessage | Inquiry) -> tuple[str, list[object]]:
         case ParkingWaits(_, question, waits):
             listed = [[queue, wait.waited_ms, wait.reason] for queue, wait in sorted(waits.items())]
             return "parking_waits", [question, listed]
+        case KeyDetail(_, question, topic, error, outcome):
+            return "key_detail", [question, topic, error, None if outcome is None else _OUTCOMES.index(outcome)]
 
 
 def _flow_items(flow: FlowReport) -> list[object]:
@@ -224,6 +233,11 @@ def _message(kind: str, header: Header, reader: "_Reader") -> ControlMessage | I
             return _key_answer(header, reader)
         case "parking_waits":
             return _parking_waits(header, reader)
+        case "key_detail":
+            question, topic = QuestionId(reader.text("question")), reader.text_or_null("topic")
+            error = reader.text_or_null("error")
+            outcome = None if reader.skip_null() else _OUTCOMES[reader.choice("outcome", len(_OUTCOMES))]
+            return KeyDetail(header, question, topic, error, outcome)
         case _:
             raise _malformed("kind")
 
@@ -353,6 +367,10 @@ class _Reader:
         if not isinstance(item, str) or not (is_valid_text(item) or (may_be_empty and not item)):
             raise _malformed(what)
         return item
+
+    def text_or_null(self, what: str) -> str | None:
+        """The next item, a text or null."""
+        return None if self.skip_null() else self.text(what)
 
     def rows(self, what: str) -> list["_Reader"]:
         """The next item, an array of arrays."""

@@ -10,7 +10,7 @@ Bytes to messages and back: core/group/control_codec.py.
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NewType
 
@@ -178,16 +178,35 @@ class LaneHead:
     started_ms: int | None
     """Since the first attempt; None before it."""
     retry_in_ms: int | None
+    topic: str | None = None
+    """The original topic. This and `error` are told by `KeyDetail`, which older versions do not send."""
+    error: str | None = None
+    """Type and beginning of what the last failed attempt raised, or of why it could not be moved; None if nothing has
+    failed."""
+
+
+class LastOutcome(Enum):
+    """What became of a message that was settled. The values are what commands say.
+
+    A parked message is none of these: it counts once its replay has been handled.
+    """
+
+    HANDLED = "handled"
+    ERROR_QUEUE = "error_queue"
+    DMQ = "dmq"
 
 
 @dataclass(frozen=True, slots=True)
 class LastHandled:
-    """The newest message of a key that was settled in this life of the member, as far as it remembers."""
+    """The newest message of a key that was settled in this life of the member, as far as it remembers: one that was
+    handled, or is known to be elsewhere (`outcome`)."""
 
     number: int | None
     attempts: int
     ended_ms: int
     """Time since then."""
+    outcome: LastOutcome | None = None
+    """None: the member is of an older version, which does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +295,27 @@ class ParkingWaits:
     waits: Mapping[QueueName, ParkingWait]
 
 
-Inquiry = GroupQuestion | GroupAnswer | KeyQuestion | KeyAnswer | ParkingWaits
+@dataclass(frozen=True, slots=True)
+class KeyDetail:
+    """What more the sender knows of a key than is in its `KeyAnswer`; sent before that, if there is anything.
+
+    A message of its own for the same reason as `ParkingWaits`.
+    """
+
+    header: Header
+    question: QuestionId
+    topic: str | None
+    error: str | None
+    outcome: LastOutcome | None
+
+    def added_to(self, sight: KeySight) -> KeySight:
+        """The sight of the answer, with this."""
+        head = None if sight.head is None else replace(sight.head, topic=self.topic, error=self.error)
+        last = None if sight.last is None else replace(sight.last, outcome=self.outcome)
+        return replace(sight, head=head, last=last)
+
+
+Inquiry = GroupQuestion | GroupAnswer | KeyQuestion | KeyAnswer | ParkingWaits | KeyDetail
 """Questions from non-members, and their answers: they change no view and move no queue."""
 
 

@@ -30,6 +30,7 @@ from typing import assert_never
 
 from lbg_runtime.core.chance import RandomSource
 from lbg_runtime.core.flow.commands import Note
+from lbg_runtime.core.group.control_codec import RefusalReason
 from lbg_runtime.core.group.control_messages import (
     Accept,
     ControlMessage,
@@ -127,6 +128,8 @@ class MembershipMachine:
         self._noted = Noted()
         self._changed_at_ms = now_ms
         self._peers_heard_ms: int | None = None
+        self._other_version_ms: int | None = None
+        """When somebody last spoke another version; None if never in this life."""
         self._complete_at_ms: int | None = None
         """When every living member has had time for a heartbeat; None while we cannot hear."""
         self._heartbeat_at_ms = now_ms
@@ -176,6 +179,11 @@ class MembershipMachine:
         if self.may_speak:
             deadlines.append(self._heartbeat_at_ms)
         return min(deadlines, default=None)
+
+    def hears_other_versions(self, now_ms: int) -> bool:
+        """Whether somebody spoke another version lately: members of which nothing is known may own queues."""
+        heard_ms = self._other_version_ms
+        return heard_ms is not None and now_ms - heard_ms < self._settings.dead_ms
 
     def is_stable(self, now_ms: int) -> bool:
         """Whether queues may be placed by this view: it is complete, and nobody came, went or changed for `settle_ms`.
@@ -249,6 +257,8 @@ class MembershipMachine:
             case ControlMessageReceived(message):
                 return self._hear(message, now_ms)
             case ControlMessageDropped(reason):
+                if reason is RefusalReason.VERSION:
+                    self._other_version_ms = now_ms
                 return self._disregard(reason.value, MemberId(""))
             case OwnFlowsChanged(flows):
                 self._flows = flows
@@ -372,7 +382,7 @@ class MembershipMachine:
     def _disregard(self, reason: str, member: MemberId) -> list[MembershipCommand]:
         if not self._noted.is_first((reason, member)):
             return []
-        return [Note("control_message_disregarded", {"member": member, "reason": reason})]
+        return [Note("control_message_disregarded", {"other": member, "reason": reason})]
 
     def _refuse_settings(self, heartbeat: Heartbeat) -> list[MembershipCommand] | None:
         """What to report about a peer that was started with other settings; None if they agree."""

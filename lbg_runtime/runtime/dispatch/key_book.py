@@ -3,13 +3,22 @@
 from collections.abc import Mapping
 from time import monotonic_ns
 
-from lbg_runtime.core.group.control_messages import KeySight, LaneHead, LastHandled, ParkingWait
+from lbg_runtime.core.group.control_messages import (
+    MAX_TEXT_LENGTH,
+    KeySight,
+    LaneHead,
+    LastHandled,
+    LastOutcome,
+    ParkingWait,
+)
 from lbg_runtime.core.lanes import LaneSight, LaneStage
 from lbg_runtime.core.restripe.striping import StripingBook
+from lbg_runtime.model.failure import Then
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction, shard_of
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.message import Message
+from lbg_runtime.model.printable import printable
 from lbg_runtime.runtime.clock import now_ms
 from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
 from lbg_runtime.runtime.runners.handling import Handling
@@ -17,8 +26,15 @@ from lbg_runtime.runtime.runners.handling import Handling
 MAX_KEYS_REMEMBERED = 5_000
 """Last messages of at most this many keys are remembered, and always those of the newest half: less than 2 MB."""
 
-_Last = tuple[int | None, int, int]
-"""Number, attempts and end (ns) of a key's last message; not the message itself, which may be large."""
+_Last = tuple[int | None, int, int, Then | None]
+"""Number, attempts, end (ns) of a key's last message, and where it went if it was not handled; not the message itself,
+which may be large."""
+
+_OUTCOMES = {
+    None: LastOutcome.HANDLED,
+    Then.ERROR_QUEUE: LastOutcome.ERROR_QUEUE,
+    Then.DMQ: LastOutcome.DMQ,
+}
 
 _MAX_NUMBER = (1 << 63) - 1
 
@@ -44,7 +60,9 @@ class KeyBook:
             return
         if len(self._young) >= MAX_KEYS_REMEMBERED // 2 and key not in self._young:
             self._old, self._young = self._young, {}
-        self._young[key] = (_number(handling.delivery.message), handling.attempts, handling.done_mono_ns)
+        report = handling.end_report
+        then = None if report is None else report.then
+        self._young[key] = (_number(handling.delivery.message), handling.attempts, handling.done_mono_ns, then)
 
     def place(self, key: str) -> tuple[int, QueueName]:
         """Shard and queue of a key, as far as this member knows; raises `UserError` if the key cannot be hashed."""
@@ -60,7 +78,7 @@ class KeyBook:
             waiting=0 if looked is None else looked.waiting,
             parked=self._dispatcher.parked_of(key),
             head=None if looked is None else _head(looked, now_ns),
-            last=None if last is None else LastHandled(last[0], last[1], _since_ms(last[2], now_ns)),
+            last=None if last is None else _last(last, now_ns),
         )
 
     def parking_waits(self) -> Mapping[QueueName, ParkingWait]:
@@ -81,7 +99,19 @@ def _head(lane: LaneSight[Handling], now_ns: int) -> LaneHead:
         received_ms=_since_ms(delivery.received_at_ns, now_ns),
         started_ms=_since_ms(handling.start_mono_ns, now_ns) if handling.attempts else None,
         retry_in_ms=retry_in_ms,
+        topic=_told(handling.topic),
+        error=_told(getattr(handling, "last_error", None)),
     )
+
+
+def _last(known: _Last, now_ns: int) -> LastHandled:
+    number, attempts, done_ns, then = known
+    return LastHandled(number, attempts, _since_ms(done_ns, now_ns), _OUTCOMES.get(then))
+
+
+def _told(text: str | None) -> str | None:
+    """The text as a control message can carry it: anyone may publish on any topic, and raise any error."""
+    return printable(text)[:MAX_TEXT_LENGTH] if text else None
 
 
 def _number(message: Message) -> int | None:

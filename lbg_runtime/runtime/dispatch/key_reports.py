@@ -32,6 +32,9 @@ class KeyReports:
 
     A key becomes hot with the message that waits behind `max_waiting_per_key` others, and stays so until a look finds
     no more than half as many. A message costs nothing unless its lane is that long.
+
+    A hot or stuck key whose flow handle ends is neither any more here, but nobody has handled what it waited for: its
+    report ends with a line of its own.
     """
 
     def __init__(
@@ -57,7 +60,8 @@ class KeyReports:
         self._stuck = None if stuck_ms is None else StandstillWatch[Lane[Handling]](stuck_ms)
         self._hot: dict[Lane[Handling], int] = {}
         """With the time since when each is hot."""
-        self._stuck_lanes: dict[Lane[Handling], None] = {}
+        self._stuck_lanes: dict[Lane[Handling], Handling] = {}
+        """With the message that each is stuck at."""
         self._hot_lines = _Lines("key_hot", "key_cooled", "keys_hot")
         self._stuck_lines = _Lines("key_stuck", "key_moves_again", "keys_stuck")
         self._slow_lines = _Lines("handler_slow", "handler_slow_ended", "handlers_slow")
@@ -114,7 +118,11 @@ class KeyReports:
             # A lane that was emptied is gone, and the key may have a new one.
             if lane.waiting <= self._most_waiting // 2:
                 del self._hot[lane]
-                self._hot_lines.end(lane, {"lasted_ms": now - since_ms})
+                facts: _Facts = {"lasted_ms": now - since_ms}
+                if lane.is_recalled or _was_given_back(lane.head):
+                    self._hot_lines.give_back(lane, {"was": "hot", **facts})
+                else:
+                    self._hot_lines.end(lane, facts)
 
     def _look_for_slow(self, watch: StandstillWatch[Attempt], now: int) -> None:
         started = [StandingAt(each, None, int(since_s * 1_000)) for each, since_s in self._attempts.started()]
@@ -139,10 +147,12 @@ class KeyReports:
         found = watch.look((StandingAt(lane, head, self._looked_ms) for lane, head in same), now)
         self.stuck_total += len(found.began)
         for lane, stood_ms in found.ended:
-            del self._stuck_lanes[lane]
-            self._stuck_lines.end(lane, {"stood_ms": stood_ms})
+            if _was_given_back(self._stuck_lanes.pop(lane)):
+                self._stuck_lines.give_back(lane, {"was": "stuck", "stood_ms": stood_ms})
+            else:
+                self._stuck_lines.end(lane, {"stood_ms": stood_ms})
         for lane, stands_ms in found.began:
-            self._stuck_lanes[lane] = None
+            self._stuck_lanes[lane] = lane.head
             how = {"stage": lane.stage.value, "waiting": lane.waiting, "stands_ms": stands_ms}
             self._stuck_lines.begin(lane, {**facts_of(lane.head), **how}, _brief(lane.head))
         self._stuck_lines.tell_of_others()
@@ -178,11 +188,21 @@ class _Lines:
         if kept is not None:
             _log.info(self._ended, **kept, **facts)
 
+    def give_back(self, name: Hashable, facts: _Facts) -> None:
+        """The same, where the key's messages went back unhandled: nothing has become better."""
+        kept = self._told.pop(name, None)
+        if kept is not None:
+            _log.info("key_given_back", **kept, **facts)
+
     def tell_of_others(self) -> None:
         """Log how many beginnings got no line; called at each look."""
         if self._count > MAX_LINES:
             _log.warning(self._others, untold=self._count - MAX_LINES)
         self._count = 0
+
+
+def _was_given_back(handling: Handling) -> bool:
+    return handling.done_mono_ns > 0 and handling.outcome is None
 
 
 def _brief(handling: Handling) -> _Facts:

@@ -14,6 +14,9 @@ from lbg_runtime.runtime.runners.handling import Handling, facts_of
 
 _log = structlog.get_logger(__name__)
 
+MAX_ERROR_LENGTH = 200
+"""Characters of an error that are kept while its message is tried again."""
+
 MAX_TOPICS_REMEMBERED = 1_000
 """Topics without a handler: bounds memory, should every message have its own topic."""
 
@@ -39,6 +42,8 @@ class Troubles:
     ) -> None:
         """The handler failed, or there is none. `follows`: what happens next, as fields of the log line."""
         self._counts.failed_attempts += 1
+        reason = error_text(failure)
+        handling.last_error = reason[:MAX_ERROR_LENGTH]
         if isinstance(failure, HandlerMissing):
             self._warn_of_topic(handling, failure, follows)
             return
@@ -46,7 +51,7 @@ class Troubles:
             self._counts.bodies_refused += 1
         # Our own errors say everything in their text, unless they have a cause.
         has_stack = with_stack and not (isinstance(failure, LbgError) and failure.__cause__ is None)
-        facts = {**facts_of(handling), **follows, "reason": error_text(failure)}
+        facts = {**facts_of(handling), **follows, "reason": reason}
         # One stack is enough to find the place; later attempts log the reason only.
         if handling.attempts == 1 and has_stack:
             try:
@@ -77,7 +82,9 @@ class Troubles:
     def move_failed(self, handling: Handling, failure: BaseException) -> None:
         """The move failed; it will be tried again."""
         self._counts.moves_failed += 1
-        _log.error("move_failed", **facts_of(handling), reason=error_text(failure))
+        reason = error_text(failure)
+        handling.last_error = reason[:MAX_ERROR_LENGTH]
+        _log.error("move_failed", **facts_of(handling), reason=reason)
 
     def handler_ignored_cancellation(self, handling: Handling) -> None:
         """Its runner is replaced for as long as the handler goes on."""

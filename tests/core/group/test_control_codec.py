@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -22,10 +23,12 @@ from lbg_runtime.core.group.control_messages import (
     Heartbeat,
     Inquiry,
     KeyAnswer,
+    KeyDetail,
     KeyQuestion,
     KeySight,
     LaneHead,
     LastHandled,
+    LastOutcome,
     Leave,
     Life,
     MemberState,
@@ -97,6 +100,14 @@ messages: st.SearchStrategy[AnyMessage] = st.one_of(
     st.builds(KeyQuestion, headers, questions, texts),
     st.builds(KeyAnswer, headers, questions, numbers, queues, flow_reports | st.none(), sights),
     st.builds(ParkingWaits, headers, questions, st.dictionaries(queues, st.builds(ParkingWait, numbers, texts))),
+    st.builds(
+        KeyDetail,
+        headers,
+        questions,
+        texts | st.none(),
+        texts | st.none(),
+        st.sampled_from(LastOutcome) | st.none(),
+    ),
     st.builds(StateRequest, headers),
     st.builds(Leave, headers),
     st.builds(Offer, headers, queues, epochs, move_ids, members),
@@ -212,6 +223,24 @@ def test_an_answer_has_the_documented_layout() -> None:
     assert encode(ParkingWaits(HEADER, question, waits)) == (
         b'[3,"parking_waits","orders","member-1",7,11,3,"q",[["orders/1",43000,"x"],["orders/2",5,"y"]]]'
     )
+    assert encode(KeyDetail(HEADER, question, "orders/new", "ValueError: no", LastOutcome.DMQ)) == (
+        b'[3,"key_detail","orders","member-1",7,11,3,"q","orders/new","ValueError: no",2]'
+    )
+    assert encode(KeyDetail(HEADER, question, None, None, None)) == (
+        b'[3,"key_detail","orders","member-1",7,11,3,"q",null,null,null]'
+    )
+
+
+def test_what_is_told_beside_an_answer_is_not_in_it_as_older_versions_would_refuse_it() -> None:
+    head = LaneHead(LaneStage.DELAYED, 3, True, 17, 900, 800, 50)
+    last = LastHandled(None, 1, 1_000)
+    plain = KeyAnswer(HEADER, QuestionId("q"), 9, QueueName("orders/1"), None, KeySight(5, 6, head, last))
+    more = KeyDetail(HEADER, QuestionId("q"), "orders/new", "ValueError: no", LastOutcome.ERROR_QUEUE)
+    full = replace(plain, sight=more.added_to(plain.sight))
+    assert full.sight.head == replace(head, topic="orders/new", error="ValueError: no")
+    assert full.sight.last == replace(last, outcome=LastOutcome.ERROR_QUEUE)
+    assert encode(full) == encode(plain)
+    assert more.added_to(KeySight(0, 0, None, None)) == KeySight(0, 0, None, None)
 
 
 @pytest.mark.parametrize(

@@ -229,8 +229,8 @@ def test_old_and_repeated_messages_change_nothing_and_are_noted_once() -> None:
     ]
     notes = [note for message in old for note in shell.hear(message)]
     assert notes == [
-        Note("control_message_disregarded", {"member": PEER, "reason": "old_sequence"}),
-        Note("control_message_disregarded", {"member": PEER, "reason": "old_life"}),
+        Note("control_message_disregarded", {"other": PEER, "reason": "old_sequence"}),
+        Note("control_message_disregarded", {"other": PEER, "reason": "old_life"}),
     ]
     assert shell.machine.view == before
 
@@ -243,6 +243,16 @@ def test_bytes_that_are_no_message_are_noted_once_per_reason() -> None:
         *shell.tell(ControlMessageDropped(RefusalReason.GROUP)),
     ]
     assert [note.facts["reason"] for note in pick(commands, Note)] == ["version", "group"]
+
+
+def test_another_version_is_heard_until_who_spoke_it_would_be_dead() -> None:
+    shell = Shell()
+    shell.tell(ControlMessageDropped(RefusalReason.GROUP))
+    shell.tell(ControlMessageDropped(RefusalReason.MALFORMED))
+    assert not shell.machine.hears_other_versions(shell.now_ms)
+    shell.tell(ControlMessageDropped(RefusalReason.VERSION))
+    assert shell.machine.hears_other_versions(shell.now_ms + SETTINGS.dead_ms - 1)
+    assert not shell.machine.hears_other_versions(shell.now_ms + SETTINGS.dead_ms)
 
 
 def test_a_flood_of_strangers_fills_neither_memory_nor_the_log() -> None:

@@ -124,7 +124,8 @@ async def test_an_error_queue_that_does_not_exist_stops_the_start(trial):
         await app.run()
     assert str(caught.value) == (
         "failure.error_queue: lbg-errors/orders: Unknown Queue; "
-        "expected a queue that may be bound, with a subscription to lbg-errors/orders"
+        "expected a queue that may be bound, with a subscription to lbg-errors/orders; "
+        "`lbg group apply` makes it, where it can import these handlers"
     )
 
 

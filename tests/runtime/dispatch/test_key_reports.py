@@ -137,6 +137,50 @@ async def test_a_key_whose_message_always_fails_is_told_of_with_its_attempts_and
     assert 60_000 <= told["stands_ms"] < 66_000
 
 
+async def test_a_stuck_and_a_hot_key_whose_flow_is_lost_have_not_gone_on(rig, delivery):
+    async def handle(message):
+        raise KeyError
+
+    made = rig(handle, dispatch={"max_in_flight": 16, "max_waiting_per_key": 4})
+    reports = made.dispatcher.key_reports
+    with capture_logs() as logs:
+        async with made.running():
+            reporting = asyncio.ensure_future(reports.run())
+            for number in range(8):
+                made.dispatcher.dispatch(delivery(number, "poison"))
+            await asyncio.sleep(70)
+            assert (reports.stuck, reports.hot) == (1, 1)
+            made.dispatcher.return_unstarted("orders/0", 1)
+            await asyncio.sleep(5)
+            assert (reports.stuck, reports.hot) == (0, 0)
+            reporting.cancel()
+    assert _told(logs, "key_moves_again", "key_cooled") == []
+    back = [line for line in logs if line["event"] == "key_given_back"]
+    assert {line["was"] for line in back} == {"hot", "stuck"}
+    stuck = next(line for line in back if line["was"] == "stuck")
+    assert (stuck["key"], stuck["topic"]) == ("poison", "orders/new")
+    assert stuck["stood_ms"] >= 60_000
+
+
+async def test_nor_has_a_key_whose_handler_is_cancelled_with_its_flow(rig, delivery):
+    gate = _Gate()
+    made = rig(gate.handle, dispatch={"max_in_flight": 16, "max_waiting_per_key": 4}, failure={"timeout": "1h"})
+    with capture_logs() as logs:
+        async with made.running():
+            reporting = asyncio.ensure_future(made.dispatcher.key_reports.run())
+            for number in range(8):
+                made.dispatcher.dispatch(delivery(number, "hot"))
+            await asyncio.sleep(70)
+            made.dispatcher.return_unstarted("orders/0", 1)
+            made.dispatcher.key_reports.look()
+            made.dispatcher.cancel_handling("orders/0", 1)
+            await made.until_ended(8)
+            await asyncio.sleep(5)
+            reporting.cancel()
+    assert _told(logs, "key_moves_again", "key_cooled") == []
+    assert [line["was"] for line in logs if line["event"] == "key_given_back"] == ["hot", "stuck"]
+
+
 async def test_a_hot_key_that_goes_on_is_not_stuck(rig, delivery):
     async def handle(message):
         await asyncio.sleep(5)
