@@ -93,9 +93,9 @@ class Lane(Generic[Q]):
 class KeyLanes(Generic[Q]):
     """Serial per key, fair between keys: lanes take turns in the order in which they became ready.
 
-    Constant time per call, except `delay` and `release_due` (logarithmic in the delayed lanes), `return_unstarted` and
-    `look` (linear in everything held), and `running` and `waiting` (linear in the lanes: keeping counts would slow down
-    every message for the sake of a rare question).
+    Constant time per call, except `delay` and `release_due` (logarithmic in the delayed lanes), `return_unstarted`,
+    `is_stalled` and `look` (linear in everything held), and `running` and `waiting` (linear in the lanes: keeping
+    counts would slow down every message for the sake of a rare question).
     """
 
     _lanes: dict[LaneKey, Lane[Q]] = field(default_factory=dict)
@@ -266,6 +266,16 @@ class KeyLanes(Generic[Q]):
             self._delayed = [entry for entry in self._delayed if self._is_delayed(entry[2])]
             heapq.heapify(self._delayed)
         return returned
+
+    def is_stalled(self, queue: QueueName, epoch: Epoch) -> bool:
+        """Whether each delivery of this flow waits for another attempt, is held, or waits behind one of this flow that
+        does. What waits behind a handler, also of another flow, is not stalled."""
+        for lane in self._lanes.values():
+            if lane.stage is _DELAYED and lane.head.queue == queue and lane.head.epoch == epoch:
+                continue
+            if any(each.queue == queue and each.epoch == epoch for each in (lane.head, *(lane.rest or ()))):
+                return False
+        return True
 
     def _return_from(self, lane: Lane[Q], queue: QueueName, epoch: Epoch) -> list[Q]:
         def is_taken(each: Q) -> bool:

@@ -218,7 +218,7 @@ class ControlPlane:
                 member = self.machine.membership.identity.member
                 _log.error("member_id_taken_twice", member=member, incarnation=other.incarnation)
             case SettingsDisagree(member, name, ours, theirs):
-                _log.error("settings_disagree", member=member, setting=name, ours=ours, theirs=theirs)
+                _log.error("settings_disagree", other=member, setting=name, ours=ours, theirs=theirs)
                 if self.machine.rebalance.placement is None:
                     # The group was here first.
                     self._on_refused(ConfigError(name, f"{ours!r}", f"{theirs!r}, as member {member} has it"))

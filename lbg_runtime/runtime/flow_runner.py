@@ -23,6 +23,7 @@ from lbg_runtime.core.flow.commands import (
     CancelHandling,
     Command,
     Dispatch,
+    LookForStall,
     Note,
     ProbeSettlements,
     ReturnUnstarted,
@@ -38,6 +39,7 @@ from lbg_runtime.core.flow.events import (
     DeliveriesHeldUp,
     FlowInactive,
     HandlingFinished,
+    HandlingStalled,
     MachineEvent,
     MessageReceived,
     ReleaseCause,
@@ -453,6 +455,10 @@ class FlowRunner:
                     self._start_intake(epoch, children)
                 case ReturnUnstarted(epoch):
                     self._dispatcher.return_unstarted(self.machine.queue, epoch)
+                case LookForStall(epoch):
+                    if self._dispatcher.is_stalled(self.machine.queue, epoch):
+                        # Behind the ends and arrivals that the machine does not know yet.
+                        self.post(HandlingStalled(epoch))
                 case CancelHandling(epoch):
                     self._dispatcher.cancel_handling(self.machine.queue, epoch)
                 case ProbeSettlements(epoch, number):

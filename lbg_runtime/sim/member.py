@@ -12,6 +12,7 @@ from lbg_runtime.core.flow.commands import (
     CancelHandling,
     Command,
     Dispatch,
+    LookForStall,
     Note,
     ProbeSettlements,
     ReturnUnstarted,
@@ -27,6 +28,7 @@ from lbg_runtime.core.flow.events import (
     FlowInactive,
     FlowRequest,
     HandlingFinished,
+    HandlingStalled,
     MachineEvent,
     MessageReceived,
     SettlementsReached,
@@ -321,6 +323,10 @@ class SimMember:
         self._advance(flow, lambda local_ms: flow.machine.handle(event, local_ms))
         self._exit_if_stopped()
 
+    def _post(self, flow: _Flow, event: MachineEvent) -> None:
+        """Tell the machine after the current commands, as in runtime/flow_runner.py."""
+        self.process.after(0, lambda: self._tell(flow, event))
+
     def _arm(self, flow: _Flow) -> None:
         deadline_ms = flow.machine.deadline_ms
         if deadline_ms is not None and deadline_ms != flow.armed_ms:
@@ -361,6 +367,9 @@ class SimMember:
                 case ReturnUnstarted(epoch):
                     for delivery in self._lanes.return_unstarted(queue, epoch):
                         self._answer(delivery, None)
+                case LookForStall(epoch):
+                    if self._lanes.is_stalled(queue, epoch):
+                        self._post(flow, HandlingStalled(epoch))
                 case CancelHandling(epoch):
                     self._cancel(queue, epoch)
                 case Settle(settlement):
@@ -399,8 +408,7 @@ class SimMember:
         self._dispatched.add((delivery.queue, delivery.epoch, delivery.delivery_id))
         flow, epoch, delivery_id = self._flows[delivery.queue], delivery.epoch, delivery.delivery_id
         if self._lanes.offer(LaneKey(stamp.key), delivery) and not flow.machine.excuse(epoch, delivery_id):
-            # After the current commands, as in runtime/flow_runner.py.
-            self.process.after(0, lambda: self._tell(flow, DeliveriesHeldUp(epoch, (delivery_id,))))
+            self._post(flow, DeliveriesHeldUp(epoch, (delivery_id,)))
 
     def _start_ready(self) -> None:
         while self.is_alive and self._lanes.running < self._settings.runners:

@@ -149,6 +149,32 @@ def test_other_flows_keep_what_waits() -> None:
     assert lanes.return_unstarted(other_queue, Epoch(1)) == [delivery(1, queue=other_queue)]
 
 
+def test_a_flow_is_stalled_when_all_of_it_waits_for_another_attempt_or_behind_one() -> None:
+    lanes = lanes_with((A, 1), (A, 2), (B, 3))
+    lanes.offer(C, delivery(4, epoch=2))
+    assert not lanes.is_stalled(QUEUE, Epoch(1)), "ready"
+    start(lanes)
+    start(lanes)
+    lanes.delay(lane_of(lanes, A), until_ms=10)
+    assert not lanes.is_stalled(QUEUE, Epoch(1)), "one runs"
+    lanes.hold(lane_of(lanes, B))
+    assert lanes.is_stalled(QUEUE, Epoch(1)), "the other flow does not matter"
+    assert not lanes.is_stalled(QUEUE, Epoch(2))
+    lanes.release_due(10)
+    assert not lanes.is_stalled(QUEUE, Epoch(1)), "about to be tried again"
+
+
+def test_what_waits_behind_another_flow_is_not_stalled() -> None:
+    """Behind a handler that outlives its handle: given to another member, its key would be handled in two places."""
+    lanes = lanes_with((A, 1))
+    start(lanes)
+    lanes.offer(A, delivery(2, epoch=2))
+    assert not lanes.is_stalled(QUEUE, Epoch(2))
+    lanes.delay(lane_of(lanes, A), until_ms=10)
+    assert lanes.is_stalled(QUEUE, Epoch(1))
+    assert not lanes.is_stalled(QUEUE, Epoch(2))
+
+
 @pytest.mark.parametrize("call", ["finish", "delay"])
 def test_a_lane_that_does_not_run_cannot_end_its_turn(call: str) -> None:
     lanes = lanes_with((A, 1))

@@ -102,6 +102,12 @@ class LanesAgainstModel(RuleBasedStateMachine):
         returned = self.lanes.return_unstarted(QUEUE, epoch)
         assert sorted(delivery.delivery_id for delivery in returned) == sorted(d.delivery_id for d in expected)
 
+    @rule(epoch=EPOCHS)
+    def look_for_stall(self, epoch: Epoch) -> None:
+        holding = [key for key, held in self.model.items() if any(each.epoch == epoch for each in held)]
+        expected = all(key in self.delayed and self.model[key][0].epoch == epoch for key in holding)
+        assert self.lanes.is_stalled(QUEUE, epoch) == expected
+
     def _drop_head(self, key: LaneKey) -> None:
         self.attempts.pop(key, None)
         self.recalled.discard(key)

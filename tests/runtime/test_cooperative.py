@@ -213,23 +213,29 @@ async def test_who_is_asked_to_leave_while_it_stands_aside_leaves_as_any_member(
             assert (await asyncio.wait_for(task, 30)).is_clean
 
 
-@pytest.mark.parametrize(("is_cut_short", "longest_s"), [(False, 22), (True, 2)])
-async def test_who_leaves_waits_for_a_failing_key_no_longer_than_its_bounds(trial, is_cut_short, longest_s):
-    """Its queue can be given to nobody: half of the time goes by with that, and none if the leaving is cut short."""
+@pytest.mark.parametrize(
+    ("others", "is_cut_short", "is_clean", "longest_s"),
+    [("b", False, True, 5), ("b", True, False, 2), ("", False, False, 22), ("", True, False, 2)],
+)
+async def test_who_leaves_waits_for_a_failing_key_no_longer_than_its_bounds(
+    trial, others, is_cut_short, is_clean, longest_s
+):
+    """Whoever is there goes on with it. With nobody there it is tried while there is time, and not at all if the
+    leaving is cut short."""
 
     async def fail(message):
         raise ValueError(message.key)
 
     app = trial.discovered("a", work=fail, rebind={"drain_timeout": "20s"})
-    async with trial.running(app) as [task], trial.running(trial.discovered("b", work=fail)):
-        await trial.until(lambda: balanced(trial, ["a", "b"]))
+    async with trial.running(app, *(trial.discovered(name, work=fail) for name in others)) as [task, *_]:
+        await trial.until(lambda: balanced(trial, ["a", *others]))
         await trial.publish(8, 8)
         await asyncio.sleep(2)
         began_s = asyncio.get_running_loop().time()
         app.stop()
         if is_cut_short:
             app.stop_now()
-        assert not (await asyncio.wait_for(task, 100)).is_clean
+        assert (await asyncio.wait_for(task, 100)).is_clean is is_clean
         assert asyncio.get_running_loop().time() - began_s < longest_s
 
 
@@ -262,9 +268,12 @@ async def test_who_disagrees_with_its_group_is_refused_by_name_and_value(trial):
     async with trial.running(trial.discovered("a")):
         await trial.until(lambda: balanced(trial, ["a"]))
         stranger = trial.discovered("b", group={"provision": "none", "hash_function": "java_string"})
-        with pytest.raises(ConfigError) as refusal:
+        with capture_logs() as told, pytest.raises(ConfigError) as refusal:
             await stranger.run()
         assert str(refusal.value) == "group.hash_function: 'java_string'; expected 'crc32', as member a has it"
+        # `member` is whose line it is.
+        lines = [line for line in told if line["event"] == "settings_disagree"]
+        assert {(line["other"], line.get("member")) for line in lines} == {("a", None), ("b", None)}
         assert balanced(trial, ["a"])
 
 

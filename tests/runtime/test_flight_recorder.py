@@ -130,7 +130,7 @@ async def test_an_offer_that_came_to_nothing_is_no_part_of_a_later_takeover(tria
     async def work(message):
         await over.wait()
 
-    brief = {"rebind": {"drain_timeout": "1s"}}
+    brief = {"rebind": {"drain_timeout": "1s"}, "failure": {"timeout": "1h"}}
     async with trial.running(trial.discovered("a", work=work, **brief)):
         await trial.until(lambda: len(trial.active()) == 4)
         await trial.publish(8, 8)

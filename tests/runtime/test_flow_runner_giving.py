@@ -182,6 +182,32 @@ async def test_a_hand_back_that_is_given_up_leaves_the_flow_active(flow_trial, d
     assert [event for event, _ in trial.flow_changes()][:4] == ["bound", "active", "draining", "active"]
 
 
+async def test_a_hand_back_does_not_wait_for_the_next_attempt_at_a_key_that_fails(flow_trial, delivery):
+    """What waits for it, or behind it, goes back unsettled; what runs comes to its end first."""
+
+    async def work(message):
+        if message.key == "bad":
+            raise ValueError("never")
+        await asyncio.sleep(3)
+
+    trial = flow_trial(work, place=STANDBY, failure={"backoff": {"initial": "1m", "maximum": "1m"}})
+    loop = asyncio.get_running_loop()
+    async with trial.running():
+        epoch = await trial.activate()
+        for number, key in ((1, "bad"), (2, "good"), (3, "bad")):
+            trial.transport.sink(MessageReceived(delivery(number, key, epoch=epoch)))
+        await asyncio.sleep(1)
+        trial.runner.post(HandBackRequested("m"))
+        began_s = loop.time()
+        assert await trial.transport.binds.get() == epoch + 1
+        assert 2 <= loop.time() - began_s < 3
+    assert trial.settled() == [(epoch, 2)]
+    _, failed = trial.dispatch_records()
+    assert (failed.delivery_id, failed.attempts, failed.outcome, failed.t_settle) == (1, 1, "cancelled", None)
+    expected = [("bound", ""), ("active", ""), ("draining", "handback"), ("released", "handback"), ("bound", "")]
+    assert trial.flow_changes()[:5] == expected
+
+
 async def test_a_standby_that_steps_aside_or_is_not_wanted_opens_no_intake(flow_trial):
     trial = flow_trial(_return, place=STANDBY)
     async with trial.running():

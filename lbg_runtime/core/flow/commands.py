@@ -58,6 +58,14 @@ class ReturnUnstarted:
 
 
 @dataclass(frozen=True, slots=True)
+class LookForStall:
+    """See whether all that is in flight on this handle waits for another attempt, or behind a delivery that does;
+    answered by `HandlingStalled` if so, else not at all."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
 class CancelHandling:
     """Cancel the running handlers of this epoch; each is answered by its `HandlingFinished` with no outcome (L7)."""
 
@@ -102,6 +110,7 @@ Command = (
     | StartIntake
     | Dispatch
     | ReturnUnstarted
+    | LookForStall
     | CancelHandling
     | Settle
     | ProbeSettlements

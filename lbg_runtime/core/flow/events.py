@@ -92,6 +92,14 @@ class DeliveriesHeldUp:
 
 
 @dataclass(frozen=True, slots=True)
+class HandlingStalled:
+    """Nothing of this handle was running or about to start a moment ago: all that is in flight waits for another
+    attempt, or behind a delivery that does, or was answered just before this."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
 class SettlementsReached:
     """The broker has processed everything that was settled on this handle before the probe with this number."""
 
@@ -137,8 +145,8 @@ class PlaceChanged:
 
 @dataclass(frozen=True, slots=True)
 class HandBackRequested:
-    """Give up the queue to another member once everything that has arrived is handled; keep it if that takes longer
-    than the drain timeout. Ignored unless the flow is active."""
+    """Give up the queue to another member once everything that has arrived is handled, or waits for another attempt;
+    keep it if that takes longer than the drain timeout. Ignored unless the flow is active."""
 
     move_id: str
     """Identifies the request in the notes about its result."""
@@ -176,6 +184,7 @@ MachineEvent = (
     | UnbindFinished
     | HandlingFinished
     | DeliveriesHeldUp
+    | HandlingStalled
     | SettlementsReached
     | FlowRequest
 )

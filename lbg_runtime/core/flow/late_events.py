@@ -6,6 +6,7 @@ from lbg_runtime.core.flow.events import (
     FlowEvent,
     FlowRequest,
     HandlingFinished,
+    HandlingStalled,
     MachineEvent,
     MessageReceived,
     SettlementsReached,
@@ -38,7 +39,7 @@ def late_note(event: MachineEvent, epoch: Epoch, in_flight: InFlight, *, has_han
         in_flight.answer_outlived(event_epoch, event.delivery_id)
         name = "settlement_fenced" if event.outcome else "handling_abandoned"
         return Note(name, {"epoch": event_epoch, "delivery_id": event.delivery_id})
-    is_of_handle = isinstance(event, FlowEvent | DeliveriesHeldUp | SettlementsReached)
+    is_of_handle = isinstance(event, FlowEvent | DeliveriesHeldUp | HandlingStalled | SettlementsReached)
     if event_epoch == epoch and (has_handle or not is_of_handle):
         return None
     return Note(f"{KIND_OF_EVENT[type(event)].value}_late", {"epoch": epoch})

@@ -29,6 +29,7 @@ from lbg_runtime.core.flow.commands import (
     CancelHandling,
     Command,
     Dispatch,
+    LookForStall,
     Note,
     ProbeSettlements,
     ReturnUnstarted,
@@ -48,6 +49,7 @@ from lbg_runtime.core.flow.events import (
     FlowInactive,
     HandBackRequested,
     HandlingFinished,
+    HandlingStalled,
     MachineEvent,
     MessageReceived,
     PlaceChanged,
@@ -259,6 +261,8 @@ class FlowMachine:
                 return self._finish(delivery_id, outcome, now_ms)
             case DeliveriesHeldUp(_, delivery_ids):
                 return self._excuse(delivery_ids)
+            case HandlingStalled():
+                return self._end_stalled_drain(now_ms)
             case StopRequested():
                 return self._request_stop(now_ms)
             case PlaceChanged(place):
@@ -445,6 +449,8 @@ class FlowMachine:
     def _advance_drain(self, now_ms: int) -> list[Command]:
         release = self._current_release()
         if release.drain_until_ms is None or now_ms < release.drain_until_ms:
+            if self._in_flight and release.looks(now_ms):
+                return [LookForStall(self.epoch)]
             return self._unbind_if_drained(now_ms)
         if release.cause is ReleaseCause.HANDBACK:
             return self._unbind_if_drained(now_ms) or self._keep_queue(release.move_id, now_ms)
@@ -457,6 +463,15 @@ class FlowMachine:
         if release.cause is ReleaseCause.STOP and self._in_flight:
             commands.append(CancelHandling(self.epoch))
         return commands + self._unbind_if_drained(now_ms)
+
+    def _end_stalled_drain(self, now_ms: int) -> list[Command]:
+        """Hand the queue back with what waits for another attempt. The intake is closed, so waiting here would make
+        every other key wait as well; the next owner tries at once, in the same order."""
+        release = self._release
+        if release is None or not self._in_flight or not release.end_stalled(now_ms):
+            return []
+        facts: dict[str, str | int] = {"epoch": self.epoch, "move_id": release.move_id, "in_flight": self.in_flight}
+        return [Note("handback_stalled", facts), ReturnUnstarted(self.epoch)]
 
     def _keep_queue(self, move_id: str, now_ms: int) -> list[Command]:
         """Give up a hand-back that takes too long, and go on as if it had not been requested; nothing is returned or

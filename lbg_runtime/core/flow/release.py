@@ -6,6 +6,9 @@ from enum import Enum
 from lbg_runtime.core.flow.events import ReleaseCause
 from lbg_runtime.core.flow.rebind import RebindSettings
 
+LOOK_EVERY_MS = 100
+"""How often a hand-back looks whether anything still moves; a look is linear in what the member holds."""
+
 
 class DrainPhase(Enum):
     """How far a drain has got; it never goes back."""
@@ -28,6 +31,8 @@ class Release:
     """In phase FINISH, do not unbind before this, because messages may be under way."""
     move_id: str = ""
     """The request that caused a hand-back; empty for any other cause."""
+    look_at_ms: int | None = None
+    """In phase FINISH of a hand-back, when to look next whether anything in flight still moves; None: never."""
 
     @classmethod
     def draining(cls, cause: ReleaseCause, settings: RebindSettings, now_ms: int, move_id: str = "") -> "Release":
@@ -36,8 +41,11 @@ class Release:
         if cause is ReleaseCause.HANDBACK:
             # A hand-back that times out keeps the queue, so with a timeout below the quiet gap no queue would ever go.
             patience_ms = max(patience_ms, settings.quiet_gap_ms)
-        drain_until_ms = now_ms + patience_ms
-        return cls(cause, DrainPhase.FINISH, drain_until_ms, now_ms + settings.quiet_gap_ms, move_id)
+        quiet_at_ms = now_ms + settings.quiet_gap_ms
+        # Only for a hand-back: a rebind comes again and again, and would have attempts begin anew for ever, and a stop
+        # tries while it may, as nobody need be there to go on.
+        look_at_ms = quiet_at_ms if cause is ReleaseCause.HANDBACK else None
+        return cls(cause, DrainPhase.FINISH, now_ms + patience_ms, quiet_at_ms, move_id, look_at_ms)
 
     @classmethod
     def waiting(cls, cause: ReleaseCause, now_ms: int, move_id: str = "") -> "Release":
@@ -47,16 +55,37 @@ class Release:
     def deadline_ms(self, in_flight: int) -> int | None:
         """When there is next something to decide; None to wait for an event."""
         if self.phase is DrainPhase.FINISH and not in_flight:
-            return self.quiet_at_ms if self.drain_until_ms is None else min(self.quiet_at_ms, self.drain_until_ms)
-        return self.drain_until_ms
+            next_ms: int | None = self.quiet_at_ms
+        else:
+            next_ms = self._next_look_ms()
+        moments = [moment for moment in (next_ms, self.drain_until_ms) if moment is not None]
+        return min(moments, default=None)
 
     def is_drained(self, in_flight: int, now_ms: int) -> bool:
         """Whether the handle can be unbound (law L5)."""
         return not in_flight and (self.phase is not DrainPhase.FINISH or now_ms >= self.quiet_at_ms)
 
+    def looks(self, now_ms: int) -> bool:
+        """Whether to look now if anything in flight still moves; True once, until the next look is due."""
+        next_ms = self._next_look_ms()
+        if next_ms is None or now_ms < next_ms:
+            return False
+        self.look_at_ms = now_ms + LOOK_EVERY_MS
+        return True
+
+    def end_stalled(self, now_ms: int) -> bool:
+        """Start nothing more, as nothing in flight moves; return whether that is a change. False if messages may be
+        under way, and for all but a hand-back. Afterwards the queue is not kept: what was returned needs a new handle.
+        """
+        if self.look_at_ms is None or now_ms < self.quiet_at_ms:
+            return False
+        self.phase = DrainPhase.WAIT
+        self.drain_until_ms = self.look_at_ms = None
+        return True
+
     def stop_at(self, drain_until_ms: int) -> None:
         """Turn this into the release of a member that is leaving, with a bound on what is running."""
-        self.cause, self.move_id = ReleaseCause.STOP, ""
+        self.cause, self.move_id, self.look_at_ms = ReleaseCause.STOP, "", None
         self.drain_until_ms = drain_until_ms
 
     def lose_activity(self) -> bool:
@@ -66,5 +95,8 @@ class Release:
         self.phase = DrainPhase.WAIT
         if self.cause is not ReleaseCause.STOP:
             self.cause, self.move_id = ReleaseCause.INACTIVE, ""
-            self.drain_until_ms = None
+            self.drain_until_ms = self.look_at_ms = None
         return True
+
+    def _next_look_ms(self) -> int | None:
+        return None if self.look_at_ms is None else max(self.look_at_ms, self.quiet_at_ms)

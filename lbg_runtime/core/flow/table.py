@@ -16,6 +16,7 @@ from lbg_runtime.core.flow.events import (
     FlowInactive,
     HandBackRequested,
     HandlingFinished,
+    HandlingStalled,
     MachineEvent,
     MessageReceived,
     PlaceChanged,
@@ -61,6 +62,7 @@ class EventKind(Enum):
     UNBIND_FINISHED = "unbind_finished"
     HANDLING_FINISHED = "handling_finished"
     DELIVERIES_HELD_UP = "deliveries_held_up"
+    HANDLING_STALLED = "handling_stalled"
     STOP_REQUESTED = "stop_requested"
     PLACE_CHANGED = "place_changed"
     HAND_BACK_REQUESTED = "hand_back_requested"
@@ -82,6 +84,7 @@ KIND_OF_EVENT: Mapping[type[MachineEvent], EventKind] = MappingProxyType(
         UnbindFinished: EventKind.UNBIND_FINISHED,
         HandlingFinished: EventKind.HANDLING_FINISHED,
         DeliveriesHeldUp: EventKind.DELIVERIES_HELD_UP,
+        HandlingStalled: EventKind.HANDLING_STALLED,
         StopRequested: EventKind.STOP_REQUESTED,
         PlaceChanged: EventKind.PLACE_CHANGED,
         HandBackRequested: EventKind.HAND_BACK_REQUESTED,
@@ -140,6 +143,7 @@ TRANSITIONS: Mapping[FlowState, Mapping[EventKind, frozenset[FlowState]]] = Mapp
             EventKind.FLOW_DOWN: frozenset({_UNBOUND}),
             EventKind.HANDLING_FINISHED: frozenset({_ACTIVE, _DRAINING, _UNBINDING}),
             EventKind.DELIVERIES_HELD_UP: frozenset({_ACTIVE}),
+            EventKind.HANDLING_STALLED: frozenset({_ACTIVE}),
             EventKind.STOP_REQUESTED: frozenset({_DRAINING, _UNBINDING}),
             EventKind.DEADLINE: frozenset({_DRAINING, _UNBINDING}),
             EventKind.PLACE_CHANGED: frozenset({_ACTIVE}),
@@ -156,6 +160,7 @@ TRANSITIONS: Mapping[FlowState, Mapping[EventKind, frozenset[FlowState]]] = Mapp
             EventKind.FLOW_DOWN: frozenset({_UNBOUND}),
             EventKind.HANDLING_FINISHED: frozenset({_DRAINING, _UNBINDING}),
             EventKind.DELIVERIES_HELD_UP: frozenset({_DRAINING}),
+            EventKind.HANDLING_STALLED: frozenset({_DRAINING}),
             EventKind.STOP_REQUESTED: frozenset({_DRAINING}),
             EventKind.DEADLINE: frozenset({_ACTIVE, _DRAINING, _UNBINDING}),
             EventKind.PLACE_CHANGED: frozenset({_DRAINING}),
@@ -171,6 +176,7 @@ TRANSITIONS: Mapping[FlowState, Mapping[EventKind, frozenset[FlowState]]] = Mapp
             EventKind.FLOW_INACTIVE: frozenset({_UNBINDING}),
             EventKind.FLOW_DOWN: frozenset({_UNBINDING}),
             EventKind.DELIVERIES_HELD_UP: frozenset({_UNBINDING}),
+            EventKind.HANDLING_STALLED: frozenset({_UNBINDING}),
             EventKind.UNBIND_FINISHED: frozenset({_UNBOUND}),
             EventKind.STOP_REQUESTED: frozenset({_UNBINDING}),
             EventKind.PLACE_CHANGED: frozenset({_UNBINDING}),

@@ -146,6 +146,10 @@ class Dispatcher:
         # A lane whose head went back may be ready for another flow's delivery.
         self._pool.wake()
 
+    def is_stalled(self, queue: QueueName, epoch: Epoch) -> bool:
+        """Whether nothing of a flow handle runs or is about to start: all of it waits for another attempt."""
+        return self._lanes.is_stalled(queue, epoch)
+
     def forget_keys(self, queue: QueueName) -> None:
         """Take the next message of each of the queue's keys for the first: a shard has left the queue, and may come
         back. Constant time."""

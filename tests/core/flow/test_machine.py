@@ -11,6 +11,7 @@ from lbg_runtime.core.flow.commands import (
     CancelHandling,
     Command,
     Dispatch,
+    LookForStall,
     Note,
     ReturnUnstarted,
     Settle,
@@ -27,6 +28,7 @@ from lbg_runtime.core.flow.events import (
     FlowInactive,
     HandBackRequested,
     HandlingFinished,
+    HandlingStalled,
     MachineEvent,
     MessageReceived,
     PlaceChanged,
@@ -704,7 +706,7 @@ def test_a_hand_back_that_takes_too_long_is_given_up_and_nothing_is_returned_or_
     machine.handle(received(1), 1)
     machine.handle(received(2), 1)
     machine.handle(HandBackRequested("m"), 100)
-    assert machine.deadline_ms == 5_100
+    machine.on_deadline(120)
     note = Note("handback_given_up", {"epoch": 1, "move_id": "m", "in_flight": 2})
     assert machine.on_deadline(5_100) == [note, StartIntake(Epoch(1))]
     assert (machine.state, machine.cause, machine.deadline_ms) == (FlowState.ACTIVE, None, None)
@@ -727,6 +729,83 @@ def test_a_hand_back_given_up_by_a_flow_that_gives_way_starts_a_new_cycle() -> N
     machine.handle(HandBackRequested("m"), 29_000)
     machine.on_deadline(34_000)
     assert (machine.state, machine.deadline_ms) == (FlowState.ACTIVE, 64_000)
+
+
+def test_a_hand_back_in_which_nothing_moves_any_more_returns_it_and_gives_the_queue_away() -> None:
+    machine = active(new_machine(STANDBY))
+    for number in (1, 2, 3):
+        machine.handle(received(number), 1)
+    machine.handle(HandBackRequested("m"), 100)
+    machine.handle(finished(3), 110)
+    assert machine.deadline_ms == 120, "what is under way comes first"
+    assert machine.on_deadline(120) == [LookForStall(Epoch(1))]
+    note = Note("handback_stalled", {"epoch": 1, "move_id": "m", "in_flight": 2})
+    assert machine.handle(HandlingStalled(Epoch(1)), 120) == [note, ReturnUnstarted(Epoch(1))]
+    assert machine.handle(finished(1, None), 121) == []
+    assert machine.handle(finished(2, None), 121) == [Unbind(Epoch(1), ReleaseCause.HANDBACK)]
+    assert machine.move_id == "m"
+
+
+def test_a_hand_back_looks_again_until_nothing_moves_or_its_time_is_over() -> None:
+    machine = active(new_machine(STANDBY))
+    machine.handle(received(1), 1)
+    machine.handle(HandBackRequested("m"), 100)
+    looks = []
+    while machine.state is FlowState.DRAINING:
+        assert machine.deadline_ms is not None
+        looks += [(machine.deadline_ms, *machine.on_deadline(machine.deadline_ms))]
+    assert looks[:2] == [(120, LookForStall(Epoch(1))), (220, LookForStall(Epoch(1)))]
+    assert looks[-1][:1] == (5_100,), "it is given up as ever"
+    assert machine.state is FlowState.ACTIVE
+    assert machine.handle(HandlingStalled(Epoch(1)), 5_100) == [], "too late"
+
+
+def test_what_arrives_after_a_look_is_dispatched_and_the_look_does_not_count() -> None:
+    """Returned without it, the head of its key would be overtaken."""
+    machine = active(new_machine(STANDBY))
+    machine.handle(received(1), 1)
+    machine.handle(HandBackRequested("m"), 100)
+    machine.on_deadline(120)
+    assert machine.handle(received(2), 120) == [Dispatch(delivery(2))]
+    assert machine.handle(HandlingStalled(Epoch(1)), 120) == []
+    assert machine.deadline_ms == 220
+
+
+def test_what_arrives_when_a_hand_back_has_returned_the_rest_is_left_unstarted() -> None:
+    machine = active(new_machine(STANDBY))
+    machine.handle(received(1), 1)
+    machine.handle(HandBackRequested("m"), 100)
+    machine.handle(HandlingStalled(Epoch(1)), 120)
+    assert notes(machine.handle(received(2), 121)) == ["delivery_left_unstarted"]
+    assert machine.deadline_ms is None, "and the queue is not kept: what was returned does not come again here"
+    assert machine.handle(finished(1, None), 9_000) == [Unbind(Epoch(1), ReleaseCause.HANDBACK)]
+
+
+def test_only_a_hand_back_ends_when_nothing_moves() -> None:
+    for cause in (ReleaseCause.REBIND, ReleaseCause.STOP, ReleaseCause.INACTIVE):
+        machine = active(new_machine(CYCLING))
+        machine.handle(received(1), 1)
+        if cause is ReleaseCause.REBIND:
+            machine.on_deadline(30_000)
+        else:
+            machine.handle(StopRequested() if cause is ReleaseCause.STOP else FlowInactive(Epoch(1)), 30_000)
+        deadline_ms = machine.deadline_ms
+        assert deadline_ms in (35_000, None)
+        assert machine.handle(HandlingStalled(Epoch(1)), 31_000) == []
+        assert (machine.state, machine.cause, machine.deadline_ms) == (FlowState.DRAINING, cause, deadline_ms)
+
+
+def test_a_stop_takes_over_a_hand_back_that_looks_and_one_that_has_returned_what_it_held() -> None:
+    for has_stalled in (False, True):
+        machine = active(new_machine(STANDBY))
+        machine.handle(received(1), 1)
+        machine.handle(HandBackRequested("m"), 100)
+        machine.on_deadline(120)
+        if has_stalled:
+            machine.handle(HandlingStalled(Epoch(1)), 120)
+        machine.handle(StopRequested(), 130)
+        assert machine.handle(HandlingStalled(Epoch(1)), 140) == []
+        assert (machine.cause, machine.deadline_ms) == (ReleaseCause.STOP, 5_130)
 
 
 @pytest.mark.parametrize("state", [state for state in FlowState if state is not FlowState.ACTIVE])
@@ -928,7 +1007,12 @@ def machines_in(state: FlowState) -> list[FlowMachine]:
             waiting.handle(FlowInactive(Epoch(1)), 30_000)
             handing_back = machines_in(FlowState.ACTIVE)[0]
             handing_back.handle(HandBackRequested("m"), 30_000)
-            return [*machines, waiting, handing_back]
+            # Its next deadline is the end of its time; that of the other is a look.
+            no_time = replace(SETTINGS, drain_timeout_ms=0)
+            short_of_time = active(FlowMachine(QUEUE, CYCLING, no_time, 4, random.Random(1), 0))
+            short_of_time.handle(received(1), 1)
+            short_of_time.handle(HandBackRequested("m"), 30_000)
+            return [*machines, waiting, handing_back, short_of_time]
         case FlowState.UNBINDING:
             machine = active(new_machine())
             machine.handle(FlowInactive(Epoch(1)), 1)
@@ -946,6 +1030,7 @@ EVENTS: list[tuple[EventKind, MachineEvent]] = [
     (EventKind.HANDLING_FINISHED, finished(1)),
     (EventKind.HANDLING_FINISHED, finished(1, None)),
     (EventKind.DELIVERIES_HELD_UP, DeliveriesHeldUp(Epoch(1), (DeliveryId(1),))),
+    (EventKind.HANDLING_STALLED, HandlingStalled(Epoch(1))),
     (EventKind.STOP_REQUESTED, StopRequested()),
     (EventKind.PLACE_CHANGED, PlaceChanged(HOME)),
     (EventKind.PLACE_CHANGED, PlaceChanged(UNWANTED)),
@@ -964,7 +1049,14 @@ def test_every_event_in_every_state_does_what_the_table_says_and_nothing_else(st
         for machine in machines_in(state):
             assert machine.state is state
             is_flow_event = isinstance(
-                event, MessageReceived | FlowActive | FlowInactive | FlowDown | DeliveriesHeldUp | SettlementsReached
+                event,
+                MessageReceived
+                | FlowActive
+                | FlowInactive
+                | FlowDown
+                | DeliveriesHeldUp
+                | HandlingStalled
+                | SettlementsReached,
             )
             nothing_to_answer = kind is EventKind.HANDLING_FINISHED and machine.in_flight == 0
             if kind in TRANSITIONS[state] and not nothing_to_answer:

@@ -11,6 +11,7 @@ from lbg_runtime.core.flow.commands import (
     CancelHandling,
     Command,
     Dispatch,
+    LookForStall,
     ReturnUnstarted,
     Settle,
     StartIntake,
@@ -26,6 +27,7 @@ from lbg_runtime.core.flow.events import (
     FlowInactive,
     HandBackRequested,
     HandlingFinished,
+    HandlingStalled,
     MachineEvent,
     MessageReceived,
     PlaceChanged,
@@ -82,6 +84,8 @@ class FlowLaws(RuleBasedStateMachine):
         self.stop_requested = False
         self.held_up: list[DeliveriesHeldUp] = []
         """To be told of, behind the orders at hand."""
+        self.stalled: list[HandlingStalled] = []
+        """To be told of at any later time."""
         self.excused: set[Answered] = set()
 
     @precondition(lambda self: self.machine is None)
@@ -121,6 +125,9 @@ class FlowLaws(RuleBasedStateMachine):
                 case ReturnUnstarted(epoch):
                     for delivery in self.lanes.return_unstarted(QUEUE, epoch):
                         self.answer(delivery, None)
+                case LookForStall(epoch):
+                    if self.lanes.is_stalled(QUEUE, epoch):
+                        self.stalled.append(HandlingStalled(epoch))
                 case CancelHandling(epoch):
                     self.cancelled.add(epoch)
                 case _:
@@ -283,6 +290,11 @@ class FlowLaws(RuleBasedStateMachine):
         self.now_ms += wait_ms
         self.lanes.release_due(self.now_ms)
         self.obey(self.flow().on_deadline(self.now_ms))
+
+    @precondition(lambda self: self.stalled)
+    @rule()
+    def tell_of_a_stall(self) -> None:
+        self.tell(self.stalled.pop())
 
     @precondition(lambda self: self.machine is not None and not self.stop_requested)
     @rule(chance=st.integers(0, 5))

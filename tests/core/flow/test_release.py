@@ -2,7 +2,7 @@ import pytest
 
 from lbg_runtime.core.flow.events import ReleaseCause
 from lbg_runtime.core.flow.rebind import RebindSettings
-from lbg_runtime.core.flow.release import DrainPhase, Release
+from lbg_runtime.core.flow.release import LOOK_EVERY_MS, DrainPhase, Release
 
 
 def release_of(cause: ReleaseCause, phase: DrainPhase = DrainPhase.FINISH) -> Release:
@@ -36,6 +36,22 @@ def test_a_stop_that_loses_activity_keeps_its_bound() -> None:
     release = release_of(ReleaseCause.STOP)
     assert release.lose_activity()
     assert (release.cause, release.deadline_ms(in_flight=1)) == (ReleaseCause.STOP, 1_000)
+
+
+def test_a_hand_back_looks_from_the_quiet_gap_on_and_later_if_more_has_come() -> None:
+    release = release_of(ReleaseCause.HANDBACK)
+    release.look_at_ms = 50
+    assert not release.looks(49)
+    release.quiet_at_ms = 60
+    assert not release.looks(50)
+    assert not release.end_stalled(50)
+    assert release.deadline_ms(in_flight=1) == 60
+    assert release.looks(60)
+    assert not release.looks(60 + LOOK_EVERY_MS - 1)
+    assert release.end_stalled(60)
+    assert (release.phase, release.cause) == (DrainPhase.WAIT, ReleaseCause.HANDBACK)
+    assert release.deadline_ms(in_flight=1) is None, "no end at which the queue would be kept"
+    assert not release.end_stalled(60)
 
 
 @pytest.mark.parametrize(("cause", "drain_until_ms"), [(ReleaseCause.HANDBACK, 120), (ReleaseCause.REBIND, 105)])
