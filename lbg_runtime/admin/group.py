@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import structlog
 
-from lbg_runtime.admin.account import semp_missing
 from lbg_runtime.admin.executor import Executor
 from lbg_runtime.admin.objects import PARTS, Attributes, ObjectKind, Ref, State, desired_state, with_limits
 from lbg_runtime.admin.plan import Change, Create, Step, difference, plan_apply, plan_delete, plan_quiet, state_after
@@ -15,19 +14,15 @@ from lbg_runtime.admin.problems import (
     find_missing_rights,
     find_problems,
     find_taken_names,
+    find_unfit,
     is_of_restriping,
     is_own_username,
     stored_group,
     surplus_queues,
 )
-from lbg_runtime.admin.roles import Login, Topics
 from lbg_runtime.admin.spec import GroupSpec, StoredGroup
 from lbg_runtime.admin.state import read_groups, read_object, read_rights, read_state
-from lbg_runtime.config.semp_settings import AccountSettings
-from lbg_runtime.config.settings import GroupBackend, GroupSource, Provision, RebindMode, Settings
-from lbg_runtime.core.parking.records import parking_queue
 from lbg_runtime.model.errors import (
-    ConfigError,
     GroupInUse,
     GroupMissing,
     GroupRefused,
@@ -35,7 +30,6 @@ from lbg_runtime.model.errors import (
     SempRefused,
     UserError,
 )
-from lbg_runtime.model.failure import QUEUE_ADDRESS_PREFIX, Then
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.semp_code import SempCode
 from lbg_runtime.semp.address import SempApi
@@ -62,11 +56,15 @@ class Plan:
     """Queues named like the group's that it should not have; no step touches them."""
     stored: StoredGroup | None
     """The group as its stored settings describe it, if there are any."""
+    remarks: tuple[UserError, ...] = ()
+    """Faults of queues that are not the group's: no step mends them, and they stop nothing."""
+    members_create: bool = False
+    """Whether members and publishers may be making the same queues, and count on those that they find."""
 
     @property
     def is_clean(self) -> bool:
         """Whether the broker is as it should be."""
-        return not (self.steps or self.problems or self.surplus)
+        return not (self.steps or self.problems or self.surplus or self.remarks)
 
 
 class GroupAdmin:
@@ -94,7 +92,14 @@ class GroupAdmin:
         problems = [*find_problems(spec, actual), *find_missing_rights(steps, rights)]
         if is_new:
             problems += find_taken_names(spec, actual)
-        return Plan(steps, tuple(problems), surplus_queues(spec, actual), stored_group(spec, actual))
+        surplus, stored = surplus_queues(spec, actual), stored_group(spec, actual)
+        return Plan(steps, tuple(problems), surplus, stored, await self._remarks(spec), spec.creates_queues)
+
+    async def _remarks(self, spec: GroupSpec) -> tuple[UserError, ...]:
+        found = {
+            queue: await read_object(self._client, self._vpn, Ref(ObjectKind.QUEUE, queue)) for queue in spec.borrowed
+        }
+        return tuple(find_unfit({queue: None if each is None else each.attributes for queue, each in found.items()}))
 
     async def apply(self, plan: Plan, on_step: OnStep = lambda _: None) -> None:
         """Carry out a plan; raises `GroupRefused` if it has problems.
@@ -109,9 +114,10 @@ class GroupAdmin:
     async def create(self, plan: Plan, on_step: OnStep = lambda _: None) -> None:
         """Carry out the plan of a new group. If it fails on the way, it is undone, as far as the broker can be reached.
 
-        Not once a queue has messages or flows: then everything made stays, and the next `apply` finishes it. What
-        somebody else has made meanwhile is left alone. Raises `GroupRefused` if the plan has problems, otherwise
-        whatever was in the way.
+        Not once somebody else may count on its queues: if one has messages or flows, if others have made queues or
+        subscriptions of the group, or if there are queues and members may create some. Then everything made stays, and
+        the next `apply` finishes it. What somebody else has made meanwhile is left alone. Raises `GroupRefused` if the
+        plan has problems, otherwise whatever was in the way.
         """
         _refuse(plan.problems)
         made: dict[Ref, Attributes] = {}
@@ -126,7 +132,7 @@ class GroupAdmin:
             if isinstance(error, SempRefused) and not _may_be_ours(error):
                 in_doubt = None
             _log.warning("group_creation_failed", reason=str(error) or "interrupted", objects=len(made))
-            await self._undo(made, in_doubt)
+            await self._undo(plan, made, in_doubt)
             raise
 
     async def delete(self, spec: GroupSpec, *, force: bool = False, on_step: OnStep = lambda _: None) -> list[Ref]:
@@ -216,13 +222,16 @@ class GroupAdmin:
             if not _is_gone(refused):
                 raise
 
-    async def _undo(self, made: State, in_doubt: Step | None) -> None:
+    async def _undo(self, plan: Plan, made: State, in_doubt: Step | None) -> None:
         left = made if in_doubt is None else state_after(made, in_doubt)
         try:
             async with asyncio.timeout(UNDO_TIMEOUT_S):
                 if in_doubt is not None and not await self._is_done_by_us(in_doubt):
                     left = made
                 made = left
+                if (reason := await self._why_kept(plan, made)) is not None:
+                    _tell_not_undone(left, reason)
+                    return
                 quieting = plan_quiet(made)
                 for step in quieting:
                     await self._do_unless_gone(step)
@@ -236,9 +245,31 @@ class GroupAdmin:
                     await self._do_unless_gone(step)
                     left = state_after(left, step)
         except (SempError, TimeoutError) as error:
-            names = [str(ref) for ref in left if ref.kind not in PARTS]
-            expected = "`lbg group apply` to finish it, or `lbg group delete`"
-            _log.error("group_creation_not_undone", reason=str(error) or "too slow", left=names, expected=expected)
+            _tell_not_undone(left, str(error) or "too slow")
+
+    async def _why_kept(self, plan: Plan, made: State) -> str | None:
+        """Why somebody else may count on what was made; None if nobody can.
+
+        Whoever has found a queue does not look again. Once it is gone, what he publishes is confirmed and lost.
+        """
+        path = ("msgVpns", self._vpn, ObjectKind.QUEUE.value)
+        found = await self._client.find_all(SempApi.CONFIG, path, select=("queueName",))
+        there = {each.text("queueName") for each in found}
+        wanted = [step.ref for step in plan.steps if isinstance(step, Create) and step.ref.kind is ObjectKind.QUEUE]
+        ours = [ref for ref in wanted if ref in made]
+        for ref in wanted:
+            if ref.name in there and (ref not in made or await self._has_more_topics(ref, made)):
+                return f"somebody else is making this group, too, as {ref} shows"
+        if ours and plan.members_create:
+            # They leave no trace if they find it all there already.
+            return "group.provision is create_missing: members and publishers may count on its queues already"
+        return None
+
+    async def _has_more_topics(self, queue: Ref, made: State) -> bool:
+        name = QueueName(queue.name)
+        path = (*queue.path(self._vpn), ObjectKind.SUBSCRIPTION.value)
+        topics = [each.text("subscriptionTopic") for each in await self._client.find_all(SempApi.CONFIG, path)]
+        return any(Ref(ObjectKind.SUBSCRIPTION, topic, name) not in made for topic in topics)
 
     async def _is_done_by_us(self, step: Step) -> bool:
         """Whether a step without an answer has to be taken back: not if nothing is there, or somebody else's object."""
@@ -255,57 +286,11 @@ class GroupAdmin:
         return not differing
 
 
-def spec_of(settings: Settings) -> GroupSpec:
-    """The group that the settings describe; raises `ConfigError` if `semp` is not set, or if they cannot make one."""
-    if settings.semp is None:
-        raise semp_missing()
-    if settings.group.source is not GroupSource.FILE:
-        raise ConfigError("group.from", settings.group.source.value, "file: who makes a group says how it is cut")
-    group, connection = settings.group, settings.connection
-    if group.backend is not GroupBackend.EXCLUSIVE:
-        expected = "exclusive: a partitioned queue is made by hand, as docs/patterns.md says"
-        raise ConfigError("group.backend", group.backend.value, expected)
-    return GroupSpec(
-        shape=group.shape(),
-        hash_function=group.hash_function,
-        key=str(group.key),
-        username=connection.username,
-        password=connection.password.get_secret_value(),
-        queue_spool_mb=settings.semp.queue_spool_mb,
-        client_profile=settings.semp.client_profile,
-        creates_queues=group.provision is Provision.CREATE_MISSING,
-        topics=Topics(
-            group.control_topic_name,
-            settings.ops.journal.republish_topic,
-            (f"{QUEUE_ADDRESS_PREFIX}{settings.dead_message_queue}", *settings.semp.publish_topics),
-        ),
-        aside=_aside(settings),
-        publisher=_login(settings.semp.publisher),
-        conductor=_login(settings.semp.conductor),
-        binds=_binds(settings),
-    )
-
-
-def _binds(settings: Settings) -> int:
-    """Owner and standbys; if every member binds to every queue, their number is not known here."""
-    is_counted = settings.rebind.mode is RebindMode.COOPERATIVE
-    return 1 + (settings.rebind.standbys or 0) if is_counted else 1
-
-
-def _aside(settings: Settings) -> tuple[QueueName, ...]:
-    """The queues that `failure.then` needs; an error queue with another name than its topic belongs to others."""
-    match settings.failure.then:
-        case Then.PARK:
-            group = settings.group.shape()
-            return tuple(parking_queue(group.name, index) for index in range(group.queue_count))
-        case Then.ERROR_QUEUE if settings.error_queue == settings.error_topic:
-            return (settings.error_queue,)
-        case _:
-            return ()
-
-
-def _login(account: AccountSettings | None) -> Login | None:
-    return None if account is None else Login(account.username, account.password.get_secret_value())
+def _tell_not_undone(left: State, reason: str) -> None:
+    names = [str(ref) for ref in left if ref.kind not in PARTS]
+    # A queue without all of its subscriptions: what belongs to the missing ones is confirmed and lost.
+    expected = "`lbg group apply` to finish it, before anything is published, or `lbg group delete`"
+    _log.error("group_creation_not_undone", reason=reason, left=names, expected=expected)
 
 
 def _refuse(problems: tuple[UserError, ...]) -> None:

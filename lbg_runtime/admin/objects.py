@@ -126,14 +126,17 @@ State = Mapping[Ref, Attributes]
 
 
 def desired_state(spec: GroupSpec) -> dict[Ref, Attributes]:
-    """Every object of a group in good order, with the attributes that it must have."""
+    """Every object of a group in good order, with the attributes that it must have.
+
+    The first queue is the last one, as publishers that may make queues take it for the sign that all others are whole.
+    """
     state: dict[Ref, Attributes] = {}
     for role in spec.logins:
         state |= _account(spec, role)
     access = QueueAccess(spec.username, others_consume=not spec.has_account)
     subscriptions = {queue: spec.shape.subscriptions(index) for index, queue in enumerate(spec.shape.queue_names())}
     subscriptions |= {queue: (queue,) for queue in spec.aside}
-    for queue, topics in subscriptions.items():
+    for queue, topics in reversed(subscriptions.items()):
         # Messages in an error queue may have a time to live, if whoever empties it likes.
         is_ordered = not queue.startswith(ERROR_TOPIC_PREFIX)
         state[Ref(ObjectKind.QUEUE, queue)] = {

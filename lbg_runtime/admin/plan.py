@@ -1,9 +1,10 @@
 """The steps from the actual state to the desired one, in an order that may be interrupted anywhere. Pure.
 
 Nothing is reachable before it is complete. Profiles come before the username that refers to them, a queue takes
-messages only when it has all its subscriptions, the stored settings come when all queues are in use, and the username
-is enabled last: an enabled username without stored settings is somebody else's. The way back is the same in reverse. A
-run that was killed is finished by the next one, as each looks at what is there and not at what was planned.
+messages only when it has all its subscriptions, the first queue comes when all others have theirs, the stored settings
+when all queues are in use, and the username is enabled last: an enabled username without stored settings is somebody
+else's. The way back is the same in reverse. A run that was killed is finished by the next one, as each looks at what is
+there and not at what was planned.
 """
 
 from collections.abc import Iterator
@@ -60,7 +61,6 @@ _PARTS_FIRST = (
     *TOPIC_RULES,
     ObjectKind.CLIENT_PROFILE,
     ObjectKind.CLIENT_USERNAME,
-    ObjectKind.QUEUE,
 )
 
 
@@ -72,7 +72,8 @@ def plan_apply(desired: State, actual: State) -> tuple[Step, ...]:
     """
     return (
         *_parts(desired, actual),
-        *_subscriptions(desired, actual),
+        *_queues(desired, actual),
+        *_surplus(desired, actual, ObjectKind.SUBSCRIPTION),
         *_switched_on(desired, actual, ObjectKind.QUEUE),
         *_of_kind(desired, actual, ObjectKind.MARKER),
         *_switched_on(desired, actual, ObjectKind.CLIENT_USERNAME),
@@ -123,22 +124,28 @@ def _parts(desired: State, actual: State) -> Iterator[Step]:
             yield from _surplus(desired, actual, kind)
 
 
-def _of_kind(desired: State, actual: State, kind: ObjectKind) -> Iterator[Step]:
-    """Objects without their switches, which are off in a new object and left as they are in an existing one."""
-    switches = SWITCHES.get(kind, ())
+def _queues(desired: State, actual: State) -> Iterator[Step]:
+    """Each queue with what it subscribes to, in the order of `desired`."""
     for ref, attributes in desired.items():
-        if ref.kind is not kind:
-            continue
-        if ref not in actual:
-            yield Create(ref, {**attributes, **dict.fromkeys(switches, False)})
-        elif differing := difference(attributes, actual[ref], leave=frozenset(switches)):
-            yield Change(ref, differing, {name: actual[ref].get(name) for name in differing})
+        if ref.kind is ObjectKind.QUEUE:
+            yield from _made(ref, attributes, actual)
+        elif ref.kind is ObjectKind.SUBSCRIPTION and ref not in actual:
+            yield Create(ref, {})
 
 
-def _subscriptions(desired: State, actual: State) -> Iterator[Step]:
-    wanted = [ref for ref in desired if ref.kind is ObjectKind.SUBSCRIPTION]
-    yield from (Create(ref, {}) for ref in wanted if ref not in actual)
-    yield from _surplus(desired, actual, ObjectKind.SUBSCRIPTION)
+def _of_kind(desired: State, actual: State, kind: ObjectKind) -> Iterator[Step]:
+    for ref, attributes in desired.items():
+        if ref.kind is kind:
+            yield from _made(ref, attributes, actual)
+
+
+def _made(ref: Ref, attributes: Attributes, actual: State) -> Iterator[Step]:
+    """An object without its switches, which are off in a new one and left as they are in an existing one."""
+    switches = SWITCHES.get(ref.kind, ())
+    if ref not in actual:
+        yield Create(ref, {**attributes, **dict.fromkeys(switches, False)})
+    elif differing := difference(attributes, actual[ref], leave=frozenset(switches)):
+        yield Change(ref, differing, {name: actual[ref].get(name) for name in differing})
 
 
 def _surplus(desired: State, actual: State, kind: ObjectKind) -> Iterator[Step]:

@@ -1,16 +1,20 @@
 """What no step may repair, as somebody has to decide. Pure."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from lbg_runtime.admin.objects import PARTS, Attributes, ObjectKind, Ref, State, desired_state, marker_ref
 from lbg_runtime.admin.plan import Step
+from lbg_runtime.admin.queues import TAKES_OR_TELLS
 from lbg_runtime.admin.roles import Role
 from lbg_runtime.admin.spec import GroupSpec, StoredGroup, read_marker
 from lbg_runtime.core.parking.records import parking_queue
 from lbg_runtime.core.restripe.records import plan_of_topic
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.failure import ERROR_TOPIC_PREFIX
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.ids import QueueName
+from lbg_runtime.model.topic import level_matches, matches
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,12 @@ def find_problems(spec: GroupSpec, actual: State) -> Iterator[UserError]:
     yield from _misplaced_shards(spec, stored, actual)
     for ref, attributes in actual.items():
         if ref.kind is ObjectKind.QUEUE and attributes.get("partitionCount"):
-            yield UserError(str(ref), "a partitioned queue", "one without partitions, which keep no order between them")
+            # Emptied first: what lies there would be handled after what is published to the queues that come instead.
+            expected = (
+                "one without partitions, which keep no order between them; by hand: publishers stopped until it is "
+                "empty, then the queue deleted, then `lbg group apply`"
+            )
+            yield UserError(str(ref), "a partitioned queue", expected)
     for role, login in spec.logins.items():
         username = Ref(ObjectKind.CLIENT_USERNAME, login.username)
         if username in actual and not is_own_username(spec, role, stored, actual[username]):
@@ -71,7 +80,13 @@ def is_own_username(spec: GroupSpec, role: Role, stored: StoredGroup | None, the
 
 
 def find_taken_names(spec: GroupSpec, actual: State) -> Iterator[UserError]:
-    """Names of a new group that are already taken."""
+    """Names of a new group that are already taken; only one line if there is a whole group of this name."""
+    if stored_group(spec, actual) is not None:
+        expected = (
+            "an unused name; `lbg group verify` compares this one with the settings, `lbg group apply` corrects it"
+        )
+        yield UserError(f"group {spec.shape.name}", "is there already", expected)
+        return
     for ref in desired_state(spec):
         if ref in actual and ref.kind not in PARTS:
             expected = "an unused name; `lbg group apply` takes over what an interrupted create has left"
@@ -86,6 +101,19 @@ def find_missing_rights(steps: Iterable[Step], rights: Rights) -> Iterator[UserE
     elif ObjectKind.CLIENT_PROFILE in kinds and not rights.may_write_broker:
         found = f"not set, and {rights.username} may not change client profiles"
         yield UserError("semp.client_profile", found, "the name of an existing client profile")
+
+
+def find_unfit(borrowed: Mapping[QueueName, Attributes | None]) -> Iterator[UserError]:
+    """What is wrong with queues of others to which members move messages; None for one that is not there."""
+    for queue, there in borrowed.items():
+        if there is None:
+            yield UserError(f"queue {queue}", "is missing, and members move messages to it", "one that exists")
+            continue
+        # A broker does not act on an attribute that it does not have.
+        for name, value in TAKES_OR_TELLS.items():
+            if (found := there.get(name, value)) != value:
+                found = f"{name} {found}: what members move to it when it is full or closed may be confirmed and lost"
+                yield UserError(f"queue {queue}", found, f"{name} {value}, by whoever has the queue")
 
 
 def is_of_restriping(ref: Ref, control_topic: str) -> bool:
@@ -141,13 +169,15 @@ def _misplaced_shards(spec: GroupSpec, stored: StoredGroup | None, actual: State
         shape.subscription(shard): shape.queue_name(shape.queue_index_of_shard(shard))
         for shard in range(shape.hash_count)
     }
-    placed = [ref for ref in actual if ref.kind is ObjectKind.SUBSCRIPTION and ref.name in home]
-    misplaced = [ref for ref in placed if home[ref.name] != ref.queue]
+    found_homes = {ref: _homes(ref.name, home, shape) for ref in actual if ref.kind is ObjectKind.SUBSCRIPTION}
+    placed = [ref for ref, queues in found_homes.items() if queues]
+    misplaced = [ref for ref in placed if found_homes[ref] != {ref.queue}]
     if not misplaced:
         return
     first = misplaced[0]
     where, more = f"queue {first.queue}", f", and {len(misplaced) - 1} more like it" if len(misplaced) > 1 else ""
-    found = f"subscribes to {first.name}, which belongs to {home[first.name]}{more}"
+    owners = f"belongs to {home[first.name]}" if first.name in home else "takes shards that belong to other queues"
+    found = f"subscribes to {first.name}, which {owners}{more}"
     if _is_re_striped(spec, actual, placed):
         yield UserError(where, found, "`lbg group restripe`, which moves shards without a loss")
         return
@@ -164,10 +194,29 @@ def _misplaced_shards(spec: GroupSpec, stored: StoredGroup | None, actual: State
     )
     yield UserError(where, found, expected)
     # A message that no queue attracts is confirmed and lost, and the way above may take some time.
-    if lost := sorted(set(home) - {ref.name for ref in placed}, key=lambda topic: (home[topic], topic)):
+    taken = {ref.name for ref in placed}
+    whole = [topic for topic in taken - home.keys() if topic.endswith(">")]
+    missing = [topic for topic in home.keys() - taken if not any(matches(each, topic) for each in whole)]
+    if lost := sorted(missing, key=lambda topic: (home[topic], topic)):
         more = f", and {len(lost) - 1} more like it" if len(lost) > 1 else ""
         found = f"no subscription {lost[0]}{more}, and no other queue has it: what is published there is lost"
         yield UserError(f"queue {home[lost[0]]}", found, "at once and by hand: the subscription added to this queue")
+
+
+def _homes(subscription: str, home: Mapping[str, QueueName], shape: GroupShape) -> frozenset[QueueName]:
+    """The queues of the shards of which a subscription attracts messages, with wildcards or without."""
+    if subscription in home:
+        return frozenset((home[subscription],))
+    levels = subscription.split("/")
+    if levels[-1] == ">":
+        # It stands for any number of levels, and a hashed topic has at least three.
+        levels[-1:] = ["*"] * max(1, 4 - len(levels))
+    if len(levels) < 3 or not level_matches(levels[0], shape.hash_prefix):
+        return frozenset()
+    if not levels[1].endswith("*"):
+        topic = f"{shape.hash_prefix}/{levels[1]}/>"
+        return frozenset((home[topic],)) if topic in home else frozenset()
+    return frozenset(queue for topic, queue in home.items() if level_matches(levels[1], topic.split("/")[1]))
 
 
 def _is_re_striped(spec: GroupSpec, actual: State, placed: Iterable[Ref]) -> bool:

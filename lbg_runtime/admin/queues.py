@@ -26,8 +26,8 @@ class QueueAdmin(Protocol):
         ...
 
     async def ensure_fit(self, queue: QueueName) -> None:
-        """Raises `QueueUnfit` for a queue that is closed, may drop messages, or may deliver them out of order, and
-        `QueueMissing`.
+        """Raises `QueueUnfit` for a queue that is closed, takes not even messages of `SMALL_MESSAGE_BYTES`, may drop
+        messages, or may deliver them out of order, and `QueueMissing`.
 
         A fit queue tells a publisher of every message that it does not take, also if it is closed later.
         """
@@ -50,6 +50,13 @@ class QueueAdmin(Protocol):
 
     async def unsubscribe(self, queue: QueueName, topic: str) -> None:
         """Have the queue no longer attract a topic; does nothing if it does not, or is gone."""
+        ...
+
+    async def refusal(self, queue: QueueName, size_bytes: int) -> str | None:
+        """Why the queue takes no message of that size now, by its settings and what it holds; None if it shows nothing.
+
+        It is asked after a message was refused, as the broker does not say by which queue. Raises `QueueMissing`.
+        """
         ...
 
     async def depth(self, queue: QueueName) -> int:
@@ -84,6 +91,12 @@ _TELLS: Mapping[str, Json] = {"rejectMsgToSenderOnDiscardBehavior": "always"}
 """With this, a publisher is told of every message that the queue does not take; otherwise some, or all, are confirmed
 to it and dropped."""
 
+TAKES_OR_TELLS: Mapping[str, Json] = {"ingressEnabled": True, **_TELLS}
+"""What a queue of others needs, so that nothing is lost that members move to it."""
+
+SMALL_MESSAGE_BYTES = 1_024
+"""Larger than anything that a group itself writes into its queues, except what is parked."""
+
 _FIT: Mapping[str, Json] = {"accessType": "exclusive", "partitionCount": 0, **KEEPS_ALL, **_TELLS, **_OPEN}
 
 
@@ -106,7 +119,9 @@ class SempQueueAdmin:
         return frozenset(each.text("subscriptionTopic") for each in found)
 
     async def ensure_fit(self, queue: QueueName) -> None:
-        await self._ensure(queue, _FIT)
+        there = await self._ensure(queue, _FIT, "maxMsgSize")
+        if (limit := there.number("maxMsgSize")) < SMALL_MESSAGE_BYTES:
+            raise QueueUnfit(queue, f"maxMsgSize {limit}", f"maxMsgSize {SMALL_MESSAGE_BYTES} or more")
 
     async def ensure_like_new(self, queue: QueueName) -> None:
         await self._ensure(queue, self._rights)
@@ -134,6 +149,20 @@ class SempQueueAdmin:
     async def unsubscribe(self, queue: QueueName, topic: str) -> None:
         await self._client.delete(self._path(queue, "subscriptions", topic))
 
+    async def refusal(self, queue: QueueName, size_bytes: int) -> str | None:
+        there = await self._client.find(SempApi.CONFIG, self._path(queue))
+        seen = await self._monitor(queue)
+        if there is None or seen is None:
+            raise QueueMissing(queue)
+        if not there.flag("ingressEnabled"):
+            return "ingressEnabled False"
+        if (limit := there.number("maxMsgSize")) < size_bytes:
+            return f"maxMsgSize {limit}"
+        quota_mb, held = there.number("maxMsgSpoolUsage"), seen.number("msgSpoolUsage")
+        if held + size_bytes > quota_mb * 1_000_000:
+            return f"maxMsgSpoolUsage {quota_mb}, and holds {held} bytes"
+        return None
+
     async def depth(self, queue: QueueName) -> int:
         seen = await self._monitor(queue)
         if seen is None:
@@ -159,9 +188,10 @@ class SempQueueAdmin:
     def _path(self, queue: QueueName, *below: Segment) -> tuple[Segment, ...]:
         return ("msgVpns", self._vpn, "queues", queue, *below)
 
-    async def _ensure(self, queue: QueueName, expected: Mapping[str, Json]) -> None:
-        """Raises `QueueUnfit` for a queue with other attributes, and `QueueMissing`."""
-        there = await self._client.find(SempApi.CONFIG, self._path(queue), select=tuple(expected))
+    async def _ensure(self, queue: QueueName, expected: Mapping[str, Json], *wanted: str) -> SempObject:
+        """The queue's attributes, those `wanted` as well; raises `QueueUnfit` if others are expected, and
+        `QueueMissing`."""
+        there = await self._client.find(SempApi.CONFIG, self._path(queue), select=(*expected, *wanted))
         if there is None:
             raise QueueMissing(queue)
         for name, value in expected.items():
@@ -169,6 +199,7 @@ class SempQueueAdmin:
             found = there.attributes.get(name, value)
             if found != value:
                 raise QueueUnfit(queue, f"no {name}" if found == "" else f"{name} {found}", f"{name} {value}")
+        return there
 
     async def _set_enabled(self, queue: QueueName, *, enabled: bool) -> None:
         await self._client.update(self._path(queue), dict.fromkeys(_OPEN, enabled))

@@ -14,7 +14,13 @@ from lbg_runtime.model.ids import QueueName
 from lbg_runtime.runtime.session import Session
 
 AGAIN_S = 5.0
-"""From a request that an outage has cut off to the next attempt."""
+"""From a request that an outage has cut off, or a deletion, to the next attempt."""
+
+ROUNDS = 3
+"""How often a group is made while somebody deletes its queues."""
+
+_DELETED = "Unknown Queue"
+"""What the broker says of a subscription to a queue that was there a moment ago."""
 
 SUBSCRIPTIONS_AT_ONCE = 256
 """Subscriptions asked for in one call, which does not end before the last one is answered, even if it is cancelled."""
@@ -28,7 +34,8 @@ async def provision_queues(session: Session, group: GroupSettings) -> None:
     """Create the group's missing queues and subscriptions, if members may; before `Supervisor.run`.
 
     The first queue, which every layout has, comes last: where it is there, all others are whole. Outages are waited
-    for, without a bound. Raises `ConfigError` if the broker refuses.
+    for, without a bound; queues that somebody deletes meanwhile are made again, `ROUNDS` times at most. Raises
+    `ConfigError` if the broker refuses.
     """
     if group.provision is not Provision.CREATE_MISSING:
         return
@@ -42,7 +49,7 @@ async def provision_new_group(session: Session, group: GroupSettings) -> None:
     """As `provision_queues`, but only for a group that has no first queue; before a publisher sends anything.
 
     What is there is left as it is: an older number of queues would bring that layout back, beside the present one.
-    Outages are waited for, without a bound. Raises `ConfigError` if the broker refuses.
+    Outages and deletions are met, and errors raised, as by `provision_queues`.
     """
     if group.provision is not Provision.CREATE_MISSING:
         return
@@ -64,8 +71,17 @@ async def provision_queue(session: Session, queue: QueueName, subscriptions: Seq
 
 
 async def _provision(session: Session, shape: GroupShape) -> None:
-    for index in reversed(range(shape.queue_count)):
-        await provision_queue(session, shape.queue_name(index), shape.subscriptions(index))
+    for rounds_left in reversed(range(ROUNDS)):
+        try:
+            for index in reversed(range(shape.queue_count)):
+                await provision_queue(session, shape.queue_name(index), shape.subscriptions(index))
+            return
+        except RequestRefused as error:
+            if not rounds_left or _DELETED not in str(error):
+                raise
+            # Whoever has deleted this queue may have deleted those before it as well: all of them again.
+            _log.warning("queues_not_made_yet", reason=str(error))
+            await asyncio.sleep(AGAIN_S)
 
 
 async def _answered(request: Callable[[], Awaitable[_Answer]]) -> _Answer:
@@ -82,4 +98,6 @@ async def _answered(request: Callable[[], Awaitable[_Answer]]) -> _Answer:
 
 def _refused(error: RequestRefused) -> ConfigError:
     expected = "a user who may create queues and receive, or `none` and queues made beforehand"
+    if _DELETED in str(error):
+        expected = "nobody who deletes the group's queues at this moment: start again once that has ended"
     return ConfigError("group.provision", str(error), expected)

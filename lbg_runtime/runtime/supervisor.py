@@ -10,7 +10,7 @@ More than 400 lines, because a member is put together here, and taken apart in t
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from enum import Enum
@@ -308,10 +308,16 @@ class Supervisor:
                 await lived.aclose()
 
     async def _look_at_queues_aside(self) -> None:
-        if self._error_queue is not None:
-            await self._error_queue.prepare()
-        if self._parking_lot is not None:
-            await self._parking_lot.prepare()
+        try:
+            if self._error_queue is not None:
+                await self._error_queue.prepare()
+            if self._parking_lot is not None:
+                await self._parking_lot.prepare()
+        except ConfigError as error:
+            if error.where in _not_made_by_lbg(self._settings):
+                raise
+            expected = f"{error.expected}; `lbg group apply` makes it, where it can import these handlers"
+            raise ConfigError(error.where, error.found, expected) from error
 
     def _left(self, report: StopReport) -> StopReport:
         self.report = report
@@ -368,7 +374,10 @@ class Supervisor:
         wanted: set[str] = {each.machine.queue for each in self.runners if each.machine.place.is_wanted}
         if wanted - self._queues_refused or any(each.was_bound for each in self.runners):
             return
-        expected = "queues that exist and may be bound, or group.provision: create_missing"
+        expected = (
+            "queues that exist and may be bound, as `lbg group create` or `apply` makes them, or group.provision: "
+            "create_missing"
+        )
         if self._settings.group.provision is Provision.CREATE_MISSING:
             expected = (
                 "a queue that this user may bind: those that were missing were created a moment ago, so it was deleted "
@@ -488,6 +497,13 @@ def first_place(queue_index: int, membership: Membership, settings: Settings) ->
     if settings.rebind.mode is RebindMode.CYCLE and membership.place is not None:
         return static_place(queue_index, membership.place.index, membership.place.count)
     return AWAY
+
+
+def _not_made_by_lbg(settings: Settings) -> Set[str]:
+    """Settings that name a queue which no command makes, as it belongs to others."""
+    if settings.group.backend is GroupBackend.PARTITIONED or settings.error_queue != settings.error_topic:
+        return {"failure.dead_message_queue", "failure.error_queue"}
+    return {"failure.dead_message_queue"}
 
 
 def rebind_settings(settings: Settings) -> RebindSettings:

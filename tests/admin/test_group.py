@@ -9,10 +9,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from lbg_runtime.admin.executor import PAUSES_S
-from lbg_runtime.admin.group import GroupAdmin, spec_of
+from lbg_runtime.admin.group import GroupAdmin
 from lbg_runtime.admin.objects import PARTS, ObjectKind, Ref, marker_ref
 from lbg_runtime.admin.problems import find_problems, is_own_username
 from lbg_runtime.admin.roles import Role, Topics
+from lbg_runtime.admin.settings import spec_of
 from lbg_runtime.admin.spec import GroupSpec, read_marker
 from lbg_runtime.admin.state import read_rights, read_state
 from lbg_runtime.broker.engine.effects import ClientEnded, Published
@@ -28,6 +29,7 @@ from lbg_runtime.model.errors import (
     SempRefused,
     SempUnreachable,
 )
+from lbg_runtime.model.failure import Then
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.model.ids import GroupName, QueueName
@@ -112,7 +114,7 @@ class Wire(httpx.AsyncBaseTransport):
 
 async def test_a_group_is_created_and_its_members_can_work(broker, client):
     admin = await create(client)
-    assert broker.engine.queue_names("default") == ("orders/0", "orders/1")
+    assert broker.engine.queue_names("default") == ("orders/1", "orders/0"), "publishers may take the first for all"
     assert broker.engine.queue_status("default", QueueName("orders/1")).subscriptions == (
         "orders-hash/1/>",
         "orders-hash/3/>",
@@ -248,6 +250,12 @@ async def test_a_name_that_is_taken_stops_a_creation_before_the_first_write(brok
     assert await everything(client) == before
 
 
+async def test_a_creation_of_a_group_that_is_there_says_so_in_one_line(client):
+    admin = await create(client)
+    (problem,) = (await admin.plan(SPEC, is_new=True)).problems
+    assert str(problem).startswith("group orders: is there already; expected an unused name; `lbg group verify`")
+
+
 CHANGES = 1 + 7 + 1 + 1 + 2 + 5 + 2 + 1 + 1
 """ACL profile, topics, client profile, username, queues, subscriptions, queues switched on, settings, username on."""
 
@@ -309,7 +317,7 @@ async def test_a_creation_of_which_a_queue_is_removed_meanwhile_is_taken_back(br
     before = await everything(client)
 
     async def remove():
-        await client.delete(("msgVpns", "default", "queues", "orders/0"))
+        await client.delete(("msgVpns", "default", "queues", "orders/1"))
 
     broker.transport = Between(broker.transport, "POST", "subscriptions", remove)
     async with broker.client() as failing:
@@ -341,8 +349,6 @@ async def test_a_creation_that_fails_is_not_taken_back_once_a_message_was_confir
 @pytest.mark.parametrize(
     ("kind", "theirs"),
     [
-        ("queues", {"queueName": "orders/0", "owner": "somebody"}),
-        ("queues", {"queueName": "orders/0", "owner": "members", "permission": "no-access", "ingressEnabled": True}),
         ("clientUsernames", {"clientUsername": "members", "enabled": True}),
         ("aclProfiles", {"aclProfileName": "lbg-orders", "publishTopicDefaultAction": "allow"}),
         ("jndiQueues", {"queueName": "lbg/orders", "physicalName": "their/queue"}),
@@ -363,6 +369,72 @@ async def test_what_another_one_made_while_an_answer_was_lost_is_left_alone(brok
     assert await everything(client) == before
 
 
+THEIRS = (
+    {"queueName": "orders/1", "owner": "somebody"},
+    {"queueName": "orders/1", "owner": "members", "permission": "no-access", "ingressEnabled": True},
+)
+
+
+async def kept_creation(broker, spec=SPEC, error=SempRefused):
+    """Have a creation fail; return why it was not undone."""
+    async with broker.client() as failing:
+        with capture_logs() as told, pytest.raises(error):
+            await create(failing, spec)
+    last = told[-1]
+    assert last["event"] == "group_creation_not_undone"
+    assert last["expected"].startswith("`lbg group apply` to finish it, before anything is published")
+    return last["reason"]
+
+
+@pytest.mark.parametrize("error", [None, httpx.ReadTimeout("gone")])
+@pytest.mark.parametrize("theirs", THEIRS)
+@pytest.mark.parametrize("spec", [SPEC, SHARED])
+async def test_nothing_is_taken_back_once_another_one_has_made_a_queue_of_the_group(
+    broker, client, spec, theirs, error
+):
+    async def make():
+        await client.create(("msgVpns", "default", "queues"), theirs)
+
+    broker.transport = Between(broker.transport, "POST", "queues", make, error)
+    reason = await kept_creation(broker, spec, SempRefused if error is None else SempUnreachable)
+    assert reason == "somebody else is making this group, too, as queue orders/1 shows"
+    names = [each.name for each in broker.engine.administration.accounts("default").all()]
+    assert ("members" in names) is spec.has_account
+    admin = GroupAdmin(client, "default")
+    await admin.apply(await admin.plan(spec))
+    assert (await admin.plan(spec)).is_clean
+
+
+@pytest.mark.parametrize("error", [None, asyncio.CancelledError()])
+async def test_nothing_is_taken_back_once_another_one_has_subscribed_a_queue_that_was_made(broker, client, error):
+    """As a member does that finds the queue, and makes all others next."""
+
+    async def subscribe():
+        broker.engine.add_queue_subscription("default", QueueName("orders/1"), "orders-hash/1/>")
+
+    method, path = ("POST", "subscriptions") if error is None else ("POST", "queues")
+    broker.transport = Between(broker.transport, method, path, subscribe, error, after=error is not None)
+    reason = await kept_creation(broker, SPEC, SempRefused if error is None else asyncio.CancelledError)
+    assert reason == "somebody else is making this group, too, as queue orders/1 shows"
+    assert broker.engine.queue_names("default") == ("orders/1",)
+    admin = GroupAdmin(client, "default")
+    await admin.apply(await admin.plan(SPEC))
+    assert (await admin.plan(SPEC)).is_clean
+
+
+@pytest.mark.parametrize("number", range(2, 2 + 5 + 2 + 1 + 1))
+async def test_no_queue_is_taken_back_that_members_and_publishers_may_have_found(broker, client, number):
+    """Who finds that all is there leaves no trace, and does not look again."""
+    spec = replace(SHARED, creates_queues=True)
+    broker.transport = Wire(broker.transport, number, httpx.ReadTimeout("gone"))
+    assert "create_missing" in await kept_creation(broker, spec, SempUnreachable)
+    # The second one comes when the first one has its two subscriptions.
+    assert broker.engine.queue_names("default") == ("orders/1", "orders/0")[: 1 if number <= 4 else 2]
+    admin = GroupAdmin(client, "default")
+    await admin.apply(await admin.plan(spec))
+    assert (await admin.plan(spec)).is_clean
+
+
 class Gateway(httpx.AsyncBaseTransport):
     """Passes one change on to the broker, and says that nobody was there."""
 
@@ -381,7 +453,7 @@ class Gateway(httpx.AsyncBaseTransport):
 
 async def test_what_was_made_by_a_request_that_had_to_be_repeated_is_taken_back(broker, client):
     before = await everything(client)
-    broker.transport = Gateway(broker.transport, 12)
+    broker.transport = Gateway(broker.transport, 14)
     async with broker.client() as unlucky:
         with pytest.raises(SempRefused, match="queues: ALREADY_EXISTS"):
             await create(unlucky)
@@ -600,10 +672,47 @@ async def test_a_shard_in_more_queues_than_there_are_shards_is_told(client):
     assert "by hand" in problem.expected
 
 
-async def test_a_partitioned_queue_keeps_no_order(client):
+@pytest.mark.parametrize("topic", ["orders-hash/*/>", ">", "*/>", "orders*/>", "orders-hash/2*/new", "orders-hash/>"])
+async def test_a_wildcard_that_takes_shards_of_other_queues_is_taken_away_by_hand(broker, client, topic):
+    """What lies in the queue would be handled after what is published once the shards are in their own."""
+    admin = await create(client)
+    broker.engine.add_queue_subscription("default", QueueName("orders/1"), topic)
+    plan = await admin.plan(SPEC)
+    assert list(map(str, plan.problems)) == [
+        f"queue orders/1: subscribes to {topic}, which takes shards that belong to other queues; expected by hand: "
+        "publishers stopped until orders/1 is empty, then the subscription taken from it, then `lbg group apply`"
+    ]
+    with pytest.raises(GroupRefused):
+        await admin.apply(plan)
+    broker.engine.remove_queue_subscription("default", QueueName("orders/1"), topic)
+    assert (await admin.plan(SPEC)).is_clean
+
+
+async def test_a_shard_that_only_a_wildcard_takes_is_not_lost(broker, client):
+    admin = await create(client)
+    move(broker, 0, 0, None)
+    broker.engine.add_queue_subscription("default", QueueName("orders/1"), "orders-hash/*/>")
+    assert [problem.where for problem in (await admin.plan(SPEC)).problems] == ["queue orders/1"]
+    broker.engine.remove_queue_subscription("default", QueueName("orders/1"), "orders-hash/*/>")
+    broker.engine.add_queue_subscription("default", QueueName("orders/1"), "orders-hash/*/new")
+    assert [problem.where for problem in (await admin.plan(SPEC)).problems] == ["queue orders/1", "queue orders/0"]
+
+
+@pytest.mark.parametrize("topic", ["orders-hash/1/new", "others/*/>", "orders-hash/*", "orders-hash/9/>", "order/>"])
+async def test_a_subscription_to_no_shard_of_another_queue_is_a_mere_surplus(broker, client, topic):
+    admin = await create(client)
+    broker.engine.add_queue_subscription("default", QueueName("orders/1"), topic)
+    await admin.apply(await admin.plan(SPEC))
+    assert (await admin.plan(SPEC)).is_clean
+    assert topic not in broker.engine.queue_status("default", QueueName("orders/1")).subscriptions
+
+
+async def test_a_partitioned_queue_keeps_no_order_and_is_emptied_first(client):
     spec, state = SPEC, await read_state(client, "default", SPEC)
     state[Ref(ObjectKind.QUEUE, "orders/0")] = {"partitionCount": 4}
-    assert "partitioned" in str(next(iter(find_problems(spec, state))))
+    (problem,) = find_problems(spec, state)
+    assert "a partitioned queue; expected one without partitions" in str(problem)
+    assert "publishers stopped until it is empty" in problem.expected
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -619,6 +728,46 @@ async def test_somebody_elses_settings_are_not_overwritten(client):
     admin = GroupAdmin(client, "default")
     assert [problem.where for problem in (await admin.plan(SPEC)).problems] == [str(marker_ref(SPEC))]
     assert await admin.stored_groups() == []
+
+
+# -- queues of others
+
+
+DEAD = QueueName("#DEAD_MSG_QUEUE")
+
+
+@pytest.mark.parametrize(
+    ("unfit", "found"),
+    [
+        ({"rejectMsgToSenderOnDiscardBehavior": "never"}, "rejectMsgToSenderOnDiscardBehavior never: "),
+        ({"rejectMsgToSenderOnDiscardBehavior": "when-queue-enabled"}, "rejectMsgToSenderOnDiscardBehavior when-queue"),
+        ({"ingressEnabled": False}, "ingressEnabled False: "),
+    ],
+)
+async def test_a_dead_message_queue_that_may_lose_what_is_moved_there_is_told_and_left(client, unfit, found):
+    spec = replace(SPEC, borrowed=(DEAD,))
+    admin = await create(client, spec)
+    fit = {"queueName": DEAD, "ingressEnabled": True, "rejectMsgToSenderOnDiscardBehavior": "always"}
+    await client.create(("msgVpns", "default", "queues"), fit)
+    assert (await admin.plan(spec)).is_clean
+    await client.update(("msgVpns", "default", "queues", DEAD), unfit)
+    plan = await admin.plan(spec)
+    assert (plan.steps, plan.problems, plan.is_clean) == ((), (), False)
+    assert [(each.where, each.found.startswith(found)) for each in plan.remarks] == [(f"queue {DEAD}", True)]
+    assert plan_as_object(plan)["remarks"][0]["where"] == f"queue {DEAD}"
+    assert next(iter(plan_lines(plan))).startswith(f"? queue {DEAD}: {found}")
+    await admin.apply(plan)
+    await admin.delete(spec)
+    assert (await client.get(SempApi.CONFIG, ("msgVpns", "default", "queues", DEAD))).attributes["queueName"] == DEAD
+
+
+async def test_a_dead_message_queue_that_is_missing_is_told(client):
+    spec = replace(SPEC, borrowed=(DEAD,))
+    admin = await create(client, spec)
+    assert [str(each) for each in (await admin.plan(spec)).remarks] == [
+        "queue #DEAD_MSG_QUEUE: is missing, and members move messages to it; expected one that exists"
+    ]
+    assert (await admin.plan(SPEC)).is_clean
 
 
 # -- deletion
@@ -865,6 +1014,12 @@ def test_settings_say_what_a_group_is_to_be():
         ({"then": "dmq"}, ()),
     ):
         assert spec_of(parse_settings({**sections, "failure": failure}, "test")).aside == aside
+    settings = parse_settings({**sections, "failure": {"then": "dmq", "attempts": 1}}, "test")
+    spec = spec_of(settings, (Then.PARK, Then.ERROR_QUEUE, Then.STOP))
+    assert (spec.aside, spec.borrowed) == ((*PARKING, "lbg-errors/orders"), ("#DEAD_MSG_QUEUE",))
+    settings = parse_settings({**sections, "failure": {"error_queue": "others"}}, "test")
+    spec = spec_of(settings, (Then.ERROR_QUEUE, Then.DMQ))
+    assert (spec.aside, spec.borrowed) == ((), ("others", "#DEAD_MSG_QUEUE"))
     del sections["semp"]
     with pytest.raises(ConfigError, match="semp"):
         spec_of(parse_settings(sections, "test"))

@@ -146,6 +146,7 @@ async def test_the_documents_accept_every_request(broker: Broker, recorder: Reco
     await queues.create_queue(fresh)
     await queues.ensure_fit(fresh)
     await queues.ensure_like_new(fresh)
+    await queues.refusal(fresh, 1)
     await queues.subscribe(fresh, "orders-hash/2/>")
     await queues.unsubscribe(fresh, "orders-hash/2/>")
     assert await queues.depth(fresh) == 0

@@ -109,6 +109,7 @@ async def test_a_queue_that_is_there_and_not_fit_is_refused_and_left_as_it_is(br
         ),
         ({"ingressEnabled": False}, "ingressEnabled False; expected ingressEnabled True"),
         ({"egressEnabled": False}, "egressEnabled False"),
+        ({"maxMsgSize": 1_023}, "maxMsgSize 1023; expected maxMsgSize 1024 or more"),
     ],
 )
 async def test_a_queue_that_is_closed_or_may_lose_or_reorder_messages_is_not_fit(client, admin, attributes, found):
@@ -117,6 +118,29 @@ async def test_a_queue_that_is_closed_or_may_lose_or_reorder_messages_is_not_fit
     await client.update(("msgVpns", "default", "queues", QUEUE), attributes)
     with pytest.raises(QueueUnfit, match=found):
         await admin.ensure_fit(QUEUE)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "size_bytes", "reason"),
+    [
+        ({"maxMsgSize": 1_024, "maxMsgSpoolUsage": 1}, 1_024, None),
+        ({"ingressEnabled": False}, 1_024, "ingressEnabled False"),
+        ({"maxMsgSize": 1_023}, 1_024, "maxMsgSize 1023"),
+        ({"maxMsgSpoolUsage": 1}, 999_999, None),
+        ({"maxMsgSpoolUsage": 1}, 1_000_000, "maxMsgSpoolUsage 1, and holds 1 bytes"),
+    ],
+)
+async def test_a_queue_shows_why_it_takes_no_message(client, admin, traffic, attributes, size_bytes, reason):
+    await admin.create_queue(QUEUE)
+    await admin.subscribe(QUEUE, TOPIC)
+    traffic.publish()
+    await client.update(("msgVpns", "default", "queues", QUEUE), attributes)
+    assert await admin.refusal(QUEUE, size_bytes) == reason
+
+
+async def test_a_queue_that_is_gone_shows_no_reason(admin):
+    with pytest.raises(QueueMissing):
+        await admin.refusal(QUEUE, 1)
 
 
 async def test_only_a_queue_that_exists_can_be_fit(admin):

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import pytest
 
 from lbg_runtime.admin.account import open_semp
-from lbg_runtime.admin.group import GroupAdmin, spec_of
+from lbg_runtime.admin.group import GroupAdmin
 from lbg_runtime.admin.roles import Role, Topics, grant_of
+from lbg_runtime.admin.settings import spec_of
 from lbg_runtime.broker.semp.server import SempServer
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.config.load import parse_settings

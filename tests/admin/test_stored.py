@@ -12,7 +12,8 @@ import pytest
 import structlog
 
 from lbg_runtime.admin.account import open_semp
-from lbg_runtime.admin.group import GroupAdmin, spec_of
+from lbg_runtime.admin.group import GroupAdmin
+from lbg_runtime.admin.settings import spec_of
 from lbg_runtime.admin.spec import StoredGroup, read_marker
 from lbg_runtime.admin.stored import (
     LOOK_S,

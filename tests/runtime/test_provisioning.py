@@ -11,10 +11,10 @@ from lbg_runtime.broker.engine.accounts import Account, ClientProfile
 from lbg_runtime.broker.engine.settings import Permission, QueueSettings
 from lbg_runtime.config.load import parse_settings
 from lbg_runtime.config.settings import GroupSettings
-from lbg_runtime.model.errors import ConfigError
+from lbg_runtime.model.errors import ConfigError, RequestRefused
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import QueueName
-from lbg_runtime.runtime.provisioning import SUBSCRIPTIONS_AT_ONCE, provision_new_group, provision_queues
+from lbg_runtime.runtime.provisioning import ROUNDS, SUBSCRIPTIONS_AT_ONCE, provision_new_group, provision_queues
 from lbg_runtime.transport.memory.broker import MemoryBroker
 from lbg_runtime.transport.memory.transport import MemoryTransport
 
@@ -158,6 +158,45 @@ async def test_who_may_not_make_queues_is_told_so_by_the_name_of_the_setting(pro
     broker.engine.administration.accounts("default").put(nobody)
     with pytest.raises(ConfigError, match=r"group\.provision: cannot provision shop/1: .*; expected .*`none`"):
         await provision(await transport_to(broker, "nobody"), group_of(2))
+
+
+class Deleting(MemoryTransport):
+    """Somebody deletes all queues, `times` times, whenever a queue was made and has no subscriptions yet."""
+
+    def __init__(self, broker: MemoryBroker, times: int) -> None:
+        super().__init__(broker, "overtaken")
+        self._engine = broker.engine
+        self._left = times
+        self.asked: list[QueueName] = []
+
+    async def provision(self, queue: QueueName, subscriptions: Sequence[str]) -> None:
+        self.asked.append(queue)
+        await super().provision(queue, subscriptions)
+        if queue == "shop/1" and self._left:
+            self._left -= 1
+            for name in self._engine.queue_names("default"):
+                self._engine.delete_queue("default", name)
+            raise RequestRefused(f"cannot provision {queue}: Unknown Queue")
+
+
+@pytest.mark.parametrize("provision", [provision_queues, provision_new_group])
+async def test_a_group_of_which_a_queue_is_deleted_meanwhile_is_made_anew(provision: Provision) -> None:
+    """All of it: what was made before that queue may be gone, too."""
+    broker, group = MemoryBroker(), group_of(3)
+    transport = Deleting(broker, ROUNDS - 1)
+    await transport.open()
+    await provision(transport, group)
+    assert layout(broker) == layout_of(group.shape())
+    assert transport.asked == ["shop/2", "shop/1"] * (ROUNDS - 1) + ["shop/2", "shop/1", "shop/0"]
+
+
+@pytest.mark.parametrize("provision", [provision_queues, provision_new_group])
+async def test_who_is_overtaken_by_deletions_again_and_again_is_told_so(provision: Provision) -> None:
+    transport = Deleting(MemoryBroker(), ROUNDS)
+    await transport.open()
+    with pytest.raises(ConfigError, match="Unknown Queue; expected nobody who deletes the group's queues"):
+        await provision(transport, group_of(3))
+    assert transport.asked == ["shop/2", "shop/1"] * ROUNDS
 
 
 async def test_so_many_subscriptions_are_asked_for_at_once_that_a_stop_is_soon_heard() -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from lbg_runtime.cli.options import Config, Json, print_json
-from lbg_runtime.model.errors import ConfigError, GroupMissing
+from lbg_runtime.model.errors import ConfigError, GroupMissing, UserError
 from lbg_runtime.model.printable import printable
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lbg_runtime.admin.sight import QueueSight
     from lbg_runtime.admin.spec import GroupSpec, StoredGroup
     from lbg_runtime.config.settings import Settings
+    from lbg_runtime.model.failure import Then
     from lbg_runtime.model.ids import QueueName
     from lbg_runtime.semp.client import SempClient
 
@@ -39,7 +40,8 @@ _DEFAULT_CONFIG = Path("config.yaml")
 def create(config: Config = _DEFAULT_CONFIG, json: Json = False) -> None:
     """Create the group's queues, its account and its stored settings. None of them may exist yet.
 
-    A creation that fails is undone. One that was killed can be finished with `lbg group apply`.
+    A creation that fails is undone, unless somebody else may count on its queues already. What is left then, or after a
+    kill, is finished with `lbg group apply`.
     """
     settings = _load(config, makes_group=True)
     _carry_out(settings, json, is_new=True)
@@ -182,10 +184,10 @@ def _run(settings: "Settings", act: "Callable[[GroupAdmin, SempClient], Awaitabl
 
 def _look(settings: "Settings", json: bool) -> "Plan":
     """Print the plan, and what is in its way."""
-    from lbg_runtime.admin.group import spec_of
+    from lbg_runtime.admin.settings import spec_of
     from lbg_runtime.cli.group.plan_text import plan_as_object
 
-    spec = spec_of(settings)
+    spec = spec_of(settings, _ends_of_handlers(settings))
     made = _run(settings, lambda admin, _: admin.plan(spec))
     if json:
         print_json({"group": settings.group.name, **plan_as_object(made)})
@@ -195,10 +197,10 @@ def _look(settings: "Settings", json: bool) -> "Plan":
 
 
 def _carry_out(settings: "Settings", json: bool, *, is_new: bool) -> None:
-    from lbg_runtime.admin.group import spec_of
+    from lbg_runtime.admin.settings import spec_of
     from lbg_runtime.cli.group.plan_text import plan_as_object
 
-    spec = spec_of(settings)
+    spec = spec_of(settings, _ends_of_handlers(settings))
 
     async def work(admin: "GroupAdmin", _: "SempClient") -> "Plan":
         made = await admin.plan(spec, is_new=is_new)
@@ -216,13 +218,31 @@ def _carry_out(settings: "Settings", json: bool, *, is_new: bool) -> None:
         raise typer.Exit(1)
 
 
+def _ends_of_handlers(settings: "Settings") -> "frozenset[Then]":
+    """What handlers ask for by their own `then`. An administrator need not have the application: then this is said, and
+    only the settings count."""
+    from lbg_runtime.runtime.handlers.registry import load_handlers
+    from lbg_runtime.runtime.handlers.routes import policies_of
+
+    if not settings.handlers:
+        return frozenset()
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        policies = policies_of(load_handlers(settings.handlers), settings.failure)
+    except UserError as error:
+        told = f"lbg: not looked at: which queues handlers need by a `then` of their own; failure.then counts ({error})"
+        print(printable(told), file=sys.stderr)
+        return frozenset()
+    return frozenset(policy.then for policy in policies if policy.then is not None)
+
+
 async def _find_stored(admin: "GroupAdmin", name: str) -> "StoredGroup | None":
     return next((group for group in await admin.stored_groups() if group.shape.name == name), None)
 
 
 async def _spec_to_delete(admin: "GroupAdmin", settings: "Settings", name: str) -> "GroupSpec":
     """The stored settings of the group; if there are none, as after an interruption, those of the file."""
-    from lbg_runtime.admin.group import spec_of
+    from lbg_runtime.admin.settings import spec_of
 
     stored = await _find_stored(admin, name)
     if stored is not None:
@@ -251,13 +271,15 @@ def _shown_steps(total: int | None, *, quiet: bool) -> "AbstractContextManager[O
 @contextmanager
 def _step_bar(total: int | None) -> "Iterator[OnStep]":
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import Progress, TextColumn
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    # Names are plain text, whatever brackets they contain.
+    columns = (TextColumn("{task.description}", markup=False), *Progress.get_default_columns()[1:])
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=total)
 
         def on_step(step: "Step") -> None:
-            progress.update(task, advance=1, description=str(step.ref))
+            progress.update(task, advance=1, description=printable(str(step.ref)))
 
         yield on_step
 

@@ -11,6 +11,7 @@ from lbg_runtime.admin.objects import NEVER_READ, Attributes
 from lbg_runtime.admin.plan import Change, Create, Delete, Step
 from lbg_runtime.admin.sight import QueueSight
 from lbg_runtime.admin.spec import StoredGroup
+from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.printable import printable
 
@@ -23,8 +24,9 @@ def plan_as_object(plan: Plan) -> dict[str, object]:
     return {
         "clean": plan.is_clean,
         "steps": [_step_as_object(step) for step in plan.steps],
-        "problems": [{"where": each.where, "found": each.found, "expected": each.expected} for each in plan.problems],
+        "problems": [_error_as_object(each) for each in plan.problems],
         "surplus_queues": list(plan.surplus),
+        "remarks": [_error_as_object(each) for each in plan.remarks],
     }
 
 
@@ -33,11 +35,17 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     yield from _step_lines(plan.steps)
     for queue in plan.surplus:
         yield f"? queue {queue} is not among those of the settings, and is left alone"
+    for remark in plan.remarks:
+        yield f"? {remark}"
     if plan.is_clean:
         yield "the broker is as it should be"
     elif plan.steps:
         counts = Counter(_VERBS[type(step)] for step in plan.steps)
         yield "steps: " + ", ".join(f"{count} to {verb}" for verb, count in counts.items())
+
+
+def _error_as_object(error: UserError) -> dict[str, object]:
+    return {"where": error.where, "found": error.found, "expected": error.expected}
 
 
 def _step_line(step: Step) -> str:

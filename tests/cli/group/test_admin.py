@@ -16,14 +16,15 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from lbg_runtime.admin.account import open_semp
-from lbg_runtime.admin.group import GroupAdmin, Plan, spec_of
+from lbg_runtime.admin.group import GroupAdmin, Plan
 from lbg_runtime.admin.objects import ObjectKind, Ref
 from lbg_runtime.admin.plan import Change, Create, Delete
+from lbg_runtime.admin.settings import spec_of
 from lbg_runtime.admin.sight import QueueSight
 from lbg_runtime.broker.engine.effects import Effect
 from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.semp.server import SempServer
-from lbg_runtime.cli.group.admin import print_table
+from lbg_runtime.cli.group.admin import _step_bar, print_table
 from lbg_runtime.cli.group.plan_text import plan_as_object, plan_lines, sights_as_table
 from lbg_runtime.cli.main import app
 from lbg_runtime.config.load import parse_settings
@@ -69,6 +70,8 @@ def test_a_plan_is_a_line_for_each_object_and_shows_no_secret() -> None:
         "attributes": {},
     }
     assert list(plan_lines(Plan((), (), (), None))) == ["the broker is as it should be"]
+    remarked = Plan((), (), (), None, (UserError("queue dead", "full", "room"),))
+    assert (remarked.is_clean, list(plan_lines(remarked))) == (False, ["? queue dead: full; expected room"])
 
 
 def test_queues_that_are_missing_or_not_fed_are_seen() -> None:
@@ -151,7 +154,9 @@ def test_a_group_from_its_creation_to_its_end(stage: Stage) -> None:
     assert created.stdout == planned.stdout
     again = stage.group("create")
     assert again.exit_code == 1
-    assert again.stderr.startswith("lbg: ACL profile lbg-orders: exists already; ")
+    told, refused = again.stderr.splitlines()
+    assert told.startswith("lbg: not looked at: which queues handlers need"), "there is no such module here"
+    assert refused.startswith("lbg: group orders: is there already; ")
 
     assert json.loads(stage.group("verify", "--json").stdout)["clean"] is True
     assert json.loads(stage.group("list", "--json").stdout)["groups"][0]["queue_count"] == 2
@@ -163,7 +168,7 @@ def test_a_group_from_its_creation_to_its_end(stage: Stage) -> None:
     bigger = {**stage.settings["semp"], "queue_spool_mb": 7_000}
     applied = json.loads(stage.group("apply", "--json", semp=bigger).stdout)
     assert applied["done"] is True
-    assert [step["name"] for step in applied["steps"]] == ["orders/0", "orders/1", "lbg/orders"]
+    assert [step["name"] for step in applied["steps"]] == ["orders/1", "orders/0", "lbg/orders"]
     changed = {**stage.settings["group"], "hash_count": 9}
     assert stage.group("apply", group=changed).exit_code == 1
     refused = stage.group("plan", "--json", group=changed)
@@ -177,6 +182,53 @@ def test_a_group_from_its_creation_to_its_end(stage: Stage) -> None:
         "kept": [],
     }
     assert isinstance(stage.group("delete", "orders").exception, GroupMissing)
+
+
+BOTH_ENDS = """
+from lbg_runtime import Handlers
+handlers = Handlers()
+@handlers.handler("a/>", attempts=3, then="park")
+async def a(message): pass
+@handlers.handler("b/>", attempts=3, then="error_queue")
+async def b(message): pass
+@handlers.handler("c/>", attempts=3, then="dmq")
+async def c(message): pass
+"""
+
+
+@pytest.mark.real_time
+def test_queues_that_only_handlers_ask_for_come_and_go_with_the_group(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(stage.folder)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    (stage.folder / "both_ends.py").write_text(BOTH_ENDS)
+    stage.settings["failure"] = {"dead_message_queue": "dead"}
+    sections = {"handlers": ["both_ends"]}
+    created = stage.group("create", **sections)
+    assert (created.exit_code, created.stderr) == (0, "")
+    for queue in ("lbg-parked/orders/0", "lbg-parked/orders/1", "lbg-errors/orders"):
+        assert f"+ queue {queue}: " in created.stdout
+    told = json.loads(stage.group("verify", "--json", **sections).stdout)
+    assert (told["steps"], told["problems"]) == ([], [])
+    assert [remark["where"] for remark in told["remarks"]] == ["queue dead"]
+
+    without = stage.group("verify")
+    assert (without.exit_code, without.stdout) == (0, "the broker is as it should be\n")
+    assert "not looked at: which queues handlers need" in without.stderr
+    assert stage.group("delete", "orders").exit_code == 0
+    assert stage.group("create", **sections).stdout == created.stdout, "nothing was left"
+
+
+@pytest.mark.parametrize(("name", "shown"), [("g[/b]/0", "g[/b]/0"), ("g[red]\x1b/0", "g[red]\\x1b/0")])
+def test_a_name_may_have_brackets_where_progress_is_shown(
+    name: str, shown: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for variable, value in (("FORCE_COLOR", "1"), ("TERM", "xterm"), ("COLUMNS", "200")):
+        monkeypatch.setenv(variable, value)
+    with _step_bar(1) as on_step:
+        on_step(Create(Ref(ObjectKind.QUEUE, name), {}))
+    assert f"queue {shown}" in capsys.readouterr().err
 
 
 @pytest.mark.real_time

@@ -35,6 +35,7 @@ from lbg_runtime.core.group.picture import GroupPicture
 from lbg_runtime.core.restripe.striping import Striping, StripingReport
 from lbg_runtime.model.errors import ConfigError, UserError
 from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
+from lbg_runtime.runtime.control_reader import OtherVersion
 from lbg_runtime.validator.moves import OwnerChange
 from tests.processes import running
 from tests.validator.history import story
@@ -138,6 +139,24 @@ def test_records_that_a_member_could_not_write_are_told(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["group", "moves", str(tmp_path)])
     told = "lbg: 02.member.jsonl: records were dropped; changes may be missing, and those next to them be wrong\n"
     assert (result.exit_code, result.stderr) == (0, told)
+
+
+@pytest.mark.parametrize(
+    ("other", "told"), [(None, None), (OtherVersion("version 2", 5), {"found": "version 2", "expected": "version 3"})]
+)
+def test_the_status_says_why_there_may_be_more_members(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: OtherVersion | None, told: dict[str, str] | None
+) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(json.dumps({"group": GROUP, "connection": {"transport": "solace"}}))
+
+    async def look(_: object, __: int) -> object:
+        return picture(), other, None
+
+    monkeypatch.setattr("lbg_runtime.cli.group.commands._look", look)
+    result = CliRunner().invoke(app, ["group", "status", "--json", "--config", str(config)])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["not_understood"] == told
 
 
 def test_where_nobody_answers_the_conductor_the_login_of_the_members_is_tried(
