@@ -1,14 +1,17 @@
 """Appends records to one file, a batch per system call, and never lets a full disk reach the data path."""
 
+import json
 import os
 import time
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Protocol
 
 import orjson
 import structlog
 
+from lbg_runtime.model.keys import as_sendable
 from lbg_runtime.model.record import CloseRecord, Record
 
 _log = structlog.get_logger(__name__)
@@ -60,7 +63,7 @@ class RecordWriter:
 
     def write(self, record: Record) -> None:
         """Remember a record for the next `flush`."""
-        line = orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
+        line = _line_of(record)
         if not self.written and not self.dropped and not self._batch:
             line = line[: -len(b"}\n")] + _WHOLE
             self._mark_at = len(line) - len(_WHOLE) + len(_WHOLE_NAME)
@@ -125,6 +128,14 @@ class RecordWriter:
             self._ends_in_line_part = not done.endswith(b"\n")
         self.written += whole
         self.dropped += len(lines) - whole
+
+
+def _line_of(record: Record) -> bytes:
+    try:
+        return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
+    except orjson.JSONEncodeError:
+        # A text that UTF-8 cannot hold. What a message says must not end the member that keeps a record of it.
+        return as_sendable(json.dumps(asdict(record), ensure_ascii=False)).encode() + b"\n"
 
 
 def _write_all(file: int, data: bytes) -> tuple[int, OSError | None]:

@@ -12,6 +12,7 @@ from lbg_runtime.model.nesting import is_nested_too_deep
 
 _LEVEL = re.compile(r"[0-9]{1,3}")
 _POINTER = re.compile(r"(/([^~/]|~[01])*)+")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
@@ -32,8 +33,9 @@ class KeyOrigin(Enum):
 class KeySource:
     """A parsed key rule, written `topic`, `topic_level:2`, `property:NAME` or `json:/order/id` (RFC 6901 pointer).
 
-    Topic levels count from 0, in the original topic. A key is text or an integer, which is used in decimal form. JSON
-    that is nested more than `MAX_NESTING` levels deep has no key.
+    Topic levels count from 0, in the original topic. A key is text or an integer, which is used in decimal form. Text
+    that UTF-8 cannot hold (a lone surrogate) is no key, and JSON that is nested more than `MAX_NESTING` levels deep has
+    none.
     """
 
     origin: KeyOrigin
@@ -67,7 +69,7 @@ class KeySource:
                 position = int(self.argument)
                 return levels[position] if position < len(levels) else None
             case KeyOrigin.PROPERTY:
-                return _as_key(properties.get(self.argument))
+                return _sendable(_as_key(properties.get(self.argument)))
             case KeyOrigin.JSON:
                 return _sendable(_as_key(_follow_pointer(payload, self.argument)))
 
@@ -94,6 +96,11 @@ def is_sendable(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def as_sendable(text: str) -> str:
+    """The text with U+FFFD for each lone surrogate, which no UTF-8 can hold."""
+    return text if is_sendable(text) else _SURROGATE.sub("\ufffd", text)
 
 
 def _follow_pointer(payload: bytes, pointer: str) -> object:

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+from dataclasses import replace
 
 import pytest
 from structlog.testing import capture_logs
@@ -182,3 +183,16 @@ def test_a_file_system_that_refuses_at_the_close_is_told_of_once_and_raises_noth
     # The last line is there, and the first one says that something may be missing.
     assert len(_lines(path)) == 2
     assert json.loads(_lines(path)[0])["is_whole"] is False
+
+
+def test_a_text_that_no_file_can_hold_costs_the_text_and_not_the_record(path):
+    writer = RecordWriter(path)
+    writer.write(replace(_record(1), key="a\ud800\U0001f600"))
+    writer.write(_record(2))
+    writer.close(clean=True)
+    first, second, last = (json.loads(line) for line in _lines(path))
+    assert first == {
+        "key": "a\ufffd\U0001f600", "shard": 1, "first_seq": 1, "last_seq": 1, "t_first": 0, "t_last": 0,
+        "kind": "confirmed", "is_whole": True,
+    }  # fmt: skip
+    assert (second["first_seq"], last["written"], last["dropped"]) == (2, 2, 0)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbg_runtime.model.errors import UserError
-from lbg_runtime.model.keys import PARTITION_KEY, KeyOrigin, KeySource
+from lbg_runtime.model.keys import PARTITION_KEY, KeyOrigin, KeySource, as_sendable
 from lbg_runtime.model.message import PropertyValue
 
 
@@ -56,10 +56,25 @@ def test_the_whole_topic_can_be_the_key() -> None:
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [("a", "a"), ("", ""), (5, "5"), (-5, "-5"), (True, None), (1.0, None), (b"a", None), (None, None)],
+    [
+        ("a", "a"),
+        ("", ""),
+        (5, "5"),
+        (-5, "-5"),
+        (True, None),
+        (1.0, None),
+        (b"a", None),
+        (None, None),
+        ("\ud800", None),
+    ],
 )
 def test_text_and_integers_are_keys_and_nothing_else(value: PropertyValue, expected: str | None) -> None:
     assert extract("property:p", properties={"p": value}) == expected
+
+
+def test_a_text_that_utf8_cannot_hold_can_be_made_one_that_it_can() -> None:
+    assert as_sendable("a\ud800\udfffb") == "a\ufffd\ufffdb"
+    assert as_sendable("\U0001f600ü") == "\U0001f600ü"
 
 
 def test_a_missing_property_is_no_key() -> None:

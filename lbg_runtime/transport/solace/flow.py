@@ -15,6 +15,7 @@ from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.transport.base import FlowSink
 from lbg_runtime.transport.solace import native
 from lbg_runtime.transport.solace.errors import bind_failed, subcode_and_reason
+from lbg_runtime.transport.solace.inbound import UnreadableMessage
 from lbg_runtime.transport.solace.inbox import Inbox
 from lbg_runtime.transport.solace.library import (
     CLIENT_ERRORS,
@@ -38,6 +39,10 @@ ACK_DELAY_S = 0.5
 """Settlements leave after this long at most, which bounds what is handled again after a crash. The client's own timer
 is no such bound: with several flows it was seen to hold them for more than two seconds (docs/protocol.md).
 """
+
+
+OBSTACLE_PATIENCE_S = 60.0
+"""How long a handle that has come to an unreadable message lives on for what arrived before it."""
 
 
 class GhostFlow(BindFailed):
@@ -77,12 +82,14 @@ class SolaceFlow:
         "_inbox",
         "_intake_open",
         "_is_flush_due",
+        "_obstacle",
         "_path",
         "_receiver",
         "_session",
         "_sink",
         "_state",
         "_threads",
+        "_unsettled",
         "_window",
         "epoch",
         "queue",
@@ -114,6 +121,10 @@ class SolaceFlow:
         self._state = HandleState.BINDING
         self._intake_open = False
         self._is_flush_due = False
+        self._unsettled: set[DeliveryId] = set()
+        """What has arrived and is not settled: the handle ends at an unreadable message when this is empty."""
+        self._obstacle: str | None = None
+        """What is wrong with the message that the handle ends at."""
         self._end_reason = ""
         self._ending: asyncio.Future[None] | None = None
         self._session: SolaceSession | None = None
@@ -201,9 +212,13 @@ class SolaceFlow:
         elif not self._path.accept(delivery_id):
             # A settlement lost on a live handle would leave its message neither shown again nor removed.
             self.give_up(f"the client did not take the settlement of {delivery_id}")
-        elif not self._is_flush_due:
-            self._is_flush_due = True
-            asyncio.get_running_loop().call_later(ACK_DELAY_S, self._flush_settled)
+        else:
+            self._unsettled.discard(delivery_id)
+            if self._obstacle is not None:
+                self._end_at_obstacle()
+            if not self._is_flush_due:
+                self._is_flush_due = True
+                asyncio.get_running_loop().call_later(ACK_DELAY_S, self._flush_settled)
 
     def stop_intake(self) -> None:
         """See `BoundFlow.stop_intake`."""
@@ -266,7 +281,28 @@ class SolaceFlow:
     def arrived(self, delivery: Delivery) -> None:
         """See `PathOwner.arrived`."""
         if self._state is not _DEAD:
+            self._unsettled.add(delivery.delivery_id)
             self._sink(MessageReceived(delivery))
+
+    def refuse(self, error: UnreadableMessage) -> None:
+        """See `PathOwner.refuse`.
+
+        So the message is the first of the queue for the next handle, and what was before it is handled once. It is not
+        waited for longer than `OBSTACLE_PATIENCE_S`: the message may be gone from the queue meanwhile.
+        """
+        if self._state is _DEAD:
+            return
+        ids = {"queue": self.queue, "epoch": self.epoch, "delivery_id": error.delivery_id}
+        _log.error("message_unreadable", **ids, unsettled=len(self._unsettled), reason=error.reason)
+        self._obstacle = str(error)
+        # Nothing after it may be shown on this handle, so nothing more is asked for.
+        self._apply_intake()
+        asyncio.get_running_loop().call_later(OBSTACLE_PATIENCE_S, self.give_up, self._obstacle)
+        self._end_at_obstacle()
+
+    def _end_at_obstacle(self) -> None:
+        if self._obstacle is not None and not self._unsettled:
+            self.give_up(self._obstacle)
 
     def _event_happened(self, happened: tuple[NativeFlowEvent, str]) -> None:
         event, text = happened
@@ -286,7 +322,8 @@ class SolaceFlow:
 
     def _apply_intake(self) -> None:
         if self._state is HandleState.BOUND:
-            (self._path.open_window if self._intake_open else self._path.close_window)()
+            is_open = self._intake_open and self._obstacle is None
+            (self._path.open_window if is_open else self._path.close_window)()
 
     def give_up(self, reason: str) -> None:
         """The handle cannot be used any more: unbind what is left of it and report its end."""

@@ -1,18 +1,34 @@
 """Converts messages of the client's Python layer to values of the model."""
 
 import time
-from collections.abc import Callable
-from ctypes import byref, c_uint32, c_void_p, string_at
+from ctypes import (
+    byref,
+    c_char_p,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+    sizeof,
+    string_at,
+)
 from typing import Any
 
 from lbg_runtime.model.errors import ProtocolError, TransportError
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import DEFAULT_PRIORITY, NO_HEADERS, PUBLISHER_PROPERTY, Delivery, Headers, Message
-from lbg_runtime.model.sendable import LARGEST_INT64
 from lbg_runtime.smf.contents import PayloadKind, decode_contents
 from lbg_runtime.smf.frame import ParameterKind, decode_frame
-from lbg_runtime.transport.solace.library import CLIENT_ERRORS, CORE, SOLCLIENT_OK
-from lbg_runtime.transport.solace.properties import read_properties
+from lbg_runtime.transport.solace.library import (
+    CLIENT_ERRORS,
+    CORE,
+    SOLCLIENT_NOT_FOUND,
+    SOLCLIENT_OK,
+    Destination,
+    get_last_error_info,
+)
+from lbg_runtime.transport.solace.properties import read_properties, text_of
 
 TEXT_TAG = 7
 """The upper six bits of a string's first byte."""
@@ -22,40 +38,60 @@ _NO_PRIORITY = -1
 
 
 class UnreadableMessage(TransportError):
-    """A foreign publisher's message with parts that cannot be read; it stays on its queue."""
+    """A foreign publisher's message whose key, topic or payload cannot be read; it stays on its queue."""
+
+    def __init__(self, reason: str, delivery_id: DeliveryId | None = None) -> None:
+        super().__init__(f"a message cannot be read: {reason}")
+        self.reason = reason
+        self.delivery_id = delivery_id
+        """Its number on its flow handle, if it has one."""
 
 
 def read_delivery(queue: QueueName, epoch: Epoch, inbound: Any) -> Delivery:
     """Take everything out of a message of a flow. Called on the client's threads; raises `UnreadableMessage`."""
     received_at_ns = time.monotonic_ns()
-    message = read_message(inbound)
-    delivery_id = DeliveryId(inbound.message_id.value)
-    return Delivery(queue, epoch, delivery_id, message, inbound.is_redelivered(), received_at_ns)
+    native, delivery_id = inbound.solace_message.msg_p, c_uint64()
+    code = CORE.solClient_msg_getMsgId(native, byref(delivery_id))
+    if code != SOLCLIENT_OK:
+        raise UnreadableMessage(str(get_last_error_info(code, "read delivery id")))
+    number = DeliveryId(delivery_id.value)
+    try:
+        message = read_message(inbound)
+    except UnreadableMessage as error:
+        raise UnreadableMessage(error.reason, number) from error
+    # The library returns one byte, of which ctypes makes a number.
+    is_redelivered = bool(CORE.solClient_msg_isRedelivered(native) & 0xFF)
+    return Delivery(queue, epoch, number, message, is_redelivered, received_at_ns)
 
 
 def read_message(inbound: Any) -> Message:
-    """Take the message itself out. Called on the client's threads; raises `UnreadableMessage`."""
+    """Take the message itself out. Called on the client's threads; raises `UnreadableMessage`.
+
+    The library is asked directly, as on the fast path, so that both read the same: of the client's own methods, one
+    refuses a message for an id or time stamp that is of another type, or for a text that is no UTF-8.
+    """
+    native = inbound.solace_message.msg_p
     try:
         properties = read_properties(inbound)
         payload = bytes(inbound.get_payload_as_bytes() or b"")
         text = unwrap_text(payload)
-        if text is not payload and (PUBLISHER_PROPERTY not in properties or is_text(inbound.solace_message.msg_p)):
+        if text is not payload and (PUBLISHER_PROPERTY not in properties or is_text(native)):
             payload = text
         return Message(
-            topic=inbound.get_destination_name() or "",
+            topic=_topic_of(native),
             payload=payload,
             properties=properties,
-            message_id=inbound.get_application_message_id(),
-            sent_at_ms=_signed(inbound.get_sender_timestamp()),
+            message_id=_text(CORE.solClient_msg_getApplicationMessageId, native),
+            sent_at_ms=_number(CORE.solClient_msg_getSenderTimestamp, native, c_int64()),
             headers=headers_of(
-                _header_text(inbound.get_correlation_id),
-                _header_text(inbound.get_application_message_type),
-                inbound.get_sequence_number(),
-                inbound.get_priority(),
+                _text(CORE.solClient_msg_getCorrelationId, native),
+                _text(CORE.solClient_msg_getApplicationMsgType, native),
+                _number(CORE.solClient_msg_getSequenceNumber, native, c_uint64()),
+                _number(CORE.solClient_msg_getPriority, native, c_int32()),
             ),
         )
     except CLIENT_ERRORS as error:
-        raise UnreadableMessage(f"a message cannot be read: {error}") from error
+        raise UnreadableMessage(str(error)) from error
 
 
 def headers_of(
@@ -69,17 +105,23 @@ def headers_of(
     return Headers(correlation_id, message_type, sequence_number, priority)
 
 
-def _header_text(get: Callable[[], str | None]) -> str | None:
-    """A text for applications: one that is no UTF-8 is no reason to keep the message from them."""
-    try:
-        return get()
-    except UnicodeDecodeError as error:
-        return error.object.decode(errors="replace")
+def _topic_of(message: c_void_p) -> str:
+    destination = Destination()
+    code = CORE.solClient_msg_getDestination(message, byref(destination), c_size_t(sizeof(destination)))
+    if code not in (SOLCLIENT_OK, SOLCLIENT_NOT_FOUND):
+        raise get_last_error_info(code, "read destination")
+    return text_of(destination.dest) if code == SOLCLIENT_OK else ""
 
 
-def _signed(timestamp: int | None) -> int | None:
-    # The client reads it as unsigned, although it is written as signed.
-    return timestamp - (1 << 64) if timestamp is not None and timestamp > LARGEST_INT64 else timestamp
+def _text(get: Any, message: c_void_p) -> str | None:
+    """A text that a message may have; one that the client cannot read, being of another type, is as good as none."""
+    found = c_char_p()
+    return text_of(found.value) if get(message, byref(found)) == SOLCLIENT_OK else None
+
+
+def _number(get: Any, message: c_void_p, found: c_int32 | c_int64 | c_uint64) -> int | None:
+    """The same for a number, which the client writes to `found`."""
+    return found.value if get(message, byref(found)) == SOLCLIENT_OK else None
 
 
 def unwrap_text(payload: bytes) -> bytes:

@@ -51,6 +51,7 @@ with _without_logging_setup():
     from solace.messaging.config._solace_message_constants import FLOW_RESUME_FAILURE
     from solace.messaging.config.message_acknowledgement_configuration import Outcome as ClientOutcome
     from solace.messaging.core._core_api_utility import prepare_array
+    from solace.messaging.core._message import _SolClientDestination as Destination
     from solace.messaging.core._message import _SolClientField as Field
     from solace.messaging.core._message import _SolClientFieldType as FieldType
     from solace.messaging.core._message import map_stream_cleanup as close_map
@@ -72,7 +73,7 @@ with _without_logging_setup():
     from solace.messaging.publisher._outbound_message_utility import get_next_field
     from solace.messaging.publisher.persistent_message_publisher import MessagePublishReceiptListener
     from solace.messaging.receiver import _inbound_message_utility as native
-    from solace.messaging.receiver._impl._inbound_message import _InboundMessage
+    from solace.messaging.receiver._impl._inbound_message import _InboundMessage as InboundMessage
     from solace.messaging.receiver._impl._persistent_message_receiver import (
         _PersistentMessageReceiver as PersistentReceiver,
     )
@@ -102,15 +103,33 @@ START_METHOD = "_PersistentMessageReceiver__do_start"
 _PARTS = (
     (
         PersistentReceiver,
-        ("flow_p", "receiver_queue", "_event_callback_func_routine", "_handle_events_on_terminate", START_METHOD),
+        (
+            "flow_p",
+            "receiver_queue",
+            "msg_callback_func_type",
+            "_event_callback_func_routine",
+            "_flow_msg_callback_func_routine",
+            "_flow_message_receive_callback_routine",
+            "_handle_events_on_terminate",
+            START_METHOD,
+        ),
     ),
     (ClientSession, ("session_cleanup",)),
     (_PubSubPlusQueue, ("register_on_low_watermark", "register_on_high_watermark")),
-    (_InboundMessage, ("message_id", "solace_message")),
+    (InboundMessage, ("solace_message",)),
     (native, ("end_point_provision", "topic_endpoint_subscribe", "nack_message", "pause", "resume")),
     (
         CORE,
         (
+            "solClient_msg_getApplicationMessageId",
+            "solClient_msg_getApplicationMsgType",
+            "solClient_msg_getCorrelationId",
+            "solClient_msg_getDestination",
+            "solClient_msg_getMsgId",
+            "solClient_msg_getPriority",
+            "solClient_msg_getSenderTimestamp",
+            "solClient_msg_getSequenceNumber",
+            "solClient_msg_isRedelivered",
             "solClient_msg_setSenderTimestamp",
             "solClient_flow_destroy",
             "solClient_session_disconnect",
@@ -173,9 +192,11 @@ __all__ = [
     "START_METHOD",
     "ClientOutcome",
     "ClientSession",
+    "Destination",
     "Field",
     "FieldType",
     "FlowEventCode",
+    "InboundMessage",
     "IncompleteMessageDeliveryError",
     "MessageHandler",
     "MessagePublishReceiptListener",

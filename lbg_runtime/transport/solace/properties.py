@@ -7,6 +7,7 @@ zero byte. Any such property of a foreign publisher would be wrong, and a long o
 from ctypes import c_char_p, c_void_p, string_at
 from typing import Any
 
+from lbg_runtime.model.keys import as_sendable
 from lbg_runtime.model.message import PropertyValue
 from lbg_runtime.transport.solace.library import (
     SOLCLIENT_EOS,
@@ -29,7 +30,6 @@ _MEMBERS = {
     FieldType.SOLCLIENT_INT32.value: "int32",
     FieldType.SOLCLIENT_UINT64.value: "uint64",
     FieldType.SOLCLIENT_INT64.value: "int64",
-    FieldType.SOLCLIENT_WCHAR.value: "wchar",
     FieldType.SOLCLIENT_FLOAT.value: "float32",
     FieldType.SOLCLIENT_DOUBLE.value: "float64",
 }
@@ -37,6 +37,7 @@ _MEMBERS = {
 
 STRING = FieldType.SOLCLIENT_STRING.value
 INT64 = FieldType.SOLCLIENT_INT64.value
+_CHARACTER = FieldType.SOLCLIENT_WCHAR.value
 _BYTES = FieldType.SOLCLIENT_BYTEARRAY.value
 _DESTINATION = FieldType.SOLCLIENT_DESTINATION.value
 _NULL = FieldType.SOLCLIENT_NULL.value
@@ -45,7 +46,7 @@ _NULL = FieldType.SOLCLIENT_NULL.value
 def read_properties(inbound: Any) -> dict[str, PropertyValue]:
     """Scalars as they are, destinations by name; maps and streams have no place in the model and are left out.
 
-    Raises the client's errors, and `UnicodeDecodeError` for text that is not UTF-8.
+    Raises the client's errors.
     """
     properties: dict[str, PropertyValue] = {}
     container = c_void_p(None)
@@ -57,7 +58,7 @@ def read_properties(inbound: Any) -> dict[str, PropertyValue]:
     field, name = Field(), c_char_p()
     try:
         while (code := get_next_field(container, field, name)) == SOLCLIENT_OK:
-            add_property(properties, (name.value or b"").decode(), field)
+            add_property(properties, text_of(name.value), field)
         if code != SOLCLIENT_EOS:
             raise get_last_error_info(code, "read properties")
     finally:
@@ -66,17 +67,27 @@ def read_properties(inbound: Any) -> dict[str, PropertyValue]:
 
 
 def add_property(properties: dict[str, PropertyValue], name: str, field: Any) -> None:
-    """Add the value of a field if the model has a place for it; raises `UnicodeDecodeError`."""
-    if field.type in _MEMBERS:
+    """Add the value of a field if the model has a place for it."""
+    if field.type == _CHARACTER:
+        properties[name] = as_sendable(field.value.wchar)
+    elif field.type in _MEMBERS:
         properties[name] = getattr(field.value, _MEMBERS[field.type])
     elif field.type == STRING:
-        properties[name] = (field.value.string or b"").decode()
+        properties[name] = text_of(field.value.string)
     elif field.type == _BYTES:
         properties[name] = _bytes_of(field)
     elif field.type == _DESTINATION:
-        properties[name] = (field.value.dest.dest or b"").decode()
+        properties[name] = text_of(field.value.dest.dest)
     elif field.type == _NULL:
         properties[name] = None
+
+
+def text_of(raw: bytes | None) -> str:
+    """A text of the client. What is no UTF-8 in it is U+FFFD, the same in every member and on either path.
+
+    So two keys can become one, which keeps the order of both. Refusing the message would hold up all keys of its queue.
+    """
+    return (raw or b"").decode(errors="replace")
 
 
 def _bytes_of(field: Any) -> bytes:

@@ -1,5 +1,7 @@
-"""The public receive path: the client's own queue and thread for each flow, its message objects read by its methods."""
+"""The public receive path: the client's own queue and thread for each flow, its message objects read one by one."""
 
+from collections.abc import Callable
+from types import FunctionType, MethodType
 from typing import Any
 
 from lbg_runtime.model.ids import DeliveryId
@@ -7,8 +9,11 @@ from lbg_runtime.model.message import Delivery
 from lbg_runtime.transport.solace import native
 from lbg_runtime.transport.solace.inbound import UnreadableMessage, read_delivery
 from lbg_runtime.transport.solace.inbox import Inbox
-from lbg_runtime.transport.solace.library import MessageHandler
+from lbg_runtime.transport.solace.library import InboundMessage, MessageHandler
 from lbg_runtime.transport.solace.receive_path import PathOwner
+
+_NOT_TAKEN, _TAKEN = 0, 1
+"""The answers of a message callback: they say who frees the message from then on."""
 
 
 class PublicPath:
@@ -22,15 +27,19 @@ class PublicPath:
         self._inbox = inbox
         self._owner = owner
         self._handle: Any = None
+        self._is_broken = False
+        """A message was not shown, so none after it may be. Set on either thread of the client, and never cleared."""
 
     def attach(self, receiver: Any) -> None:
         """See `ReceivePath.attach`."""
         self._handle = receiver.flow_p
         native.take_window_over(receiver)
+        # The receiver keeps it alive for as long as C may call it.
+        receiver._flow_msg_callback_func_routine = receiver.msg_callback_func_type(self._callback(receiver))
 
     def begin(self, receiver: Any) -> None:
         """See `ReceivePath.begin`."""
-        receiver.receive_async(_MessageListener(self._inbox, self._owner))
+        receiver.receive_async(_MessageListener(self._take))
 
     def end(self) -> None:
         """See `ReceivePath.end`: there is nothing to free here."""
@@ -50,25 +59,69 @@ class PublicPath:
         """See `ReceivePath.close_window`."""
         native.close_window(self._handle)
 
+    # -- on the client's network thread
+
+    def _callback(self, receiver: Any) -> Any:
+        """The client's own callback, but for two things: a message that it cannot take ends the flow, as C would skip
+        it; and it makes an object of every message, as the fast path does (`_PlainMessage`).
+        """
+        part = type(receiver)._flow_message_receive_callback_routine
+        lenient = FunctionType(part.__code__, {**part.__globals__, "_InboundMessage": _PlainMessage}, part.__name__)
+        take = MethodType(lenient, receiver)
+
+        def on_message(flow: Any, message: int, user: Any) -> int:
+            if self._is_broken:
+                return _NOT_TAKEN
+            try:
+                answer: int = take(flow, message, user)
+            except Exception as error:  # noqa: BLE001 - only C is above, which would go on with the next message
+                self._is_broken = True
+                self._inbox.post(self._owner.give_up, f"a message could not be taken: {error!r}")
+                # The client's object of it, half made as it is, frees it.
+                return _TAKEN
+            return answer
+
+        return on_message
+
+    # -- on the client's dispatching thread
+
+    def _take(self, message: Any) -> None:
+        if self._is_broken:
+            return
+        owner = self._owner
+        delivery: Delivery | None = None
+        unreadable: UnreadableMessage | None = None
+        try:
+            delivery = read_delivery(owner.queue, owner.epoch, message)
+        except UnreadableMessage as error:
+            unreadable = error
+        finally:
+            # Skipping it would break the order of its key, so the queue stops at it, loudly.
+            if delivery is not None:
+                self._inbox.post(owner.arrived, delivery)
+            else:
+                self._is_broken = True
+                if unreadable is not None:
+                    self._inbox.post(owner.refuse, unreadable)
+                else:
+                    self._inbox.post(owner.give_up, "a message could not be read")
+
+
+class _PlainMessage(InboundMessage):  # type: ignore[misc]  # the client's classes have no types
+    """The client's object of a message, which makes no text of HTTP headers that nobody here reads.
+
+    It would raise where such a header is no UTF-8. In a client that does so elsewhere, the message ends the flow.
+    """
+
+    def _Message__process_rest_interoperability(self, _: Any) -> None:  # noqa: N802 - the client's private name
+        return
+
 
 class _MessageListener(MessageHandler):  # type: ignore[misc]  # the client's classes have no types
     """Only posts: the client joins this thread while it terminates, so waiting here could mean waiting for itself."""
 
-    def __init__(self, inbox: Inbox, owner: PathOwner) -> None:
-        self._inbox = inbox
-        self._owner = owner
+    def __init__(self, take: Callable[[Any], None]) -> None:
+        self._take = take
 
     def on_message(self, message: Any) -> None:
-        owner = self._owner
-        delivery: Delivery | None = None
-        reason = "a message could not be read"
-        try:
-            delivery = read_delivery(owner.queue, owner.epoch, message)
-        except UnreadableMessage as error:
-            reason = str(error)
-        finally:
-            # Skipping it would break the order of its key, so the queue stops at it, loudly.
-            if delivery is None:
-                self._inbox.post(owner.give_up, reason)
-            else:
-                self._inbox.post(owner.arrived, delivery)
+        self._take(message)

@@ -5,11 +5,12 @@ from typing import Any, Protocol
 
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import Delivery
+from lbg_runtime.transport.solace.inbound import UnreadableMessage
 from lbg_runtime.transport.solace.inbox import Inbox
 
 
 class PathOwner(Protocol):
-    """The flow handle as its receive path sees it; `arrived` and `give_up` are called on the loop's thread."""
+    """The flow handle as its receive path sees it. What is told of messages is told on the loop's thread."""
 
     @property
     def queue(self) -> QueueName:
@@ -23,6 +24,10 @@ class PathOwner(Protocol):
 
     def arrived(self, delivery: Delivery) -> None:
         """Take a message, in the order in which the client received them."""
+        ...
+
+    def refuse(self, error: UnreadableMessage) -> None:
+        """End the handle at this message, once what arrived before it is settled. Nothing arrives after it."""
         ...
 
     def give_up(self, reason: str) -> None:

@@ -103,7 +103,8 @@ async def test_an_unreadable_message_stops_its_flow_and_stays(
         flow = await transport.bind(QUEUE, Epoch(1), recorder)
         flow.start_intake()
         await publish(transport, 2)
-        assert await recorder.until_down() == ("for a test" if is_foreseen else "a message could not be read")
+        reason = "a message cannot be read: for a test" if is_foreseen else "a message could not be read"
+        assert await recorder.until_down() == reason
         await flow.unbind()
     assert recorder.deliveries == []
     again = FlowRecorder()

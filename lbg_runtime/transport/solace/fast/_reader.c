@@ -71,7 +71,7 @@ typedef struct {
     PyObject *foreign_payload;    /* (message, bytes or None, whether it has our stamp) -> bytes */
     PyObject *headers_of;         /* (texts or None, number or None, priority) -> headers */
     PyObject *failed;             /* (code, what) raises */
-    PyObject *unreadable;         /* (error) raises `UnreadableMessage` from it, or the error itself */
+    PyObject *unreadable;         /* (error, delivery id or None) raises `UnreadableMessage` from it, or the error itself */
     PyObject *names[NAMES_KEPT];  /* the first property names met, with their hashes, so that they are made only once */
     const char *name_texts[NAMES_KEPT];
     int name_count;
@@ -163,9 +163,11 @@ static inline void put(PyObject *object, Py_ssize_t offset, PyObject *value)
     *(PyObject **)((char *)object + offset) = value;
 }
 
+/* Returns a new reference to the text; what is no UTF-8 in it is U+FFFD, as `text_of` of properties.py says. */
 static PyObject *text_of(const char *text)
 {
-    return text == NULL ? PyUnicode_FromStringAndSize("", 0) : PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), NULL);
+    return text == NULL ? PyUnicode_FromStringAndSize("", 0)
+                        : PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
 }
 
 /* Returns a new reference to the name of a property. */
@@ -183,8 +185,11 @@ static PyObject *name_of(Reader *self, const char *text)
             Py_DECREF(name);
             return NULL;
         }
-        self->names[self->name_count] = Py_NewRef(name);
-        self->name_texts[self->name_count++] = kept;
+        /* Another text, as some of it was no UTF-8, would never be found again. */
+        if (strcmp(kept, text) == 0) {
+            self->names[self->name_count] = Py_NewRef(name);
+            self->name_texts[self->name_count++] = kept;
+        }
     }
     return name;
 }
@@ -260,45 +265,36 @@ static PyObject *read_payload(Reader *self, void *message, PyObject *properties)
                                  is_ours ? Py_True : Py_False);
 }
 
-/* Asks for a text that a message may have; false if an error is set. */
-static bool find_text(Reader *self, int (*get)(void *, const char **), void *native, const char *what, const char **text)
+/* Returns a text that a message may have, or NULL. None of these is a reason to keep the message from its handler: one
+   that the client cannot read, being of another type, is as good as none. */
+static const char *find_text(int (*get)(void *, const char **), void *native)
 {
-    int code = get(native, text);
-    if (code == NOT_FOUND)
-        *text = NULL;
-    else if (code == OK && *text == NULL)
-        *text = "";
-    else if (code != OK)
-        fail(self, code, what);
-    return code == OK || code == NOT_FOUND;
+    const char *text = NULL;
+    if (get(native, &text) != OK)
+        return NULL;
+    return text == NULL ? "" : text;
 }
 
-/* Returns a new reference to the text of a header, or None. It is for applications, so one that is no UTF-8 is no reason
-   to keep the message from them. */
-static PyObject *header_text(const char *text)
+/* Returns a new reference to a text that a message may have, or None. */
+static PyObject *text_or_none(const char *text)
 {
-    return text == NULL ? Py_NewRef(Py_None) : PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+    return text == NULL ? Py_NewRef(Py_None) : text_of(text);
 }
 
 /* Returns a new reference to what the message says in its headers, which nearly always is nothing. */
 static PyObject *read_headers(Reader *self, void *message)
 {
-    const char *correlation_id = NULL, *type = NULL;
+    const char *correlation_id = find_text(self->call.correlation_id, message);
+    const char *type = find_text(self->call.message_type, message);
     uint64_t number = 0;
     int32_t priority = 0;
-    if (!find_text(self, self->call.correlation_id, message, "read correlation id", &correlation_id) ||
-        !find_text(self, self->call.message_type, message, "read application message type", &type))
-        return NULL;
-    int has_number = self->call.sequence_number(message, &number);
-    if (has_number != OK && has_number != NOT_FOUND)
-        return fail(self, has_number, "read sequence number");
-    int code = self->call.priority(message, &priority);
-    if (code != OK)
-        return fail(self, code, "read priority");
-    if (correlation_id == NULL && type == NULL && has_number == NOT_FOUND && priority == self->default_priority)
+    bool has_number = self->call.sequence_number(message, &number) == OK;
+    if (self->call.priority(message, &priority) != OK)
+        priority = self->default_priority;
+    if (correlation_id == NULL && type == NULL && !has_number && priority == self->default_priority)
         return Py_NewRef(self->no_headers);
-    PyObject *its_id = header_text(correlation_id), *its_type = header_text(type);
-    PyObject *its_number = has_number == OK ? PyLong_FromUnsignedLongLong(number) : Py_NewRef(Py_None);
+    PyObject *its_id = text_or_none(correlation_id), *its_type = text_or_none(type);
+    PyObject *its_number = has_number ? PyLong_FromUnsignedLongLong(number) : Py_NewRef(Py_None);
     PyObject *headers = NULL;
     if (its_id != NULL && its_type != NULL && its_number != NULL)
         headers = PyObject_CallFunction(self->headers_of, "OOOi", its_id, its_type, its_number, (int)priority);
@@ -335,18 +331,12 @@ static PyObject *read_message(Reader *self, void *native)
         goto error;
     put(message, slots[TOPIC], value);
 
-    const char *text = NULL;
-    if (!find_text(self, self->call.message_id, native, "read application message id", &text) ||
-        (value = text == NULL ? Py_NewRef(Py_None) : text_of(text)) == NULL)
+    if ((value = text_or_none(find_text(self->call.message_id, native))) == NULL)
         goto error;
     put(message, slots[MESSAGE_ID], value);
 
     int64_t sent_at = 0;
     code = self->call.sent_at(native, &sent_at);
-    if (code != OK && code != NOT_FOUND) {
-        fail(self, code, "read sender timestamp");
-        goto error;
-    }
     if ((value = code == OK ? PyLong_FromLongLong(sent_at) : Py_NewRef(Py_None)) == NULL)
         goto error;
     put(message, slots[SENT_AT], value);
@@ -399,11 +389,17 @@ static void give_up(Reader *self, void *native)
 {
     PyObject *type, *error, *trace;
     PyErr_Fetch(&type, &error, &trace);
+    uint64_t id = 0;
+    bool has_id = self->call.delivery_id(native, &id) == OK;
     self->call.free(&native);
     PyErr_NormalizeException(&type, &error, &trace);
     if (error != NULL && trace != NULL)
         PyException_SetTraceback(error, trace);
-    PyObject *answer = PyObject_CallOneArg(self->unreadable, error == NULL ? Py_None : error);
+    PyObject *its_id = has_id ? PyLong_FromUnsignedLongLong(id) : Py_NewRef(Py_None);
+    PyObject *answer = its_id == NULL ? NULL
+                                      : PyObject_CallFunctionObjArgs(self->unreadable, error == NULL ? Py_None : error,
+                                                                     its_id, NULL);
+    Py_XDECREF(its_id);
     if (answer == NULL) {
         Py_XDECREF(type);
         Py_XDECREF(error);

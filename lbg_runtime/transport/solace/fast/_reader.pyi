@@ -18,7 +18,7 @@ class Reader:
         foreign_payload: Callable[[int, bytes | None, bool], bytes],
         headers_of: Callable[[str | None, str | None, int | None, int], Headers],
         failed: Callable[[int, str], None],
-        unreadable: Callable[[Any], None],
+        unreadable: Callable[[Any, int | None], None],
         /,
     ) -> None: ...
     def read(self, message: int, queue: QueueName, epoch: Epoch, /) -> Delivery: ...

@@ -6,6 +6,7 @@ Both give the same result for every message. For rare cases, and for every error
 from ctypes import c_void_p, sizeof
 
 from lbg_runtime.model.errors import InvariantViolated
+from lbg_runtime.model.ids import DeliveryId
 from lbg_runtime.model.message import (
     DEFAULT_PRIORITY,
     NO_HEADERS,
@@ -73,7 +74,7 @@ def _fail(code: int, what: str) -> None:
     raise get_last_error_info(code, what)
 
 
-def _refuse(error: BaseException) -> None:
+def _refuse(error: BaseException, delivery_id: int | None = None) -> None:
     if isinstance(error, CLIENT_ERRORS):
-        raise UnreadableMessage(f"a message cannot be read: {error}") from error
+        raise UnreadableMessage(str(error), None if delivery_id is None else DeliveryId(delivery_id)) from error
     raise error

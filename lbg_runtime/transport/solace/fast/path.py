@@ -195,18 +195,21 @@ class FastPath:
         owner, read = self._owner, self._read
         queue, epoch, arrived = owner.queue, owner.epoch, owner.arrived
         rest = iter(messages)
-        reason: str | None = "a message could not be read"
+        is_whole = False
         try:
             for message in rest:
                 arrived(read(message, queue, epoch))
-            reason = None
+            is_whole = True
         except UnreadableMessage as error:
-            reason = str(error)
-        finally:
             # Skipping it would break the order of its key, so the queue stops at it, loudly.
-            if reason is not None:
+            owner.refuse(error)
+            self._is_broken = is_whole = True
+            self.drop_each(rest)
+        finally:
+            if not is_whole:
+                self._is_broken = True
                 self.drop_each(rest)
-                owner.give_up(reason)
+                owner.give_up("a message could not be read")
 
     def _drop(self, message: int) -> None:
         self._calls.free(byref(c_void_p(message)))

@@ -31,11 +31,12 @@ from lbg_runtime.model.message import (
     Headers,
     Message,
     MessageDraft,
+    PropertyValue,
 )
-from lbg_runtime.transport.solace.fast.calls import END, NOT_FOUND, OK, Destination, FastCalls
+from lbg_runtime.transport.solace.fast.calls import END, NOT_FOUND, Destination, FastCalls
 from lbg_runtime.transport.solace.inbound import TEXT_TAG, UnreadableMessage, headers_of, is_text, unwrap_text
-from lbg_runtime.transport.solace.library import CLIENT_ERRORS, Field, get_last_error_info
-from lbg_runtime.transport.solace.properties import INT64, STRING, add_property
+from lbg_runtime.transport.solace.library import CLIENT_ERRORS, Field, PubSubPlusClientError, get_last_error_info
+from lbg_runtime.transport.solace.properties import INT64, STRING, add_property, text_of
 
 ReadMessage = Callable[[int, QueueName, Epoch], Delivery]
 """Takes the address of a native message, which it frees whatever happens; raises `UnreadableMessage`."""
@@ -99,40 +100,29 @@ def message_reader(calls: FastCalls) -> ReadMessage:
 
     # A successful call returns `OK`, which is zero, and so false.
 
-    def header_text(code: int, text: c_char_p, what: str) -> str | None:
-        if code == NOT_FOUND:
-            return None
-        if code:
-            raise get_last_error_info(code, what)
-        return (text.value or b"").decode(errors="replace")
-
     def read_headers() -> Headers:
-        its_id = header_text(get_correlation_id(message, to_correlation_id), correlation_id, "read correlation id")
-        code = get_message_type(message, to_message_type)
-        its_type = header_text(code, message_type, "read application message type")
-        if (has_number := get_sequence_number(message, to_sequence_number)) not in (OK, NOT_FOUND):
-            raise get_last_error_info(has_number, "read sequence number")
-        if code := get_priority(message, to_priority):
-            raise get_last_error_info(code, "read priority")
-        number = None if has_number == NOT_FOUND else sequence_number.value
-        return headers_of(its_id, its_type, number, priority.value)
+        its_id = None if get_correlation_id(message, to_correlation_id) else text_of(correlation_id.value)
+        its_type = None if get_message_type(message, to_message_type) else text_of(message_type.value)
+        number = None if get_sequence_number(message, to_sequence_number) else sequence_number.value
+        return headers_of(its_id, its_type, number, None if get_priority(message, to_priority) else priority.value)
 
     def read(pointer: int, queue: QueueName, epoch: Epoch) -> Delivery:
         received_at_ns = monotonic_ns()
         message.value = pointer
         try:
             draft = MessageDraft()
-            draft.properties = properties = {}
+            properties: dict[str, PropertyValue] = {}
+            draft.properties = properties
             if not (code := get_properties(message, to_container)):
                 # The map is closed with its message.
                 while not (code := get_next(container, to_field, field_bytes, to_name)):
                     kind = text.kind
                     if kind == STRING:
-                        properties[(name.value or b"").decode()] = (text.value or b"").decode()
+                        properties[text_of(name.value)] = text_of(text.value)
                     elif kind == INT64:
-                        properties[(name.value or b"").decode()] = integer.value
+                        properties[text_of(name.value)] = integer.value
                     else:
-                        add_property(properties, (name.value or b"").decode(), field)
+                        add_property(properties, text_of(name.value), field)
                 if code != END:
                     raise get_last_error_info(code, "read properties")
             elif code != NOT_FOUND:
@@ -153,23 +143,14 @@ def message_reader(calls: FastCalls) -> ReadMessage:
                 raise get_last_error_info(code, "read payload")
 
             if not (code := get_destination(message, to_destination, destination_bytes)):
-                draft.topic = (destination.name or b"").decode()
+                draft.topic = text_of(destination.name)
             elif code == NOT_FOUND:
                 draft.topic = ""
             else:
                 raise get_last_error_info(code, "read destination")
-            if not (code := get_message_id(message, to_message_id)):
-                draft.message_id = (message_id.value or b"").decode()
-            elif code == NOT_FOUND:
-                draft.message_id = None
-            else:
-                raise get_last_error_info(code, "read application message id")
-            if not (code := get_sent_at(message, to_sent_at)):
-                draft.sent_at_ms = sent_at.value
-            elif code == NOT_FOUND:
-                draft.sent_at_ms = None
-            else:
-                raise get_last_error_info(code, "read sender timestamp")
+            # What the client cannot read of these, being of another type, is no reason to keep the message back.
+            draft.message_id = None if get_message_id(message, to_message_id) else text_of(message_id.value)
+            draft.sent_at_ms = None if get_sent_at(message, to_sent_at) else sent_at.value
             draft.headers = read_headers()
             draft.is_first_of_key = False
 
@@ -186,7 +167,8 @@ def message_reader(calls: FastCalls) -> ReadMessage:
             delivery.__class__ = Delivery  # type: ignore[assignment]
             return delivery  # type: ignore[return-value]
         except CLIENT_ERRORS as error:
-            raise UnreadableMessage(f"a message cannot be read: {error}") from error
+            has_no_id = get_delivery_id(message, to_delivery_id)
+            raise UnreadableMessage(str(error), None if has_no_id else DeliveryId(delivery_id.value)) from error
         finally:
             free(to_message)
 
@@ -197,7 +179,7 @@ def read_foreign_payload(calls: FastCalls, message: c_void_p, attachment: bytes 
     """Read a payload that has no attachment or is not from a publisher of ours: it may have XML as well, or instead.
 
     Also used if the attachment looks like a text although it has our stamps, which a foreign publisher may have copied.
-    Raises `UnreadableMessage` or the client's errors.
+    Raises the client's errors.
     """
     address, size = c_void_p(), c_uint32()
     code = calls.xml(message, byref(address), byref(size))
@@ -206,7 +188,7 @@ def read_foreign_payload(calls: FastCalls, message: c_void_p, attachment: bytes 
     elif code:
         raise get_last_error_info(code, "read payload")
     elif attachment is not None:
-        raise UnreadableMessage("a message cannot be read: it has two payloads")
+        raise PubSubPlusClientError("it has two payloads")
     else:
         payload = calls.bytes_at(address, c_ssize_t(size.value))
     text = unwrap_text(payload)

@@ -16,6 +16,7 @@ from lbg_runtime.config.settings import ClientPathChoice
 from lbg_runtime.model.errors import ConfigError, ConnectFailed
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Delivery, Message
+from lbg_runtime.smf.contents import relay_of
 from lbg_runtime.smf.message import Relay
 from lbg_runtime.testing.flow_recorder import FlowRecorder
 from lbg_runtime.transport.solace import library, paths
@@ -50,6 +51,12 @@ def _misreading(calls: Any) -> Callable[..., Delivery]:
 
 def _not_reading(name: str) -> Callable[[Any], Callable[..., Delivery]]:
     return lambda calls: message_reader(SimpleNamespace(**{**vars(calls), name: lambda *_: 0}))  # type: ignore[arg-type]
+
+
+def _cut_short(_: Message) -> Relay:
+    relay = relay_of(Message("t", b"", {"name": "abcd"}))
+    # The text says that it is longer than there is.
+    return replace(relay, body=relay.body.replace(b"\x1c\x07abcd", b"\x1c\xf0abcd"))
 
 
 Surprise = tuple[object, str, object, str]
@@ -101,8 +108,8 @@ SURPRISES: dict[str, Surprise] = {
     ),
     "unreadable": (
         fast_check,
-        "SAMPLE",
-        Message("t", b"", sent_at_ms=1 << 63),
+        "relay_of",
+        _cut_short,
         "a message could not be read: a message cannot be read: ",
     ),
     "misread": (fast_check, "reader_of", _misreading, "a message was read as something else"),

@@ -60,9 +60,13 @@ class Owner:
     def __init__(self) -> None:
         self.arrivals: list[DeliveryId] = []
         self.reasons: list[str] = []
+        self.refused: list[str] = []
 
     def arrived(self, delivery: Delivery) -> None:
         self.arrivals.append(delivery.delivery_id)
+
+    def refuse(self, error: UnreadableMessage) -> None:
+        self.refused.append(error.reason)
 
     def give_up(self, reason: str) -> None:
         self.reasons.append(reason)
@@ -262,10 +266,14 @@ async def test_a_message_that_cannot_be_read_ends_the_flow(bench: Bench, is_fore
             raise UnreadableMessage("for a test") if is_foreseen else ZeroDivisionError
 
     bench.read = refuse
-    bench.receive(2)
+    bench.receive(3)
     await bench.hand_over()
-    assert bench.owner.arrivals == [1]
-    assert bench.owner.reasons == ["for a test" if is_foreseen else "a message could not be read"]
+    # Not even what comes when the handle, which still waits for settlements, has told of it.
+    bench.receive(1)
+    await bench.hand_over()
+    assert (bench.owner.arrivals, bench.calls.freed) == ([1], [3, 4])
+    assert bench.owner.refused == (["for a test"] if is_foreseen else [])
+    assert bench.owner.reasons == ([] if is_foreseen else ["a message could not be read"])
     assert [type(error) for error in reported] == ([] if is_foreseen else [ZeroDivisionError])
 
 

@@ -183,11 +183,13 @@ def test_a_message_with_two_payloads_is_refused(read: Read) -> None:
         read(make_relay("t", b"<a/>abc", summary))
 
 
-def test_a_text_that_is_none_is_refused(read: Read) -> None:
-    relay = relay_of(Message("t", b"x", {"name": "abcd"}))
-    spoilt = Relay(relay.head, relay.carried, relay.body.replace(b"abcd", b"a\xff\xffd"), relay.contents)
-    with pytest.raises(UnreadableMessage, match="utf-8"):
-        read(spoilt)
+def test_what_is_no_text_is_replaced_in_names_and_values_however_many_there_are(make_reader: MakeReader) -> None:
+    reader = make_reader(FastCalls())
+    for number in range(40):
+        relay = relay_of(Message("t", b"x", {f"abcd{number}": "abcd", "name": "efgh"}))
+        spoilt = replace(relay, body=relay.body.replace(b"abcd", b"a\xff\xffd"))
+        message = reader(native_message(frame_of(spoilt)), QUEUE, EPOCH).message
+        assert dict(message.properties) == {f"a\ufffd\ufffdd{number}": "a\ufffd\ufffdd", "name": "efgh"}
 
 
 @pytest.mark.parametrize(
@@ -208,14 +210,17 @@ def test_properties_that_are_cut_short_are_refused(read: Read) -> None:
     at = relay.body.index(b"abcd")
     # The length of the text says more than there is.
     spoilt = Relay(relay.head, relay.carried, relay.body[: at - 1] + b"\xf0" + relay.body[at:], relay.contents)
-    with pytest.raises(UnreadableMessage):
-        read(spoilt)
+    with pytest.raises(UnreadableMessage) as refusal:
+        read(spoilt, 7)
+    assert refusal.value.delivery_id == 7
+    assert str(refusal.value) == f"a message cannot be read: {refusal.value.reason}"
 
 
 def test_a_message_without_the_id_of_a_delivery_is_refused(make_reader: MakeReader) -> None:
     relay = relay_of(Message("t", b""))
     direct = relay.direct_prefix() + relay.carried + relay.body
     calls = CountingCalls()
-    with pytest.raises(UnreadableMessage):
+    with pytest.raises(UnreadableMessage) as refusal:
         make_reader(calls)(native_message(direct), QUEUE, EPOCH)
+    assert refusal.value.delivery_id is None
     assert calls.freed == 1

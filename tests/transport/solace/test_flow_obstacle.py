@@ -1,0 +1,122 @@
+"""How a handle ends at a message that cannot be read, on virtual time: what came before it is handled once."""
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+from structlog.testing import capture_logs
+
+from lbg_runtime.core.flow.events import FlowDown
+from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
+from lbg_runtime.model.message import Delivery, Message
+from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.testing.flow_recorder import FlowRecorder
+from lbg_runtime.transport.solace.flow import OBSTACLE_PATIENCE_S, SolaceFlow
+from lbg_runtime.transport.solace.inbound import UnreadableMessage
+
+QUEUE, EPOCH = QueueName("q"), Epoch(1)
+UNREADABLE = UnreadableMessage("for a test", DeliveryId(3))
+
+
+class Path:
+    """A receive path that notes what it is asked for."""
+
+    def __init__(self) -> None:
+        self.is_open = False
+
+    def accept(self, delivery_id: DeliveryId) -> bool:
+        return True
+
+    def open_window(self) -> None:
+        self.is_open = True
+
+    def close_window(self) -> None:
+        self.is_open = False
+
+
+class Threads:
+    """Control threads on which nothing is done."""
+
+    def begin(self, _: Any) -> asyncio.Future[None]:
+        return asyncio.get_running_loop().create_future()
+
+
+class Bench:
+    """A bound handle with an open window, to which two messages have come."""
+
+    def __init__(self) -> None:
+        self.path, self.told, nobody = Path(), FlowRecorder(), cast(Any, None)
+        self.flow = SolaceFlow(
+            nobody, cast(Any, Threads()), QUEUE, EPOCH, self.told, lambda *_: cast(Any, self.path), nobody, 255
+        )
+        self.flow.handed_over()
+        self.flow.start_intake()
+        for number in (1, 2):
+            self.flow.arrived(Delivery(QUEUE, EPOCH, DeliveryId(number), Message("t", b""), False, 0))
+
+    def settle(self, number: int) -> None:
+        self.flow.settle(DeliveryId(number), Outcome.ACCEPTED)
+
+    @property
+    def is_down(self) -> bool:
+        return any(isinstance(event, FlowDown) for event in self.told.events)
+
+
+@pytest.fixture
+async def bench() -> Bench:
+    return Bench()
+
+
+async def test_the_handle_ends_when_all_that_came_before_is_settled(bench: Bench) -> None:
+    bench.flow.refuse(UNREADABLE)
+    bench.settle(2)
+    assert (bench.is_down, bench.path.is_open) == (False, False)
+    bench.settle(1)
+    assert await bench.told.until_down() == "a message cannot be read: for a test"
+
+
+async def test_it_ends_at_once_if_nothing_came_before_that_is_not_settled(bench: Bench) -> None:
+    bench.settle(1)
+    bench.settle(2)
+    assert not bench.is_down
+    bench.flow.refuse(UNREADABLE)
+    assert bench.is_down
+
+
+async def test_nothing_opens_the_window_any_more(bench: Bench) -> None:
+    """More messages would only be thrown away, and come again with their redelivery count increased."""
+    assert bench.path.is_open
+    bench.flow.refuse(UNREADABLE)
+    for ask in (bench.flow.start_intake, bench.flow.flush, bench.flow.stop_intake, bench.flow.start_intake):
+        ask()
+        assert not bench.path.is_open
+
+
+async def test_a_handling_that_does_not_end_is_not_waited_for_without_end(bench: Bench) -> None:
+    """The unreadable message may have been deleted meanwhile, and the other keys wait for another look."""
+    bench.flow.refuse(UNREADABLE)
+    bench.settle(1)
+    await asyncio.sleep(OBSTACLE_PATIENCE_S - 1)
+    assert not bench.is_down
+    await asyncio.sleep(1.1)
+    assert bench.is_down
+
+
+async def test_one_line_tells_which_message_it_is_and_why(bench: Bench) -> None:
+    with capture_logs() as logs:
+        bench.flow.refuse(UNREADABLE)
+    assert logs == [
+        {
+            "event": "message_unreadable",
+            "log_level": "error",
+            "queue": "q",
+            "epoch": 1,
+            "delivery_id": 3,
+            "unsettled": 2,
+            "reason": "for a test",
+        }
+    ]
+    bench.flow.silence()
+    with capture_logs() as logs:
+        bench.flow.refuse(UNREADABLE)
+    assert logs == []
