@@ -31,6 +31,8 @@ class Sight:
     """None if the broker does not tell them."""
     is_connected: bool
     striping: Striping | None
+    not_understood: str | None = None
+    """Why members may be there that are not shown; None if there is no sign of any."""
 
 
 class Feed:
@@ -107,6 +109,7 @@ class Feed:
             "rates": sight.rates is not None,
             "depths": sight.depths is not None,
             "restriping": restriping,
+            "not_understood": sight.not_understood,
         }
 
     def _update_members(self, board: GroupBoard, version: int) -> bool:

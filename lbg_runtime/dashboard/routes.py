@@ -118,6 +118,8 @@ class DashboardRoutes:
             return as_json({"error": str(error)}, 503)
         if not self._watch.hears_group:
             return as_json({"error": "how many members there are is not known: too little of the group was heard"}, 503)
+        if (reason := self._watch.not_understood) is not None:
+            return as_json({"error": f"how many members there are is not known: {reason}"}, 503)
         since_s = backlog.oldest_spooled_at_s
         return as_json(
             {

@@ -175,6 +175,12 @@ class GroupWatch:
         """Queues of the group, as its members say; more members than that are of no use."""
         return len(self._sight.queues)
 
+    @property
+    def not_understood(self) -> str | None:
+        """Why there may be members that are not counted; None if there is no sign of any."""
+        other = self._observer.other_version
+        return None if other is None else str(other)
+
     # -- what is heard
 
     def _heard(self, message: ControlMessage | Inquiry) -> None:
@@ -203,6 +209,9 @@ class GroupWatch:
                 self._board.tick(last_ms)
                 # After the look at who is silent, so that members that have died meanwhile are not counted.
                 self.hears_group = last_ms - self._hears_since_ms >= 2 * self._settings.membership.heartbeat_ms
+            if (not_understood := self.not_understood) != self._sight.not_understood:
+                self._sight = replace(self._sight, not_understood=not_understood)
+                self._update_soon()
             if self._viewers and ticks % NUMBERS_EVERY_TICKS == 0:
                 self._update()
             elif self._board.changes != self._seen_changes:

@@ -21,6 +21,7 @@ from lbg_runtime.metrics.reading import (
 )
 from lbg_runtime.model.ids import GroupName, MemberId, QueueName
 from lbg_runtime.model.record import OwnerRecord
+from lbg_runtime.runtime.clock import now_ms
 from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
 from lbg_runtime.runtime.dispatch.key_book import KeyBook
 from lbg_runtime.runtime.flight_recorder import FlightRecorder
@@ -185,4 +186,5 @@ def _restriping(striping: Striping, hash_count: int) -> RestripingReading | None
 
 def _view_picture(control: ControlPlaneMachine) -> ViewPicture:
     membership = control.membership
-    return ViewPicture(membership.view, control.rebalance.placement, membership.can_hear)
+    others = membership.hears_other_versions(now_ms())
+    return ViewPicture(membership.view, control.rebalance.placement, membership.can_hear, others)

@@ -16,18 +16,20 @@ from lbg_runtime.core.group.control_messages import (
     Header,
     Inquiry,
     KeyAnswer,
+    KeyDetail,
     KeyQuestion,
     Life,
     ParkingWaits,
     QuestionId,
     is_valid_text,
 )
+from lbg_runtime.core.group.membership_timing import MembershipTiming
 from lbg_runtime.core.group.picture import GroupPicture
 from lbg_runtime.model.errors import ConfigError, UserError
 from lbg_runtime.model.ids import GroupName, MemberId
 from lbg_runtime.model.message import Message
-from lbg_runtime.runtime.clock import wall_us
-from lbg_runtime.runtime.control_reader import ControlReader
+from lbg_runtime.runtime.clock import now_ms, wall_us
+from lbg_runtime.runtime.control_reader import ControlReader, OtherVersion
 from lbg_runtime.runtime.kept_subscription import KeptSubscription
 from lbg_runtime.runtime.session import open_session
 from lbg_runtime.transport.base import ConnectionSink, Messenger
@@ -46,6 +48,8 @@ class _Question:
     answers: list[KeyAnswer] = field(default_factory=list)
     waits: dict[MemberId, ParkingWaits] = field(default_factory=dict)
     """What members said before their answers."""
+    details: dict[MemberId, KeyDetail] = field(default_factory=dict)
+    """The same."""
     is_enough: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -66,7 +70,7 @@ class Observer:
         self._session = session
         self._topic = settings.group.control_topic_name
         group = GroupName(settings.group.name)
-        self._reader = ControlReader(group)
+        self._reader = ControlReader(group, MembershipTiming(heartbeat_ms=settings.membership.heartbeat_ms))
         name = MemberId(f"observer-{socket.gethostname()[:90]}-{os.getpid()}")
         self._header = Header(group, name, Life(wall_us(), random.getrandbits(53)), 1)
         self._questions: dict[QuestionId, _Question] = {}
@@ -99,6 +103,11 @@ class Observer:
 
         self._session.watch_connection(connection_changed)
         await self._subscription.keep(None, lambda _: on_hearing(True))
+
+    @property
+    def other_version(self) -> OtherVersion | None:
+        """That members of another version spoke lately, so that what is told of the group is not all of it."""
+        return self._reader.other_version(now_ms())
 
     async def look_at_group(self, listen_s: float) -> GroupPicture:
         """What members say about the group within the time; raises `TransportError` if the topic is refused."""
@@ -144,7 +153,7 @@ class Observer:
         return QuestionId(f"{self._header.member}/{self._header.life.nonce}/{self._question_count}")
 
     def _arrived(self, message: Message) -> None:
-        heard = self._reader.understand(message.payload)
+        heard = self._reader.understand(message.payload, now_ms())
         if heard is None:
             return
         if self._on_heard is not None:
@@ -153,9 +162,14 @@ class Observer:
             each.picture.hear(heard)
         if isinstance(heard, ParkingWaits) and heard.question in self._questions:
             self._questions[heard.question].waits[heard.header.member] = heard
+        if isinstance(heard, KeyDetail) and heard.question in self._questions:
+            self._questions[heard.question].details[heard.header.member] = heard
         if isinstance(heard, KeyAnswer) and (question := self._questions.get(heard.question)) is not None:
-            told = question.waits.get(heard.header.member)
-            question.answers.append(heard if told is None else replace(heard, wait=told.waits.get(heard.queue)))
+            if (told := question.waits.get(heard.header.member)) is not None:
+                heard = replace(heard, wait=told.waits.get(heard.queue))
+            if (detail := question.details.get(heard.header.member)) is not None:
+                heard = replace(heard, sight=detail.added_to(heard.sight))
+            question.answers.append(heard)
             if heard.flow is not None and heard.flow.is_owner:
                 question.is_enough.set()
 

@@ -32,8 +32,9 @@ def lacks(picture: MemberPicture) -> tuple[Lack, ...]:
     """Why the member is not ready; empty if every queue that it is at home on is fed to it or has another owner.
 
     A queue that waits for its hand-over, or that the broker still feeds to a secondary, is looked after, so its home is
-    ready. A standby is ready whatever happens on the queues of others. Whoever is fed a queue and cannot open its
-    parking queue is not ready, wherever its home is.
+    ready. Where no owner is heard, as members do not talk, or some speak another version, it is enough to stand by. A
+    standby is ready whatever happens on the queues of others. Whoever is fed a queue and cannot open its parking queue
+    is not ready, wherever its home is.
     """
     if picture.state is not OwnState.ACTIVE:
         return (Lack(f"the member is {picture.state.value}"),)
@@ -47,15 +48,29 @@ def lacks(picture: MemberPicture) -> tuple[Lack, ...]:
         if flow.parking_wait is not None and flow.waits_long
     ]
     lacking = [
-        Lack("neither fed to this member nor known to have another owner", flow.queue, flow.state)
+        Lack(_not_fed(picture), flow.queue, flow.state)
         for flow in picture.flows
         if flow.place.rank == 0 and flow.state is not FlowState.ACTIVE and not _has_other_owner(picture, flow)
     ]
     return (*waiting, *lacking)
 
 
+def _may_have_unheard_owners(picture: MemberPicture) -> bool:
+    return picture.view is None or picture.view.hears_other_versions
+
+
+def _not_fed(picture: MemberPicture) -> str:
+    reason = "neither fed to this member nor known to have another owner"
+    if picture.view is not None and picture.view.hears_other_versions:
+        return f"{reason}, nor standing by; members of another version are not understood"
+    return reason
+
+
 def _has_other_owner(picture: MemberPicture, flow: FlowPicture) -> bool:
+    if _may_have_unheard_owners(picture) and flow.state is FlowState.STANDBY:
+        # Its owner may not be able to tell us; but if the broker has us stand by, somebody is before us. Else a rolling
+        # update that waits for each new member would stand still with the last old ones.
+        return True
     if picture.view is None:
-        # No member tells the others about itself; but if the broker has it stand by, somebody is before it.
-        return flow.state is FlowState.STANDBY
+        return False
     return picture.view.group.owners.get(flow.queue, picture.member) != picture.member

@@ -49,6 +49,8 @@ class ViewPicture:
     """None until the group has been seen for long enough."""
     can_hear: bool
     """Whether the broker is in reach; if it is not, what is known of others is old."""
+    hears_other_versions: bool = False
+    """Whether members of another version spoke lately; they may own queues, and nothing is known of them."""
 
 
 @dataclass(frozen=True, slots=True)

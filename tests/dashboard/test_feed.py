@@ -42,7 +42,7 @@ def test_a_new_viewer_is_sent_everything(board, feed) -> None:
     assert (told["whole"], told["now"], told["version"]) == (True, 99, 1)
     assert told["meta"] == {
         "group": "orders", "since": 5, "prefix": "h", "shards": 12, "queues": 4, "connected": True, "placed": True,
-        "rates": False, "depths": False, "restriping": None,
+        "rates": False, "depths": False, "restriping": None, "not_understood": None,
     }  # fmt: skip
     assert told["members"] == {0: ("a", "active", 1, 10), 1: ("b", "active", 1, 20)}
     assert told["queues"] == {
@@ -123,6 +123,12 @@ def test_homes_are_those_of_before_while_members_do_not_agree(board, feed) -> No
     feed.update(board, replace(SIGHT, placement=None))
     told = feed.since(1, 99)
     assert (told["meta"]["placed"], told["queues"]) == (False, {})
+
+
+def test_members_that_are_not_understood_are_told(board, feed) -> None:
+    feed.update(board, SIGHT)
+    assert feed.update(board, replace(SIGHT, not_understood="they speak version 2"))
+    assert feed.since(1, 99)["meta"]["not_understood"] == "they speak version 2"
 
 
 def test_queues_come_and_go_with_a_re_striping(board, feed) -> None:

@@ -21,6 +21,7 @@ from lbg_runtime.dashboard.board import GroupBoard
 from lbg_runtime.dashboard.feed import Sight
 from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.model.ids import MemberId
+from lbg_runtime.model.message import Message
 from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.transport.memory.transport import MemoryTransport
 from tests.dashboard.words import ACTIVE, STANDBY, Speaker, queue
@@ -34,6 +35,7 @@ CARDS = "[...document.querySelectorAll('#members button')].map((one) => one.getA
 PILLS = "[...document.querySelectorAll('#queues button')].map((one) => one.getAttribute('aria-label'))"
 FED = "[...document.querySelectorAll('#lines .fed')].map((one) => [one.dataset.queue, one.dataset.member])"
 LINK = "document.getElementById('link').textContent"
+NOTICE = "document.getElementById('notice').textContent"
 CHOSEN = "document.getElementById('grid').getAttribute('aria-activedescendant')"
 KEPT = "[...document.querySelectorAll('.kept')].map((one) => one.id || one.querySelector('b').textContent)"
 MOVES = "[...document.querySelectorAll('#moves li:not(.empty)')].map((one) => one.innerText.replace(/\\s+/g, ' '))"
@@ -61,6 +63,20 @@ async def test_the_picture_shows_members_queues_and_who_is_fed(stage, browser, t
         assert await browser.evaluate(LINK) == "live"
         assert await browser.evaluate("document.title") == "orders · lbg"
         assert browser.errors == []
+
+
+async def test_members_that_are_not_understood_are_told_in_a_line(stage, browser):
+    async with stage() as group:
+        await group.start("a")
+        await browser.open(await group.show())
+        await browser.until(f"{CARDS}.length === 1")
+        old = MemoryTransport(group.trial.broker, "old")
+        await old.open()
+        old.send_direct(Message(group.settings.group.control_topic_name, b'[2,"heartbeat"]'))
+        notice = await browser.until(f"{NOTICE}.includes('not understood') && {NOTICE}")
+        assert "members are not understood: they speak control messages of version 2" in notice
+        await browser.until(f"!{NOTICE}.includes('not understood')")
+        await old.close()
 
 
 MANY_MOVES = """(async () => {

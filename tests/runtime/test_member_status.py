@@ -89,6 +89,19 @@ async def test_a_member_is_started_and_ready_when_it_has_its_queues_and_not_befo
         assert lacks(shown["a"].picture()) == ()
 
 
+async def test_a_member_shows_whether_it_hears_another_version(trial, shown):
+    async with trial.running(trial.discovered("a", **ON)):
+        await trial.until(lambda: "a" in shown and has_started(shown["a"].picture()))
+        assert not shown["a"].picture().view.hears_other_versions
+        old = MemoryTransport(trial.broker, "old")
+        await old.open()
+        old.send_direct(Message("lbg-control/orders", b'[2,"heartbeat"]'))
+        await trial.until(lambda: shown["a"].picture().view.hears_other_versions)
+        await asyncio.sleep(10)
+        assert not shown["a"].picture().view.hears_other_versions
+        await old.close()
+
+
 async def test_a_home_that_waits_for_its_hand_over_is_ready(trial, shown):
     async with trial.running(trial.discovered("a", **ON)):
         await trial.until(lambda: len(trial.active()) == 4)

@@ -10,8 +10,10 @@ from lbg_runtime.core.group.control_messages import (
     GroupQuestion,
     Header,
     KeyAnswer,
+    KeyDetail,
     KeyQuestion,
     LaneStage,
+    LastOutcome,
     Life,
     QuestionId,
     ReportedFlow,
@@ -21,6 +23,7 @@ from lbg_runtime.model.errors import ConfigError, SubscribeFailed, UserError
 from lbg_runtime.model.hashing import HashFunction, shard_of
 from lbg_runtime.model.ids import GroupName, MemberId
 from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PARTITION_KEY_PROPERTY, PUBLISHER_PROPERTY, Message
+from lbg_runtime.runtime.control_plane import ControlPlane
 from lbg_runtime.runtime.observer import Observer
 from lbg_runtime.transport.memory.transport import MemoryTransport
 
@@ -145,7 +148,8 @@ async def test_a_key_is_told_with_what_is_in_flight_and_what_waits(trial, asking
         assert owner.flow.in_flight == 4
         sight = owner.sight
         assert (sight.waiting, sight.head.number, sight.head.attempts, sight.head.stage) == (3, 2, 1, LaneStage.RUNNING)
-        assert (sight.last.number, sight.last.attempts) == (1, 1)
+        assert (sight.last.number, sight.last.attempts, sight.last.outcome) == (1, 1, LastOutcome.HANDLED)
+        assert (sight.head.topic, sight.head.error) == ("orders/new", None)
         release.set()
         await trial.until(lambda: trial.sequences().get("slow") == [1, 2, 3, 4, 5])
         answers, _ = await (await asking()).look_for_key("slow", 5)
@@ -166,11 +170,42 @@ async def test_a_key_that_is_parked_is_told_as_such(trial, asking):
         answers, _ = await (await asking()).look_for_key("bad", 5)
         (owner,) = [answer for answer in answers if answer.flow and answer.flow.is_owner]
         assert (owner.sight.parked, owner.sight.waiting, owner.sight.head) == (5, 0, None)
+        assert owner.sight.last is None
 
 
-async def test_a_key_that_fails_is_told_with_its_attempts_and_its_next_one(trial, asking):
+@pytest.mark.parametrize(("then", "outcome"), [("error_queue", LastOutcome.ERROR_QUEUE), ("dmq", LastOutcome.DMQ)])
+async def test_a_message_that_was_moved_away_is_not_told_as_handled(trial, asking, then, outcome):
+    async def work(message):
+        raise ValueError("no")
+
+    moves = {"failure": {"attempts": 2, "then": then}, "group": {"provision": "create_missing"}}
+    async with trial.running(trial.discovered("a", work=work, **moves)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        await publish(trial, "bad", 1)
+        await trial.until(lambda: sum(trial.depths()) == 0)
+        (answer,), _ = await (await asking()).look_for_key("bad", 5)
+        assert (answer.sight.last.number, answer.sight.last.attempts, answer.sight.last.outcome) == (1, 2, outcome)
+
+
+async def test_the_answer_of_an_older_member_says_less(trial, asking, monkeypatch):
     async def work(message):
         raise ValueError("never")
+
+    say = ControlPlane._say
+    monkeypatch.setattr(
+        ControlPlane, "_say", lambda self, message: None if isinstance(message, KeyDetail) else say(self, message)
+    )
+    async with trial.running(trial.discovered("a", work=work)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        await publish(trial, "bad", 1)
+        await asyncio.sleep(5)
+        (answer,), _ = await (await asking()).look_for_key("bad", 5)
+        assert (answer.sight.head.number, answer.sight.head.topic, answer.sight.head.error) == (1, None, None)
+
+
+async def test_a_key_that_fails_is_told_with_its_error_its_attempts_and_its_next_one(trial, asking):
+    async def work(message):
+        raise ValueError("never\n\x1b[31m red " + "x" * 5_000)
 
     sections = {"failure": {"backoff": {"initial": "100s", "maximum": "100s"}}}
     async with trial.running(trial.discovered("a", work=work, **sections)):
@@ -182,6 +217,9 @@ async def test_a_key_that_fails_is_told_with_its_attempts_and_its_next_one(trial
         assert (head.stage, head.number) == (LaneStage.DELAYED, 1)
         assert head.attempts in (2, 3)
         assert 0 < head.retry_in_ms <= 100_000
+        assert head.topic == "orders/new"
+        assert head.error.startswith("ValueError: never \\x1b[31m red xx")
+        assert len(head.error) < 210
         assert answer.sight.last is None
 
 

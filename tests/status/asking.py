@@ -72,6 +72,7 @@ def member(
     state: OwnState = OwnState.ACTIVE,
     is_placed: bool = True,
     can_hear: bool = True,
+    hears_other_versions: bool = False,
 ) -> MemberPicture:
     """Member `a` of a group in which members talk to each other."""
     ranks = {one.queue: (MemberId("a"), MemberId("b")) for one in flows}
@@ -82,7 +83,7 @@ def member(
         ),
         {QueueName(f"orders/{queue}"): MemberId(owner) for queue, owner in (owners or {}).items()},
     )
-    view = ViewPicture(group, Placement(ranks) if is_placed else None, can_hear)
+    view = ViewPicture(group, Placement(ranks) if is_placed else None, can_hear, hears_other_versions)
     return MemberPicture(GroupName("orders"), MemberId("a"), 5, state, 1, flows, view)
 
 

@@ -54,6 +54,18 @@ def test_where_nobody_talks_a_standby_at_home_has_somebody_before_it(state: Flow
     assert [lack.queue for lack in found] == ([] if state is FlowState.STANDBY else ["orders/1"])
 
 
+@pytest.mark.parametrize("state", NOT_ACTIVE)
+def test_a_standby_at_home_has_somebody_before_it_that_may_speak_another_version(state: FlowState) -> None:
+    """Else two new members beside old ones wait for each other's queues, and no rolling update goes on."""
+    found = lacks(member(ACTIVE, flow(1, state), owners={0: "a"}, hears_other_versions=True))
+    if state is FlowState.STANDBY:
+        assert found == ()
+    else:
+        (lack,) = found
+        assert lack.queue == "orders/1"
+        assert lack.reason.endswith("members of another version are not understood")
+
+
 @pytest.mark.parametrize("state", [state for state in OwnState if state is not OwnState.ACTIVE])
 def test_a_member_that_joins_or_leaves_is_not_ready(state: OwnState) -> None:
     assert [lack.reason for lack in lacks(member(ACTIVE, state=state))] == [f"the member is {state.value}"]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lbg_runtime.config.settings import Settings
     from lbg_runtime.core.group.picture import GroupPicture
     from lbg_runtime.model.ids import QueueName
+    from lbg_runtime.runtime.control_reader import OtherVersion
 
     Sights = Mapping[QueueName, QueueSight]
 
@@ -58,10 +59,11 @@ def status(
     configure_log()
     settings = load_group_settings(config)
     listen_ms = listening_ms(settings, listen)
-    picture, sights = uvloop.run(_look(settings, listen_ms))
+    picture, other, sights = uvloop.run(_look(settings, listen_ms))
     queues = settings.group.shape().queue_names()
     if json:
         told = {"group": settings.group.name, "listened_ms": listen_ms, **picture_as_object(picture, queues)}
+        told["not_understood"] = None if other is None else {"found": other.found, "expected": other.expected}
         if sights is not None:
             told["broker"] = sights_as_object(sights)
             told["surplus"] = surplus_queues(picture, queues, sights)
@@ -134,12 +136,13 @@ async def _try_login(settings: "Settings") -> None:
         print(printable(f"lbg: the members' account cannot log in: {error}"), file=sys.stderr)
 
 
-async def _look(settings: "Settings", listen_ms: int) -> "tuple[GroupPicture, Sights | None]":
+async def _look(settings: "Settings", listen_ms: int) -> "tuple[GroupPicture, OtherVersion | None, Sights | None]":
     from lbg_runtime.runtime.observer import observing
 
     async with observing(settings) as observer:
         picture = await observer.look_at_group(listen_ms / 1_000)
-    return picture, await _look_at_queues(settings)
+        other = observer.other_version
+    return picture, other, await _look_at_queues(settings)
 
 
 async def _look_at_queues(settings: "Settings") -> "Sights | None":

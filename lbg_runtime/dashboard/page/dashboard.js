@@ -186,8 +186,9 @@ function show(fresh = new Set()) {
 function showNotice() {
   // A move takes less; anything longer is worth a word.
   const lacking = known.queues.filter((one) => one.owner === null && now() - one.since > 1000).length;
-  const { restriping, placed } = known.meta;
+  const { restriping, placed, not_understood: notUnderstood } = known.meta;
   const notices = [];
+  if (notUnderstood) notices.push(notUnderstood);
   if (lacking) notices.push(`${plural(lacking, 'queue')} without an owner`);
   if (restriping) notices.push(`re-striping from ${restriping[0]} to ${restriping[1]} queues: ${restriping[2]} of ${restriping[3]} shards have left`);
   if (!placed && shown().length) notices.push('members do not agree yet on who is there: homes are those of before');

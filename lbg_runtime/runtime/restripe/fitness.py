@@ -1,9 +1,28 @@
-"""Whether the queues of a re-striping can carry it; each function only looks."""
+"""Whether a group and its queues can carry a re-striping; each function only looks."""
 
-from lbg_runtime.admin.queues import QueueAdmin
+from lbg_runtime.admin.queues import SMALL_MESSAGE_BYTES, QueueAdmin
+from lbg_runtime.config.settings import GroupBackend, Provision, RebindMode, Settings
+from lbg_runtime.core.group.picture import GroupPicture
+from lbg_runtime.core.parking.records import parking_queue
 from lbg_runtime.core.restripe.layout import Subscriptions, ensure_unclaimed
 from lbg_runtime.core.restripe.records import StripePlan
+from lbg_runtime.model.errors import ConfigError, PublishRefused, SempError, UserError
+from lbg_runtime.model.failure import Then
 from lbg_runtime.model.group import GroupShape
+
+
+def insist_on_fit_settings(settings: Settings) -> None:
+    """Raise `ConfigError` if the settings do not allow it."""
+    group = settings.group
+    if group.backend is not GroupBackend.EXCLUSIVE:
+        expected = "exclusive: how many partitions a partitioned queue has is a setting of the queue"
+        raise ConfigError("group.backend", group.backend.value, expected)
+    if settings.rebind.mode is not RebindMode.COOPERATIVE:
+        expected = "cooperative: other members do not talk to each other"
+        raise ConfigError("rebind.mode", settings.rebind.mode.value, expected)
+    if group.provision is not Provision.NONE:
+        expected = "none: a member that makes queues by old settings would make the old layout again"
+        raise ConfigError("group.provision", group.provision.value, expected)
 
 
 async def insist_on_fit_queues(
@@ -29,3 +48,40 @@ async def insist_on_unclaimed_queues(
     for index in subscriptions:
         if plan.from_count <= index < plan.to_count:
             await queues.ensure_like_new(shape.queue_name(index))
+
+
+async def insist_on_no_parking(
+    queues: QueueAdmin, shape: GroupShape, subscriptions: Subscriptions, picture: GroupPicture
+) -> None:
+    """Raise `UserError` if the group parks: what is parked belongs to a queue, and would stay behind its shard."""
+    expected = (
+        "a group without parking queues: what is parked is replayed, members run without `park`, and the parking "
+        "queues are deleted first"
+    )
+    for index in subscriptions:
+        queue = parking_queue(shape.name, index)
+        if await queues.subscriptions(queue) is not None:
+            raise UserError("failure.then: park", f"parking queue {queue}", expected)
+    for member, beat in picture.members.items():
+        if beat.settings.get("failure.then") == Then.PARK.value:
+            raise UserError("failure.then: park", f"member {member} runs with it", expected)
+
+
+async def with_refusing_queues(
+    refusal: PublishRefused, queues: QueueAdmin, shape: GroupShape, subscriptions: Subscriptions
+) -> PublishRefused:
+    """The same error, with the queues on its topic that take no record: the broker does not say which refused it.
+
+    The same if none shows why: it may have found room since, or the broker does not answer.
+    """
+    found = []
+    try:
+        for index, topics in subscriptions.items():
+            if refusal.topic in topics:
+                queue = shape.queue_name(index)
+                if reason := await queues.refusal(queue, SMALL_MESSAGE_BYTES):
+                    found.append(f"queue {queue} has {reason}")
+    except SempError:
+        # What was refused matters more than that nothing more can be said about it.
+        pass
+    return PublishRefused(refusal.topic, f"{refusal.reason}: {'; '.join(found)}") if found else refusal

@@ -7,13 +7,14 @@ from math import inf
 
 from lbg_runtime.core.group.control_codec import encode
 from lbg_runtime.core.group.control_messages import GroupQuestion, Header, Life, QuestionId
+from lbg_runtime.core.group.membership_timing import MembershipTiming
 from lbg_runtime.core.group.picture import GroupPicture
 from lbg_runtime.core.restripe.striping import StripingBook
 from lbg_runtime.model.errors import ConductorCutOff, UserError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import GroupName, MemberId
 from lbg_runtime.model.message import Message
-from lbg_runtime.runtime.clock import wall_us
+from lbg_runtime.runtime.clock import now_ms, wall_us
 from lbg_runtime.runtime.control_reader import ControlReader
 from lbg_runtime.runtime.session import Session
 
@@ -31,13 +32,15 @@ PROOF_PATIENCE_S = 8.0
 class Hearing:
     """Owned by one restriper, on its event loop; hears from `begin` on."""
 
-    def __init__(self, shape: GroupShape, control_topic: str, session: Session) -> None:
+    def __init__(self, shape: GroupShape, control_topic: str, session: Session, timing: MembershipTiming) -> None:
         self.book = StripingBook(1, shape.hash_count)
         self.picture = GroupPicture()
         self.is_heard = False
-        """Whether a member has said anything."""
+        """Whether a member has said anything that is understood."""
         self._group = GroupName(shape.name)
-        self._reader = ControlReader(self._group)
+        self._reader = ControlReader(self._group, timing)
+        self._listen_s = 2 * timing.heartbeat_ms / 1_000
+        self._began_s = inf
         self._topic = control_topic
         self._session = session
         self._life = Life(wall_us(), secrets.randbits(53))
@@ -52,6 +55,7 @@ class Hearing:
         """Begin to listen."""
         self._session.watch_connection(self._connection_changed)
         await self._session.subscribe(self._topic, self._arrived)
+        self._began_s = asyncio.get_running_loop().time()
 
     async def ask_now_and_then(self) -> None:
         """Ask the members how they stand, until cancelled; and hear ourselves ask."""
@@ -90,13 +94,29 @@ class Hearing:
                 raise ConductorCutOff(self._group)
         self.insist_on_no_cut()
 
+    @property
+    def has_heard_all(self) -> bool:
+        """Whether every member has had time to speak by itself: one of another version does not answer questions."""
+        return asyncio.get_running_loop().time() - self._began_s >= self._listen_s
+
+    def insist_on_one_version(self) -> None:
+        """Raise `UserError` if members speak another version: they own queues, but would not say what they read."""
+        if (other := self._reader.other_version(now_ms())) is not None:
+            expected = f"{other.expected} from all members: bring them to one version of lbg_runtime first"
+            raise UserError(self._topic, f"control messages of {other.found}", expected)
+
+    def with_other_version(self, waiting_for: str) -> str:
+        """What is waited for, with the reason why that may not come, if members speak another version."""
+        other = self._reader.other_version(now_ms())
+        return waiting_for if other is None or not waiting_for else f"{waiting_for} ({other})"
+
     def insist_on_no_cut(self) -> None:
         """Raise `ConductorCutOff` if it is known that the connection is gone."""
         if self._is_cut_off:
             raise ConductorCutOff(self._group)
 
     def _arrived(self, message: Message) -> None:
-        heard = self._reader.understand(message.payload)
+        heard = self._reader.understand(message.payload, now_ms())
         if heard is None:
             return
         if isinstance(heard, GroupQuestion) and heard.header.life == self._life:

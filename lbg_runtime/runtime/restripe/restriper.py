@@ -18,8 +18,8 @@ import structlog
 from lbg_runtime.admin.account import open_semp
 from lbg_runtime.admin.queues import QueueAdmin, queue_admin
 from lbg_runtime.admin.stored import store_queue_count
-from lbg_runtime.config.settings import GroupBackend, Provision, RebindMode, Settings
-from lbg_runtime.core.parking.records import parking_queue
+from lbg_runtime.config.settings import Settings
+from lbg_runtime.core.group.membership_timing import MembershipTiming
 from lbg_runtime.core.restripe.conductor import (
     Conductor,
     CreateQueue,
@@ -45,8 +45,8 @@ from lbg_runtime.core.restripe.layout import (
 )
 from lbg_runtime.core.restripe.records import StripePlan, encode_record, record_topic
 from lbg_runtime.model.errors import (
-    ConfigError,
     PublishFailed,
+    PublishRefused,
     QueueInUse,
     QueueUnfit,
     SempError,
@@ -55,9 +55,15 @@ from lbg_runtime.model.errors import (
     TransportError,
     UserError,
 )
-from lbg_runtime.model.failure import Then
+from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.clock import wall_us
-from lbg_runtime.runtime.restripe.fitness import insist_on_fit_queues, insist_on_unclaimed_queues
+from lbg_runtime.runtime.restripe.fitness import (
+    insist_on_fit_queues,
+    insist_on_fit_settings,
+    insist_on_no_parking,
+    insist_on_unclaimed_queues,
+    with_refusing_queues,
+)
 from lbg_runtime.runtime.restripe.hearing import Hearing
 from lbg_runtime.runtime.restripe.secrets import facts_of, secret_of, without
 from lbg_runtime.runtime.session import Session, open_session
@@ -104,18 +110,20 @@ class Restriper:
         self._quiet_from_s = 0.0
         """From then on no request of an earlier conductor can arrive, on the loop's clock."""
         self._subscriptions: dict[int, frozenset[str]] = {}
-        self._hearing = Hearing(self._shape, self._topic, session)
+        timing = MembershipTiming(heartbeat_ms=settings.membership.heartbeat_ms)
+        self._hearing = Hearing(self._shape, self._topic, session, timing)
 
     async def run(self, queue_count: int) -> Progress | None:
         """Bring the group to `queue_count` queues, or go on with a re-striping to that number.
 
         Returns None if the group has that many and nothing is under way: an earlier run may have done it without being
         able to say so. What is left of a plan that never began is taken away. Raises, before anything else is changed,
-        `UserError` if the group is being brought to another number, is in a state that no step leaves behind, or parks,
-        and `QueueUnfit` if a queue is closed, may throw messages away or deliver them out of order, or is added and may
-        be somebody else's; at the end, `UserError` if somebody else has changed what the queues subscribe to; at any
-        time, `SempError` and `TransportError` if the broker refuses or cannot be reached. Run again after any of them,
-        and after a crash; but after `ConductorCutOff` only if nobody else conducts.
+        `UserError` if the group is being brought to another number, is in a state that no step leaves behind, parks, or
+        has members of another version, and `QueueUnfit` if a queue is closed, may throw messages away or deliver them
+        out of order, or is added and may be somebody else's; at the end, `UserError` if somebody else has changed what
+        the queues subscribe to; at any time, `SempError` and `TransportError` if the broker refuses or cannot be
+        reached. Run again after any of them, and after a crash; but after `ConductorCutOff` only if nobody else
+        conducts.
         """
         try:
             return await self._run(queue_count)
@@ -162,7 +170,7 @@ class Restriper:
         # Perhaps the plan was published, perhaps not, while no shard has moved.
         is_to_begin = is_unmoved(conductor.plan, self._shape, self._subscriptions)
         if is_to_begin:
-            await self._hear_of_members(conductor)
+            await self._hear_of_members(conductor, is_maybe_known=is_maybe_known)
             # Again, as parking may have been turned on meanwhile.
             await self._insist_on_no_parking()
         while True:
@@ -172,7 +180,7 @@ class Restriper:
             self._hearing.book.trust(conductor.plan)
             if conductor.plan.generation != before:
                 _log.warning("restripe_plan_renewed", outdated=before, generation=conductor.plan.generation)
-            waiting_for = step.for_what if isinstance(step, Wait) else ""
+            waiting_for = self._hearing.with_other_version(step.for_what) if isinstance(step, Wait) else ""
             progress = Progress(
                 conductor.plan, conductor.moved_count(sight), len(conductor.moving_shards()), waiting_for
             )
@@ -194,16 +202,21 @@ class Restriper:
                 await self._store_count(conductor.plan.to_count)
             await self._take(step, conductor)
 
-    async def _hear_of_members(self, conductor: Conductor) -> None:
-        """Wait until one is heard: what it knows of earlier re-stripings decides the generation of the plan.
+    async def _hear_of_members(self, conductor: Conductor, *, is_maybe_known: bool) -> None:
+        """Wait until each had time to speak, and one is heard: its generation decides that of the plan.
 
         Members teach each other the newest one, so any of them speaks for all, whatever the clocks say. No bound:
-        without members no step is taken anyway.
+        without members no step is taken anyway. Raises `UserError` if any speaks another version, unless members may
+        know the plan already.
         """
-        while not self._hearing.is_heard:
+        while True:
+            if not is_maybe_known:
+                self._hearing.insist_on_one_version()
+            if self._hearing.is_heard and self._hearing.has_heard_all:
+                return
             await self.insist_on_connection()
-            moving = len(conductor.moving_shards())
-            self._on_progress(Progress(conductor.plan, 0, moving, "the members to say how far they are"))
+            waiting_for = self._hearing.with_other_version("the members to say how far they are")
+            self._on_progress(Progress(conductor.plan, 0, len(conductor.moving_shards()), waiting_for))
             await self._hearing.wait()
 
     # -- what exists
@@ -260,6 +273,7 @@ class Restriper:
             ensure_layout(replace(self._shape, queue_count=plan.from_count), self._subscriptions)
             if not is_maybe_known:
                 await insist_on_unclaimed_queues(self._queues, plan, self._shape, self._subscriptions, self._topic)
+                self._hearing.insist_on_one_version()
             await insist_on_fit_queues(self._queues, plan, self._shape, self._subscriptions)
             await self._insist_on_no_parking()
         except (UserError, QueueUnfit):
@@ -275,18 +289,7 @@ class Restriper:
         ensure_layout(replace(self._shape, queue_count=plan.to_count), self._subscriptions)
 
     async def _insist_on_no_parking(self) -> None:
-        """Raise `UserError` if the group parks: what is parked belongs to a queue, and would stay behind its shard."""
-        expected = (
-            "a group without parking queues: what is parked is replayed, members run without `park`, and the parking "
-            "queues are deleted first"
-        )
-        for index in self._subscriptions:
-            queue = parking_queue(self._shape.name, index)
-            if await self._queues.subscriptions(queue) is not None:
-                raise UserError("failure.then: park", f"parking queue {queue}", expected)
-        for member, beat in self._hearing.picture.members.items():
-            if beat.settings.get("failure.then") == Then.PARK.value:
-                raise UserError("failure.then: park", f"member {member} runs with it", expected)
+        await insist_on_no_parking(self._queues, self._shape, self._subscriptions, self._hearing.picture)
 
     def _conductor(self, queue_count: int) -> Conductor | None:
         plan = plan_under_way(self._subscriptions, self._topic)
@@ -344,7 +347,7 @@ class Restriper:
                 await self._queues.unsubscribe(self._shape.queue_name(index), topic)
                 self._subscriptions[index] -= {topic}
             case Publish(record):
-                await self._session.send(encode_record(record, conductor.topic))
+                await self._publish(encode_record(record, conductor.topic))
             case DeleteQueue(index):
                 return await self._delete(index)
             case Wait() | Done():
@@ -353,6 +356,12 @@ class Restriper:
             case _:
                 assert_never(step)
         return True
+
+    async def _publish(self, record: Message) -> None:
+        try:
+            await self._session.send(record)
+        except PublishRefused as refusal:
+            raise await with_refusing_queues(refusal, self._queues, self._shape, self._subscriptions) from None
 
     async def _delete(self, index: int) -> bool:
         try:
@@ -378,17 +387,8 @@ async def open_restriper(settings: Settings, on_progress: Callable[[Progress], N
 
     Raises `ConfigError` if the settings do not allow it, or nobody answers.
     """
-    group = settings.group
-    if group.backend is not GroupBackend.EXCLUSIVE:
-        expected = "exclusive: how many partitions a partitioned queue has is a setting of the queue"
-        raise ConfigError("group.backend", group.backend.value, expected)
-    if settings.rebind.mode is not RebindMode.COOPERATIVE:
-        expected = "cooperative: other members do not talk to each other"
-        raise ConfigError("rebind.mode", settings.rebind.mode.value, expected)
-    if group.provision is not Provision.NONE:
-        expected = "none: a member that makes queues by old settings would make the old layout again"
-        raise ConfigError("group.provision", group.provision.value, expected)
-    name = f"lbg-restriper-{group.name}"
+    insist_on_fit_settings(settings)
+    name = f"lbg-restriper-{settings.group.name}"
     # A conductor that was replaced must not come back and replace the other in turn: both would give up.
     opening = open_session(settings.outside_connection, name, settings.transport.client_path, reconnects=False)
     async with open_semp(settings) as client:

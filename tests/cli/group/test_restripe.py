@@ -10,18 +10,22 @@ from lbg_runtime.model.errors import QueueUnfit
 
 
 @pytest.mark.parametrize(
-    ("queue", "more"),
-    [("orders/3", "; `lbg group plan` shows what differs from the settings"), ("orders/4", "")],
+    ("queue", "setting", "more"),
+    [
+        ("orders/3", "maxRedeliveryCount", "; `lbg group plan` shows what differs from the settings"),
+        ("orders/4", "maxRedeliveryCount", ""),
+        ("orders/3", "maxMsgSize", ""),
+    ],
 )
-def test_a_refused_queue_is_sought_in_the_plan_only_if_the_settings_have_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queue: str, more: str
+def test_a_refused_queue_is_sought_in_the_plan_only_if_that_looks_at_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queue: str, setting: str, more: str
 ) -> None:
     async def refuse(*_: object) -> None:
-        raise QueueUnfit(queue, "maxRedeliveryCount 3", "maxRedeliveryCount 0")
+        raise QueueUnfit(queue, f"{setting} 3", f"{setting} 0")
 
     monkeypatch.setattr("lbg_runtime.cli.group.restripe._restripe", refuse)
     config = tmp_path / "config.yaml"
     config.write_text("group: {name: orders, hash_prefix: h, hash_count: 8, queue_count: 4}")
     result = CliRunner().invoke(app, ["group", "restripe", "--queues", "6", "--config", str(config)])
-    said = f"lbg: queue {queue} has maxRedeliveryCount 3; expected maxRedeliveryCount 0{more}\n"
+    said = f"lbg: queue {queue} has {setting} 3; expected {setting} 0{more}\n"
     assert (result.exit_code, result.stderr) == (1, said)

@@ -19,6 +19,8 @@ class EngineQueues:
         self.unfit = None
         self.of_others = None
         """A queue with rights of its own."""
+        self.refusing = {}
+        """Why queues take no message, as they show it."""
         self.stored_count = None
         self.measured = []
         """Queues whose depth was asked for, one after another."""
@@ -44,6 +46,9 @@ class EngineQueues:
             raise QueueUnfit(queue, "owner somebody", "owner members")
         if messages := self._engine.queue_depth("default", queue):
             raise QueueUnfit(queue, f"{messages} messages", "none")
+
+    async def refusal(self, queue, size_bytes):
+        return self.refusing.get(queue)
 
     async def create_queue(self, queue):
         if queue not in self._topics:
