@@ -42,7 +42,7 @@ def advise(
     advice = analyse(read_run(directory), str(directory), queue_counts, counts, hash_function)
     if html is not None:
         try:
-            html.write_text(as_page(advice))
+            html.write_text(as_page(advice), encoding="utf-8")
         except OSError as error:
             raise UserError("--html", f"{html}: {error.strerror}", "a file that can be written") from None
     if json:

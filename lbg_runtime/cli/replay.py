@@ -20,6 +20,7 @@ from lbg_runtime.runtime.stop import StopCause, stop_requests
 
 if TYPE_CHECKING:
     from lbg_runtime.config.settings import Settings
+    from lbg_runtime.model.group import GroupShape
     from lbg_runtime.pipeline.landing.log import LandingLog
     from lbg_runtime.pipeline.replay import LandedMessage, Replayed, Selection
 
@@ -51,7 +52,7 @@ def replay(
 
     The messages keep their user properties, as text, and get `lbg_replay_of` with the id of the row. The replay stops
     at the first message that is refused or may be lost, and where the log is damaged; it reports how far it came. Exit
-    code 1 in these cases, and if messages had no key and were left out; 130 if it was stopped.
+    code 1 in these cases, if messages had no key and were left out, and if --key matches nothing; 130 if stopped.
     """
     if key is not None and shard is not None:
         raise UserError("--shard", f"given with --key {key}", "one of the two")
@@ -77,11 +78,14 @@ def replay(
     shards = log.group.hash_count
     if shard is not None and shard >= shards:
         raise UserError("--shard", str(shard), f"0 to {shards - 1}, as the group of {directory} has {shards} shards")
+    # A dry run says yes to nothing that the replay itself would refuse.
+    settings = load_group_settings(config)
+    _insist_on_topic(to_topic, settings.group.shape())
     is_stopped = False
     if dry_run:
         replayed, seconds = count(_messages(log, selection)), 0.0
     else:
-        settings, replayed = load_group_settings(config), Replayed()
+        replayed = Replayed()
         began_s = time.monotonic()
         try:
             is_stopped = uvloop.run(_replay(log, selection, settings, to_topic, rate, replayed))
@@ -98,7 +102,23 @@ def replay(
         _tell(replayed, to_topic, dry_run=dry_run)
     if is_stopped:
         raise typer.Exit(130)
-    raise typer.Exit(1 if is_left or replayed.failure is not None else 0)
+    if not replayed.selected:
+        asked = [("--from", from_), ("--to", to), ("--key", key), ("--shard", shard)]
+        given = ", ".join(f"{option} {value}" for option, value in asked if value is not None)
+        found = f"nothing in the log matches {given}" if given else "the log is empty"
+        print(printable(f"lbg: {found}: looked in {directory}, of group {log.group.group}"), file=sys.stderr)
+    # A time without messages is nothing wrong, a key that is nowhere is a wrong one.
+    is_mistaken = key is not None and not replayed.selected
+    raise typer.Exit(1 if is_left or is_mistaken or replayed.failure is not None else 0)
+
+
+def _insist_on_topic(topic: str, group: "GroupShape") -> None:
+    """As the publisher does for each message, with the longest shard."""
+    if group.split_topic(topic) is not None or not is_valid_topic(group.hashed_topic(group.hash_count - 1, topic)):
+        from lbg_runtime.publisher.arguments import topic_refused
+
+        refused = topic_refused(topic, group)
+        raise UserError("--to-topic", refused.found, refused.expected)
 
 
 async def _replay(

@@ -24,20 +24,23 @@ steps of the member's event loop; the thread of the status server turns them int
 _SPANS = """With `ops.tracing: spans` a member makes a span for each attempt of a handler, `lbg publish` one for each
 message, from the moment it is sent to the broker's answer (`pip install 'lbg-runtime[otel]'`). They form one trace: the
 publisher's context travels in the user properties `traceparent` and `tracestate` of the W3C, and the spans of messages
-that a handler publishes are below the handler's span. In a program of your own:
+that a handler publishes are below the handler's span. The publisher of `open_publisher` makes spans by itself, by the
+settings that it is given:
 
 ```python
-from lbg_runtime.metrics.tracing import open_spans
+from lbg_runtime import open_publisher
 
-HashedPublisher(messenger, shape, hash_function, publisher_id=new_publisher_id(), spans=open_spans(settings))
+async with open_publisher("config.yaml") as publisher:
+    await publisher.publish("orders/new", b"an order", key="account-4711")
 ```
 
 Names follow OpenTelemetry's messaging conventions: `messaging.system` is `solace`; the destination is the topic in a
 publisher's span and the queue in a handler's; the partition is the shard. `lbg.epoch`, `lbg.attempt` and
 `lbg.redelivered` are our own. The key is in a span (as `lbg.key`) only with `ops.tracing: spans_with_keys`; without
 that, a topic that contains the key appears as `<hash prefix>/<shard>/{topic}`. The program that sets up a tracer
-provider decides where the spans go: a module of handlers, or `opentelemetry-instrument lbg run`. Without the setting,
-nothing of OpenTelemetry is imported; with it, a published message costs some 20 us more and a handled one 30 us.
+provider decides where the spans go: a module of handlers, or `opentelemetry-instrument lbg run`. If there is none when
+the first span is made, the warning `spans_not_kept` says that they go nowhere. Without the setting, nothing of
+OpenTelemetry is imported; with it, a published message costs some 20 us more and a handled one 30 us.
 
 Log lines that a handler, or a task that it starts, writes with structlog contain `queue`, `epoch` and `key` of its
 message. A program with a structlog configuration of its own has to add the processor

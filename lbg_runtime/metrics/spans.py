@@ -3,7 +3,7 @@
 The context of the publisher's span travels as the user properties of the W3C trace context (`traceparent`,
 `tracestate`), so that consumers in other languages find it too. Names are those of the messaging conventions;
 attributes that they have no name for begin with `lbg.`. The program that sets up a tracer provider decides which spans
-are kept and where they go; without one, nothing is kept.
+are kept and where they go; without one, nothing is kept, and the first span warns of that (`spans_not_kept`).
 
 This is the only module that imports `opentelemetry`. It is itself imported only if `ops.tracing` asks for spans.
 """
@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 
+import structlog
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.propagators.textmap import Getter
@@ -25,6 +26,7 @@ from lbg_runtime.model.message import Message, PropertyValue
 
 SYSTEM = "solace"
 
+_log = structlog.get_logger(__name__)
 _propagator = TraceContextTextMapPropagator()
 
 
@@ -39,6 +41,7 @@ class MessageSpans:
         self._template = f"{shape.hash_prefix}/{{shard}}/{{topic}}"
         self._has_keys = has_keys
         self._tracer = trace.get_tracer("lbg_runtime", version("lbg-runtime"), provider)
+        self._is_looked_after = provider is not None
 
     def begin_publish(
         self,
@@ -55,6 +58,7 @@ class MessageSpans:
         `topic` is the full one. The part after the shard is left out if it contains the key and spans must not. The
         caller ends the span with `end_publish`.
         """
+        self._look_for_a_provider()
         is_told = self._has_keys or key not in topic
         span = self._tracer.start_span(
             f"publish {self._template}",
@@ -86,6 +90,7 @@ class MessageSpans:
 
         An exception raised inside ends the span as failed and is passed on; the same goes for a cancellation.
         """
+        self._look_for_a_provider()
         with self._tracer.start_as_current_span(
             f"process {queue}",
             _propagator.extract(message.properties, Context(), getter=_PROPERTIES),
@@ -107,6 +112,18 @@ class MessageSpans:
             except BaseException as error:
                 _mark_failed(span, error)
                 raise
+
+    def _look_for_a_provider(self) -> None:
+        """Warn once if nobody takes the spans.
+
+        Not before the first of them: a lifespan, or a program that has opened its publisher, may set a provider later.
+        """
+        if self._is_looked_after:
+            return
+        self._is_looked_after = True
+        # Of no use by mistake alone: a provider that does nothing on purpose, or a disabled one, is of another type.
+        if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+            _log.warning("spans_not_kept", expected="a tracer provider of OpenTelemetry, or ops.tracing: off")
 
     def _attributes(
         self, name: str, kind: str, message_id: str | None, size_bytes: int, key: str | None, shard: int | None

@@ -3,13 +3,14 @@
 import asyncio
 
 import pytest
+import structlog
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
 
-from lbg_runtime.metrics.spans import end_publish
+from lbg_runtime.metrics.spans import MessageSpans, end_publish
 from lbg_runtime.model.errors import PublishRefused
 from lbg_runtime.model.message import Message
-from tests.metrics.kept_spans import KeptSpans
+from tests.metrics.kept_spans import SHAPE, KeptSpans
 
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -152,3 +153,26 @@ def test_nor_does_a_refusal_tell_the_topic() -> None:
         end_publish(begun(kept.make(), topic="h/3/orders/k"), PublishRefused("h/3/orders/k", reason))
     descriptions = [span.status.description for span in kept.ended]
     assert descriptions == ["PublishRefused", "Spool Over Quota"]
+
+
+def test_spans_that_nobody_takes_are_told_once_and_not_before_there_are_any(monkeypatch) -> None:
+    monkeypatch.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)
+    with structlog.testing.capture_logs() as lines:
+        published, handled = MessageSpans(SHAPE, has_keys=False), MessageSpans(SHAPE, has_keys=False)
+        assert lines == []
+        for _ in range(2):
+            end_publish(begun(published), None)
+        assert [line["event"] for line in lines] == ["spans_not_kept"]
+        for _ in range(2):
+            with handling(handled, {}):
+                pass
+    assert [(line["event"], line["log_level"]) for line in lines] == [("spans_not_kept", "warning")] * 2
+
+
+def test_a_provider_that_is_set_after_the_spans_were_opened_is_found(monkeypatch) -> None:
+    with structlog.testing.capture_logs() as lines:
+        spans, own = MessageSpans(SHAPE, has_keys=False), KeptSpans()
+        monkeypatch.setattr(trace, "get_tracer_provider", lambda: own.provider)
+        end_publish(begun(spans), None)
+        end_publish(begun(own.make()), None)
+    assert lines == []

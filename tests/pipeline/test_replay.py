@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -192,12 +193,6 @@ def test_options_that_cannot_be_are_the_users_mistake(
         assert problem in str(ended.exception)
 
 
-def test_a_dry_run_needs_no_broker(landed: LogOnDisk) -> None:
-    ended = CliRunner().invoke(app, ["replay", str(landed.root), "--to-topic", "again", "--key", "k", "--dry-run"])
-    assert ended.exit_code == 0
-    assert ended.stdout.startswith("4 messages would be published to again, landed 1970-01-01T00:00:00.000+00:00 to")
-
-
 @pytest.fixture
 def lbg_replay(landed: LogOnDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """The command, on a memory broker."""
@@ -253,3 +248,47 @@ def test_what_cannot_be_read_is_told_in_one_line(
     ended = lbg_replay(*options)
     assert isinstance(ended.exception, UserError)
     assert "Is a directory; expected a landing log that can be read" in str(ended.exception)
+
+
+def test_a_dry_run_needs_no_broker(
+    landed: LogOnDisk, lbg_replay: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(publishing, "open_session")
+    ended = lbg_replay("--key", "k", "--dry-run")
+    assert ended.exit_code == 0
+    assert ended.stdout.startswith("4 messages would be published to again, landed 1970-01-01T00:00:00.000+00:00 to")
+
+
+@pytest.mark.parametrize("dry_run", [(), ("--dry-run",)])
+@pytest.mark.parametrize("topic", ["hp/1/x", "x" * 246])
+def test_a_dry_run_refuses_the_topics_that_the_replay_refuses(
+    lbg_replay: Callable[..., Result], topic: str, dry_run: tuple[str, ...]
+) -> None:
+    ended = lbg_replay("--to-topic", topic, *dry_run)
+    assert isinstance(ended.exception, UserError)
+    assert str(ended.exception).startswith("--to-topic: ")
+
+
+@pytest.mark.parametrize("options", [(), ("--dry-run",)])
+def test_what_selects_nothing_says_so_and_where_it_looked(
+    landed: LogOnDisk, lbg_replay: Callable[..., Result], options: tuple[str, ...]
+) -> None:
+    ended = lbg_replay("--key", "K\x1b", "--to", "2026-11-21", *options)
+    assert ended.exit_code == 1
+    assert (
+        f"lbg: nothing in the log matches --to 2026-11-21, --key K\\x1b: looked in {landed.root}, of group "
+        in ended.stderr
+    )
+    as_object = lbg_replay("--key", "K", "--json", *options)
+    assert (as_object.exit_code, json.loads(as_object.stdout)["selected"]) == (1, 0)
+    # A time in which nothing came is no mistake.
+    ended = lbg_replay("--from", "2099-01-01", *options)
+    assert (ended.exit_code, "nothing in the log matches --from 2099-01-01" in ended.stderr) == (0, True)
+
+
+def test_an_empty_log_is_told_as_such(landed: LogOnDisk, lbg_replay: Callable[..., Result]) -> None:
+    for each in landed.root.glob("queue=*"):
+        shutil.rmtree(each)
+    ended = lbg_replay()
+    assert ended.exit_code == 0
+    assert "lbg: the log is empty: looked in" in ended.stderr

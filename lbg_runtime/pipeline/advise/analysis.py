@@ -54,6 +54,8 @@ class MemberLoad:
     queues: int
     """Queues of which it handled something."""
     is_idle: bool
+    was_bound: bool
+    """Whether it ever was bound to a queue. If not, its start failed, or it had no place: its journal does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,9 +198,19 @@ def _members(tables: RunTables) -> list[MemberLoad]:
             lasted += float(done[mine].max() - start[mine].min())
             seen = seen | set(np.unique(queues[mine]).tolist())
         found[name] = messages, busy, lasted, seen
-    mean = sum(messages for messages, *_ in found.values()) / max(1, len(found))
+    told = set[int]().union(*(each["journal"].unique().to_pylist() for each in (tables.flows, dispatches)))
+    bound = {names[number] for number in told}
+    # A start that failed takes no share of the work, and lowers that of nobody.
+    mean = sum(messages for messages, *_ in found.values()) / max(1, len(bound & found.keys()))
     return [
-        MemberLoad(name, messages, busy / lasted if lasted else 0.0, len(seen), messages < IDLE_SHARE * mean)
+        MemberLoad(
+            name,
+            messages,
+            busy / lasted if lasted else 0.0,
+            len(seen),
+            is_idle=name not in bound or messages < IDLE_SHARE * mean,
+            was_bound=name in bound,
+        )
         for name, (messages, busy, lasted, seen) in sorted(found.items())
     ]
 
@@ -237,10 +249,13 @@ def _recommendations(
         said.append(
             f"Key {hot[0].key!r} is {hot[0].share:.1%} of the messages, more than half of an even queue: watch it."
         )
-    idle = [each.member for each in members if each.is_idle]
+    idle = [each.member for each in members if each.is_idle and each.was_bound]
     if idle:
-        active = len(members) - len(idle)
+        active = sum(not each.is_idle for each in members)
         said.append(f"Idle: {', '.join(idle)}. {active} members did the work of this load, with these queues.")
+    unbound = [each.member for each in members if not each.was_bound]
+    if unbound:
+        said.append(f"Never bound to a queue: {', '.join(unbound)}. Their starts failed, or they had no place.")
     if not now.is_even:
         said.append(f"{now.hash_count} shards do not divide evenly among {now.queue_count} queues.")
     return said

@@ -8,6 +8,7 @@ from itertools import groupby
 
 import numpy as np
 
+from lbg_runtime.model.printable import printable
 from lbg_runtime.pipeline.advise.analysis import Advice
 from lbg_runtime.pipeline.advise.timeline import Timeline
 
@@ -45,7 +46,7 @@ def heat_map(timeline: Timeline, queue_count: int) -> str:
             if owner >= 0:
                 count = int(timeline.messages[shard, at : at + length].sum())
                 place_and_time = f"queue {shard % queue_count}, shard {shard}, {_clock(timeline, at)}"
-                text = f"{place_and_time}: {count} messages by {timeline.members[owner]}"
+                text = f"{place_and_time}: {count} messages by {printable(timeline.members[owner])}"
                 marks.append(
                     f'<rect class="{member_class(owner)} v{level + 1}" x="{LEFT + at * column:.1f}" '
                     f'y="{y:.1f}" width="{length * column + 0.15:.1f}" height="{row * 0.9:.1f}">'

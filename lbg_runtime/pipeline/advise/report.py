@@ -6,6 +6,7 @@ from html import escape
 from importlib.resources import files
 from string import Template
 
+from lbg_runtime.model.printable import printable
 from lbg_runtime.pipeline.advise.analysis import Advice
 from lbg_runtime.pipeline.advise.charts import (
     COLOURS,
@@ -54,7 +55,7 @@ def as_text(advice: Advice) -> str:
         f"useful queues: {advice.useful_queues} at most",
         *advice.recommendations,
     ]
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def as_page(advice: Advice) -> str:
@@ -72,13 +73,13 @@ def as_page(advice: Advice) -> str:
     )
     template = Template(files("lbg_runtime.pipeline.advise").joinpath("page.html").read_text())
     return template.substitute(
-        title=escape(f"How group {advice.group} is cut"),
+        title=_shown(f"How group {advice.group} is cut"),
         lead=escape(
             f"{advice.queue_count} queues, {advice.hash_count} shards, {advice.function.value}; {run_s:,.0f} s of "
             f"records, p50 {p50:,.1f} ms, p95 {p95:,.1f} ms. Times are UTC."
         ),
         tiles="".join(f'<div class="tile"><b>{value}</b><span>{escape(name)}</span></div>' for value, name in tiles),
-        said="".join(f"<li>{escape(each)}</li>" for each in advice.recommendations),
+        said="".join(f"<li>{_shown(each)}</li>" for each in advice.recommendations),
         colours=_colours(),
         members_legend=_members_legend(timeline.members),
         heat_map=heat_map(timeline, advice.queue_count),
@@ -98,7 +99,7 @@ def as_page(advice: Advice) -> str:
             ("key", "shard", "queue", "messages", "of all", "of handling time"),
             (
                 (
-                    escape(each.key),
+                    _shown(each.key),
                     each.shard,
                     each.queue,
                     f"{each.messages:,}",
@@ -112,11 +113,11 @@ def as_page(advice: Advice) -> str:
             ("member", "messages", "handlers at a time", "queues it handled", ""),
             (
                 (
-                    escape(each.member),
+                    _shown(each.member),
                     f"{each.messages:,}",
                     f"{each.busy:.2f}",
                     each.queues,
-                    "idle" if each.is_idle else "",
+                    "never bound" if not each.was_bound else "idle" if each.is_idle else "",
                 )
                 for each in advice.members
             ),
@@ -127,6 +128,11 @@ def as_page(advice: Advice) -> str:
             else "Every message had a key."
         ),
     )
+
+
+def _shown(text: str) -> str:
+    """Text of others as HTML: its tags are no tags, and what turns the direction of text or cannot be seen is told."""
+    return escape(printable(text))
 
 
 def _cut_object(cut: Cut) -> dict[str, object]:
@@ -153,7 +159,7 @@ def _colours() -> str:
 
 def _members_legend(members: Sequence[str]) -> str:
     shown = [
-        f'<span><i style="background:var(--{member_class(place)})"></i>{escape(name)}</span>'
+        f'<span><i style="background:var(--{member_class(place)})"></i>{_shown(name)}</span>'
         for place, name in enumerate(members[:COLOURS])
     ]
     if len(members) > COLOURS:

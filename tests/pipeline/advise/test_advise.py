@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from lbg_runtime.journal.reader import read_run
 from lbg_runtime.journal.writer import RecordWriter
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.hashing import HashFunction, shard_of
-from lbg_runtime.model.record import DispatchRecord, JournalHeader
+from lbg_runtime.model.record import DispatchRecord, FlowRecord, JournalHeader
 from lbg_runtime.pipeline.advise.analysis import Advice, analyse
 from lbg_runtime.pipeline.advise.report import as_page, as_text
 
@@ -23,11 +24,21 @@ MS = 1_000_000
 
 
 def write_journal(
-    folder: Path, member: str, keys: list[str | None], *, function: HashFunction = HashFunction.CRC32, at_ms: int = 0
+    folder: Path,
+    member: str,
+    keys: list[str | None],
+    *,
+    function: HashFunction = HashFunction.CRC32,
+    at_ms: int = 0,
+    named: str | None = None,
+    life: int = 1,
+    flows: Sequence[FlowRecord] = (),
 ) -> None:
     """A member that handled these one after another, 10 ms each, of which 4 ms waiting."""
-    writer = RecordWriter(folder / f"{member}.member.jsonl")
-    writer.write(JournalHeader("run", "orders", "hp", HASH_COUNT, QUEUE_COUNT, member, 1, "host", 1, 0))
+    writer = RecordWriter(folder / f"{member}{life}.member.jsonl")
+    writer.write(JournalHeader("run", "orders", "hp", HASH_COUNT, QUEUE_COUNT, named or member, life, "host", 1, 0))
+    for flow in flows:
+        writer.write(flow)
     for number, key in enumerate(keys, 1):
         shard = None if key is None else shard_of(function, key, HASH_COUNT)
         done_ms = at_ms + 10 * number
@@ -107,6 +118,26 @@ def test_idle_members_are_told(run: Path) -> None:
     assert "Idle: c. 2 members did the work" in as_text(advice)
 
 
+def test_a_start_that_failed_is_not_taken_for_an_idle_member(run: Path) -> None:
+    write_journal(run, "failed", [])
+    write_journal(run, "bound", [], flows=[FlowRecord(1, 1, "bound", "secondary", "", 0, 0)])
+    write_journal(run, "again", [])
+    write_journal(run, "again", ["key-1"], life=2, at_ms=6_000)
+    advice = advice_of(run)
+    told = as_text(advice)
+    assert "Idle: again, bound, c. 2 members did the work" in told
+    assert "Never bound to a queue: failed. Their starts failed, or they had no place." in told
+    assert [each.member for each in advice.members if not each.was_bound] == ["failed"]
+    assert "<td>never bound</td>" in as_page(advice)
+
+
+def test_starts_that_failed_make_nobody_look_busier(run: Path) -> None:
+    write_journal(run, "d", ["key-1"] * 20, at_ms=6_000)
+    for number in range(20):
+        write_journal(run, f"failed{number}", [])
+    assert [each.member for each in advice_of(run).members if each.is_idle and each.was_bound] == ["c", "d"]
+
+
 def test_the_time_line_says_who_handled_what_and_how_long_it_took(run: Path) -> None:
     timeline = advice_of(run).timeline
     assert list(timeline.members) == ["a", "b", "c"]
@@ -140,6 +171,18 @@ def test_the_page_needs_nothing_else_and_shows_names_as_text(tmp_path: Path) -> 
     assert "<b>bold" not in page
     assert "&lt;b&gt;bold&lt;/b&gt;" in page
     assert "$" not in re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("trick", ["\x1b[31m", "\r\n", "\u202e", "\x9b2J"])
+def test_no_terminal_obeys_a_key_or_a_member_and_no_page_does(tmp_path: Path, trick: str) -> None:
+    write_journal(tmp_path, "a", [f"key{trick}{number}" for number in range(50)], named=f"m{trick}")
+    told = ascii(trick)[1:-1]
+    for text in (as_text(advice_of(tmp_path)), as_page(advice_of(tmp_path))):
+        assert f"key{trick}" not in text
+        assert f"key{told}" in text
+    page = as_page(advice_of(tmp_path))
+    assert f"m{trick}" not in page
+    assert page.count(f"m{told}") >= 3
 
 
 def test_the_page_has_its_plots(run: Path) -> None:
