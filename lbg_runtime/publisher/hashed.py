@@ -1,4 +1,7 @@
-"""The hashed publisher: puts each message on the shard of its key, in order, and accounts for every one."""
+"""The hashed publisher: puts each message on the shard of its key, in order, and accounts for every one.
+
+More than 400 lines, because a message's whole way, from its place in its key to its one answer, is here.
+"""
 
 import asyncio
 import functools
