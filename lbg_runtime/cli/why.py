@@ -61,7 +61,8 @@ def why(
     if not holders:
         print(printable(f"lbg: queue {queue} has no owner among {_members(answers, picture)}"), file=sys.stderr)
     elif any(answer.wait is not None for answer in holders):
-        print(printable(f"lbg: {queue} waits for its parking queue; try `lbg group verify`"), file=sys.stderr)
+        told = f"{queue} waits for its parking queue; if no command is named above, try `lbg group verify`"
+        print(printable(f"lbg: {told}"), file=sys.stderr)
     elif not is_known:
         print(printable(f"lbg: its owner has no message of key {key}, and has not handled one lately"), file=sys.stderr)
     raise typer.Exit(0 if is_known else 1)

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
+from uuid import uuid4
 
 from lbg_runtime.guard.protocol import EffectEndedTransaction, EffectUndone, place_of, refuse_awaitable
 from lbg_runtime.model.message import FencingToken, Message
@@ -21,7 +22,7 @@ ignored, unless that is something that has not run."""
 Answer = TypeVar("Answer")
 
 LOCK_PATIENCE_S = 20.0
-"""How long an effect waits for other processes to end their transactions; then it raises `sqlite3.OperationalError`.
+"""How long an effect waits while other processes keep the lock; then it raises `sqlite3.OperationalError`.
 
 Shorter than the usual time-out of an attempt, so that the failure says what it waited for."""
 
@@ -47,7 +48,9 @@ INSERT INTO lbg_guard (scope, key, publisher, number) VALUES (?, ?, ?, ?)
 ON CONFLICT (scope, key, publisher) DO UPDATE SET number = excluded.number, marked_at = excluded.marked_at
 WHERE number < excluded.number
 """
-_SAVEPOINT, _ROLL_BACK, _RELEASE = (f"{verb} lbg_guard" for verb in ("SAVEPOINT", "ROLLBACK TO", "RELEASE"))
+# A name that no savepoint of an effect can have: the mark would be kept with that one rolled back instead.
+_PLACE = f"lbg_guard_{uuid4().hex}"
+_SAVEPOINT, _ROLL_BACK, _RELEASE = (f"{verb} {_PLACE}" for verb in ("SAVEPOINT", "ROLLBACK TO", "RELEASE"))
 _FORGET = "DELETE FROM lbg_guard WHERE scope = ? AND marked_at < datetime('now', ?)"
 
 
@@ -81,7 +84,7 @@ class _Waiting:
     token: FencingToken
     effect: SqliteEffect
     until_s: float
-    """Until when it waits for the lock, by `time.monotonic`."""
+    """Until when it waits for a lock that others keep, by `time.monotonic`."""
     answer: bool | BaseException | None = None
     is_given_up: bool = False
     """Nobody waits for the answer: an effect that has not begun never does."""
@@ -107,6 +110,8 @@ class SqliteGuard:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lbg-guard")
         self._waiting: deque[_Waiting] = deque()
         self._together = True
+        self._locked_since_s: float | None = None
+        """Since when others have had the lock whenever it was tried, by `time.monotonic`."""
 
     async def once(self, message: Message, effect: SqliteEffect) -> bool:
         """See `Guard.once`."""
@@ -144,15 +149,22 @@ class SqliteGuard:
         finally:
             # Also if the lock was not to be had: the caller is told that nothing is written.
             mine.is_given_up = True
-        if isinstance(mine.answer, BaseException):
-            raise mine.answer
-        return mine.answer is True
+        answer, mine.answer = mine.answer, None
+        try:
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer is True
+        finally:
+            # Its traceback holds this frame and the effect's, perhaps with a half read cursor, which would keep the
+            # database busy until the collector finds the cycle.
+            del answer
 
     def _write_waiting(self, until_s: float) -> None:
         """One transaction: answers the effect that has waited longest, and others as long as its turn lasts."""
         connection = self._begin(until_s)
         end_s = time.monotonic() + _LONGEST_TURN_S
         begun: list[_Waiting] = []
+        is_lost = False
         try:
             while self._waiting and (not begun or (self._together and time.monotonic() < end_s)):
                 waiting = self._waiting.popleft()
@@ -171,11 +183,14 @@ class SqliteGuard:
                     waiting.answer = error
             # Whoever caused this is tried again, and shall not cost others an attempt each time.
             self._together = False
+            is_lost = True
         finally:
+            # Before it is closed: a cursor that an effect left half read would keep the lock.
             connection.rollback()
-            if connection.is_misused or connection.in_transaction:
-                # It may not be as it was: Python sets an isolation level before the commit that this means, and one
-                # whose `autocommit` was set to False (Python 3.12) begins a transaction whenever one ends.
+            if is_lost or connection.is_misused or connection.in_transaction:
+                # It may not be as it was: such a cursor keeps savepoints from being released, Python sets an isolation
+                # level before the commit that this means, and one whose `autocommit` was set to False (Python 3.12)
+                # begins a transaction whenever one ends.
                 self._close()
 
     def _write(self, waiting: _Waiting, connection: _Lent) -> None:
@@ -226,10 +241,15 @@ class SqliteGuard:
                 connection = self._open()
                 # Take the write lock at once: a transaction that begins by reading may be refused it later.
                 connection.execute("BEGIN IMMEDIATE")
+                self._locked_since_s = None
                 return connection
             except sqlite3.OperationalError as error:
                 is_locked = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
-                if not is_locked or time.monotonic() >= until_s:
+                now_s = time.monotonic()
+                if is_locked and self._locked_since_s is None:
+                    self._locked_since_s = now_s
+                # Not only by when this began to wait: that may have been behind slow effects of our own.
+                if not is_locked or now_s >= max(until_s, (self._locked_since_s or now_s) + LOCK_PATIENCE_S):
                     raise
                 if error.sqlite_errorcode == sqlite3.SQLITE_BUSY_SNAPSHOT:
                     # A cursor that an effect, or the traceback of its failure, left half read: the connection still

@@ -147,7 +147,8 @@ def test_a_member_that_cannot_be_started_waits_for_a_change_and_one_that_is_not_
         def until(text):
             assert any(text in line for line in process.stdout), text
 
-        until('"event": "member_not_started", "reason": "Too many open files", "until": "a file changes"}')
+        whose = f'"process": {process.pid}'
+        until(f'"member_not_started", {whose}, "reason": "Too many open files", "until": "a file changes"}}')
         (tmp_path / "app.py").touch()
         until("there")
         process.send_signal(signal.SIGTERM)
@@ -227,7 +228,7 @@ def test_a_watch_that_ends_is_told_and_a_folder_of_somebody_else_ends_none(tmp_p
             assert any(text in line for line in process.stdout), text
 
         until("others' folders passed over: True")
-        until('"event": "watch_failed", "reason": "[Errno 28] OS file watch limit reached"}')
+        until(f'"watch_failed", "process": {process.pid}, "reason": "[Errno 28] OS file watch limit reached"}}')
         until("there")
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from lbg_runtime.guard.protocol import EffectEndedTransaction, EffectUndone
+from lbg_runtime.guard.sqlite import SqliteGuard
 from tests.guard.bench import Crash, SqliteBench, message
 
 pytestmark = pytest.mark.real_time
@@ -176,3 +177,41 @@ async def test_an_effect_whose_handler_was_cancelled_before_its_turn_never_begin
         turn.may_go_on.set()
         assert await bench.apply(message(2))
     assert await bench.written() == ["p2"]
+
+
+async def test_an_effect_that_raises_beside_a_half_read_cursor_holds_nobody_up(bench: SqliteBench) -> None:
+    def half_read(database: sqlite3.Connection) -> None:
+        rows = database.execute("INSERT INTO effects (key, text) VALUES ('k', 'a'), ('k', 'b') RETURNING position")
+        assert rows.fetchone()
+        raise Crash
+
+    with pytest.raises(Crash) as kept:
+        await bench.guard.once(message(1), half_read)
+    assert await bench.apply(message(1, key="other"))
+    assert await bench.apply(message(2))
+    assert await bench.written() == ["p2"]
+    assert kept.tb is not None, "with all that its frames hold"
+
+
+async def test_a_savepoint_of_an_effect_is_not_that_of_the_guard(bench: SqliteBench) -> None:
+    def with_savepoint(database: sqlite3.Connection) -> None:
+        database.execute("SAVEPOINT lbg_guard")
+        raise Crash
+
+    with pytest.raises(Crash):
+        await bench.guard.once(message(1), with_savepoint)
+    assert await bench.apply(message(1)), "it is not marked"
+
+
+def test_who_has_waited_behind_slow_effects_still_waits_for_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard = SqliteGuard(tmp_path / "effects.db", "orders")
+    guard._open()
+    other = sqlite3.connect(tmp_path / "effects.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    monkeypatch.setattr("lbg_runtime.guard.sqlite.time.sleep", lambda _: other.execute("ROLLBACK"))
+    # Its own patience was over before the lock was tried.
+    assert guard._begin(0.0).in_transaction
+    guard._close()
+    other.close()

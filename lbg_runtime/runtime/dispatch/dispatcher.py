@@ -147,8 +147,13 @@ class Dispatcher:
         self._pool.wake()
 
     def is_stalled(self, queue: QueueName, epoch: Epoch) -> bool:
-        """Whether nothing of a flow handle runs or is about to start: all of it waits for another attempt."""
-        return self._lanes.is_stalled(queue, epoch)
+        """Whether nothing of a flow handle runs or is about to start: all of it waits for another attempt.
+
+        A message that is to be moved does not count: its copy may have arrived, and the next owner would handle it.
+        """
+        return self._lanes.is_stalled(queue, epoch) and not any(
+            each.queue == queue and each.epoch == epoch and _is_to_be_moved(each) for each in self._lanes.held()
+        )
 
     def forget_keys(self, queue: QueueName) -> None:
         """Take the next message of each of the queue's keys for the first: a shard has left the queue, and may come
@@ -477,3 +482,7 @@ class Dispatcher:
     def _replace_stuck_runner(self, handling: Handling) -> None:
         self._troubles.handler_ignored_cancellation(handling)
         self._pool.stand_in()
+
+
+def _is_to_be_moved(handling: Handling) -> bool:
+    return handling.end_report is not None and handling.end_report.then is not Then.STOP

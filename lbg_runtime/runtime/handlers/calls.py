@@ -124,8 +124,11 @@ def _has_message(annotation: object) -> bool:
     kind = get_origin(annotation) or annotation
     if isinstance(kind, type) and issubclass(kind, Message):
         return True
+    if kind is Annotated:
+        # The rest are remarks of any kind.
+        return _has_message(get_args(annotation)[0])
     is_several = isinstance(kind, type) and issubclass(kind, Iterable) and not issubclass(kind, Mapping)
-    return (is_several or kind in (Union, UnionType, Annotated)) and any(map(_has_message, get_args(annotation)))
+    return (is_several or kind is Union or kind is UnionType) and any(map(_has_message, get_args(annotation)))
 
 
 def _make_plain_call(

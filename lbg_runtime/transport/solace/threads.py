@@ -20,8 +20,9 @@ class ControlThreads:
     When all are occupied, calls wait for their turn, in order: a call that must not is made on threads apart.
     """
 
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="solace-control")
+    def __init__(self, count: int = THREAD_COUNT) -> None:
+        """`count`: at most so many threads, made as they are needed."""
+        self._pool = ThreadPoolExecutor(count, thread_name_prefix="solace-control")
         self._under_way: set[asyncio.Future[Any]] = set()
 
     def begin(

@@ -38,6 +38,10 @@ BINDS_AT_ONCE = 4
 """Binds under way in the client. The others wait before it, so that an outage that begins ends their wait, and control
 threads are left for everything else."""
 
+SESSION_THREADS = 16
+"""A session whose connection breaks while it is made can occupy two of them for 10 s, in which there may be eight such
+attempts until the next one waits for a thread."""
+
 RESTORE_WAIT_S = 0.1
 """From the client's report of a restored connection to the next bind; with a fifth of it nothing went wrong."""
 
@@ -66,7 +70,7 @@ class SolaceTransport:
         self._settings = settings
         self._threads = ControlThreads()
         """For what is asked of a session."""
-        self._session_threads = ControlThreads()
+        self._session_threads = ControlThreads(SESSION_THREADS)
         """Apart from those: a session is ended, and the next one made, however many calls wait for a broker."""
         self._binding = asyncio.Semaphore(BINDS_AT_ONCE)
         self._opening = asyncio.Lock()
