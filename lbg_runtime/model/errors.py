@@ -120,7 +120,12 @@ class TransportError(LbgError):
 
 
 class RequestRefused(TransportError):
-    """The broker has refused a request about a queue, and would refuse it again."""
+    """The broker has refused a request about a queue, and would refuse it again. `what` completes `cannot ...`."""
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(f"cannot {what}: {reason}")
+        self.what = what
+        self.reason = reason
 
 
 class ConnectFailed(TransportError):

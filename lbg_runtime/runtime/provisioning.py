@@ -77,7 +77,7 @@ async def _provision(session: Session, shape: GroupShape) -> None:
                 await provision_queue(session, shape.queue_name(index), shape.subscriptions(index))
             return
         except RequestRefused as error:
-            if not rounds_left or _DELETED not in str(error):
+            if not rounds_left or _DELETED not in error.reason:
                 raise
             # Whoever has deleted this queue may have deleted those before it as well: all of them again.
             _log.warning("queues_not_made_yet", reason=str(error))
@@ -98,6 +98,6 @@ async def _answered(request: Callable[[], Awaitable[_Answer]]) -> _Answer:
 
 def _refused(error: RequestRefused) -> ConfigError:
     expected = "a user who may create queues and receive, or `none` and queues made beforehand"
-    if _DELETED in str(error):
+    if _DELETED in error.reason:
         expected = "nobody who deletes the group's queues at this moment: start again once that has ended"
     return ConfigError("group.provision", str(error), expected)

@@ -64,7 +64,7 @@ EXAMPLES = [
     HandlerError("handlers.orders", "not async", "async def"),
     MemberSuperseded("m1"),
     ConductorCutOff("orders"),
-    RequestRefused("what"),
+    RequestRefused("provision orders/0", "why"),
     TransportError("what"),
     ConnectFailed("tcp://h:1", "refused", permanent=True),
     BindFailed("q", "Unknown Queue", permanent=True),

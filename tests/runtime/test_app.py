@@ -156,7 +156,7 @@ async def test_a_member_whose_user_may_not_create_queues_says_so(trial):
     app = trial.member()
 
     async def refuse(queue, subscriptions, **_):
-        raise RequestRefused(f"cannot provision {queue}: Permission Not Allowed")
+        raise RequestRefused(f"provision {queue}", "Permission Not Allowed")
 
     trial.sessions["member-0"].provision = refuse
     with pytest.raises(ConfigError, match=r"group\.provision: cannot provision orders/\d: Permission Not Allowed"):

@@ -176,7 +176,7 @@ class Deleting(MemoryTransport):
             self._left -= 1
             for name in self._engine.queue_names("default"):
                 self._engine.delete_queue("default", name)
-            raise RequestRefused(f"cannot provision {queue}: Unknown Queue")
+            raise RequestRefused(f"provision {queue}", "Unknown Queue")
 
 
 @pytest.mark.parametrize("provision", [provision_queues, provision_new_group])

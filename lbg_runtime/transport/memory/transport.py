@@ -138,7 +138,7 @@ class MemoryTransport:
                 with _tolerated("Subscription Already Exists"):
                     engine.subscribe_queue(self._client, queue, subscription)
         except BrokerRefusal as refusal:
-            raise RequestRefused(f"cannot provision {queue}: {refusal.text}") from refusal
+            raise RequestRefused(f"provision {queue}", refusal.text) from refusal
 
     async def has_queue(self, queue: QueueName) -> bool:
         """See `Browser.has_queue`."""

@@ -182,5 +182,6 @@ def subscribe_failed(subscription: str, error: BaseException) -> SubscribeFailed
 def request_failed(what: str, error: BaseException) -> TransportError:
     """Why another request to the broker failed; `what` completes the sentence `cannot ...`."""
     subcode, reason = subcode_and_reason(error)
-    is_refused = subcode and subcode not in _FATE_UNKNOWN
-    return (RequestRefused if is_refused else TransportError)(f"cannot {what}: {reason}")
+    if subcode and subcode not in _FATE_UNKNOWN:
+        return RequestRefused(what, reason)
+    return TransportError(f"cannot {what}: {reason}")

@@ -264,7 +264,7 @@ class SolaceSession:
     def _browsing(self, what: str, queue: str, window: int) -> Iterator[Any]:
         if (lack := native.missing_right(self.service, LoginRight.RECEIVE)) is not None:
             # The client would refuse it, and not say what is missing.
-            raise RequestRefused(f"cannot {what} {queue}: {lack}")
+            raise RequestRefused(f"{what} {queue}", lack)
         builder = self.service.create_message_queue_browser_builder().with_queue_browser_window_size(window)
         browser = builder.build(Queue.durable_exclusive_queue(queue))
         try:
