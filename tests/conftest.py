@@ -139,6 +139,19 @@ def own_signals() -> Generator[None]:
             signal.signal(number, handler)
 
 
+@pytest.fixture(autouse=True)
+def own_imports(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
+    """A command called in this process looks for handlers in the current folder and imports them: a later test is to find
+    neither the folder nor the modules, which may have the names of its own."""
+    path = sys.path.copy()
+    yield
+    sys.path[:] = path
+    folder = str(tmp_path_factory.getbasetemp())
+    for name, module in list(sys.modules.items()):
+        if (getattr(module, "__file__", None) or "").startswith(folder):
+            del sys.modules[name]
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(
     collector: pytest.Collector,
