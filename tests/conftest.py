@@ -141,8 +141,8 @@ def own_signals() -> Generator[None]:
 
 @pytest.fixture(autouse=True)
 def own_imports(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
-    """A command called in this process looks for handlers in the current folder and imports them: a later test is to find
-    neither the folder nor the modules, which may have the names of its own."""
+    """A command called in this process imports handlers from the current folder: a later test is to find neither the
+    folder nor the modules, which may have the names of its own."""
     path = sys.path.copy()
     yield
     sys.path[:] = path
