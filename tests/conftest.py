@@ -143,12 +143,12 @@ def own_signals() -> Generator[None]:
 def own_imports(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
     """A command called in this process imports handlers from the current folder: a later test is to find neither the
     folder nor the modules, which may have the names of its own."""
-    path = sys.path.copy()
+    path, before = sys.path.copy(), sys.modules.copy()
     yield
     sys.path[:] = path
-    folder = str(tmp_path_factory.getbasetemp())
-    for name, module in list(sys.modules.items()):
-        if (getattr(module, "__file__", None) or "").startswith(folder):
+    for name in sys.modules.keys() - before.keys():
+        file = getattr(sys.modules[name], "__file__", None)
+        if file is not None and Path(file).is_relative_to(tmp_path_factory.getbasetemp()):
             del sys.modules[name]
 
 
