@@ -1,5 +1,7 @@
 """`python -m lbg_runtime.cli` is `lbg`, for places where the script is not on the path. The script calls this too."""
 
+import gc
+
 from lbg_runtime.cli.importing import importing
 
 
@@ -7,6 +9,8 @@ def main() -> None:
     """Run the command line, as `cli.main` does, and print nothing if it is interrupted before that."""
     with importing():
         from lbg_runtime.cli.main import main as run_command_line
+    # What is imported stays to the end, and need not be looked through for garbage.
+    gc.freeze()
     run_command_line()
 
 

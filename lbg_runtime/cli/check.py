@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import typer
 
 from lbg_runtime.cli.options import Config, Json, MemberCount, MemberId, MemberIndex, print_json
-from lbg_runtime.config.broker_names import check_client_name
 from lbg_runtime.model.errors import ConfigError, HandlerError, UserError
 
 if TYPE_CHECKING:
@@ -51,6 +50,7 @@ def _examine(
     import socket
 
     from lbg_runtime.admin.stored import load_group_settings
+    from lbg_runtime.config.broker_names import check_client_name
     from lbg_runtime.config.connection_settings import TransportKind
     from lbg_runtime.config.load import problems_of
     from lbg_runtime.metrics.tracing import open_spans

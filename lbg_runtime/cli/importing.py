@@ -1,5 +1,6 @@
 """What can go wrong while a command imports its modules: an interrupt, or an extra that is not installed."""
 
+import gc
 import re
 import signal
 from collections.abc import Iterator
@@ -21,7 +22,27 @@ def importing() -> Iterator[None]:
 
     `KeyboardInterrupt` would give a traceback of whatever is being imported, and some modules turn it into another
     error.
+
+    Nor is garbage looked for: importing leaves hardly any, and the looks take a tenth of a command's start.
     """
+    with _no_looks_for_garbage(), _interrupts_at_once():
+        yield
+
+
+@contextmanager
+def _no_looks_for_garbage() -> Iterator[None]:
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@contextmanager
+def _interrupts_at_once() -> Iterator[None]:
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.default_int_handler:
         # SIGINT is ignored, as in what a shell has started in the background, or the handler is somebody else's.

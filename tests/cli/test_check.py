@@ -34,6 +34,7 @@ async def on_order(message):
 
 
 def _lbg(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`lbg` as a shell starts it; the others are copies of a process that has imported it."""
     return subprocess.run(
         [sys.executable, "-m", "lbg_runtime.cli", *arguments],
         cwd=folder, capture_output=True, text=True, timeout=30, check=False,
@@ -62,8 +63,8 @@ def _only_line(result: subprocess.CompletedProcess[str]) -> str:
     return lines[0]
 
 
-def test_a_good_file_is_summed_up_with_its_warnings(folder):
-    result = _lbg(folder(), "check", "--json")
+def test_a_good_file_is_summed_up_with_its_warnings(lbg, folder):
+    result = lbg(folder(), "check", "--json")
     assert result.returncode == 0, result.stderr
     summary = json.loads(result.stdout)
     assert summary["ok"] is True
@@ -85,41 +86,41 @@ def test_the_summary_is_also_for_people(folder):
     assert "warning: 9 shards do not divide evenly among 4 queues" in result.stdout
 
 
-def test_a_subscription_with_the_hash_prefix_is_warned_of(folder):
+def test_a_subscription_with_the_hash_prefix_is_warned_of(lbg, folder):
     (folder() / "shop.py").write_text(GOOD.replace("orders/>", "h/*/orders/>"))
-    result = _lbg(folder(), "check")
+    result = lbg(folder(), "check")
     assert result.returncode == 0
     assert "takes 'h/*/orders/>', which begins with the group's hash prefix: handlers take original" in result.stdout
     (folder() / "shop.py").write_text(GOOD.replace("orders/>", "*/orders/>"))
-    assert "hash prefix:" not in _lbg(folder(), "check").stdout
+    assert "hash prefix:" not in lbg(folder(), "check").stdout
 
 
-def test_a_subscription_with_wildcards_of_mqtt_is_warned_of(folder):
+def test_a_subscription_with_wildcards_of_mqtt_is_warned_of(lbg, folder):
     for topic in ("orders/#", "orders/+/new", "+"):
         (folder() / "shop.py").write_text(GOOD.replace("orders/>", topic))
-        result = _lbg(folder(), "check")
+        result = lbg(folder(), "check")
         assert result.returncode == 0
         assert f"takes {topic!r}, and `#` and `+` are no wildcards here: `*` stands for one" in result.stdout
     (folder() / "shop.py").write_text(GOOD.replace("orders/>", "orders/#1/c++/>"))
-    assert "no wildcards" not in _lbg(folder(), "check").stdout
+    assert "no wildcards" not in lbg(folder(), "check").stdout
 
 
-def test_a_module_is_not_sought_beside_the_settings(folder, tmp_path_factory):
+def test_a_module_is_not_sought_beside_the_settings(lbg, folder, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
-    line = _only_line(_lbg(elsewhere, "check", "--config", str(folder() / "config.yaml")))
+    line = _only_line(lbg(elsewhere, "check", "--config", str(folder() / "config.yaml")))
     found = "lbg: handlers: shop: ModuleNotFoundError: No module named 'shop'; "
     expected = f"expected a module in the current folder, {elsewhere} (wherever config.yaml is), or an installed one"
     assert line == found + expected
 
 
-def test_a_member_is_named_as_it_will_be(folder):
+def test_a_member_is_named_as_it_will_be(lbg, folder):
     path = folder() / "config.yaml"
     discovered = path.read_text().replace("{mode: static, index: 0, count: 3}", "{mode: discovered}")
     path.write_text(discovered.replace("rebind: {mode: cycle}", ""))
-    named = [_lbg(path.parent, "check", *given).stdout for given in ((), ("--member-id", "east-1"))]
+    named = [lbg(path.parent, "check", *given).stdout for given in ((), ("--member-id", "east-1"))]
     assert f"member: name {socket.gethostname()[:90]}-PID, mode discovered" in named[0]
     assert "member: name east-1, mode discovered" in named[1]
-    assert "member id: 'a b'; expected 1 to 100 letters" in _only_line(_lbg(path.parent, "check", "--member-id", "a b"))
+    assert "member id: 'a b'; expected 1 to 100 letters" in _only_line(lbg(path.parent, "check", "--member-id", "a b"))
 
 
 def test_spans_that_cannot_be_made_are_a_problem(folder):
@@ -134,26 +135,26 @@ def test_spans_that_cannot_be_made_are_a_problem(folder):
     assert _only_line(result) == line
 
 
-def test_the_hooks_of_the_handlers_are_listed(folder):
+def test_the_hooks_of_the_handlers_are_listed(lbg, folder):
     hooks = "".join(
         f"\n@handlers.{kind}\nasync def {name}(queue, epoch):\n    pass\n"
         for kind, name in (("on_assigned", "load"), ("on_revoked", "drop"), ("on_drain", "flush"))
     )
     (folder() / "shop.py").write_text(GOOD + hooks)
-    found = json.loads(_lbg(folder(), "check", "--json").stdout)["hooks"]
+    found = json.loads(lbg(folder(), "check", "--json").stdout)["hooks"]
     assert [(each["hook"], each["where"].partition(" ")[0]) for each in found] == [
         ("on_assigned", "shop:load"), ("on_revoked", "shop:drop"), ("on_drain", "shop:flush"),
     ]  # fmt: skip
-    assert "hook: on_drain shop:flush (" in _lbg(folder(), "check").stdout
+    assert "hook: on_drain shop:flush (" in lbg(folder(), "check").stdout
 
 
-def test_every_problem_of_a_file_has_its_line(folder):
+def test_every_problem_of_a_file_has_its_line(lbg, folder):
     path = folder() / "config.yaml"
     path.write_text(path.read_text().replace("hash_count: 9", "hash_cout: 9\n, queue_cout: 3"))
-    result = _lbg(path.parent, "check")
+    result = lbg(path.parent, "check")
     assert result.returncode == 2
     assert result.stderr.count("lbg: config.yaml: group.") == len(result.stderr.splitlines()) == 3
-    problems = json.loads(_lbg(path.parent, "check", "--json").stdout)["problems"]
+    problems = json.loads(lbg(path.parent, "check", "--json").stdout)["problems"]
     assert {problem["where"] for problem in problems} >= {"config.yaml: group.hash_cout"}
 
 
@@ -174,10 +175,10 @@ def test_every_problem_of_a_file_has_its_line(folder):
         ),
     ],
 )
-def test_a_mistake_in_a_handler_module_is_one_line_for_both_commands(folder, text, line):
+def test_a_mistake_in_a_handler_module_is_one_line_for_both_commands(lbg, folder, text, line):
     (folder() / "shop.py").write_text(text)
-    assert line in _only_line(_lbg(folder(), "check"))
-    assert line in _only_line(_lbg(folder(), "run"))
+    assert line in _only_line(lbg(folder(), "check"))
+    assert line in _only_line(lbg(folder(), "run"))
 
 
 def test_a_missing_file_is_one_line(tmp_path):
@@ -186,8 +187,8 @@ def test_a_missing_file_is_one_line(tmp_path):
     )
 
 
-def test_a_member_number_that_cannot_be_is_one_line(folder):
-    assert "membership.index: 7; expected 0 to 2" in _only_line(_lbg(folder(), "run", "--member-index", "7"))
+def test_a_member_number_that_cannot_be_is_one_line(lbg, folder):
+    assert "membership.index: 7; expected 0 to 2" in _only_line(lbg(folder(), "run", "--member-index", "7"))
 
 
 def test_a_host_that_does_not_answer_is_one_line(folder):
@@ -200,9 +201,9 @@ def test_a_host_that_does_not_answer_is_one_line(folder):
     assert line.endswith("expected a broker that can be reached")
 
 
-def test_an_address_that_no_broker_can_listen_on_is_one_line_for_both_commands(folder):
+def test_an_address_that_no_broker_can_listen_on_is_one_line_for_both_commands(lbg, folder):
     path = folder(host="127.0.0.1:559999")
-    lines = {_only_line(_lbg(path, command)) for command in ("check", "run")}
+    lines = {_only_line(lbg(path, command)) for command in ("check", "run")}
     assert lines == {
         "lbg: connection.host: '127.0.0.1:559999'; expected tcp://HOST:PORT to listen on, as transport is embedded"
     }
@@ -218,12 +219,12 @@ def test_a_port_in_use_is_one_line(folder):
     assert "connection.transport: solace (LBG_TRANSPORT=solace)" in line
 
 
-def test_a_port_of_the_status_api_that_is_in_use_is_one_line(folder):
+def test_a_port_of_the_status_api_that_is_in_use_is_one_line(lbg, folder):
     path = folder() / "config.yaml"
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         path.write_text(f"{path.read_text()}ops: {{status: '{address}'}}\n")
-        line = _only_line(_lbg(path.parent, "run"))
+        line = _only_line(lbg(path.parent, "run"))
     expected = "expected an address of this machine with a free port"
     assert line == f"lbg: ops.status: {address}: Address already in use; {expected}"
 
@@ -234,41 +235,41 @@ def test_a_queue_that_does_not_exist_is_one_line(folder):
     assert "Unknown Queue; expected queues that exist" in line
 
 
-def test_a_journal_that_cannot_be_written_is_one_line(folder):
+def test_a_journal_that_cannot_be_written_is_one_line(lbg, folder):
     (folder() / "taken").touch()
-    line = _only_line(_lbg(folder(), "run", "--journal", "taken/journal"))
+    line = _only_line(lbg(folder(), "run", "--journal", "taken/journal"))
     assert line.startswith("lbg: ops.journal.path: taken/journal: Not a directory")
 
 
-def test_nobody_to_handle_is_one_line_for_both_commands(folder):
+def test_nobody_to_handle_is_one_line_for_both_commands(lbg, folder):
     path = folder() / "config.yaml"
     path.write_text(path.read_text().replace("handlers: [shop]", "handlers: []"))
     line = "lbg: handlers: none; expected at least one function with @handlers.handler(...)"
-    assert _only_line(_lbg(path.parent, "check")) == line
-    assert _only_line(_lbg(path.parent, "run")) == line
+    assert _only_line(lbg(path.parent, "check")) == line
+    assert _only_line(lbg(path.parent, "run")) == line
     (path.parent / "shop.py").write_text("from lbg_runtime import Handlers\nhandlers = Handlers()\n")
-    assert _only_line(_lbg(folder(), "check")) == line
+    assert _only_line(lbg(folder(), "check")) == line
 
 
-def test_a_sidecar_needs_no_handlers(folder):
+def test_a_sidecar_needs_no_handlers(lbg, folder):
     path = folder() / "config.yaml"
     path.write_text(path.read_text().replace("handlers: [shop]", "sidecar: {application: 'http://127.0.0.1:1'}"))
-    result = _lbg(path.parent, "check")
+    result = lbg(path.parent, "check")
     assert result.returncode == 0, result.stderr
     assert "sidecar: application http://127.0.0.1:1, listen 127.0.0.1:3500, subscriptions none" in result.stdout
 
 
-def test_a_name_that_makes_the_clients_name_too_long_is_one_line_for_every_command(folder):
+def test_a_name_that_makes_the_clients_name_too_long_is_one_line_for_every_command(lbg, folder):
     path = folder() / "config.yaml"
     path.write_text(path.read_text().replace("name: orders", f"name: {'ä' * 80}"))
     for command in (("check",), ("run",), ("land", "--dir", "log")):
-        line = _only_line(_lbg(path.parent, *command))
+        line = _only_line(lbg(path.parent, *command))
         found = re.fullmatch(r"lbg: group\.name: 160 bytes; expected at most ([0-9]+), as the client name .*", line)
         assert found is not None, line
         # Without "/member-0/", the host and the process.
         assert int(found[1]) in range(149 - len(socket.gethostname()) - 8, 149 - len(socket.gethostname()) - 1)
     path.write_text(path.read_text().replace("connection: {", "connection: {client_name: c, "))
-    assert _lbg(path.parent, "check").returncode == 0
+    assert lbg(path.parent, "check").returncode == 0
 
 
 def test_a_member_that_makes_the_clients_name_too_long_is_one_line() -> None:

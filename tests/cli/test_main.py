@@ -1,5 +1,6 @@
 """The command line as a process: standard streams that are not there, or take nothing more."""
 
+import gc
 import json
 import os
 import signal
@@ -12,7 +13,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 import lbg_runtime
-from lbg_runtime.cli.importing import missing_extra
+from lbg_runtime.cli.importing import importing, missing_extra
 from tests.processes import running
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(60)]
@@ -279,7 +280,7 @@ main()
 @pytest.mark.parametrize(
     ("command", "extra"),
     [
-        ("demo", "validate"), ("validate .", "validate"), ("validate --live .", "validate"), ("advise .", "validate"),
+        ("validate .", "validate"), ("validate --live .", "validate"), ("advise .", "validate"),
         ("group moves .", "validate"), ("land --dir log", "validate"), ("landing ls .", "validate"),
         ("landing verify .", "validate"), ("replay . --to-topic orders", "validate"), ("run --reload", "dev"),
         ("bench handback", "validate"), ("bench landing", "validate"), ("bench moves", "validate"),
@@ -287,9 +288,17 @@ main()
         ("bench takeover", "validate"),
     ],
 )  # fmt: skip
-def test_an_extra_that_is_not_installed_is_one_line_with_its_name(folder, command, extra):
-    program = [sys.executable, "-c", IN_BASE_INSTALL, *command.split()]
+def test_an_extra_that_is_not_installed_is_one_line_with_its_name(lbg, folder, command, extra):
+    _assert_not_installed(lbg(folder, *command.split(), without=("pyarrow", "numpy", "watchfiles")), extra)
+
+
+def test_an_extra_is_not_needed_to_start(folder):
+    program = [sys.executable, "-c", IN_BASE_INSTALL, "demo"]
     ended = subprocess.run(program, cwd=folder, capture_output=True, text=True, check=False, timeout=30)
+    _assert_not_installed(ended, "validate")
+
+
+def _assert_not_installed(ended, extra):
     assert "Traceback" not in ended.stderr
     assert ended.stderr.endswith(f": not installed; expected pip install 'lbg-runtime[{extra}]'\n")
     assert ended.returncode == 2
@@ -324,3 +333,21 @@ main()
     command = [sys.executable, "-c", interrupted, "run"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
     assert (ended.returncode, ended.stderr) == (-signal.SIGINT, "")
+
+
+def test_garbage_is_looked_for_as_before_when_all_is_imported():
+    with importing():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with importing():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_what_reads_settings_is_not_imported_before_it_is_known_that_settings_are_wanted():
+    code = "import sys, lbg_runtime.cli.main; sys.exit('pydantic' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)

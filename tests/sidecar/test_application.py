@@ -13,6 +13,7 @@ from lbg_runtime.sidecar.application import (
     HttpApplication,
     Response,
 )
+from tests.listening import listening
 
 pytestmark = pytest.mark.real_time
 
@@ -62,20 +63,13 @@ class RawServer:
 async def application(*answers, timeout_ms=5_000, unix=None, **settings):
     """A server that answers so, and the client for it."""
     raw = RawServer(*answers)
-    if unix:
-        server = await asyncio.start_unix_server(raw.serve, unix)
-        address = f"unix:{unix}"
-    else:
-        server = await asyncio.start_server(raw.serve, "127.0.0.1", 0)
-        address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    client = HttpApplication(address, SidecarSettings(application=address, **settings), timeout_ms)
-    try:
-        yield client, raw
-    finally:
-        await client.close()
-        server.close()
-        raw.close()
-        await server.wait_closed()
+    async with listening(raw.serve, unix=unix) as server:
+        address = f"unix:{unix}" if unix else f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        client = HttpApplication(address, SidecarSettings(application=address, **settings), timeout_ms)
+        try:
+            yield client, raw
+        finally:
+            await client.close()
 
 
 async def test_a_request_has_its_headers_the_token_and_the_body():
@@ -127,13 +121,12 @@ async def test_an_application_on_a_unix_socket_is_reached(tmp_path):
 
 async def test_an_address_with_a_path_has_the_routes_below_it():
     raw = RawServer(OK)
-    server = await asyncio.start_server(raw.serve, "127.0.0.1", 0)
-    address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/base"
-    client = HttpApplication(address, SidecarSettings(application=address), 5_000)
-    await client.post("/a", {}, b"")
-    await client.post("b", {}, b"")
-    await client.close()
-    server.close()
+    async with listening(raw.serve) as server:
+        address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/base"
+        client = HttpApplication(address, SidecarSettings(application=address), 5_000)
+        await client.post("/a", {}, b"")
+        await client.post("b", {}, b"")
+        await client.close()
     assert [head.split()[1] for head, _ in raw.requests] == ["/base/a", "/base/b"]
 
 

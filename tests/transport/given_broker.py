@@ -111,7 +111,7 @@ class Proxy:
     def __init__(self, given: Given) -> None:
         self._given = given
         self._server: asyncio.Server | None = None
-        self._writers: set[asyncio.StreamWriter] = set()
+        self._relays: dict[asyncio.StreamWriter, asyncio.Task[object]] = {}
         self.port = 0
 
     async def open(self) -> None:
@@ -122,22 +122,35 @@ class Proxy:
         if self._server is not None:
             self._server.close()
         self.cut()
+        # The server does not wait for them, and what they leave open would fail a later test.
+        relays = list(self._relays.values())
+        for relay in relays:
+            relay.cancel()
+        await asyncio.gather(*relays, return_exceptions=True)
 
     def cut(self) -> int:
-        for writer in self._writers:
+        for writer in self._relays:
             writer.transport.abort()
-        return len(self._writers)
+        return len(self._relays)
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
+        task = asyncio.current_task()
+        assert task is not None
+        self._relays[writer] = task
+        writers = [writer]
         try:
             there = await asyncio.open_connection(self._given.host, self._given.port)
+            writers.append(there[1])
             async with asyncio.TaskGroup() as group:
                 group.create_task(_copy(reader, there[1]))
                 group.create_task(_copy(there[0], writer))
         finally:
-            self._writers.discard(writer)
-            writer.transport.abort()
+            del self._relays[writer]
+            for each in writers:
+                each.transport.abort()
+            for each in writers:
+                with suppress(ConnectionError):
+                    await each.wait_closed()
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
