@@ -24,7 +24,7 @@ from tests.validator.script import Life, at, published
 from tests.validator.striping import striped_runs, striped_story
 from tests.validator.striping_changes import BREAKING_MOVES
 
-EXAMPLES = settings(deadline=None, max_examples=30)
+EXAMPLES = settings(deadline=None, max_examples=20)
 
 _RECORDS = {"dispatches": "start_mono_ns", "flows": "mono_ns", "confirmed": None, "unconfirmed": None}
 

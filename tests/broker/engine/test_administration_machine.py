@@ -46,4 +46,4 @@ class AdministeredMachine(EngineMachine):
 
 
 TestAdministeredMachine = AdministeredMachine.TestCase
-TestAdministeredMachine.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
+TestAdministeredMachine.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)

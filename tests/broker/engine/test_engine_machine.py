@@ -265,7 +265,7 @@ class EngineMachine(EngineModel, RuleBasedStateMachine):
 
 
 TestEngineMachine = EngineMachine.TestCase
-TestEngineMachine.settings = settings(max_examples=150, stateful_step_count=80, deadline=None)
+TestEngineMachine.settings = settings(max_examples=90, stateful_step_count=80, deadline=None)
 
 
 class MortalMachine(EngineMachine):
@@ -282,4 +282,4 @@ class MortalMachine(EngineMachine):
 
 
 TestMortalMachine = MortalMachine.TestCase
-TestMortalMachine.settings = settings(max_examples=100, stateful_step_count=80, deadline=None)
+TestMortalMachine.settings = settings(max_examples=60, stateful_step_count=80, deadline=None)

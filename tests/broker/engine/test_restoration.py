@@ -49,7 +49,7 @@ class KeepingMachine(EngineMachine):
 
 
 TestKeepingMachine = KeepingMachine.TestCase
-TestKeepingMachine.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
+TestKeepingMachine.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
 
 
 class KeptStage(Stage):

@@ -254,4 +254,4 @@ class PartitionedQueueMachine(RuleBasedStateMachine):
 
 
 TestPartitionedQueueMachine = PartitionedQueueMachine.TestCase
-TestPartitionedQueueMachine.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+TestPartitionedQueueMachine.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)

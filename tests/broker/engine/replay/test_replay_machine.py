@@ -57,7 +57,7 @@ class ReplayMachine(EngineMachine):
 
 
 TestReplayMachine = ReplayMachine.TestCase
-TestReplayMachine.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
+TestReplayMachine.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
 
 
 class KeptReplayMachine(ReplayMachine, KeepingMachine):
@@ -65,4 +65,4 @@ class KeptReplayMachine(ReplayMachine, KeepingMachine):
 
 
 TestKeptReplayMachine = KeptReplayMachine.TestCase
-TestKeptReplayMachine.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestKeptReplayMachine.settings = settings(max_examples=40, stateful_step_count=60, deadline=None)
