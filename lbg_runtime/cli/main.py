@@ -89,12 +89,6 @@ bench.command()(soak)
 bench.command()(takeover)
 
 
-@bench.callback()
-def _benches() -> None:
-    # As below: a single command would take the place of the group.
-    pass
-
-
 # In the order in which they are needed; `lbg --help` shows groups of commands last in their panel.
 _START = "Start"
 app.command(rich_help_panel=_START)(check)

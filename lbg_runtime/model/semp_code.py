@@ -6,7 +6,6 @@ from enum import IntEnum
 class SempCode(IntEnum):
     """`meta.error.code` of an answer; its name is `meta.error.status`."""
 
-    FAIL = 2
     NOT_FOUND = 6
     """The object, or one above it, is missing."""
     ALREADY_EXISTS = 10
@@ -21,4 +20,3 @@ class SempCode(IntEnum):
     """An attribute is required, or required together with one that was given."""
     CONFIGDB_OBJECT_DEPENDENCY = 490
     """Another object refers to this one."""
-    RESPONSE_TOO_LARGE = 549

@@ -23,6 +23,7 @@ from lbg_runtime.sidecar.publication import read_publication
 from lbg_runtime.sidecar.pull import PulledEvents
 from lbg_runtime.sidecar.pulling import read_settlements
 from lbg_runtime.status.access import as_json
+from lbg_runtime.status.routes import refuse_value
 
 BODY_WITHIN_S = 30.0
 """For a request to arrive complete."""
@@ -65,7 +66,7 @@ class SidecarRoutes:
             Route("/v1.0/healthz", _healthy),
             Route("/v1.0/healthz/outbound", _healthy),
         ]
-        app = Starlette(routes=routes, exception_handlers={HTTPException: _refuse, UserError: _refuse_value})
+        app = Starlette(routes=routes, exception_handlers={HTTPException: _refuse, UserError: refuse_value})
         # A topic may end in a slash; the one without it is not the one that was asked for.
         app.router.redirect_slashes = False
         return app
@@ -211,8 +212,3 @@ async def _healthy(_: Request) -> Response:
 async def _refuse(_: Request, error: Exception) -> Response:
     status, detail = (error.status_code, error.detail) if isinstance(error, HTTPException) else (500, "not answered")
     return as_json({"error": "there is no such route" if status == 404 else detail}, status)
-
-
-async def _refuse_value(_: Request, error: Exception) -> Response:
-    facts = vars(error) if isinstance(error, UserError) else {}
-    return as_json({"error": str(error), **facts}, 400)

@@ -12,7 +12,6 @@ from lbg_runtime.smf.frame import Frame, ParameterKind
 from lbg_runtime.smf.text import closed_text, text_of
 
 LOGIN = 0
-UPDATE = 1
 
 _VERSION = 1
 _HEAD_BYTES = 6

@@ -37,7 +37,7 @@ def demo_environment(folder: Path) -> dict[str, str]:
 
 def test_the_demo_ends_with_a_valid_verdict_and_leaves_nothing_behind(tmp_path: Path) -> None:
     ended = subprocess.run(
-        demo_command("--json", "--rebind-interval", "2s"),
+        demo_command("--json"),
         capture_output=True,
         text=True,
         timeout=BOUND_S,

@@ -23,7 +23,6 @@ import typer
 
 from lbg_runtime.cli.bench.processes import BenchFailed, run_arm, run_broker
 from lbg_runtime.cli.bench.profile import Profile, profiled
-from lbg_runtime.cli.bench.profile import check as check_profile
 from lbg_runtime.cli.bench.report import Better, Ratio, Report, Rounds, Row, finish, tell, within_rounds
 from lbg_runtime.cli.options import Json
 
@@ -54,7 +53,6 @@ def broker(
 
     Exit code 1 if a message is missing, comes twice or out of order.
     """
-    check_profile(profile)
     measured: Measured = defaultdict(list)
     for number in range(rounds):
         tell("broker", f"round {number + 1} of {rounds}")

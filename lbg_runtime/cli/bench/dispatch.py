@@ -13,7 +13,6 @@ from typing import Annotated
 import typer
 
 from lbg_runtime.cli.bench.profile import Profile, profiled
-from lbg_runtime.cli.bench.profile import check as check_profile
 from lbg_runtime.cli.bench.report import Ratio, Report, Rounds, Row, finish, quiet_log, tell, within_rounds
 from lbg_runtime.cli.options import Json
 
@@ -37,7 +36,6 @@ def dispatch(
 
     # One key has a long line of waiting messages, which the runtime warns about.
     quiet_log(logging.ERROR)
-    check_profile(profile)
     rows: list[Row] = []
     ratios: list[Ratio] = []
     key_counts = keys or [1, 100, 10_000]

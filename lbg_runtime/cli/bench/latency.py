@@ -21,7 +21,6 @@ import typer
 
 from lbg_runtime.cli.bench.processes import PATIENCE_S, BenchFailed, end_of, hear, run_arm, run_broker, run_module
 from lbg_runtime.cli.bench.profile import Profile, profiled
-from lbg_runtime.cli.bench.profile import check as check_profile
 from lbg_runtime.cli.bench.report import Better, Ratio, Report, Rounds, Row, finish, tell, within_rounds
 from lbg_runtime.cli.options import Json
 
@@ -49,7 +48,6 @@ def latency(
     """
     from lbg_runtime.cli.bench.arms.latency import ARMS, SLICE
 
-    check_profile(profile)
     measured: dict[str, list[dict[str, float]]] = {arm: [] for arm in ARMS}
     for number in range(rounds):
         tell("latency", f"round {number + 1} of {rounds}")

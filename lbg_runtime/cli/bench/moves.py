@@ -20,7 +20,6 @@ import anyio
 import typer
 
 from lbg_runtime.cli.bench.profile import Profile, profiled
-from lbg_runtime.cli.bench.profile import check as check_profile
 from lbg_runtime.cli.bench.quantile import quantile
 from lbg_runtime.cli.bench.report import Better, Ratio, Report, Rounds, Row, finish, tell
 from lbg_runtime.cli.live.group import PUBLISHER, LiveGroup, member_name
@@ -136,7 +135,6 @@ def _bench(
     profile: Path | None,
     json: bool,
 ) -> None:
-    check_profile(profile)
     steady_s = duration_ms("--steady", steady) / 1_000
     results = {}
     rows: list[Row] = []

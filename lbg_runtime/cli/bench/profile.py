@@ -21,20 +21,24 @@ from lbg_runtime.model.errors import UserError
 RATE_HZ = 200
 _PATIENCE_S = 60.0
 
-Profile = Annotated[
-    Path | None,
-    typer.Option("--profile", metavar="FILE", help="Also write a flame graph of our arm to this SVG file."),
-]
 
-
-def check(file: Path | None) -> None:
-    """Raise `UserError`, before anything is measured, if a flame graph is wanted and cannot be drawn."""
+def check(file: Path | None) -> Path | None:
+    """The file; raises `UserError`, before anything is measured, if a flame graph is wanted and cannot be drawn."""
     if file is None:
-        return
+        return None
     if _py_spy() is None:
         raise UserError("--profile", "py-spy is not installed", "the extra `profile` of lbg-runtime")
     if not file.parent.is_dir():
         raise UserError("--profile", f"{file.parent} is no directory", "a file in one that is there")
+    return file
+
+
+Profile = Annotated[
+    Path | None,
+    typer.Option(
+        "--profile", metavar="FILE", callback=check, help="Also write a flame graph of our arm to this SVG file."
+    ),
+]
 
 
 @contextmanager
@@ -46,7 +50,6 @@ def profiled(file: Path | None, pid: int) -> Iterator[None]:
     if file is None:
         yield
         return
-    check(file)
     command = [_py_spy() or "py-spy", "record", "--pid", str(pid), "--gil", "--rate", str(RATE_HZ)]
     command += ["--output", str(file)]
     recorder = subprocess.Popen(  # noqa: S603 - a program of this environment

@@ -18,7 +18,6 @@ import typer
 
 from lbg_runtime.cli.bench.processes import BenchFailed, run_arm, run_broker
 from lbg_runtime.cli.bench.profile import Profile
-from lbg_runtime.cli.bench.profile import check as check_profile
 from lbg_runtime.cli.bench.report import Better, Ratio, Report, Rounds, Row, finish, tell, within_rounds
 from lbg_runtime.cli.options import Json
 
@@ -50,7 +49,6 @@ def receive(
 
     Exit code 1 if a message is missing, comes twice or out of the order of its key, or is left on the queue.
     """
-    check_profile(profile)
     rows: list[Row] = []
     ratios: list[Ratio] = []
     key_counts = keys or [1, 100, 10_000]

@@ -12,7 +12,6 @@ import typer
 
 from lbg_runtime.cli.bench.group_trial import Burst, group_trial
 from lbg_runtime.cli.bench.profile import Profile, profiled
-from lbg_runtime.cli.bench.profile import check as check_profile
 from lbg_runtime.cli.bench.report import Better, Ratio, Report, Rounds, Row, finish, tell, within_rounds
 from lbg_runtime.cli.options import Json
 
@@ -35,7 +34,6 @@ def scale(
 
     Exit code 1 if a message is missing, comes twice or out of order.
     """
-    check_profile(profile)
     few: list[Burst] = []
     many: list[Burst] = []
     grown_mb: list[float] = []

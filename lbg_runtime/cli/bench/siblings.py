@@ -11,7 +11,6 @@ import typer
 
 from lbg_runtime.cli.bench.group_trial import Burst, group_trial
 from lbg_runtime.cli.bench.profile import Profile, profiled
-from lbg_runtime.cli.bench.profile import check as check_profile
 from lbg_runtime.cli.bench.report import Ratio, Report, Rounds, Row, finish, tell, within_rounds
 from lbg_runtime.cli.options import Json
 
@@ -33,7 +32,6 @@ def processes(
 
     Exit code 1 if a message is missing, comes twice or out of order.
     """
-    check_profile(profile)
     bursts: dict[int, list[Burst]] = {1: [], count: []}
     for number in range(rounds):
         for members in bursts:

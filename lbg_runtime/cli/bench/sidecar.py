@@ -25,7 +25,6 @@ import orjson
 import typer
 
 from lbg_runtime.cli.bench.profile import Profile, profiled
-from lbg_runtime.cli.bench.profile import check as check_profile
 from lbg_runtime.cli.bench.quantile import quantile
 from lbg_runtime.cli.bench.report import Better, Ratio, Report, Rounds, Row, finish, tell, within_rounds
 from lbg_runtime.cli.options import DURATION, Json, duration_ms
@@ -84,7 +83,6 @@ def sidecar(
     """
     import uvloop
 
-    check_profile(profile)
     seconds = duration_ms("--duration", duration, least_ms=1_000, most_ms=120_000) / 1_000
     folder = Path(tempfile.mkdtemp(prefix="lbg-bench-"))
     keep = True

@@ -16,7 +16,7 @@ from lbg_runtime.cli.demo.story import MEMBER_COUNT, Story
 from lbg_runtime.cli.demo.table import describe, render
 from lbg_runtime.cli.live.board import Board
 from lbg_runtime.cli.live.group import LiveGroup, free_ports, member_name
-from lbg_runtime.cli.options import DURATION, Json, duration_ms
+from lbg_runtime.cli.options import Json
 from lbg_runtime.cli.spark import require_spark
 from lbg_runtime.cli.validate import Engine, verdict_on
 from lbg_runtime.config.rebind_mode import RebindMode
@@ -35,9 +35,6 @@ def demo(
         RebindMode | None,
         typer.Option(help="How queues move, as in rebind.mode. Default: cycle; with --page, cooperative."),
     ] = None,
-    rebind_interval: Annotated[
-        str, typer.Option(metavar=DURATION, help="Interval of the secondaries' rebind cycle, as in rebind.interval.")
-    ] = "3s",
     page: Annotated[
         bool,
         typer.Option(
@@ -60,8 +57,6 @@ def demo(
         raise UserError(
             "--page", "given with --rebind-mode cycle", "--rebind-mode cooperative: members of a cycle do not talk"
         )
-    # Refused here, before a broker is started: the members would be the first to read it.
-    duration_ms("--rebind-interval", rebind_interval, least_ms=1)
     if engine is Engine.SPARK:
         # Said before the story, not after it.
         require_spark()
@@ -72,7 +67,7 @@ def demo(
         group = LiveGroup(
             folder,
             SHAPE,
-            _sections(mode, rebind_interval),
+            _sections(mode),
             on_look=lambda: watch.show(group.board),
             status_ports=free_ports(MEMBER_COUNT) if page else (),
         )
@@ -128,11 +123,11 @@ class _Watch:
         self._moves_shown = len(board.moves)
 
 
-def _sections(mode: RebindMode, interval: str) -> dict[str, dict[str, object]]:
+def _sections(mode: RebindMode) -> dict[str, dict[str, object]]:
     if mode is RebindMode.CYCLE:
         return {
             "membership": {"mode": "static", "count": MEMBER_COUNT},
-            "rebind": {"mode": "cycle", "interval": interval},
+            "rebind": {"mode": "cycle", "interval": "3s"},
         }
     # Short delays, as the story is short: members come and go within seconds.
     return {"membership": {"settle": "1s"}, "rebind": {"min_tenure": "1s"}}

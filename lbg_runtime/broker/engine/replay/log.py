@@ -84,11 +84,6 @@ class ReplayLog:
         """The message that will be given up next; None if there is none."""
         return self._entries[0] if self._entries else None
 
-    @property
-    def newest(self) -> LoggedMessage | None:
-        """The message that came last; None if there is none."""
-        return self._entries[-1] if self._entries else None
-
     def entries(self) -> Iterator[LoggedMessage]:
         """All entries, in order; nothing may change during the iteration."""
         return iter(self._entries)
