@@ -7,7 +7,7 @@ from typing import Any
 
 try:
     from psycopg import AsyncConnection
-    from psycopg.pq import TransactionStatus
+    from psycopg.pq import PipelineStatus, TransactionStatus
 except ImportError as error:
     # If a module of handlers imports this, `lbg check` shows the text.
     found = f"PostgresGuard needs psycopg: pip install 'lbg-runtime[postgres]' ({error})"
@@ -15,6 +15,7 @@ except ImportError as error:
 
 from lbg_runtime.guard.protocol import (
     ConnectionInTransaction,
+    ConnectionUnfit,
     EffectEndedTransaction,
     EffectSpoiledTransaction,
     place_of,
@@ -30,8 +31,8 @@ that is something that has not run.
 A statement that may fail without ending the effect belongs in a savepoint: `async with connection.transaction()`."""
 
 Connections = Callable[[], AbstractAsyncContextManager[AsyncConnection[Any]]]
-"""Lends a connection with no open transaction: for example, the method `connection` of an open
-`psycopg_pool.AsyncConnectionPool`."""
+"""Lends a connection with no open transaction and not in pipeline mode: for example, the method `connection` of an open
+`psycopg_pool.AsyncConnectionPool`. An effect may use pipelines of its own."""
 
 LONGEST_TEXT_BYTES = 800
 """Longest key or publisher that is stored as it is: a row's three texts must fit into one third of a page."""
@@ -49,6 +50,8 @@ CREATE TABLE IF NOT EXISTS lbg_guard (
     PRIMARY KEY (scope, key, publisher)
 )
 """
+# Where `CREATE TABLE` would look for it, and not where it would be found: another application's marks may lie there.
+_FIND = "SELECT 1 WHERE to_regclass(quote_ident(current_schema()) || '.lbg_guard') IS NOT NULL"
 _LOCK = "SELECT pg_advisory_xact_lock(hashtext('lbg_guard'))"
 _MARK = """
 INSERT INTO lbg_guard AS mark (scope, key, publisher, number) VALUES (%s, %s, %s, %s)
@@ -64,7 +67,8 @@ class PostgresGuard:
 
     Two transactions on one key wait for each other at the mark, before the effect. Above READ COMMITTED, the later one
     may instead be refused with a serialization failure: a failed attempt, which is made again. All methods raise
-    `ConnectionInTransaction` if a connection is lent with an open transaction.
+    `ConnectionInTransaction` if a connection is lent with an open transaction, and `ConnectionUnfit` if it is lent in
+    pipeline mode.
     """
 
     def __init__(self, connections: Connections, scope: str) -> None:
@@ -74,9 +78,13 @@ class PostgresGuard:
     async def create_table(self) -> None:
         """Create the guard's table, `lbg_guard`, if it is missing; any number of members may do so at the same time.
 
-        Call it once before the first use, in `on_assigned` or where the tables of the effect are created.
+        Call it once before the first use, in `on_assigned` or where the tables of the effect are created. If the table
+        is there, in the schema in which it would be created, no right to create one is needed.
         """
         async with self._transaction() as connection:
+            # PostgreSQL asks for the right to create before it looks whether there is anything to do.
+            if await (await connection.execute(_FIND)).fetchone() is not None:
+                return
             # Without the lock, two members that find the table missing would both create it, and one would fail.
             await connection.execute(_LOCK)
             await connection.execute(_CREATE)
@@ -87,6 +95,9 @@ class PostgresGuard:
         row = (self._scope, _as_stored(key), _as_stored(token.publisher), token.number)
         async with self._transaction() as connection:
             marked = await connection.execute(_MARK, row)
+            if marked.rowcount not in (0, 1):
+                # Not a new message, and not a copy: to go on could be a second effect, to skip could lose it.
+                raise ConnectionUnfit(self._scope, f"says that {marked.rowcount} rows were marked")
             if marked.rowcount == 0 or await self._is_marked_as_it_is(connection, key, token):
                 return False
             refuse_awaitable(await effect(connection), self._scope)
@@ -111,6 +122,9 @@ class PostgresGuard:
             # Inside another transaction ours would be a savepoint: `once` would report a write that might never happen.
             if connection.info.transaction_status not in (TransactionStatus.IDLE, TransactionStatus.UNKNOWN):
                 raise ConnectionInTransaction(self._scope)
+            # In a pipeline a statement has no answer yet when it returns: every mark would look new.
+            if connection.info.pipeline_status is not PipelineStatus.OFF:
+                raise ConnectionUnfit(self._scope, "is in pipeline mode")
             async with connection.transaction():
                 yield connection
 

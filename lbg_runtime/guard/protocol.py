@@ -78,6 +78,15 @@ class ConnectionInTransaction(LbgError):
         self.scope = scope
 
 
+class ConnectionUnfit(LbgError):
+    """The lent connection does not say what became of a statement before the next one is sent; nothing was done."""
+
+    def __init__(self, scope: str, reason: str) -> None:
+        super().__init__(f"guard {scope}: the connection that was lent {reason}; lend one that answers each statement")
+        self.scope = scope
+        self.reason = reason
+
+
 class EffectNotRun(LbgError):
     """What the effect returned has still to be awaited or read: it may not have run, and is not marked."""
 

@@ -34,8 +34,8 @@ def database(postgres_server: str) -> str:
 
 
 @asynccontextmanager
-async def open_pool(conninfo: str) -> AsyncIterator[AsyncConnectionPool]:
-    pool = AsyncConnectionPool(conninfo, min_size=2, max_size=8, open=False, timeout=30)
+async def open_pool(conninfo: str, **options: object) -> AsyncIterator[AsyncConnectionPool]:
+    pool = AsyncConnectionPool(conninfo, min_size=2, max_size=8, open=False, timeout=30, kwargs=options)
     await pool.open(wait=True)
     try:
         yield pool

@@ -1,27 +1,35 @@
 """The PostgreSQL guard on a real server: connections that meet on one key, and sessions that die."""
 
 import asyncio
+import re
 import subprocess
 import sys
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool
 
 from lbg_runtime.guard.postgres import PostgresGuard
 from lbg_runtime.guard.protocol import (
     ConnectionInTransaction,
+    ConnectionUnfit,
     EffectEndedTransaction,
     EffectNotRun,
     EffectSpoiledTransaction,
 )
 from tests.guard.bench import PostgresBench, message
+from tests.guard.conftest import open_pool
 
 pytestmark = pytest.mark.real_time
 
 PATIENCE_S = 30
+
+HANDLERS_PAGE = Path(__file__).parents[2] / "docs/handlers.md"
 
 
 @pytest.fixture
@@ -81,6 +89,26 @@ async def test_the_second_takes_over_where_the_session_of_the_first_dies_before_
     assert await asyncio.wait_for(new_owner, PATIENCE_S)
     old_owner.cancel()
     await asyncio.wait([old_owner])
+    assert await bench.written() == ["p1"]
+
+
+async def test_a_key_goes_on_when_the_server_ends_the_session_that_has_its_mark(
+    bench: PostgresBench, database: str
+) -> None:
+    """As where its client has vanished: what the page of handlers asks for."""
+    begun, never = asyncio.Event(), asyncio.Event()
+
+    async def meanwhile() -> None:
+        begun.set()
+        await never.wait()
+
+    async with open_pool(database, options="-c idle_in_transaction_session_timeout=300ms") as pool:
+        vanished = asyncio.ensure_future(PostgresBench(pool).apply(message(1), meanwhile=meanwhile))
+        async with asyncio.timeout(PATIENCE_S):
+            await begun.wait()
+            assert await bench.apply(message(1))
+        vanished.cancel()
+        await asyncio.wait([vanished])
     assert await bench.written() == ["p1"]
 
 
@@ -144,6 +172,77 @@ async def test_a_connection_with_an_open_transaction_is_refused_and_left_as_it_i
         await guard.forget(older_than_s=0)
     assert await bench.written() == ["its own", "its own"]
     assert await bench.apply(message(1))
+
+
+async def test_a_connection_in_pipeline_mode_is_refused(bench: PostgresBench, pool: AsyncConnectionPool) -> None:
+    """Every copy of a message had its effect: the mark had no answer yet when it was looked at."""
+
+    @asynccontextmanager
+    async def lend() -> AsyncIterator[psycopg.AsyncConnection]:
+        async with pool.connection() as connection, connection.pipeline():
+            yield connection
+
+    async def book(connection: psycopg.AsyncConnection) -> None:
+        await connection.execute("INSERT INTO effects (key, text) VALUES ('k', 'booked')")
+
+    async def book_in_a_pipeline(connection: psycopg.AsyncConnection) -> None:
+        async with connection.pipeline():
+            await book(connection)
+
+    guard = PostgresGuard(lend, "orders")
+    for _ in range(2):
+        with pytest.raises(ConnectionUnfit, match="guard orders: the connection that was lent is in pipeline mode"):
+            await guard.once(message(1), book)
+    with pytest.raises(ConnectionUnfit):
+        await guard.create_table()
+    assert await bench.written() == []
+    assert [await bench.guard.once(message(1), book_in_a_pipeline) for _ in range(2)] == [True, False]
+    assert await bench.written() == ["booked"]
+
+
+async def test_a_mark_without_a_count_is_neither_new_nor_a_copy(
+    bench: PostgresBench, pool: AsyncConnectionPool
+) -> None:
+    class Silent(psycopg.AsyncCursor):
+        rowcount = -1  # as PEP 249 allows
+
+    @asynccontextmanager
+    async def lend() -> AsyncIterator[psycopg.AsyncConnection]:
+        async with pool.connection() as connection:
+            connection.cursor_factory = Silent
+            try:
+                yield connection
+            finally:
+                connection.cursor_factory = psycopg.AsyncCursor
+
+    async def never(_: object) -> None:
+        raise AssertionError("it runs")
+
+    with pytest.raises(ConnectionUnfit, match="says that -1 rows were marked"):
+        await PostgresGuard(lend, "orders").once(message(1), never)
+    assert await bench.apply(message(1)), "it is not marked"
+
+
+async def test_a_role_that_may_not_create_tables_finds_the_one_that_is_there(database: str) -> None:
+    """PostgreSQL 15 lets nobody create in `public`, and refused what had nothing left to do."""
+    role = f"member_{uuid.uuid4().hex}"
+    shown = re.search(r"```sql\n(CREATE TABLE lbg_guard .*?)```", HANDLERS_PAGE.read_text(), re.DOTALL)
+    assert shown is not None
+    async with await psycopg.AsyncConnection.connect(database, autocommit=True) as admin:
+        await admin.execute(f"CREATE ROLE {role} LOGIN")
+        await admin.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+        await admin.execute(shown[1].replace("orders_member", role))
+        await admin.execute(f"GRANT ALL ON effects, effects_position_seq TO {role}")
+    async with open_pool(f"{database} user={role}", row_factory=dict_row) as pool:
+        member = PostgresBench(pool)
+        await member.guard.create_table()
+        assert [await member.apply(message(1)) for _ in range(2)] == [True, False]
+        assert await member.guard.forget(older_than_s=3_600) == 0
+        # A table that only lies further down the search path may be somebody else's.
+        async with await psycopg.AsyncConnection.connect(database, autocommit=True) as admin:
+            await admin.execute(f"CREATE SCHEMA {role} AUTHORIZATION {role}")
+        await member.guard.create_table()
+        assert await member.apply(message(1)), "it has a table of its own now"
 
 
 async def test_a_mark_from_before_there_were_digests_holds(bench: PostgresBench, pool: AsyncConnectionPool) -> None:

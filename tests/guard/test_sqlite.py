@@ -329,6 +329,19 @@ async def test_marks_that_were_not_raised_for_long_can_be_forgotten(bench: Sqlit
     assert await bench.apply(message(1))
 
 
+async def test_marks_that_could_not_be_forgotten_do_not_keep_the_guard_from_writing(bench: SqliteBench) -> None:
+    assert await bench.apply(message(1))
+    with sqlite3.connect(bench.path) as database:
+        database.execute("UPDATE lbg_guard SET marked_at = datetime('now', '-2 hours')")
+        database.execute(
+            "CREATE TRIGGER keep BEFORE DELETE ON lbg_guard BEGIN SELECT RAISE(ABORT, 'kept by a trigger'); END"
+        )
+    database.close()
+    with pytest.raises(sqlite3.IntegrityError, match="kept by a trigger"):
+        await bench.guard.forget(older_than_s=3_600)
+    assert await bench.apply(message(2))
+
+
 async def test_a_guard_that_was_closed_can_be_used_again(tmp_path: Path) -> None:
     guard = SqliteGuard(tmp_path / "marks.db", "orders")
     assert await guard.once(message(1), lambda _: None)

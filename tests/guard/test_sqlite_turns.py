@@ -6,6 +6,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -179,6 +180,58 @@ async def test_an_effect_whose_handler_was_cancelled_before_its_turn_never_begin
     assert await bench.written() == ["p2"]
 
 
+async def test_an_effect_whose_handler_was_cancelled_while_it_waited_for_the_lock_never_begins(
+    bench: SqliteBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer had been waited for without end, one empty transaction after the other."""
+    waits, may_go_on = asyncio.Event(), threading.Event()
+    tell = asyncio.get_running_loop().call_soon_threadsafe
+    begin, begun = SqliteGuard._begin, []
+
+    def wait_and_begin(guard: SqliteGuard, until_s: float) -> object:
+        begun.append(until_s)
+        if len(begun) == 1:
+            tell(waits.set)
+            assert may_go_on.wait(PATIENCE_S)
+        assert len(begun) < 10, "it goes on without end"
+        return begin(guard, until_s)
+
+    monkeypatch.setattr(SqliteGuard, "_begin", wait_and_begin)
+    (gone,) = await asked(bench.apply(message(1)))
+    async with asyncio.timeout(PATIENCE_S):
+        await waits.wait()
+        gone.cancel()
+        await asyncio.wait([gone])
+        may_go_on.set()
+        assert await bench.apply(message(2))
+    assert await bench.written() == ["p2"]
+    assert len(begun) <= 2
+
+
+async def test_an_effect_that_failed_for_want_of_the_lock_does_not_begin_before_its_handler_knows(
+    bench: SqliteBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, second_has_begun = SqliteGuard._begin, threading.Event()
+    failures = [sqlite3.OperationalError("database is locked")]
+
+    def fail_once(guard: SqliteGuard, until_s: float) -> object:
+        if failures:
+            raise failures.pop()
+        return begin(guard, until_s)
+
+    monkeypatch.setattr(SqliteGuard, "_begin", fail_once)
+    first, second = await asked(
+        bench.apply(message(1)), bench.apply(message(1, key="other"), meanwhile=second_has_begun.set)
+    )
+    # On the loop's thread, so that no handler can hear of anything meanwhile.
+    assert second_has_begun.wait(PATIENCE_S)
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        await first
+    assert await second
+    assert await bench.written() == []
+    assert await bench.apply(message(1)), "it is not marked"
+
+
 async def test_an_effect_that_raises_beside_a_half_read_cursor_holds_nobody_up(bench: SqliteBench) -> None:
     def half_read(database: sqlite3.Connection) -> None:
         rows = database.execute("INSERT INTO effects (key, text) VALUES ('k', 'a'), ('k', 'b') RETURNING position")
@@ -213,5 +266,22 @@ def test_who_has_waited_behind_slow_effects_still_waits_for_the_lock(
     monkeypatch.setattr("lbg_runtime.guard.sqlite.time.sleep", lambda _: other.execute("ROLLBACK"))
     # Its own patience was over before the lock was tried.
     assert guard._begin(0.0).in_transaction
+    guard._close()
+    other.close()
+
+
+def test_a_lock_that_others_once_kept_is_forgotten_when_it_was_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard = SqliteGuard(tmp_path / "effects.db", "orders")
+    guard._open()
+    other = sqlite3.connect(tmp_path / "effects.db", isolation_level=None)
+    times = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: times[0], sleep=lambda _: other.execute("ROLLBACK"))
+    monkeypatch.setattr("lbg_runtime.guard.sqlite.time", clock)
+    for times[0] in (1_000.0, 2_000.0):
+        other.execute("BEGIN IMMEDIATE")
+        # As above: it has waited behind slow effects of our own.
+        guard._begin(0.0).rollback()
     guard._close()
     other.close()

@@ -21,7 +21,7 @@ from lbg_runtime.transport.solace.errors import subcode_and_reason
 from lbg_runtime.transport.solace.inbox import Inbox
 from lbg_runtime.transport.solace.relogin import Relogin
 from lbg_runtime.transport.solace.settings import SolaceSettings
-from lbg_runtime.transport.solace.threads import ControlThreads, wait_to_the_end
+from lbg_runtime.transport.solace.threads import THREAD_COUNT, ControlThreads, wait_to_the_end
 
 if TYPE_CHECKING:
     # These import the client, which must not happen before `open`.
@@ -125,6 +125,12 @@ class SolaceTransport:
             raise ConnectFailed(host, "a transport is opened once", permanent=True)
         if self._inbox is None:
             self._inbox = Inbox(asyncio.get_running_loop())
+        try:
+            for threads in (self._threads, self._session_threads):
+                threads.start()
+        except RuntimeError as error:
+            expected = f"a limit of threads with room for {THREAD_COUNT + SESSION_THREADS} more"
+            raise ConnectFailed(host, f"no thread for the client: {error}", expected=expected) from error
         try:
             if self._make_path is None:
                 self._make_path, self._make_publisher = await self._session_threads.run(_load_client, self._settings)

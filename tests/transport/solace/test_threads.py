@@ -7,6 +7,7 @@ import anyio
 import pytest
 
 from lbg_runtime.transport.solace.threads import ControlThreads
+from tests.transport.solace.steps import eventually, refuse_threads_after
 
 pytestmark = pytest.mark.real_time
 
@@ -69,3 +70,33 @@ async def test_closing_waits_for_what_was_begun() -> None:
     proceed.set()
     await closing
     assert begun.done()
+
+
+async def test_what_is_begun_after_the_start_needs_no_thread_that_the_system_might_refuse(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A call that was refused was made nevertheless, later, when nobody expected it any more."""
+    threads = ControlThreads(3)
+    threads.start()
+    refuse_threads_after(0, monkeypatch)
+    together = threading.Barrier(3)
+    async with asyncio.timeout(30):
+        await asyncio.gather(*(threads.begin(together.wait, 10) for _ in range(3)))
+    await threads.close()
+
+
+async def test_a_start_that_is_refused_can_be_made_again_and_is_whole_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads, others = ControlThreads(3), set(threading.enumerate())
+    with monkeypatch.context() as refusing:
+        refuse_threads_after(2, refusing)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            threads.start()
+    started = set(threading.enumerate()) - others
+    # With those that it did start, the pool would count more as idle than there are (Python 3.11).
+    await eventually(lambda: not any(thread.is_alive() for thread in started))
+    threads.start()
+    refuse_threads_after(0, monkeypatch)
+    together = threading.Barrier(3)
+    async with asyncio.timeout(30):
+        await asyncio.gather(*(threads.begin(together.wait, 10) for _ in range(3)))
+    await threads.close()

@@ -8,16 +8,18 @@ from typing import Any
 
 import pytest
 
+from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.config.settings import ClientPathChoice
 from lbg_runtime.model.errors import ConnectFailed
-from lbg_runtime.model.ids import QueueName
-from lbg_runtime.testing.flow_recorder import PATIENCE_S
+from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.model.message import Message
+from lbg_runtime.testing.flow_recorder import PATIENCE_S, FlowRecorder
 from lbg_runtime.transport.solace import transport as transport_module
 from lbg_runtime.transport.solace.session import SolaceSession
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.transport import SolaceTransport
-from tests.transport.solace.steps import eventually
+from tests.transport.solace.steps import eventually, refuse_threads_after
 
 pytestmark = [
     pytest.mark.real_time,
@@ -113,3 +115,25 @@ async def test_who_opens_twice_at_once_gets_one_session(broker: BrokerServer, ma
     await eventually(lambda: transport.is_connected)
     await transport.close()
     await eventually(lambda: not broker.client_names())
+
+
+async def test_threads_that_the_system_refuses_fail_the_opening_and_nothing_after_it(
+    broker: BrokerServer, make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit that was refused one was made later, its caller knew of none, and all later ones waited for ever."""
+    transport = make_transport("first")
+    with monkeypatch.context() as refusing:
+        refuse_threads_after(10, refusing)
+        with pytest.raises(ConnectFailed, match="no thread for the client: can't start new thread") as failure:
+            await transport.open()
+    assert not failure.value.permanent
+    assert failure.value.expected == "a limit of threads with room for 22 more"
+    async with asyncio.timeout(PATIENCE_S):
+        await transport.open()
+        refuse_threads_after(0, monkeypatch)
+        await transport.send_together([Message("orders/new", b"")])
+        flow = await transport.bind(QUEUE, Epoch(1), FlowRecorder())
+        assert await flow.unbind()
+        transport._log_in_again("for a test")
+        await transport.send(Message("orders/new", b""))
+    assert broker.engine.queue_depth(DEFAULT_VPN, QUEUE) == 2

@@ -12,8 +12,8 @@ from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.testing.flow_recorder import FlowRecorder
 from lbg_runtime.transport.solace.threads import THREAD_COUNT
-from lbg_runtime.transport.solace.transport import SolaceTransport
-from tests.transport.solace.steps import eventually, publish
+from lbg_runtime.transport.solace.transport import SESSION_THREADS, SolaceTransport
+from tests.transport.solace.steps import control_thread_count, eventually, publish
 
 pytestmark = pytest.mark.real_time
 
@@ -24,6 +24,7 @@ QUEUE = QueueName("orders/0")
 async def test_refused_connections_and_binds_leave_nothing_behind(
     broker: BrokerServer, make_transport: MakeTransport
 ) -> None:
+    others = control_thread_count()
     transport = make_transport("first")
     await transport.open()
     broker.engine.add_user("default", "default", "needed")
@@ -37,11 +38,12 @@ async def test_refused_connections_and_binds_leave_nothing_behind(
         await refused.close()
 
     await fail()
+    await eventually(lambda: control_thread_count() <= others + THREAD_COUNT + SESSION_THREADS)
     before, receivers = thread_count(), receiver_count()
     for _ in range(10):
         await fail()
-    # Threads end a moment after the call that ended them; those that control the flows stay, and are few.
-    await eventually(lambda: thread_count() <= before + THREAD_COUNT)
+    # Threads end a moment after the call that ended them.
+    await eventually(lambda: thread_count() <= before)
     assert receiver_count() <= receivers
 
 
@@ -64,15 +66,16 @@ async def test_rebind_cycles_leave_nothing_behind(broker: BrokerServer, make_tra
     before, receivers = thread_count(), receiver_count()
     for epoch in range(2, 22):
         await cycle(epoch)
-    # As above: a pool makes another thread where the one it has is not yet back from its last call.
-    await eventually(lambda: thread_count() <= before + THREAD_COUNT)
+    await eventually(lambda: thread_count() <= before)
     assert receiver_count() <= receivers
 
 
 async def test_closing_leaves_no_thread_of_the_session(make_transport: MakeTransport) -> None:
+    others = control_thread_count()
     first = make_transport("first")
     await first.open()
     await first.close()
+    await eventually(lambda: control_thread_count() <= others)
     before = thread_count()
     for number in range(5):
         transport = make_transport(f"next-{number}")
