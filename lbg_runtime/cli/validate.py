@@ -81,6 +81,10 @@ def validate(
             "--for", metavar=DURATION, help="How long to listen, such as 30s. Default: until SIGINT or SIGTERM."
         ),
     ] = None,
+    lost: Annotated[
+        Path | None,
+        typer.Option(help="Write every lost message to this file, one JSON object (publisher, key, seq) a line."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Judge a run. Exit code 0 if it is valid, 1 if it is invalid, 3 if the records do not suffice to tell.
@@ -96,6 +100,7 @@ def validate(
     for option, is_given, is_of_use, expected in (
         ("--engine spark", engine is Engine.SPARK, directory is not None, "a directory"),
         ("--layout", layout is not None, not live, "a run that is over, without --live"),
+        ("--lost", lost is not None, not live, "a run that is over, without --live"),
         ("--topic", topic is not None, live and directory is None, "--live without a directory"),
         ("--for", duration is not None, live, "--live"),
         ("--checkpoint", checkpoint is not None, is_following_on_spark, "--live with a directory and --engine spark"),
@@ -107,11 +112,13 @@ def validate(
     elif live:
         code = _follow_files(directory, ack_window, duration, engine, checkpoint, as_json=json)
     else:
-        code = _judge(directory, ack_window, engine, layout, as_json=json)
+        code = _judge(directory, ack_window, engine, layout, lost, as_json=json)
     raise typer.Exit(code)
 
 
-def _judge(directory: Path, ack_window: str, engine: Engine, layout: Path | None, *, as_json: bool) -> int:
+def _judge(
+    directory: Path, ack_window: str, engine: Engine, layout: Path | None, lost: Path | None, *, as_json: bool
+) -> int:
     from lbg_runtime.validator.report import as_object, as_text
 
     verdict = verdict_on(directory, engine, duration_ms("--ack-window", ack_window), layout)
@@ -119,7 +126,24 @@ def _judge(directory: Path, ack_window: str, engine: Engine, layout: Path | None
         print_json(as_object(verdict))
     else:
         print(as_text(verdict))
+    if lost is not None:
+        _write_lost(verdict, lost)
     return verdict.kind.exit_code
+
+
+def _write_lost(verdict: "Verdict", file: Path) -> None:
+    """Write every lost message, replacing what the file held; raises `UserError`."""
+    import orjson
+
+    from lbg_runtime.validator.report import lost_messages
+
+    try:
+        with file.open("wb") as stream:
+            stream.writelines(
+                orjson.dumps(message, option=orjson.OPT_APPEND_NEWLINE) for message in lost_messages(verdict)
+            )
+    except OSError as error:
+        raise UserError("--lost", f"{file}: {error.strerror}", "a file that can be written") from error
 
 
 def verdict_on(directory: Path, engine: Engine, ack_window_ms: int, layout: Path | None = None) -> "Verdict":

@@ -24,8 +24,8 @@ class FileFacts:
     defect: tuple[int, str] | None = None
     """The first line that is wrong, and what is wrong with it; line 0 for the header."""
     last_mono_ns: int | None = None
-    last_wall_us: int | None = None
-    """The latest moment of the records that have only the wall clock."""
+    """The latest moment of the monotonic clock. The wall clock, which can be set, says nothing about the end of a life:
+    a status of an older version, which has only that, moves nothing."""
     wall_offset_ns: int | None = None
     pauses: list[tuple[int, int]] = field(default_factory=list)
     named: set[str] = field(default_factory=set)
@@ -38,10 +38,6 @@ class FileFacts:
     def note_mono(self, moment_ns: int) -> None:
         """Note a moment of the monotonic clock."""
         self.last_mono_ns = moment_ns if self.last_mono_ns is None else max(self.last_mono_ns, moment_ns)
-
-    def note_wall(self, moment_us: int) -> None:
-        """Note a moment of the wall clock."""
-        self.last_wall_us = moment_us if self.last_wall_us is None else max(self.last_wall_us, moment_us)
 
     def note_header(self, header: Row) -> None:
         """Note the first record, also when it changes: that records are missing may emerge while the file grows."""
@@ -58,8 +54,6 @@ class FileFacts:
             self.note_defect(*later.defect)
         if later.last_mono_ns is not None:
             self.note_mono(later.last_mono_ns)
-        if later.last_wall_us is not None:
-            self.note_wall(later.last_wall_us)
         if self.wall_offset_ns is None:
             self.wall_offset_ns = later.wall_offset_ns
         self.pauses += later.pauses
@@ -70,9 +64,6 @@ class FileFacts:
         header, close = self.header or {}, self.close or {}
         # If the file grows, the next look may find more.
         absence = "the header was cut off" if self.line_count else "the file is empty"
-        moments = [self.last_mono_ns] if self.last_mono_ns is not None else []
-        if self.last_wall_us is not None and self.wall_offset_ns is not None:
-            moments.append(self.last_wall_us * 1000 - self.wall_offset_ns)
         facts: dict[str, object] = {
             "file": self.name,
             "torn": self.close is None,
@@ -80,7 +71,7 @@ class FileFacts:
             # Without a last line, the number is not known.
             "dropped": close.get("dropped", int(header.get("is_whole") is False)),
             "defect": self.defect[1] if self.defect else (absence if self.header is None else None),
-            "last_mono_ns": max(moments, default=None),
+            "last_mono_ns": self.last_mono_ns,
             "wall_offset_ns": self.wall_offset_ns,
             "pauses": " ".join(f"{begin}:{end}" for begin, end in self.pauses) or None,
             "named": orjson.dumps(sorted(self.named)).decode() if self.named else None,

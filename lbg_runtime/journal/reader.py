@@ -255,7 +255,7 @@ class RecordFile:
             elif kind == "close":
                 self._take_close(number, row)
             elif kind == "status" and self._kind == "journal":
-                self._note_wall(row.get("t"))
+                self._note_mono(row.get("mono_ns"))
             elif kind == "pause" and self._kind == "journal":
                 self._take_pause(number, row)
             else:
@@ -276,7 +276,7 @@ class RecordFile:
             self._blame(number, "a close without counts")
             return
         self.facts.close = row
-        self._note_wall(row.get("t"))
+        self._note_mono(row.get("mono_ns"))
         if row["written"] != number - 1:
             self.facts.note_defect(number, f"{number - 1} records, but the close counts {row['written']}")
 
@@ -305,9 +305,10 @@ class RecordFile:
         if self.facts.wall_offset_ns is None:
             self.facts.wall_offset_ns = wall[0].as_py() * 1000 - mono[0].as_py()
 
-    def _note_wall(self, moment: object) -> None:
-        if isinstance(moment, int) and 0 <= moment <= _LATEST_WALL_US:
-            self.facts.note_wall(moment)
+    def _note_mono(self, moment: object) -> None:
+        # Older versions wrote none; of a record that no law reads, an impossible one is not worth a defect.
+        if self._kind == "journal" and type(moment) is int and abs(moment) <= _LARGEST_NUMBER:
+            self.facts.note_mono(moment)
 
     def _blame(self, number: int, what: str) -> None:
         self.facts.note_defect(number, f"line {number}: {what}")

@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -12,13 +13,16 @@ import orjson
 import structlog
 
 from lbg_runtime.model.keys import as_sendable
-from lbg_runtime.model.record import CloseRecord, Record
+from lbg_runtime.model.record import CloseRecord, Record, StatusRecord
 
 _log = structlog.get_logger(__name__)
 
 _WHOLE_NAME = b',"is_whole":'
 _WHOLE = _WHOLE_NAME + b"true }\n"
 """The end of the first line, with room for the other value."""
+
+LOOK_NS = 5_000_000_000
+"""How long the file may be gone from its path before that is noticed."""
 
 
 class RecordSink(Protocol):
@@ -43,11 +47,15 @@ class RecordWriter:
     `write` only remembers; `flush` hands what was written since the last one to the operating system in one call, so
     that neither a SIGKILL nor a crash of this process loses it afterwards. If the disk refuses, the records of that
     batch are dropped and counted; the last line of the file has the count, and its first line says that there is one.
-    Only opening raises.
+    The same holds while the file is not at its path, as nobody will find there what is written then. Only opening
+    raises.
+
+    A status and the last line get the moment of writing on the monotonic clock as well (`mono_ns`): the wall clock can
+    be set while a life goes on.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Create the file; raises `OSError`, `FileExistsError` if the name is taken."""
+    def __init__(self, path: Path, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        """Create the file; raises `OSError`, `FileExistsError` if the name is taken. `now_ns` is a monotonic clock."""
         self.path = path
         self.written = 0
         """Records in the file as whole lines."""
@@ -58,12 +66,22 @@ class RecordWriter:
         self._mark_at: int | None = None
         """Offset at which the first line says that nothing is missing; None if it does not, or there is no such
         line."""
+        self._now_ns = now_ns
         # O_APPEND lets a reader follow the file, and keeps a second writer, started by mistake, from overwriting.
         self._file: int | None = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
+        self._stat = os.fstat(self._file)
+        # A handler may change the working directory of the process.
+        self._place = path.absolute()
+        self._is_away = False
+        """The file was not at its path when that was last looked at."""
+        self._looked_ns: int | None = now_ns()
+        """None if it is to be looked at with the next batch."""
 
     def write(self, record: Record) -> None:
         """Remember a record for the next `flush`."""
         line = _line_of(record)
+        if isinstance(record, StatusRecord | CloseRecord):
+            line = line[: -len(b"}\n")] + b',"mono_ns":%d}\n' % self._now_ns()
         if not self.written and not self.dropped and not self._batch:
             line = line[: -len(b"}\n")] + _WHOLE
             self._mark_at = len(line) - len(_WHOLE) + len(_WHOLE_NAME)
@@ -77,25 +95,21 @@ class RecordWriter:
         if self._file is None:
             self.dropped += len(lines)
             return
-        data = b"".join(lines)
-        if self._ends_in_line_part:
-            # Ends the partial line that an earlier failure left, so that only that line is unreadable.
-            data = b"\n" + data
-        done, error = _write_all(self._file, data)
-        if error is None:
-            self._ends_in_line_part = False
-            self.written += len(lines)
-            return
-        self._say_what_is_missing()
-        if self.dropped == 0:  # logged once, or a full disk would fill the log as well; the last line has the count
-            _log.error("journal_write_failed", path=str(self.path), reason=error.strerror)
-        self._count_part(lines, data[:done])
+        self._look(self._file)
+        if self._is_away:
+            self._tell("the file was removed or moved away")
+            self.dropped += len(lines)
+        else:
+            self._append(self._file, lines)
+        if self.dropped:
+            self._say_what_is_missing()
 
     def close(self, *, clean: bool) -> None:
         """Write the last line, which says what is missing, and close the file. Idempotent."""
         if self._file is None:
             return
         self.flush()
+        self._looked_ns = None
         self.write(
             CloseRecord(written=self.written, dropped=self.dropped, clean=clean, t=time.time_ns() // 1_000),
         )
@@ -109,16 +123,56 @@ class RecordWriter:
             self._say_what_is_missing()
             _log.error("journal_write_failed", path=str(self.path), reason=error.strerror)
 
+    def _append(self, file: int, lines: list[bytes]) -> None:
+        data = b"".join(lines)
+        if self._ends_in_line_part:
+            # Ends the partial line that an earlier failure left, so that only that line is unreadable.
+            data = b"\n" + data
+        done, error = _write_all(file, data)
+        if error is None:
+            self._ends_in_line_part = False
+            self.written += len(lines)
+        else:
+            self._tell(error.strerror)
+            self._count_part(lines, data[:done])
+
+    def _tell(self, reason: str | None) -> None:
+        # Once, or a full disk would fill the log as well; the last line has the count.
+        if self.dropped == 0:
+            _log.error("journal_write_failed", path=str(self.path), reason=reason)
+
+    def _look(self, file: int) -> None:
+        """Look now and then whether the file is still at its path: what was deleted takes every record."""
+        now_ns = self._now_ns()
+        if self._looked_ns is not None and now_ns - self._looked_ns < LOOK_NS:
+            return
+        self._looked_ns = now_ns
+        try:
+            self._is_away = not os.path.samestat(os.stat(self._place), os.fstat(file))
+        except (FileNotFoundError, NotADirectoryError):
+            self._is_away = True
+        except OSError:
+            # That it cannot be seen does not mean that it is gone; the write will tell.
+            self._is_away = False
+
     def _say_what_is_missing(self) -> None:
-        """Say it in the first line, in place, which takes no room: the last line may find none, or never be written."""
-        if self.written and self._mark_at is not None:
-            with suppress(OSError):
-                file = os.open(self.path, os.O_WRONLY)
-                try:
-                    os.pwrite(file, b"false", self._mark_at)
-                finally:
-                    os.close(file)
+        """Say it in the first line, in place, which takes no room: the last line may find none, or never be written.
+
+        Tried again with each later batch until it has succeeded.
+        """
+        if not self.written:
+            # The first line is not in the file, and what may come in its place has no room for the note.
             self._mark_at = None
+        if self._mark_at is None:
+            return
+        with suppress(OSError):
+            file = os.open(self._place, os.O_WRONLY)
+            try:
+                if os.path.samestat(os.fstat(file), self._stat):
+                    os.pwrite(file, b"false", self._mark_at)
+                    self._mark_at = None
+            finally:
+                os.close(file)
 
     def _count_part(self, lines: list[bytes], done: bytes) -> None:
         if not done:

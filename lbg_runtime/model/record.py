@@ -6,6 +6,7 @@ that it describes leaves the process, so that a SIGKILL cannot lose the record o
 Times named `t` and `t_*` are wall clock, microseconds since the epoch, UTC. `*_mono_ns` is the monotonic clock, in
 nanoseconds: exact order between processes on one host. The first line of a file is its header, the last its close; a
 file without a close is torn. The header also has `is_whole`: true until a record could not be written.
+The writer adds `mono_ns` to a status and to the close: a wall clock that is set tells nothing of the end of a life.
 """
 
 from dataclasses import dataclass

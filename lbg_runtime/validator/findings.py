@@ -279,3 +279,5 @@ class Verdict:
     findings: tuple[Finding, ...]
     moves: tuple[Move, ...]
     restripings: tuple[Restriping, ...]
+    lost: pa.Table
+    """Every violation of loss: publisher, key, first_seq, last_seq, both included. `findings` has only the first."""

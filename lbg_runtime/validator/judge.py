@@ -46,7 +46,7 @@ def judge(parts: Sequence[Examination], journals: pa.Table, ledgers: pa.Table) -
     for part in parts:
         counts.update(part.counts)
     findings = [finding for part in parts for finding in part.findings]
-    unlisted_of, unlisted, unseen = _settle_loss(parts, counts, findings)
+    lost, unlisted_of, unlisted, unseen = _settle_loss(parts, counts, findings)
     strangers = sorted({name or "?" for name in unlisted_of} - {name or "" for name in texts(ledgers, "publisher")})
     _settle_key_shards(parts, counts, findings)
     accounts = sum_accounts([part.accounts for part in parts])
@@ -82,6 +82,7 @@ def judge(parts: Sequence[Examination], journals: pa.Table, ledgers: pa.Table) -
         findings=first_of_each_law(findings),
         moves=tuple(sorted((move for part in parts for move in part.moves), key=lambda m: (m.start_mono_ns, m.queue))),
         restripings=restripings,
+        lost=lost,
     )
 
 
@@ -93,11 +94,12 @@ def _refuse_split_parts(parts: Sequence[Examination]) -> None:
 
 def _settle_loss(
     parts: Sequence[Examination], counts: Counter[Law], findings: list[Finding]
-) -> tuple[set[str | None], int, int]:
+) -> tuple[pa.Table, set[str | None], int, int]:
     """Write down the losses.
 
-    Returns the publishers of handled messages that no ledger lists, how many such messages there are, and how many of
-    the losses are not proven because a member without a journal may have handled the messages.
+    Returns all of them (`Verdict.lost`), the publishers of handled messages that no ledger lists, how many such
+    messages there are, and how many of the losses are not proven because a member without a journal may have handled
+    the messages.
 
     A message missing in one queue may have been handled, unlisted, through another: a wrong stripe, not a loss.
     """
@@ -121,8 +123,15 @@ def _settle_loss(
         text = f"{publisher_name}/{key_name}: {numbers} confirmed, never handled to an end"
         witness = Witness(record="confirmed", publisher=publisher_name, key=key_name, seq=low)
         findings.append(Finding(Law.LOSS, text, (witness,)))
+    columns = [
+        names.arrow((lost[0] >> 31) - 1),
+        names.arrow(lost[0] & 0x7FFFFFFF),
+        pa.array(lost[1]),
+        pa.array(lost[2]),
+    ]
+    all_lost = pa.table(columns, names=["publisher", "key", "first_seq", "last_seq"])
     of_whom = {names.text((group >> 31) - 1) for group in np.unique(strayed[0]).tolist()}
-    return of_whom, int(np.sum(strayed[2] - strayed[1] + 1)), int(np.sum(lengths[unseen]))
+    return all_lost, of_whom, int(np.sum(strayed[2] - strayed[1] + 1)), int(np.sum(lengths[unseen]))
 
 
 def _settle_key_shards(parts: Sequence[Examination], counts: Counter[Law], findings: list[Finding]) -> None:

@@ -42,6 +42,13 @@ def as_text(verdict: Verdict) -> str:
     return "\n".join(printable(line) for line in _lines(verdict))
 
 
+def lost_messages(verdict: Verdict) -> Iterator[dict[str, object]]:
+    """Every lost message, in the words of the witnesses."""
+    for row in verdict.lost.to_pylist():
+        for seq in range(row["first_seq"], row["last_seq"] + 1):
+            yield {"publisher": row["publisher"], "key": row["key"], "seq": seq}
+
+
 def _lines(verdict: Verdict) -> Iterator[str]:
     accounts, counts = verdict.accounts, verdict.counts
     yield f"verdict: {verdict.kind.value}"
@@ -64,7 +71,8 @@ def _lines(verdict: Verdict) -> Iterator[str]:
             shown = [finding for finding in verdict.findings if finding.law is law][:_FINDINGS_SHOWN]
             yield from (line for finding in shown for line in _finding_lines(finding))
             if counts[law] > len(shown):
-                yield f"  and {counts[law] - len(shown)} more"
+                where = ", which lbg validate --lost FILE lists" if law is Law.LOSS else ""
+                yield f"  and {counts[law] - len(shown)} more{where}"
     for restriping in verdict.restripings:
         yield f"queues {restriping.from_count} -> {restriping.to_count}: {restriping.moved} shards moved"
     yield f"owner changes: {len(verdict.moves)}"

@@ -18,6 +18,7 @@ from lbg_runtime.cli.main import app
 from lbg_runtime.config.connection_settings import ConnectionSettings, TransportKind
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.message import Message
+from lbg_runtime.model.record import DispatchRecord
 from lbg_runtime.runtime.session import Session, open_session
 from tests.transport.rights import let_subscribe
 from tests.validator.changes import lose_last_of_key, swap_two
@@ -53,6 +54,48 @@ def test_an_invalid_run_exits_with_1_and_prints_one_object(tmp_path: Path) -> No
     assert result.exit_code == 1
     shown = orjson.loads(result.stdout)
     assert (shown["verdict"], shown["lost"]) == ("invalid", 1)
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_every_lost_message_is_written_however_many_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_large: bool
+) -> None:
+    if is_large:
+        monkeypatch.setattr("lbg_runtime.cli.validate.LARGE_RECORDS", 1)
+    run = story()
+    for journal in run.journals:
+        journal.records = [each for each in journal.records if not isinstance(each, DispatchRecord)]
+    wanted = {
+        (ledger.header.publisher, each.key, seq)
+        for ledger in run.ledgers
+        for each in ledger.confirmed
+        for seq in range(each.first_seq, each.last_seq + 1)
+    }
+
+    result = validate(written(run, tmp_path / "run"), "--lost", str(tmp_path / "lost.jsonl"))
+
+    rows = [orjson.loads(line) for line in (tmp_path / "lost.jsonl").read_bytes().splitlines()]
+    assert [set(row) for row in rows] == [{"publisher", "key", "seq"}] * len(rows)
+    assert {(row["publisher"], row["key"], row["seq"]) for row in rows} == wanted
+    assert len(rows) == len(wanted) > 20
+    assert f"\nloss: {len(rows)}" in result.stdout
+    assert "more, which lbg validate --lost FILE lists\n" in result.stdout
+
+
+def test_where_nothing_is_lost_the_file_is_empty(tmp_path: Path) -> None:
+    file = tmp_path / "lost.jsonl"
+    file.write_text("of an earlier run\n")
+
+    assert validate(written(story(), tmp_path / "run"), "--lost", str(file)).exit_code == 0
+    assert file.read_bytes() == b""
+
+
+def test_a_file_for_the_lost_that_cannot_be_written_is_told_after_the_verdict(tmp_path: Path) -> None:
+    result = validate(written(story(), tmp_path), "--lost", str(tmp_path))
+
+    assert result.stdout.startswith("verdict: valid\n")
+    assert isinstance(result.exception, UserError)
+    assert str(result.exception) == f"--lost: {tmp_path}: Is a directory; expected a file that can be written"
 
 
 def test_a_journal_that_is_not_there_is_a_users_mistake(tmp_path: Path) -> None:
@@ -108,6 +151,7 @@ def test_a_users_mistake_is_told_as_one(tmp_path: Path, arguments: list[str]) ->
         (["{folder}", "--for", "30s"], "--for"),
         (["{folder}", "--topic", "x"], "--topic"),
         (["{folder}", "--live", "--topic", "x"], "--topic"),
+        (["--live", "--lost", "{folder}/p"], "--lost"),
         (["--live", "--layout", "{folder}/p"], "--layout"),
         (["{folder}", "--live", "--layout", "{folder}/p"], "--layout"),
         (["--live", "--engine", "spark"], "--engine spark"),

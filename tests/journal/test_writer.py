@@ -3,14 +3,16 @@
 import errno
 import json
 import os
-from dataclasses import replace
+import shutil
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
 from lbg_runtime.journal.reader import read_journal
-from lbg_runtime.journal.writer import RecordWriter
-from lbg_runtime.model.record import ConfirmedRecord, FlowRecord, JournalHeader
+from lbg_runtime.journal.writer import LOOK_NS, RecordWriter
+from lbg_runtime.model.record import ConfirmedRecord, FlowRecord, JournalHeader, StatusRecord
 from lbg_runtime.validator.schema import JOURNALS
 
 
@@ -196,3 +198,140 @@ def test_a_text_that_no_file_can_hold_costs_the_text_and_not_the_record(path):
         "kind": "confirmed", "is_whole": True,
     }  # fmt: skip
     assert (second["first_seq"], last["written"], last["dropped"]) == (2, 2, 0)
+
+
+def _status(number):
+    return StatusRecord(queue=0, bind_epoch=1, role="primary", state="active", in_flight=0, handled=number, t=1)
+
+
+_HEADER = JournalHeader("run", "orders", "h", 4, 2, "a", 1, "host", 1, 0)
+
+
+def test_a_status_and_the_last_line_have_a_moment_that_no_setting_of_the_wall_clock_moves(path):
+    moments = iter(range(1000, 2000))
+    writer = RecordWriter(path, now_ns=lambda: next(moments))
+    writer.write(_HEADER)
+    writer.write(_status(1))
+    writer.flush()
+    writer.close(clean=True)
+    header, status, last = (json.loads(line) for line in _lines(path))
+    assert "mono_ns" not in header
+    assert 1000 < status["mono_ns"] < last["mono_ns"]
+    assert read_journal(path, 0).row(JOURNALS)["last_mono_ns"] == last["mono_ns"]
+
+
+class Clock:
+    """A monotonic clock that stands until it is moved on."""
+
+    now_ns = 0
+
+    def __call__(self):
+        return self.now_ns
+
+
+@pytest.mark.parametrize("how", ["removed", "moved", "replaced"])
+def test_a_file_that_is_gone_from_its_path_is_told_of_once_and_what_follows_counts_as_dropped(tmp_path, how):
+    folder, clock = tmp_path / "journals", Clock()
+    folder.mkdir()
+    path = folder / "a-1.member.jsonl"
+    writer = RecordWriter(path, clock)
+    writer.write(_HEADER)
+    writer.flush()
+    if how == "moved":
+        folder.rename(tmp_path / "elsewhere")
+    else:
+        shutil.rmtree(folder)
+    if how == "replaced":
+        folder.mkdir()
+        path.write_bytes(b"of somebody else\n")
+    with capture_logs() as logs:
+        for number in range(3):
+            clock.now_ns += LOOK_NS
+            writer.write(_status(number))
+            writer.flush()
+        assert (writer.written, writer.dropped) == (1, 3)
+        writer.close(clean=True)
+    assert [(log["event"], log["reason"]) for log in logs] == [
+        ("journal_write_failed", "the file was removed or moved away")
+    ]
+    assert how != "replaced" or path.read_bytes() == b"of somebody else\n"
+
+
+def test_a_file_that_is_gone_is_told_of_at_the_close_at_the_latest(path):
+    writer = RecordWriter(path, Clock())
+    writer.write(_HEADER)
+    writer.flush()
+    path.unlink()
+    with capture_logs() as logs:
+        writer.close(clean=True)
+    assert [log["event"] for log in logs] == ["journal_write_failed"]
+
+
+def test_a_file_that_comes_back_is_written_on_and_says_what_is_missing(path, monkeypatch):
+    clock = Clock()
+    monkeypatch.chdir(path.parent)
+    writer = RecordWriter(Path(path.name), clock)
+    # A handler may do this, and takes no file away by it.
+    monkeypatch.chdir("/")
+    writer.write(_HEADER)
+    clock.now_ns += LOOK_NS
+    writer.flush()
+    path.rename(path.with_suffix(".moved"))
+    clock.now_ns += LOOK_NS
+    writer.write(_status(1))
+    writer.flush()
+    path.with_suffix(".moved").rename(path)
+    clock.now_ns += LOOK_NS
+    writer.write(_status(2))
+    writer.flush()
+    assert (writer.written, writer.dropped) == (2, 1)
+    assert [json.loads(line).get("is_whole") for line in _lines(path)] == [False, None]
+
+
+def test_the_note_is_never_written_into_another_record_than_the_first(path, monkeypatch):
+    writer = RecordWriter(path)
+    disk = FullDisk(monkeypatch, room=0)
+    writer.write(_HEADER)
+    writer.flush()
+    disk.room = 1_000_000
+    records = [_status(number) for number in range(6)]
+    for record in records:
+        writer.write(record)
+        writer.flush()
+    disk.room = 0
+    writer.write(_status(6))
+    writer.flush()
+    found = [json.loads(line) for line in _lines(path)]
+    assert [{**line, "mono_ns": 0} for line in found] == [{**asdict(record), "mono_ns": 0} for record in records]
+
+
+def test_a_first_batch_that_fits_in_part_says_at_once_that_something_is_missing(path, monkeypatch):
+    writer = RecordWriter(path)
+    FullDisk(monkeypatch, room=300)
+    writer.write(_HEADER)
+    writer.write(_status(1))
+    writer.flush()
+    assert (writer.written, writer.dropped) == (1, 1)
+    assert read_journal(path, 0).row(JOURNALS)["dropped"] == 1
+
+
+def test_a_note_that_cannot_be_written_is_tried_again_with_the_next_batch(path, monkeypatch):
+    writer = RecordWriter(path)
+    writer.write(_HEADER)
+    writer.flush()
+    disk = FullDisk(monkeypatch, room=0)
+    real, refusals = os.open, [OSError(errno.EMFILE, "Too many open files")]
+
+    def open_(*arguments):
+        if refusals:
+            raise refusals.pop()
+        return real(*arguments)
+
+    monkeypatch.setattr(os, "open", open_)
+    writer.write(_status(1))
+    writer.flush()
+    assert not refusals
+    disk.room = 1_000_000
+    writer.write(_status(2))
+    writer.flush()
+    assert json.loads(_lines(path)[0])["is_whole"] is False

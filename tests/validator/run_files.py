@@ -71,9 +71,8 @@ class Journal:
     def last_mono_ns(self) -> int | None:
         moments = [record.done_mono_ns for record in self.dispatches]
         moments += [record.mono_ns for record in [*self.flows, *self.stripes]]
-        walls = [record.t for record in self.records if isinstance(record, StatusRecord)]
-        walls += [self.close.t] if self.close else []
-        return max(moments + [wall * 1000 - self.wall_offset_ns for wall in walls]) if moments else None
+        written = [record for record in (*self.records, self.close) if isinstance(record, StatusRecord | CloseRecord)]
+        return max([*moments, *(_written_ns(record, self.wall_offset_ns) for record in written)], default=None)
 
 
 @dataclass
@@ -143,7 +142,7 @@ class Run:
     def write(self, folder: Path) -> None:
         """As the writers leave them."""
         for number, journal in enumerate(self.journals):
-            _write(folder / f"{number:02}.member.jsonl", [journal.header, *journal.records], journal.close)
+            _write(folder / f"{number:02}.member.jsonl", [journal.header, *journal.records], journal.close, journal)
         for number, ledger in enumerate(self.ledgers):
             _write(
                 folder / f"{number:02}.ledger.jsonl",
@@ -152,10 +151,21 @@ class Run:
             )
 
 
+def _written_ns(record: StatusRecord | CloseRecord, wall_offset_ns: int) -> int:
+    return record.t * 1000 - wall_offset_ns
+
+
 def _table(rows: list[dict[str, object]], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_pylist(rows, schema)
 
 
-def _write(path: Path, records: Sequence[object], close: CloseRecord | None) -> None:
+def _write(path: Path, records: Sequence[object], close: CloseRecord | None, journal: Journal | None = None) -> None:
     lines = [*records, *([CloseRecord(len(records), close.dropped, close.clean, close.t)] if close else [])]
-    path.write_bytes(b"".join(orjson.dumps(record) + b"\n" for record in lines))
+    path.write_bytes(b"".join(orjson.dumps(_as_written(record, journal)) + b"\n" for record in lines))
+
+
+def _as_written(record: object, journal: Journal | None) -> object:
+    """The writer adds when it wrote these, on the monotonic clock."""
+    if journal is not None and isinstance(record, StatusRecord | CloseRecord):
+        return {**asdict(record), "mono_ns": _written_ns(record, journal.wall_offset_ns)}
+    return record

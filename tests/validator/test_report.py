@@ -105,5 +105,5 @@ def test_long_lists_are_cut_and_say_so() -> None:
 
     text = as_text(replace(verdict, moves=verdict.moves[:1] * 33))
 
-    assert "  and 25 more\n" in text
+    assert "  and 25 more, which lbg validate --lost FILE lists\n" in text
     assert text.endswith("  and 13 more")

@@ -47,7 +47,7 @@ def in_pieces(whole: Path, growing: Path, pieces: int) -> tuple[Standing, list[F
 
 @pytest.mark.parametrize("pieces", [1, 5, 40, 200])
 def test_pieces_of_files_come_to_what_the_whole_is(folders: tuple[Path, Path], pieces: int) -> None:
-    """With many, some hold a close alone, whose wall clock tells how far the run went."""
+    """With many, some hold a close alone, whose clock tells how far the run went."""
     whole, growing = folders
     made_run(5, 60, has_faults=True).write(whole)
 
