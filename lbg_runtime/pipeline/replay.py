@@ -1,15 +1,16 @@
 """Publishes landed messages again: a period of time, one key or one shard, in the order of each key.
 
 All rows of a key lie in one queue at a time. A re-striping moves the key to another, whose member lands it only after
-the last of it has landed from the first; so rows of several queues are taken by the time at which they landed, and
-within a queue in the order in which `LandingLog.read_queue` yields them.
+the last of it has landed from the first; so rows of several queues are taken by the numbers of their publishers and by
+the time at which they landed (`replay_order.py`), and within a queue in the order in which `LandingLog.read_queue`
+yields them.
 """
 
 import asyncio
-import heapq
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +18,7 @@ import pyarrow.compute as pc
 from lbg_runtime.model.errors import LbgError, PublishFailed
 from lbg_runtime.pipeline.landing.layout import queue_of
 from lbg_runtime.pipeline.landing.log import LandingLog, LaneExtent
+from lbg_runtime.pipeline.replay_order import find_moved, merged
 from lbg_runtime.publisher.confirmation import Confirmation
 from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.publisher.pace import Pace
@@ -84,19 +86,25 @@ class Replayed:
 
 
 def selected(log: LandingLog, selection: Selection) -> Iterator[LandedMessage]:
-    """The messages up to the current end of the log, each once, those of each key in order. Raises as `read_queue`.
+    """The messages up to the current end of the log, each once, those of each key in order.
 
-    Of each key a beginning without gaps, also if it moves to another queue at this moment.
+    Of each key a beginning without gaps, also if it moves to another queue at this moment. Across a move, the order of
+    what different publishers sent is that of `t_land`. Unless it has one queue, all of the log is read before the
+    first message comes. Raises as `read_queue` and `merged`.
     """
     # The ends of the queues cannot be seen at once. A key may go on in a second queue after the end of its first was
     # taken, and before that of the second is. So they are taken twice: what lies before a row within the first ends
     # lies within the second ones. Of what is between the two, only that is given which such a row of its key follows.
     first, second = log.lanes(), log.lanes()
     queues = dict.fromkeys(queue for name in second if (queue := queue_of(name)) is not None)
-    streams = [_of_queue(log, queue, first, second, selection) for queue in queues]
+    start = {name: extent.first_row for name, extent in second.items()}
+    end = {name: extent.rows for name, extent in second.items()}
+    moved = find_moved(lambda queue: map(selection.of, log.read_queue(queue, start, end)), queues)
+    streams = {queue: _of_queue(log, queue, first, second, selection) for queue in queues}
     held: dict[str | None, list[LandedMessage]] = {}
-    for _, _, is_late, message in heapq.merge(*streams, key=lambda entry: entry[:2]):
-        if is_late:
+    for row in merged(streams, moved, str(log.path)):
+        message = row.message
+        if row.is_late:
             held.setdefault(message.key, []).append(message)
         else:
             yield from held.pop(message.key, ())
@@ -137,7 +145,9 @@ async def replay(
             replayed.confirmed += 1
 
     due = 1
-    for message in messages:
+    # On a thread, as all of the log is read before the first one.
+    first = await asyncio.to_thread(next, messages, None)
+    for message in () if first is None else chain((first,), messages):
         _note(replayed, message)
         if message.key is None:
             continue
@@ -169,18 +179,28 @@ def _note(replayed: Replayed, message: LandedMessage) -> None:
     replayed.last_us = max(message.t_land_us, replayed.last_us or message.t_land_us)
 
 
+class _Row(NamedTuple):
+    """See `Placed`."""
+
+    latest_us: int
+    queue: int
+    is_late: bool
+    """Whether it lies behind the first ends."""
+    message: LandedMessage
+
+    @property
+    def row_id(self) -> str:
+        return self.message.row_id
+
+
 def _of_queue(
     log: LandingLog,
     queue: int,
     first: Mapping[str, LaneExtent],
     second: Mapping[str, LaneExtent],
     selection: Selection,
-) -> Iterator[tuple[int, int, bool, LandedMessage]]:
-    """The messages of a queue up to the second end of each lane.
-
-    Each is preceded by the latest time so far, so that it never decreases, the queue, and whether it lies behind the
-    first ends.
-    """
+) -> Iterator[_Row]:
+    """The messages of a queue up to the second end of each lane."""
     extents = {name: extent for name, extent in second.items() if queue_of(name) == queue}
     start = {name: extent.first_row for name, extent in extents.items()}
     end = {name: extent.rows for name, extent in extents.items()}
@@ -199,4 +219,5 @@ def _of_queue(
             moments, zip(*(column.to_pylist() for column in columns), strict=True), strict=True
         ):
             latest = max(latest, moment)
-            yield latest, queue, is_late, LandedMessage(row_id, key, payload, dict(headers or ()), moment)
+            message = LandedMessage(row_id, key, payload, dict(headers or ()), moment)
+            yield _Row(latest, queue, is_late, message)

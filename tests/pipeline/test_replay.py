@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,11 +13,11 @@ from typer.testing import CliRunner, Result
 
 from lbg_runtime import publishing
 from lbg_runtime.cli.main import app
-from lbg_runtime.model.errors import PublishRefused, UserError
+from lbg_runtime.model.errors import LandingDamaged, PublishRefused, UserError
 from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.model.message import Message
 from lbg_runtime.pipeline.landing.log import LandingLog, LaneExtent
-from lbg_runtime.pipeline.replay import REPLAY_PROPERTY, Replayed, Selection, count, replay, selected
+from lbg_runtime.pipeline.replay import REPLAY_PROPERTY, LandedMessage, Replayed, Selection, count, replay, selected
 from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.transport.memory.broker import MemoryBroker
 from lbg_runtime.transport.memory.transport import MemoryTransport
@@ -53,6 +54,30 @@ def test_a_stretch_of_time_has_its_begin_and_not_its_end(landed: LogOnDisk) -> N
 
 def test_one_key_comes_in_order_through_its_queues(landed: LogOnDisk) -> None:
     assert found(landed, key="k") == ["k1", "k2", "k3", "k4"]
+
+
+@pytest.mark.parametrize("ahead_us", [-3_600_000_000, 0, 150, 3_600_000_000])
+def test_a_key_that_moved_is_in_order_whatever_the_clocks_of_its_landers(tmp_path: Path, ahead_us: int) -> None:
+    """`k` moves from queue 1 to queue 3 and back, `z` the other way; the clock of queue 1 is wrong."""
+    log = LogOnDisk(tmp_path / "log")
+    one, three = log.lane("a", queue=1), log.lane("b", queue=3)
+    base_us = 10_000_000_000
+
+    def land(queue: int, t_us: int, *ids: str) -> None:
+        # One shard, whose queue the re-stripings changed.
+        batch = rows(ids, queue=1, t_land=base_us + t_us + (ahead_us if queue == 1 else 0))
+        (one if queue == 1 else three).append(batch)
+
+    land(1, 100, id_of("k", 1), id_of("k", 2))
+    land(3, 110, id_of("z", 1))
+    land(3, 200, id_of("k", 3), id_of("k", 4))
+    land(1, 210, id_of("z", 2), id_of("z", 3))
+    land(1, 300, id_of("k", 5))
+    land(3, 310, id_of("z", 4))
+    got = found(log)
+    log.close()
+    assert [each for each in got if each[0] == "k"] == ["k1", "k2", "k3", "k4", "k5"]
+    assert [each for each in got if each[0] == "z"] == ["z1", "z2", "z3", "z4"]
 
 
 class Moving(LandingLog):
@@ -141,6 +166,21 @@ async def test_what_is_published_has_its_payload_key_and_where_it_is_from(
     assert {message.topic.split("/", 2)[2] for message in sent} == {"again"}
 
 
+async def test_the_loop_goes_on_while_the_log_is_read_for_the_first_message(
+    landed: LogOnDisk, session: MemoryTransport
+) -> None:
+    is_going_on = threading.Event()
+
+    def messages() -> Iterator[LandedMessage]:
+        assert is_going_on.wait(10)
+        yield from selected(LandingLog(landed.root), Selection())
+
+    asyncio.get_running_loop().call_soon(is_going_on.set)
+    replayed = Replayed()
+    await replay(messages(), publisher_on(session), "again", None, replayed)
+    assert replayed.confirmed == 7
+
+
 async def test_a_rate_is_kept(landed: LogOnDisk, session: MemoryTransport) -> None:
     began_s = asyncio.get_running_loop().time()
     replayed = Replayed()
@@ -222,11 +262,26 @@ def data_file_of(landed: LogOnDisk, member: str) -> Path:
     return path
 
 
-def test_damage_on_the_way_is_told_with_how_far_it_came(landed: LogOnDisk, lbg_replay: Callable[..., Result]) -> None:
-    path = data_file_of(landed, "c")
+def damage(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
+
+
+def test_nothing_is_published_from_queues_of_which_one_is_damaged(
+    landed: LogOnDisk, lbg_replay: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Numbers behind the damage may be lower than those of another queue.
+    monkeypatch.setattr(HashedPublisher, "submit", None)
+    damage(data_file_of(landed, "c"))
+    ended = lbg_replay()
+    assert isinstance(ended.exception, LandingDamaged)
+
+
+def test_damage_on_the_way_is_told_with_how_far_it_came(landed: LogOnDisk, lbg_replay: Callable[..., Result]) -> None:
+    shutil.rmtree(landed.root / "queue=001")
+    path = data_file_of(landed, "c")
+    damage(path)
     ended = lbg_replay("--json")
     told = json.loads(ended.stdout)
     assert ended.exit_code == 1

@@ -6,6 +6,7 @@ readers drop the copy.
 """
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -18,10 +19,11 @@ import structlog
 from lbg_runtime.config.fields import MAX_INTERVAL_MS
 from lbg_runtime.config.settings import MissingKey, Settings
 from lbg_runtime.metrics.reading import SidecarReading
-from lbg_runtime.model.errors import InvariantViolated, LandingError
+from lbg_runtime.model.errors import InvariantViolated, LandingError, UserError
 from lbg_runtime.model.ids import Epoch, MemberId, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.model.sole_error import sole_error
+from lbg_runtime.pipeline.landing.age import Ages
 from lbg_runtime.pipeline.landing.lane import SEGMENT_BYTES, LaneWriter
 from lbg_runtime.pipeline.landing.layout import GroupNote, claim_folder
 from lbg_runtime.pipeline.landing.open_lane import FlushLimits, OpenLane
@@ -112,8 +114,8 @@ class _HeldLane:
     lane: OpenLane
     landing_count: int = 0
     """Messages on their way into it."""
-    used_us: int = 0
-    """When the last one ended."""
+    used_s: float = 0.0
+    """When the last one ended, on the loop's clock."""
 
 
 class Lander:
@@ -142,6 +144,7 @@ class Lander:
         self._room = Room(options.quota_bytes)
         self._lanes: dict[tuple[QueueName, Epoch], _HeldLane] = {}
         self._threads: ThreadPoolExecutor | None = None
+        self._ages = Ages((options.retention_ms or 0) * 1_000)
 
     # -- Companion
 
@@ -150,7 +153,8 @@ class Lander:
         """See `Companion.attend`."""
         # A lander without room keeps its queues: the others have none either, as they share the log.
         del session, on_able
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="lbg-landing")
+        self._ages.look(self._clock_us(), int(asyncio.get_running_loop().time() * 1e6))
+        self._threads = _start_threads()
         await self._measure()
         try:
             # Errors in the member are raised as they would be without chores.
@@ -213,7 +217,7 @@ class Lander:
                     is_landed = True
                 finally:
                     held.landing_count -= 1
-                    held.used_us = self._clock_us()
+                    held.used_s = asyncio.get_running_loop().time()
         self._room.flush_succeeded(queue)
         self.landed_count += 1
 
@@ -291,17 +295,22 @@ class Lander:
         it: last segments alone could fill the log. What lands next begins another lane, as after a failed flush.
         """
         kept_ms = IDLE_MS if self._options.retention_ms is None else self._options.retention_ms
-        before_us = self._clock_us() - kept_ms * 1_000
-        idle = [handle for handle, held in self._lanes.items() if not held.landing_count and held.used_us < before_us]
+        before_s = asyncio.get_running_loop().time() - kept_ms / 1_000
+        idle = [handle for handle, held in self._lanes.items() if not held.landing_count and held.used_s < before_s]
         # Popped all at once, as their handles may be revoked while one of them is being closed.
         for held in [self._lanes.pop(handle) for handle in idle]:
             await held.lane.close()
 
     async def _prune(self) -> None:
-        before_us = self._clock_us() - (self._options.retention_ms or 0) * 1_000
+        before_us = self._ages.look(self._clock_us(), int(asyncio.get_running_loop().time() * 1e6))
+        if before_us is None:
+            return
         failures: list[Unpruned] = []
+        pruning = partial(
+            prune, self._options.root, before_us, clock_us=self._clock_us, failures=failures, is_aged=self._ages.is_aged
+        )
         try:
-            pruned = await asyncio.to_thread(lambda: list(prune(self._options.root, before_us, failures=failures)))
+            pruned = await asyncio.to_thread(lambda: list(pruning()))
         except OSError as error:
             _log.error("prune_failed", reason=str(error))
             return
@@ -309,3 +318,25 @@ class Lander:
             _log.error("prune_failed", lanes=len(failures), lane=failures[0].lane, reason=str(failures[0].error))
         if pruned:
             _log.info("landing_pruned", segments=len(pruned), bytes=sum(each.bytes for each in pruned))
+
+
+def _start_threads() -> ThreadPoolExecutor:
+    """All of them now; raises `UserError` if the system refuses one.
+
+    Not one by one, as flushes come: the pool queues a flush before it starts the thread for it. If that is refused, the
+    lane hears that its flush was not begun, and another thread writes it later.
+    """
+    threads = ThreadPoolExecutor(THREADS, thread_name_prefix="lbg-landing")
+    are_all_there = threading.Event()
+    try:
+        for _ in range(THREADS):
+            # Each keeps its thread occupied, so that the next one needs another.
+            threads.submit(are_all_there.wait)
+    except RuntimeError as error:
+        threads.shutdown(wait=False)
+        raise UserError(
+            "threads", str(error), f"{THREADS} for the flushes: raise the limit on processes and threads"
+        ) from None
+    finally:
+        are_all_there.set()
+    return threads

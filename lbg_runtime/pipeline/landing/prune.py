@@ -41,6 +41,10 @@ IDS_KEPT = 1_000_000
 DRAFT_KEPT_S = 3_600.0
 """A draft folder older than this belongs to a process that died."""
 
+IsAged = Callable[[str, int, int], bool]
+"""Whether the rows of a lane up to one of them surely landed so long ago that they may go; last, how many the lane has
+now."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
@@ -73,10 +77,12 @@ def prune(
     clock_us: Callable[[], int] = wall_us,
     is_dry: bool = False,
     failures: list[Unpruned] | None = None,
+    is_aged: IsAged = lambda *_: False,
 ) -> Iterator[Pruned]:
     """Remove the segments whose last row landed before a time, one by one; yield each when it is done.
 
-    Any process may do this, also several at once, and while others write and read. `is_dry`: remove nothing.
+    Any process may do this, also several at once, and while others write and read. `is_dry`: remove nothing. A segment
+    that is dated after now landed when a clock was ahead, and no date tells when: `is_aged` says whether it goes.
 
     No segment is removed whose ids cannot be kept, because it is damaged or the disk has no room for them. In a lane
     with a `LandingError` or `OSError`, that segment and what follows it stay. Pruning goes on with the other lanes;
@@ -87,7 +93,7 @@ def prune(
     for queue in queues_of(root):
         for name in lane_names(root, queue):
             try:
-                yield from _prune_lane(root, name, before_us, clock_us(), is_dry=is_dry)
+                yield from _prune_lane(root, name, before_us, clock_us(), is_aged, is_dry=is_dry)
             except (FileNotFoundError, LandingRowsPruned):
                 # Another process prunes too.
                 pass
@@ -99,7 +105,9 @@ def prune(
         raise failed[0].error
 
 
-def _prune_lane(root: Path, name: str, before_us: int, now_us: int, *, is_dry: bool) -> Iterator[Pruned]:
+def _prune_lane(
+    root: Path, name: str, before_us: int, now_us: int, is_aged: IsAged, *, is_dry: bool
+) -> Iterator[Pruned]:
     folder = root / name
     note = find_lane_note(folder)
     if note is None:
@@ -118,7 +126,11 @@ def _prune_lane(root: Path, name: str, before_us: int, now_us: int, *, is_dry: b
         if following is not None and rows != following:
             # Its newest rows, and their ids, are not known; `extent` has checked the last segment.
             raise LandingDamaged(str(segment.index_path), "it has lost its end", DAMAGE_REMEDY)
-        if last is not None and last.t_land >= before_us:
+        if (
+            last is not None
+            and last.t_land >= before_us
+            and not (last.t_land > now_us and is_aged(name, rows, lane_rows))
+        ):
             break
         try:
             size = segment.data_path.stat().st_size + segment.index_path.stat().st_size

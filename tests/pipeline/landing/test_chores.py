@@ -3,13 +3,19 @@
 import asyncio
 import errno
 import threading
+import time
+from collections.abc import MutableMapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from lbg_runtime.model.errors import UserError
 from lbg_runtime.pipeline.landing import lander as lander_module
+from lbg_runtime.pipeline.landing import prune as prune_module
 from lbg_runtime.pipeline.landing.layout import claim_folder
 from lbg_runtime.pipeline.landing.log import LandingLog
 from lbg_runtime.pipeline.landing.open_lane import OpenLane
@@ -208,4 +214,95 @@ async def test_nothing_lands_in_another_log_of_the_same_group(trial: Trial) -> N
             root.rmdir()
             root.with_name("away").rename(root)
             await trial.all_landed()
+    trial.assert_all_once_in_order()
+
+
+class Wall:
+    """A clock of the wall that goes with the loop's, until it is set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ahead_s = 0.0
+        loop = asyncio.get_running_loop()
+        told = SimpleNamespace(time_ns=lambda: int((1.8e9 + loop.time() + self.ahead_s) * 1e9), time=time.time)
+        monkeypatch.setattr(prune_module, "time", told)
+
+
+def events_of(told: list[MutableMapping[str, Any]], name: str) -> int:
+    return sum(each["event"] == name for each in told)
+
+
+def segments_of(trial: Trial) -> int:
+    return sum(1 for _ in trial.options.root.glob("queue=*/lane=*/*.index"))
+
+
+async def test_a_clock_that_jumps_ahead_prunes_nothing_and_is_told_once(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wall = Wall(monkeypatch)
+    trial.options = replace(trial.options, retention_ms=86_400_000, segment_bytes=1)
+    with capture_logs() as told:
+        async with trial.running(trial.lander("a")):
+            await trial.publish(20)
+            await trial.all_landed()
+            wall.ahead_s = 2 * 86_400
+            await asyncio.sleep(300)
+            assert events_of(told, "landing_clock_stepped") == 1
+            wall.ahead_s = 0
+            await asyncio.sleep(300)
+    assert events_of(told, "landing_clock_stepped") == 1
+    assert all(extent.first_row == 0 for extent in LandingLog(trial.options.root).lanes().values())
+    trial.assert_all_once_in_order()
+
+
+async def test_rows_of_a_clock_that_was_ahead_go_when_they_were_seen_for_as_long_as_rows_stay(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wall = Wall(monkeypatch)
+    trial.options = replace(trial.options, retention_ms=100_000, segment_bytes=1)
+    async with trial.running(trial.lander("a")):
+        wall.ahead_s = 365 * 86_400
+        await trial.publish(20)
+        await trial.all_landed()
+        wall.ahead_s = 0
+        landed = segments_of(trial)
+        assert landed > 2 * QUEUES
+        await asyncio.sleep(90)
+        assert segments_of(trial) == landed
+        await asyncio.sleep(200)
+        # The last segment of a lane that lives stays.
+        assert segments_of(trial) == QUEUES
+
+
+async def test_a_full_log_whose_rows_a_clock_dated_ahead_goes_on(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    wall = Wall(monkeypatch)
+    trial.options = replace(trial.options, retention_ms=5_000, quota_bytes=60_000)
+    async with trial.running(trial.lander("a")):
+        wall.ahead_s = 365 * 86_400
+        await trial.publish(200)
+        await asyncio.sleep(1)
+        wall.ahead_s = 0
+        await trial.publish(200)
+        await trial.all_landed()
+    assert trial.rows() == 400
+
+
+async def test_threads_that_are_refused_are_refused_at_the_start(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+    refused: list[str] = []
+
+    def refusing(thread: threading.Thread) -> None:
+        if thread.name == "lbg-landing_2" and not refused:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refusing)
+    with pytest.raises(UserError, match="can't start new thread; expected 4 for the flushes"):
+        async with asyncio.timeout(PATIENCE_S):
+            await trial.lander("a").run()
+    assert refused
+    async with trial.running(trial.lander("b")):
+        assert sum(each.name.startswith("lbg-landing") for each in threading.enumerate()) >= 4
+        await trial.publish(20)
+        await trial.all_landed()
     trial.assert_all_once_in_order()
