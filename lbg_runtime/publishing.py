@@ -87,8 +87,7 @@ async def _closed_by_changes(settings: Settings, publisher: HashedPublisher) -> 
 
     def on_changed(found: tuple[Difference, ...]) -> None:
         for each in found:
-            if each.is_for_good:
-                close_for(each.as_error())
+            close_for(each.as_error())
 
     watch = watch_of(settings, random.Random(), on_changed)
     refused: Exception | None = None

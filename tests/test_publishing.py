@@ -113,7 +113,7 @@ class ChangedSoon:
         self._on_changed = on_changed
 
     async def run(self) -> None:
-        self._on_changed((Difference("group.hash_count", "4", "8", is_for_good=True),))
+        self._on_changed((Difference("group.hash_count", "4", "8"),))
         await asyncio.Event().wait()
 
 

@@ -15,6 +15,7 @@ from lbg_runtime.admin.problems import (
     find_problems,
     find_taken_names,
     find_unfit,
+    find_unread_parking,
     is_of_restriping,
     is_own_username,
     stored_group,
@@ -57,7 +58,7 @@ class Plan:
     stored: StoredGroup | None
     """The group as its stored settings describe it, if there are any."""
     remarks: tuple[UserError, ...] = ()
-    """Faults of queues that are not the group's: no step mends them, and they stop nothing."""
+    """Faults that no step mends and that stop nothing: of queues that are not the group's, or that nobody reads."""
     members_create: bool = False
     """Whether members and publishers may be making the same queues, and count on those that they find."""
 
@@ -93,9 +94,10 @@ class GroupAdmin:
         if is_new:
             problems += find_taken_names(spec, actual)
         surplus, stored = surplus_queues(spec, actual), stored_group(spec, actual)
-        return Plan(steps, tuple(problems), surplus, stored, await self._remarks(spec), spec.creates_queues)
+        remarks = (*await self._look_at_borrowed(spec), *find_unread_parking(spec, actual))
+        return Plan(steps, tuple(problems), surplus, stored, remarks, spec.creates_queues)
 
-    async def _remarks(self, spec: GroupSpec) -> tuple[UserError, ...]:
+    async def _look_at_borrowed(self, spec: GroupSpec) -> tuple[UserError, ...]:
         found = {
             queue: await read_object(self._client, self._vpn, Ref(ObjectKind.QUEUE, queue)) for queue in spec.borrowed
         }

@@ -8,7 +8,7 @@ from lbg_runtime.admin.plan import Step
 from lbg_runtime.admin.queues import TAKES_OR_TELLS
 from lbg_runtime.admin.roles import Role
 from lbg_runtime.admin.spec import GroupSpec, StoredGroup, read_marker
-from lbg_runtime.core.parking.records import parking_queue
+from lbg_runtime.core.parking.records import PARKING_PREFIX, parking_queue
 from lbg_runtime.core.restripe.records import plan_of_topic
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.failure import ERROR_TOPIC_PREFIX
@@ -114,6 +114,24 @@ def find_unfit(borrowed: Mapping[QueueName, Attributes | None]) -> Iterator[User
             if (found := there.get(name, value)) != value:
                 found = f"{name} {found}: what members move to it when it is full or closed may be confirmed and lost"
                 yield UserError(f"queue {queue}", found, f"{name} {value}, by whoever has the queue")
+
+
+def find_unread_parking(spec: GroupSpec, actual: State) -> Iterator[UserError]:
+    """Parking queues of a group that does not park; nothing if handlers may park all the same.
+
+    A key may have been parked after somebody looked and before the members stopped. No step deletes it, and none may:
+    what lies there was confirmed, and comes before whatever else its keys have.
+    """
+    prefix = f"{PARKING_PREFIX}{spec.shape.name}/"
+    there = [ref for ref in actual if ref.kind is ObjectKind.QUEUE and ref.name.startswith(prefix)]
+    parks = any(queue.startswith(prefix) for queue in spec.aside)
+    if there and spec.is_aside_whole and not parks:
+        more = f", and {len(there) - 1} more like it" if len(there) > 1 else ""
+        expected = (
+            "none; deleted by hand, after `lbg parked list` has found nothing: otherwise the members are stopped, and "
+            "started with `park` until all is replayed"
+        )
+        yield UserError(str(there[0]), f"is there{more}, and nobody parks: no member looks into it", expected)
 
 
 def is_of_restriping(ref: Ref, control_topic: str) -> bool:

@@ -1,11 +1,13 @@
-"""The group that settings describe, for whoever makes it. Pure."""
+"""The group that settings describe, for whoever makes it. Pure, but for passwords that nobody is to know."""
 
-from collections.abc import Container, Iterable
+import secrets
+from collections.abc import Callable, Container, Iterable
+
+from pydantic import SecretStr
 
 from lbg_runtime.admin.account import semp_missing
 from lbg_runtime.admin.roles import Login, Topics
 from lbg_runtime.admin.spec import GroupSpec
-from lbg_runtime.config.semp_settings import AccountSettings
 from lbg_runtime.config.settings import GroupBackend, GroupSource, Provision, RebindMode, Settings
 from lbg_runtime.core.parking.records import parking_queue
 from lbg_runtime.model.errors import ConfigError
@@ -13,17 +15,34 @@ from lbg_runtime.model.failure import QUEUE_ADDRESS_PREFIX, Then
 from lbg_runtime.model.ids import QueueName
 
 
-def spec_of(settings: Settings, of_handlers: Iterable[Then] = ()) -> GroupSpec:
+def _password_of_nobody() -> str:
+    return secrets.token_urlsafe(32)
+
+
+def spec_of(
+    settings: Settings,
+    of_handlers: Iterable[Then] | None = None,
+    new_password: Callable[[], str] = _password_of_nobody,
+) -> GroupSpec:
     """The group that the settings describe, with the queues that `failure.then` and the ends `of_handlers` need.
 
-    Raises `ConfigError` if `semp` is not set, or if the settings cannot make a group.
+    `of_handlers` is None if these are not known. An account without a password that logs in by certificate or token
+    gets a `new_password`, which is kept nowhere: with an empty one its name alone would be enough wherever the broker
+    takes passwords, too. Raises `ConfigError` if `semp` is not set, or if the settings cannot make a group.
     """
     if settings.semp is None:
         raise semp_missing()
     if settings.group.source is not GroupSource.FILE:
         raise ConfigError("group.from", settings.group.source.value, "file: who makes a group says how it is cut")
     group, connection = settings.group, settings.connection
-    ends = {settings.failure.then, *of_handlers}
+    ends = {settings.failure.then, *(of_handlers or ())}
+    by_password = connection.client_certificate is None and connection.oauth is None
+
+    def login(username: str, password: SecretStr) -> Login:
+        given = password.get_secret_value()
+        return Login(username, given if given or by_password else new_password())
+
+    members, semp = login(connection.username, connection.password), settings.semp
     if group.backend is not GroupBackend.EXCLUSIVE:
         expected = "exclusive: a partitioned queue is made by hand, as docs/patterns.md says"
         raise ConfigError("group.backend", group.backend.value, expected)
@@ -31,20 +50,21 @@ def spec_of(settings: Settings, of_handlers: Iterable[Then] = ()) -> GroupSpec:
         shape=group.shape(),
         hash_function=group.hash_function,
         key=str(group.key),
-        username=connection.username,
-        password=connection.password.get_secret_value(),
-        queue_spool_mb=settings.semp.queue_spool_mb,
-        client_profile=settings.semp.client_profile,
+        username=members.username,
+        password=members.password,
+        queue_spool_mb=semp.queue_spool_mb,
+        client_profile=semp.client_profile,
         creates_queues=group.provision is Provision.CREATE_MISSING,
         topics=Topics(
             group.control_topic_name,
             settings.ops.journal.republish_topic,
-            (f"{QUEUE_ADDRESS_PREFIX}{settings.dead_message_queue}", *settings.semp.publish_topics),
+            (f"{QUEUE_ADDRESS_PREFIX}{settings.dead_message_queue}", *semp.publish_topics),
         ),
         aside=_aside(settings, ends),
+        is_aside_whole=of_handlers is not None,
         borrowed=_borrowed(settings, ends),
-        publisher=_login(settings.semp.publisher),
-        conductor=_login(settings.semp.conductor),
+        publisher=None if semp.publisher is None else login(semp.publisher.username, semp.publisher.password),
+        conductor=None if semp.conductor is None else login(semp.conductor.username, semp.conductor.password),
         binds=_binds(settings),
     )
 
@@ -78,7 +98,3 @@ def _borrowed(settings: Settings, ends: Container[Then | None]) -> tuple[QueueNa
 def _has_own_errors(settings: Settings) -> bool:
     """An error queue with another name than its topic belongs to others."""
     return settings.error_queue == settings.error_topic
-
-
-def _login(account: AccountSettings | None) -> Login | None:
-    return None if account is None else Login(account.username, account.password.get_secret_value())

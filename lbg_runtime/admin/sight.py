@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from lbg_runtime.admin.asking import ask_each
 from lbg_runtime.model.errors import SempRefused
-from lbg_runtime.model.ids import QueueName
+from lbg_runtime.model.ids import MemberId, QueueName
 from lbg_runtime.model.semp_code import SempCode
 from lbg_runtime.semp.address import SempApi
 from lbg_runtime.semp.answer import SempObject
@@ -48,20 +48,28 @@ async def read_sights(
     return {queue: sight for queue, sight in sights if sight is not None}
 
 
+def member_of(client: str, group: str) -> MemberId | None:
+    """The member of the group that has this client name; None if it is another group's, or of nobody's making.
+
+    Names of groups may have levels: `a/b/x/HOST/PROCESS` is `x` of group `a/b`, and not `b` of group `a`.
+    """
+    # As config/broker_names.py names it.
+    match client.removeprefix(f"{group}/").split("/"):
+        case [member, host, process] if client.startswith(f"{group}/") and member and host and process.isdecimal():
+            return MemberId(member)
+    return None
+
+
 async def disconnect(client: SempClient, vpn: str, group: str, member: str) -> list[str]:
     """End the connections of a member, wherever it runs, and of nobody else; return the names of the clients.
 
     The clients may come back by themselves; what they held goes to whoever stands by. Raises `SempError`.
     """
-    # As config/broker_names.py names it.
-    prefix = f"{group}/{member}/"
     clients = ("msgVpns", vpn, "clients")
-    found = await client.find_all(SempApi.MONITOR, clients, where=(f"clientName=={prefix}*",))
+    found = await client.find_all(SempApi.MONITOR, clients, where=(f"clientName=={group}/{member}/*",))
     ended = []
     for name in sorted({each.text("clientName") for each in found}):
-        # Names of groups may have levels: `a/b/x/HOST/PROCESS` is `x` of group `a/b`, and not `b` of group `a`.
-        host, _, process = name.removeprefix(prefix).partition("/")
-        if not (name.startswith(prefix) and host and process.isdecimal()):
+        if member_of(name, group) != member:
             continue
         try:
             await client.act((*clients, name, "disconnect"))

@@ -52,6 +52,8 @@ class GroupSpec:
     """Topics of members' work; empty if nothing is to be made, as for a group that is being deleted."""
     aside: tuple[QueueName, ...] = ()
     """Queues for what members set aside, as errors or parked; each subscribes only to its own name."""
+    is_aside_whole: bool = False
+    """Whether `aside` has all of them; False if handlers may need more."""
     borrowed: tuple[QueueName, ...] = ()
     """Queues of others to which members move messages: looked at, and never changed."""
     publisher: Login | None = None

@@ -100,13 +100,14 @@ async def store_queue_count(client: "SempClient", settings: Settings, queue_coun
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A setting of the group that is different on the broker from here."""
+    """A setting of the group that is different on the broker from here.
+
+    It decides which shard a message goes to: nobody may change to the other value while running.
+    """
 
     setting: str
     ours: str
     theirs: str
-    is_for_good: bool
-    """Whether it decides which shard a message goes to: then nobody may change to the other value while running."""
 
     def as_error(self) -> UserError:
         """For a publisher, which must not go on with the old value."""
@@ -115,19 +116,18 @@ class Difference:
 
 
 def differences(group: GroupSettings, stored: StoredGroup | None) -> tuple[Difference, ...]:
-    """Where the settings stored now differ from those started with."""
+    """Where the settings stored now differ from those started with, but for the number of queues."""
     if stored is None:
-        return (Difference("group.name", group.name, "no such group, or one that cannot be read", is_for_good=True),)
+        return (Difference("group.name", group.name, "no such group, or one that cannot be read"),)
     shape = stored.shape
     pairs = (
-        ("group.hash_prefix", group.hash_prefix, shape.hash_prefix, True),
-        ("group.hash_count", group.hash_count, shape.hash_count, True),
-        ("group.hash_function", group.hash_function.value, stored.hash_function.value, True),
-        ("group.key", str(group.key), stored.key, True),
-        # Members learn of a re-striping from the queues themselves, at its place in their order.
-        ("group.queue_count", group.queue_count, shape.queue_count, False),
+        ("group.hash_prefix", group.hash_prefix, shape.hash_prefix),
+        ("group.hash_count", group.hash_count, shape.hash_count),
+        ("group.hash_function", group.hash_function.value, stored.hash_function.value),
+        ("group.key", str(group.key), stored.key),
+        # Not `queue_count`: of a re-striping members learn from the queues themselves, and publishers need not know.
     )
-    return tuple(Difference(name, str(ours), str(theirs), good) for name, ours, theirs, good in pairs if ours != theirs)
+    return tuple(Difference(name, str(ours), str(theirs)) for name, ours, theirs in pairs if ours != theirs)
 
 
 class StoredGroupWatch:

@@ -251,7 +251,7 @@ async def _stopped_by_changes(
     failures: list[Exception] = []
 
     def on_changed(found: "tuple[Difference, ...]") -> None:
-        changed.extend(each for each in found if each.is_for_good)
+        changed.extend(found)
         if changed:
             sending.cancel()
 

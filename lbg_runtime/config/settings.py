@@ -425,13 +425,18 @@ class Settings(Section):
 
     @property
     def outside_connection(self) -> ConnectionSettings:
-        """The session for looking at the group from outside, or re-striping it: as `semp.conductor` if there is one."""
+        """The session for looking at the group from outside, or re-striping it: as `semp.conductor` if there is one.
+
+        A conductor without a password shows the certificate or token of `connection`: it comes as whoever these name.
+        """
         connection = self.beside_connection
         account = None if self.semp is None else self.semp.conductor
         if account is None:
             return connection
-        shown = {"username": account.username, "password": account.password}
-        return connection.model_copy(update={**shown, "client_certificate": None, "oauth": None})
+        shown: dict[str, object] = {"username": account.username, "password": account.password}
+        if account.password.get_secret_value():
+            shown |= {"client_certificate": None, "oauth": None}
+        return connection.model_copy(update=shown)
 
     @property
     def error_topic(self) -> str:

@@ -570,6 +570,20 @@ async def test_queues_that_members_make_for_a_handler_are_as_they_should_be(brok
         broker.engine.create_queue("default", queue, QueueSettings())
     plan = await admin.plan(SPEC)
     assert (plan.steps, plan.surplus) == ((), ("lbg-parked/orders/2",)), "the group has the queues 0 and 1"
+    assert plan.remarks == (), "which ends handlers have is not known"
+
+
+async def test_parking_queues_that_no_member_looks_into_are_told_and_left(broker, client):
+    parking = replace(SPEC, aside=PARKING, is_aside_whole=True)
+    admin = await create(client, parking)
+    assert (await admin.plan(parking)).is_clean
+    plan = await admin.plan(replace(parking, aside=()))
+    assert (plan.steps, plan.problems, plan.is_clean) == ((), (), False)
+    (told,) = map(str, plan.remarks)
+    assert told.startswith("queue lbg-parked/orders/0: is there, and 1 more like it, and nobody parks: no member looks")
+    broker.engine.delete_queue("default", PARKING[0])
+    broker.engine.delete_queue("default", PARKING[1])
+    assert (await admin.plan(replace(parking, aside=()))).is_clean
 
 
 @pytest.mark.parametrize(
@@ -1020,9 +1034,52 @@ def test_settings_say_what_a_group_is_to_be():
     settings = parse_settings({**sections, "failure": {"error_queue": "others"}}, "test")
     spec = spec_of(settings, (Then.ERROR_QUEUE, Then.DMQ))
     assert (spec.aside, spec.borrowed) == ((), ("others", "#DEAD_MSG_QUEUE"))
+    assert [spec_of(settings, ends).is_aside_whole for ends in (None, (), (Then.STOP,))] == [False, True, True]
     del sections["semp"]
     with pytest.raises(ConfigError, match="semp"):
         spec_of(parse_settings(sections, "test"))
+
+
+BY_CERTIFICATE = {"client_certificate": {"certificate": "/run/client.pem"}}
+BY_TOKEN = {"oauth": {"token_file": "/run/token"}}
+
+
+@pytest.mark.parametrize("proof", [BY_CERTIFICATE, BY_TOKEN])
+async def test_nobody_knows_the_password_of_an_account_that_needs_none(broker, client, proof):
+    """Else its name would be enough wherever the broker takes passwords, too."""
+    secured = {"transport": "solace", "host": "tcps://b:1", "tls": {"trust_store": "/trusted"}, "username": "members"}
+    sections = {
+        "group": {"name": "orders", "hash_prefix": "orders-hash", "hash_count": 5, "queue_count": 2},
+        "connection": {**secured, **proof},
+        "semp": {
+            "url": "http://broker",
+            "publisher": {"username": "publishers"},
+            "conductor": {"username": "conductors", "password": "given"},
+        },
+    }
+    spec = spec_of(parse_settings(sections, "test"))
+    passwords = {role: login.password for role, login in spec.logins.items()}
+    assert passwords.pop(Role.CONDUCTOR) == "given"
+    assert len(set(passwords.values())) == 2
+    assert all(len(password) >= 32 for password in passwords.values())
+    admin = await create(client, spec)
+    # A broker with accounts asks for their passwords.
+    await client.update(("msgVpns", "default"), {"authenticationBasicType": "internal"})
+    for name in ("members", "publishers"):
+        with pytest.raises(BrokerRefusal):
+            log_in(broker, name, "")
+    log_in(broker, "conductors", "given")
+    assert (await admin.plan(spec_of(parse_settings(sections, "test")))).is_clean, "it is drawn, and not compared"
+
+
+def test_accounts_that_log_in_by_password_have_the_one_of_the_settings():
+    sections = {
+        "group": {"name": "orders", "hash_prefix": "orders-hash", "hash_count": 5, "queue_count": 2},
+        "connection": {"username": "members"},
+        "semp": {"url": "http://broker", "publisher": {"username": "publishers", "password": "p"}},
+    }
+    spec = spec_of(parse_settings(sections, "test"))
+    assert {role: login.password for role, login in spec.logins.items()} == {Role.MEMBER: "", Role.PUBLISHER: "p"}
 
 
 def test_a_partitioned_queue_is_not_this_groups_to_make() -> None:

@@ -210,10 +210,10 @@ def test_groups_are_made_from_files() -> None:
         spec_of(parse_settings(document("http://b:1"), "test", {}, lambda _: STORED))
 
 
-def test_only_what_decides_where_keys_go_is_for_good() -> None:
+def test_only_what_decides_where_keys_go_is_a_difference() -> None:
     group = settings_in_file().group
     assert differences(group, marker()) == ()
-    assert differences(group, marker(QC=4)) == (Difference("group.queue_count", "2", "4", is_for_good=False),)
+    assert differences(group, marker(QC=4)) == (), "after a re-striping members and publishers need no restart"
     found = differences(group, marker(HC=16, HP="x", HF="java_string", KY="shard"))
     assert [each.setting.removeprefix("group.") for each in found] == [
         "hash_prefix",
@@ -221,7 +221,7 @@ def test_only_what_decides_where_keys_go_is_for_good() -> None:
         "hash_function",
         "key",
     ]
-    assert all(each.is_for_good for each in (*found, *differences(group, None)))
+    assert [each.setting for each in differences(group, None)] == ["group.name"]
 
 
 class Middle:
@@ -310,7 +310,7 @@ async def test_a_member_shows_what_was_changed_and_goes_on(monkeypatch: pytest.M
     app = App(handlers, settings)
     monkeypatch.setattr("lbg_runtime.runtime.app.watch_of", lambda *_: Watch())
     async with app._settings_watched() as changed:
-        assert changed() == ("group.hash_count", "group.queue_count")
+        assert changed() == ("group.hash_count",)
     monkeypatch.undo()
     async with App(handlers, settings_in_file())._settings_watched() as changed:
         assert changed() == ()

@@ -29,6 +29,16 @@ def test_who_works_from_outside_comes_as_the_conductor_where_there_is_one() -> N
     assert (outside.client_certificate, outside.oauth) == (None, None)
 
 
+@pytest.mark.parametrize("proof", [{"client_certificate": CERTIFICATE}, {"oauth": OAUTH}])
+def test_a_conductor_without_a_password_shows_what_the_connection_shows(proof: dict[str, Any]) -> None:
+    """With neither it would log in with an empty password, and be refused."""
+    semp = {"url": "https://b:1", "conductor": {"username": "conductor"}}
+    settings = parse_settings({"group": GROUP, "connection": {**SECURED, **proof}, "semp": semp}, "test", {})
+    outside, own = settings.outside_connection, settings.connection
+    assert (outside.client_certificate, outside.oauth) == (own.client_certificate, own.oauth)
+    assert outside.username == "conductor"
+
+
 def test_a_password_a_certificate_or_a_token() -> None:
     assert _parse(**SECURED, username="ann", password="p").connection.oauth is None
     certificate = _parse(**SECURED, client_certificate={**CERTIFICATE, "key_password": "${HUSH}"})

@@ -218,21 +218,22 @@ def _carry_out(settings: "Settings", json: bool, *, is_new: bool) -> None:
         raise typer.Exit(1)
 
 
-def _ends_of_handlers(settings: "Settings") -> "frozenset[Then]":
-    """What handlers ask for by their own `then`. An administrator need not have the application: then this is said, and
-    only the settings count."""
+def _ends_of_handlers(settings: "Settings") -> "frozenset[Then] | None":
+    """What handlers ask for by their own `then`; None if that is not known. An administrator need not have the
+    application: then this is said, and only the settings count."""
     from lbg_runtime.runtime.handlers.registry import load_handlers
     from lbg_runtime.runtime.handlers.routes import policies_of
 
     if not settings.handlers:
-        return frozenset()
+        # A sidecar's application has no `then` of its own; a program may bring handlers that no setting names.
+        return None if settings.sidecar is None else frozenset()
     sys.path.insert(0, str(Path.cwd()))
     try:
         policies = policies_of(load_handlers(settings.handlers), settings.failure)
     except UserError as error:
         told = f"lbg: not looked at: which queues handlers need by a `then` of their own; failure.then counts ({error})"
         print(printable(told), file=sys.stderr)
-        return frozenset()
+        return None
     return frozenset(policy.then for policy in policies if policy.then is not None)
 
 

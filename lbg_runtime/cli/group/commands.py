@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from lbg_runtime.admin.sight import QueueSight
+    from lbg_runtime.cli.group.text import FedMember
     from lbg_runtime.config.settings import Settings
     from lbg_runtime.core.group.picture import GroupPicture
     from lbg_runtime.model.ids import QueueName
@@ -70,7 +71,9 @@ def status(
         print_json(told)
     else:
         if picture.members:
-            _print(picture, queues)
+            # Members of another version are not heard either, and they are well.
+            fed = {} if other is not None or sights is None else _fed_members(settings.group.name, sights)
+            _print(picture, queues, fed)
         if sights is not None:
             surplus = surplus_queues(picture, queues, sights)
             print_table(sights_as_table([*group_queues(picture, queues), *surplus], sights))
@@ -167,12 +170,25 @@ async def _look_at_queues(settings: "Settings") -> "Sights | None":
         return None
 
 
-def _print(picture: "GroupPicture", queues: "Sequence[QueueName]") -> None:
+def _fed_members(group: str, sights: "Sights") -> "dict[QueueName, FedMember]":
+    from lbg_runtime.admin.sight import member_of
+    from lbg_runtime.cli.group.text import FedMember
+
+    fed = {queue: sight.fed for queue, sight in sights.items() if sight.fed is not None}
+    return {
+        queue: FedMember(member, client)
+        for queue, client in fed.items()
+        if (member := member_of(client, group)) is not None
+    }
+
+
+def _print(picture: "GroupPicture", queues: "Sequence[QueueName]", fed: "Mapping[QueueName, FedMember]") -> None:
     from lbg_runtime.cli.group.text import LEGEND, picture_as_table, remarks
 
     print_table(picture_as_table(picture, queues))
-    for line in (LEGEND, *remarks(picture, queues)):
-        print(line)
+    for line in (LEGEND, *remarks(picture, queues, fed)):
+        # A client chooses its own name.
+        print(printable(line))
 
 
 def listening_ms(settings: "Settings", given: str | None) -> int:

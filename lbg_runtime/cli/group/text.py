@@ -1,7 +1,7 @@
 """What `lbg group` shows, as one object for programs and as text for people. Pure: the caller prints."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 
 from rich.table import Table
 
@@ -14,6 +14,14 @@ from lbg_runtime.model.ids import MemberId, QueueName
 LEGEND = "● active, ◐ draining, ○ standby; ⌂ at home, +1 the first standby; the number is what is in flight"
 
 _MARKS = {ReportedFlow.ACTIVE: "●", ReportedFlow.DRAINING: "◐", ReportedFlow.STANDBY: "○"}
+
+
+@dataclass(frozen=True, slots=True)
+class FedMember:
+    """The member to which the broker feeds a queue, and the name of its client."""
+
+    member: MemberId
+    client: str
 
 
 def picture_as_object(picture: GroupPicture, queues: Sequence[QueueName]) -> dict[str, object]:
@@ -78,10 +86,16 @@ def picture_as_table(picture: GroupPicture, queues: Sequence[QueueName]) -> Tabl
     return table
 
 
-def remarks(picture: GroupPicture, queues: Sequence[QueueName]) -> Iterator[str]:
-    """What someone should look at, a line each; none for a group that is well."""
-    if lacking := _without_owner(picture, queues):
-        yield "no owner: " + ", ".join(lacking)
+def remarks(picture: GroupPicture, queues: Sequence[QueueName], fed: Mapping[QueueName, FedMember]) -> Iterator[str]:
+    """What someone should look at, a line each; none for a group that is well. `fed` is whom the broker feeds, as far
+    as that is known."""
+    lacking = _without_owner(picture, queues)
+    silent = {queue: fed[queue] for queue in lacking if queue in fed and fed[queue].member not in picture.members}
+    if nobodys := [queue for queue in lacking if queue not in silent]:
+        yield "no owner: " + ", ".join(nobodys)
+    for whom in dict.fromkeys(silent.values()):
+        its = ", ".join(queue for queue, fed_to in silent.items() if fed_to == whom)
+        yield f"fed to {whom.client}, which is not heard: {its}: `lbg group evict {whom.member}`"
     for queue, (member, wait) in _waits(picture).items():
         waited_s = wait.waited_ms / 1_000
         yield f"waits for its parking queue: {queue} of {member}, for {waited_s:.1f} s: {wait.reason}"

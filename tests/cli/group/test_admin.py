@@ -24,7 +24,7 @@ from lbg_runtime.admin.sight import QueueSight
 from lbg_runtime.broker.engine.effects import Effect
 from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.semp.server import SempServer
-from lbg_runtime.cli.group.admin import _step_bar, print_table
+from lbg_runtime.cli.group.admin import _ends_of_handlers, _step_bar, print_table
 from lbg_runtime.cli.group.plan_text import plan_as_object, plan_lines, sights_as_table
 from lbg_runtime.cli.main import app
 from lbg_runtime.config.load import parse_settings
@@ -217,8 +217,20 @@ def test_queues_that_only_handlers_ask_for_come_and_go_with_the_group(
     without = stage.group("verify")
     assert (without.exit_code, without.stdout) == (0, "the broker is as it should be\n")
     assert "not looked at: which queues handlers need" in without.stderr
+    handler = "@handlers.handler('a/>')\nasync def a(message): pass\n"
+    (stage.folder / "no_ends.py").write_text(BOTH_ENDS.partition("@")[0] + handler)
+    unread = stage.group("verify", handlers=["no_ends"])
+    assert (unread.exit_code, unread.stderr) == (1, "")
+    assert unread.stdout.startswith("? queue lbg-parked/orders/0: is there, and 1 more like it, and nobody parks")
     assert stage.group("delete", "orders").exit_code == 0
     assert stage.group("create", **sections).stdout == created.stdout, "nothing was left"
+
+
+def test_what_handlers_ask_for_is_known_only_where_the_settings_name_them_or_a_sidecar() -> None:
+    group = {"group": {"name": "orders", "hash_prefix": "h", "hash_count": 5, "queue_count": 2}}
+    sidecar = {"sidecar": {"application": "http://127.0.0.1:1", "subscriptions": [{"topic": "a/>", "route": "/a"}]}}
+    assert _ends_of_handlers(parse_settings(group, "test")) is None
+    assert _ends_of_handlers(parse_settings({**group, **sidecar}, "test")) == frozenset()
 
 
 @pytest.mark.parametrize(("name", "shown"), [("g[/b]/0", "g[/b]/0"), ("g[red]\x1b/0", "g[red]\\x1b/0")])

@@ -14,9 +14,17 @@ import pytest
 from typer.testing import CliRunner
 
 from lbg_runtime.admin.account import open_semp
-from lbg_runtime.cli.group.commands import tell_nobody_heard
+from lbg_runtime.admin.sight import QueueSight
+from lbg_runtime.cli.group.commands import _fed_members, tell_nobody_heard
 from lbg_runtime.cli.group.moves_text import as_object, as_text
-from lbg_runtime.cli.group.text import natural, picture_as_object, picture_as_table, remarks, surplus_queues
+from lbg_runtime.cli.group.text import (
+    FedMember,
+    natural,
+    picture_as_object,
+    picture_as_table,
+    remarks,
+    surplus_queues,
+)
 from lbg_runtime.cli.main import app
 from lbg_runtime.config.connection_settings import ConnectionSettings
 from lbg_runtime.config.load import load_settings, parse_settings
@@ -63,14 +71,29 @@ def picture() -> GroupPicture:
 
 
 def test_what_someone_should_look_at_is_a_line_each() -> None:
-    assert list(remarks(picture(), QUEUES)) == [
+    assert list(remarks(picture(), QUEUES, {})) == [
         "no owner: orders/2",
         "suspect: c, silent for a, b",
         "not heard: c, which is alive according to a, b",
         "settings disagree: group.key: 'x' (a), 'y' (b)",
         "homes are not known: members do not agree yet on who is there, or a queue is on its way",
     ]
-    assert list(remarks(GroupPicture(), [])) == []
+    assert list(remarks(GroupPicture(), [], {})) == []
+
+
+def test_a_member_that_is_fed_and_not_heard_is_named_with_what_to_do() -> None:
+    silent, heard = FedMember(MemberId("c"), "orders/c/vm/7"), FedMember(MemberId("a"), "orders/a/vm/8")
+    assert list(remarks(GroupPicture(), QUEUES, {QUEUES[0]: silent, QUEUES[2]: silent})) == [
+        "no owner: orders/1",
+        "fed to orders/c/vm/7, which is not heard: orders/0, orders/2: `lbg group evict c`",
+    ]
+    assert next(remarks(picture(), QUEUES, {QUEUES[2]: heard})) == "no owner: orders/2", "it says itself what it has"
+
+
+def test_whom_the_broker_feeds_is_a_member_only_by_the_name_of_one() -> None:
+    clients = {"orders/0": "orders/a/vm/7", "orders/1": "of-somebody", "orders/2": None}
+    sights = {QueueName(queue): QueueSight(1, 1, client) for queue, client in clients.items()}
+    assert _fed_members("orders", sights) == {QueueName("orders/0"): FedMember(MemberId("a"), "orders/a/vm/7")}
 
 
 def test_the_table_has_a_row_for_each_queue_and_a_column_for_each_member() -> None:
