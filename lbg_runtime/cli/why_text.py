@@ -19,6 +19,8 @@ def answer_lines(answer: KeyAnswer) -> Iterator[str]:
             f"  owner: {answer.header.member}, {flow.state.value}, epoch {flow.epoch}, "
             f"{flow.in_flight} in flight on the queue"
         )
+        if answer.is_stopped:
+            yield "  its queue has stopped: nothing of any key is started; `queue_stopped` in the owner's log says why"
     else:
         yield f"  not its owner, but still has a message of it: {answer.header.member}"
     if sight.head is not None:

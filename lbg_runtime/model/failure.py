@@ -29,6 +29,12 @@ ERROR_QUEUE_PROPERTY = "lbg_error_queue"
 ERROR_MEMBER_PROPERTY = "lbg_error_member"
 """The member that moved it."""
 
+ERROR_PUBLISHER_PROPERTY = "lbg_error_publisher"
+"""What was its `lbg_publisher`. A copy has no stamps: published again with them, guards would take it for handled."""
+
+ERROR_KEY_SEQUENCE_PROPERTY = "lbg_error_key_sequence"
+"""What was its `lbg_key_sequence`."""
+
 
 class Then(Enum):
     """The ends that a user can choose; the values are what settings and decorators say."""

@@ -16,6 +16,7 @@ from lbg_runtime.core.group.control_messages import (
     KeyDetail,
     KeyQuestion,
     ParkingWaits,
+    QueueStopped,
     SeenMember,
 )
 from lbg_runtime.core.group.membership import MembershipMachine
@@ -74,6 +75,8 @@ class Answerer:
         if head is not None or outcome is not None:
             topic, error = (None, None) if head is None else (head.topic, head.error)
             self._say(KeyDetail(self._membership.stamp(), asked.question, topic, error, outcome))
+        if flow is not None and self._keys.is_stopped(queue, flow.epoch):
+            self._say(QueueStopped(self._membership.stamp(), asked.question))
         self._say(KeyAnswer(self._membership.stamp(), asked.question, shard, queue, flow, sight))
 
     def _tell_waits(self, asked: GroupQuestion | KeyQuestion) -> None:

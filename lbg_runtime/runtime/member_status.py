@@ -146,7 +146,8 @@ class MemberStatus:
         if owner is None and self._control is not None:
             owner = self._control.membership.owner_of(queue)
         wait = self._keys.parking_waits().get(queue)
-        return KeyPicture(self._member, key, shard, queue, owner, flow, self._keys.sight(key), wait)
+        is_stopped = flow is not None and self._keys.is_stopped(queue, flow.epoch)
+        return KeyPicture(self._member, key, shard, queue, owner, flow, self._keys.sight(key), wait, is_stopped)
 
     def _weight(self) -> int:
         # The weight of a sidecar is 0 while its application is away.

@@ -21,6 +21,7 @@ from lbg_runtime.core.group.control_messages import (
     Life,
     ParkingWaits,
     QuestionId,
+    QueueStopped,
     is_valid_text,
 )
 from lbg_runtime.core.group.membership_timing import MembershipTiming
@@ -49,6 +50,7 @@ class _Question:
     waits: dict[MemberId, ParkingWaits] = field(default_factory=dict)
     """What members said before their answers."""
     details: dict[MemberId, KeyDetail] = field(default_factory=dict)
+    stopped: set[MemberId] = field(default_factory=set)
     """The same."""
     is_enough: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -164,9 +166,12 @@ class Observer:
             self._questions[heard.question].waits[heard.header.member] = heard
         if isinstance(heard, KeyDetail) and heard.question in self._questions:
             self._questions[heard.question].details[heard.header.member] = heard
+        if isinstance(heard, QueueStopped) and heard.question in self._questions:
+            self._questions[heard.question].stopped.add(heard.header.member)
         if isinstance(heard, KeyAnswer) and (question := self._questions.get(heard.question)) is not None:
             if (told := question.waits.get(heard.header.member)) is not None:
                 heard = replace(heard, wait=told.waits.get(heard.queue))
+            heard = replace(heard, is_stopped=heard.header.member in question.stopped)
             if (detail := question.details.get(heard.header.member)) is not None:
                 heard = replace(heard, sight=detail.added_to(heard.sight))
             question.answers.append(heard)

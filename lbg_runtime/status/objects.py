@@ -80,7 +80,9 @@ def key_as_object(picture: KeyPicture) -> dict[str, object]:
         "known": picture.is_known,
         "owner": picture.owner,
         "parked": _parked(picture.flow, picture.sight, picture.wait),
-        "answers": [sight_as_object(picture.member, picture.flow, picture.sight, picture.wait)],
+        "answers": [
+            sight_as_object(picture.member, picture.flow, picture.sight, picture.wait, is_stopped=picture.is_stopped)
+        ],
     }
 
 
@@ -97,18 +99,22 @@ def found_as_object(key: str, shard: int, answers: Sequence[KeyAnswer], shape: G
             answer.wait is None and (answer.sight.head or answer.sight.last or answer.sight.parked)
             for answer in holders
         ),
-        "answers": [sight_as_object(one.header.member, one.flow, one.sight, one.wait) for one in answers],
+        "answers": [
+            sight_as_object(one.header.member, one.flow, one.sight, one.wait, is_stopped=one.is_stopped)
+            for one in answers
+        ],
     }
 
 
 def sight_as_object(
-    member: MemberId, flow: FlowReport | None, sight: KeySight, wait: ParkingWait | None
+    member: MemberId, flow: FlowReport | None, sight: KeySight, wait: ParkingWait | None, *, is_stopped: bool
 ) -> dict[str, object]:
     """One member's answer about a key."""
     head = sight.head
     return {
         "member": member,
         "flow": None if flow is None else {"state": flow.state.value, "epoch": flow.epoch, "in_flight": flow.in_flight},
+        "stopped": is_stopped,
         "waiting": sight.waiting,
         "parked": _parked(flow, sight, wait),
         "parking_wait": None if wait is None else asdict(wait),

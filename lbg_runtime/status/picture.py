@@ -96,6 +96,8 @@ class KeyPicture:
     sight: KeySight
     wait: ParkingWait | None = None
     """As in `KeyAnswer`."""
+    is_stopped: bool = False
+    """As in `KeyAnswer`."""
 
     @property
     def is_known(self) -> bool:

@@ -23,7 +23,7 @@ from lbg_runtime.testing.balance import imbalances, uneven
 from lbg_runtime.testing.failures import NotReached
 from lbg_runtime.testing.group_broker import GroupBroker
 from lbg_runtime.testing.handled import Handled, Payload, differences, handled_by
-from lbg_runtime.testing.handler_watch import CURRENT_WATCH, Attempt, MessageIdentity, Wrapper, identity_of
+from lbg_runtime.testing.handler_watch import CURRENT_WATCH, Attempt, MessageIdentity, Wrapper, identity_of_moved
 from lbg_runtime.testing.life import Life, LifeState
 from lbg_runtime.testing.moments import Moments
 from lbg_runtime.testing.parked import parked_by_queue, parking_queues
@@ -312,7 +312,7 @@ class Group:
 
     def moved(self) -> set[MessageIdentity]:
         """What is in the error queue or the dead message queue."""
-        found = map(identity_of, (*self.error_queue(), *self.dead_message_queue()))
+        found = map(identity_of_moved, (*self.error_queue(), *self.dead_message_queue()))
         return {identity for identity in found if identity is not None}
 
     # -- parts

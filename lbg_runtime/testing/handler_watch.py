@@ -4,12 +4,13 @@ import asyncio
 import functools
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic_ns
 
 from lbg_runtime.core.parking.records import PARKING_PREFIX
+from lbg_runtime.model.failure import ERROR_KEY_SEQUENCE_PROPERTY, ERROR_PUBLISHER_PROPERTY
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
-from lbg_runtime.model.message import FencingToken, Message
+from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PUBLISHER_PROPERTY, FencingToken, Message
 from lbg_runtime.runtime.handlers.registry import Handler
 from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, HandlerFunction, refuse_unrun
 from lbg_runtime.testing.moments import Moments
@@ -29,6 +30,16 @@ def identity_of(message: Message) -> MessageIdentity | None:
     """The same for every copy of a message; None if it was not published by a hashed publisher."""
     token, key = message.fencing_token, message.key
     return None if token is None or key is None else (key, token)
+
+
+def identity_of_moved(copy: Message) -> MessageIdentity | None:
+    """The identity of what was moved to the error queue: its copy there has the stamps under other names."""
+    told = copy.properties
+    stamps = {
+        PUBLISHER_PROPERTY: told.get(ERROR_PUBLISHER_PROPERTY),
+        KEY_SEQUENCE_PROPERTY: told.get(ERROR_KEY_SEQUENCE_PROPERTY),
+    }
+    return identity_of(replace(copy, properties={**told, **stamps}))
 
 
 def _called_for(message: Message) -> tuple[DeliveryName | None, int]:

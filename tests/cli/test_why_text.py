@@ -121,3 +121,11 @@ def test_what_is_parked_is_not_known_while_the_queue_waits_for_its_parking_queue
         "  parked: not known; until it is, nothing of the queue is handled",
         "  last handled: number 16, 13.0 s ago",
     ]
+
+
+def test_a_queue_that_has_stopped_is_told_where_nothing_of_the_key_is_in_flight() -> None:
+    assert list(answer_lines(replace(answer(ACTIVE, None), is_stopped=True))) == [
+        "  owner: a, active, epoch 3, 12 in flight on the queue",
+        "  its queue has stopped: nothing of any key is started; `queue_stopped` in the owner's log says why",
+        "  in flight: nothing",
+    ]

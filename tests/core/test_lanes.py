@@ -175,6 +175,19 @@ def test_what_waits_behind_another_flow_is_not_stalled() -> None:
     assert not lanes.is_stalled(QUEUE, Epoch(2))
 
 
+def test_what_another_queue_holds_does_not_stall_a_flow_and_what_waits_behind_it_is_not_stalled() -> None:
+    """Epochs are counted for each queue: flows of two queues may have the same."""
+    other = QueueName("orders/1")
+    lanes = lanes_with((A, 1))
+    start(lanes)
+    lanes.offer(A, delivery(1, queue=other))
+    lanes.delay(lane_of(lanes, A), until_ms=10)
+    assert lanes.is_stalled(QUEUE, Epoch(1))
+    assert not lanes.is_stalled(other, Epoch(1))
+    lanes.offer(B, delivery(2, queue=other))
+    assert lanes.is_stalled(QUEUE, Epoch(1)), "what is ready is of the other queue"
+
+
 @pytest.mark.parametrize("call", ["finish", "delay"])
 def test_a_lane_that_does_not_run_cannot_end_its_turn(call: str) -> None:
     lanes = lanes_with((A, 1))

@@ -266,6 +266,8 @@ async def test_a_stopped_queue_is_shown_while_it_stands_still(trial, shown):
         await trial.until(lambda: shown["a"].reading().troubles.stops == 1)
         stopped = [flow.queue for flow in shown["a"].picture().flows if flow.is_stopped]
         assert stopped == [shown["a"].key("k").queue]
+        others = [shown["a"].key(f"k{number}") for number in range(12)]
+        assert {(other.queue in stopped, other.is_stopped) for other in others} == {(True, True), (False, False)}
         assert shown["a"].reading().troubles.stopped == 1
 
 

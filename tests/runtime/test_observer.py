@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
 from lbg_runtime.core.group.control_codec import decode, encode
 from lbg_runtime.core.group.control_messages import (
@@ -185,6 +186,27 @@ async def test_a_message_that_was_moved_away_is_not_told_as_handled(trial, askin
         await trial.until(lambda: sum(trial.depths()) == 0)
         (answer,), _ = await (await asking()).look_for_key("bad", 5)
         assert (answer.sight.last.number, answer.sight.last.attempts, answer.sight.last.outcome) == (1, 2, outcome)
+
+
+async def test_a_queue_that_a_message_has_stopped_is_told_for_its_other_keys_and_for_no_key_of_another_queue(
+    trial, asking
+):
+    async def work(message):
+        if message.key == "bad":
+            raise ValueError("never")
+
+    stops = {"failure": {"attempts": 1, "then": "stop"}}
+    with capture_logs() as logs:
+        async with trial.running(trial.discovered("a", work=work, **stops)):
+            await trial.until(lambda: len(trial.active()) == 4)
+            observer = await asking()
+            await publish(trial, "bad", 1)
+            await trial.until(lambda: any(log["event"] == "queue_stopped" for log in logs))
+            (stopped,) = [log["queue"] for log in logs if log["event"] == "queue_stopped"]
+            answers = [(await observer.look_for_key(f"k{number}", 5))[0] for number in range(12)]
+    told = [(answer.queue == stopped, answer.is_stopped) for (answer,) in answers]
+    assert set(told) == {(True, True), (False, False)}
+    assert all(answer.sight.head is None for (answer,) in answers), "nothing of these keys is in flight"
 
 
 async def test_the_answer_of_an_older_member_says_less(trial, asking, monkeypatch):

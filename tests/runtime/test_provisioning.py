@@ -1,11 +1,13 @@
 """Queues of a new group: the first one is made last, outages are waited for, and no other layout is touched."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from lbg_runtime.broker.engine.accounts import Account, ClientProfile
 from lbg_runtime.broker.engine.settings import Permission, QueueSettings
@@ -14,7 +16,13 @@ from lbg_runtime.config.settings import GroupSettings
 from lbg_runtime.model.errors import ConfigError, RequestRefused
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import QueueName
-from lbg_runtime.runtime.provisioning import ROUNDS, SUBSCRIPTIONS_AT_ONCE, provision_new_group, provision_queues
+from lbg_runtime.runtime.provisioning import (
+    AGAIN_S,
+    ROUNDS,
+    SUBSCRIPTIONS_AT_ONCE,
+    provision_new_group,
+    provision_queues,
+)
 from lbg_runtime.transport.memory.broker import MemoryBroker
 from lbg_runtime.transport.memory.transport import MemoryTransport
 
@@ -147,7 +155,13 @@ async def test_an_outage_is_waited_for_and_nothing_is_left_out(provision: Provis
     broker = MemoryBroker()
     transport = Interrupted(broker)
     await transport.open()
-    await provision(transport, group_of(3))
+    began_s = asyncio.get_running_loop().time()
+    with capture_logs() as logs:
+        await provision(transport, group_of(3))
+    told = [log["reason"] for log in logs if log["event"] == "queues_not_made_yet"]
+    assert told
+    assert all(told)
+    assert asyncio.get_running_loop().time() - began_s == pytest.approx(len(told) * AGAIN_S)
     assert layout(broker) == layout_of(group_of(3).shape())
 
 
@@ -185,7 +199,12 @@ async def test_a_group_of_which_a_queue_is_deleted_meanwhile_is_made_anew(provis
     broker, group = MemoryBroker(), group_of(3)
     transport = Deleting(broker, ROUNDS - 1)
     await transport.open()
-    await provision(transport, group)
+    began_s = asyncio.get_running_loop().time()
+    with capture_logs() as logs:
+        await provision(transport, group)
+    assert asyncio.get_running_loop().time() - began_s == pytest.approx((ROUNDS - 1) * AGAIN_S)
+    assert [(log["event"], log["log_level"]) for log in logs] == [("queues_not_made_yet", "warning")] * (ROUNDS - 1)
+    assert all("Unknown Queue" in log["reason"] for log in logs)
     assert layout(broker) == layout_of(group.shape())
     assert transport.asked == ["shop/2", "shop/1"] * (ROUNDS - 1) + ["shop/2", "shop/1", "shop/0"]
 

@@ -67,7 +67,7 @@ def test_a_key_is_told_as_lbg_why_tells_it() -> None:
     head = LaneHead(LaneStage.RUNNING, 1, True, 17, 250, 240, None, "orders/new", "ValueError: no")
     owned = FlowReport(ReportedFlow.ACTIVE, Epoch(3), 12)
     sight = KeySight(4, 2, head, LastHandled(16, 2, 13, LastOutcome.ERROR_QUEUE))
-    of_key = KeyPicture(MemberId("a"), "k", 9, QueueName("orders/1"), MemberId("a"), owned, sight)
+    of_key = KeyPicture(MemberId("a"), "k", 9, QueueName("orders/1"), MemberId("a"), owned, sight, is_stopped=True)
     assert orjson.loads(orjson.dumps(key_as_object(of_key))) == {
         "key": "k",
         "shard": 9,
@@ -79,6 +79,7 @@ def test_a_key_is_told_as_lbg_why_tells_it() -> None:
             {
                 "member": "a",
                 "flow": {"state": "active", "epoch": 3, "in_flight": 12},
+                "stopped": True,
                 "waiting": 4,
                 "parked": 2,
                 "parking_wait": None,
@@ -115,7 +116,10 @@ def test_what_members_answered_is_told_as_of_the_owner_and_by_the_settings_where
 def test_what_is_parked_is_known_to_an_owner_that_has_opened_its_parking_queue() -> None:
     owned, standby = FlowReport(ReportedFlow.ACTIVE, Epoch(1), 0), FlowReport(ReportedFlow.STANDBY, Epoch(1), 0)
     handled, wait = KeySight(0, 0, None, LastHandled(1, 1, 1)), ParkingWait(43_000, "Queue Shutdown")
-    told = [sight_as_object(MemberId("a"), *each) for each in ((owned, handled, None), (standby, handled, None))]
+    told = [
+        sight_as_object(MemberId("a"), *each, is_stopped=False)
+        for each in ((owned, handled, None), (standby, handled, None))
+    ]
     assert [each["parked"] for each in told] == [0, None]
     header = Header(GroupName("orders"), MemberId("a"), Life(1, 1), 1)
     waiting = KeyAnswer(header, QuestionId("q"), 9, QueueName("orders/1"), owned, handled, wait)

@@ -215,7 +215,7 @@ async def test_what_is_refused_before_its_handler_does_not_overlap_with_what_fol
         await group.publish("orders/new", "bad", "good", "bad", "bad", "good", key="k")
         await group.settled()
         moved = group.error_queue() if then == "error_queue" else group.dead_message_queue()
-        assert [message.key_sequence for message in moved] == [1, 3, 4]
+        assert [message.properties["lbg_error_key_sequence"] for message in moved] == [1, 3, 4]
 
 
 async def test_what_is_moved_without_a_call_is_not_lost_where_a_call_had_died_with_its_member(handlers) -> None:

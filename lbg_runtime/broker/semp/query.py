@@ -28,7 +28,8 @@ class Item:
     """One object as a GET shows it."""
 
     path: tuple[str, ...]
-    """Encoded segments, the collection's name and the object's key in turn; orders the items of a collection."""
+    """Encoded segments, the collection's name and the object's key in turn; orders the items of a collection, messages
+    by their number."""
     row: Row
     below: tuple[str, ...] = ()
     """Names of the collections below it."""
@@ -110,11 +111,12 @@ class Query:
     def page_of(self, items: Iterable[Item]) -> Page:
         """The requested page. Objects that come or go between pages neither repeat others nor make them be left out."""
         chosen = sorted(
-            (item for item in items if all(part.holds_for(item.row) for part in self.where)), key=lambda item: item.path
+            (item for item in items if all(part.holds_for(item.row) for part in self.where)),
+            key=lambda item: _place(item.path),
         )
         if self.cursor is not None:
-            last = _read_cursor(self.cursor)
-            chosen = [item for item in chosen if item.path > last]
+            last = _place(_read_cursor(self.cursor))
+            chosen = [item for item in chosen if _place(item.path) > last]
         page = tuple(chosen[: self.count])
         return Page(page, _cursor_after(page[-1]) if len(chosen) > self.count else None)
 
@@ -152,6 +154,12 @@ def _names(row: Row, patterns: Sequence[str]) -> set[str]:
         else:
             raise SempFault(SempCode.INVALID_PARAMETER, f"select: there is no attribute {pattern!r}")
     return chosen
+
+
+def _place(path: tuple[str, ...]) -> tuple[int, tuple[str, ...]]:
+    """Where an item stands in its collection."""
+    # Whoever takes the first message off a queue means the oldest: of two numbers, the one with fewer digits.
+    return (len(path[-1]) if path[-2:-1] == ("msgs",) else 0), path
 
 
 def _cursor_after(item: Item) -> str:

@@ -22,6 +22,7 @@ goes out every second to every member:
                    [number or null, attempts, ended] or null
     parking_waits  question, [[queue, waited, reason] ...]
     key_detail     question, topic or null, error or null, outcome or null
+    queue_stopped  question
 
 `suspect` and `redelivered` are 0 or 1; `stage` is 0 ready, 1 running, 2 delayed; past and future times are milliseconds
 from now. `flow` is 0 standby, 1 active, 2 draining; `outcome` is 0 handled, 1 error queue, 2 dead message queue.
@@ -64,6 +65,7 @@ from lbg_runtime.core.group.control_messages import (
     ParkingWait,
     ParkingWaits,
     QuestionId,
+    QueueStopped,
     Reject,
     ReportedFlow,
     SeenMember,
@@ -181,6 +183,8 @@ def _body(message: ControlMessage | Inquiry) -> tuple[str, list[object]]:
             return "parking_waits", [question, listed]
         case KeyDetail(_, question, topic, error, outcome):
             return "key_detail", [question, topic, error, None if outcome is None else _OUTCOMES.index(outcome)]
+        case QueueStopped(_, question):
+            return "queue_stopped", [question]
 
 
 def _flow_items(flow: FlowReport) -> list[object]:
@@ -238,6 +242,8 @@ def _message(kind: str, header: Header, reader: "_Reader") -> ControlMessage | I
             error = reader.text_or_null("error")
             outcome = None if reader.skip_null() else _OUTCOMES[reader.choice("outcome", len(_OUTCOMES))]
             return KeyDetail(header, question, topic, error, outcome)
+        case "queue_stopped":
+            return QueueStopped(header, QuestionId(reader.text("question")))
         case _:
             raise _malformed("kind")
 

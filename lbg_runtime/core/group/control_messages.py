@@ -281,6 +281,9 @@ class KeyAnswer:
     sight: KeySight
     wait: ParkingWait | None = None
     """If there is one, nobody knows how many messages are parked. Told by `ParkingWaits`, which is sent first."""
+    is_stopped: bool = False
+    """Whether the sender starts nothing more of the queue, because a message of any of its keys has failed for good.
+    Told by `QueueStopped`, which is sent first; members of an older version do not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +318,18 @@ class KeyDetail:
         return replace(sight, head=head, last=last)
 
 
-Inquiry = GroupQuestion | GroupAnswer | KeyQuestion | KeyAnswer | ParkingWaits | KeyDetail
+@dataclass(frozen=True, slots=True)
+class QueueStopped:
+    """The queue of the key has stopped at the sender (`KeyAnswer.is_stopped`); sent before the answer, if it has.
+
+    A message of its own for the same reason as `ParkingWaits`.
+    """
+
+    header: Header
+    question: QuestionId
+
+
+Inquiry = GroupQuestion | GroupAnswer | KeyQuestion | KeyAnswer | ParkingWaits | KeyDetail | QueueStopped
 """Questions from non-members, and their answers: they change no view and move no queue."""
 
 

@@ -10,8 +10,10 @@ from lbg_runtime.model.errors import BindFailed, ConfigError, RequestRefused
 from lbg_runtime.model.failure import (
     ERROR_ATTEMPTS_PROPERTY,
     ERROR_KEY_PROPERTY,
+    ERROR_KEY_SEQUENCE_PROPERTY,
     ERROR_MEMBER_PROPERTY,
     ERROR_PROPERTY,
+    ERROR_PUBLISHER_PROPERTY,
     ERROR_QUEUE_PROPERTY,
     ERROR_STACK_PROPERTY,
     ERROR_TOPIC_PROPERTY,
@@ -19,13 +21,16 @@ from lbg_runtime.model.failure import (
     Then,
 )
 from lbg_runtime.model.ids import Epoch, MemberId, QueueName
-from lbg_runtime.model.message import Message, PropertyValue
+from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PUBLISHER_PROPERTY, Message, PropertyValue
 from lbg_runtime.runtime.provisioning import provision_queue
 from lbg_runtime.runtime.runners.failure_report import FailureReport, escaped
 from lbg_runtime.runtime.runners.handling import Handling
 from lbg_runtime.runtime.session import Session
 
 _log = structlog.get_logger(__name__)
+
+_STAMPS = {ERROR_PUBLISHER_PROPERTY: PUBLISHER_PROPERTY, ERROR_KEY_SEQUENCE_PROPERTY: KEY_SEQUENCE_PROPERTY}
+"""The stamps of the original, by the names that they have in a copy."""
 
 
 class ErrorQueue:
@@ -50,8 +55,8 @@ class ErrorQueue:
         """Return when the broker has confirmed the message; raises `PublishFailed`.
 
         It keeps payload, properties, message id, time stamp and headers, and says in addition where it comes from and
-        why. If this is cancelled or fails, it may have been published nevertheless: the next try then makes a
-        duplicate.
+        why. Its stamps get other names, so that it has no fencing token. If this is cancelled or fails, it may have
+        been published nevertheless: the next try then makes a duplicate.
         """
         # No bound: a message sent twice is worse than one that waits for the broker to come back. The transport answers
         # every send, at the latest when it is closed, and a recall of the delivery cancels this.
@@ -69,6 +74,11 @@ class ErrorQueue:
             ERROR_QUEUE_PROPERTY: handling.queue,
             ERROR_MEMBER_PROPERTY: self._member,
         }
+        for name, stamp in _STAMPS.items():
+            # Whoever publishes the copy again, as it is, must not make a message that a guard takes for an old one.
+            told.pop(name, None)
+            if stamp in told:
+                told[name] = told.pop(stamp)
         told.pop(ERROR_KEY_PROPERTY, None)
         if handling.key is not None:
             # A key from a JSON payload may contain characters that no property can.

@@ -16,7 +16,7 @@ from lbg_runtime.core.restripe.striping import StripingBook
 from lbg_runtime.model.failure import Then
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction, shard_of
-from lbg_runtime.model.ids import QueueName
+from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.model.printable import printable
 from lbg_runtime.runtime.clock import now_ms
@@ -84,6 +84,10 @@ class KeyBook:
     def parking_waits(self) -> Mapping[QueueName, ParkingWait]:
         """See `Dispatcher.parking_waits`."""
         return self._dispatcher.parking_waits()
+
+    def is_stopped(self, queue: QueueName, epoch: Epoch) -> bool:
+        """See `Dispatcher.is_stopped`."""
+        return self._dispatcher.is_stopped(queue, epoch)
 
 
 def _head(lane: LaneSight[Handling], now_ns: int) -> LaneHead:

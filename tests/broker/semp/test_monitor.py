@@ -25,6 +25,19 @@ async def test_the_depth_of_a_queue_is_the_count_of_its_messages(desk):
     assert row["msgSpoolUsage"] == 6
 
 
+async def test_messages_are_listed_as_they_came_over_all_pages(desk):
+    await make_queue(desk)
+    for _ in range(112):
+        desk.publish("a/1")
+    listed, query = [], "count=25"
+    while query:
+        answer = await desk.ask("GET", QUEUES, "orders/0", "msgs", query=query)
+        listed += [row["msgId"] for row in answer["data"]]
+        following = answer["meta"].get("paging", {}).get("nextPageUri", "")
+        query = following.partition("?")[2]
+    assert listed == list(range(1, 113))
+
+
 async def test_who_of_the_bound_clients_is_active(desk):
     await make_queue(desk)
     for name in ("ann", "bob"):

@@ -37,6 +37,7 @@ from lbg_runtime.core.group.control_messages import (
     ParkingWait,
     ParkingWaits,
     QuestionId,
+    QueueStopped,
     Reject,
     ReportedFlow,
     SeenMember,
@@ -99,6 +100,7 @@ messages: st.SearchStrategy[AnyMessage] = st.one_of(
     st.builds(GroupAnswer, headers, questions, seen_members),
     st.builds(KeyQuestion, headers, questions, texts),
     st.builds(KeyAnswer, headers, questions, numbers, queues, flow_reports | st.none(), sights),
+    st.builds(QueueStopped, headers, questions),
     st.builds(ParkingWaits, headers, questions, st.dictionaries(queues, st.builds(ParkingWait, numbers, texts))),
     st.builds(
         KeyDetail,
@@ -226,6 +228,7 @@ def test_an_answer_has_the_documented_layout() -> None:
     assert encode(KeyDetail(HEADER, question, "orders/new", "ValueError: no", LastOutcome.DMQ)) == (
         b'[3,"key_detail","orders","member-1",7,11,3,"q","orders/new","ValueError: no",2]'
     )
+    assert encode(QueueStopped(HEADER, question)) == b'[3,"queue_stopped","orders","member-1",7,11,3,"q"]'
     assert encode(KeyDetail(HEADER, question, None, None, None)) == (
         b'[3,"key_detail","orders","member-1",7,11,3,"q",null,null,null]'
     )

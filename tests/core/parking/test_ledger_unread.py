@@ -85,7 +85,9 @@ def test_a_fence_of_an_earlier_owner_that_comes_late_is_answered_though_nothing_
 
 
 def test_what_no_version_has_put_there_stops_nothing_and_is_dropped_with_the_rest() -> None:
-    rig = Rig(FOREIGN, OwnerFence(OWN))
+    rig = Rig(FOREIGN)
+    assert not rig.ledger.is_open, "it opens nothing either"
+    assert rig.show(OwnerFence(OWN)) == [ParkingOpened()]
     assert rig.ledger.is_open
     assert rig.ledger.unread() == {UNREAD_LANE: (FOREIGN,)}
     assert rig.show(DropAsked(UNREAD_LANE)) == settle(1, 3)

@@ -176,6 +176,20 @@ async def test_a_message_whose_move_failed_goes_back_to_its_queue_with_the_flow(
     assert made.outcomes() == {1: None}
 
 
+async def test_what_is_to_be_moved_of_other_flows_does_not_keep_a_flow_from_being_handed_back(rig, delivery):
+    """Epochs are counted for each queue: another queue's flow may have the same one."""
+    queue, other = _ErrorQueue(refusals=1_000_000), QueueName("orders/1")
+    made = rig(_fail, error_queue=queue, **MOVE)
+    made.dispatcher.attach(other, made.ends.append)
+    async with made.running():
+        made.dispatcher.dispatch(replace(delivery(1, "bad"), queue=other))
+        await asyncio.sleep(100)
+        assert made.dispatcher.is_stalled(QUEUE, Epoch(1))
+        assert not made.dispatcher.is_stalled(other, Epoch(1))
+        assert made.dispatcher.is_stalled(other, Epoch(2))
+        made.dispatcher.return_unstarted(other, Epoch(1))
+
+
 async def test_a_recall_ends_a_move_without_an_outcome_and_its_key_goes_on(rig, delivery):
     queue = _ErrorQueue(confirms=False)
     made = rig(_fail, error_queue=queue, **MOVE)

@@ -9,8 +9,9 @@ from structlog.testing import capture_logs
 from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.model.ids import Epoch, QueueName
-from lbg_runtime.model.message import Message
+from lbg_runtime.model.message import FencingToken, Message
 from lbg_runtime.transport.memory.transport import MemoryTransport
+from tests.docs.pages import DOCS, blocks
 
 BACKOFF = {"backoff": {"initial": "100ms", "maximum": "1s"}}
 BURY = {"failure": {"attempts": 2, "then": "dmq", **BACKOFF}}
@@ -42,6 +43,10 @@ async def _read(broker, queue):
     return [event.delivery.message for event in found if hasattr(event, "delivery")]
 
 
+def _number(moved):
+    return moved.properties["lbg_error_key_sequence"]
+
+
 async def test_what_cannot_be_handled_lies_on_the_error_queue_in_order_and_the_rest_is_handled(trial):
     async with trial.running(trial.member(work=_refuse_k1, **MOVE)) as (task,):
         await _publish(trial, 40)
@@ -50,7 +55,7 @@ async def test_what_cannot_be_handled_lies_on_the_error_queue_in_order_and_the_r
     assert trial.sequences()["k1"] == [2, 4, 6, 8, 10]
     assert trial.sequences()["k0"] == list(range(1, 11))
     moved = await _read(trial.broker, ERRORS)
-    assert [message.key_sequence for message in moved] == [1, 3, 5, 7, 9]
+    assert [_number(message) for message in moved] == [1, 3, 5, 7, 9]
     told = {name: value for name, value in moved[0].properties.items() if name.startswith("lbg_error")}
     assert told.pop("lbg_error_stack").endswith("_refuse_k1")
     assert told == {
@@ -60,8 +65,54 @@ async def test_what_cannot_be_handled_lies_on_the_error_queue_in_order_and_the_r
         "lbg_error": "ValueError: odd: 1",
         "lbg_error_queue": "orders/1",
         "lbg_error_member": "member-0",
+        "lbg_error_publisher": "p",
+        "lbg_error_key_sequence": 1,
     }
     assert (moved[0].payload, moved[0].key) == (b"x", "k1")
+
+
+@pytest.mark.parametrize("policy", [MOVE, BURY], ids=["error_queue", "dmq"])
+async def test_a_copy_that_is_published_again_as_it_is_has_no_token_that_a_guard_takes_for_an_old_one(trial, policy):
+    refused, again = [], []
+
+    async def refuse(message):
+        (again if "lbg_error" in message.properties else refused).append(message.fencing_token)
+        raise ValueError("never")
+
+    queue = ERRORS if policy is MOVE else DEAD
+    async with trial.running(trial.member(work=refuse, **policy)):
+        await _publish(trial, 1)
+        await trial.until(lambda: trial.broker.engine.queue_depth("default", queue) == 1)
+        (moved,) = await _read(trial.broker, queue)
+        assert (moved.key, moved.fencing_token) == ("k0", None)
+        sender = MemoryTransport(trial.broker, "somebody")
+        await sender.open()
+        await sender.send(Message(str(moved.properties["lbg_error_topic"]), moved.payload, moved.properties))
+        await sender.close()
+        await trial.until(lambda: trial.broker.engine.queue_depth("default", queue) == 2)
+    assert refused == [FencingToken("p", 1)] * 2
+    assert again == [None] * 2
+    # The second copy does not claim the stamps of the first message.
+    assert "lbg_error_key_sequence" not in (await _read(trial.broker, queue))[1].properties
+
+
+async def test_the_example_of_the_docs_publishes_a_copy_again_under_its_own_topic_and_key(trial):
+    asked, example = [], {}
+
+    class Publisher:
+        async def publish(self, topic, payload, **rest):
+            asked.append((topic, payload, rest))
+
+    async with trial.running(trial.member(work=_refuse_k1, **MOVE)):
+        await _publish(trial, 4)
+        await trial.until(lambda: trial.broker.engine.queue_depth("default", ERRORS) == 1)
+    (source,) = blocks(DOCS / "failing.md", "python")
+    exec(source, example)  # noqa: S102  # it is our own page
+    (moved,) = await _read(trial.broker, ERRORS)
+    await example["publish_again"](Publisher(), moved)
+    ((topic, payload, rest),) = asked
+    assert (topic, payload, rest["key"]) == ("orders/new", b"x", "k1")
+    assert rest["properties"] == {"JMSXGroupID": "k1"}
 
 
 @pytest.mark.parametrize("policy", [MOVE, BURY], ids=["error_queue", "dmq"])
@@ -97,7 +148,7 @@ async def test_a_full_error_queue_keeps_the_messages_where_they_are(trial):
             await trial.until(lambda: sum(trial.depths()) == 0)
     assert any(log["event"] == "move_failed" and "Quota" in log["reason"] for log in logs)
     assert trial.sequences()["k1"] == [2]
-    assert [message.key_sequence for message in await _read(trial.broker, ERRORS)] == [1]
+    assert [_number(message) for message in await _read(trial.broker, ERRORS)] == [1]
 
 
 async def test_a_move_outlasts_an_outage_and_is_made_once(trial):
@@ -111,7 +162,7 @@ async def test_a_move_outlasts_an_outage_and_is_made_once(trial):
             await asyncio.sleep(3)
         await publishing
         await trial.until(lambda: trial.depths() == [0] * 4)
-    moved = [message.key_sequence for message in await _read(trial.broker, ERRORS)]
+    moved = [_number(message) for message in await _read(trial.broker, ERRORS)]
     assert sorted(set(moved)) == list(range(1, 21, 2))
     assert [first for at, first in enumerate(moved) if first not in moved[:at]] == list(range(1, 21, 2))
 
@@ -135,7 +186,7 @@ async def test_what_cannot_be_handled_lies_on_the_dead_message_queue_which_subsc
         await trial.until(lambda: trial.depths() == [0] * 4)
     assert trial.sequences()["k1"] == [2, 4, 6, 8, 10]
     moved = await _read(trial.broker, DEAD)
-    assert [message.key_sequence for message in moved] == [1, 3, 5, 7, 9]
+    assert [_number(message) for message in moved] == [1, 3, 5, 7, 9]
     assert {message.topic for message in moved} == {f"#P2P/QUE/{DEAD}"}
     assert moved[0].properties["lbg_error_topic"] == "h/1/orders/new"
     assert trial.broker.engine.queue_status("default", QueueName(DEAD)).subscriptions == ()
@@ -154,7 +205,7 @@ async def test_a_dead_message_queue_that_goes_keeps_the_messages_where_they_are(
             await trial.until(lambda: sum(trial.depths()) == 0)
     assert any(log["event"] == "move_failed" and "Unknown Queue" in log["reason"] for log in logs)
     assert trial.sequences()["k1"] == [2]
-    assert [message.key_sequence for message in await _read(trial.broker, DEAD)] == [1]
+    assert [_number(message) for message in await _read(trial.broker, DEAD)] == [1]
 
 
 async def test_a_dead_message_queue_that_does_not_exist_stops_the_start(trial):
@@ -175,7 +226,7 @@ async def test_an_error_queue_of_another_name_is_looked_for_and_let_go(trial):
         await _publish(trial, 8)
         await trial.until(lambda: sum(trial.depths()) == 0)
         assert not trial.broker.engine.queue_flows("default", QueueName("dead"))
-    assert [message.key_sequence for message in await _read(trial.broker, "dead")] == [1]
+    assert [_number(message) for message in await _read(trial.broker, "dead")] == [1]
 
 
 async def test_a_stopped_queue_keeps_its_messages_and_the_others_go_on(trial):
