@@ -36,7 +36,6 @@ def test_what_is_not_is_refused_with_the_options_name() -> None:
         ("publish --topic t", "--duration"),
         ("compare", "--duration"),
         ("compare", "--work"),
-        ("demo", "--rebind-interval"),
         ("landing prune nowhere", "--retention"),
         ("land --dir nowhere", "--retention"),
         ("spark stream g --dir d --to parquet:d --checkpoint c", "--trigger"),

@@ -194,6 +194,7 @@ async def test_the_journal_tells_the_whole_life(trial):
     assert records[0]["member"] == "member-0"
     assert records[-1] == {
         "written": len(records) - 1, "dropped": 0, "clean": True, "t": records[-1]["t"], "kind": "close",
+        "mono_ns": records[-1]["mono_ns"],
     }  # fmt: skip
     dispatches = [record for record in records if record["kind"] == "dispatch"]
     assert [record["local_seq"] for record in sorted(dispatches, key=lambda record: record["start_mono_ns"])] == list(

@@ -88,7 +88,8 @@ async def test_what_is_not_known_is_not_told_as_nothing(trial, shown, observer):
         assert told["answers"][0]["parking_wait"]["reason"] == owner.wait.reason
 
         picture = await observer.look_at_group(5)
-        (line,) = [line for line in remarks(picture, [owner.queue]) if line.startswith("waits for its parking queue")]
+        told_lines = remarks(picture, [owner.queue], {})
+        (line,) = [line for line in told_lines if line.startswith("waits for its parking queue")]
         assert owner.queue in line
         assert line.endswith("Queue Shutdown")
         of_group = picture_as_object(picture, [])["parking_waits"]
