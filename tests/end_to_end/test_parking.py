@@ -16,12 +16,14 @@ from pathlib import Path
 import pytest
 
 from lbg_runtime.core.parking.records import PARKING_PREFIX
+from lbg_runtime.model.hashing import HashFunction, shard_of
 from lbg_runtime.testing.broker_on_port import BrokerOnPort
 from tests.processes import running
 
 BOUND_S = 90
 COUNT = 400
 KEYS = 4
+SHARDS, QUEUES = 12, 3
 POISON, NUMBER = "1", 5
 
 pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end, pytest.mark.timeout(BOUND_S + 10)]
@@ -46,7 +48,7 @@ async def on_order(message):
 
 CONFIG = """
 connection: {transport: solace, host: "%s"}
-group: {name: orders, hash_prefix: h, hash_count: 12, queue_count: 3, provision: create_missing}
+group: {name: orders, hash_prefix: h, hash_count: %d, queue_count: %d, provision: create_missing}
 membership: {heartbeat: 200ms, settle: 300ms}
 rebind: {min_tenure: 1s}
 failure: {attempts: 2, then: park, backoff: {initial: 10ms, maximum: 20ms}}
@@ -63,7 +65,7 @@ class Stage:
         self.events: queue.Queue[tuple[str, dict[str, object]]] = queue.Queue()
         self.lives = 0
         (folder / "poisoned_handlers.py").write_text(HANDLERS)
-        (folder / "config.yaml").write_text(CONFIG % broker.url)
+        (folder / "config.yaml").write_text(CONFIG % (broker.url, SHARDS, QUEUES))
 
     def command(self, *words: str) -> list[str]:
         return [sys.executable, "-m", "lbg_runtime.cli", *words, "--config", str(self.folder / "config.yaml")]
@@ -149,7 +151,7 @@ def test_a_parked_key_keeps_its_order_through_sigkill_at_every_step(tmp_path: Pa
         stage.kill(stage.until("key_parked"))
         stage.start()
         # The next owner has just read what is parked, and parks what follows.
-        where = next(name for name in parking_queues() if broker.queue_status(name).depth > 1)
+        where = parking_queues()[shard_of(HashFunction.CRC32, POISON, SHARDS) % QUEUES]
         stage.kill(stage.until("parking_opened", parking=where))
         stage.start()
         owner = stage.until("parking_opened", parking=where)
@@ -164,7 +166,8 @@ def test_a_parked_key_keeps_its_order_through_sigkill_at_every_step(tmp_path: Pa
         publishing.stdin.close()
         assert publishing.wait(BOUND_S) == 0
         stage.until("parking_opened", parking=where)
-        stage.wait_for(lambda: not any(broker.queue_status(f"orders/{index}").depth for index in range(3)), "parked")
+        queues = [f"orders/{index}" for index in range(QUEUES)]
+        stage.wait_for(lambda: not any(broker.queue_status(each).depth for each in queues), "parked")
 
         firsts = first_handlings(stage.handled())
         assert firsts[POISON] == list(range(1, NUMBER))
@@ -194,4 +197,4 @@ def test_a_parked_key_keeps_its_order_through_sigkill_at_every_step(tmp_path: Pa
 
 
 def parking_queues() -> list[str]:
-    return [f"{PARKING_PREFIX}orders/{index}" for index in range(3)]
+    return [f"{PARKING_PREFIX}orders/{index}" for index in range(QUEUES)]
