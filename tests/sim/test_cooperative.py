@@ -13,8 +13,8 @@ from lbg_runtime.sim.settings import FaultKind, Mode, draw_settings
 from lbg_runtime.sim.simulation import SimResult, simulate
 from tests.sim.old_seeds import as_before, run_old_seed
 
-QUICK_SEEDS = 50
-LARGE_SEEDS = 12
+QUICK_SEEDS = 40
+LARGE_SEEDS = 9
 SCOPE = Scope(Mode.COOPERATIVE)
 LARGE = Scope(Mode.COOPERATIVE, members=5, queues=12)
 
