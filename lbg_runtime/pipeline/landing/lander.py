@@ -6,7 +6,6 @@ readers drop the copy.
 """
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -35,6 +34,7 @@ from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING
 from lbg_runtime.runtime.runners.pool import aside
 from lbg_runtime.runtime.session import Session
+from lbg_runtime.transport.threads import started_threads
 
 _log = structlog.get_logger(__name__)
 
@@ -321,22 +321,9 @@ class Lander:
 
 
 def _start_threads() -> ThreadPoolExecutor:
-    """All of them now; raises `UserError` if the system refuses one.
-
-    Not one by one, as flushes come: the pool queues a flush before it starts the thread for it. If that is refused, the
-    lane hears that its flush was not begun, and another thread writes it later.
-    """
-    threads = ThreadPoolExecutor(THREADS, thread_name_prefix="lbg-landing")
-    are_all_there = threading.Event()
+    """Those of all flushes; raises `UserError` if the system refuses one."""
     try:
-        for _ in range(THREADS):
-            # Each keeps its thread occupied, so that the next one needs another.
-            threads.submit(are_all_there.wait)
+        return started_threads(THREADS, "lbg-landing")
     except RuntimeError as error:
-        threads.shutdown(wait=False)
-        raise UserError(
-            "threads", str(error), f"{THREADS} for the flushes: raise the limit on processes and threads"
-        ) from None
-    finally:
-        are_all_there.set()
-    return threads
+        expected = f"{THREADS} for the flushes: raise the limit on processes and threads"
+        raise UserError("threads", str(error), expected) from None

@@ -1,12 +1,13 @@
 """The few threads that make blocking calls to the client: connect and disconnect, and what is asked of a session."""
 
 import asyncio
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
 import anyio
+
+from lbg_runtime.transport.threads import started_threads
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -24,30 +25,13 @@ class ControlThreads:
     def __init__(self, count: int = THREAD_COUNT) -> None:
         """`count`: so many threads."""
         self._count = count
-        self._pool = self._new_pool()
+        # It has no thread yet.
+        self._pool = ThreadPoolExecutor(count)
         self._under_way: set[asyncio.Future[Any]] = set()
 
     def start(self) -> None:
-        """Start all threads; raises `RuntimeError`, with none of them left, if the system refuses one.
-
-        Not one by one, as calls come: the pool queues a call before it starts the thread for it. If that is refused,
-        the caller is told that the call was not begun, and another thread makes it later.
-        """
-        are_all_there = threading.Event()
-        try:
-            for _ in range(self._count):
-                # Each keeps its thread occupied, so that the next one needs another.
-                self._pool.submit(are_all_there.wait)
-        except RuntimeError:
-            # This pool counts more as idle than it has (Python 3.11): called again, it would start too few.
-            self._pool.shutdown(wait=False)
-            self._pool = self._new_pool()
-            raise
-        finally:
-            are_all_there.set()
-
-    def _new_pool(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(self._count, thread_name_prefix="solace-control")
+        """Start all threads; raises as `started_threads`, and may then be called again."""
+        self._pool = started_threads(self._count, "solace-control")
 
     def begin(
         self, call: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
