@@ -1,4 +1,7 @@
-"""When attempts have ended: moved to the error queue and only then accepted; or parked, or tried for ever."""
+"""When attempts have ended: moved to the error queue and only then accepted; or parked, or tried for ever.
+
+More than 400 lines, as all ends of a failed delivery are tried on one rig.
+"""
 
 import asyncio
 import itertools
