@@ -52,6 +52,7 @@ def _calling(pool: ThreadPoolExecutor) -> Iterator[None]:
 
 async def _name_of_a_client_thread() -> str:
     threads = ControlThreads()
+    threads.start()
     try:
         return await threads.run(lambda: threading.current_thread().name.rpartition("_")[0])
     finally:

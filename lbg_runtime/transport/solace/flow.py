@@ -137,7 +137,7 @@ class SolaceFlow:
         self._session = session
         try:
             with session.calls.one():
-                answer = self._bind(session.service)
+                answer = self._bind(session)
         except CLIENT_ERRORS as error:
             # The session is over, or the connection was lost as soon as the flow was bound.
             self.terminate()
@@ -147,9 +147,9 @@ class SolaceFlow:
             self.terminate()
             raise GhostFlow(self.queue, "the broker's answer to the bind was lost")
 
-    def _bind(self, service: Any) -> native.BindAnswer:
+    def _bind(self, session: "SolaceSession") -> native.BindAnswer:
         receiver = (
-            service.create_persistent_message_receiver_builder()
+            session.service.create_persistent_message_receiver_builder()
             .with_message_client_acknowledgement()
             .build(Queue.durable_exclusive_queue(self.queue))
         )
@@ -157,10 +157,12 @@ class SolaceFlow:
         native.set_window(receiver, self._window)
         native.keep_window_closed(receiver)
         answer = native.watch_events(receiver, self._post_event)
+        session.hold(receiver)
         try:
             receiver.start()
         except CLIENT_ERRORS as error:
             native.forget_failed(receiver)
+            session.let_go(receiver)
             self._path.end()
             if native.is_bound_without_handle(error):
                 raise GhostFlow(self.queue, "the client lost the flow while it was bound") from error
@@ -188,7 +190,7 @@ class SolaceFlow:
             pass
         except CLIENT_ERRORS as error:
             _log.info("unbind_failed", queue=self.queue, epoch=self.epoch, reason=subcode_and_reason(error)[1])
-        native.let_go(receiver)
+        self._session.let_go(receiver)
         self._path.end()
 
     # -- on the client's network thread
@@ -335,7 +337,6 @@ class SolaceFlow:
     def _let_go(self) -> None:
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
-            native.let_go(receiver)
             self._path.end()
 
     def _end(self, reason: str) -> None:

@@ -210,10 +210,10 @@ def end_browser(browser: Any) -> None:
 
 
 def let_go(receiver: Any) -> None:
-    """Let a receiver be collected that is terminated, or whose session is over and frees its flow.
+    """Let a receiver be collected whose flow is freed, or whose session is.
 
-    The client keeps terminated receivers for the life of the process. And it frees a flow that is left when the
-    receiver is collected: on any thread, so perhaps while the session is being freed.
+    Not before: until then the library calls what the receiver holds, and a call to what is being collected crashes the
+    process. The client keeps terminated receivers for the life of the process.
     """
     finalizer = getattr(receiver, "_finalizer", None)
     if finalizer is not None:

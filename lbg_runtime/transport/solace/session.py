@@ -82,6 +82,8 @@ class SolaceSession:
         """The token presented to the broker, if there is a token file."""
         self._receivers: dict[tuple[str, DirectSink], Any] = {}
         """The receivers of direct messages, also of those refused so far, for as long as the session lasts."""
+        self._held: set[Any] = set()
+        """The receivers of flows that are not freed: the library calls them, whoever has left them."""
         self.calls = Calls()
         """Those that this session, or a flow of it, has in the library."""
         self.is_cut: Future[None] = Future()
@@ -148,6 +150,21 @@ class SolaceSession:
         """
         return native.missing_right(self.service, LoginRight.RECEIVE)
 
+    def hold(self, receiver: Any) -> None:
+        """Keep a receiver that is about to be started, until `let_go`. Called within one of the `calls`."""
+        self._held.add(receiver)
+
+    def let_go(self, receiver: Any) -> None:
+        """A flow has left its receiver: keep that no longer than the library calls it, perhaps as long as the session.
+
+        Called on any thread.
+        """
+        # The client empties it when it has freed the flow. The library was never seen to call after that; but it tells
+        # flows that are left of the end of their session, when nobody else knows them any more.
+        if not receiver.flow_p:
+            native.let_go(receiver)
+            self._held.discard(receiver)
+
     def disconnect(self) -> None:
         """End the session and free what it holds, even if it has ended by itself; bound flows end with it.
 
@@ -170,6 +187,9 @@ class SolaceSession:
             except CLIENT_ERRORS as error:
                 # Nobody needs the session any more; the broker notices that the socket is closed.
                 _log.info("disconnect_failed", reason=subcode_and_reason(error)[1])
+        for receiver in tuple(self._held):
+            native.let_go(receiver)
+        self._held.clear()
 
     def follow_token(self, source: TokenFile) -> None:
         """Have the client present the file's current token, if it has changed, when it next connects.

@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
+from ctypes import c_void_p
 from pathlib import Path
 from typing import Any, cast
 
@@ -134,6 +135,7 @@ class Flows:
 
     def __init__(self, library: Library) -> None:
         self._library = library
+        self.flow_p = c_void_p(1)
         self._finalizer = weakref.finalize(self, library.calls.append, "freed by the collector")
 
     def with_message_client_acknowledgement(self) -> "Flows":
@@ -305,6 +307,37 @@ def test_a_flow_that_is_left_when_its_session_is_over_is_freed_by_nobody_else(li
     del flows, flow
     gc.collect()
     assert library.calls == []
+    session.disconnect()
+    gc.collect()
+    assert library.calls == ["disconnected", "freed"]
+
+
+def test_a_flow_that_is_left_can_be_told_of_the_end_until_its_session_is_freed(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library calls what the receiver holds; it was being collected then, which crashed the process."""
+    session = session_of(library)
+    receivers: list[weakref.ref[object]] = []
+    monkeypatch.setattr(native, "watch_events", lambda made, _: receivers.append(weakref.ref(made)) or bound_answer())
+    flows = [flow_bound_to(session) for _ in range(3)]
+    flows[0].session_ended("logs in again")
+    flows[1].silence()
+    session.fail_all("logs in again")
+    flows[2].terminate()
+    del flows
+    at_the_end: list[object] = []
+
+    def free() -> None:
+        gc.collect()
+        at_the_end.extend(receiver() for receiver in receivers)
+
+    monkeypatch.setattr(library, "session_cleanup", free)
+    session.disconnect()
+    assert len(at_the_end) == 3
+    assert None not in at_the_end
+    at_the_end.clear()
+    gc.collect()
+    assert [receiver() for receiver in receivers] == [None, None, None]
 
 
 @pytest.mark.parametrize(("call", "what"), [(browse, "browse"), (look, "look for")])
