@@ -50,10 +50,10 @@ def replay(
 ) -> None:
     """Publish landed messages again, each confirmed, in the order of each key, up to the present end of the log.
 
-    The messages keep their user properties, as text, and get `lbg_replay_of` with the id of the row. The replay stops
-    at the first message that is refused or may be lost; it reports how far it came. Of a log with damage nothing is
-    published, or, if it has one queue, what lies before the damage. Exit code 1 in these cases, if messages had no key
-    and were left out, and if --key matches nothing; 130 if stopped.
+    The messages keep their headers and, as text, their user properties, and get `lbg_replay_of` with the id of the row.
+    The replay stops at the first message that is refused or may be lost; it reports how far it came. Of a log with
+    damage nothing is published, or, if it has one queue, what lies before the damage. Exit code 1 in these cases, if
+    messages had no key and were left out, and if --key matches nothing; 130 if stopped.
     """
     if key is not None and shard is not None:
         raise UserError("--shard", f"given with --key {key}", "one of the two")

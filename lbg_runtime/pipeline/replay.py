@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lbg_runtime.model.errors import LbgError, PublishFailed
+from lbg_runtime.pipeline.landing import message_headers
 from lbg_runtime.pipeline.landing.layout import queue_of
 from lbg_runtime.pipeline.landing.log import LandingLog, LaneExtent
 from lbg_runtime.pipeline.replay_order import find_moved, merged
@@ -156,8 +157,9 @@ async def replay(
             due = pace.due(loop.time())
         if replayed.failure is not None:
             break
-        properties = {**message.headers, REPLAY_PROPERTY: message.row_id}
-        answer = await publisher.submit(topic, message.payload, key=message.key, properties=properties)
+        properties, headers = message_headers.read(message.headers)
+        properties[REPLAY_PROPERTY] = message.row_id
+        answer = await publisher.submit(topic, message.payload, key=message.key, properties=properties, headers=headers)
         unanswered.add(answer)
         answer.add_done_callback(conclude)
         replayed.sent += 1

@@ -15,7 +15,7 @@ from lbg_runtime import publishing
 from lbg_runtime.cli.main import app
 from lbg_runtime.model.errors import LandingDamaged, PublishRefused, UserError
 from lbg_runtime.model.hashing import HashFunction
-from lbg_runtime.model.message import Message
+from lbg_runtime.model.message import NO_HEADERS, Headers, Message
 from lbg_runtime.pipeline.landing.log import LandingLog, LaneExtent
 from lbg_runtime.pipeline.replay import REPLAY_PROPERTY, LandedMessage, Replayed, Selection, count, replay, selected
 from lbg_runtime.publisher.hashed import HashedPublisher
@@ -164,6 +164,20 @@ async def test_what_is_published_has_its_payload_key_and_where_it_is_from(
     assert [message.key_sequence for message in of_k] == [1, 2, 3, 4]
     assert [message.payload.decode() for message in of_k] == [id_of("k", number) for number in (1, 2, 3, 4)]
     assert {message.topic.split("/", 2)[2] for message in sent} == {"again"}
+
+
+async def test_what_a_message_said_about_itself_is_said_again(
+    session: MemoryTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Message] = []
+    send = session.send
+    monkeypatch.setattr(session, "send", lambda message: sent.append(message) or send(message))
+    entries = {"colour": "red", "lbg_correlation_id": "request-7", "lbg_sequence_number": "3", "lbg_priority": "high"}
+    messages = iter([LandedMessage("row", "k", b"x", entries, 1), LandedMessage("next", "k", b"x", {}, 2)])
+    await replay(messages, publisher_on(session), "again", None, Replayed())
+    assert [message.headers for message in sent] == [Headers("request-7", sequence_number=3), NO_HEADERS]
+    own = {name: sent[0].properties.get(name) for name in entries}
+    assert own == {"colour": "red", "lbg_correlation_id": None, "lbg_sequence_number": None, "lbg_priority": "high"}
 
 
 async def test_the_loop_goes_on_while_the_log_is_read_for_the_first_message(

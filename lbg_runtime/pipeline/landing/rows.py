@@ -8,11 +8,13 @@ import pyarrow as pa
 from lbg_runtime.model.ids import DeliveryId
 from lbg_runtime.model.message import (
     KEY_SEQUENCE_PROPERTY,
+    NO_HEADERS,
     PARTITION_KEY_PROPERTY,
     PUBLISHER_PROPERTY,
     Message,
     PropertyValue,
 )
+from lbg_runtime.pipeline.landing import message_headers
 from lbg_runtime.pipeline.landing.schema import FOREIGN_MARK, LANDING_SCHEMA, LARGEST_TIME, TIME_DIGITS
 
 MESSAGE_ID_HEADER = "lbg_message_id"
@@ -147,7 +149,8 @@ def _tell(lane: str, messages: Sequence[Message], delivery_ids: Sequence[Deliver
         ):
             ids.append(f"{time}.{number}/{publisher}/{key}")
             # Most of ours have only the stamps, which have columns of their own.
-            headers.append(None if len(properties) == _STAMP_COUNT else _own_headers(message))
+            has_more = len(properties) != _STAMP_COUNT or message.headers is not NO_HEADERS
+            headers.append(_own_headers(message) if has_more else None)
         else:
             ids.append(f"{time}.{FOREIGN_MARK}{lane}/{delivery_id}")
             headers.append(_all_headers(message))
@@ -174,12 +177,13 @@ def text_of(value: PropertyValue) -> str:
 
 def _own_headers(message: Message) -> list[tuple[str, str]] | None:
     """For a message that our publisher stamped: the headers that its user gave."""
-    return _as_text({name: value for name, value in message.properties.items() if name not in _STAMPED}) or None
+    headers = _as_text({name: value for name, value in message.properties.items() if name not in _STAMPED})
+    return headers + message_headers.written(message.headers, message.properties) or None
 
 
 def _all_headers(message: Message) -> list[tuple[str, str]] | None:
     """For any other message: all headers, as none of them is ours to leave out."""
-    headers = _as_text(message.properties)
+    headers = _as_text(message.properties) + message_headers.written(message.headers, message.properties)
     if message.message_id is not None:
         headers.append((MESSAGE_ID_HEADER, message.message_id))
     return headers or None
