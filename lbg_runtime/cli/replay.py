@@ -1,6 +1,7 @@
 """`lbg replay`: publishes what a landing log holds again, under another topic."""
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -141,8 +142,11 @@ async def _replay(
     publisher_id = new_publisher_id()
     group = settings.group
     sending = anyio.CancelScope()
+    # For the thread on which the log is read, which no cancellation ends.
+    stopped = threading.Event()
 
     def stop(_: StopCause) -> None:
+        stopped.set()
         sending.cancel()
 
     with stop_requests(stop):
@@ -151,18 +155,21 @@ async def _replay(
             with _progress(replayed) as show:
                 try:
                     with sending:
-                        await replay_messages(_messages(log, selection), publisher, topic, rate, replayed, show)
+                        messages = _messages(log, selection, stopped.is_set)
+                        await replay_messages(messages, publisher, topic, rate, replayed, show)
                 finally:
                     await publisher.close(_CONFIRM_TIMEOUT_MS)
     return sending.cancelled_caught
 
 
-def _messages(log: "LandingLog", selection: "Selection") -> "Iterator[LandedMessage]":
-    """The selected messages; raises `UserError` if the system refuses to read them, and `LandingError`."""
+def _messages(
+    log: "LandingLog", selection: "Selection", is_stopped: Callable[[], bool] = lambda: False
+) -> "Iterator[LandedMessage]":
+    """See `selected`; raises `UserError` if the system refuses to read them, and `LandingError`."""
     from lbg_runtime.pipeline.replay import selected
 
     with readable(log.path):
-        yield from selected(log, selection)
+        yield from selected(log, selection, is_stopped)
 
 
 @contextmanager

@@ -51,11 +51,12 @@ class EffectEndedTransaction(LbgError):
 
 
 class EffectUndone(BatchCutShort):
-    """The effect was undone with those of other messages, as one of them made the store roll back their transaction."""
+    """The effect was undone with those of other messages: the transaction that they shared failed, for its cause."""
 
     def __init__(self, scope: str) -> None:
         LbgError.__init__(
-            self, f"guard {scope}: undone with the effect of another message, which made the store roll back"
+            self,
+            f"guard {scope}: undone with the effects of other messages, as the transaction that they shared failed",
         )
         self.scope = scope
 

@@ -33,6 +33,9 @@ a process that writes all the time does not hold it."""
 _LONGEST_TURN_S = 0.05
 """For how long a transaction takes on effects, while other processes wait for the lock. One is always taken."""
 
+_BREATH_S = 3 * _POLL_S
+"""For how long the lock is left alone after such a turn: taken again at once, those who poll hardly ever meet it."""
+
 _CREATE = """
 CREATE TABLE IF NOT EXISTS lbg_guard (
     scope TEXT NOT NULL,
@@ -98,9 +101,9 @@ class SqliteGuard:
 
     One transaction at a time, which SQLite requires anyway. It takes all effects that wait, for as long as its turn
     lasts, each in a savepoint: one that raises leaves the others as they are. Only if the whole transaction is lost all
-    of them fail, with `EffectUndone` if an effect made SQLite roll it back; from then on each has a transaction of its
-    own. An effect is called at most once for each call of `once`. One that has begun goes on if its handler is
-    cancelled, and may be written; the next attempt is then told so.
+    of them fail, with `EffectUndone` unless it was that of one alone; from then on each has a transaction of its own.
+    An effect is called at most once for each call of `once`. One that has begun goes on if its handler is cancelled,
+    and may be written; the next attempt is then told so.
     """
 
     def __init__(self, path: Path | str, scope: str) -> None:
@@ -180,7 +183,8 @@ class SqliteGuard:
             # To call the others again would be no help: what an effect reads from, such as a generator, may be used up.
             for waiting in begun:
                 if not isinstance(waiting.answer, BaseException):
-                    waiting.answer = error
+                    # Whose fault it was is not to be seen if several may have it.
+                    waiting.answer = error if len(begun) == 1 else self._undone(error)
             # Whoever caused this is tried again, and shall not cost others an attempt each time.
             self._together = False
             is_lost = True
@@ -192,6 +196,13 @@ class SqliteGuard:
                 # level before the commit that this means, and one whose `autocommit` was set to False (Python 3.12)
                 # begins a transaction whenever one ends.
                 self._close()
+        if time.monotonic() >= end_s:
+            time.sleep(_BREATH_S)
+
+    def _undone(self, error: BaseException) -> EffectUndone:
+        undone = EffectUndone(self._scope)
+        undone.__cause__ = error
+        return undone
 
     def _write(self, waiting: _Waiting, connection: _Lent) -> None:
         """Mark and effect, or neither, and the answer; raises if the whole transaction is lost."""

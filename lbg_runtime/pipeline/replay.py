@@ -7,15 +7,15 @@ yields them.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, takewhile
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lbg_runtime.model.errors import LbgError, PublishFailed
+from lbg_runtime.model.errors import LandingRowsPruned, LbgError, PublishFailed
 from lbg_runtime.pipeline.landing import message_headers
 from lbg_runtime.pipeline.landing.layout import queue_of
 from lbg_runtime.pipeline.landing.log import LandingLog, LaneExtent
@@ -86,12 +86,15 @@ class Replayed:
     known."""
 
 
-def selected(log: LandingLog, selection: Selection) -> Iterator[LandedMessage]:
+def selected(
+    log: LandingLog, selection: Selection, is_stopped: Callable[[], bool] = lambda: False
+) -> Iterator[LandedMessage]:
     """The messages up to the current end of the log, each once, those of each key in order.
 
     Of each key a beginning without gaps, also if it moves to another queue at this moment. Across a move, the order of
     what different publishers sent is that of `t_land`. Unless it has one queue, all of the log is read before the
-    first message comes. Raises as `read_queue` and `merged`.
+    first message comes; when `is_stopped`, which may be asked on any thread, that ends, and there is none. Raises as
+    `read_queue` and `merged`: `LandingRowsPruned` only for rows that may be selected.
     """
     # The ends of the queues cannot be seen at once. A key may go on in a second queue after the end of its first was
     # taken, and before that of the second is. So they are taken twice: what lies before a row within the first ends
@@ -100,8 +103,16 @@ def selected(log: LandingLog, selection: Selection) -> Iterator[LandedMessage]:
     queues = dict.fromkeys(queue for name in second if (queue := queue_of(name)) is not None)
     start = {name: extent.first_row for name, extent in second.items()}
     end = {name: extent.rows for name, extent in second.items()}
-    moved = find_moved(lambda queue: map(selection.of, log.read_queue(queue, start, end)), queues)
-    streams = {queue: _of_queue(log, queue, first, second, selection) for queue in queues}
+    wanted = _wanted(log, queues, selection)
+
+    def read(queue: int) -> Iterator[pa.RecordBatch]:
+        whole = log.read_queue(queue, _left(log, start, wanted), end)
+        return map(selection.of, takewhile(lambda _: not is_stopped(), whole))
+
+    moved = find_moved(read, queues)
+    if is_stopped():
+        return
+    streams = {queue: _of_queue(log, queue, first, second, selection, wanted) for queue in queues}
     held: dict[str | None, list[LandedMessage]] = {}
     for row in merged(streams, moved, str(log.path)):
         message = row.message
@@ -195,16 +206,39 @@ class _Row(NamedTuple):
         return self.message.row_id
 
 
+def _wanted(log: LandingLog, queues: Iterable[int], selection: Selection) -> dict[str, int]:
+    """Of each lane the first row that may be selected; of none if any row may."""
+    if selection.from_us is None:
+        return {}
+    return {name: row for queue in queues for name, row in log.before(queue, selection.from_us).items()}
+
+
+def _left(log: LandingLog, start: Mapping[str, int], wanted: Mapping[str, int]) -> dict[str, int]:
+    """The start without what has been pruned since, as far as that is not wanted.
+
+    To read a log may take as long as its oldest rows have still to live.
+    """
+    left = dict(start)
+    for name, row in start.items():
+        if name in wanted and row < wanted[name]:
+            try:
+                left[name] = max(row, min(log.view(name).first_left(), wanted[name]))
+            except LandingRowsPruned:
+                left[name] = wanted[name]
+    return left
+
+
 def _of_queue(
     log: LandingLog,
     queue: int,
     first: Mapping[str, LaneExtent],
     second: Mapping[str, LaneExtent],
     selection: Selection,
+    wanted: Mapping[str, int],
 ) -> Iterator[_Row]:
     """The messages of a queue up to the second end of each lane."""
     extents = {name: extent for name, extent in second.items() if queue_of(name) == queue}
-    start = {name: extent.first_row for name, extent in extents.items()}
+    start = _left(log, {name: extent.first_row for name, extent in extents.items()}, wanted)
     end = {name: extent.rows for name, extent in extents.items()}
     middle = {name: max(row, first[name].rows if name in first else 0) for name, row in start.items()}
     latest = 0

@@ -17,6 +17,9 @@ from lbg_runtime.model.errors import LandingError
 from lbg_runtime.pipeline.landing.schema import TIME_DIGITS, may_have_copies
 
 _REMEDY = "what was published before it is in order; replay the rest key by key (--key)"
+_REMEDY_WITHIN_KEY = (
+    "what was published before it is in order; its own numbers contradict each other: replay the rest by time (--from)"
+)
 
 
 class Run(NamedTuple):
@@ -111,8 +114,9 @@ def merged(queues: Mapping[int, Iterator[Row]], moved: Mapping[str, list[Run]], 
             push(each)
     if waiting:
         row = min((each for rows in waiting.values() for each in rows), key=lambda each: each.latest_us)
+        remedy = _REMEDY if len(moved) > 1 else _REMEDY_WITHIN_KEY
         raise LandingError(
-            path, f"the numbers of its publishers tell no order of its queues at row {row.row_id}", _REMEDY
+            path, f"the numbers of its publishers tell no order of its queues at row {row.row_id}", remedy
         )
 
 

@@ -139,10 +139,40 @@ async def test_a_commit_that_fails_fails_all_that_it_was_for(
             attempts = bench.apply(message(1)), bench.apply(message(1)), bench.apply(message(2), crash=True)
             futures = await asked(*attempts)
             turn.may_go_on.set()
-            failures = await asyncio.gather(*futures, return_exceptions=True)
-    assert [type(each) for each in failures] == [sqlite3.OperationalError, sqlite3.OperationalError, Crash]
+            one, again, crashed = await asyncio.gather(*futures, return_exceptions=True)
+        assert isinstance(one, EffectUndone)
+        assert isinstance(again, EffectUndone)
+        assert one is not again, "a traceback for each"
+        assert isinstance(one.__cause__, sqlite3.OperationalError)
+        assert isinstance(crashed, Crash)
+        with pytest.raises(sqlite3.OperationalError, match="disk I/O error"):
+            await bench.apply(message(1))
     assert await bench.written() == []
     assert await bench.apply(message(1))
+
+
+@pytest.mark.usefixtures("long_turns")
+async def test_a_constraint_that_is_checked_at_the_commit_is_the_failure_of_its_own_effect_alone(
+    bench: SqliteBench,
+) -> None:
+    def leaves_it_broken(database: sqlite3.Connection) -> None:
+        database.execute("CREATE TABLE parents (number INTEGER PRIMARY KEY)")
+        database.execute("CREATE TABLE children (parent REFERENCES parents DEFERRABLE INITIALLY DEFERRED)")
+        database.execute("INSERT INTO children VALUES (7)")
+
+    def opened() -> None:
+        bench.guard._open().execute("PRAGMA foreign_keys = ON")
+
+    await bench.guard._on_thread(opened)
+    for expected in ([EffectUndone, EffectUndone], [bool, sqlite3.IntegrityError]):
+        async with turn_of(bench) as turn:
+            futures = await asked(bench.apply(message(1)), bench.guard.once(message(2, key="other"), leaves_it_broken))
+            turn.may_go_on.set()
+            answers = await asyncio.gather(*futures, return_exceptions=True)
+        assert [type(each) for each in answers] == expected
+        # A lost transaction closes the connection, and with it the setting.
+        await bench.guard._on_thread(opened)
+    assert await bench.written() == ["p1"]
 
 
 @pytest.mark.usefixtures("long_turns")
@@ -158,6 +188,32 @@ async def test_an_effect_with_which_sqlite_rolls_back_costs_others_one_attempt_a
             answers = await asyncio.gather(*futures, return_exceptions=True)
         assert [type(each) for each in answers] == expected
     assert await bench.written() == ["p1"]
+
+
+async def test_after_a_long_turn_the_lock_is_left_to_those_who_poll_for_it(
+    bench: SqliteBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left_s: list[float] = []
+
+    def others_poll(seconds: float) -> None:
+        with sqlite3.connect(bench.path, timeout=0) as other:
+            other.execute("BEGIN IMMEDIATE")
+        other.close()
+        left_s.append(seconds)
+
+    now_s = 100.0
+    clock = SimpleNamespace(monotonic=lambda: now_s, sleep=others_poll)
+    monkeypatch.setattr("lbg_runtime.guard.sqlite.time", clock)
+
+    def slow(_: object) -> None:
+        nonlocal now_s
+        now_s += 0.06
+
+    assert await bench.guard.once(message(1), slow)
+    assert await bench.apply(message(2))
+    assert await bench.guard.once(message(3), slow)
+    assert len(left_s) == 2
+    assert min(left_s) > 2 * 0.001, "longer than the pause of those who poll"
 
 
 async def test_a_turn_ends_so_that_others_get_the_lock(bench: SqliteBench, monkeypatch: pytest.MonkeyPatch) -> None:

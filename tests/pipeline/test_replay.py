@@ -4,20 +4,24 @@ import asyncio
 import json
 import shutil
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner, Result
 
 from lbg_runtime import publishing
 from lbg_runtime.cli.main import app
-from lbg_runtime.model.errors import LandingDamaged, PublishRefused, UserError
+from lbg_runtime.model.errors import LandingDamaged, LandingRowsPruned, PublishRefused, UserError
 from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.model.message import NO_HEADERS, Headers, Message
+from lbg_runtime.pipeline import replay as replay_module
 from lbg_runtime.pipeline.landing.log import LandingLog, LaneExtent
+from lbg_runtime.pipeline.landing.prune import prune
 from lbg_runtime.pipeline.replay import REPLAY_PROPERTY, LandedMessage, Replayed, Selection, count, replay, selected
+from lbg_runtime.pipeline.replay_order import find_moved
 from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.transport.memory.broker import MemoryBroker
 from lbg_runtime.transport.memory.transport import MemoryTransport
@@ -120,6 +124,46 @@ def test_a_key_that_moves_while_the_ends_are_looked_at_has_no_gap(
         if key in (None, each):
             # All of what a first look had seen, and of `k` what comes before it.
             assert len(of_key) >= (most if looks_before == 0 and each == "k" else 1)
+
+
+@pytest.mark.parametrize("queue_count", [1, 2])
+@pytest.mark.parametrize("from_us", [3_000, 2_000, None])
+def test_what_is_pruned_while_the_log_is_read_is_missed_only_by_who_wants_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, from_us: int | None, queue_count: int
+) -> None:
+    """A large log is read for longer than its oldest segments have to live."""
+    log = LogOnDisk(tmp_path / "log")
+    keys = ["k", "z"][:queue_count]
+    lanes = [log.lane(key, queue=queue, segment_bytes=1) for queue, key in enumerate(keys)]
+    for number in range(1, 6):
+        for queue, (key, lane) in enumerate(zip(keys, lanes, strict=True)):
+            lane.append(rows([id_of(key, number)], queue=queue, t_land=number * 1_000))
+
+    def pruned_meanwhile(read: Callable[[int], Iterator[pa.RecordBatch]], queues: Collection[int]):
+        moved = find_moved(read, queues)
+        assert list(prune(log.root, 2_500, clock_us=lambda: 10_000))
+        return moved
+
+    monkeypatch.setattr(replay_module, "find_moved", pruned_meanwhile)
+    chosen = selected(LandingLog(log.root), Selection(from_us))
+    if from_us == 3_000:
+        assert [each.payload.decode() for each in chosen] == [id_of(key, each) for each in (3, 4, 5) for key in keys]
+    else:
+        with pytest.raises(LandingRowsPruned):
+            list(chosen)
+    log.close()
+
+
+def test_a_replay_that_is_stopped_ends_while_the_log_is_read(landed: LogOnDisk) -> None:
+    asked_count = 0
+
+    def is_stopped() -> bool:
+        nonlocal asked_count
+        asked_count += 1
+        return asked_count > 1
+
+    assert list(selected(LandingLog(landed.root), Selection(), is_stopped)) == []
+    assert asked_count <= 5, "once for each queue and look, and at the end"
 
 
 def test_one_shard_alone(landed: LogOnDisk) -> None:

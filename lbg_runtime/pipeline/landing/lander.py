@@ -155,8 +155,8 @@ class Lander:
         del session, on_able
         self._ages.look(self._clock_us(), int(asyncio.get_running_loop().time() * 1e6))
         self._threads = _start_threads()
-        await self._measure()
         try:
+            await self._measure()
             # Errors in the member are raised as they would be without chores.
             with sole_error():
                 async with asyncio.TaskGroup() as group:

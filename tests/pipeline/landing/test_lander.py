@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import GroupName
 from lbg_runtime.model.message import PARTITION_KEY_PROPERTY, Message
 from lbg_runtime.pipeline.landing import lander as lander_module
+from lbg_runtime.pipeline.landing.lander import Lander
 from lbg_runtime.pipeline.landing.layout import claim_folder
 from lbg_runtime.pipeline.landing.log import LandingLog
 from lbg_runtime.pipeline.landing.open_lane import FlushLimits
@@ -277,3 +279,24 @@ async def test_a_lane_that_is_taken_away_from_a_living_member_takes_nothing_more
         await trial.all_landed()
         half = {key: list(range(count // 2 + 1, count + 1)) for key, count in trial.numbers.items()}
         assert trial.landed() == half
+
+
+async def test_the_threads_for_flushes_end_with_a_member_that_is_stopped_while_it_measures(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measures = asyncio.Event()
+
+    async def measure(_: Lander) -> None:
+        measures.set()
+        await asyncio.Event().wait()
+
+    def threads() -> list[str]:
+        return [each.name for each in threading.enumerate() if each.name.startswith("lbg-landing")]
+
+    monkeypatch.setattr(Lander, "_measure", measure)
+    member = asyncio.ensure_future(trial.lander("a").run())
+    await measures.wait()
+    assert len(threads()) == lander_module.THREADS
+    member.cancel()
+    await asyncio.wait([member])
+    assert threads() == []
