@@ -14,7 +14,8 @@ Order. A lane is replayed in the order of the queue, except for copies that came
 one publisher, the one with the lower number goes first.
 
 What cannot be read stays where it is until it is dropped. It keeps its lane parked, of which nothing is replayed: it
-may be a message of a later version. If not even its lane can be read, the queue is not opened, or is given up.
+may be a message of a later version. If not even its lane can be read, the queue is not opened, or is given up, and
+nothing behind it is settled.
 """
 
 from collections.abc import Iterable
@@ -199,6 +200,14 @@ class ParkingLedger:
 
     def take(self, delivery_id: DeliveryId, entry: LedgerEntry) -> list[LedgerOrder]:
         """The next message of the parking queue."""
+        clears_up = isinstance(entry, DropAsked) and entry.lane == UNREAD_LANE
+        is_hidden = self.obstacle is not None and not clears_up
+        orders = self._take(delivery_id, entry)
+        # What cannot be read may be the fence by which others count, or what this order is about: whoever can read it
+        # must find them.
+        return [order for order in orders if not isinstance(order, SettleParked)] if is_hidden else orders
+
+    def _take(self, delivery_id: DeliveryId, entry: LedgerEntry) -> list[LedgerOrder]:
         match entry:
             case OwnerFence(owner):
                 return self._take_fence(delivery_id, owner)

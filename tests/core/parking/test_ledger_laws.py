@@ -160,6 +160,12 @@ class ParkingWorld(RuleBasedStateMachine):
         self.owner.line += self.owner.held
         self.owner.held.clear()
 
+    def flush_queue(self) -> None:
+        """Of its own settlements: those of the parking queue's flow wait on for the timer."""
+        owner = self.owner
+        owner.line += [each for each in owner.held if each[0] != "settle_parked"]
+        owner.held = [each for each in owner.held if each[0] == "settle_parked"]
+
     def handle(self, key: str, number: int) -> None:
         """The laws: the first handling of a message comes after that of all before it; what is done stays done."""
         seen = self.handled[key]
@@ -200,7 +206,7 @@ class ParkingWorld(RuleBasedStateMachine):
         owner = self.owner
         if not owner.ledger.is_open or key in owner.replaying:
             return
-        self.flush()
+        self.flush_queue()
         parked = owner.ledger.begin_park(key)
         entry = ParkedMessage(key, owner.ledger.owner, parked, message(key, number), 1, "e", "s", "m", 0)
         owner.moving[key] = entry
@@ -216,7 +222,7 @@ class ParkingWorld(RuleBasedStateMachine):
         if not owner.ledger.is_open:
             owner.line.append(("publish", OwnerFence(owner.ledger.owner)))
         elif key in owner.moving:
-            self.flush()
+            self.flush_queue()
             owner.ledger.sent_again(owner.moving[key].number)
             owner.line.append(("publish", owner.moving[key]))
 

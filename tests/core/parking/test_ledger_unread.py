@@ -4,7 +4,15 @@ import pytest
 
 from lbg_runtime.core.parking.ledger import Verdict
 from lbg_runtime.core.parking.orders import ParkedSeen, ParkingOpened, PublishFence, Replay
-from lbg_runtime.core.parking.records import UNREAD_LANE, DropAsked, OwnerFence, ParkingOwner, UnparkAsked, UnreadEntry
+from lbg_runtime.core.parking.records import (
+    UNREAD_LANE,
+    DropAsked,
+    LedgerEntry,
+    OwnerFence,
+    ParkingOwner,
+    UnparkAsked,
+    UnreadEntry,
+)
 from lbg_runtime.model.ids import DeliveryId
 from tests.core.parking.test_ledger import OLD, OWN, Rig, message, number, parked, settle
 
@@ -55,7 +63,7 @@ def test_a_replay_that_runs_ends_before_what_cannot_be_read() -> None:
 
 def test_where_not_even_the_lane_can_be_read_nothing_opens_until_it_is_dropped() -> None:
     rig = Rig(OwnerFence(OLD), OF_NOBODY_KNOWS)
-    assert rig.show(OwnerFence(OWN)) == settle(1)
+    assert rig.show(OwnerFence(OWN)) == [], "whoever can read what is between the fences needs both"
     assert (rig.ledger.is_open, rig.ledger.is_fenced) == (False, True)
     assert rig.ledger.obstacle == "lbg_parking 'later'"
     assert rig.ledger.unread() == {UNREAD_LANE: (OF_NOBODY_KNOWS,)}
@@ -79,9 +87,30 @@ def test_nothing_of_an_open_queue_counts_behind_what_cannot_be_read() -> None:
 def test_a_fence_of_an_earlier_owner_that_comes_late_is_answered_though_nothing_opens() -> None:
     rig = Rig(OF_NOBODY_KNOWS, OwnerFence(OWN))
     higher = ParkingOwner(21, "own")
-    assert rig.show(OwnerFence(ParkingOwner(20, "ahead"))) == [*settle(2), PublishFence(higher)]
-    assert rig.show(OwnerFence(higher)) == settle(3)
+    assert rig.show(OwnerFence(ParkingOwner(20, "ahead"))) == [PublishFence(higher)]
+    assert rig.show(OwnerFence(higher)) == []
     assert rig.show(DropAsked(UNREAD_LANE))[-1] == ParkingOpened()
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        pytest.param(parked(1, ParkingOwner(7, "later")), id="what its owner parked, if it is a fence"),
+        pytest.param(OwnerFence(ParkingOwner(7, "later")), id="a fence"),
+        pytest.param(UnparkAsked("key a"), id="a replay of it, if it is a message"),
+        pytest.param(DropAsked("key a", (OLD, 6)), id="an order to drop it"),
+        pytest.param(DropAsked("key a"), id="an order to drop all of its key"),
+    ],
+)
+def test_nothing_behind_what_cannot_be_read_is_settled(entry: LedgerEntry) -> None:
+    """It was, and messages were lost: their originals had been settled."""
+    rig = Rig(OwnerFence(OLD), parked(1, OLD), OF_NOBODY_KNOWS)
+    assert rig.show(entry) == []
+
+
+def test_what_another_version_never_wrote_hides_nothing() -> None:
+    rig = Rig(OwnerFence(OLD), FOREIGN)
+    assert rig.show(parked(1, ParkingOwner(7, "later"))) == settle(3)
 
 
 def test_what_no_version_has_put_there_stops_nothing_and_is_dropped_with_the_rest() -> None:

@@ -12,14 +12,16 @@ from lbg_runtime.core.parking.records import (
     LANE_PROPERTY,
     UNREAD_LANE,
     DropAsked,
+    OwnerFence,
     ParkedMessage,
+    ParkingOwner,
     UnparkAsked,
     UnreadEntry,
     decode_entry,
     encode_entry,
     parking_queue,
 )
-from lbg_runtime.model.message import Message
+from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PARTITION_KEY_PROPERTY, PUBLISHER_PROPERTY, Message
 from lbg_runtime.runtime.parking.fence import FENCE_PATIENCE_S
 from lbg_runtime.transport.memory.transport import MemoryTransport
 from tests.runtime.test_member_status import shown
@@ -151,3 +153,17 @@ async def test_a_queue_is_given_up_when_something_comes_that_says_no_key(trial, 
         await trial.until(lambda: trial.group_depth() == 0)
     parked = [entry for entry in map(decode_entry, await lying(trial)) if isinstance(entry, ParkedMessage)]
     assert [entry.original.key_sequence for entry in parked] == [1, 2, 3, 4]
+
+
+async def test_what_lies_behind_an_unread_fence_stays_for_who_can_read_it(trial):
+    """Its owner may have parked it, and settled the original."""
+    trial.broker.create_queue(PARKING, [PARKING])
+    later = ParkingOwner(7, "later")
+    stamps = {PARTITION_KEY_PROPERTY: "k1", PUBLISHER_PROPERTY: "p", KEY_SEQUENCE_PROPERTY: 1}
+    parked = ParkedMessage("key k1", later, 8, Message("h/1/orders/new", b"x", stamps), 1, "e", "s", "m", 5)
+    fence = Message(PARKING, b"f", {KIND_PROPERTY: "fence2", "lbg_parked_owner": str(later)})
+    await put(trial, encode_entry(OwnerFence(ParkingOwner(5, "old")), PARKING), fence, encode_entry(parked, PARKING))
+    async with trial.running(trial.member(work=Work(), **PARK)):
+        await asyncio.sleep(3 * FENCE_PATIENCE_S)
+    left = [decode_entry(each) for each in await lying(trial)]
+    assert [type(each) for each in left[:3]] == [OwnerFence, UnreadEntry, ParkedMessage]
