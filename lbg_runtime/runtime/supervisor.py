@@ -85,13 +85,14 @@ class StopReport:
     """How a member left."""
 
     left_behind: int
-    """Deliveries that were read or begun but not settled; they come again, to another member or the next life."""
+    """Deliveries that were read or begun but not settled, and that nobody had agreed to take over with their queue; they
+    come again, to another member or the next life."""
     still_bound: int
     """Flows that were not unbound in time, or whose unbind got no answer from the broker."""
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing was left for another member to repeat."""
+        """Whether nothing was left, but for what failed here and went to the next owner, which tries it again."""
         return self.left_behind == 0 and self.still_bound == 0
 
     @property

@@ -64,9 +64,9 @@ def read_publication(headers: Headers, query: QueryParams, body: bytes) -> Publi
                     text = _header_text(header, said)
                     if attributes.setdefault(header.removeprefix(_BINARY_PREFIX), text) != text:
                         raise UserError(f"header {ascii(header)[:80]}", "two different ones", "one")
+        _check_count(len(attributes))
         if content_type:
             attributes[CONTENT_TYPE_ATTRIBUTE] = content_type
-    _check_count(len(attributes))
     for name, value in attributes.items():
         _check_attribute(name, value)
     key = _key(headers, query, attributes)
@@ -154,15 +154,15 @@ def _member_text(text: str, name: str) -> str:
     """The value of an object's member as it is written, the last one of that name; the text has been parsed before.
 
     Decoding and encoding would not give the same text: numbers lose digits, and repeated names disappear. Raises
-    `UserError` for more members than an event may have attributes, repeated ones counted.
+    `UserError` for more members beside the data than an event may have attributes, repeated ones counted.
     """
     found = ""
     count = 0
     at = _token(text, text.index("{") + 1)
     while text[at] != "}":
-        count += 1
-        _check_count(count)
         key, after = _READER.raw_decode(text, at)
+        count += key not in _DATA_MEMBERS
+        _check_count(count)
         begin = _token(text, after)
         _, end = _READER.raw_decode(text, begin)
         if key == name:
@@ -179,6 +179,8 @@ def _token(text: str, begin: int) -> int:
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
 
+
+_DATA_MEMBERS = ("data", "data_base64")
 
 _READER = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=str.encode)
 """Leaves integers as bytes: they may have more digits than Python converts to a number. Those in the data stay text."""

@@ -44,6 +44,8 @@ def test_an_event_has_so_many_attributes_at_most(headers, body):
 def test_an_event_may_have_many_attributes():
     read = read_publication(STRUCTURED, {}, event(**{f"a{number}": 1 for number in range(996)}))
     assert len(read.properties) == 999  # all but the version
+    with_data = read_publication(STRUCTURED, {}, event(data={"x": 1}, **{f"a{number}": 1 for number in range(996)}))
+    assert with_data.payload == b'{"x": 1}'
 
 
 def test_data_without_a_type_is_bytes():

@@ -145,8 +145,8 @@ class PlaceChanged:
 
 @dataclass(frozen=True, slots=True)
 class HandBackRequested:
-    """Give up the queue to another member once everything that has arrived is handled, or waits for another attempt;
-    keep it if that takes longer than the drain timeout. Ignored unless the flow is active."""
+    """Give up the queue to another member once everything that has arrived is handled, or can go back as it came; keep
+    it if that takes longer than the drain timeout. Ignored unless the flow is active."""
 
     move_id: str
     """Identifies the request in the notes about its result."""

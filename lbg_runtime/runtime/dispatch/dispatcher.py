@@ -25,7 +25,7 @@ from lbg_runtime.core.group.control_messages import ParkingWait
 from lbg_runtime.core.lanes import KeyLanes, Lane, LaneSight
 from lbg_runtime.core.parking.ledger import Verdict
 from lbg_runtime.metrics.reading import LanesReading, ParkingReading
-from lbg_runtime.model.errors import InvariantViolated, TransportError
+from lbg_runtime.model.errors import InvariantViolated, PublishRefused, TransportError
 from lbg_runtime.model.failure import Then
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
@@ -149,10 +149,10 @@ class Dispatcher:
     def is_stalled(self, queue: QueueName, epoch: Epoch) -> bool:
         """Whether nothing of a flow handle runs or is about to start: all of it waits for another attempt.
 
-        A message that is to be moved does not count: its copy may have arrived, and the next owner would handle it.
+        Not so if the copy of one that is being moved may have arrived: the next owner would handle it once more.
         """
         return self._lanes.is_stalled(queue, epoch) and not any(
-            each.queue == queue and each.epoch == epoch and _is_to_be_moved(each) for each in self._lanes.held()
+            each.queue == queue and each.epoch == epoch and _may_be_elsewhere(each) for each in self._lanes.held()
         )
 
     def forget_keys(self, queue: QueueName) -> None:
@@ -418,6 +418,8 @@ class Dispatcher:
             self._troubles.moved(handling, report, to)
             self._finish(lane, _ACCEPTED)
         else:
+            if not isinstance(failure, PublishRefused):
+                handling.may_be_elsewhere = True
             self._troubles.move_failed(handling, failure)
             # If a replay went first, the lane counts afresh.
             tries = max(1, lane.attempt - handling.attempts + 1)
@@ -484,5 +486,5 @@ class Dispatcher:
         self._pool.stand_in()
 
 
-def _is_to_be_moved(handling: Handling) -> bool:
-    return handling.end_report is not None and handling.end_report.then is not Then.STOP
+def _may_be_elsewhere(handling: Handling) -> bool:
+    return handling.end_report is not None and getattr(handling, "may_be_elsewhere", False)

@@ -66,6 +66,7 @@ class Handling:
         "lane",
         "last_error",
         "local_seq",
+        "may_be_elsewhere",
         "message",
         "outcome",
         "route",
@@ -74,6 +75,8 @@ class Handling:
 
     last_error: str
     """Type and beginning of what went wrong last. Not set before something has: most messages would pay for nothing."""
+    may_be_elsewhere: bool
+    """It was to be moved to another queue, which may have a copy. Not set before that is in question, likewise."""
 
     def __init__(self, delivery: Delivery, lane: LaneKey, key: str | None, route: "Route") -> None:
         self.delivery = delivery

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from lbg_runtime.core.parking.ledger import Verdict
 from lbg_runtime.metrics.reading import LanesReading
-from lbg_runtime.model.errors import ParkingNotReady, PublishFailed, TerminalFailure
+from lbg_runtime.model.errors import ParkingNotReady, PublishFailed, PublishRefused, TerminalFailure
 from lbg_runtime.model.failure import Then
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.outcome import Outcome
@@ -27,10 +27,11 @@ MOVE = {"failure": {"attempts": 3, "then": "error_queue", **BACKOFF}}
 class _ErrorQueue:
     """Confirms when the test lets it; `taken` is what it was given, also what failed then, `taken_s` when."""
 
-    def __init__(self, *, confirms=True, refusals=0):
+    def __init__(self, *, confirms=True, refusals=0, error=PublishFailed):
         self.taken = []
         self.taken_s = []
         self.refusals = refusals
+        self.error = error
         self.may_confirm = asyncio.Event()
         self.reached = asyncio.Event()
         if confirms:
@@ -42,7 +43,7 @@ class _ErrorQueue:
         self.reached.set()
         if self.refusals:
             self.refusals -= 1
-            raise PublishFailed("lbg-errors/orders", "no room")
+            raise self.error("lbg-errors/orders", "no room")
         await self.may_confirm.wait()
 
 
@@ -177,6 +178,22 @@ async def test_a_message_whose_move_failed_goes_back_to_its_queue_with_the_flow(
         made.dispatcher.return_unstarted(QUEUE, Epoch(1))
         await made.until_ended(1)
     assert made.outcomes() == {1: None}
+
+
+async def test_a_message_that_no_other_queue_takes_keeps_its_own_with_nobody(rig, delivery):
+    """A full error queue: the broker says that it has no copy, so the next owner may go on with the message."""
+    queue = _ErrorQueue(refusals=1_000_000, error=PublishRefused)
+    made = rig(_fail, error_queue=queue, **MOVE)
+    async with made.running():
+        made.dispatcher.dispatch(delivery(1, "bad"))
+        await asyncio.sleep(100)
+        assert made.dispatcher.is_stalled(QUEUE, Epoch(1))
+        queue.error = PublishFailed
+        await asyncio.sleep(100)
+        queue.error = PublishRefused
+        await asyncio.sleep(100)
+        assert not made.dispatcher.is_stalled(QUEUE, Epoch(1)), "one try may have left a copy"
+        made.dispatcher.return_unstarted(QUEUE, Epoch(1))
 
 
 async def test_what_is_to_be_moved_of_other_flows_does_not_keep_a_flow_from_being_handed_back(rig, delivery):
