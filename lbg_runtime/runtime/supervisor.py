@@ -85,8 +85,8 @@ class StopReport:
     """How a member left."""
 
     left_behind: int
-    """Deliveries that were read or begun but not settled, and that nobody had agreed to take over with their queue; they
-    come again, to another member or the next life."""
+    """Deliveries that were read or begun but not settled; they come again, to another member or the next life. Without
+    those that failed and that the next owner had agreed to take with their queue."""
     still_bound: int
     """Flows that were not unbound in time, or whose unbind got no answer from the broker."""
 

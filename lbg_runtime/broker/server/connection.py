@@ -218,7 +218,7 @@ class Connection(asyncio.Protocol):
             return  # The client promised nothing.
         # One look more than in these intervals, as the first may come at once after the last bytes.
         if self._silent_look_count > SILENT_INTERVALS * _LOOKS_PER_INTERVAL:
-            self._drop(f"silent for {SILENT_INTERVALS} keep-alive intervals")
+            self._drop(f"silent for more than {SILENT_INTERVALS} keep-alive intervals")
         else:
             self._set_watch(login.keep_alive_s / _LOOKS_PER_INTERVAL, self._check_silence)
 

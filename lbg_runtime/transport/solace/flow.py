@@ -162,13 +162,21 @@ class SolaceFlow:
             receiver.start()
         except CLIENT_ERRORS as error:
             native.forget_failed(receiver)
+            is_ghost = native.is_bound_without_handle(error)
+            # The news of a refusal may still be on its way to the receiver.
+            reason = error if is_ghost else answer.reason_of(error)
             session.let_go(receiver)
             self._path.end()
-            if native.is_bound_without_handle(error):
+            if is_ghost:
                 raise GhostFlow(self.queue, "the client lost the flow while it was bound") from error
-            raise bind_failed(self.queue, answer.reason_of(error)) from error
+            raise bind_failed(self.queue, reason) from error
         self._receiver = receiver
-        self._path.begin(receiver)
+        try:
+            self._path.begin(receiver)
+        except RuntimeError as error:
+            # The client may start a thread for it, and the system refuse one.
+            self.terminate()
+            raise BindFailed(self.queue, str(error)) from error
         return answer
 
     def terminate(self) -> None:
@@ -188,7 +196,8 @@ class SolaceFlow:
                     native.destroy(self._session.service, receiver)
         except IncompleteMessageDeliveryError:
             pass
-        except CLIENT_ERRORS as error:
+        except (*CLIENT_ERRORS, RuntimeError) as error:
+            # The latter of a thread that the client could not start, now or when it began to receive.
             _log.info("unbind_failed", queue=self.queue, epoch=self.epoch, reason=subcode_and_reason(error)[1])
         self._session.let_go(receiver)
         self._path.end()

@@ -49,7 +49,8 @@ class ReceivePath(Protocol):
         ...
 
     def end(self) -> None:
-        """Free what the client has left here. Called on any thread, once the client makes no more callbacks."""
+        """Free what the client has left here. Called on any thread. What callbacks still bring, until the flow or its
+        session is freed, is dropped."""
         ...
 
     def seal(self) -> None:

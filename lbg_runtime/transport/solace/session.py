@@ -159,8 +159,8 @@ class SolaceSession:
 
         Called on any thread.
         """
-        # The client empties it when it has freed the flow. The library was never seen to call after that; but it tells
-        # flows that are left of the end of their session, when nobody else knows them any more.
+        # The client empties it when it has freed the flow. After that the library was seen to call with the news of a
+        # refused bind alone, which is waited for first; but it tells flows that are left of the end of their session.
         if not receiver.flow_p:
             native.let_go(receiver)
             self._held.discard(receiver)
@@ -184,12 +184,13 @@ class SolaceSession:
         for step in (self.service.disconnect, partial(native.release, self.service)):
             try:
                 step()
-            except CLIENT_ERRORS as error:
-                # Nobody needs the session any more; the broker notices that the socket is closed.
+            except (*CLIENT_ERRORS, RuntimeError) as error:
+                # The latter of a thread that the system refuses: the client starts one for each flow that ends. Nobody
+                # needs the session any more; the broker notices that the socket is closed.
                 _log.info("disconnect_failed", reason=subcode_and_reason(error)[1])
-        for receiver in tuple(self._held):
+        held, self._held = self._held, set()
+        for receiver in held:
             native.let_go(receiver)
-        self._held.clear()
 
     def follow_token(self, source: TokenFile) -> None:
         """Have the client present the file's current token, if it has changed, when it next connects.

@@ -340,6 +340,46 @@ def test_a_flow_that_is_left_can_be_told_of_the_end_until_its_session_is_freed(
     assert [receiver() for receiver in receivers] == [None, None, None]
 
 
+def test_a_session_whose_end_gets_no_thread_is_freed_all_the_same(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client starts one for each flow that ends with its session, and its `disconnect` raised what that raised."""
+
+    def disconnect() -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(library, "disconnect", disconnect)
+    session = session_of(library)
+    flow = flow_bound_to(session)
+    flow.session_ended("logs in again")
+    session.disconnect()
+    del flow
+    gc.collect()
+    assert library.calls == ["freed"], "and the flow not by the collector"
+
+
+def test_a_receiver_is_kept_until_the_news_of_its_refusal_has_come(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[int] = []
+
+    class Refused(native.BindAnswer):
+        def reason_of(self, raised: Exception) -> Exception:
+            kept.append(len(session._held))
+            return raised
+
+    def refuse() -> None:
+        raise PubSubPlusClientError("refused")
+
+    session = session_of(library)
+    monkeypatch.setattr(native, "watch_events", lambda *_: Refused())
+    monkeypatch.setattr(native, "forget_failed", lambda _: None)
+    monkeypatch.setattr(library, "wait", refuse)
+    with pytest.raises(BindFailed):
+        flow_bound_to(session)
+    assert kept == [1]
+
+
 @pytest.mark.parametrize(("call", "what"), [(browse, "browse"), (look, "look for")])
 def test_a_browser_that_never_starts_ends_with_the_session(
     library: Library, call: Callable[[SolaceSession], object], what: str

@@ -2,11 +2,13 @@
 
 import gc
 import os
+import threading
 from collections.abc import Callable
 
 import pytest
 
 from lbg_runtime.broker.server.server import BrokerServer
+from lbg_runtime.config.settings import ClientPathChoice
 from lbg_runtime.model.errors import BindFailed, ConnectFailed
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.outcome import Outcome
@@ -44,7 +46,7 @@ async def test_refused_connections_and_binds_leave_nothing_behind(
         await fail()
     # Threads end a moment after the call that ended them.
     await eventually(lambda: thread_count() <= before)
-    assert receiver_count() <= receivers
+    await eventually(lambda: receiver_count() <= receivers)
 
 
 async def test_rebind_cycles_leave_nothing_behind(broker: BrokerServer, make_transport: MakeTransport) -> None:
@@ -67,7 +69,31 @@ async def test_rebind_cycles_leave_nothing_behind(broker: BrokerServer, make_tra
     for epoch in range(2, 22):
         await cycle(epoch)
     await eventually(lambda: thread_count() <= before)
-    assert receiver_count() <= receivers
+    await eventually(lambda: receiver_count() <= receivers)
+
+
+@pytest.mark.parametrize("client_path", [ClientPathChoice.PUBLIC], indirect=True)
+async def test_a_flow_that_gets_no_thread_is_not_bound(
+    broker: BrokerServer, make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the public path, which needs one for each. It stayed bound, so that nobody else was fed."""
+    transport = make_transport("first")
+    await transport.open()
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if "MessageReceiver" in type(thread).__name__:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(BindFailed, match="can't start new thread"):
+            await transport.bind(QUEUE, Epoch(1), FlowRecorder())
+    await eventually(lambda: broker.engine.queue_flows("default", QUEUE) == ())
+    recorder = FlowRecorder()
+    await transport.bind(QUEUE, Epoch(2), recorder)
+    await recorder.until_active()
 
 
 async def test_closing_leaves_no_thread_of_the_session(make_transport: MakeTransport) -> None:
