@@ -1,8 +1,8 @@
 """Processes of a test that do not outlive it, whatever becomes of it."""
 
 import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from os import PathLike
 from typing import Any
 
@@ -19,3 +19,9 @@ def running(command: Sequence[str | PathLike[str]], **options: Any) -> Iterator[
             yield process
         finally:
             process.kill()
+
+
+def lines_of(pipe: Iterable[str] | None) -> Iterator[str]:
+    """What a process says, line by line, until it ends; for a thread, under which `running` may close the pipe."""
+    with suppress(ValueError):
+        yield from pipe or ()

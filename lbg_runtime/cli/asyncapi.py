@@ -1,11 +1,11 @@
 """`lbg asyncapi`: what the handlers take, as an AsyncAPI 3 document."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from lbg_runtime.cli.importing import users_modules
 from lbg_runtime.cli.options import Config, Json, print_json
 
 
@@ -29,11 +29,12 @@ def asyncapi(
     from lbg_runtime.runtime.handlers.registry import load_handlers
 
     configure_log()
-    sys.path.insert(0, str(Path.cwd()))
     settings = load_group_settings(config)
     if not settings.handlers:
         raise ConfigError("handlers", "none", "modules with handlers, which the document describes")
-    document = asyncapi_document(load_handlers(settings.handlers), settings, version=app_version)
+    with users_modules():
+        handlers = load_handlers(settings.handlers)
+    document = asyncapi_document(handlers, settings, version=app_version)
     if json:
         print_json(document)
     else:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from lbg_runtime.cli.importing import users_modules
 from lbg_runtime.cli.options import Config, Json, MemberCount, MemberId, MemberIndex, print_json
 from lbg_runtime.model.errors import ConfigError, HandlerError, UserError
 
@@ -28,7 +29,6 @@ def check(
     from lbg_runtime.cli.log import configure_log
 
     configure_log()
-    sys.path.insert(0, str(Path.cwd()))
     problems: list[UserError] = []
     summary = _examine(config, member_index, member_count, member_id, problems)
     if json:
@@ -86,7 +86,8 @@ def _examine(
     except ConfigError as error:
         problems.append(error)
     try:
-        handlers = load_handlers(settings.handlers)
+        with users_modules():
+            handlers = load_handlers(settings.handlers)
         if not handlers and settings.sidecar is None:
             raise HandlerError("handlers", "none", "at least one function with @handlers.handler(...)")
         policies_of(handlers, settings.failure)

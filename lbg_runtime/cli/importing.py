@@ -3,9 +3,11 @@
 import gc
 import re
 import signal
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from importlib import metadata
+from pathlib import Path
 
 from lbg_runtime.model.errors import UserError
 
@@ -53,6 +55,15 @@ def _interrupts_at_once() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def users_modules() -> Iterator[None]:
+    """While the context lasts, modules are found in the current folder first, and what they print as they are imported
+    goes to standard error: standard output is the command's."""
+    sys.path.insert(0, str(Path.cwd()))
+    with redirect_stdout(sys.stderr):
+        yield
 
 
 def missing_extra(error: ModuleNotFoundError) -> UserError | None:

@@ -10,7 +10,7 @@ from lbg_runtime.broker.engine.effects import Published
 from lbg_runtime.broker.semp.server import SempServer
 from lbg_runtime.config.settings import SempSettings
 from lbg_runtime.model.message import Message
-from lbg_runtime.transport.memory.transport import MemoryTransport
+from tests.dashboard.words import heartbeats_of_a_later_version
 from tests.status.asking import ask
 
 pytestmark = pytest.mark.real_time
@@ -118,14 +118,12 @@ async def test_no_count_is_told_while_members_speak_another_version(stage):
         await group.start("a")
         await heard(group)
         assert (await ask(group.port, PATH)).status == 200
-        old = MemoryTransport(group.trial.broker, "old")
-        await old.open()
-        old.send_direct(Message(group.settings.group.control_topic_name, b'[2,"heartbeat"]'))
         feed = group.watch.feed
-        async with asyncio.timeout(20):
-            while feed.since(0, 0)["meta"]["not_understood"] is None:
-                await group.watch.news(feed.version, 20)
-        answer = await ask(group.port, PATH)
+        async with heartbeats_of_a_later_version(group.trial.broker, group.settings.group.control_topic_name):
+            async with asyncio.timeout(20):
+                while feed.since(0, 0)["meta"]["not_understood"] is None:
+                    await group.watch.news(feed.version, 20)
+            answer = await ask(group.port, PATH)
         assert (answer.status, list(answer.told)) == (503, ["error"])
         assert "they speak control messages of version 2" in answer.told["error"]
         # Five and a half heartbeats later they would be dead.
@@ -133,7 +131,6 @@ async def test_no_count_is_told_while_members_speak_another_version(stage):
             while feed.since(0, 0)["meta"]["not_understood"] is not None:
                 await group.watch.news(feed.version, 20)
         assert (await ask(group.port, PATH)).told["members"] == 1
-        await old.close()
 
 
 async def test_no_number_is_told_that_is_not_known(stage):

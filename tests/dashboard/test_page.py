@@ -21,10 +21,9 @@ from lbg_runtime.dashboard.board import GroupBoard
 from lbg_runtime.dashboard.feed import Sight
 from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.model.ids import MemberId
-from lbg_runtime.model.message import Message
 from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.transport.memory.transport import MemoryTransport
-from tests.dashboard.words import ACTIVE, STANDBY, Speaker, queue
+from tests.dashboard.words import ACTIVE, STANDBY, Speaker, heartbeats_of_a_later_version, queue
 
 pytestmark = pytest.mark.real_time
 
@@ -70,13 +69,10 @@ async def test_members_that_are_not_understood_are_told_in_a_line(stage, browser
         await group.start("a")
         await browser.open(await group.show())
         await browser.until(f"{CARDS}.length === 1")
-        old = MemoryTransport(group.trial.broker, "old")
-        await old.open()
-        old.send_direct(Message(group.settings.group.control_topic_name, b'[2,"heartbeat"]'))
-        notice = await browser.until(f"{NOTICE}.includes('not understood') && {NOTICE}")
+        async with heartbeats_of_a_later_version(group.trial.broker, group.settings.group.control_topic_name):
+            notice = await browser.until(f"{NOTICE}.includes('not understood') && {NOTICE}")
         assert "members are not understood: they speak control messages of version 2" in notice
         await browser.until(f"!{NOTICE}.includes('not understood')")
-        await old.close()
 
 
 MANY_MOVES = """(async () => {

@@ -1,5 +1,9 @@
 """What members of a group say, for a board to hear."""
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 from lbg_runtime.core.group.control_messages import (
     Accept,
     FlowReport,
@@ -14,6 +18,9 @@ from lbg_runtime.core.group.control_messages import (
 )
 from lbg_runtime.core.restripe.striping import Striping, StripingReport
 from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
+from lbg_runtime.model.message import Message
+from lbg_runtime.transport.memory.broker import MemoryBroker
+from lbg_runtime.transport.memory.transport import MemoryTransport
 
 GROUP = GroupName("orders")
 
@@ -60,3 +67,22 @@ class Speaker:
 
     def leave(self) -> Leave:
         return Leave(self._header())
+
+
+@asynccontextmanager
+async def heartbeats_of_a_later_version(broker: MemoryBroker, topic: str) -> AsyncIterator[None]:
+    """Sent within this context, often: a page forgets one after five and a half heartbeats."""
+    session = MemoryTransport(broker, "later")
+    await session.open()
+
+    async def send() -> None:
+        while True:
+            session.send_direct(Message(topic, b'[2,"heartbeat"]'))
+            await asyncio.sleep(0.1)
+
+    sending = asyncio.ensure_future(send())
+    try:
+        yield
+    finally:
+        sending.cancel()
+        await session.close()

@@ -13,7 +13,7 @@ import pytest
 
 from lbg_runtime.cli.live.group import free_ports
 from tests.docs.pages import DOCS, ROOT, blocks, command
-from tests.processes import running
+from tests.processes import lines_of, running
 
 pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end, pytest.mark.timeout(300)]
 
@@ -89,7 +89,7 @@ class Window:
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
-        for line in self.process.stdout or ():
+        for line in lines_of(self.process.stdout):
             with self._news:
                 self.said += line
                 self._news.notify_all()

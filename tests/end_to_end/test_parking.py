@@ -18,7 +18,7 @@ import pytest
 from lbg_runtime.core.parking.records import PARKING_PREFIX
 from lbg_runtime.model.hashing import HashFunction, shard_of
 from lbg_runtime.testing.broker_on_port import BrokerOnPort
-from tests.processes import running
+from tests.processes import lines_of, running
 
 BOUND_S = 90
 COUNT = 400
@@ -85,8 +85,7 @@ class Stage:
         return name
 
     def _read(self, name: str, process: "subprocess.Popen[str]") -> None:
-        assert process.stderr is not None
-        for line in process.stderr:
+        for line in lines_of(process.stderr):
             if line.startswith("{"):
                 self.events.put((name, json.loads(line)))
 

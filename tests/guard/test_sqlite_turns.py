@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -319,7 +320,8 @@ def test_who_has_waited_behind_slow_effects_still_waits_for_the_lock(
     guard._open()
     other = sqlite3.connect(tmp_path / "effects.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    monkeypatch.setattr("lbg_runtime.guard.sqlite.time.sleep", lambda _: other.execute("ROLLBACK"))
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: other.execute("ROLLBACK"))
+    monkeypatch.setattr("lbg_runtime.guard.sqlite.time", clock)
     # Its own patience was over before the lock was tried.
     assert guard._begin(0.0).in_transaction
     guard._close()

@@ -3,7 +3,6 @@
 import json
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from itertools import pairwise
 
 import pytest
 
+from lbg_runtime.cli.live.group import free_ports
 from tests.processes import running
 
 pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end, pytest.mark.timeout(100)]
@@ -28,8 +28,7 @@ class Stage:
         self.log = folder / "events.jsonl"
         self.log.touch()
         self._stack = stack
-        with socket.create_server(("127.0.0.1", 0)) as found:
-            self.port = found.getsockname()[1]
+        (self.port,) = free_ports(1)
         broker = self._start("broker", [*LBG, "broker", "--smf", "127.0.0.1:0"])
         assert broker
         ready = self.until(lambda: re.search(r"ready: smf (\S+)\n", (folder / "broker.log").read_text()))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from lbg_runtime.cli.importing import users_modules
 from lbg_runtime.cli.options import Config, Json, print_json
 from lbg_runtime.model.errors import ConfigError, GroupMissing, UserError
 from lbg_runtime.model.printable import printable
@@ -227,9 +228,10 @@ def _ends_of_handlers(settings: "Settings") -> "frozenset[Then] | None":
     if not settings.handlers:
         # A sidecar's application has no `then` of its own; a program may bring handlers that no setting names.
         return None if settings.sidecar is None else frozenset()
-    sys.path.insert(0, str(Path.cwd()))
     try:
-        policies = policies_of(load_handlers(settings.handlers), settings.failure)
+        with users_modules():
+            handlers = load_handlers(settings.handlers)
+        policies = policies_of(handlers, settings.failure)
     except UserError as error:
         told = f"lbg: not looked at: which queues handlers need by a `then` of their own; failure.then counts ({error})"
         print(printable(told), file=sys.stderr)

@@ -203,11 +203,11 @@ def test_queues_that_only_handlers_ask_for_come_and_go_with_the_group(
 ) -> None:
     monkeypatch.chdir(stage.folder)
     monkeypatch.setattr(sys, "path", sys.path.copy())
-    (stage.folder / "both_ends.py").write_text(BOTH_ENDS)
+    (stage.folder / "both_ends.py").write_text(f"print('imported')\n{BOTH_ENDS}")
     stage.settings["failure"] = {"dead_message_queue": "dead"}
     sections = {"handlers": ["both_ends"]}
     created = stage.group("create", **sections)
-    assert (created.exit_code, created.stderr) == (0, "")
+    assert (created.exit_code, created.stderr) == (0, "imported\n")
     for queue in ("lbg-parked/orders/0", "lbg-parked/orders/1", "lbg-errors/orders"):
         assert f"+ queue {queue}: " in created.stdout
     told = json.loads(stage.group("verify", "--json", **sections).stdout)
