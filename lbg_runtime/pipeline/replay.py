@@ -9,7 +9,7 @@ yields them.
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain, takewhile
+from itertools import chain
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -103,16 +103,9 @@ def selected(
     queues = dict.fromkeys(queue for name in second if (queue := queue_of(name)) is not None)
     start = {name: extent.first_row for name, extent in second.items()}
     end = {name: extent.rows for name, extent in second.items()}
-    wanted = _wanted(log, queues, selection)
-
-    def read(queue: int) -> Iterator[pa.RecordBatch]:
-        whole = log.read_queue(queue, _left(log, start, wanted), end)
-        return map(selection.of, takewhile(lambda _: not is_stopped(), whole))
-
-    moved = find_moved(read, queues)
-    if is_stopped():
-        return
-    streams = {queue: _of_queue(log, queue, first, second, selection, wanted) for queue in queues}
+    reader = _Reader(log, selection, queues, is_stopped)
+    moved = find_moved(lambda queue: reader.read(queue, start, end), queues)
+    streams = {queue: _of_queue(reader, queue, first, second) for queue in queues}
     held: dict[str | None, list[LandedMessage]] = {}
     for row in merged(streams, moved, str(log.path)):
         message = row.message
@@ -206,49 +199,59 @@ class _Row(NamedTuple):
         return self.message.row_id
 
 
-def _wanted(log: LandingLog, queues: Iterable[int], selection: Selection) -> dict[str, int]:
-    """Of each lane the first row that may be selected; of none if any row may."""
-    if selection.from_us is None:
-        return {}
-    return {name: row for queue in queues for name, row in log.before(queue, selection.from_us).items()}
+class _Reader:
+    """Reads what is selected of a log, until it is stopped."""
 
+    def __init__(
+        self, log: LandingLog, selection: Selection, queues: Iterable[int], is_stopped: Callable[[], bool]
+    ) -> None:
+        self._log = log
+        self._selection = selection
+        self._is_stopped = is_stopped
+        self._wanted: dict[str, int] = {}
+        """Of each lane the first row that may be selected; of none if any row may."""
+        if selection.from_us is not None:
+            for queue in queues:
+                self._wanted |= log.before(queue, selection.from_us)
 
-def _left(log: LandingLog, start: Mapping[str, int], wanted: Mapping[str, int]) -> dict[str, int]:
-    """The start without what has been pruned since, as far as that is not wanted.
+    def read(self, queue: int, start: Mapping[str, int], end: Mapping[str, int]) -> Iterator[pa.RecordBatch]:
+        """The selected rows of a queue between two offsets. Raises as `read_queue`."""
+        start, end = ({name: row for name, row in each.items() if queue_of(name) == queue} for each in (start, end))
+        for batch in self._log.read_queue(queue, self._left(start), end):
+            if self._is_stopped():
+                return
+            chosen = self._selection.of(batch)
+            if chosen.num_rows:
+                yield chosen
 
-    To read a log may take as long as its oldest rows have still to live.
-    """
-    left = dict(start)
-    for name, row in start.items():
-        if name in wanted and row < wanted[name]:
-            try:
-                left[name] = max(row, min(log.view(name).first_left(), wanted[name]))
-            except LandingRowsPruned:
-                left[name] = wanted[name]
-    return left
+    def _left(self, start: Mapping[str, int]) -> dict[str, int]:
+        """The start without what has been pruned since, as far as that is not wanted.
+
+        To read a log may take longer than its oldest rows have to live.
+        """
+        left = dict(start)
+        for name, row in start.items():
+            wanted = self._wanted.get(name, 0)
+            if row < wanted:
+                try:
+                    left[name] = max(row, min(self._log.view(name).first_left(), wanted))
+                except LandingRowsPruned:
+                    left[name] = wanted
+        return left
 
 
 def _of_queue(
-    log: LandingLog,
-    queue: int,
-    first: Mapping[str, LaneExtent],
-    second: Mapping[str, LaneExtent],
-    selection: Selection,
-    wanted: Mapping[str, int],
+    reader: _Reader, queue: int, first: Mapping[str, LaneExtent], second: Mapping[str, LaneExtent]
 ) -> Iterator[_Row]:
     """The messages of a queue up to the second end of each lane."""
-    extents = {name: extent for name, extent in second.items() if queue_of(name) == queue}
-    start = _left(log, {name: extent.first_row for name, extent in extents.items()}, wanted)
-    end = {name: extent.rows for name, extent in extents.items()}
+    start = {name: extent.first_row for name, extent in second.items()}
+    end = {name: extent.rows for name, extent in second.items()}
     middle = {name: max(row, first[name].rows if name in first else 0) for name, row in start.items()}
     latest = 0
-    for is_late, batch in chain(
-        ((False, batch) for batch in log.read_queue(queue, start, middle)),
-        ((True, batch) for batch in log.read_queue(queue, middle, end)),
+    for is_late, chosen in chain(
+        ((False, batch) for batch in reader.read(queue, start, middle)),
+        ((True, batch) for batch in reader.read(queue, middle, end)),
     ):
-        chosen = selection.of(batch)
-        if not chosen.num_rows:
-            continue
         columns = [chosen.column(name) for name in ("broker_id", "key", "payload", "headers", "t_land")]
         moments = columns.pop().cast(pa.int64()).to_pylist()
         for moment, (row_id, key, payload, headers) in zip(
