@@ -52,6 +52,10 @@ class Inbox:
             except RuntimeError:
                 # The loop was closed before the client's threads ended: there is nobody left to notify.
                 self.close()
+            except MemoryError:
+                # The item is in, and whoever posts next tries again.
+                self._armed = False
+                raise
         return len(self._items) < FULL
 
     def wait_for_room(self, timeout_s: float) -> bool:
@@ -95,5 +99,5 @@ class Inbox:
             if self._is_awaited and len(items) < FULL:
                 self._has_room.set()
             if items and not self._armed:
-                self._armed = True
                 self._loop.call_soon(self._drain)
+                self._armed = True

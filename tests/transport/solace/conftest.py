@@ -39,11 +39,15 @@ def choose_parts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def make_transport(
-    broker: BrokerServer, client_path: ClientPathChoice
-) -> AsyncIterator[Callable[[str], SolaceTransport]]:
-    made: list[SolaceTransport] = []
+def made() -> list[SolaceTransport]:
+    """The transports that are to be closed at the end of the test."""
+    return []
 
+
+@pytest.fixture
+async def make_transport(
+    broker: BrokerServer, client_path: ClientPathChoice, made: list[SolaceTransport]
+) -> AsyncIterator[Callable[[str], SolaceTransport]]:
     def make(client_name: str, password: str = "", max_in_flight: int | None = None) -> SolaceTransport:
         settings = SolaceSettings(
             hosts=(f"tcp://{broker.host}:{broker.port}",),

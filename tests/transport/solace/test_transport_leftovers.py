@@ -3,6 +3,7 @@
 import gc
 import os
 import threading
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -111,6 +112,26 @@ async def test_closing_leaves_no_thread_of_the_session(make_transport: MakeTrans
         await transport.close()
     # Threads end a moment after the call that ended them.
     await eventually(lambda: thread_count() <= before + 1)
+
+
+async def test_a_transport_that_was_closed_is_gone(make_transport: MakeTransport, made: list[object]) -> None:
+    """The client keeps every session for the life of the process, and each kept its transport."""
+    gone = []
+    for number in range(3):
+        transport = make_transport(f"next-{number}")
+        await transport.open()
+        (await transport.bind(QUEUE, Epoch(1), FlowRecorder())).start_intake()
+        await publish(transport, 1)
+        await transport.close()
+        gone.append(weakref.ref(transport))
+        del transport
+    made.clear()
+
+    def are_gone() -> bool:
+        gc.collect()
+        return [each() for each in gone] == [None] * 3
+
+    await eventually(are_gone)
 
 
 def receiver_count() -> int:

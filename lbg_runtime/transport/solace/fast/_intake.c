@@ -295,6 +295,12 @@ static bool forget(Flow *flow)
         /* The flow's callback may be waiting for the interpreter's lock to announce this turn, and would not find its
            flow any more. Announcing a turn twice does no harm: the second time it is over. */
         answer = PyObject_CallFunction(self->announce, "K", self->turn);
+    if (answer == NULL && PyErr_Occurred()) {
+        /* The next message tries again. */
+        pthread_mutex_lock(&lock);
+        self->is_announced = false;
+        pthread_mutex_unlock(&lock);
+    }
     Py_XDECREF(answer);
     Py_DECREF(self);
     return !PyErr_Occurred();

@@ -5,8 +5,7 @@ flow event cuts off what has come before it, so that events and messages of a fl
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from lbg_runtime.transport.solace.inbox import FULL, Inbox
@@ -71,32 +70,38 @@ class Gathering:
 
     def seal(self) -> None:
         """Put what has gathered ahead of anything posted to the inbox later. Called on the client's network thread."""
-        parts = self._parts(self._intake.cut)
-        if parts:
-            self.inbox.post(self._hand_over, parts, _drop)
+        try:
+            if parts := self._intake.cut():
+                self.inbox.post(self._hand_over, parts, _drop)
+        except MemoryError as error:
+            self._give_up_all(error)
 
     def _announce(self, turn: int) -> None:
         self.inbox.post(self._take, turn, self._close)
 
     def _take(self, turn: int) -> None:
-        self._hand_over(self._parts(partial(self._intake.pop, turn)))
-
-    def _parts(self, take: Callable[[], Parts]) -> Parts:
         try:
-            return take()
+            parts = self._intake.pop(turn)
         except MemoryError as error:
-            # The intake has freed what had gathered, and it is unknown which flows are affected.
-            for path in tuple(self._paths.values()):
-                path.broken(error)
-            return []
+            self._give_up_all(error)
+        else:
+            self._hand_over(parts)
+
+    def _give_up_all(self, error: MemoryError) -> None:
+        """What had gathered is lost, and it is unknown which flows are affected."""
+        for path in tuple(self._paths.values()):
+            path.broken(error)
 
     def _hand_over(self, parts: Parts) -> None:
-        for path, messages in parts:
-            try:
-                path.take_each(messages)
-            except Exception as error:  # noqa: BLE001 - the other flows are not affected
-                about = "a receive path failed, and has given its flow up"
-                asyncio.get_running_loop().call_exception_handler({"message": about, "exception": error})
+        try:
+            for path, messages in parts:
+                try:
+                    path.take_each(messages)
+                except Exception as error:  # noqa: BLE001 - the other flows are not affected
+                    about = "a receive path failed, and has given its flow up"
+                    asyncio.get_running_loop().call_exception_handler({"message": about, "exception": error})
+        except MemoryError as error:
+            self._give_up_all(error)
 
     def _close(self, _: int) -> None:
         # The inbox is closed, and nothing will be announced any more.

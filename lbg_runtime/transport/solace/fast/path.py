@@ -128,8 +128,9 @@ class FastPath:
                     # at many times the cost of everything else here; unless the state is in use, as it is from now on.
                     self._calls.pin()
                     is_pinned = True
-                has_room = post(take, message, drop)
+                # Should this fail, the inbox may have it all the same, and the client must not free it then.
                 answer = TAKEN
+                has_room = post(take, message, drop)
                 if not has_room and not self._is_stopped:
                     self._wait()
             except Exception as error:  # noqa: BLE001 - only C is above, which would simply go on
@@ -192,11 +193,12 @@ class FastPath:
         if self._is_broken:
             self.drop_each(messages)
             return
-        owner, read = self._owner, self._read
-        queue, epoch, arrived = owner.queue, owner.epoch, owner.arrived
-        rest = iter(messages)
+        rest = messages
         is_whole = False
         try:
+            owner, read = self._owner, self._read
+            queue, epoch, arrived = owner.queue, owner.epoch, owner.arrived
+            rest = iter(messages)
             for message in rest:
                 arrived(read(message, queue, epoch))
             is_whole = True
@@ -208,8 +210,10 @@ class FastPath:
         finally:
             if not is_whole:
                 self._is_broken = True
-                self.drop_each(rest)
-                owner.give_up("a message could not be read")
+                try:
+                    self._owner.give_up("a message could not be read")
+                finally:
+                    self.drop_each(rest)
 
     def _drop(self, message: int) -> None:
         self._calls.free(byref(c_void_p(message)))

@@ -11,6 +11,7 @@ The library keeps a message that it has taken until it is confirmed, across outa
 """
 
 import asyncio
+import weakref
 from collections import deque
 from ctypes import addressof, byref, c_uint32, c_void_p, create_string_buffer
 from typing import Any
@@ -76,19 +77,22 @@ class FastPublisher(SolacePublisher):
     # -- on the client's network thread
 
     def _hearer(self) -> Hear:
-        post, answers, take_answers, flush = self.inbox.post, self._answers, self._take_answers, self._flush
-        first_tag, end = self._first_tag, self._first_tag + WINDOW * TAG_BYTES
+        # The client keeps its sessions, and so this callback, for the life of the process. It must not keep the whole
+        # transport by us; only the tags, which the library may read until the session is freed.
+        publisher = weakref.ref(self)
+        answers, tags, first_tag, pin = self._answers, self._tags, self._first_tag, self._calls.pin
         is_pinned = False
 
         def hear(event: int, response_code: int, tag: int) -> bool:
             nonlocal is_pinned
-            if not first_tag <= tag < end:
+            if not 0 <= tag - first_tag < len(tags):
                 # The library may have room again, or a connection.
-                post(flush, None)
+                if (ours := publisher()) is not None:
+                    ours.inbox.post(ours._flush, None)
                 return False
             if not is_pinned:
                 # As in `FastPath`: otherwise a thread state is made and discarded for each event.
-                self._calls.pin()
+                pin()
                 is_pinned = True
             place = (tag - first_tag) // TAG_BYTES
             if event == ACKNOWLEDGED:
@@ -96,9 +100,9 @@ class FastPublisher(SolacePublisher):
             else:
                 # Fetched now: the library keeps it per thread, until the thread's next call.
                 answers.append((place, get_last_error_info(response_code, "publish")))
-            if not self._is_told:
-                self._is_told = True
-                post(take_answers, None)
+            if (ours := publisher()) is not None and not ours._is_told:
+                ours._is_told = True
+                ours.inbox.post(ours._take_answers, None)
             return True
 
         return hear

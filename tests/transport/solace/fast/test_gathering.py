@@ -74,3 +74,17 @@ async def test_flows_whose_messages_are_lost_are_given_up_and_an_event_is_posted
     await asyncio.sleep(0)
     assert [each.errors for each in (path, ended, other)] == [["for a test"], [], ["for a test"]]
     assert behind == ["event"]
+
+
+async def test_flows_that_cannot_even_be_gone_through_are_given_up() -> None:
+    class Poor(list[Any]):
+        def __iter__(self) -> Any:
+            raise MemoryError("for a test")
+
+    intake = PoorIntake(1, lambda _: None)
+    intake.pop = lambda _: Poor()  # type: ignore[method-assign]
+    gathering = Gathering(lambda *_: intake, Inbox(asyncio.get_running_loop()), 1, 0.25)  # type: ignore[arg-type]
+    path = Path()
+    gathering.add(1, path)
+    gathering._take(0)
+    assert path.errors == ["for a test"]

@@ -248,6 +248,41 @@ async def test_a_callback_that_fails_when_it_has_taken_the_message_says_that_it_
     assert bench.owner.reasons == ["a message could not be taken: MemoryError('for a test')"]
 
 
+async def test_a_callback_that_cannot_wake_the_loop_says_that_it_has_taken_the_message(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in the inbox, which would free it as well as the client; and the next one wakes the loop for both."""
+    call, failures = bench.inbox._loop.call_soon_threadsafe, [MemoryError("for a test")]
+
+    def fail_once(*arguments: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return call(*arguments)
+
+    monkeypatch.setattr(bench.inbox, "_loop", SimpleNamespace(call_soon_threadsafe=fail_once))
+    assert bench.receive(1) == [1]
+    await bench.hand_over()
+    assert bench.owner.reasons == ["a message could not be taken: MemoryError('for a test')"]
+    assert (bench.owner.arrivals, bench.calls.freed) == ([], [1])
+
+
+async def test_messages_that_cannot_even_be_looked_at_are_freed_and_end_the_flow(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Poor(list[int]):
+        def __iter__(self) -> Any:
+            if poor.pop():
+                raise MemoryError("for a test")
+            return super().__iter__()
+
+    poor = [False, True]
+    with pytest.raises(MemoryError):
+        bench.path.take_each(Poor([1, 2]))
+    bench.path.take_each([3])
+    assert bench.owner.reasons == ["a message could not be read"]
+    assert (bench.owner.arrivals, bench.calls.freed) == ([], [1, 2, 3])
+
+
 async def test_nothing_is_shown_behind_a_message_that_is_lost(bench: Bench) -> None:
     bench.receive(2)
     bench.path.broken(MemoryError("for a test"))
