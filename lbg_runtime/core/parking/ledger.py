@@ -292,9 +292,9 @@ class ParkingLedger:
         return PublishFence(self.owner)
 
     def _take_message(self, delivery_id: DeliveryId, entry: ParkedMessage) -> list[LedgerOrder]:
+        orders = self._fence_of(entry.owner)
         if self._current is not None and entry.owner != self._current:
             return [SettleParked(delivery_id)]
-        orders: list[LedgerOrder] = []
         if entry.owner == self.owner:
             if self.obstacle is not None:
                 # Behind a fence that only others can read, say, it would not count for them.
@@ -316,6 +316,16 @@ class ParkingLedger:
         self.count += 1
         return [*orders, *self._offer(entry.lane, parked)]
 
+    def _fence_of(self, owner: ParkingOwner) -> list[LedgerOrder]:
+        # Nobody parks before its fence has come: one that is not here could not be read, and may have been dropped.
+        if self._current is None or owner.generation <= self._current.generation:
+            return []
+        was_fenced, self._current = self.is_fenced, owner
+        if not was_fenced:
+            return []
+        self.is_open = False
+        return [self._fence_above(owner)]
+
     def _has(self, parked: _ParkedLane, entry: ParkedMessage, identity: MessageIdentity | None) -> bool:
         if identity is not None:
             return identity in parked.identities
@@ -330,7 +340,7 @@ class ParkingLedger:
         else:
             self._lanes.setdefault(lane, _ParkedLane()).unread.append(one)
             self.count += 1
-        return []
+        return [] if one.entry.only is None or lane is None else self._fence_of(one.entry.only[0])
 
     def _take_drop(self, delivery_id: DeliveryId, asked: DropAsked) -> list[LedgerOrder]:
         if asked.lane == UNREAD_LANE:

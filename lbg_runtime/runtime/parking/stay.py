@@ -26,6 +26,8 @@ from lbg_runtime.core.parking.orders import (
     SettleParked,
 )
 from lbg_runtime.core.parking.records import (
+    UNREAD_LANE,
+    DropAsked,
     ParkedMessage,
     ParkingOwner,
     RoomKept,
@@ -34,6 +36,7 @@ from lbg_runtime.core.parking.records import (
     encode_entry,
 )
 from lbg_runtime.model.errors import BindFailed, InvariantViolated, ParkingNotReady, PublishRefused
+from lbg_runtime.model.failure import Then
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import Delivery, Message
 from lbg_runtime.model.outcome import Outcome
@@ -88,6 +91,8 @@ class ParkingStay:
         self._wake_up = asyncio.Event()
         self._over = asyncio.Event()
         self._is_lost = False
+        self._is_let_go = False
+        """The queue itself is being unbound."""
         self._replays: dict[DeliveryId, LaneKey] = {}
         """Replays that were offered to the lanes and have not ended."""
         self._copies = Copies(self.ledger)
@@ -124,12 +129,13 @@ class ParkingStay:
 
     def end(self) -> None:
         """Give the parking queue up; `run` then ends. Idempotent."""
+        self._is_let_go = True
         self._over.set()
         self._wake_up.set()
 
     def finished(self, handling: Handling) -> None:
         """Take the end of a replay, from the dispatcher."""
-        if handling.outcome is None and handling.end_report is None:
+        if handling.outcome is None and not _has_failed(handling):
             self._take_event(handling)
         else:
             # At once: the next message of its key may be judged before the stay gets its turn.
@@ -229,6 +235,12 @@ class ParkingStay:
             self._wake_up.clear()
             self._take_events()
         self.pause()
+        while not self._is_let_go:
+            # The queue's handle may outlast an outage, with settlements of messages behind those replayed here: so must
+            # this one, or only those are repeated. No bound: it ends with the outage, or with the queue's handle.
+            await self._wake_up.wait()
+            self._wake_up.clear()
+            self._take_events()
         await self._wait_for_the_rest()
 
     async def _bind(self) -> BoundFlow | None:
@@ -277,6 +289,12 @@ class ParkingStay:
             match event:
                 case Handling():
                     self._take_end(event)
+                case FlowActive() if self._is_lost:
+                    # Bound again: what was settled has been sent once more, and another owner may wait.
+                    self._is_let_go = True
+                case MessageReceived() if self._is_lost:
+                    # Another owner may have had the queue meanwhile: this is not what follows for this ledger.
+                    pass
                 case MessageReceived(delivery):
                     self._take_message(delivery)
                 case FlowActive():
@@ -293,6 +311,8 @@ class ParkingStay:
         if not self._over.is_set():
             _log.warning("parking_queue_lost", **self._where)
             self._over.set()
+            self._copies.give_up()
+            self._fence.end()
             self._ports.lost(self.epoch)
 
     def _take_message(self, delivery: Delivery) -> None:
@@ -304,6 +324,9 @@ class ParkingStay:
             facts = {"lane": entry.lane, "is_ours": entry.is_ours, "reason": entry.reason}
             _log.error("parking_entry_kept", **self._where, delivery_id=delivery.delivery_id, **facts)
         self._obey(self.ledger.take(delivery.delivery_id, entry))
+        if isinstance(entry, DropAsked) and entry.lane == UNREAD_LANE and self._flow is not None:
+            # Before anything is parked on the strength of it: for a later version what is gone was perhaps a fence.
+            self._flow.flush()
         if self.is_open and self.ledger.obstacle is not None:
             # The next owner does not open it, so nothing more may be handled here either.
             self._lose()
@@ -318,7 +341,7 @@ class ParkingStay:
             if self._flow is not None:
                 # Flushed before a later message of the key is settled on its queue, on the same connection.
                 self._flow.flush()
-        elif handling.end_report is not None:
+        elif handling.end_report is not None and _has_failed(handling):
             _log.error("replay_failed", parking=self._parking, lane=lane, reason=handling.end_report.error)
             self._obey(self.ledger.replay_failed(lane))
         else:
@@ -389,3 +412,8 @@ class ParkingStay:
             reason = f"{self.ledger.count} messages are parked there, which is all that it takes"
         if reason is not None:
             raise ParkingNotReady(self._parking, reason)
+
+
+def _has_failed(handling: Handling) -> bool:
+    # A replay that was given back while it was to be moved to another queue has not: the next owner goes on with it.
+    return handling.end_report is not None and handling.end_report.then is Then.PARK

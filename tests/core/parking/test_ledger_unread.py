@@ -110,7 +110,7 @@ def test_nothing_behind_what_cannot_be_read_is_settled(entry: LedgerEntry) -> No
 
 def test_what_another_version_never_wrote_hides_nothing() -> None:
     rig = Rig(OwnerFence(OLD), FOREIGN)
-    assert rig.show(parked(1, ParkingOwner(7, "later"))) == settle(3)
+    assert rig.show(parked(1, ParkingOwner(OLD.generation - 1, "older"))) == settle(3)
 
 
 def test_what_no_version_has_put_there_stops_nothing_and_is_dropped_with_the_rest() -> None:

@@ -22,8 +22,11 @@ from lbg_runtime.core.parking.records import (
     parking_queue,
 )
 from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PARTITION_KEY_PROPERTY, PUBLISHER_PROPERTY, Message
+from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.parking.fence import FENCE_PATIENCE_S
+from lbg_runtime.testing.group_context import running
 from lbg_runtime.transport.memory.transport import MemoryTransport
+from tests.runtime.parking.poisoned import entries, parking
 from tests.runtime.test_member_status import shown
 
 __all__ = ["shown"]
@@ -167,3 +170,50 @@ async def test_what_lies_behind_an_unread_fence_stays_for_who_can_read_it(trial)
         await asyncio.sleep(3 * FENCE_PATIENCE_S)
     left = [decode_entry(each) for each in await lying(trial)]
     assert [type(each) for each in left[:3]] == [OwnerFence, UnreadEntry, ParkedMessage]
+
+
+async def test_what_could_be_read_behind_a_fence_that_is_dropped_stays_parked(trial):
+    """Its owner parks only behind its own fence, so it is itself the proof that there was one."""
+    trial.broker.create_queue(PARKING, [PARKING])
+    later = ParkingOwner(7, "later")
+    stamps = {PARTITION_KEY_PROPERTY: "k1", PUBLISHER_PROPERTY: "p", KEY_SEQUENCE_PROPERTY: 1}
+    parked = ParkedMessage("key k1", later, 8, Message("h/1/orders/new", b"x", stamps), 1, "e", "s", "m", 5)
+    fence = Message(PARKING, b"f", {KIND_PROPERTY: "fence2", "lbg_parked_owner": str(later)})
+    await put(trial, encode_entry(OwnerFence(ParkingOwner(5, "old")), PARKING), fence, encode_entry(parked, PARKING))
+    async with trial.running(trial.member(work=Work(), **PARK)):
+        await asyncio.sleep(5)
+        await put(trial, encode_entry(DropAsked(UNREAD_LANE), PARKING))
+        await asyncio.sleep(5)
+    async with trial.running(trial.member(work=Work(), **PARK)):
+        await asyncio.sleep(5)
+    assert ParkedMessage in [type(decode_entry(each)) for each in await lying(trial)]
+
+
+async def test_nothing_is_parked_on_the_strength_of_a_drop_that_the_broker_does_not_have():
+    """A kill in between would leave the fence, by which a later version judges what was parked since."""
+    is_mended = False
+    handlers = Handlers()
+
+    @handlers.handler("orders/>")
+    async def handle(message):
+        if not is_mended:
+            raise ValueError("poison")
+
+    settings = {"group": {"queue_count": 1, "hash_count": 4}, "failure": {"attempts": 1, "then": "park"}}
+    async with running(handlers, members=1, settings=settings) as group:
+        queue, operator = parking(group), group.broker.make_transport("operator")
+        await operator.open()
+        ahead = ParkingOwner(1 << 60, "ahead")
+        await operator.send(Message(queue, b"f", {KIND_PROPERTY: "fence2", "lbg_parked_owner": str(ahead)}))
+        await group.advance(3)
+        await group.publish("orders/new", b"1", b"2", b"3", key="a")
+        await group.advance(3)
+        await operator.send(encode_entry(DropAsked(UNREAD_LANE), queue))
+        while any(isinstance(each, UnreadEntry) for each in entries(group)):
+            assert group.broker.depth(group.shape.queue_name(0)) == 3
+            await group.advance(0.01)
+        await group.until(lambda: group.broker.depth(group.shape.queue_name(0)) == 0)
+        await operator.close()
+        is_mended = True
+        await group.unpark("a")
+        await group.advance(5)

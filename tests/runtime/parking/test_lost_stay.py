@@ -1,0 +1,140 @@
+"""Owners that lose their parking queue, or hand it over, while replays are under way."""
+
+import asyncio
+
+import pytest
+
+from lbg_runtime.broker.engine.engine import DEFAULT_VPN
+from lbg_runtime.broker.engine.settings import QueueSettings
+from lbg_runtime.model.ids import QueueName
+from lbg_runtime.runtime.handlers.registry import Handlers
+from lbg_runtime.testing.group_context import running
+from lbg_runtime.transport.memory.flow import MemoryFlow
+from tests.runtime.parking.poisoned import parked
+
+SETTINGS = {
+    "group": {"queue_count": 1, "hash_count": 4},
+    "failure": {"attempts": 1, "then": "park", "backoff": {"initial": "10ms", "maximum": "1s"}},
+}
+
+
+@pytest.mark.parametrize("goes", ["stop", "kill"])
+async def test_what_comes_on_a_handle_whose_queue_another_had_meanwhile_is_not_settled(goes: str) -> None:
+    """The broker feeds the old handle again when that one goes; it took all that was parked for second copies."""
+    is_mended = False
+    handlers = Handlers()
+
+    @handlers.handler("orders/>")
+    async def handle(message):
+        if message.key == "a" and not is_mended:
+            raise ValueError("poison")
+        await asyncio.sleep(15)
+
+    payloads = [b"%d" % number for number in range(5)]
+    async with running(handlers, members=2, settings=SETTINGS) as group:
+        await group.publish("orders/new", *payloads, key="a")
+        await group.until(lambda: len(parked(group)) == 5)
+        await group.settled()
+        is_mended = True
+        first = group.owner("a")
+        (second,) = [name for name in group.members if name != first]
+        await group.unpark("a")
+        await group.started("a", 1)
+        life = next(each for each in group.lives if each.member == first)
+        life.cut_off_ns.append(life._moments.next_ns())
+        life._session.drop_connection(1)
+        await group.until(lambda: group.owner("a") == second)
+        await group.advance(5)
+        if goes == "kill":
+            group.kill(second)
+        else:
+            await group.stop(second)
+        await group.advance(1)
+        group.start(second)
+        await group.advance(200)
+        while parked(group):
+            await group.unpark("a")
+            await group.advance(100)
+        group.assert_handled({"a": payloads})
+
+
+@pytest.mark.parametrize("other_takes_s", [0.01, 20])
+async def test_settlements_of_replays_are_repeated_with_those_of_the_messages_behind_them(
+    monkeypatch: pytest.MonkeyPatch, other_takes_s: float
+) -> None:
+    """What an outage swallows is sent again when a handle is bound again. The parking queue's was given up before that,
+    the queue's own was not: the first message was replayed again, behind its successor, which was gone."""
+    is_mended = is_dying = False
+    flush = MemoryFlow.flush
+
+    def flush_into_what_dies(flow: MemoryFlow) -> None:
+        if is_dying:
+            flow._disarm()
+        else:
+            flush(flow)
+
+    monkeypatch.setattr(MemoryFlow, "flush", flush_into_what_dies)
+    handled: list[int] = []
+    handlers = Handlers()
+
+    @handlers.handler("orders/>")
+    async def handle(message):
+        if message.key == "other":
+            await asyncio.sleep(other_takes_s)
+            return
+        if message.key_sequence == 1 and not is_mended:
+            raise ValueError("poison")
+        handled.append(message.key_sequence)
+
+    async with running(handlers, members=1, settings=SETTINGS) as group:
+        await group.publish("orders/new", b"1", key="a")
+        await group.until(lambda: len(parked(group)) == 1)
+        await group.settled()
+        is_mended = True
+        await group.publish("orders/new", b"x", key="other")
+        await group.advance(0.05)
+        is_dying = True
+        await group.unpark("a")
+        await group.advance(0.2)
+        await group.publish("orders/new", b"2", key="a")
+        await group.advance(0.2)
+        group.lives[-1]._session.drop_connection(1.0)
+        is_dying = False
+        await group.advance(65)
+        assert handled in ([1, 2], [1, 2, 1, 2])
+
+
+async def test_an_order_to_replay_outlives_a_hand_over_while_a_replay_waits_for_another_queue() -> None:
+    """That replay was taken for one that had failed, and the order for done."""
+    is_mended = False
+    handlers = Handlers()
+
+    @handlers.handler("orders/new", attempts=1, then="park")
+    async def new(message):
+        if not is_mended:
+            raise ValueError("poison")
+
+    @handlers.handler("orders/old", attempts=1, then="error_queue")
+    async def old(message):
+        raise ValueError("never")
+
+    settings = {**SETTINGS, "failure": {"backoff": {"initial": "50ms", "maximum": "2s"}}}
+    async with running(handlers, members=2, settings=settings) as group:
+
+        def give_room(quota_bytes: int) -> None:
+            room = QueueSettings(quota_bytes=quota_bytes)
+            administration = group.broker.engine.administration
+            group.broker.post(administration.change_queue(DEFAULT_VPN, QueueName(group.settings.error_queue), room))
+
+        for count, topic in enumerate(("orders/new", "orders/old", "orders/new"), 1):
+            await group.publish(topic, b"%d" % count, key="a")
+            await group.until(lambda count=count: len(parked(group)) == count)
+        give_room(0)
+        is_mended = True
+        await group.unpark("a")
+        await group.advance(5)
+        await group.stop(group.owner("a"))
+        give_room(10**7)
+        await group.advance(60)
+        assert parked(group) == []
+        assert len(group.error_queue()) == 1
