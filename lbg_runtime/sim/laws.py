@@ -10,10 +10,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
 from lbg_runtime.core.flow.events import ReleaseCause
+from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.sim.control_laws import control_violations
 from lbg_runtime.sim.facts import DeliveryFacts, Facts, Handling
-from lbg_runtime.sim.history import Result, Stamp
+from lbg_runtime.sim.history import Dispatched, HandlingStarted, Result, SpoolSeen, Stamp
 from lbg_runtime.sim.settings import SimSettings
 from lbg_runtime.sim.violation import Violation
 
@@ -141,6 +142,30 @@ def settled_messages_are_a_prefix(facts: Facts) -> Iterator[Violation]:
             if _has_gap(sequences):
                 story = f"{key}: {sequences} are left"
                 yield Violation("settled_messages_are_a_prefix", facts.at_ms(position), story)
+
+
+def moved_keys_wait(facts: Facts) -> Iterator[Violation]:
+    """L3 across a re-striping: a message is started only when those before it that were dispatched from another queue
+    have left that one."""
+    left: dict[QueueName, dict[tuple[str, str], list[Stamp]]] = {}
+    dispatched: dict[QueueName, set[Stamp]] = defaultdict(set)
+    for happening in facts.history:
+        match happening:
+            case SpoolSeen(_, queue, stamps):
+                left[queue] = defaultdict(list)
+                for stamp in stamps:
+                    left[queue][stamp.publisher, stamp.key].append(stamp)
+            case Dispatched(_, handle, _, stamp):
+                dispatched[handle.queue].add(stamp)
+            case HandlingStarted(at_ms, handle, _, stamp):
+                for other, of_keys in left.items():
+                    before = of_keys.get((stamp.publisher, stamp.key), ()) if other != handle.queue else ()
+                    for each in before:
+                        if each.sequence < stamp.sequence and each in dispatched[other]:
+                            story = f"{stamp} started by {handle} while {each} is left in {other}"
+                            yield Violation("moved_keys_wait", at_ms, story)
+            case _:
+                pass
 
 
 def every_delivery_ends_once(facts: Facts) -> Iterator[Violation]:
@@ -283,6 +308,7 @@ LAWS: tuple[Callable[[Facts], Iterator[Violation]], ...] = (
     processes_overlap_only_when_cut_off,
     first_handlings_are_in_order,
     settled_messages_are_a_prefix,
+    moved_keys_wait,
     every_delivery_ends_once,
     settlements_stay_in_their_epoch,
     nothing_starts_after_activity_is_lost,

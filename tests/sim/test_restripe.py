@@ -143,6 +143,7 @@ def is_found_out(parts: Parts, run: MakeSettings, law: str, first: int) -> bool:
     ("mutant", "run", "law", "first"),
     [
         (TellsAtOnce, mortal, "processes_overlap_only_when_cut_off", 20),
+        (TellsAtOnce, busy, "moved_keys_wait", 2),
         (SettlesThePlanAtOnce, busy, "run_ends", 2),
         (HandlesWhatLiesBehindTheMarker, busy, "duplicates_are_excused", 2),
         (HandlesWhatLiesBehindTheMarker, busy, "processes_overlap_only_when_cut_off", 8),

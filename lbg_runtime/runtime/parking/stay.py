@@ -3,6 +3,8 @@
 First the parking queue is bound. Once it is fed to us, a fence is published into it; what comes until the fence comes
 back is all that is parked, and from then on this member parks. docs/failing.md says what each step leaves behind if the
 process dies after it.
+
+More than 400 lines, as all that can happen in a stay acts on the same handle.
 """
 
 import asyncio
