@@ -23,6 +23,7 @@ from lbg_runtime.admin.problems import (
 )
 from lbg_runtime.admin.spec import GroupSpec, StoredGroup
 from lbg_runtime.admin.state import read_groups, read_object, read_rights, read_state
+from lbg_runtime.core.parking.records import PARKING_PREFIX
 from lbg_runtime.model.errors import (
     GroupInUse,
     GroupMissing,
@@ -209,7 +210,8 @@ class GroupAdmin:
     async def _check_unused(self, state: State) -> None:
         fills = await self.fills(ref.name for ref in state if ref.kind is ObjectKind.QUEUE)
         if left := {queue: fill for queue, fill in fills.items() if any(fill)}:
-            raise GroupInUse(left)
+            are_marks = all(queue.startswith(PARKING_PREFIX) and not flows for queue, (_, flows) in left.items())
+            raise GroupInUse(left, only_parking=are_marks)
 
     async def _take_back(self, quieting: Iterable[Step]) -> None:
         """Have the queues that took messages before take them again; those that are gone by now are passed over."""

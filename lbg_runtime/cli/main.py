@@ -179,7 +179,7 @@ def _fail(error: LbgError, code: int) -> int:
     ExitGuard(code).arm(EXIT_GRACE_S)
     with suppress(OSError):  # nobody reads it, or there is no room: the code still says it
         # An error may quote what others chose; an error of several lines is several problems.
-        print("\n".join(printable(line) for line in f"lbg: {error}".split("\n")), file=sys.stderr)
+        print("\n".join(f"lbg: {printable(line)}" for line in str(error).split("\n")), file=sys.stderr)
     return code
 
 

@@ -138,6 +138,15 @@ class GroupSettings(Section):
         queue_count = self.queue_count if self.backend is GroupBackend.EXCLUSIVE else 1
         return GroupShape(GroupName(self.name), self.hash_prefix, self.hash_count, queue_count)
 
+    def shared(self) -> dict[str, str]:
+        """The settings, by path, that are to be the same for all members and publishers of the group."""
+        return {
+            "group.hash_prefix": self.hash_prefix,
+            "group.hash_count": str(self.hash_count),
+            "group.hash_function": self.hash_function.value,
+            "group.key": str(self.key),
+        }
+
 
 class MembershipMode(Enum):
     """How a member learns its place among the members."""

@@ -315,12 +315,18 @@ class GroupRefused(SempError):
 
 
 class GroupInUse(SempError):
-    """A group was not deleted: messages or bound flows are left; `left` has their counts by queue."""
+    """A group was not deleted: messages or bound flows are left; `left` has their counts by queue.
 
-    def __init__(self, left: dict[str, tuple[int, int]]) -> None:
+    `only_parking`: messages alone, and in parking queues alone.
+    """
+
+    def __init__(self, left: dict[str, tuple[int, int]], *, only_parking: bool = False) -> None:
         queues = ", ".join(f"{queue} ({messages} messages, {flows} flows)" for queue, (messages, flows) in left.items())
-        super().__init__(f"still in use: {queues}")
+        # The mark of its last owner stays in a parking queue for good.
+        way_out = "; if `lbg parked list` says that nothing is parked, only marks are left: --force"
+        super().__init__(f"still in use: {queues}{way_out if only_parking else ''}")
         self.left = left
+        self.only_parking = only_parking
 
 
 class GroupMissing(SempError):

@@ -301,13 +301,7 @@ def make_control_plane(
         # Counted members have their queues by number, as long as they live.
         return {shape.queue_name(index): counted_member(index % place.count) for index in range(queue_total)}
 
-    alike = {
-        "group.hash_prefix": group.hash_prefix,
-        "group.hash_count": str(group.hash_count),
-        "group.hash_function": group.hash_function.value,
-        "group.key": str(group.key),
-        "membership.count": str(place.count if place else ""),
-    }
+    alike = group.shared() | {"membership.count": str(place.count if place else "")}
     if parks:
         # A member that does not know what is parked would handle later messages of those keys.
         alike["failure.then"] = Then.PARK.value

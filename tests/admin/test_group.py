@@ -792,9 +792,15 @@ async def test_queues_for_what_is_set_aside_come_and_go_with_the_group(broker, c
     admin = await create(client, spec)
     for queue in spec.aside:
         assert broker.engine.queue_status("default", queue).subscriptions == (queue,)
-    broker.engine.bind(log_in(broker), PARKING[0])
+    owner = log_in(broker)
+    broker.engine.bind(owner, PARKING[0])
     assert (await admin.plan(spec)).is_clean
-    with pytest.raises(GroupInUse, match=PARKING[0]):
+    with pytest.raises(GroupInUse, match=PARKING[0]) as bound:
+        await admin.delete(SPEC)
+    assert not bound.value.only_parking
+    broker.engine.publish_direct(owner, Published(PARKING[0], None, 1))
+    broker.engine.disconnect(owner)
+    with pytest.raises(GroupInUse, match="only marks are left: --force"):
         await admin.delete(SPEC)
     await admin.delete(SPEC, force=True)
     assert broker.engine.queue_names("default") == ()

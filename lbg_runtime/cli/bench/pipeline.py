@@ -6,6 +6,7 @@ measured in the same run, as ratios survive a change of machine.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -14,6 +15,7 @@ import typer
 
 from lbg_runtime.cli.bench.report import Ratio, Report, Rounds, Row, finish, quiet_log, tell
 from lbg_runtime.cli.options import Json
+from lbg_runtime.cli.spark import require_spark
 from lbg_runtime.model.errors import UserError
 
 
@@ -42,13 +44,14 @@ def pipeline(
 ) -> None:
     """Measure landing, and the programs that read the log.
 
-    Exit code 1 if a row is missing, comes twice or out of order.
+    Exit code 1 if a row is missing, comes twice or out of order, 3 if Spark cannot run.
     """
     parts = _parts()
     chosen: Sequence[str] = only or [name for name in parts if name != ONLY_BY_NAME]
     unknown = [name for name in chosen if name not in parts]
     if unknown:
         raise UserError("--only", unknown[0], f"one of {', '.join(parts)}")
+    _require_peers(chosen)
     quiet_log()
     found: dict[str, Found] = {}
     for name in chosen:
@@ -64,6 +67,15 @@ def pipeline(
         wrong=[f"{name}: {what}" for name, each in found.items() for what in each.wrong],
     )
     finish(report, json=json)
+
+
+def _require_peers(chosen: Sequence[str]) -> None:
+    """Leave before anything is measured if what a chosen part needs is not here: exit code 3 without Spark."""
+    if set(chosen) <= {"landing"}:
+        return
+    require_spark()
+    if not set(chosen).isdisjoint({"validator", ONLY_BY_NAME}) and find_spec("duckdb") is None:
+        raise UserError("duckdb", "not installed", "pip install 'lbg-runtime[bench]'")
 
 
 def _parts() -> Mapping[str, Part]:

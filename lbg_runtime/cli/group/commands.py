@@ -53,7 +53,7 @@ def status(
     from lbg_runtime.admin.stored import load_group_settings
     from lbg_runtime.cli.group.homes import group_queues
     from lbg_runtime.cli.group.plan_text import sights_as_object, sights_as_table
-    from lbg_runtime.cli.group.text import picture_as_object, surplus_queues
+    from lbg_runtime.cli.group.text import otherwise_at_members, picture_as_object, surplus_queues
     from lbg_runtime.cli.log import configure_log
     from lbg_runtime.cli.options import print_json
 
@@ -61,9 +61,11 @@ def status(
     settings = load_group_settings(config)
     listen_ms = listening_ms(settings, listen)
     picture, other, sights = uvloop.run(_look(settings, listen_ms))
-    queues = settings.group.shape().queue_names()
+    queues, ours = settings.group.shape().queue_names(), settings.group.shared()
+    otherwise = otherwise_at_members(picture, ours)
     if json:
         told = {"group": settings.group.name, "listened_ms": listen_ms, **picture_as_object(picture, queues)}
+        told["otherwise_at_members"] = otherwise
         told["not_understood"] = None if other is None else {"found": other.found, "expected": other.expected}
         if sights is not None:
             told["broker"] = sights_as_object(sights)
@@ -74,6 +76,9 @@ def status(
             # Members of another version are not heard either, and they are well.
             fed = {} if other is not None or sights is None else _fed_members(settings.group.name, sights)
             _print(picture, queues, fed)
+        for name, values in otherwise.items():
+            theirs = ", ".join(f"{value} ({', '.join(members)})" for value, members in values.items())
+            print(printable(f"not as in {config}: {name}: {ours[name]} there, and {theirs}"))
         if sights is not None:
             surplus = surplus_queues(picture, queues, sights)
             print_table(sights_as_table([*group_queues(picture, queues), *surplus], sights))

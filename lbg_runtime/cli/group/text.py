@@ -112,6 +112,16 @@ def remarks(picture: GroupPicture, queues: Sequence[QueueName], fed: Mapping[Que
         yield "homes are not known: members do not agree yet on who is there, or a queue is on its way"
 
 
+def otherwise_at_members(picture: GroupPicture, ours: Mapping[str, str]) -> dict[str, dict[str, list[MemberId]]]:
+    """Those of our settings that members have otherwise, by path: each of their values, with who has it."""
+    found: dict[str, dict[str, list[MemberId]]] = {}
+    for member, beat in picture.members.items():
+        for name, value in ours.items():
+            if (theirs := beat.settings.get(name, value)) != value:
+                found.setdefault(name, {}).setdefault(theirs, []).append(member)
+    return found
+
+
 def surplus_queues(
     picture: GroupPicture, queues: Sequence[QueueName], on_broker: Iterable[QueueName]
 ) -> list[QueueName]:

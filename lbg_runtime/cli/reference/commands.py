@@ -17,9 +17,9 @@ _HEAD = """# Commands
 
 Made from `lbg_runtime/cli/`; do not edit. `make docs` writes it anew.
 
-Exit codes: 0 done and clean, 1 failed or an invalid verdict, 2 usage or configuration, 3 verdict unknown, 130
-interrupted; section 8 of [architecture.md](architecture.md) lists them by command. Logs go to standard error, whoever
-writes them: as JSON, unless standard error is a terminal. `lbg COMMAND --help` says the same as this page, and
+Exit codes: 0 done and clean, 1 failed or an invalid verdict, 2 usage or configuration, 3 verdict unknown or no Spark,
+130 interrupted; section 8 of [architecture.md](architecture.md) lists them by command. Logs go to standard error,
+whoever writes them: as JSON, unless standard error is a terminal. `lbg COMMAND --help` says the same as this page, and
 `lbg --version` the version that is installed. A DURATION is a number with a unit, as in the settings: `250ms`, `30s`,
 `5m`, `24h`. A SIZE is one too: `500M`, `20G`, in powers of 1024.
 """

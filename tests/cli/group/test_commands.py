@@ -255,6 +255,12 @@ def group(tmp_path: Path) -> Iterator[Path]:
             process.wait(BOUND_S)
 
 
+def with_more_shards(config: Path) -> Path:
+    other = config.with_name("other.yaml")
+    other.write_text(config.read_text().replace('"hash_count": 8', '"hash_count": 16'))
+    return other
+
+
 async def lbg(*arguments: str) -> tuple[int, str, str]:
     command = [sys.executable, "-m", "lbg_runtime.cli", *arguments]
     ended = await asyncio.to_thread(
@@ -280,6 +286,11 @@ async def test_a_running_group_answers_how_it_stands_and_where_a_key_is(group: P
     code, output, _ = await lbg("group", "status", *config)
     assert code == 0
     assert "orders/3" in output
+    assert "not as in" not in output
+    other = str(with_more_shards(group))
+    code, output, _ = await lbg("group", "status", "--config", other)
+    assert code == 0, output
+    assert f"not as in {other}: group.hash_count: 16 there, and 8 (a)" in " ".join(output.split())
 
     # As a re-striping leaves it for who goes on with a settings file of before.
     async with open_semp(load_settings(group)) as client:
