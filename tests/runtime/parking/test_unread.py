@@ -80,6 +80,16 @@ async def rewrite(trial, **properties):
     await put(trial, *found)
 
 
+async def park_as_a_later_version(trial):
+    """A fence that can be read, one that cannot, and what the owner of that one has parked."""
+    trial.broker.create_queue(PARKING, [PARKING])
+    later = ParkingOwner(7, "later")
+    stamps = {PARTITION_KEY_PROPERTY: "k1", PUBLISHER_PROPERTY: "p", KEY_SEQUENCE_PROPERTY: 1}
+    parked = ParkedMessage("key k1", later, 8, Message("h/1/orders/new", b"x", stamps), 1, "e", "s", "m", 5)
+    fence = Message(PARKING, b"f", {KIND_PROPERTY: "fence2", "lbg_parked_owner": str(later)})
+    await put(trial, encode_entry(OwnerFence(ParkingOwner(5, "old")), PARKING), fence, encode_entry(parked, PARKING))
+
+
 async def park_some(trial, work):
     """Leave three messages of one key in the parking queue, and no member."""
     async with trial.running(trial.member(work=work, **PARK)):
@@ -160,12 +170,7 @@ async def test_a_queue_is_given_up_when_something_comes_that_says_no_key(trial, 
 
 async def test_what_lies_behind_an_unread_fence_stays_for_who_can_read_it(trial):
     """Its owner may have parked it, and settled the original."""
-    trial.broker.create_queue(PARKING, [PARKING])
-    later = ParkingOwner(7, "later")
-    stamps = {PARTITION_KEY_PROPERTY: "k1", PUBLISHER_PROPERTY: "p", KEY_SEQUENCE_PROPERTY: 1}
-    parked = ParkedMessage("key k1", later, 8, Message("h/1/orders/new", b"x", stamps), 1, "e", "s", "m", 5)
-    fence = Message(PARKING, b"f", {KIND_PROPERTY: "fence2", "lbg_parked_owner": str(later)})
-    await put(trial, encode_entry(OwnerFence(ParkingOwner(5, "old")), PARKING), fence, encode_entry(parked, PARKING))
+    await park_as_a_later_version(trial)
     async with trial.running(trial.member(work=Work(), **PARK)):
         await asyncio.sleep(3 * FENCE_PATIENCE_S)
     left = [decode_entry(each) for each in await lying(trial)]
@@ -174,12 +179,7 @@ async def test_what_lies_behind_an_unread_fence_stays_for_who_can_read_it(trial)
 
 async def test_what_could_be_read_behind_a_fence_that_is_dropped_stays_parked(trial):
     """Its owner parks only behind its own fence, so it is itself the proof that there was one."""
-    trial.broker.create_queue(PARKING, [PARKING])
-    later = ParkingOwner(7, "later")
-    stamps = {PARTITION_KEY_PROPERTY: "k1", PUBLISHER_PROPERTY: "p", KEY_SEQUENCE_PROPERTY: 1}
-    parked = ParkedMessage("key k1", later, 8, Message("h/1/orders/new", b"x", stamps), 1, "e", "s", "m", 5)
-    fence = Message(PARKING, b"f", {KIND_PROPERTY: "fence2", "lbg_parked_owner": str(later)})
-    await put(trial, encode_entry(OwnerFence(ParkingOwner(5, "old")), PARKING), fence, encode_entry(parked, PARKING))
+    await park_as_a_later_version(trial)
     async with trial.running(trial.member(work=Work(), **PARK)):
         await asyncio.sleep(5)
         await put(trial, encode_entry(DropAsked(UNREAD_LANE), PARKING))
