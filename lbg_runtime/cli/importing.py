@@ -59,8 +59,8 @@ def _interrupts_at_once() -> Iterator[None]:
 
 @contextmanager
 def users_modules() -> Iterator[None]:
-    """While the context lasts, modules are found in the current folder first, and what they print as they are imported
-    goes to standard error: standard output is the command's."""
+    """Modules are found in the current folder first, from now on. While the context lasts, what is printed, as by
+    modules that are imported, goes to standard error: standard output is the command's."""
     sys.path.insert(0, str(Path.cwd()))
     with redirect_stdout(sys.stderr):
         yield

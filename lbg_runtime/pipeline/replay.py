@@ -104,16 +104,19 @@ def selected(
     start = {name: extent.first_row for name, extent in second.items()}
     end = {name: extent.rows for name, extent in second.items()}
     reader = _Reader(log, selection, queues, is_stopped)
-    moved = find_moved(lambda queue: reader.read(queue, start, end), queues)
-    streams = {queue: _of_queue(reader, queue, first, second) for queue in queues}
     held: dict[str | None, list[LandedMessage]] = {}
-    for row in merged(streams, moved, str(log.path)):
-        message = row.message
-        if row.is_late:
-            held.setdefault(message.key, []).append(message)
-        else:
-            yield from held.pop(message.key, ())
-            yield message
+    try:
+        moved = find_moved(lambda queue: reader.read(queue, start, end), queues)
+        streams = {queue: _of_queue(reader, queue, first, second) for queue in queues}
+        for row in merged(streams, moved, str(log.path)):
+            message = row.message
+            if row.is_late:
+                held.setdefault(message.key, []).append(message)
+            else:
+                yield from held.pop(message.key, ())
+                yield message
+    except _ReplayStopped:
+        return
 
 
 def count(messages: Iterator[LandedMessage]) -> Replayed:
@@ -199,6 +202,10 @@ class _Row(NamedTuple):
         return self.message.row_id
 
 
+class _ReplayStopped(Exception):
+    """Nothing more is wanted."""
+
+
 class _Reader:
     """Reads what is selected of a log, until it is stopped."""
 
@@ -219,7 +226,8 @@ class _Reader:
         start, end = ({name: row for name, row in each.items() if queue_of(name) == queue} for each in (start, end))
         for batch in self._log.read_queue(queue, self._left(start), end):
             if self._is_stopped():
-                return
+                # Not as at its end: rows of other queues may wait for what is left of this one.
+                raise _ReplayStopped
             chosen = self._selection.of(batch)
             if chosen.num_rows:
                 yield chosen

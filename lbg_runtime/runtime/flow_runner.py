@@ -375,6 +375,8 @@ class FlowRunner:
             case FlowInactive(epoch) if epoch == self.machine.epoch and before in (
                 FlowState.ACTIVE,
                 FlowState.DRAINING,
+                # A replay may still run there.
+                FlowState.UNBINDING,
             ):
                 self._record("inactive")
             case UnbindFinished(_, is_confirmed):

@@ -14,7 +14,7 @@ from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.sim.control_laws import control_violations
 from lbg_runtime.sim.facts import DeliveryFacts, Facts, Handling
-from lbg_runtime.sim.history import Dispatched, HandlingStarted, Result, SpoolSeen, Stamp
+from lbg_runtime.sim.history import Delivered, Dispatched, HandlingStarted, Result, SpoolSeen, Stamp
 from lbg_runtime.sim.settings import SimSettings
 from lbg_runtime.sim.violation import Violation
 
@@ -147,7 +147,7 @@ def settled_messages_are_a_prefix(facts: Facts) -> Iterator[Violation]:
 def moved_keys_wait(facts: Facts) -> Iterator[Violation]:
     """L3 across a re-striping: a message is started only when those before it that were dispatched from another queue
     have left that one."""
-    left: dict[QueueName, dict[tuple[str, str], list[Stamp]]] = {}
+    left: dict[QueueName, dict[tuple[str, str], list[Stamp]]] = defaultdict(lambda: defaultdict(list))
     dispatched: dict[QueueName, set[Stamp]] = defaultdict(set)
     for happening in facts.history:
         match happening:
@@ -155,6 +155,10 @@ def moved_keys_wait(facts: Facts) -> Iterator[Violation]:
                 left[queue] = defaultdict(list)
                 for stamp in stamps:
                     left[queue][stamp.publisher, stamp.key].append(stamp)
+            case Delivered(_, queue, _, _, _, stamp):
+                # Not spooled yet when something was last settled there.
+                if stamp not in (of_key := left[queue][stamp.publisher, stamp.key]):
+                    of_key.append(stamp)
             case Dispatched(_, handle, _, stamp):
                 dispatched[handle.queue].add(stamp)
             case HandlingStarted(at_ms, handle, _, stamp):

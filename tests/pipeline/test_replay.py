@@ -166,6 +166,24 @@ def test_a_replay_that_is_stopped_ends_while_the_log_is_read(landed: LogOnDisk) 
     assert asked_count <= 5, "once for each queue and look, and at the end"
 
 
+@pytest.mark.parametrize("is_ours", [False, True])
+def test_a_replay_that_is_stopped_skips_nothing_of_a_key_that_moved(tmp_path: Path, is_ours: bool) -> None:
+    """The rest of its first queue was taken for read, and what the second had next was given."""
+    log = LogOnDisk(tmp_path / "log")
+    ids = [id_of("k", number) if is_ours else f"{number:013x}.!lane/{number}/k" for number in range(1, 8)]
+    lanes = [log.lane("a", queue=0, segment_bytes=1), log.lane("b", queue=1, segment_bytes=1)]
+    for place, row_id in enumerate(ids):
+        lanes[place >= 4].append(rows([row_id], queue=int(place >= 4), t_land=(place + 1) * 100))
+    found: list[str] = []
+    messages = selected(LandingLog(log.root), Selection(), lambda: len(found) >= 2)
+    # One by one: the replay is stopped when two have come.
+    while (message := next(messages, None)) is not None:
+        found.append(message.row_id)
+    log.close()
+    assert found == ids[: len(found)]
+    assert len(found) < len(ids)
+
+
 def test_one_shard_alone(landed: LogOnDisk) -> None:
     assert found(landed, shard=1) == ["k1", "q1", "k2"]
 

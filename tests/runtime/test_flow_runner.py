@@ -266,6 +266,19 @@ async def test_intake_stops_at_the_limit_and_starts_again_at_half_of_it(flow_tri
     assert trial.log.count(("start_intake", epoch)) == 2
 
 
+async def test_activity_that_is_lost_while_the_handle_is_given_up_is_recorded(flow_trial):
+    """A replay may still run there: without the record, nobody can excuse that the next owner handles the key."""
+    trial = flow_trial(_return)
+    trial.transport.unbind_takes_s = 5
+    async with trial.running():
+        epoch = await trial.activate()
+        trial.runner.stop()
+        await asyncio.sleep(1)
+        trial.transport.sink(FlowInactive(epoch))
+        await asyncio.sleep(1)
+    assert ("inactive", "") in trial.flow_changes()
+
+
 async def test_late_words_of_a_dead_handle_change_nothing(flow_trial, delivery):
     trial = flow_trial(_return)
     async with trial.running():

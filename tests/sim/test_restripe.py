@@ -6,17 +6,32 @@ The mutants override private methods, because they stand for edits of what they 
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count, islice
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from lbg_runtime.broker.engine.effects import FlowId
 from lbg_runtime.core.group.membership_timing import MembershipTiming
 from lbg_runtime.core.restripe.conductor import Conductor, Publish, Sight, Step, Subscribe, Unsubscribe
 from lbg_runtime.core.restripe.gate import StripeGate
 from lbg_runtime.core.restripe.records import ShardMarker
+from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.sim import restriper, world
 from lbg_runtime.sim.campaign import Scope, run_seed
 from lbg_runtime.sim.chance import SeededChance
-from lbg_runtime.sim.history import CopySettled
+from lbg_runtime.sim.facts import Facts
+from lbg_runtime.sim.history import (
+    CopySettled,
+    Delivered,
+    Dispatched,
+    Handle,
+    HandlingStarted,
+    Life,
+    SpoolSeen,
+    Stamp,
+)
+from lbg_runtime.sim.laws import moved_keys_wait
 from lbg_runtime.sim.parts import Parts
 from lbg_runtime.sim.settings import Fault, FaultKind, Mode, SimSettings, draw_settings
 from lbg_runtime.sim.simulation import simulate
@@ -210,3 +225,28 @@ def test_a_broken_conductor_is_found_out(
 def test_the_runs_that_find_them_out_break_nothing_by_themselves() -> None:
     for run, seed in [(busy, 2), (busy, 4), (busy, 7), (busy, 8), (mortal, 20)]:
         assert (seed, simulate(seed, run(seed)).violations) == (seed, ())
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        pytest.param((), id="nothing was settled there"),
+        pytest.param((SpoolSeen(0, QueueName("old"), ()),), id="it came after the last settlement"),
+        pytest.param((SpoolSeen(0, QueueName("old"), (Stamp("p", "k", 1),)),), id="it was seen there"),
+    ],
+)
+def test_what_lies_in_the_old_queue_is_known_whether_or_not_anything_was_settled_there(
+    seen: tuple[SpoolSeen, ...],
+) -> None:
+    first, second = Stamp("p", "k", 1), Stamp("p", "k", 2)
+    life = Life("m#1")
+    old, new = (Handle(life, QueueName(name), Epoch(1)) for name in ("old", "new"))
+    history = (
+        *seen,
+        Delivered(0, QueueName("old"), FlowId(1), old, DeliveryId(1), first, False),
+        Dispatched(1, old, DeliveryId(1), first),
+        HandlingStarted(2, new, DeliveryId(9), second, 1),
+    )
+    assert [violation.law for violation in moved_keys_wait(cast(Facts, SimpleNamespace(history=history)))] == [
+        "moved_keys_wait"
+    ]

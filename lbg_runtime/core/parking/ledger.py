@@ -104,6 +104,8 @@ class ParkingLedger:
         """The lanes that are parked now. A message of any other lane that is not redelivered need not be judged."""
         self._unread: list[_Unread] = []
         """What cannot be read, not even its lane."""
+        self._withheld: list[LedgerOrder] = []
+        """Settlements that were due behind what cannot be read: given when that is dropped, in their order."""
         self._current: ParkingOwner | None = None
         """The owner at the point of the queue that has been reached."""
         self._fence: DeliveryId | None = None
@@ -205,9 +207,12 @@ class ParkingLedger:
         clears_up = isinstance(entry, DropAsked) and entry.lane == UNREAD_LANE
         is_hidden = self.obstacle is not None and not clears_up
         orders = self._take(delivery_id, entry)
+        if not is_hidden:
+            return orders
         # What cannot be read may be the fence by which others count, or what this order is about: whoever can read it
         # must find them.
-        return [order for order in orders if not isinstance(order, SettleParked)] if is_hidden else orders
+        self._withheld += [order for order in orders if isinstance(order, SettleParked)]
+        return [order for order in orders if not isinstance(order, SettleParked)]
 
     def _take(self, delivery_id: DeliveryId, entry: LedgerEntry) -> list[LedgerOrder]:
         match entry:
@@ -294,9 +299,10 @@ class ParkingLedger:
         return PublishFence(self.owner)
 
     def _take_message(self, delivery_id: DeliveryId, entry: ParkedMessage) -> list[LedgerOrder]:
-        orders = self._fence_of(entry.owner)
+        self._infer_fence(entry.owner)
         if self._current is not None and entry.owner != self._current:
             return [SettleParked(delivery_id)]
+        orders: list[LedgerOrder] = []
         if entry.owner == self.owner:
             if self.obstacle is not None:
                 # Behind a fence that only others can read, say, it would not count for them.
@@ -318,15 +324,12 @@ class ParkingLedger:
         self.count += 1
         return [*orders, *self._offer(entry.lane, parked)]
 
-    def _fence_of(self, owner: ParkingOwner) -> list[LedgerOrder]:
-        # Nobody parks before its fence has come: one that is not here could not be read, and may have been dropped.
-        if self._current is None or owner.generation <= self._current.generation:
-            return []
-        was_fenced, self._current = self.is_fenced, owner
-        if not was_fenced:
-            return []
-        self.is_open = False
-        return [self._fence_above(owner)]
+    def _infer_fence(self, owner: ParkingOwner) -> None:
+        # Nobody parks before its own fence has come: one that is not here could not be read, and may have been dropped.
+        is_above = self._current is not None and owner.generation > self._current.generation
+        # Behind our own fence it came late, and counts for nobody: its owner cannot have seen that.
+        if is_above and not self.is_fenced:
+            self._current = owner
 
     def _has(self, parked: _ParkedLane, entry: ParkedMessage, identity: MessageIdentity | None) -> bool:
         if identity is not None:
@@ -335,19 +338,27 @@ class ParkingLedger:
         return any(one.entry.owner == entry.owner and one.entry.number == entry.number for one in parked.entries[-1:])
 
     def _take_unread(self, one: _Unread) -> list[LedgerOrder]:
-        lane = one.entry.lane
+        lane, only = one.entry.lane, one.entry.only
         if lane is None:
             self._unread.append(one)
             self.is_open = self.is_open and self.obstacle is None
-        else:
-            self._lanes.setdefault(lane, _ParkedLane()).unread.append(one)
-            self.count += 1
-        return [] if one.entry.only is None or lane is None else self._fence_of(one.entry.only[0])
+            return []
+        if only is not None:
+            self._infer_fence(only[0])
+            if self._current is not None and only[0] != self._current:
+                # It came late, as any message may: kept, it would count once the fences before it are gone.
+                return [SettleParked(one.delivery_id)]
+        self._lanes.setdefault(lane, _ParkedLane()).unread.append(one)
+        self.count += 1
+        return []
 
     def _take_drop(self, delivery_id: DeliveryId, asked: DropAsked) -> list[LedgerOrder]:
         if asked.lane == UNREAD_LANE:
             nameless, self._unread = self._unread, []
-            return [*(SettleParked(one.delivery_id) for one in nameless), SettleParked(delivery_id), *self._open()]
+            withheld, self._withheld = self._withheld, []
+            # Before any later fence settles this one: what did not count would count without the fences before it.
+            gone = [*(SettleParked(one.delivery_id) for one in nameless), *withheld]
+            return [*gone, SettleParked(delivery_id), *self._open()]
         parked = self._lanes.get(asked.lane)
         orders: list[LedgerOrder] = []
         if parked is not None:

@@ -94,7 +94,10 @@ class ParkingStay:
         self._over = asyncio.Event()
         self._is_lost = False
         self._is_let_go = False
-        """The queue itself is being unbound."""
+        """The queue itself is being unbound, or this handle was bound again."""
+        self._is_bound_again = False
+        self._owed: list[DropAsked] = []
+        """Orders behind settlements that are repeated if this handle is bound again."""
         self._replays: dict[DeliveryId, LaneKey] = {}
         """Replays that were offered to the lanes and have not ended."""
         self._copies = Copies(self.ledger)
@@ -270,7 +273,7 @@ class ParkingStay:
         # nor read copies of what was handled without the orders behind them.
         try:
             async with asyncio.timeout(self._ports.patience_s):
-                while self._replays or not (self._drops.are_sent or self._is_lost):
+                while self._replays or not (self._drops.are_sent or self._is_out_of_reach):
                     await self._wake_up.wait()
                     self._wake_up.clear()
                     self._take_events()
@@ -293,7 +296,10 @@ class ParkingStay:
                     self._take_end(event)
                 case FlowActive() if self._is_lost:
                     # Bound again: what was settled has been sent once more, and another owner may wait.
-                    self._is_let_go = True
+                    self._is_let_go = self._is_bound_again = True
+                    for asked in self._owed:
+                        self._publish_drop(asked)
+                    self._owed.clear()
                 case MessageReceived() if self._is_lost:
                     # Another owner may have had the queue meanwhile: this is not what follows for this ledger.
                     pass
@@ -310,6 +316,9 @@ class ParkingStay:
 
     def _lose(self) -> None:
         self._is_lost = True
+        if self._flow is not None:
+            # What is fed to it would be taken from whoever was fed last and has settlements to repeat.
+            self._flow.stop_intake()
         if not self._over.is_set():
             _log.warning("parking_queue_lost", **self._where)
             self._over.set()
@@ -370,13 +379,23 @@ class ParkingStay:
                 case PublishFence():
                     self._publish_fence()
                 case PublishDrop(asked):
-                    # If it could not be settled, it comes again with all its copies.
-                    if self._flow is not None and self._tasks is not None and not self._is_lost:
-                        self._drops.publish(asked, self._tasks)
+                    if self._is_out_of_reach:
+                        # If the handle is not bound again, it is not settled, and comes again with all its copies.
+                        self._owed.append(asked)
+                    else:
+                        self._publish_drop(asked)
                 case ParkingOpened():
                     self._open()
                 case _:
                     assert_never(order)
+
+    @property
+    def _is_out_of_reach(self) -> bool:
+        return self._is_lost and not self._is_bound_again
+
+    def _publish_drop(self, asked: DropAsked) -> None:
+        if self._flow is not None and self._tasks is not None:
+            self._drops.publish(asked, self._tasks)
 
     def _settle_at_once(self, delivery_ids: Iterable[DeliveryId]) -> None:
         if self._flow is not None:

@@ -19,9 +19,9 @@ FULL = 64
 class Inbox:
     """Calls the takers of posted items on the loop's thread, in the order of posting.
 
-    `post` may be called from any thread and never blocks or raises; everything else belongs to the loop's thread. No
-    lock is needed: deque operations are atomic, and the flag is cleared before items are taken, so that every posted
-    item is either seen by the running drain or causes the next one.
+    `post` may be called from any thread, never blocks, and raises only `MemoryError`; everything else belongs to the
+    loop's thread. No lock is needed: deque operations are atomic, and the flag is cleared before items are taken, so
+    that every posted item is either seen by the running drain or causes the next one.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

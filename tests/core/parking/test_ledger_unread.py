@@ -2,8 +2,8 @@
 
 import pytest
 
-from lbg_runtime.core.parking.ledger import Verdict
-from lbg_runtime.core.parking.orders import ParkedSeen, ParkingOpened, PublishFence, Replay
+from lbg_runtime.core.parking.ledger import ParkingLedger, Verdict
+from lbg_runtime.core.parking.orders import ParkedSeen, ParkingOpened, PublishFence, Replay, SettleParked
 from lbg_runtime.core.parking.records import (
     UNREAD_LANE,
     DropAsked,
@@ -56,7 +56,8 @@ def test_a_replay_that_was_asked_for_begins_when_what_cannot_be_read_is_gone() -
 
 
 def test_a_replay_that_runs_ends_before_what_cannot_be_read() -> None:
-    rig = Rig(OwnerFence(OWN), parked(1), parked(2), UnparkAsked("key a"), OF_LANE)
+    of_own = UnreadEntry(message(1), "key a", (OWN, 6), is_ours=True, reason="lbg_parked_attempts '1'")
+    rig = Rig(OwnerFence(OWN), parked(1), parked(2), UnparkAsked("key a"), of_own)
     assert rig.ledger.replayed("key a") == settle(2)
     assert rig.numbers() == [2]
 
@@ -67,7 +68,7 @@ def test_where_not_even_the_lane_can_be_read_nothing_opens_until_it_is_dropped()
     assert (rig.ledger.is_open, rig.ledger.is_fenced) == (False, True)
     assert rig.ledger.obstacle == "lbg_parking 'later'"
     assert rig.ledger.unread() == {UNREAD_LANE: (OF_NOBODY_KNOWS,)}
-    assert rig.show(DropAsked(UNREAD_LANE)) == [*settle(2), *settle(4), ParkingOpened()]
+    assert rig.show(DropAsked(UNREAD_LANE)) == [*settle(2, 1, 4), ParkingOpened()]
     assert (rig.ledger.is_open, rig.ledger.obstacle) == (True, None)
 
 
@@ -121,3 +122,69 @@ def test_what_no_version_has_put_there_stops_nothing_and_is_dropped_with_the_res
     assert rig.ledger.unread() == {UNREAD_LANE: (FOREIGN,)}
     assert rig.show(DropAsked(UNREAD_LANE)) == settle(1, 3)
     assert rig.ledger.unread() == {}
+
+
+class ParkingQueue:
+    """Entries that lie there until an owner settles them."""
+
+    def __init__(self, *entries: LedgerEntry) -> None:
+        self.entries = dict(enumerate(entries, 1))
+        self.last = len(entries)
+        self.shown: list[ParkingLedger] = []
+
+    def show(self, ledger: ParkingLedger, *more: LedgerEntry) -> ParkingLedger:
+        """Show an owner what lies there, and then what comes; or, to one that has seen it, only what comes."""
+        seen = self.last if ledger in self.shown else 0
+        self.shown.append(ledger)
+        for entry in more:
+            self.last += 1
+            self.entries[self.last] = entry
+        for place in sorted(place for place in self.entries if place > seen):
+            if place in self.entries:
+                for order in ledger.take(DeliveryId(place), self.entries[place]):
+                    if isinstance(order, SettleParked):
+                        self.entries.pop(order.delivery_id, None)
+        return ledger
+
+
+FORMER, BETWEEN, NEXT = ParkingOwner(2, "former"), ParkingOwner(7, "between"), ParkingOwner(12, "next")
+
+
+def test_what_did_not_count_behind_what_cannot_be_read_counts_for_nobody_later() -> None:
+    """A copy of a former owner, behind the next one's fence: its original is handled, and it was replayed as well."""
+    queue = ParkingQueue(OwnerFence(FORMER), OF_NOBODY_KNOWS, OwnerFence(BETWEEN), parked(1, FORMER))
+    own = queue.show(ParkingLedger(OWN), DropAsked(UNREAD_LANE), OwnerFence(OWN))
+    assert (own.is_open, own.count) == (True, 0)
+    later = queue.show(ParkingLedger(NEXT), OwnerFence(NEXT))
+    assert (later.is_open, later.count) == (True, 0)
+
+
+def test_what_counted_behind_what_cannot_be_read_counts_for_the_next_owner() -> None:
+    """Its original is settled: it was lost where the owner's first fence had the generation of another one."""
+    low = ParkingOwner(FORMER.generation, "own")
+    queue = ParkingQueue(OwnerFence(FORMER), OF_NOBODY_KNOWS, OwnerFence(low), parked(1, FORMER))
+    own = queue.show(ParkingLedger(low), DropAsked(UNREAD_LANE))
+    queue.show(own, OwnerFence(own.owner))
+    assert (own.is_open, own.count) == (True, 1)
+    assert queue.show(ParkingLedger(NEXT), OwnerFence(NEXT)).count == 1
+
+
+def test_a_second_copy_behind_what_cannot_be_read_goes_with_it() -> None:
+    queue = ParkingQueue(OwnerFence(OLD), parked(1, OLD), OF_NOBODY_KNOWS, parked(1, OLD))
+    own = queue.show(ParkingLedger(OWN), OwnerFence(OWN), DropAsked(UNREAD_LANE))
+    assert own.count == 1
+    assert [each for each in queue.entries.values() if not isinstance(each, OwnerFence)] == [parked(1, OLD)]
+
+
+def test_what_cannot_be_read_and_does_not_count_is_not_kept_for_who_can_read_it() -> None:
+    late = UnreadEntry(message(1), "key a", (FORMER, 6), is_ours=True, reason="later")
+    queue = ParkingQueue(OwnerFence(BETWEEN), late)
+    queue.show(ParkingLedger(OWN), OwnerFence(OWN))
+    assert late not in queue.entries.values()
+
+
+def test_a_message_behind_the_own_fence_proves_no_fence_of_another() -> None:
+    """Its owner's clock is ahead, and its fence was dropped; it has sent this late."""
+    queue = ParkingQueue(OF_NOBODY_KNOWS)
+    own = queue.show(ParkingLedger(OWN), OwnerFence(OWN), DropAsked(UNREAD_LANE), parked(1, NEXT))
+    assert (own.is_open, own.count) == (True, 0)

@@ -1,13 +1,23 @@
 """Owners that lose their parking queue, or hand it over, while replays are under way."""
 
 import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.engine.settings import QueueSettings
-from lbg_runtime.model.ids import QueueName
+from lbg_runtime.core.flow.events import FlowActive, FlowEvent, FlowInactive
+from lbg_runtime.core.parking.orders import PublishDrop, SettleParked
+from lbg_runtime.core.parking.records import DropAsked, LedgerEntry, ParkingOwner, decode_entry
+from lbg_runtime.model.ids import DeliveryId, Epoch, MemberId, QueueName
+from lbg_runtime.model.message import Message
+from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.runtime.handlers.registry import Handlers
+from lbg_runtime.runtime.parking.ports import ParkingPorts
+from lbg_runtime.runtime.parking.stay import ParkingStay
 from lbg_runtime.testing.group_context import running
 from lbg_runtime.transport.memory.flow import MemoryFlow
 from tests.runtime.parking.poisoned import parked
@@ -138,3 +148,73 @@ async def test_an_order_to_replay_outlives_a_hand_over_while_a_replay_waits_for_
         await group.advance(60)
         assert parked(group) == []
         assert len(group.error_queue()) == 1
+
+
+class KeptFlow:
+    """A handle on a parking queue that is bound again after an outage."""
+
+    def __init__(self) -> None:
+        self.settled: list[DeliveryId] = []
+        self.is_open = False
+
+    def settle(self, delivery_id: DeliveryId, outcome: Outcome) -> None:
+        self.settled.append(delivery_id)
+
+    def flush(self) -> None: ...
+
+    def start_intake(self) -> None:
+        self.is_open = True
+
+    def stop_intake(self) -> None:
+        self.is_open = False
+
+    async def unbind(self) -> bool:
+        return True
+
+
+class Session:
+    """That of the handle; notes what is sent."""
+
+    def __init__(self) -> None:
+        self.flow = KeptFlow()
+        self.sent: list[LedgerEntry] = []
+        self.sink: Callable[[FlowEvent], None] = lambda _: None
+
+    async def bind(self, queue: QueueName, epoch: Epoch, sink: Callable[[FlowEvent], None]) -> KeptFlow:
+        self.sink = sink
+        return self.flow
+
+    def send(self, message: Message) -> "asyncio.Future[None]":
+        self.sent.append(decode_entry(message))
+        confirm = asyncio.get_running_loop().create_future()
+        confirm.set_result(None)
+        return confirm
+
+
+async def test_an_order_to_drop_second_copies_follows_the_settlement_that_an_outage_delays() -> None:
+    """The settlement is repeated when the handle is bound again; without the order, the second copy would count."""
+    session, owner, drop = Session(), ParkingOwner(1, "own"), DropAsked("key a", (ParkingOwner(1, "own"), 3))
+    ports = SimpleNamespace(
+        queue=QueueName("orders/0"),
+        session=session,
+        member=MemberId("m"),
+        lost=lambda _: None,
+        return_unstarted=lambda *_: None,
+        patience_s=5.0,
+    )
+    stay = ParkingStay(QueueName("parked"), Epoch(1), owner, cast(ParkingPorts, ports), lambda: None)
+    running_stay = asyncio.ensure_future(stay.run())
+    await asyncio.sleep(1)
+    session.sink(FlowActive(Epoch(1)))
+    await asyncio.sleep(1)
+    assert session.flow.is_open
+    session.sink(FlowInactive(Epoch(1)))
+    await asyncio.sleep(1)
+    assert not session.flow.is_open, "what comes then is another owner's"
+    # As the ledger orders for the replay of a message that was sent twice.
+    stay._obey([SettleParked(DeliveryId(7)), PublishDrop(drop)])
+    assert drop not in session.sent
+    session.sink(FlowActive(Epoch(1)))
+    await running_stay
+    assert session.flow.settled == [7]
+    assert session.sent[-1] == drop
