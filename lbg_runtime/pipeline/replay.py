@@ -93,8 +93,8 @@ def selected(
 
     Of each key a beginning without gaps, also if it moves to another queue at this moment. Across a move, the order of
     what different publishers sent is that of `t_land`. Unless it has one queue, all of the log is read before the
-    first message comes; when `is_stopped`, which may be asked on any thread, that ends, and there is none. Raises as
-    `read_queue` and `merged`: `LandingRowsPruned` only for rows that may be selected.
+    first message comes. When `is_stopped`, which may be asked on any thread, it soon ends, and skips nothing before
+    that. Raises as `read_queue` and `merged`: `LandingRowsPruned` only for rows that may be selected.
     """
     # The ends of the queues cannot be seen at once. A key may go on in a second queue after the end of its first was
     # taken, and before that of the second is. So they are taken twice: what lies before a row within the first ends

@@ -123,3 +123,9 @@ def test_any_moves_with_any_clocks_and_copies_keep_the_order(seed: int) -> None:
     firsts = list(dict.fromkeys(got))
     for key in keys:
         assert [each for each in firsts if each.endswith(f"/{key}")] == [id_of(key, n) for n in sorted(sent_all[key])]
+
+
+def test_a_key_whose_own_numbers_contradict_each_other_is_to_be_replayed_by_time() -> None:
+    """Alone it would end in the same way."""
+    with pytest.raises(LandingError, match="its own numbers contradict each other: replay the rest by time"):
+        put_together({0: [(1, id_of("k", 5)), (2, id_of("k", 3))], 1: [(1, id_of("k", 4))]})

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from lbg_runtime.cli.bench import pipeline_landing, pipeline_spark
+from lbg_runtime.cli.bench import pipeline, pipeline_landing, pipeline_spark
 from lbg_runtime.cli.bench.processes import BenchFailed
 from lbg_runtime.cli.main import app
 from lbg_runtime.model.errors import UserError
@@ -44,3 +44,17 @@ def test_a_part_that_is_none_is_the_users_mistake() -> None:
     assert isinstance(ended.exception, UserError)
     assert "--only: swimming; expected one of landing" in str(ended.exception)
     assert ended.stdout == ""
+
+
+def test_what_a_part_needs_is_looked_for_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "find_spec", lambda _: None)
+    monkeypatch.setattr(pipeline, "_parts", lambda: dict.fromkeys(("landing", "source", "validator")))
+    without = CliRunner().invoke(app, ["bench", "pipeline"])
+    assert isinstance(without.exception, UserError)
+    assert "pip install 'lbg-runtime[bench]'" in str(without.exception)
+
+    def refuse() -> None:
+        raise SystemExit(3)
+
+    monkeypatch.setattr(pipeline, "require_spark", refuse)
+    assert CliRunner().invoke(app, ["bench", "pipeline", "--only", "source"]).exit_code == 3
