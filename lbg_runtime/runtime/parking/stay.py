@@ -37,6 +37,7 @@ from lbg_runtime.core.parking.records import (
     decode_entry,
     encode_entry,
 )
+from lbg_runtime.core.parking.stay_state import HELD, OUT_OF_REACH, STEPS, StayEvent, StayState
 from lbg_runtime.model.errors import BindFailed, InvariantViolated, ParkingNotReady, PublishRefused
 from lbg_runtime.model.failure import Then
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
@@ -91,11 +92,7 @@ class ParkingStay:
         self._flow: BoundFlow | None = None
         self._events: deque[FlowEvent | Handling] = deque()
         self._wake_up = asyncio.Event()
-        self._over = asyncio.Event()
-        self._is_lost = False
-        self._is_let_go = False
-        """The queue itself is being unbound, or this handle was bound again."""
-        self._is_bound_again = False
+        self._state = StayState.OWNING
         self._owed: list[DropAsked] = []
         """Orders behind settlements that are repeated if this handle is bound again."""
         self._replays: dict[DeliveryId, LaneKey] = {}
@@ -129,13 +126,12 @@ class ParkingStay:
 
     def resume(self) -> None:
         """Start replays again, as the queue is kept after all."""
-        if self.is_open and not self._over.is_set():
+        if self.is_open and self._state is StayState.OWNING:
             self._obey(self.ledger.resume())
 
     def end(self) -> None:
         """Give the parking queue up; `run` then ends. Idempotent."""
-        self._is_let_go = True
-        self._over.set()
+        self._move(StayEvent.LET_GO)
         self._wake_up.set()
 
     def finished(self, handling: Handling) -> None:
@@ -214,10 +210,10 @@ class ParkingStay:
 
     async def run(self) -> None:
         """Own the parking queue until `end`, or until it is lost."""
-        flow = await self._bind()
+        self._flow = flow = await self._bind()
         if flow is None:
+            self._move(StayEvent.UNBOUND)
             return
-        self._flow = flow
         self._fence.await_it()
         try:
             async with asyncio.TaskGroup() as self._tasks:
@@ -229,28 +225,32 @@ class ParkingStay:
         finally:
             self.is_open = False
             self._room.end()
-            self._flow = None
+            self._move(StayEvent.UNBOUND)
             self._copies.give_up()
             self.is_unheard = not await flow.unbind()
 
     async def _read(self) -> None:
-        while not self._over.is_set():
+        while self._state is StayState.OWNING:
             # No bound: an owner remains one until its queue goes.
-            await self._wake_up.wait()
-            self._wake_up.clear()
-            self._take_events()
+            await self._take_turn()
         self.pause()
-        while not self._is_let_go:
+        while self._state is StayState.LOST:
             # The queue's handle may outlast an outage, with settlements of messages behind those replayed here: so must
             # this one, or only those are repeated. No bound: it ends with the outage, or with the queue's handle.
-            await self._wake_up.wait()
-            self._wake_up.clear()
-            self._take_events()
+            await self._take_turn()
         await self._wait_for_the_rest()
+
+    async def _take_turn(self) -> None:
+        await self._wake_up.wait()
+        self._wake_up.clear()
+        self._take_events()
+
+    def _move(self, event: StayEvent) -> None:
+        self._state = STEPS.get((self._state, event), self._state)
 
     async def _bind(self) -> BoundFlow | None:
         told_at_ms, pause_s = 0, TOLD_AGAIN_S
-        while not self._over.is_set():
+        while self._state is StayState.OWNING:
             try:
                 flow = await self._ports.session.bind(self._parking, self.epoch, self._take_event)
             except BindFailed as refusal:
@@ -263,7 +263,9 @@ class ParkingStay:
                 return flow
             try:
                 async with asyncio.timeout(RETRY_S):
-                    await self._over.wait()
+                    while self._state is StayState.OWNING:
+                        await self._wake_up.wait()
+                        self._wake_up.clear()
             except TimeoutError:
                 pass
         return None
@@ -273,10 +275,8 @@ class ParkingStay:
         # nor read copies of what was handled without the orders behind them.
         try:
             async with asyncio.timeout(self._ports.patience_s):
-                while self._replays or not (self._drops.are_sent or self._is_out_of_reach):
-                    await self._wake_up.wait()
-                    self._wake_up.clear()
-                    self._take_events()
+                while self._replays or not (self._drops.are_sent or self._state in OUT_OF_REACH):
+                    await self._take_turn()
         except TimeoutError:
             if self._replays:
                 _log.warning("replay_outlived_its_queue", parking=self._parking, epoch=self.epoch)
@@ -294,34 +294,33 @@ class ParkingStay:
             match event:
                 case Handling():
                     self._take_end(event)
-                case FlowActive() if self._is_lost:
-                    # Bound again: what was settled has been sent once more, and another owner may wait.
-                    self._is_let_go = self._is_bound_again = True
-                    for asked in self._owed:
-                        self._publish_drop(asked)
-                    self._owed.clear()
-                case MessageReceived() if self._is_lost:
-                    # Another owner may have had the queue meanwhile: this is not what follows for this ledger.
-                    pass
                 case MessageReceived(delivery):
-                    self._take_message(delivery)
+                    if self._state in HELD:
+                        self._take_message(delivery)
                 case FlowActive():
-                    if self._flow is not None:
-                        self._flow.start_intake()
-                    self._publish_fence()
+                    self._be_fed()
                 case FlowInactive() | FlowDown():
                     self._lose()
                 case _:
                     assert_never(event)
 
+    def _be_fed(self) -> None:
+        self._move(StayEvent.FED)
+        if self._state in HELD:
+            self._bound_flow().start_intake()
+            self._publish_fence()
+        else:
+            for asked in self._owed:
+                self._publish_drop(asked)
+            self._owed.clear()
+
     def _lose(self) -> None:
-        self._is_lost = True
-        if self._flow is not None:
-            # What is fed to it would be taken from whoever was fed last and has settlements to repeat.
-            self._flow.stop_intake()
-        if not self._over.is_set():
+        was_owning = self._state is StayState.OWNING
+        self._move(StayEvent.LOST)
+        # What is fed to it would be taken from whoever was fed last and has settlements to repeat.
+        self._bound_flow().stop_intake()
+        if was_owning:
             _log.warning("parking_queue_lost", **self._where)
-            self._over.set()
             self._copies.give_up()
             self._fence.end()
             self._ports.lost(self.epoch)
@@ -335,9 +334,9 @@ class ParkingStay:
             facts = {"lane": entry.lane, "is_ours": entry.is_ours, "reason": entry.reason}
             _log.error("parking_entry_kept", **self._where, delivery_id=delivery.delivery_id, **facts)
         self._obey(self.ledger.take(delivery.delivery_id, entry))
-        if isinstance(entry, DropAsked) and entry.lane == UNREAD_LANE and self._flow is not None:
+        if isinstance(entry, DropAsked) and entry.lane == UNREAD_LANE:
             # Before anything is parked on the strength of it: for a later version what is gone was perhaps a fence.
-            self._flow.flush()
+            self._bound_flow().flush()
         if self.is_open and self.ledger.obstacle is not None:
             # The next owner does not open it, so nothing more may be handled here either.
             self._lose()
@@ -347,11 +346,10 @@ class ParkingStay:
         lane = self._replays.pop(delivery_id)
         if handling.outcome is Outcome.ACCEPTED:
             # If it outlived the stay, it settles nothing, and comes again.
-            self._ports.replayed(handling, self._flow is not None and not self._is_lost)
+            self._ports.replayed(handling, self._state in HELD)
             self._obey(self.ledger.replayed(lane))
-            if self._flow is not None:
-                # Flushed before a later message of the key is settled on its queue, on the same connection.
-                self._flow.flush()
+            # Flushed before a later message of the key is settled on its queue, on the same connection.
+            self._bound_flow().flush()
         elif handling.end_report is not None and _has_failed(handling):
             _log.error("replay_failed", parking=self._parking, lane=lane, reason=handling.end_report.error)
             self._obey(self.ledger.replay_failed(lane))
@@ -370,8 +368,7 @@ class ParkingStay:
         for order in orders:
             match order:
                 case SettleParked(delivery_id):
-                    if self._flow is not None:
-                        self._flow.settle(delivery_id, Outcome.ACCEPTED)
+                    self._bound_flow().settle(delivery_id, Outcome.ACCEPTED)
                 case ParkedSeen(number):
                     self._copies.seen(number)
                 case Replay(lane, delivery_id, original):
@@ -379,7 +376,7 @@ class ParkingStay:
                 case PublishFence():
                     self._publish_fence()
                 case PublishDrop(asked):
-                    if self._is_out_of_reach:
+                    if self._state in OUT_OF_REACH:
                         # If the handle is not bound again, it is not settled, and comes again with all its copies.
                         self._owed.append(asked)
                     else:
@@ -389,19 +386,21 @@ class ParkingStay:
                 case _:
                     assert_never(order)
 
-    @property
-    def _is_out_of_reach(self) -> bool:
-        return self._is_lost and not self._is_bound_again
+    def _bound_flow(self) -> BoundFlow:
+        # Kept when it is unbound: what comes after that still finds it, and does nothing.
+        if self._flow is None:
+            raise InvariantViolated(f"{self._parking}: an order for a flow that was never bound")
+        return self._flow
 
     def _publish_drop(self, asked: DropAsked) -> None:
-        if self._flow is not None and self._tasks is not None:
+        if self._tasks is not None:
             self._drops.publish(asked, self._tasks)
 
     def _settle_at_once(self, delivery_ids: Iterable[DeliveryId]) -> None:
-        if self._flow is not None:
-            for delivery_id in delivery_ids:
-                self._flow.settle(delivery_id, Outcome.ACCEPTED)
-            self._flow.flush()
+        flow = self._bound_flow()
+        for delivery_id in delivery_ids:
+            flow.settle(delivery_id, Outcome.ACCEPTED)
+        flow.flush()
 
     def _replay(self, lane: LaneKey, delivery_id: DeliveryId, original: Message) -> None:
         self._replays[delivery_id] = lane
@@ -425,7 +424,7 @@ class ParkingStay:
 
     def _check_ready(self, handling: Handling) -> None:
         reason = None
-        if self._over.is_set() or handling.epoch != self.epoch or not self.ledger.is_open:
+        if self._state is not StayState.OWNING or handling.epoch != self.epoch or not self.ledger.is_open:
             reason = "it is not this member's now"
         elif self._ports.is_restriping():
             reason = "the group is being re-striped"

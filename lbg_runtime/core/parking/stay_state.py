@@ -1,0 +1,61 @@
+"""The states of a stay at a parking queue and every move between them, as data.
+
+They say what the stay's handle is good for. Whether all that is parked is known is another question (`is_open`): what
+was known stays known when the handle is lost.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+from types import MappingProxyType
+
+
+class StayState(Enum):
+    """What a stay may do, and what it waits for. One that is no longer OWNING never is again, and starts nothing."""
+
+    OWNING = "owning"
+    """The queue is this member's: the parking queue is bound and read; then messages are parked and replayed."""
+    LEAVING = "leaving"
+    """The queue itself is being unbound. What runs is waited for and settled on this handle, then that is unbound."""
+    LOST = "lost"
+    """The handle is not fed, so the queue is to be given up. It is kept until it is bound again, or that of the queue
+    goes."""
+    CUT_OFF = "cut_off"
+    """Lost, and the queue itself is being unbound. Only what runs is waited for: nothing that is settled counts."""
+    BACK = "back"
+    """Bound again after it was lost: what was settled has been sent once more. Another owner may wait, and may have had
+    the queue meanwhile, so what arrives is not taken. What runs is waited for and settled, then it is unbound."""
+    ENDED = "ended"
+    """There is no handle, and will be none."""
+
+
+class StayEvent(Enum):
+    """What moves a stay."""
+
+    LET_GO = "let_go"
+    """The queue itself is being unbound, or has a new handle."""
+    LOST = "lost"
+    """The handle is not fed any more, or is dead, or must not be used any more."""
+    FED = "fed"
+    """The handle is fed, for the first time or again."""
+    UNBOUND = "unbound"
+    """The handle is gone, or there never was one."""
+
+
+STEPS: Mapping[tuple[StayState, StayEvent], StayState] = MappingProxyType(
+    {
+        (StayState.OWNING, StayEvent.LET_GO): StayState.LEAVING,
+        (StayState.OWNING, StayEvent.LOST): StayState.LOST,
+        (StayState.LEAVING, StayEvent.LOST): StayState.CUT_OFF,
+        (StayState.LOST, StayEvent.LET_GO): StayState.CUT_OFF,
+        (StayState.LOST, StayEvent.FED): StayState.BACK,
+        (StayState.CUT_OFF, StayEvent.FED): StayState.BACK,
+        **{(state, StayEvent.UNBOUND): StayState.ENDED for state in StayState},
+    }
+)
+"""Any other event leaves the state as it is."""
+
+HELD = frozenset({StayState.OWNING, StayState.LEAVING})
+"""The handle was never lost: what arrives is what follows for its ledger, and what is settled counts."""
+
+OUT_OF_REACH = frozenset({StayState.LOST, StayState.CUT_OFF})
+"""What is settled counts only if the handle is bound again."""
