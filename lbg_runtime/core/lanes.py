@@ -253,14 +253,18 @@ class KeyLanes(Generic[Q]):
         """All deliveries in the lanes; those of one key are in order."""
         return [delivery for lane in self._lanes.values() for delivery in (lane.head, *(lane.rest or ()))]
 
-    def return_unstarted(self, queue: QueueName, epoch: Epoch) -> list[Q]:
+    def return_unstarted(
+        self, queue: QueueName, epoch: Epoch, is_kept: Callable[[Q], bool] = lambda _: False
+    ) -> list[Q]:
         """Take out the deliveries of this flow that no handler holds, including heads between two attempts.
 
-        Those of one key are returned in order. A delivery that is being handled stays, and is not tried again.
+        Those of one key are returned in order. A delivery that is being handled stays, and is not tried again. A lane
+        whose head `is_kept` goes on as if nothing had been returned.
         """
         returned: list[Q] = []
         for lane in list(self._lanes.values()):
-            returned += self._return_from(lane, queue, epoch)
+            if not is_kept(lane.head):
+                returned += self._return_from(lane, queue, epoch)
         if returned:
             self.ready = deque(lane for lane in self.ready if self._lanes.get(lane.key) is lane)
             self._delayed = [entry for entry in self._delayed if self._is_delayed(entry[2])]

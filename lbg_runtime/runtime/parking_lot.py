@@ -78,7 +78,9 @@ class ParkingLot:
                 session=self._session,
                 member=self._member,
                 dispatch=self._dispatcher.dispatch,
-                return_unstarted=self._dispatcher.return_unstarted,
+                return_unstarted=lambda queue, epoch, keeps_moved: self._dispatcher.return_unstarted(
+                    queue, epoch, keeps_moved=keeps_moved
+                ),
                 flush=runner.flush,
                 lost=lambda epoch: runner.post(FlowInactive(epoch)),
                 replayed=lambda handling, is_settled: runner.replayed(handling, is_settled=is_settled),

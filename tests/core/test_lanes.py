@@ -126,6 +126,19 @@ def test_a_head_between_two_tries_is_returned() -> None:
     assert turn_of(lanes) == (B, delivery(9, epoch=2), 1)
 
 
+def test_a_lane_whose_head_is_kept_goes_on_with_its_tries() -> None:
+    lanes = lanes_with((A, 1), (A, 2), (B, 3), (C, 4))
+    for lane in (A, B, C):
+        start(lanes)
+        if lane is not C:
+            lanes.delay(lane_of(lanes, lane), until_ms=10)
+    kept = (delivery(1), delivery(4))
+    assert lanes.return_unstarted(QUEUE, Epoch(1), lambda each: each in kept) == [delivery(3)]
+    assert lanes.delay(lane_of(lanes, C), until_ms=20), "it may be tried again"
+    lanes.release_due(10)
+    assert turn_of(lanes) == (A, delivery(1), 2)
+
+
 def test_a_running_head_is_not_tried_again_once_its_flow_took_back_the_rest() -> None:
     lanes = lanes_with((A, 1))
     start(lanes)

@@ -136,11 +136,18 @@ class Dispatcher:
         self._pool.wake()
         return is_held_up
 
-    def return_unstarted(self, queue: QueueName, epoch: Epoch) -> None:
-        """End, without an outcome, the deliveries of a flow handle that no handler has, or that are between tries."""
+    def return_unstarted(self, queue: QueueName, epoch: Epoch, *, keeps_moved: bool = False) -> None:
+        """End, without an outcome, the deliveries of a flow handle that no handler has, or that are between tries.
+
+        `keeps_moved`: but for those of which a copy may have arrived elsewhere, which are tried again.
+        """
         if self._stopped.get(queue) == epoch:
             del self._stopped[queue]
-        for handling in self._lanes.return_unstarted(queue, epoch):
+
+        def is_kept(each: Handling) -> bool:
+            return keeps_moved and _may_be_elsewhere(each, queue, epoch)
+
+        for handling in self._lanes.return_unstarted(queue, epoch, is_kept):
             self._end_unhandled(handling, None)
         self._set_retry_timer()
         # A lane whose head went back may be ready for another flow's delivery.
@@ -152,7 +159,7 @@ class Dispatcher:
         Not so if the copy of one that is being moved may have arrived: the next owner would handle it once more.
         """
         return self._lanes.is_stalled(queue, epoch) and not any(
-            each.queue == queue and each.epoch == epoch and _may_be_elsewhere(each) for each in self._lanes.held()
+            _may_be_elsewhere(each, queue, epoch) for each in self._lanes.held()
         )
 
     def forget_keys(self, queue: QueueName) -> None:
@@ -486,5 +493,6 @@ class Dispatcher:
         self._pool.stand_in()
 
 
-def _may_be_elsewhere(handling: Handling) -> bool:
-    return handling.end_report is not None and getattr(handling, "may_be_elsewhere", False)
+def _may_be_elsewhere(handling: Handling, queue: QueueName, epoch: Epoch) -> bool:
+    is_meant = handling.queue == queue and handling.epoch == epoch and handling.end_report is not None
+    return is_meant and getattr(handling, "may_be_elsewhere", False)

@@ -20,8 +20,8 @@ class ParkingPorts:
     member: MemberId
     dispatch: Callable[[Delivery], object]
     """Handle a parked message; its end is reported to `ParkingStay.finished`."""
-    return_unstarted: Callable[[QueueName, Epoch], None]
-    """The dispatcher's."""
+    return_unstarted: Callable[[QueueName, Epoch, bool], None]
+    """The dispatcher's, with whether it keeps what may have been moved."""
     flush: Callable[[], "asyncio.Future[None]"]
     """Done when all messages of the queue handled until now are settled, and the settlements are on their way."""
     lost: Callable[[Epoch], None]

@@ -120,9 +120,12 @@ class ParkingStay:
         return ParkingWait(now_ms() - self._began_ms, reason)
 
     def pause(self) -> None:
-        """Start no further replays, as the queue is being given up."""
+        """Start no further replays, as the queue is being given up.
+
+        One whose copy may have arrived at another queue is moved to its end: the next owner would handle it once more.
+        """
         self.ledger.pause()
-        self._ports.return_unstarted(self._parking, self.epoch)
+        self._ports.return_unstarted(self._parking, self.epoch, True)
 
     def resume(self) -> None:
         """Start replays again, as the queue is kept after all."""
@@ -280,6 +283,7 @@ class ParkingStay:
         except TimeoutError:
             if self._replays:
                 _log.warning("replay_outlived_its_queue", parking=self._parking, epoch=self.epoch)
+                self._ports.return_unstarted(self._parking, self.epoch, False)
             if not self._drops.are_sent:
                 reason = "second copies of what is done may lie there: the next owner has their keys parked"
                 _log.warning("parking_drops_given_up", parking=self._parking, epoch=self.epoch, reason=reason)
@@ -319,6 +323,9 @@ class ParkingStay:
         self._move(StayEvent.LOST)
         # What is fed to it would be taken from whoever was fed last and has settlements to repeat.
         self._bound_flow().stop_intake()
+        # Another owner may be handling it by now.
+        self.ledger.pause()
+        self._ports.return_unstarted(self._parking, self.epoch, False)
         if was_owning:
             _log.warning("parking_queue_lost", **self._where)
             self._copies.give_up()
