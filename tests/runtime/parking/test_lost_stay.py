@@ -150,6 +150,46 @@ async def test_an_order_to_replay_outlives_a_hand_over_while_a_replay_waits_for_
         assert len(group.error_queue()) == 1
 
 
+@pytest.mark.parametrize(("takes_s", "others_wait_s", "times"), [(15, 14, 1), (100, 30, 2)])
+async def test_a_replay_that_runs_while_a_connection_is_lost_and_back_is_waited_for_and_not_repeated(
+    takes_s: float, others_wait_s: float, times: int
+) -> None:
+    """Within the drain timeout: then it is left to its queue. Nobody else handles it meanwhile, or what follows it."""
+    is_mended = False
+    others_s: list[float] = []
+    ended_s: list[float] = []
+    loop = asyncio.get_running_loop()
+    handlers = Handlers()
+
+    @handlers.handler("orders/>", timeout="10m")
+    async def handle(message):
+        if message.key == "other":
+            others_s.append(loop.time())
+        elif not is_mended:
+            raise ValueError("poison")
+        else:
+            await asyncio.sleep(takes_s)
+            ended_s.append(loop.time())
+
+    async with running(handlers, members=1, settings=SETTINGS) as group:
+        await group.publish("orders/new", b"1", key="a")
+        await group.until(lambda: len(parked(group)) == 1)
+        await group.settled()
+        is_mended = True
+        await group.unpark("a")
+        await group.started("a", 1)
+        await group.advance(1)
+        life = group.lives[-1]
+        life.cut_off_ns.append(life._moments.next_ns())
+        life._session.drop_connection(0.01)
+        cut_at_s = loop.time()
+        await group.publish("orders/new", b"2", key="other")
+        await group.until(lambda: bool(others_s))
+        assert others_s[0] - cut_at_s == pytest.approx(others_wait_s, abs=1)
+        await group.advance(250)
+        assert len(ended_s) == times
+
+
 class KeptFlow:
     """A handle on a parking queue that is bound again after an outage."""
 
