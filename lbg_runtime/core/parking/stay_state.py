@@ -14,13 +14,15 @@ class StayState(Enum):
 
     OWNING = "owning"
     """The queue is this member's: the parking queue is bound and read; then messages are parked and replayed."""
+    WITHDRAWN = "withdrawn"
+    """This member has the queue given up, though the handle is fed: as OWNING, but nothing more is started."""
     LEAVING = "leaving"
     """The queue itself is being unbound. What runs is waited for and settled on this handle, then that is unbound."""
     LOST = "lost"
     """The handle is not fed, so the queue is to be given up. It is kept until it is bound again, or that of the queue
     goes."""
     CUT_OFF = "cut_off"
-    """Lost, and the queue itself is being unbound. Only what runs is waited for: nothing that is settled counts."""
+    """Lost, and the queue itself is being unbound. Only what runs is waited for: what is settled does not count yet."""
     BACK = "back"
     """Bound again after it was lost: what was settled has been sent once more. Another owner may wait, and may have had
     the queue meanwhile, so what arrives is not taken. What runs is waited for and settled, then it is unbound."""
@@ -33,8 +35,10 @@ class StayEvent(Enum):
 
     LET_GO = "let_go"
     """The queue itself is being unbound, or has a new handle."""
+    WITHDRAWN = "withdrawn"
+    """This member cannot go on with the parking queue."""
     LOST = "lost"
-    """The handle is not fed any more, or is dead, or must not be used any more."""
+    """The handle is not fed any more, or is dead."""
     FED = "fed"
     """The handle is fed, for the first time or again."""
     UNBOUND = "unbound"
@@ -44,7 +48,10 @@ class StayEvent(Enum):
 STEPS: Mapping[tuple[StayState, StayEvent], StayState] = MappingProxyType(
     {
         (StayState.OWNING, StayEvent.LET_GO): StayState.LEAVING,
+        (StayState.OWNING, StayEvent.WITHDRAWN): StayState.WITHDRAWN,
         (StayState.OWNING, StayEvent.LOST): StayState.LOST,
+        (StayState.WITHDRAWN, StayEvent.LET_GO): StayState.LEAVING,
+        (StayState.WITHDRAWN, StayEvent.LOST): StayState.LOST,
         (StayState.LEAVING, StayEvent.LOST): StayState.CUT_OFF,
         (StayState.LOST, StayEvent.LET_GO): StayState.CUT_OFF,
         (StayState.LOST, StayEvent.FED): StayState.BACK,
@@ -54,8 +61,11 @@ STEPS: Mapping[tuple[StayState, StayEvent], StayState] = MappingProxyType(
 )
 """Any other event leaves the state as it is."""
 
-HELD = frozenset({StayState.OWNING, StayState.LEAVING})
+HELD = frozenset({StayState.OWNING, StayState.WITHDRAWN, StayState.LEAVING})
 """The handle was never lost: what arrives is what follows for its ledger, and what is settled counts."""
+
+STAYING = frozenset({StayState.OWNING, StayState.WITHDRAWN, StayState.LOST})
+"""The handle is kept until something happens."""
 
 OUT_OF_REACH = frozenset({StayState.LOST, StayState.CUT_OFF})
 """What is settled counts only if the handle is bound again."""

@@ -37,7 +37,7 @@ from lbg_runtime.core.parking.records import (
     decode_entry,
     encode_entry,
 )
-from lbg_runtime.core.parking.stay_state import HELD, OUT_OF_REACH, STEPS, StayEvent, StayState
+from lbg_runtime.core.parking.stay_state import HELD, OUT_OF_REACH, STAYING, STEPS, StayEvent, StayState
 from lbg_runtime.model.errors import BindFailed, InvariantViolated, ParkingNotReady, PublishRefused
 from lbg_runtime.model.failure import Then
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
@@ -237,7 +237,7 @@ class ParkingStay:
             # No bound: an owner remains one until its queue goes.
             await self._take_turn()
         self.pause()
-        while self._state is StayState.LOST:
+        while self._state in STAYING:
             # The queue's handle may outlast an outage, with settlements of messages behind those replayed here: so must
             # this one, or only those are repeated. No bound: it ends with the outage, or with the queue's handle.
             await self._take_turn()
@@ -304,7 +304,7 @@ class ParkingStay:
                 case FlowActive():
                     self._be_fed()
                 case FlowInactive() | FlowDown():
-                    self._lose()
+                    self._give_up(StayEvent.LOST)
                 case _:
                     assert_never(event)
 
@@ -318,9 +318,9 @@ class ParkingStay:
                 self._publish_drop(asked)
             self._owed.clear()
 
-    def _lose(self) -> None:
+    def _give_up(self, why: StayEvent) -> None:
         was_owning = self._state is StayState.OWNING
-        self._move(StayEvent.LOST)
+        self._move(why)
         # What is fed to it would be taken from whoever was fed last and has settlements to repeat.
         self._bound_flow().stop_intake()
         # Another owner may be handling it by now.
@@ -346,7 +346,7 @@ class ParkingStay:
             self._bound_flow().flush()
         if self.is_open and self.ledger.obstacle is not None:
             # The next owner does not open it, so nothing more may be handled here either.
-            self._lose()
+            self._give_up(StayEvent.WITHDRAWN)
 
     def _take_end(self, handling: Handling) -> None:
         delivery_id = handling.delivery.delivery_id
@@ -367,7 +367,7 @@ class ParkingStay:
             self._obey(self.ledger.replay_returned(lane))
             if not was_asked_back:
                 # Its handler was cancelled from outside: give the handle up, as for any message.
-                self._lose()
+                self._give_up(StayEvent.WITHDRAWN)
 
     # -- what the ledger orders
 

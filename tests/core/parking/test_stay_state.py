@@ -4,9 +4,10 @@ from itertools import product
 
 import pytest
 
-from lbg_runtime.core.parking.stay_state import HELD, OUT_OF_REACH, STEPS, StayEvent, StayState
+from lbg_runtime.core.parking.stay_state import HELD, OUT_OF_REACH, STAYING, STEPS, StayEvent, StayState
 
-LET_GO, LOST, FED = StayEvent.LET_GO, StayEvent.LOST, StayEvent.FED
+LET_GO, WITHDRAWN = StayEvent.LET_GO, StayEvent.WITHDRAWN
+LOST, FED = StayEvent.LOST, StayEvent.FED
 
 
 def after(history: tuple[StayEvent, ...]) -> StayState:
@@ -22,13 +23,12 @@ def fed_again(history: tuple[StayEvent, ...]) -> bool:
 
 @pytest.mark.parametrize("length", range(7))
 def test_a_state_says_what_has_happened(length: int) -> None:
-    for history in product((LET_GO, LOST, FED), repeat=length):
+    for history in product((LET_GO, WITHDRAWN, LOST, FED), repeat=length):
         state = after(history)
-        assert (state is StayState.OWNING) == (LET_GO not in history and LOST not in history), history
+        assert (state is StayState.OWNING) == (not {LET_GO, WITHDRAWN, LOST} & set(history)), history
         assert (state in HELD) == (LOST not in history), history
         assert (state in OUT_OF_REACH) == (LOST in history and not fed_again(history)), history
-        keeps_its_handle = state in (StayState.OWNING, StayState.LOST)
-        assert keeps_its_handle == (LET_GO not in history and not fed_again(history)), history
+        assert (state in STAYING) == (LET_GO not in history and not fed_again(history)), history
         assert STEPS[state, StayEvent.UNBOUND] is StayState.ENDED
 
 

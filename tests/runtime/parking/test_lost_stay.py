@@ -9,11 +9,19 @@ import pytest
 
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.engine.settings import QueueSettings
-from lbg_runtime.core.flow.events import FlowActive, FlowEvent, FlowInactive
+from lbg_runtime.core.flow.events import FlowActive, FlowEvent, FlowInactive, MessageReceived
 from lbg_runtime.core.parking.orders import PublishDrop, SettleParked
-from lbg_runtime.core.parking.records import DropAsked, LedgerEntry, ParkingOwner, decode_entry
+from lbg_runtime.core.parking.records import (
+    KIND_PROPERTY,
+    DropAsked,
+    LedgerEntry,
+    OwnerFence,
+    ParkingOwner,
+    decode_entry,
+    encode_entry,
+)
 from lbg_runtime.model.ids import DeliveryId, Epoch, MemberId, QueueName
-from lbg_runtime.model.message import Message
+from lbg_runtime.model.message import Delivery, Message
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.parking.ports import ParkingPorts
@@ -190,6 +198,9 @@ async def test_a_replay_that_runs_while_a_connection_is_lost_and_back_is_waited_
         assert len(ended_s) == times
 
 
+OWNER = ParkingOwner(1, "own")
+
+
 class KeptFlow:
     """A handle on a parking queue that is bound again after an outage."""
 
@@ -231,9 +242,7 @@ class Session:
         return confirm
 
 
-async def test_an_order_to_drop_second_copies_follows_the_settlement_that_an_outage_delays() -> None:
-    """The settlement is repeated when the handle is bound again; without the order, the second copy would count."""
-    session, owner, drop = Session(), ParkingOwner(1, "own"), DropAsked("key a", (ParkingOwner(1, "own"), 3))
+def stay_on(session: Session) -> ParkingStay:
     ports = SimpleNamespace(
         queue=QueueName("orders/0"),
         session=session,
@@ -242,7 +251,13 @@ async def test_an_order_to_drop_second_copies_follows_the_settlement_that_an_out
         return_unstarted=lambda *_: None,
         patience_s=5.0,
     )
-    stay = ParkingStay(QueueName("parked"), Epoch(1), owner, cast(ParkingPorts, ports), lambda: None)
+    return ParkingStay(QueueName("parked"), Epoch(1), OWNER, cast(ParkingPorts, ports), lambda: None)
+
+
+async def test_an_order_to_drop_second_copies_follows_the_settlement_that_an_outage_delays() -> None:
+    """The settlement is repeated when the handle is bound again; without the order, the second copy would count."""
+    session, drop = Session(), DropAsked("key a", (OWNER, 3))
+    stay = stay_on(session)
     running_stay = asyncio.ensure_future(stay.run())
     await asyncio.sleep(1)
     session.sink(FlowActive(Epoch(1)))
@@ -255,6 +270,27 @@ async def test_an_order_to_drop_second_copies_follows_the_settlement_that_an_out
     stay._obey([SettleParked(DeliveryId(7)), PublishDrop(drop)])
     assert drop not in session.sent
     session.sink(FlowActive(Epoch(1)))
+    await running_stay
+    assert session.flow.settled == [7]
+    assert session.sent[-1] == drop
+
+
+async def test_an_order_to_drop_second_copies_is_sent_by_an_owner_that_gives_up_what_it_cannot_read() -> None:
+    """Its handle is fed, so what it settles counts: the order was kept for when the handle is bound again."""
+    session, drop = Session(), DropAsked("key a", (OWNER, 3))
+    stay = stay_on(session)
+    running_stay = asyncio.ensure_future(stay.run())
+    await asyncio.sleep(1)
+    session.sink(FlowActive(Epoch(1)))
+    unreadable = Message("parked", b"", {KIND_PROPERTY: "of a later version"})
+    for number, message in enumerate((encode_entry(OwnerFence(OWNER), "parked"), unreadable), 1):
+        delivery = Delivery(QueueName("parked"), Epoch(1), DeliveryId(number), message, False, 0)
+        session.sink(MessageReceived(delivery))
+    await asyncio.sleep(1)
+    assert not session.flow.is_open
+    # As the ledger orders at the end of a replay that was running.
+    stay._obey([SettleParked(DeliveryId(7)), PublishDrop(drop)])
+    stay.end()
     await running_stay
     assert session.flow.settled == [7]
     assert session.sent[-1] == drop
