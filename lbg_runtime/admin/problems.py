@@ -183,10 +183,7 @@ def _restriping(actual: State, control_topic: str) -> Iterator[UserError]:
 
 def _misplaced_shards(spec: GroupSpec, stored: StoredGroup | None, actual: State) -> Iterator[UserError]:
     shape = spec.shape
-    home = {
-        shape.subscription(shard): shape.queue_name(shape.queue_index_of_shard(shard))
-        for shard in range(shape.hash_count)
-    }
+    home = dict(_shards(shape))
     found_homes = {ref: _homes(ref.name, home, shape) for ref in actual if ref.kind is ObjectKind.SUBSCRIPTION}
     placed = [ref for ref, queues in found_homes.items() if queues]
     misplaced = [ref for ref in placed if found_homes[ref] != {ref.queue}]
@@ -196,8 +193,19 @@ def _misplaced_shards(spec: GroupSpec, stored: StoredGroup | None, actual: State
     where, more = f"queue {first.queue}", f", and {len(misplaced) - 1} more like it" if len(misplaced) > 1 else ""
     owners = f"belongs to {home[first.name]}" if first.name in home else "takes shards that belong to other queues"
     found = f"subscribes to {first.name}, which {owners}{more}"
-    if _is_re_striped(spec, actual, placed):
-        yield UserError(where, found, "`lbg group restripe`, which moves shards without a loss")
+    restripe = "`lbg group restripe`, which moves shards without a loss"
+    if any(is_of_restriping(ref, spec.topics.control) for ref in actual):
+        yield UserError(where, found, restripe)
+        return
+    layout = _layout(shape, placed)
+    if layout is not None and layout != shape:
+        queues = dict(_shards(layout))
+        if surplus := [ref for ref in placed if queues.get(ref.name) != ref.queue]:
+            # A re-striping begins only once it is gone. The other shards have to stay where they are until then.
+            first, more = surplus[0], f", and {len(surplus) - 1} more like it" if len(surplus) > 1 else ""
+            where, restripe = f"queue {first.queue}", f"{_by_hand(first)}, then {restripe}"
+            found = f"subscribes to {first.name}{more}, without which the shards lie as for {layout.queue_count} queues"
+        yield UserError(where, found, restripe)
         return
     if stored is not None and stored.shape.queue_count != shape.queue_count:
         # Where the shards belong is not known before the count is.
@@ -206,11 +214,7 @@ def _misplaced_shards(spec: GroupSpec, stored: StoredGroup | None, actual: State
         yield UserError("group.queue_count", found, f"{there}, until `lbg group verify` is content with that")
         return
     # If the shard were moved while messages of it lie in this queue, later ones would be handled from its own first.
-    expected = (
-        f"by hand: publishers stopped until {first.queue} is empty, then the subscription taken from it, then "
-        "`lbg group apply`"
-    )
-    yield UserError(where, found, expected)
+    yield UserError(where, found, f"{_by_hand(first)}, then `lbg group apply`")
     # A message that no queue attracts is confirmed and lost, and the way above may take some time.
     taken = {ref.name for ref in placed}
     whole = [topic for topic in taken - home.keys() if topic.endswith(">")]
@@ -237,17 +241,25 @@ def _homes(subscription: str, home: Mapping[str, QueueName], shape: GroupShape) 
     return frozenset(queue for topic, queue in home.items() if level_matches(levels[1], topic.split("/")[1]))
 
 
-def _is_re_striped(spec: GroupSpec, actual: State, placed: Iterable[Ref]) -> bool:
-    """Whether the shards lie as for another number of queues, or are on the way there; `lbg group restripe` accepts
-    nothing else."""
-    if any(is_of_restriping(ref, spec.topics.control) for ref in actual):
-        return True
-    count = len({ref.queue for ref in placed})
-    if count > spec.shape.hash_count:
-        return False
-    shape = replace(spec.shape, queue_count=count)
-    wanted = {(name, topic) for index, name in enumerate(shape.queue_names()) for topic in shape.subscriptions(index)}
-    return {(ref.queue, ref.name) for ref in placed} == wanted
+def _shards(shape: GroupShape) -> Iterator[tuple[str, QueueName]]:
+    """The subscription of each shard, and its queue."""
+    for shard in range(shape.hash_count):
+        yield shape.subscription(shard), shape.queue_name(shape.queue_index_of_shard(shard))
+
+
+def _layout(shape: GroupShape, placed: Iterable[Ref]) -> GroupShape | None:
+    """The group with the number of queues for which each shard is in its queue, whatever else they subscribe to.
+
+    If it is so for several, with the number of the settings; None if it is so for none.
+    """
+    there = {(ref.name, ref.queue) for ref in placed}
+    most = min(shape.hash_count, len({queue for _, queue in there}))
+    layouts = (replace(shape, queue_count=count) for count in (shape.queue_count, *range(1, most + 1)))
+    return next((layout for layout in layouts if all(each in there for each in _shards(layout))), None)
+
+
+def _by_hand(ref: Ref) -> str:
+    return f"by hand: publishers stopped until {ref.queue} is empty, then the subscription taken from it"
 
 
 def _profile_ref(spec: GroupSpec) -> Ref:

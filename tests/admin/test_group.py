@@ -676,6 +676,26 @@ async def test_with_another_count_than_is_stored_nobody_is_told_to_move_shards(b
     )
 
 
+@pytest.mark.parametrize("stored_count", [2, 3])
+@pytest.mark.parametrize("topic", ["orders-hash/1/>", "orders-hash/*/>", "orders*/>"])
+async def test_what_keeps_shards_of_another_count_from_being_moved_goes_before_a_restripe(client, stored_count, topic):
+    """It refuses until then; for `lbg group apply`, shards that lie as they should would have to be taken away."""
+    wider = replace(SPEC, shape=GroupShape(GroupName("orders"), "orders-hash", 5, 3))
+    await create(client, wider)
+    state = dict(await read_state(client, "default", SPEC))
+    state[marker_ref(SPEC)] = {"physicalName": (SPEC if stored_count == 2 else wider).marker()}
+    state[Ref(ObjectKind.SUBSCRIPTION, topic, QueueName("orders/0"))] = {}
+    (problem,) = find_problems(SPEC, state)
+    assert str(problem) == (
+        f"queue orders/0: subscribes to {topic}, without which the shards lie as for 3 queues; expected by hand: "
+        "publishers stopped until orders/0 is empty, then the subscription taken from it, then `lbg group restripe`, "
+        "which moves shards without a loss"
+    )
+    state[Ref(ObjectKind.SUBSCRIPTION, topic, QueueName("orders/2"))] = {}
+    (problem,) = find_problems(SPEC, state)
+    assert problem.found == (f"subscribes to {topic}, and 1 more like it, without which the shards lie as for 3 queues")
+
+
 async def test_a_shard_in_more_queues_than_there_are_shards_is_told(client):
     await create(client)
     state = await read_state(client, "default", SPEC)
