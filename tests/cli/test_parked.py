@@ -302,6 +302,20 @@ def test_a_parking_queue_of_the_settings_that_is_not_there_is_no_end(stage: Stag
     assert listed.stderr.splitlines() == [unread(parking_queue("orders", 2), "Unknown Queue")]
 
 
+def test_a_group_without_parking_queues_is_told_in_one_line(stage: Stage) -> None:
+    """`lbg group verify` would say that all is as it should be: the group does not park."""
+    stage.config.write_text(stage.config.read_text().replace("name: orders", "name: bills"))
+    what = "group bills has no parking queues"
+    listed = stage.lbg("list")
+    told = f"lbg: {what}; nothing is parked; if its handlers park, `lbg group apply` makes them\n"
+    assert (listed.exit_code, listed.stdout, listed.stderr) == (1, "", told)
+    assert json.loads(stage.lbg("list", "--json").stdout.splitlines()[-1]) == {"parked": [], "unread": [what]}
+    beyond = parking_queue("bills", 2)
+    stage.broker.create_queue(beyond, beyond)
+    assert lines(stage.lbg("list")) == []
+    assert len(stage.lbg("list").stderr.splitlines()) == 2, "the group parks, and two of its queues are missing"
+
+
 def test_a_parking_queue_that_cannot_be_read_does_not_keep_the_others_from_their_work(stage: Stage) -> None:
     shut = parking_queue("orders", 2)
     stage.config.write_text(stage.config.read_text().replace("queue_count: 2", "queue_count: 3"))

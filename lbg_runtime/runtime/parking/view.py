@@ -112,7 +112,21 @@ class ParkedView:
             # Each line once: somebody who puts one stray message there may put many.
             self.unread += dict.fromkeys(_told(lane, entry) for lane in lanes for entry in lane.unread)
             found += lanes
+        if self.unread and not found and index == self._group.queue_count and not await self._has_any_queue():
+            # As in a group that does not park, where an administrator would find nothing to mend.
+            what = f"group {self._group.name} has no parking queues"
+            self.unread = [Unread(what, "nothing is parked; if its handlers park, `lbg group apply` makes them")]
         return found
+
+    async def _has_any_queue(self) -> bool:
+        """Whether one of the parking queues of the settings is there, or may be."""
+        for index in range(self._group.queue_count):
+            try:
+                if await self._session.has_queue(parking_queue(self._group.name, index)):
+                    return True
+            except TransportError:
+                return True
+        return False
 
     async def unpark(self, lanes: Sequence[ParkedLane]) -> None:
         """Ask for their replay; on return the broker has the request. Raises `PublishFailed`; may be repeated."""
