@@ -117,12 +117,19 @@ class GroupContext:
 
 
 def _check_surroundings() -> None:
-    if not isinstance(asyncio.get_running_loop(), VirtualTimeLoop):
-        raise UserError(
-            _WHERE,
-            "an event loop of real time",
-            "the fixture lbg_running among the test's parameters, or asyncio.Runner(loop_factory=VirtualTimeLoop)",
+    __tracebackhide__ = True
+    try:
+        is_virtual = isinstance(asyncio.get_running_loop(), VirtualTimeLoop)
+        found = "an event loop of real time"
+    except RuntimeError:
+        is_virtual, found = False, "no event loop of asyncio"
+    if not is_virtual:
+        # A test that another plugin runs, such as anyio's, has its fixtures, but not its loop.
+        expected = (
+            "a test with lbg_running among its parameters, run by pytest-asyncio, not by anyio: @pytest.mark.asyncio, "
+            "or asyncio_mode = auto; without pytest, asyncio.Runner(loop_factory=VirtualTimeLoop)"
         )
+        raise UserError(_WHERE, found, expected)
     if find_spec("pyarrow") is None:
         raise UserError(_WHERE, "no pyarrow, which the laws are checked with", "pip install 'lbg-runtime[testing]'")
 

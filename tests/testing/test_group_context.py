@@ -80,9 +80,16 @@ async def test_handlers_that_the_settings_do_not_fit_are_told_on_entry(handlers)
 
 @pytest.mark.real_time
 async def test_real_time_is_refused_with_what_to_do(handlers) -> None:
-    with pytest.raises(UserError, match=r"an event loop of real time; expected the fixture lbg_running among"):
+    with pytest.raises(UserError, match=r"an event loop of real time; expected a test with lbg_running among"):
         async with running(handlers()):
             pass
+
+
+def test_whoever_runs_it_without_asyncio_is_told_the_same(handlers) -> None:
+    """As anyio does on trio."""
+    entering = running(handlers()).__aenter__()
+    with pytest.raises(UserError, match=r"no event loop of asyncio; expected .* run by pytest-asyncio, not by anyio"):
+        entering.send(None)
 
 
 def story(handlers, seed: int) -> list[object]:

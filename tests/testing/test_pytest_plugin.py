@@ -93,6 +93,33 @@ def test_without_pytest_asyncio_the_plugin_is_quiet(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+BY_ANYIO = """
+import pytest
+from lbg_runtime import Handlers
+
+handlers = Handlers()
+
+@handlers.handler("orders/>")
+async def on_order(message):
+    pass
+
+@pytest.mark.anyio
+async def test_it(lbg_running):
+    async with lbg_running(handlers):
+        pass
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("-p", "no:asyncio")])
+def test_a_test_that_anyio_runs_is_told_so_in_one_line(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """It has the fixture, so that it lacks it is no help."""
+    done = run(tmp_path, BY_ANYIO, *options)
+    errors = [line for line in done.stdout.splitlines() if line.startswith("E ")]
+    assert (done.returncode, len(errors)) == (1, 1), done.stdout
+    assert "run by pytest-asyncio, not by anyio: @pytest.mark.asyncio" in errors[0]
+    assert "_check_surroundings" not in done.stdout
+
+
 LOOK = """
 import sys
 HEAVY = ("solace", "pyarrow", "numpy", "pydantic", "lbg_runtime.runtime", "lbg_runtime.testing.group")
