@@ -14,6 +14,7 @@ import asyncio
 import weakref
 from collections import deque
 from ctypes import addressof, byref, c_uint32, c_void_p, create_string_buffer
+from itertools import islice
 from typing import Any
 
 from lbg_runtime.model.errors import PublishFailed, PublishRefused
@@ -55,6 +56,8 @@ class FastPublisher(SolacePublisher):
         """Topic and future of the message in each place."""
         self._order: deque[int] = deque()
         """The places that are taken, in the order of sending."""
+        self._untaken = 0
+        """How many of the last of them the library has not taken; none between two calls of `_flush`."""
         self._room = deque(range(WINDOW))
         """Free places."""
         self._waiting: deque[Sending] = deque()
@@ -111,10 +114,11 @@ class FastPublisher(SolacePublisher):
 
     def send(self, message: Message, future: asyncio.Future[None]) -> None:
         """See `SolacePublisher.send`."""
-        self._waiting.append((message, future))
+        # In this order: what raises leaves neither a message that nobody flushes nor one that is sent all the same.
         if not self._is_flush_due:
-            self._is_flush_due = True
             future.get_loop().call_soon(self._flush, None)
+            self._is_flush_due = True
+        self._waiting.append((message, future))
 
     @property
     def is_waiting(self) -> bool:
@@ -135,55 +139,82 @@ class FastPublisher(SolacePublisher):
         self._natives.clear()
 
     def _flush(self, _: None) -> None:
-        """Hand waiting messages to the library, as far as there is room."""
-        self._is_flush_due = False
-        while self._waiting and self._room:
-            batch = self._write_batch()
-            if batch and not self._send_batch(batch):
-                return
+        """Hand waiting messages to the library, as far as there is room.
 
-    def _write_batch(self) -> list[tuple[int, Sending]]:
-        """Write the first waiting messages, each with its place, into native ones. Refuse what cannot be written."""
+        If anything raises on the way, such as for want of memory, what the library has not taken fails: a later event
+        that would flush it may never come.
+        """
+        self._is_flush_due = False
+        try:
+            while self._waiting and self._room:
+                batch = self._write_batch()
+                if batch and not self._send_batch(batch):
+                    return
+        except BaseException as error:
+            self._fail_untaken(str(error) or type(error).__name__)
+            raise
+
+    def _write_batch(self) -> list[Sending]:
+        """Write the first waiting messages into native ones, and give each its place. Refuse what cannot be written."""
         waiting, room, write, first_tag = self._waiting, self._room, self._write, self._first_tag
-        natives = self._natives or self._make_natives()
-        batch: list[tuple[int, Sending]] = []
+        unconfirmed, order = self._unconfirmed, self._order
+        natives = self._natives if len(self._natives) == BATCH else self._make_natives()
+        batch: list[Sending] = []
         while waiting and room and len(batch) < BATCH:
-            sending = waiting.popleft()
-            if sending[1].cancelled():
-                # Nobody wants it any more, and a message sent after it may be the same one again.
-                continue
-            place = room[0]
-            try:
-                write(natives[len(batch)], sending[0], first_tag + place * TAG_BYTES)
-            except PublishRefused as refusal:
-                _fail(sending[1], refusal)
-            else:
-                room.popleft()
-                batch.append((place, sending))
+            # It waits until it has its place, or an end.
+            sending = message, future = waiting[0]
+            if not future.cancelled():
+                place = room[0]
+                try:
+                    write(natives[len(batch)], message, first_tag + place * TAG_BYTES)
+                except PublishRefused as refusal:
+                    _fail(future, refusal)
+                else:
+                    batch.append(sending)
+                    unconfirmed[place] = (message.topic, future)
+                    order.append(place)
+                    self._untaken += 1
+                    room.popleft()
+            # Otherwise nobody wants it any more, and a message sent after it may be the same one again.
+            waiting.popleft()
         return batch
 
-    def _send_batch(self, batch: list[tuple[int, Sending]]) -> bool:
+    def _send_batch(self, batch: list[Sending]) -> bool:
         """Hand over what was written, and take back what the library refuses now; return whether it may take more."""
         session = self.service.session_pointer
         self._taken.value = 0
         # Without a session they wait: `fail_all` is about to be called.
         code = self._calls.send(session, self._batch, len(batch), byref(self._taken)) if session else NOT_READY
-        taken = len(batch) if code == OK else self._taken.value
-        unconfirmed, order = self._unconfirmed, self._order
-        for place, (message, future) in batch[:taken]:
-            unconfirmed[place] = (message.topic, future)
-            order.append(place)
-        if taken == len(batch):
+        self._untaken = 0 if code == OK else len(batch) - self._taken.value
+        if not self._untaken:
             return True
-        left = batch[taken:]
-        self._room.extendleft(place for place, _ in reversed(left))
+        left = batch[-self._untaken :]
         is_blocked = code in (WOULD_BLOCK, NOT_READY)
         if not is_blocked:
             # The library would never take the first of them.
-            _, (message, future) = left.pop(0)
+            message, future = left[0]
             _fail(future, self.failed(message.topic, get_last_error_info(code, "publish")))
-        self._waiting.extendleft(sending for _, sending in reversed(left))
+            del left[0]
+        self._waiting.extendleft(reversed(left))
+        self._take_back()
         return not is_blocked
+
+    def _take_back(self) -> None:
+        """Free the places of what was written and not taken."""
+        while self._untaken:
+            self._untaken -= 1
+            place = self._order.pop()
+            self._unconfirmed[place] = None
+            self._room.appendleft(place)
+
+    def _fail_untaken(self, reason: str) -> None:
+        written = islice(self._order, len(self._order) - self._untaken, None)
+        left = [entry for place in written if (entry := self._unconfirmed[place]) is not None]
+        left += [(message.topic, future) for message, future in self._waiting]
+        self._waiting.clear()
+        for topic, future in left:
+            _fail(future, PublishFailed(topic, reason))
+        self._take_back()
 
     def _take_answers(self, _: None) -> None:
         self._is_told = False
@@ -216,7 +247,8 @@ class FastPublisher(SolacePublisher):
             _fail(entry[1], self.failed(entry[0], error))
 
     def _make_natives(self) -> list[c_void_p]:
-        for index in range(BATCH):
+        # Some may be left of a try that failed.
+        for index in range(len(self._natives), BATCH):
             native = c_void_p()
             if self._calls.alloc(byref(native)) != OK:
                 raise MemoryError("the client makes no message")

@@ -1,7 +1,11 @@
-"""Batches, window and answers of the fast publish path, on a library that only takes notes; virtual time."""
+"""Batches, window and answers of the fast publish path, on a library that only takes notes; virtual time.
+
+More than 400 lines, as all of it has one bench.
+"""
 
 import asyncio
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -358,6 +362,106 @@ async def test_the_end_fails_everything_frees_everything_and_late_answers_change
     assert len(bench.numbers) == WINDOW
     bench.publisher.fail_all("again")
     assert len(bench.calls.freed) == BATCH
+
+
+class Scarce:
+    """Calls that may fail for want of memory: the one with a given number does, and no other."""
+
+    def __init__(self, fails_at: int) -> None:
+        self.left = fails_at
+
+    def __call__(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def calling(*arguments: Any) -> Any:
+            self.left -= 1
+            if self.left == 0:
+                raise MemoryError("no room")
+            return call(*arguments)
+
+        return calling
+
+    def deque(self, items: deque[Any]) -> deque[Any]:
+        class ScarceDeque(deque[Any]):
+            append = self(deque.append)
+            appendleft = self(deque.appendleft)
+            extendleft = self(deque.extendleft)
+
+        return ScarceDeque(items)
+
+
+async def leave_with_a_failure(monkeypatch: pytest.MonkeyPatch, code: int, fails_at: int) -> bool:
+    """Send more than a batch while the call with this number fails; return whether there are so many."""
+    bench, scarce = Bench(), Scarce(fails_at)
+    publisher, calls = bench.publisher, bench.calls
+    before = bench.send(2)
+    await turn()
+    futures = bench.send(BATCH + 3)
+    calls.plan = [] if code == OK else [(code, 2)]
+    error = PubSubPlusClientError({"error_info_contents": "too large", "error_info_sub_code": 20})
+    monkeypatch.setattr(fast_publish, "get_last_error_info", scarce(lambda *_: error))
+    monkeypatch.setattr(native, "missing_right", scarce(lambda *_: None))
+    monkeypatch.setattr(publisher, "_write", scarce(publisher._write))
+    monkeypatch.setattr(calls, "send", scarce(calls.send))
+    for name in ("_order", "_waiting", "_room"):
+        monkeypatch.setattr(publisher, name, scarce.deque(getattr(publisher, name)))
+    await turn()
+    is_struck = scarce.left <= 0
+    assert not (is_struck and publisher._waiting), "nothing may ever flush it"
+    scarce.left, calls.plan = 0, []
+    # What the library has it confirms, and what comes later finds everything as it should be.
+    (after,) = bench.send(1)
+    await turn()
+    bench.confirm(len(bench.tags()))
+    await turn()
+    every = [*before, *futures, after]
+    assert all(future.done() for future in every)
+    assert bench.numbers == [number for number, future in enumerate(every) if future.exception() is None]
+    assert after.exception() is None
+    assert len(publisher._room) >= WINDOW - is_struck, "a place may be lost"
+    assert len(set(publisher._room)) == len(publisher._room), "and none is free twice"
+    assert not publisher._order
+    return is_struck
+
+
+@pytest.mark.parametrize("code", [OK, WOULD_BLOCK, FAILED])
+async def test_whatever_fails_while_a_batch_leaves_each_future_has_an_end(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    failures: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(str(context["exception"])))
+    fails_at = 1
+    while await leave_with_a_failure(monkeypatch, code, fails_at):
+        fails_at += 1
+    assert fails_at > 2 * BATCH
+    assert failures == ["no room"] * (fails_at - 1), "each is told"
+
+
+async def test_messages_that_the_client_could_not_make_are_made_by_the_next_try(bench: Bench) -> None:
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    alloc, bench.calls.alloc = bench.calls.alloc, lambda _: FAILED  # type: ignore[method-assign]
+    (first,) = bench.send(1)
+    await turn()
+    assert isinstance(first.exception(), PublishFailed)
+    bench.calls.alloc = lambda reference: alloc(reference) if len(bench.calls.allocated) < 7 else FAILED  # type: ignore[method-assign]
+    (second,) = bench.send(1)
+    await turn()
+    assert isinstance(second.exception(), PublishFailed)
+    bench.calls.alloc = alloc  # type: ignore[method-assign]
+    bench.send(BATCH)
+    await turn()
+    assert bench.numbers == list(range(2, BATCH + 2))
+
+
+async def test_a_send_that_raises_sends_nothing_and_keeps_no_other_from_leaving(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncio.get_running_loop(), "call_soon", Scarce(1)(print))
+        with pytest.raises(MemoryError):
+            bench.send(1)
+    bench.count += 1
+    bench.send(2)
+    await turn()
+    assert bench.numbers == [1, 2]
 
 
 async def test_a_publisher_that_publishes_nothing_allocates_nothing(bench: Bench) -> None:
