@@ -228,8 +228,9 @@ class SolaceFlow:
             if self._obstacle is not None:
                 self._end_at_obstacle()
             if not self._is_flush_due:
-                self._is_flush_due = True
+                # In this order: if the timer cannot be made, the next settlement makes it.
                 asyncio.get_running_loop().call_later(ACK_DELAY_S, self._flush_settled)
+                self._is_flush_due = True
 
     def stop_intake(self) -> None:
         """See `BoundFlow.stop_intake`."""
@@ -308,8 +309,10 @@ class SolaceFlow:
         self._obstacle = str(error)
         # Nothing after it may be shown on this handle, so nothing more is asked for.
         self._apply_intake()
-        asyncio.get_running_loop().call_later(OBSTACLE_PATIENCE_S, self.give_up, self._obstacle)
         self._end_at_obstacle()
+        # Last, as it may fail for want of memory: if nothing is left to be settled, nothing else would end the handle.
+        if self.is_live:
+            asyncio.get_running_loop().call_later(OBSTACLE_PATIENCE_S, self.give_up, self._obstacle)
 
     def _end_at_obstacle(self) -> None:
         if self._obstacle is not None and not self._unsettled:

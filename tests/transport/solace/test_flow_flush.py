@@ -3,6 +3,8 @@
 import asyncio
 from typing import Any, cast
 
+import pytest
+
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.transport.solace.flow import ACK_DELAY_S, SolaceFlow
@@ -43,6 +45,23 @@ async def test_what_is_settled_leaves_in_half_a_second() -> None:
     await asyncio.sleep(1)
     left = [(round(at - start, 3), ids) for at, ids in path.left]
     assert left == [(ACK_DELAY_S, [1, 2, 3, 4, 5]), (1.05, [6, 7, 8, 9, 10])]
+
+
+async def test_a_flush_that_could_not_be_arranged_is_arranged_by_the_next_settlement(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    flow, path = _bound()
+
+    def call_later(*_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncio.get_running_loop(), "call_later", call_later)
+        with pytest.raises(MemoryError):
+            flow.settle(DeliveryId(1), Outcome.ACCEPTED)
+    flow.settle(DeliveryId(2), Outcome.ACCEPTED)
+    await asyncio.sleep(1)
+    assert [ids for _, ids in path.left] == [[1, 2]]
 
 
 async def test_a_handle_that_died_meanwhile_flushes_nothing() -> None:

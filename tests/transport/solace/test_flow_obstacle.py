@@ -83,6 +83,17 @@ async def test_it_ends_at_once_if_nothing_came_before_that_is_not_settled(bench:
     assert bench.is_down
 
 
+async def test_it_ends_at_once_even_if_no_timer_can_be_made(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def call_later(*_: object) -> None:
+        raise MemoryError
+
+    bench.settle(1)
+    bench.settle(2)
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_later", call_later)
+    bench.flow.refuse(UNREADABLE)
+    assert bench.is_down
+
+
 async def test_nothing_opens_the_window_any_more(bench: Bench) -> None:
     """More messages would only be thrown away, and come again with their redelivery count increased."""
     assert bench.path.is_open
