@@ -45,6 +45,10 @@ OBSTACLE_PATIENCE_S = 60.0
 """How long a handle that has come to an unreadable message lives on for what arrived before it."""
 
 
+END_AGAIN_S = 1.0
+"""After this time a handle that was given up is unbound if there was no memory for it before."""
+
+
 class GhostFlow(BindFailed):
     """The broker may have bound a flow that the client has no handle for: the broker feeds it, and nobody reads.
 
@@ -343,8 +347,22 @@ class SolaceFlow:
         """The handle cannot be used any more: unbind what is left of it and report its end."""
         # Its remains in the client are freed in the background; a caller that must be sure awaits `unbind`.
         if self._state is not HandleState.DEAD:
+            try:
+                self._begin_ending()
+            finally:
+                self._end(reason)
+
+    def _begin_ending(self) -> None:
+        try:
             self._ending = self._threads.begin(self.terminate)
-            self._end(reason)
+        except MemoryError:
+            # Until it has ended, the broker may feed it, and nobody reads.
+            asyncio.get_running_loop().call_later(END_AGAIN_S, self._end_again)
+
+    def _end_again(self) -> None:
+        # Otherwise the transport is closed, or has replaced its session.
+        if self._receiver is not None:
+            self._begin_ending()
 
     def _let_go(self) -> None:
         receiver, self._receiver = self._receiver, None

@@ -1,4 +1,4 @@
-"""How a handle ends at a message that cannot be read, on virtual time: what came before it is handled once."""
+"""How a handle ends, mostly at a message that cannot be read, on virtual time: what came before is handled once."""
 
 import asyncio
 from typing import Any, cast
@@ -11,7 +11,7 @@ from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import Delivery, Message
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.testing.flow_recorder import FlowRecorder
-from lbg_runtime.transport.solace.flow import OBSTACLE_PATIENCE_S, SolaceFlow
+from lbg_runtime.transport.solace.flow import END_AGAIN_S, OBSTACLE_PATIENCE_S, SolaceFlow
 from lbg_runtime.transport.solace.inbound import UnreadableMessage
 
 QUEUE, EPOCH = QueueName("q"), Epoch(1)
@@ -33,11 +33,23 @@ class Path:
     def close_window(self) -> None:
         self.is_open = False
 
+    def end(self) -> None:
+        pass
+
 
 class Threads:
     """Control threads on which nothing is done."""
 
-    def begin(self, _: Any) -> asyncio.Future[None]:
+    def __init__(self) -> None:
+        self.left = 0
+        """How many calls there is no memory for."""
+        self.begun: list[Any] = []
+
+    def begin(self, call: Any) -> asyncio.Future[None]:
+        self.left -= 1
+        if self.left >= 0:
+            raise MemoryError
+        self.begun.append(call)
         return asyncio.get_running_loop().create_future()
 
 
@@ -45,9 +57,9 @@ class Bench:
     """A bound handle with an open window, to which two messages have come."""
 
     def __init__(self) -> None:
-        self.path, self.told, nobody = Path(), FlowRecorder(), cast(Any, None)
+        self.path, self.threads, self.told, nobody = Path(), Threads(), FlowRecorder(), cast(Any, None)
         self.flow = SolaceFlow(
-            nobody, cast(Any, Threads()), QUEUE, EPOCH, self.told, lambda *_: cast(Any, self.path), nobody, 255
+            nobody, cast(Any, self.threads), QUEUE, EPOCH, self.told, lambda *_: cast(Any, self.path), nobody, 255
         )
         self.flow.handed_over()
         self.flow.start_intake()
@@ -131,3 +143,19 @@ async def test_one_line_tells_which_message_it_is_and_why(bench: Bench) -> None:
     with capture_logs() as logs:
         bench.flow.refuse(UNREADABLE)
     assert logs == []
+
+
+@pytest.mark.parametrize("ends_first", [False, True])
+async def test_a_handle_that_cannot_be_unbound_for_want_of_memory_has_ended_and_is_unbound_later(
+    bench: Bench, ends_first: bool
+) -> None:
+    """Nothing else tells its owner that no more comes, and the broker would go on feeding it."""
+    bench.threads.left = 2
+    bench.flow._receiver = object()
+    bench.flow.give_up("for a test")
+    assert bench.is_down
+    await asyncio.sleep(1.5 * END_AGAIN_S)
+    if ends_first:
+        bench.flow.silence()
+    await asyncio.sleep(5 * END_AGAIN_S)
+    assert bench.threads.begun == ([] if ends_first else [bench.flow.terminate])
