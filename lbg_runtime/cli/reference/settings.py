@@ -57,7 +57,6 @@ class _Kind:
 
     type: object
     marks: tuple[object, ...]
-    may_be_none: bool
 
     def is_made_by(self, function: object) -> bool:
         return any(isinstance(mark, BeforeValidator) and mark.func is function for mark in self.marks)
@@ -114,7 +113,7 @@ def _taken_apart(field: FieldInfo) -> _Kind:
     # A `Field(...)` inside `Annotated` holds the limits given there.
     marks = [part for mark in marks for part in (mark.metadata if isinstance(mark, FieldInfo) else (mark,))]
     (kind,) = (each for each in kinds if each is not NoneType)
-    return _Kind(kind, tuple(marks), NoneType in kinds)
+    return _Kind(kind, tuple(marks))
 
 
 def _section_in(kind: _Kind) -> type[BaseModel] | None:
