@@ -9,6 +9,10 @@ WIDEST_WINDOW = 255
 NARROWEST_WINDOW = 32
 """A narrower window costs more acknowledgements than it saves: 1.7 frames per message with 1, 0.34 with 8."""
 
+KEEP_ALIVE_INTERVAL_MS = 3_000
+KEEP_ALIVE_LIMIT = 3
+"""Unanswered keep-alives after which the connection counts as lost."""
+
 TOKEN_PROPERTY = "solace.messaging.authentication.oauth2.access-token"  # noqa: S105  # the name, not a token
 
 
@@ -33,9 +37,6 @@ class SolaceSettings:
     """Between attempts to come back, which never end. At most 60 000."""
     reconnects: bool = True
     """False: the first lost connection ends the session; for a client that one of the same name may have replaced."""
-    keep_alive_interval_ms: int = 3_000
-    keep_alive_limit: int = 3
-    """Unanswered keep-alives after which the connection counts as lost."""
     trust_store_path: str | None = None
     """Directory with the certificates of trusted authorities, for TLS."""
     validate_certificate: bool = True
@@ -70,8 +71,8 @@ class SolaceSettings:
             "solace.messaging.transport.connection-retries": 0,
             "solace.messaging.transport.reconnection-attempts": -1 if self.reconnects else 0,
             "solace.messaging.transport.reconnection-attempts-wait-interval": self.reconnect_wait_ms,
-            "solace.messaging.transport.keep-alive-interval": self.keep_alive_interval_ms,
-            "solace.messaging.transport.keep-alive-without-response-limit": self.keep_alive_limit,
+            "solace.messaging.transport.keep-alive-interval": KEEP_ALIVE_INTERVAL_MS,
+            "solace.messaging.transport.keep-alive-without-response-limit": KEEP_ALIVE_LIMIT,
             "solace.messaging.tls.cert-validated": self.validate_certificate,
             "solace.messaging.tls.cert-reject-expired": self.validate_certificate,
             "solace.messaging.tls.cert-validate-servername": self.validate_certificate,
