@@ -5,9 +5,9 @@ is reached. Commands are carried out in the order given. Times are milliseconds 
 member's clock matters.
 
 Every member publishes a heartbeat at intervals of `heartbeat_ms`, shortened by up to `jitter`. A member is suspect when
-`suspect_after_missed` heartbeats in a row are missing, and dead after `dead_after_missed`; half an interval is added
+`SUSPECT_AFTER_MISSED` heartbeats in a row are missing, and dead after `DEAD_AFTER_MISSED`; half an interval is added
 for their transit. So a living member whose heartbeats take less than that is never suspect while fewer than
-`suspect_after_missed` in a row are lost. We ourselves are in our own view until we leave, however silent the topic is.
+`SUSPECT_AFTER_MISSED` in a row are lost. We ourselves are in our own view until we leave, however silent the topic is.
 
 A message counts only if it is newer than everything heard from that member before: a higher life, or a higher
 sequence of the same life. A higher life replaces the lower one at once. Anything else changes nothing, and makes one

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from lbg_runtime.model.errors import InvariantViolated
 
+SUSPECT_AFTER_MISSED = 3
+DEAD_AFTER_MISSED = 5
+
 
 @dataclass(frozen=True, slots=True)
 class MembershipTiming:
@@ -13,29 +16,22 @@ class MembershipTiming:
     """Longest time between two heartbeats of a member."""
     jitter: float = 0.2
     """Share of the interval that is left to chance, so that members do not all speak at once."""
-    suspect_after_missed: int = 3
-    dead_after_missed: int = 5
     settle_ms: int = 2_000
     """How long nobody may come or go before queues are placed again."""
 
     def __post_init__(self) -> None:
-        if not (
-            self.heartbeat_ms >= 10
-            and 0 <= self.jitter <= 0.5
-            and 1 <= self.suspect_after_missed < self.dead_after_missed
-            and self.settle_ms >= 0
-        ):
+        if not (self.heartbeat_ms >= 10 and 0 <= self.jitter <= 0.5 and self.settle_ms >= 0):
             raise InvariantViolated(f"no schedule can be made of {self}")
 
     @property
     def suspect_ms(self) -> int:
         """Silence after which a member is suspect."""
-        return self._silence_ms(self.suspect_after_missed)
+        return self._silence_ms(SUSPECT_AFTER_MISSED)
 
     @property
     def dead_ms(self) -> int:
         """Silence after which a member is dead."""
-        return self._silence_ms(self.dead_after_missed)
+        return self._silence_ms(DEAD_AFTER_MISSED)
 
     @property
     def forget_ms(self) -> int:

@@ -51,6 +51,9 @@ from lbg_runtime.core.group.view import GroupView
 from lbg_runtime.core.roles import Place
 from lbg_runtime.model.ids import Epoch, MemberId, QueueName
 
+LONGEST_WAIT_MS = 600_000
+"""Longest wait after drains that took too long; such waits begin at `step_aside_ms`."""
+
 AWAY = Place(rank=None, gives_way=False)
 
 
@@ -312,7 +315,7 @@ class RebalanceMachine:
         doublings = min(failures - 1, 20)
         wait_ms = min(settings.backoff_max_ms, settings.backoff_min_ms << doublings)
         if least_wait_ms:
-            wait_ms = min(settings.longest_wait_ms, least_wait_ms << doublings)
+            wait_ms = min(LONGEST_WAIT_MS, least_wait_ms << doublings)
         self._backoffs[queue] = _Backoff(failures, now_ms + wait_ms)
         return [Note("move_abandoned", {"queue": queue, "move_id": move.move_id, "to": move.to, "reason": reason})]
 

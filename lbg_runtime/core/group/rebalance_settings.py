@@ -22,8 +22,6 @@ class RebalanceSettings:
     backoff_min_ms: int = 1_000
     """Wait after a failed move; doubles up to `backoff_max_ms`."""
     backoff_max_ms: int = 30_000
-    longest_wait_ms: int = 600_000
-    """Longest wait after drains that took too long; such waits begin at `step_aside_ms`."""
 
     def __post_init__(self) -> None:
         if (self.standbys is not None and self.standbys < 0) or self.max_moves < 1:

@@ -296,8 +296,6 @@ def test_a_message_with_other_settings_does_not_hide_the_member_it_names() -> No
         {"heartbeat_ms": 9},
         {"jitter": -0.1},
         {"jitter": 0.6},
-        {"suspect_after_missed": 0},
-        {"suspect_after_missed": 5},
         {"settle_ms": -1},
     ],
 )

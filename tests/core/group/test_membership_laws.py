@@ -27,7 +27,7 @@ from lbg_runtime.core.group.membership_events import (
     ViewChanged,
     WinnerGone,
 )
-from lbg_runtime.core.group.membership_timing import MembershipTiming
+from lbg_runtime.core.group.membership_timing import SUSPECT_AFTER_MISSED, MembershipTiming
 from lbg_runtime.core.restripe.striping import StripingBook
 from lbg_runtime.model.ids import GroupName, MemberId
 
@@ -119,7 +119,7 @@ class MembershipLaws(RuleBasedStateMachine):
             return True
         link = (sender.number, receiver.number)
         lost = self.lost_in_a_row.get(link, 0)
-        may_lose = lost < SETTINGS.suspect_after_missed - 1 or not self.is_reliable
+        may_lose = lost < SUSPECT_AFTER_MISSED - 1 or not self.is_reliable
         loses = may_lose and self.chance.random() < (0.4 if self.is_reliable else 0.8)
         if isinstance(message, Heartbeat):
             self.lost_in_a_row[link] = lost + 1 if loses else 0
