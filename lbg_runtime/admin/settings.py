@@ -1,7 +1,7 @@
 """The group that settings describe, for whoever makes it. Pure, but for passwords that nobody is to know."""
 
 import secrets
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Container, Iterable
 
 from pydantic import SecretStr
 
@@ -15,20 +15,12 @@ from lbg_runtime.model.failure import QUEUE_ADDRESS_PREFIX, Then
 from lbg_runtime.model.ids import QueueName
 
 
-def _password_of_nobody() -> str:
-    return secrets.token_urlsafe(32)
-
-
-def spec_of(
-    settings: Settings,
-    of_handlers: Iterable[Then] | None = None,
-    new_password: Callable[[], str] = _password_of_nobody,
-) -> GroupSpec:
+def spec_of(settings: Settings, of_handlers: Iterable[Then] | None = None) -> GroupSpec:
     """The group that the settings describe, with the queues that `failure.then` and the ends `of_handlers` need.
 
     `of_handlers` is None if these are not known. An account without a password that logs in by certificate or token
-    gets a `new_password`, which is kept nowhere: with an empty one its name alone would be enough wherever the broker
-    takes passwords, too. Raises `ConfigError` if `semp` is not set, or if the settings cannot make a group.
+    gets a new one, which is kept nowhere: with an empty one its name alone would be enough wherever the broker takes
+    passwords, too. Raises `ConfigError` if `semp` is not set, or if the settings cannot make a group.
     """
     if settings.semp is None:
         raise semp_missing()
@@ -40,7 +32,7 @@ def spec_of(
 
     def login(username: str, password: SecretStr) -> Login:
         given = password.get_secret_value()
-        return Login(username, given if given or by_password else new_password())
+        return Login(username, given if given or by_password else secrets.token_urlsafe(32))
 
     members, semp = login(connection.username, connection.password), settings.semp
     if group.backend is not GroupBackend.EXCLUSIVE:

@@ -36,9 +36,9 @@ _LARGEST_CACHE_BYTES = 64 * 1024
 _log = structlog.get_logger(__name__)
 
 
-def load_group_settings(path: Path, environ: Mapping[str, str] = os.environ) -> Settings:
+def load_group_settings(path: Path) -> Settings:
     """`load_settings`, with the broker asked if the file says so. Blocks; raises `ConfigError`."""
-    return load_settings(path, environ, ask_broker)
+    return load_settings(path, ask=ask_broker)
 
 
 def ask_broker(settings: Settings) -> Mapping[str, object]:
