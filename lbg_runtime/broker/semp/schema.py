@@ -94,12 +94,11 @@ class Threshold:
     name: str
     default_clear: int
     default_set: int
-    unit: str = "Percent"
 
     @property
     def default(self) -> Row:
         """The pair that holds unless another one is set."""
-        return {f"clear{self.unit}": self.default_clear, f"set{self.unit}": self.default_set}
+        return {"clearPercent": self.default_clear, "setPercent": self.default_set}
 
     def check(self, value: Json) -> None:
         """Raise `SempFault` for a value that is not allowed."""
