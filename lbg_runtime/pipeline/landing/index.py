@@ -163,13 +163,12 @@ class IndexRead:
         return Entries(self._header, int(before["rows"]), int(before["data_bytes"]), table[first:last])
 
 
-def read_entries(path: Path | str, start_row: int = 0, end_row: int = sys.maxsize) -> Entries:
-    """The entries of the flushes that have rows in this range, in order. Only their CRCs are checked, and that of the
-    last entry, which tells how far the segment goes.
+def read_entries(path: Path | str) -> Entries:
+    """The entries of all flushes, in order, with their CRCs checked.
 
     Raises `LandingDamaged`, `LandingVersionUnknown` and `OSError`.
     """
-    return read_index(path).between(start_row, end_row)
+    return read_index(path).between(0, sys.maxsize)
 
 
 def read_index(path: Path | str) -> IndexRead:
