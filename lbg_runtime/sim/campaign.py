@@ -33,7 +33,6 @@ class Failure:
 
     seed: int
     laws: tuple[str, ...]
-    first: Violation
     faults: tuple[Fault, ...]
     """The faults that it needs to fail; empty for a story, whose faults are always the same."""
     is_story: bool = False
@@ -58,23 +57,20 @@ class Campaign:
         return tuple(sorted({law for failure in self.failures for law in failure.laws}))
 
 
-def run_campaign(
-    scope: Scope, seeds: range, on_progress: Callable[[int], None], parts: Parts | None = None
-) -> Campaign:
+def run_campaign(scope: Scope, seeds: range, on_progress: Callable[[int], None]) -> Campaign:
     """Mixed faults for every seed, and a story for every 20th; `on_progress` gets the number of seeds done."""
     campaign = Campaign(scope)
     for done, seed in enumerate(seeds):
-        result = run_seed(scope, seed, parts=parts)
+        result = run_seed(scope, seed)
         _add(campaign, result)
         if result.violations:
-            faults = shrink(scope, seed, result.plan, parts)
-            campaign.failures.append(Failure(seed, _laws(result.violations), result.violations[0], faults))
+            faults = shrink(scope, seed, result.plan)
+            campaign.failures.append(Failure(seed, _laws(result.violations), faults))
         if done % SEEDS_PER_STORY == 0 and len(campaign.stories) < MOST_STORIES:
             story = tell_story(seed, scope.mode, scope.members or STORY_MEMBERS, scope.queues or STORY_QUEUES)
             campaign.stories.append(story)
             if story.violations:
-                failure = Failure(seed, _laws(story.violations), story.violations[0], (), is_story=True)
-                campaign.failures.append(failure)
+                campaign.failures.append(Failure(seed, _laws(story.violations), (), is_story=True))
         on_progress(done + 1)
     return campaign
 
