@@ -41,7 +41,6 @@ class OpenFlow:
 
     name: str
     last_acked_id: int
-    last_sent_id: int
     window: int
     transacted: bool
     session_id: int = 0
@@ -174,7 +173,6 @@ def _read_open_flow(items: _Items) -> OpenFlow:
     return OpenFlow(
         name=items.text(ItemKind.FLOW_NAME),
         last_acked_id=items.number(ItemKind.LAST_ACKED, 8) or 0,
-        last_sent_id=items.number(ItemKind.LAST_SENT, 8) or 0,
         window=items.number(ItemKind.WINDOW, 1) or WINDOW,
         transacted=ItemKind.TRANSACTED_SESSION in items,
         session_id=items.number(ItemKind.TRANSACTED_SESSION, 4) or 0,

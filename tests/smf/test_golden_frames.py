@@ -179,8 +179,8 @@ def test_the_login_reply_says_who_and_what_the_broker_is() -> None:
 
 
 def test_requests_are_read() -> None:
-    assert read_assured(decode_frame(OPEN_FLOW).body) == OpenFlow("", 0, 0, 255, transacted=False)
-    assert read_assured(OLD_OPEN_FLOW_BODY) == OpenFlow("", 0, 0, 255, transacted=False)
+    assert read_assured(decode_frame(OPEN_FLOW).body) == OpenFlow("", 0, 255, transacted=False)
+    assert read_assured(OLD_OPEN_FLOW_BODY) == OpenFlow("", 0, 255, transacted=False)
     assert decode_frame(BIND).tag == TAG
     assert read_assured(decode_frame(BIND).body) == Bind(
         queue="q1",
