@@ -430,7 +430,7 @@ class Engine:
         if queue.settings.is_partitioned or queue.settings.groups_messages:
             raise BrokerRefusal(400, "Invalid Selector")
         selector, fields_of = compile_selector(text), self.surroundings.fields_of
-        return lambda message: selector(fields_of(message).values)
+        return lambda message: selector(fields_of(message))
 
     def _next_flow_id(self) -> FlowId:
         self._last_flow_id += 1

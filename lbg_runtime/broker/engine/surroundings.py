@@ -54,7 +54,7 @@ def _default_traits(_: Published) -> Traits:
 
 
 def _no_fields(_: Published) -> Fields:
-    return Fields()
+    return {}
 
 
 def _no_time() -> float:

@@ -1,12 +1,15 @@
 """What a message declares about itself, for queues that respect it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 DEFAULT_PRIORITY = 4
 HIGHEST_PRIORITY = 9
 
 FieldValue = None | bool | int | float | str
+
+Fields = Mapping[str, FieldValue]
+"""What selectors look at: headers by their JMS names, and user properties; a missing one counts as unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +21,3 @@ class Traits:
     """Counted from its arrival; 0 for no limit."""
     may_go_to_dead_messages: bool = True
     """Whether it is eligible for a dead message queue, if the queue respects that."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fields:
-    """What selectors look at."""
-
-    values: Mapping[str, FieldValue] = field(default_factory=dict)
-    """Headers by their JMS names, and user properties; a missing one counts as unknown."""

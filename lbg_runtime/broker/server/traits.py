@@ -32,15 +32,15 @@ def fields_of(message: Published) -> Fields:
     """Headers by their JMS names, and user properties; none for a message with contents that cannot be read."""
     relay = message.content
     if not isinstance(relay, Relay):
-        return Fields()
+        return {}
     values: dict[str, FieldValue] = {"JMSPriority": traits_of(message).priority, "JMSDeliveryMode": "PERSISTENT"}
     try:
         contents = decode_contents(relay.contents, relay.body)
     except ProtocolError:
-        return Fields(values)
+        return values
     _add(values, contents.properties)
     _add(values, {_HEADERS[name]: value for name, value in contents.headers.items() if name in _HEADERS})
-    return Fields(values)
+    return values
 
 
 def _add(values: dict[str, FieldValue], found: Mapping[str, object]) -> None:

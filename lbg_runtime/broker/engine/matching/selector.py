@@ -10,20 +10,19 @@ from operator import add, ge, gt, le, lt, mul, sub, truediv
 from typing import TYPE_CHECKING
 
 from lbg_runtime.broker.engine.matching.wildcards import Pattern, Wild
-from lbg_runtime.broker.engine.traits import FieldValue
+from lbg_runtime.broker.engine.traits import Fields, FieldValue
 from lbg_runtime.model.errors import BrokerRefusal
 
 if TYPE_CHECKING:
     from lark import Lark, Token, Tree
 
-Values = Mapping[str, FieldValue]
-Selector = Callable[[Values], bool]
+Selector = Callable[[Fields], bool]
 """Whether a message with these fields is wanted."""
 
 LARGEST_SELECTOR_BYTES = 2_000
 """As on PubSub+."""
 
-_Term = Callable[[Values], FieldValue]
+_Term = Callable[[Fields], FieldValue]
 _Number = int | float
 
 _GRAMMAR = r"""
@@ -116,7 +115,7 @@ def _named(children: list["Tree[Token] | Token"]) -> str:
 def _or(children: list["Tree[Token] | Token"]) -> _Term:
     terms = _sub_terms(children)
 
-    def either(values: Values) -> FieldValue:
+    def either(values: Fields) -> FieldValue:
         found = [_truth(term(values)) for term in terms]
         return True if True in found else None if None in found else False
 
@@ -126,7 +125,7 @@ def _or(children: list["Tree[Token] | Token"]) -> _Term:
 def _and(children: list["Tree[Token] | Token"]) -> _Term:
     terms = _sub_terms(children)
 
-    def both(values: Values) -> FieldValue:
+    def both(values: Fields) -> FieldValue:
         found = [_truth(term(values)) for term in terms]
         return False if False in found else None if None in found else True
 
@@ -148,7 +147,7 @@ def _between(children: list["Tree[Token] | Token"]) -> _Term:
     middle, low, high = _sub_terms(children)
     is_negated = bool(_tokens(children))
 
-    def between(values: Values) -> FieldValue:
+    def between(values: Fields) -> FieldValue:
         value = middle(values)
         found = (_compare(value, ">=", low(values)), _compare(value, "<=", high(values)))
         inside = False if False in found else None if None in found else True
@@ -162,7 +161,7 @@ def _one_of(children: list["Tree[Token] | Token"]) -> _Term:
     wanted = frozenset(_unquoted(each) for each in rest if each.startswith("'"))
     is_negated = not rest[0].startswith("'")
 
-    def one_of(values: Values) -> FieldValue:
+    def one_of(values: Fields) -> FieldValue:
         value = values.get(name)
         return (value in wanted) is not is_negated if isinstance(value, str) else None
 
@@ -178,7 +177,7 @@ def _like(children: list["Tree[Token] | Token"]) -> _Term:
         raise BrokerRefusal(400, "Invalid Selector")
     wanted = Pattern(_parts(pattern, escape))
 
-    def like(values: Values) -> FieldValue:
+    def like(values: Fields) -> FieldValue:
         value = values.get(name)
         return wanted.matches(value) is not is_negated if isinstance(value, str) else None
 
@@ -194,7 +193,7 @@ def _calculation(children: list["Tree[Token] | Token"]) -> _Term:
     first, *terms = _sub_terms(children)
     steps = list(zip((_DEEDS[sign] for sign in _tokens(children)), terms, strict=True))
 
-    def calculation(values: Values) -> FieldValue:
+    def calculation(values: Fields) -> FieldValue:
         result = _number(first(values))
         for deed, term in steps:
             operand = _number(term(values))
@@ -213,7 +212,7 @@ def _signed(children: list["Tree[Token] | Token"]) -> _Term:
     (term,) = _sub_terms(children)
     factor = -1 if _tokens(children) == ["-"] else 1
 
-    def signed(values: Values) -> FieldValue:
+    def signed(values: Fields) -> FieldValue:
         value = _number(term(values))
         return None if value is None else factor * value
 

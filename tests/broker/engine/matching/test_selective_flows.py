@@ -4,7 +4,6 @@ import pytest
 
 from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
-from lbg_runtime.broker.engine.traits import Fields
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.outcome import Outcome
 from tests.broker.engine.conftest import QUEUE, Stage
@@ -14,7 +13,7 @@ class PickyStage(Stage):
     def __init__(self, access_type: AccessType = AccessType.NON_EXCLUSIVE, **settings: object) -> None:
         super().__init__()
         self.engine = Engine()
-        self.engine.surroundings.fields_of = lambda message: Fields({"n": message.content})
+        self.engine.surroundings.fields_of = lambda message: {"n": message.content}
         self.engine.create_queue("default", QUEUE, QueueSettings(access_type, **settings))
         self.engine.add_queue_subscription("default", QUEUE, "orders/>")
         self.publisher_client, _ = self.engine.connect("default", "user", "", "publisher")
