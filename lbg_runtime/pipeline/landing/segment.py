@@ -68,7 +68,6 @@ class SegmentWriter:
         """Of the lane, up to and including the last completed flush."""
         self.bytes = len(_SCHEMA_BYTES)
         """Of the data file, as far as entries cover it."""
-        self.first_row = first_row
         self._is_synced = is_synced
         self._is_broken = False
         self._low, self._high = NO_LOW, NO_HIGH
