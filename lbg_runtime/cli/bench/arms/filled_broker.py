@@ -68,30 +68,40 @@ def stamped(shape: GroupShape, key: int, of_key: int, number: int) -> Message:
     return Message(topic, PAYLOAD, stamps, str(number), 1_700_000_000_000 + number)
 
 
-def published(message: Message) -> Published:
-    """What the engine takes from a client that publishes this message."""
-    relay = relay_of(message)
-    return Published(message.topic, relay, relay.size_bytes)
+class Filler:
+    """Puts messages on the queues of a group, numbered consecutively across all calls."""
 
+    def __init__(self, server: BrokerServer, shape: GroupShape) -> None:
+        """Create the queues."""
+        self._server = server
+        self._shape = shape
+        self._number = 0
+        self._of_key: Counter[int] = Counter()
+        for queue in range(shape.queue_count):
+            server.create_queue(shape.queue_name(queue), shape.subscriptions(queue))
 
-def fill(server: BrokerServer, message_count: int, key_count: int, shape: GroupShape) -> None:
-    """Put messages of each key in turn on the queue of a group."""
-    server.create_queue(shape.queue_name(0), shape.subscriptions(0))
-    client, _ = server.engine.connect(DEFAULT_VPN, "default", "", "filler")
-    numbers: Counter[int] = Counter()
-    for index in range(message_count):
-        key = index % key_count
-        numbers[key] += 1
-        message = published(stamped(shape, key, numbers[key], index))
-        server.carry_out(server.engine.publish_direct(client, message))
-    server.engine.disconnect(client)
+    def fill(self, count: int, key_count: int, first_key: int = 0) -> None:
+        """Put messages of each key in turn; nothing is sent before all of them are there."""
+        server, of_key = self._server, self._of_key
+        client, _ = server.engine.connect(DEFAULT_VPN, "default", "", "filler")
+        effects = []
+        for index in range(count):
+            key = first_key + index % key_count
+            of_key[key] += 1
+            message = stamped(self._shape, key, of_key[key], self._number)
+            self._number += 1
+            # What the engine takes from a client that publishes this message.
+            relay = relay_of(message)
+            effects += server.engine.publish_direct(client, Published(message.topic, relay, relay.size_bytes))
+        server.engine.disconnect(client)
+        server.carry_out(effects)
 
 
 async def _serve(message_count: int, key_count: int, shapes: Sequence[GroupShape]) -> None:
     engine = CountingEngine("bench")
     async with BrokerServer(port=0, engine=engine) as server:
         for shape in shapes:
-            fill(server, message_count, key_count, shape)
+            Filler(server, shape).fill(message_count, key_count)
         gc.freeze()
         say({"host": f"tcp://{server.host}:{server.port}"})
         async for _ in read_lines(sys.stdin.fileno()):

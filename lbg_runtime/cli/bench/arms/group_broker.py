@@ -14,7 +14,7 @@ import uvloop
 
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.server.server import BrokerServer
-from lbg_runtime.cli.bench.arms.filled_broker import CountingEngine, published, stamped
+from lbg_runtime.cli.bench.arms.filled_broker import CountingEngine, Filler
 from lbg_runtime.cli.bench.arms.measured_broker import memory_bytes
 from lbg_runtime.cli.bench.report import quiet_log
 from lbg_runtime.cli.broker import GC_THRESHOLDS
@@ -28,32 +28,6 @@ _SHARDS = 96
 def shape_of(queue_count: int) -> GroupShape:
     """The group with this many queues."""
     return GroupShape(GroupName("bench"), "bench", max(_SHARDS, queue_count), queue_count)
-
-
-class Filler:
-    """Puts messages on the queues, numbered consecutively across all calls."""
-
-    def __init__(self, server: BrokerServer, shape: GroupShape) -> None:
-        self._server = server
-        self._shape = shape
-        self._number = 0
-        self._of_key: Counter[int] = Counter()
-        for queue in range(shape.queue_count):
-            server.create_queue(shape.queue_name(queue), shape.subscriptions(queue))
-
-    def fill(self, count: int, key_count: int, first_key: int) -> None:
-        """Put messages of each key in turn; nothing is sent before all of them are there."""
-        server, shape, of_key = self._server, self._shape, self._of_key
-        client, _ = server.engine.connect(DEFAULT_VPN, "default", "", "filler")
-        effects = []
-        for index in range(count):
-            key = first_key + index % key_count
-            of_key[key] += 1
-            message = published(stamped(shape, key, of_key[key], self._number))
-            self._number += 1
-            effects += server.engine.publish_direct(client, message)
-        server.engine.disconnect(client)
-        server.carry_out(effects)
 
 
 async def _serve(queue_count: int) -> None:

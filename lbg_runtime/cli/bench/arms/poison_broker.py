@@ -7,13 +7,12 @@ keys count, and is answered by how many messages lie where.
 
 import gc
 import sys
-from collections import Counter
 
 import uvloop
 
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN, Engine
 from lbg_runtime.broker.server.server import BrokerServer
-from lbg_runtime.cli.bench.arms.filled_broker import published, stamped
+from lbg_runtime.cli.bench.arms.filled_broker import Filler
 from lbg_runtime.cli.bench.arms.publish_broker import queue_content
 from lbg_runtime.cli.lines import read_lines, say
 from lbg_runtime.cli.log import configure_log
@@ -42,17 +41,9 @@ def fill(server: BrokerServer, message_count: int, key_count: int) -> None:
     server.create_queue(ERRORS, [ERRORS])
     server.create_queue(DEAD)
     for index in range(SHAPE.queue_count):
-        server.create_queue(SHAPE.queue_name(index), SHAPE.subscriptions(index))
         parking = parking_queue(SHAPE.name, index)
         server.create_queue(parking, [parking])
-    client, _ = server.engine.connect(DEFAULT_VPN, "default", "", "filler")
-    numbers: Counter[int] = Counter()
-    for index in range(message_count):
-        key = index % key_count
-        numbers[key] += 1
-        message = published(stamped(SHAPE, key, numbers[key], index))
-        server.carry_out(server.engine.publish_direct(client, message))
-    server.engine.disconnect(client)
+    Filler(server, SHAPE).fill(message_count, key_count)
 
 
 async def _serve(message_count: int, key_count: int) -> None:
