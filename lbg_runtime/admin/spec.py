@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from zlib import crc32
 
 from lbg_runtime.admin.roles import NO_TOPICS, Grant, Login, Role, Topics, grant_of
-from lbg_runtime.config.broker_names import LARGEST_QUEUE_NAME, LARGEST_TOPIC_BYTES, LARGEST_USERNAME_BYTES
+from lbg_runtime.config.broker_names import LARGEST_QUEUE_NAME, LARGEST_USERNAME_BYTES
 from lbg_runtime.model.errors import ConfigError, UserError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.model.ids import GroupName, QueueName
+from lbg_runtime.model.topic import LARGEST_TOPIC_BYTES
 
 MARKER_PREFIX = "lbg/"
 """How JNDI names of groups begin."""

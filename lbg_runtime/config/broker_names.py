@@ -6,9 +6,9 @@ import socket
 from lbg_runtime.config.fields import SettingProblem
 from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.model.group import GroupShape, is_reserved
+from lbg_runtime.model.topic import LARGEST_TOPIC_BYTES
 
 LARGEST_QUEUE_NAME = 200
-LARGEST_TOPIC_BYTES = 250
 LARGEST_CLIENT_NAME_BYTES = 159
 """One less than PubSub+ takes: the client drops a login whose answer has 160 bytes and the zero behind them."""
 LARGEST_VPN_BYTES = 32

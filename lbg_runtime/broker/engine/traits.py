@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-DEFAULT_PRIORITY = 4
+from lbg_runtime.model.message import DEFAULT_PRIORITY
+
 HIGHEST_PRIORITY = 9
 
 FieldValue = None | bool | int | float | str

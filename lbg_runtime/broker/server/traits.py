@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 
 from lbg_runtime.broker.engine.effects import Published
-from lbg_runtime.broker.engine.traits import DEFAULT_PRIORITY, HIGHEST_PRIORITY, Fields, FieldValue, Traits
+from lbg_runtime.broker.engine.traits import HIGHEST_PRIORITY, Fields, FieldValue, Traits
 from lbg_runtime.model.errors import ProtocolError
+from lbg_runtime.model.message import DEFAULT_PRIORITY
 from lbg_runtime.smf.contents import CORRELATION_ID, MESSAGE_ID, SENT_AT, decode_contents
 from lbg_runtime.smf.frame import DEAD_MESSAGE_ELIGIBLE, ParameterKind, parameter_at
 from lbg_runtime.smf.message import Relay
