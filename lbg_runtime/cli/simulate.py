@@ -1,13 +1,14 @@
 """`lbg simulate`: members, broker and network from a seed, with faults; both ways of moving queues side by side."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lbg_runtime.cli.options import Json, print_json
+from lbg_runtime.cli.quantile import quantile
 from lbg_runtime.model.errors import UserError
 
 if TYPE_CHECKING:
@@ -133,10 +134,12 @@ def _progress(scope: "Scope", seeds: int) -> Callable[[int], None]:
     return show
 
 
+def _quantile(values: Sequence[int], part: float) -> float | None:
+    return quantile(values, part) if values else None
+
+
 def _as_object(campaign: "Campaign") -> dict[str, object]:
     """The figures of a mode, by name; times in ms, None if there was nothing to measure."""
-    from lbg_runtime.sim.campaign import quantile
-
     stories, scope = campaign.stories, campaign.scope
     owning = [story.time_to_own_ms for story in stories if story.time_to_own_ms is not None]
     moves = [pause for story in stories for pause in story.move_pauses_ms]
@@ -146,14 +149,14 @@ def _as_object(campaign: "Campaign") -> dict[str, object]:
         "mode": scope.mode.value,
         **_sizes(scope),
         "stories": len(stories),
-        "time_to_own_median_ms": quantile(owning, 0.5),
-        "time_to_own_p95_ms": quantile(owning, 0.95),
+        "time_to_own_median_ms": _quantile(owning, 0.5),
+        "time_to_own_p95_ms": _quantile(owning, 0.95),
         "owner_changes_per_hour": round(60 * sum(story.steady_changes for story in stories) / len(stories)),
         "owner_changes_per_join": round(sum(story.join_changes for story in stories) / len(stories), 1),
-        "move_pause_median_ms": quantile(moves, 0.5),
-        "move_pause_p99_ms": quantile(moves, 0.99),
-        "loss_pause_median_ms": quantile(losses, 0.5),
-        "loss_pause_p99_ms": quantile(losses, 0.99),
+        "move_pause_median_ms": _quantile(moves, 0.5),
+        "move_pause_p99_ms": _quantile(moves, 0.99),
+        "loss_pause_median_ms": _quantile(losses, 0.5),
+        "loss_pause_p99_ms": _quantile(losses, 0.99),
         "hops_per_move": round(sum(story.hops for story in stories) / max(1, len(moves)), 1),
         "duplicates_after_moves": told.after_hand_over + told.unfinished,
         "duplicates_per_crash": round(told.after_loss / len(stories), 1),

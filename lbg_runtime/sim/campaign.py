@@ -1,6 +1,5 @@
 """Many seeds of one mode, summed up; and a failing seed reduced to the faults that it needs to fail."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -98,12 +97,6 @@ def shrink(scope: Scope, seed: int, plan: tuple[Fault, ...], parts: Parts | None
             if run_seed(scope, seed, [other.number for other in fewer], parts).violations:
                 plan, is_smaller = fewer, True
     return plan
-
-
-def quantile(values: Sequence[int], share: float) -> int | None:
-    """The smallest value not below this share of all values; None without values."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None
 
 
 def _laws(violations: Sequence[Violation]) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from lbg_runtime.core.flow.commands import Command
 from lbg_runtime.core.flow.events import FlowInactive, MachineEvent
 from lbg_runtime.core.flow.machine import FlowMachine
 from lbg_runtime.core.flow.table import FlowState
-from lbg_runtime.sim.campaign import Scope, quantile, run_campaign, run_seed, shrink
+from lbg_runtime.sim.campaign import Scope, run_campaign, run_seed, shrink
 from lbg_runtime.sim.parts import Parts
 from lbg_runtime.sim.settings import Mode
 
@@ -54,11 +54,3 @@ def test_both_modes_of_a_seed_differ_in_nothing_else() -> None:
     assert cooperative.plan == cycle.plan
     assert cooperative.settings.handlers == cycle.settings.handlers
     assert cooperative.settings.rebind == cycle.settings.rebind
-
-
-def test_a_quantile_is_one_of_the_values() -> None:
-    assert quantile([5, 1, 3], 0.5) == 3
-    assert quantile([5, 1, 3, 4], 0.5) == 3
-    assert quantile(list(range(100)), 0.99) == 98
-    assert quantile([7], 0.95) == 7
-    assert quantile([], 0.5) is None

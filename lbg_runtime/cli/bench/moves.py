@@ -20,11 +20,11 @@ import anyio
 import typer
 
 from lbg_runtime.cli.bench.profile import Profile, profiled
-from lbg_runtime.cli.bench.quantile import quantile
 from lbg_runtime.cli.bench.report import Better, Ratio, Report, Rounds, Row, finish, tell
 from lbg_runtime.cli.live.group import PUBLISHER, LiveGroup, member_name
 from lbg_runtime.cli.live.tail import accepted_dispatches
 from lbg_runtime.cli.options import DURATION, Json, duration_ms
+from lbg_runtime.cli.quantile import quantile
 from lbg_runtime.config.rebind_mode import RebindMode
 from lbg_runtime.model.errors import LbgError
 from lbg_runtime.model.group import GroupShape

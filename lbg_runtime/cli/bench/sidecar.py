@@ -25,9 +25,9 @@ import orjson
 import typer
 
 from lbg_runtime.cli.bench.profile import Profile, profiled
-from lbg_runtime.cli.bench.quantile import quantile
 from lbg_runtime.cli.bench.report import Better, Ratio, Report, Rounds, Row, finish, tell, within_rounds
 from lbg_runtime.cli.options import DURATION, Json, duration_ms
+from lbg_runtime.cli.quantile import quantile
 from lbg_runtime.model.errors import LbgError
 
 if TYPE_CHECKING:

@@ -32,11 +32,11 @@ import anyio
 import orjson
 import typer
 
-from lbg_runtime.cli.bench.quantile import quantile
 from lbg_runtime.cli.bench.report import Better, Ratio, Report, Row, finish, tell
 from lbg_runtime.cli.live.board import Board
 from lbg_runtime.cli.live.group import PUBLISHER, LiveGroup, member_name
 from lbg_runtime.cli.options import DURATION, Json, duration_ms
+from lbg_runtime.cli.quantile import quantile
 from lbg_runtime.model.errors import LbgError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import GroupName

@@ -5,7 +5,6 @@ import json
 import pytest
 import typer
 
-from lbg_runtime.cli.bench.quantile import quantile
 from lbg_runtime.cli.bench.report import (
     Better,
     Ratio,
@@ -16,6 +15,7 @@ from lbg_runtime.cli.bench.report import (
     spread,
     within_rounds,
 )
+from lbg_runtime.cli.quantile import quantile
 
 
 def made(*wrong: str) -> Report:
@@ -46,6 +46,7 @@ def test_a_figure_has_the_digits_that_mean_something(value: float, expected: flo
 def test_a_quantile_is_of_the_nearest_rank() -> None:
     assert [quantile(range(1, 101), part) for part in (0.5, 0.99, 1.0)] == [50, 99, 100]
     assert quantile([4.0], 0.5) == 4.0
+    assert quantile([5, 1, 3, 4], 0.5) == 3
 
 
 def test_ratios_are_taken_round_by_round() -> None:

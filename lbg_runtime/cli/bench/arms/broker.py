@@ -18,8 +18,8 @@ from lbg_runtime.cli.bench.arms.raw_client import (
     number_in,
     numbered,
 )
-from lbg_runtime.cli.bench.quantile import quantile
 from lbg_runtime.cli.lines import say
+from lbg_runtime.cli.quantile import quantile
 
 _AT_ONCE = 20_000
 """Frames made in advance; more would fill the memory and the processor's caches."""

@@ -19,9 +19,9 @@ import uvloop
 
 from lbg_runtime.cli.bench.arms.filled_broker import TOPIC, shape_of
 from lbg_runtime.cli.bench.arms.receive import PATIENCE_S, WrongCourse, check_course, member_of, settings_for
-from lbg_runtime.cli.bench.quantile import quantile
 from lbg_runtime.cli.lines import say
 from lbg_runtime.cli.log import configure_log
+from lbg_runtime.cli.quantile import quantile
 from lbg_runtime.config.settings import ClientPathChoice
 from lbg_runtime.core.flow.events import FlowEvent, MessageReceived
 from lbg_runtime.model.hashing import HashFunction
