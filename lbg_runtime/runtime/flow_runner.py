@@ -523,12 +523,9 @@ class FlowRunner:
         if assignment is None:
             assignment = self._assignments[epoch] = Assignment(epoch, self._newest_assignment)
             self._newest_assignment = assignment
-            children.create_task(assignment.follow(self._hooks, self._open_wanted_intake))
+            children.create_task(assignment.follow(self._hooks, self._open_behind_parking))
         elif assignment.is_begun:
-            self._open_wanted_intake(assignment)
-
-    def _open_wanted_intake(self, assignment: Assignment) -> None:
-        self._open_behind_parking(assignment.epoch)
+            self._open_behind_parking(epoch)
 
     def _open_behind_parking(self, epoch: Epoch) -> None:
         # The flow may be draining by now, or gone.

@@ -98,13 +98,13 @@ class Assignment:
         self._given_up.set()
         self._over.set()
 
-    async def follow(self, hooks: "QueueHooks", on_begun: Callable[["Assignment"], None]) -> None:
+    async def follow(self, hooks: "QueueHooks", on_begun: Callable[[Epoch], None]) -> None:
         """Call the hooks of the epoch, from its beginning to its end."""
         try:
             await self._wait_for_the_one_before(hooks)
             await hooks.call(HookKind.ASSIGNED, self.epoch)
             self.is_begun = True
-            on_begun(self)
+            on_begun(self.epoch)
             # No bound: an owner remains one until its flow goes, and its handlers are waited for as the laws say.
             await self._given_up.wait()
             if self._is_draining:
