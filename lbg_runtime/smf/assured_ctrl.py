@@ -158,10 +158,10 @@ class _Items:
             raise ProtocolError(f"{kind.name.lower()} of {len(value)} bytes, not {size}")
         return int.from_bytes(value, "big")
 
-    def needed_number(self, kind: ItemKind, size: int) -> int:
-        value = self.number(kind, size)
+    def flow_id(self) -> int:
+        value = self.number(ItemKind.FLOW_ID, 4)
         if value is None:
-            raise ProtocolError(f"assured control without {kind.name.lower()}")
+            raise ProtocolError("assured control without flow_id")
         return value
 
     def text(self, kind: ItemKind) -> str:
@@ -197,7 +197,7 @@ def _read_bind(items: _Items) -> Bind:
 
 def _read_client_ack(items: _Items) -> ClientAck:
     return ClientAck(
-        flow_id=items.needed_number(ItemKind.FLOW_ID, 4),
+        flow_id=items.flow_id(),
         received_id=items.number(ItemKind.LAST_ACKED, 8),
         window=items.number(ItemKind.WINDOW, 1),
         ranges=tuple(_read_range(item.value) for item in items.all if item.kind == ItemKind.APPLICATION_ACK),
@@ -226,12 +226,10 @@ _READERS: dict[int, Callable[[_Items], AssuredRequest]] = {
     AssuredKind.OPEN_FLOW: _read_open_flow,
     AssuredKind.CLIENT_ACK: _read_client_ack,
     AssuredKind.BIND: _read_bind,
-    AssuredKind.UNBIND: lambda items: Unbind(items.needed_number(ItemKind.FLOW_ID, 4)),
-    AssuredKind.CLOSE_FLOW: lambda items: CloseFlow(items.needed_number(ItemKind.FLOW_ID, 4)),
+    AssuredKind.UNBIND: lambda items: Unbind(items.flow_id()),
+    AssuredKind.CLOSE_FLOW: lambda items: CloseFlow(items.flow_id()),
     AssuredKind.CREATE: _read_create,
-    AssuredKind.FLOW_CHANGE: lambda items: FlowChange(
-        items.needed_number(ItemKind.FLOW_ID, 4), bool(items.number(ItemKind.ACTIVE, 1))
-    ),
+    AssuredKind.FLOW_CHANGE: lambda items: FlowChange(items.flow_id(), bool(items.number(ItemKind.ACTIVE, 1))),
 }
 
 
