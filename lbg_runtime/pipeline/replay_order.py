@@ -57,7 +57,7 @@ def find_moved(read: Callable[[int], Iterator[pa.RecordBatch]], queues: Collecti
     """
     if len(queues) < 2:
         return {}
-    shards = {queue: {shard for batch in read(queue) for shard in _values(batch, "shard")} for queue in queues}
+    shards = {queue: {shard for batch in read(queue) for shard in _shards(batch)} for queue in queues}
     queue_count: dict[int | None, int] = {}
     for of_queue in shards.values():
         for shard in of_queue:
@@ -154,5 +154,5 @@ def _stamp(row_id: str) -> tuple[int, str]:
     return int(number), sender
 
 
-def _values(batch: pa.RecordBatch, column: str) -> list[int | None]:
-    return batch.column(column).unique().to_pylist()  # type: ignore[no-any-return]
+def _shards(batch: pa.RecordBatch) -> list[int | None]:
+    return batch.column("shard").unique().to_pylist()  # type: ignore[no-any-return]

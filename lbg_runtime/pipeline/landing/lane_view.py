@@ -158,20 +158,20 @@ class LaneView:
                 self._folder, what, "it has lost rows, or the offsets are of another log: begin anew from its rows"
             )
 
-    def flushes(self, start_row: int, end_row: int, low: int, high: int) -> Iterator[Flush]:
-        """Flushes with rows in this range that may hold ids of that range, in order; not those of pruned segments."""
+    def flushes(self, end_row: int, low: int, high: int) -> Iterator[Flush]:
+        """Flushes with rows before `end_row` that may hold ids in this range, in order; none of pruned segments."""
         for first, following in _followed(parts_of(self._folder)[INDEX_SUFFIX]):
-            if first >= end_row or (following is not None and following <= start_row):
+            if first >= end_row:
                 continue
             rows, segment_low, segment_high = self._segment_range(first, is_full=following is not None)
             if following is not None and rows != following:
                 raise self._missing(rows)
-            if rows > start_row and segment_low <= high and segment_high >= low:
+            if segment_low <= high and segment_high >= low:
                 yield from (
                     each
                     # All flushes: a damaged range must not hide what it has.
                     for each in _flushes(Segment(self._folder, first).index().between(0, end_row))
-                    if each.rows > start_row and each.first_row < end_row and each.low <= high and each.high >= low
+                    if each.first_row < end_row and each.low <= high and each.high >= low
                 )
 
     def all_flushes(self, start_row: int, end_row: int) -> Iterator[Flush]:

@@ -76,7 +76,7 @@ class _Earlier:
         tries_left = 3
         while True:
             try:
-                for each in lane.flushes(0, rows, low, high):
+                for each in lane.flushes(rows, low, high):
                     for batch in lane.read(each.first_row, min(each.rows, rows)):
                         self._seen.update(batch.column("broker_id").to_pylist())
                 # After the rows: what is pruned in between is then found here.
