@@ -132,18 +132,10 @@ class PartitionLine(PartedLine):
         self._gone = {flow: gone for flow, gone in self._gone.items() if flow in waited_for}
 
 
-class PartitionOf:
-    """Returns the partition of a message: by the hash of its key, or a random one if it has no key."""
-
-    def __init__(self, count: int, surroundings: Surroundings) -> None:
-        self._count = count
-        self._surroundings = surroundings
-
-    def __call__(self, message: Published) -> int:
-        key = self._surroundings.key_of(message)
-        if key is None:
-            return self._surroundings.choose(self._count)
-        return partition_of(key, self._count)
+def partition_for(message: Published, count: int, surroundings: Surroundings) -> int:
+    """The partition of a message: by the hash of its key, or a random one if it has no key."""
+    key = surroundings.key_of(message)
+    return surroundings.choose(count) if key is None else partition_of(key, count)
 
 
 def partition_of(key: str, count: int) -> int:
