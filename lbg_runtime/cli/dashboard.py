@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from lbg_runtime.config.listen_address import ListenAddress
     from lbg_runtime.config.settings import Settings
+    from lbg_runtime.runtime.observer import Observer
 
 READY = "lbg dashboard: "
 """Begins the line on standard error that gives the page's address."""
@@ -68,6 +69,7 @@ async def _show(
 ) -> None:
     import asyncio
     import sys
+    from contextlib import AsyncExitStack
 
     from lbg_runtime.cli.group.homes import derived_placement, group_queues
     from lbg_runtime.core.group.picture import GroupPicture
@@ -76,6 +78,7 @@ async def _show(
     from lbg_runtime.dashboard.watch import GroupWatch
     from lbg_runtime.model.ids import QueueName
     from lbg_runtime.runtime.observer import observing
+    from lbg_runtime.runtime.shutdown import Interruption
     from lbg_runtime.runtime.stop import StopCause, stop_requests
 
     group = settings.group
@@ -85,13 +88,20 @@ async def _show(
         queues = group_queues(picture, names)
         return queues, derived_placement(picture, queues)
 
-    wanted = asyncio.Event()
+    unwanted, connecting = asyncio.Event(), Interruption()
+    observer: Observer | None = None
 
     def stop(_: StopCause) -> None:
-        wanted.set()
+        unwanted.set()
+        connecting.cut()
 
     with stop_requests(stop, parent_pid=parent_pid):
-        async with observing(settings) as observer:
+        async with AsyncExitStack() as connected:
+            with connecting:
+                if not unwanted.is_set():
+                    observer = await connected.enter_async_context(observing(settings))
+            if observer is None:
+                return
             watch = GroupWatch(settings, observer, find_homes, members)
             server = DashboardServer(watch, group.shape(), group.hash_function, address, token)
             await watch.begin()
@@ -100,5 +110,5 @@ async def _show(
                 watching = tasks.create_task(watch.run())
                 print(f"{READY}{server.url}", file=sys.stderr, flush=True)
                 # No bound: the page is shown until it is no longer wanted.
-                await wanted.wait()
+                await unwanted.wait()
                 watching.cancel()

@@ -4,7 +4,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lbg_runtime.model.group import GroupShape
     from lbg_runtime.pipeline.landing.log import LandingLog
     from lbg_runtime.pipeline.replay import LandedMessage, Replayed, Selection
+    from lbg_runtime.runtime.session import Session
 
 _CONFIRM_TIMEOUT_MS = 30_000
 _TIME_FORM = "a time such as 2026-11-21T10:00:00Z; UTC without an offset"
@@ -138,19 +139,26 @@ async def _replay(
     from lbg_runtime.publisher.hashed import HashedPublisher
     from lbg_runtime.publisher.identity import new_publisher_id
     from lbg_runtime.publishing import open_publishing_session
+    from lbg_runtime.runtime.shutdown import Interruption
 
     publisher_id = new_publisher_id()
     group = settings.group
-    sending = anyio.CancelScope()
+    connecting, sending = Interruption(), anyio.CancelScope()
+    session: Session | None = None
     # For the thread on which the log is read, which no cancellation ends.
     stopped = threading.Event()
 
     def stop(_: StopCause) -> None:
         stopped.set()
+        connecting.cut()
         sending.cancel()
 
     with stop_requests(stop):
-        async with open_publishing_session(settings, publisher_id) as session:
+        async with AsyncExitStack() as connected:
+            with connecting:
+                session = await connected.enter_async_context(open_publishing_session(settings, publisher_id))
+            if session is None:
+                return True
             publisher = HashedPublisher(session, group.shape(), group.hash_function, publisher_id=publisher_id)
             with _progress(replayed) as show:
                 try:

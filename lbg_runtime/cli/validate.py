@@ -5,7 +5,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,6 +19,7 @@ from lbg_runtime.runtime.stop import StopCause, stop_requests
 
 if TYPE_CHECKING:
     from lbg_runtime.config.connection_settings import ConnectionSettings
+    from lbg_runtime.runtime.session import Session
     from lbg_runtime.validator.findings import Verdict
     from lbg_runtime.validator.live import LiveValidator
 
@@ -291,19 +292,22 @@ async def _follow(
 ) -> bool:
     """Feed the validator until the limit or a signal, and print what it finds at once.
 
-    Returns whether the broker has confirmed, on the last connection, that the notes are heard. Raises `ConfigError` if
-    nobody answers at the broker's address, `SubscribeFailed` if the topic is refused at the start; later it is asked
-    for again and again.
+    Returns whether the broker has confirmed, on the last connection, that the notes are heard: False if the signal
+    comes before there is one. Raises `ConfigError` if nobody answers at the broker's address, `SubscribeFailed` if the
+    topic is refused at the start; later it is asked for again and again.
     """
     from lbg_runtime.model.message import Message
     from lbg_runtime.runtime.kept_subscription import KeptSubscription
     from lbg_runtime.runtime.session import open_session
+    from lbg_runtime.runtime.shutdown import Interruption
 
-    stopped = asyncio.Event()
+    stopped, connecting = asyncio.Event(), Interruption()
+    session: Session | None = None
     hears = False
 
     def stop(_: StopCause) -> None:
         stopped.set()
+        connecting.cut()
 
     def take(message: Message) -> None:
         for finding in validator.feed(message.payload):
@@ -323,7 +327,11 @@ async def _follow(
             print("lbg validate: hears nothing, the connection is lost", file=sys.stderr, flush=True)
 
     with stop_requests(stop):
-        async with open_session(connection, f"lbg-validate-{os.getpid()}") as session:
+        async with AsyncExitStack() as connected:
+            with connecting:
+                session = await connected.enter_async_context(open_session(connection, f"lbg-validate-{os.getpid()}"))
+            if session is None:
+                return False
             listening = KeptSubscription(session, topic, take)
             if (failure := await listening.subscribe()) is not None:
                 raise failure
