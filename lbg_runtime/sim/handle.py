@@ -265,7 +265,7 @@ class SimHandle:
         delivery = Delivery(
             self.name.queue, self.name.epoch, effect.delivery_id, message, effect.redelivered, received_at_ns
         )
-        self._tell(MessageReceived(delivery))
+        self._later(self._settings.message_lag_ms, MessageReceived(delivery))
 
     def _report_activity(self, *, active: bool) -> None:
         if self._is_active == active:
@@ -276,8 +276,13 @@ class SimHandle:
 
     def _later(self, lag_ms: int, event: MachineEvent) -> None:
         if lag_ms:
-            self._process.after_beside(lag_ms, lambda: self._tell(event))
+            self._process.after_beside(lag_ms, lambda: self._tell_unless_ended(event))
         else:
+            self._tell(event)
+
+    def _tell_unless_ended(self, event: MachineEvent) -> None:
+        # Messages of a handle that has ended are not shown any more, as in the transport.
+        if self.state is not HandleState.DEAD or not isinstance(event, MessageReceived):
             self._tell(event)
 
     def _advertise_window(self) -> None:

@@ -133,6 +133,8 @@ class SimSettings:
     """How late a client reports activity, on its own thread, after the messages."""
     bind_lag_ms: int
     """How late a client reports that a bind is done, after what the flow reports."""
+    message_lag_ms: int
+    """How late a client hands messages over, on the thread of its public path, after what the flow reports."""
     longest_drift_permille: int
     """How far a member's clock is ahead or behind after a second, in ms."""
     rebind: RebindSettings
@@ -191,6 +193,7 @@ def draw_settings(
         keep_alive_ms=chance.pick((10, 500, 3_000)),
         activity_lag_ms=chance.pick((0, 0, 10)),
         bind_lag_ms=chance.pick((0, 0, 10)),
+        message_lag_ms=chance.fork("message lag").pick((0, 0, 10, 40)),
         rebind=RebindSettings(
             interval_ms=chance.pick((300, 1_000, 4_000)),
             jitter=chance.pick((0.0, 0.5, 1.0)),

@@ -91,6 +91,7 @@ def story_settings(mode: Mode, members: int, queues: int) -> SimSettings:
         keep_alive_ms=3_000,
         activity_lag_ms=0,
         bind_lag_ms=0,
+        message_lag_ms=0,
         longest_drift_permille=1,
         rebind=RebindSettings(
             interval_ms=30_000,

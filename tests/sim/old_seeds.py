@@ -12,11 +12,12 @@ LATER = (FaultKind.HANG, FaultKind.TWIN)
 
 
 def as_before(settings: SimSettings) -> SimSettings:
-    """The settings without the faults that came later, and so with the plan of before."""
+    """The settings without what came later: faults, so that the plan is that of before, and messages that lag."""
     return replace(
         settings,
         faults=tuple(kind for kind in settings.faults if kind not in LATER),
         control=replace(settings.control, last_words_arrive=False),
+        message_lag_ms=0,
     )
 
 

@@ -32,7 +32,9 @@ from lbg_runtime.sim.history import (
     Stamp,
 )
 from lbg_runtime.sim.laws import moved_keys_wait
+from lbg_runtime.sim.link import Link
 from lbg_runtime.sim.parts import Parts
+from lbg_runtime.sim.schedule import Call
 from lbg_runtime.sim.settings import Fault, FaultKind, Mode, SimSettings, draw_settings
 from lbg_runtime.sim.simulation import simulate
 from tests.core.restripe.broken_gates import (
@@ -72,6 +74,24 @@ def test_every_law_holds_in_every_run_with_re_stripings(part: int) -> None:
             broken[seed] = result.violations[0]
     assert not broken, "lbg simulate --rebind-mode cooperative --seeds 1 --first SEED --history shows a run"
     assert copies > len(seeds), "messages move, and not only queues"
+
+
+def test_messages_that_lag_behind_what_the_flow_and_the_control_topic_say_break_no_law() -> None:
+    for seed in restriped_seeds(10):
+        drawn = draw_settings(SeededChance(seed).fork("settings"), Mode.COOPERATIVE)
+        assert (seed, simulate(seed, replace(drawn, message_lag_ms=40)).violations) == (seed, ())
+
+
+def test_control_messages_that_overtake_acknowledgements_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The condition in docs/restripe.md is needed: otherwise a shard has left before the broker has its settlements."""
+
+    def send_at_once(link: Link, call: Call) -> None:
+        link._schedule.at(link._schedule.now_ms, lambda: None if link._up_is_cut else call())
+
+    drawn = replace(draw_settings(SeededChance(18).fork("settings"), Mode.COOPERATIVE), message_lag_ms=0)
+    assert simulate(18, drawn).violations == ()
+    monkeypatch.setattr(Link, "send_up_with_last", send_at_once)
+    assert {violation.law for violation in simulate(18, drawn).violations} == {"moved_keys_wait"}
 
 
 @pytest.mark.parametrize("seed", [3, 15, 23, 26, 40, 55, 385, 1767, 3165, 3594, 3732, 26444])
