@@ -101,8 +101,7 @@ class FastPublisher(SolacePublisher):
             if event == ACKNOWLEDGED:
                 answers.append(place)
             else:
-                # Fetched now: the library keeps it per thread, until the thread's next call.
-                answers.append((place, get_last_error_info(response_code, "publish")))
+                answers.append((place, _reason(response_code)))
             if (ours := publisher()) is not None and not ours._is_told:
                 ours._is_told = True
                 ours.inbox.post(ours._take_answers, None)
@@ -255,6 +254,14 @@ class FastPublisher(SolacePublisher):
             self._natives.append(native)
             self._batch[index] = native.value
         return self._natives
+
+
+def _reason(response_code: int) -> Exception:
+    """Why a message was refused. To be asked at once: the library keeps it per thread, until the thread's next call."""
+    try:
+        return get_last_error_info(response_code, "publish")
+    except Exception as failure:  # noqa: BLE001 - without a note, the next confirm would count for this message too
+        return failure
 
 
 def _fail(future: asyncio.Future[None], error: Exception) -> None:

@@ -323,6 +323,23 @@ async def test_a_refusal_reaches_its_own_future_with_its_reason(bench: Bench, mo
     assert not bench.publisher._order
 
 
+async def test_a_refusal_whose_reason_cannot_be_had_is_no_confirm(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory(*_: object) -> Exception:
+        raise MemoryError("for a test")
+
+    futures = bench.send(3)
+    await turn()
+    monkeypatch.setattr(fast_publish, "get_last_error_info", no_memory)
+    assert bench.hear(REJECTED, 503, bench.tags()[1])
+    bench.confirm(3)
+    await turn()
+    with pytest.raises(PublishFailed, match="for a test"):
+        await futures[1]
+    assert [futures[number].result() for number in (0, 2)] == [None] * 2
+
+
 async def test_messages_that_are_all_refused_give_their_places_back(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
