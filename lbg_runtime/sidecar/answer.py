@@ -1,5 +1,6 @@
 """What an application's answer to an event means: Dapr's contract, and what follows from an answer outside it."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -10,6 +11,12 @@ from lbg_runtime.sidecar.event import is_json_type
 
 MAX_SHOWN = 80
 """Characters of a foreign text in a log line."""
+
+_MARK = b"\xef\xbb\xbf"
+"""What some programs put before every text in UTF-8: PHP, if it begins the source file."""
+
+_TEXT = re.compile(rb"(?!\s*\{)[^\x00-\x08\x0e-\x1f]+")
+"""Text that is not an object cut short. Neither is what was compressed, nor UTF-16."""
 
 
 class Status(Enum):
@@ -39,8 +46,8 @@ def read_answer(http_status: int, content_type: str, body: bytes | None) -> Answ
 
     2xx: what the `status` of the JSON object in the body says; an empty body, another JSON value, or an object without
     a status is a success. So is text that is not JSON, if its content type says that it is text (`text/*`, the "OK" of
-    many frameworks). Everything else that cannot be read is tried again, including a body that is too long, as it may
-    ask for that. 404: dropped. Any other code: tried again.
+    many frameworks). Everything else that cannot be read is tried again, including a body that is too long and an
+    object that was cut short, as it may ask for that. 404: dropped. Any other code: tried again.
     """
     if http_status == 404:
         return NO_ROUTE
@@ -48,12 +55,13 @@ def read_answer(http_status: int, content_type: str, body: bytes | None) -> Answ
         return Answer(Status.RETRY, f"HTTP {http_status}")
     if body is None:
         return _too_long(http_status)
+    body = body.removeprefix(_MARK)
     if not body.strip():
         return SUCCESS
     try:
         told = orjson.loads(body)
     except orjson.JSONDecodeError:
-        if content_type.strip().lower().startswith("text/"):
+        if content_type.strip().lower().startswith("text/") and _TEXT.fullmatch(body):
             return SUCCESS
         kind = "no JSON" if is_json_type(content_type) else f"neither empty nor JSON (type {_shown(content_type)})"
         return Answer(Status.RETRY, f"HTTP {http_status} with a body that is {kind}")
@@ -72,7 +80,7 @@ def read_bulk_answer(http_status: int, body: bytes | None, entry_ids: Sequence[s
     if body is None:
         return dict.fromkeys(entry_ids, _too_long(http_status))
     try:
-        told = orjson.loads(body)
+        told = orjson.loads(body.removeprefix(_MARK))
     except orjson.JSONDecodeError:
         return dict.fromkeys(entry_ids, Answer(Status.RETRY, f"HTTP {http_status} with a body that is no JSON"))
     found: dict[str, Answer] = {}

@@ -1,5 +1,6 @@
 """What answers mean: Dapr's contract, and everything that an application may answer instead."""
 
+import gzip
 import json
 
 import pytest
@@ -38,6 +39,39 @@ def test_a_status_is_followed_and_what_cannot_be_read_is_tried_again(body, statu
 def test_a_text_that_says_that_it_is_one_is_a_success():
     assert read_answer(200, "text/plain; charset=utf-8", b"OK").status is Status.SUCCESS
     assert read_answer(200, "text/html", b'{"status": "RETRY"}').status is Status.RETRY
+
+
+SAYS_RETRY = json.dumps({"status": "RETRY"})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\xef\xbb\xbf" + SAYS_RETRY.encode(),
+        b" \n" + SAYS_RETRY.encode()[:-4],
+        gzip.compress(SAYS_RETRY.encode()),
+        SAYS_RETRY.encode("utf-16"),
+        SAYS_RETRY.encode("utf-16-be"),
+    ],
+    ids=["with a byte order mark", "cut short", "compressed", "UTF-16", "UTF-16 without a mark"],
+)
+def test_a_text_that_asks_for_a_retry_in_a_way_that_is_not_read_is_no_success(body):
+    """A server on HTTP/1.0 that dies has written a part of its answer, and nothing shows that it is one."""
+    assert read_answer(200, "text/html; charset=utf-8", body).status is Status.RETRY
+
+
+def test_a_byte_order_mark_changes_nothing():
+    mark = b"\xef\xbb\xbf"
+    for body in (b"", b"OK", b"{}", b'{"status": "SUCCESS"}'):
+        assert read_answer(200, "text/html", mark + body).status is Status.SUCCESS
+    statuses = {"statuses": [{"entryId": "1", "status": "SUCCESS"}]}
+    assert read_bulk_answer(200, mark + json.dumps(statuses).encode(), ["1"])["1"].status is Status.SUCCESS
+
+
+@pytest.mark.parametrize("body", ["OK", "Größe", "\tdone\r\n", "<p>{}</p>"])
+def test_other_texts_are_a_success(body):
+    for encoding in ("utf-8", "latin-1"):
+        assert read_answer(200, "text/plain", body.encode(encoding)).status is Status.SUCCESS
 
 
 def test_bytes_that_do_not_say_what_they_are_are_tried_again():
