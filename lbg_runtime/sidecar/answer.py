@@ -1,7 +1,7 @@
 """What an application's answer to an event means: Dapr's contract, and what follows from an answer outside it."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -67,7 +67,7 @@ def read_answer(http_status: int, content_type: str, body: bytes | None) -> Answ
         return Answer(Status.RETRY, f"HTTP {http_status} with a body that is {kind}")
     if not isinstance(told, dict):
         return SUCCESS
-    status = told.get("status")
+    status = _member(told, "status")
     return SUCCESS if status is None or status == "" else read_status(status)
 
 
@@ -84,10 +84,10 @@ def read_bulk_answer(http_status: int, body: bytes | None, entry_ids: Sequence[s
     except orjson.JSONDecodeError:
         return dict.fromkeys(entry_ids, Answer(Status.RETRY, f"HTTP {http_status} with a body that is no JSON"))
     found: dict[str, Answer] = {}
-    statuses = told.get("statuses") if isinstance(told, dict) else None
+    statuses = _member(told, "statuses") if isinstance(told, dict) else None
     for said in statuses if isinstance(statuses, list) else ():
-        if isinstance(said, dict) and isinstance(entry_id := said.get("entryId"), str):
-            answer = read_status(said.get("status"))
+        if isinstance(said, dict) and isinstance(entry_id := _member(said, "entryId"), str):
+            answer = read_status(_member(said, "status"))
             before = found.setdefault(entry_id, answer)
             if before.status is not answer.status:
                 found[entry_id] = Answer(Status.RETRY, "two different statuses for the entry")
@@ -106,6 +106,13 @@ def read_status(status: object) -> Answer:
             return Answer(Status.DROP, "status DROP")
         case _:
             return Answer(Status.RETRY, f"unknown status {_shown(status)}")
+
+
+def _member(told: Mapping[str, object], name: str) -> object:
+    """The member of this name, or else of this name in other letters: Dapr reads both, and some write `Status`."""
+    if name in told:
+        return told[name]
+    return next((value for other, value in told.items() if other.casefold() == name.casefold()), None)
 
 
 def _too_long(http_status: int) -> Answer:

@@ -74,6 +74,14 @@ def test_other_texts_are_a_success(body):
         assert read_answer(200, "text/plain", body.encode(encoding)).status is Status.SUCCESS
 
 
+@pytest.mark.parametrize("name", ["Status", "STATUS", "status"])
+def test_the_names_of_an_answer_may_be_in_any_letters_as_in_dapr(name):
+    assert read_answer(200, JSON, json.dumps({name: "RETRY"}).encode()).status is Status.RETRY
+    assert read_answer(200, JSON, json.dumps({name: "DROP"}).encode()).status is Status.DROP
+    statuses = {"Statuses": [{"EntryId": "1", name: "DROP"}]}
+    assert read_bulk_answer(200, json.dumps(statuses).encode(), ["1"])["1"].status is Status.DROP
+
+
 def test_bytes_that_do_not_say_what_they_are_are_tried_again():
     answer = read_answer(200, "", b"OK")
     assert answer == Answer(Status.RETRY, "HTTP 200 with a body that is neither empty nor JSON (type '')")
