@@ -8,6 +8,7 @@ from typing import Any
 try:
     from psycopg import AsyncConnection
     from psycopg.pq import PipelineStatus, TransactionStatus
+    from psycopg.rows import tuple_row
 except ImportError as error:
     # If a module of handlers imports this, `lbg check` shows the text.
     found = f"PostgresGuard needs psycopg: pip install 'lbg-runtime[postgres]' ({error})"
@@ -57,7 +58,10 @@ _MARK = """
 INSERT INTO lbg_guard AS mark (scope, key, publisher, number) VALUES (%s, %s, %s, %s)
 ON CONFLICT (scope, key, publisher) DO UPDATE SET number = excluded.number, marked_at = excluded.marked_at
 WHERE mark.number < excluded.number
+RETURNING xmin::text
 """
+# The age of a transaction is 0 as long as it lasts. Asked of no table: an effect may have set another role or path.
+_IS_THE_SAME = "SELECT 1 WHERE pg_catalog.age(%s::pg_catalog.text::pg_catalog.xid) = 0"
 _MARKED_AS_IT_IS = "SELECT 1 FROM lbg_guard WHERE scope = %s AND key = %s AND publisher = %s AND number >= %s"
 _FORGET = "DELETE FROM lbg_guard WHERE scope = %s AND marked_at < now() - make_interval(secs => %s)"
 
@@ -94,11 +98,12 @@ class PostgresGuard:
         key, token = place_of(message)
         row = (self._scope, _as_stored(key), _as_stored(token.publisher), token.number)
         async with self._transaction() as connection:
-            marked = await connection.execute(_MARK, row)
+            marked = await connection.cursor(row_factory=tuple_row).execute(_MARK, row)
             if marked.rowcount not in (0, 1):
                 # Not a new message, and not a copy: to go on could be a second effect, to skip could lose it.
                 raise ConnectionUnfit(self._scope, f"says that {marked.rowcount} rows were marked")
-            if marked.rowcount == 0 or await self._is_marked_as_it_is(connection, key, token):
+            transaction = await marked.fetchone()
+            if transaction is None or await self._is_marked_as_it_is(connection, key, token):
                 return False
             refuse_awaitable(await effect(connection), self._scope)
             status = connection.info.transaction_status
@@ -107,6 +112,9 @@ class PostgresGuard:
             if status is not TransactionStatus.INTRANS:
                 # PostgreSQL answers the commit of a failed transaction with a rollback, and reports no error.
                 raise EffectSpoiledTransaction(self._scope)
+            # The driver begins a transaction with the next statement, so the status is the same after a rollback.
+            if await (await connection.execute(_IS_THE_SAME, transaction)).fetchone() is None:
+                raise EffectEndedTransaction(self._scope)
             return True
         # The effect raised `psycopg.Rollback`, which ends the block without an error.
         raise EffectEndedTransaction(self._scope)

@@ -151,6 +151,49 @@ async def test_an_effect_that_rolls_back_is_found_out(bench: PostgresBench) -> N
     assert await bench.apply(message(1))
 
 
+@pytest.mark.parametrize("ending", ["ROLLBACK", "ROLLBACK AND CHAIN", "COMMIT", "COMMIT AND CHAIN"])
+async def test_an_effect_that_goes_on_in_another_transaction_is_found_out(bench: PostgresBench, ending: str) -> None:
+    """The driver begins one by itself; after a rollback, all of it was written without the mark, each time."""
+
+    async def effect(connection: psycopg.AsyncConnection) -> None:
+        await connection.execute(ending)
+        await connection.execute("INSERT INTO effects (key, text) VALUES ('k', 'unmarked')")
+
+    with pytest.raises(EffectEndedTransaction):
+        await bench.guard.once(message(1), effect)
+    assert await bench.written() == []
+    assert await bench.apply(message(2)), "and the connection is as before"
+
+
+async def test_an_effect_may_set_a_role_and_a_path_to_which_the_guards_table_is_closed(bench: PostgresBench) -> None:
+    role = f"tenant_{uuid.uuid4().hex}"
+
+    async def effect(connection: psycopg.AsyncConnection) -> None:
+        await connection.execute(f"CREATE ROLE {role}")
+        await connection.execute(f"SET LOCAL ROLE {role}")
+        await connection.execute("SET LOCAL search_path = nowhere")
+
+    assert [await bench.guard.once(message(1), effect) for _ in range(2)] == [True, False]
+
+
+async def test_a_constraint_that_is_checked_at_the_commit_leaves_neither_effect_nor_mark(
+    bench: PostgresBench, pool: AsyncConnectionPool
+) -> None:
+    async with pool.connection() as connection:
+        await connection.execute("CREATE TABLE parents (number int PRIMARY KEY)")
+        await connection.execute("CREATE TABLE children (parent int REFERENCES parents DEFERRABLE INITIALLY DEFERRED)")
+
+    async def effect(connection: psycopg.AsyncConnection) -> None:
+        await connection.execute("INSERT INTO effects (key, text) VALUES ('k', 'never')")
+        await connection.execute("INSERT INTO children VALUES (7)")
+
+    for _ in range(2):
+        with pytest.raises(psycopg.errors.ForeignKeyViolation):
+            await bench.guard.once(message(1), effect)
+    assert await bench.apply(message(1))
+    assert await bench.written() == ["p1"]
+
+
 async def test_a_connection_with_an_open_transaction_is_refused_and_left_as_it_is(
     bench: PostgresBench, pool: AsyncConnectionPool
 ) -> None:
