@@ -49,14 +49,14 @@ class PulledEvents:
         outbox = self._outboxes[stream.number]
         outbox.put(event_id, _line(event_id, event))
         try:
-            async with asyncio.timeout(self._timeout_ms / 1_000):
-                settled = await answer
-        except TimeoutError:
-            stream.is_overdue = True
-            raise ApplicationFailed(f"not settled within {self._timeout_ms} ms") from None
-        else:
-            stream.is_overdue = False
-            return settled
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._timeout_ms / 1_000):
+                    await answer
+            # Also after the time-out: it may have been settled in the same turn of the loop, and told so.
+            stream.is_overdue = answer.cancelled()
+            if stream.is_overdue:
+                raise ApplicationFailed(f"not settled within {self._timeout_ms} ms")
+            return answer.result()
         finally:
             del self._answers[event_id]
             outbox.withdraw(event_id)

@@ -303,6 +303,23 @@ async def test_a_settlement_of_a_former_life_settles_nothing_of_this_one():
         await stream.aclose()
 
 
+async def test_an_event_that_is_settled_in_the_moment_its_time_ends_is_what_the_application_was_told():
+    """It had been told that it was settled, and got the event again."""
+    pulled = PulledEvents(10_000, make_gate())
+    stream = pulled.stream(1)
+    reading = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    given, late = [], []
+    loop = asyncio.get_running_loop()
+    # In the same turn of the loop as the time-out, and before it.
+    loop.call_at(loop.time() + 10, lambda: late.extend(pulled.settle([(given[0], SUCCESS)])))
+    delivering = asyncio.ensure_future(pulled.deliver(make_event()))
+    given.append(json.loads(await reading)["id"])
+    assert await delivering == SUCCESS
+    assert late == []
+    await stream.aclose()
+
+
 async def test_what_waits_for_room_can_be_cancelled_together_with_what_is_open():
     pulled = PulledEvents(10_000, make_gate())
     stream = pulled.stream(1)
