@@ -54,11 +54,13 @@ CREATE TABLE IF NOT EXISTS lbg_guard (
 # Where `CREATE TABLE` would look for it, and not where it would be found: another application's marks may lie there.
 _FIND = "SELECT 1 WHERE to_regclass(quote_ident(current_schema()) || '.lbg_guard') IS NOT NULL"
 _LOCK = "SELECT pg_advisory_xact_lock(hashtext('lbg_guard'))"
+# With `synchronous_commit` off, a crash of the server would take what was answered.
 _MARK = """
 INSERT INTO lbg_guard AS mark (scope, key, publisher, number) VALUES (%s, %s, %s, %s)
 ON CONFLICT (scope, key, publisher) DO UPDATE SET number = excluded.number, marked_at = excluded.marked_at
 WHERE mark.number < excluded.number
-RETURNING xmin::text
+RETURNING xmin::text,
+    CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END
 """
 # The age of a transaction is 0 as long as it lasts. Asked of no table: an effect may have set another role or path.
 _IS_THE_SAME = "SELECT 1 WHERE pg_catalog.age(%s::pg_catalog.text::pg_catalog.xid) = 0"
@@ -68,6 +70,8 @@ _FORGET = "DELETE FROM lbg_guard WHERE scope = %s AND marked_at < now() - make_i
 
 class PostgresGuard:
     """A `Guard[PostgresEffect]`. Takes a connection for each effect, so the lender decides how many run at a time.
+
+    What `once` has answered is on the server's disk, also where `synchronous_commit` is off.
 
     Two transactions on one key wait for each other at the mark, before the effect. Above READ COMMITTED, the later one
     may instead be refused with a serialization failure: a failed attempt, which is made again. All methods raise
@@ -102,8 +106,8 @@ class PostgresGuard:
             if marked.rowcount not in (0, 1):
                 # Not a new message, and not a copy: to go on could be a second effect, to skip could lose it.
                 raise ConnectionUnfit(self._scope, f"says that {marked.rowcount} rows were marked")
-            transaction = await marked.fetchone()
-            if transaction is None or await self._is_marked_as_it_is(connection, key, token):
+            found = await marked.fetchone()
+            if found is None or await self._is_marked_as_it_is(connection, key, token):
                 return False
             refuse_awaitable(await effect(connection), self._scope)
             status = connection.info.transaction_status
@@ -113,7 +117,7 @@ class PostgresGuard:
                 # PostgreSQL answers the commit of a failed transaction with a rollback, and reports no error.
                 raise EffectSpoiledTransaction(self._scope)
             # The driver begins a transaction with the next statement, so the status is the same after a rollback.
-            if await (await connection.execute(_IS_THE_SAME, transaction)).fetchone() is None:
+            if await (await connection.execute(_IS_THE_SAME, found[:1])).fetchone() is None:
                 raise EffectEndedTransaction(self._scope)
             return True
         # The effect raised `psycopg.Rollback`, which ends the block without an error.

@@ -165,6 +165,23 @@ async def test_an_effect_that_goes_on_in_another_transaction_is_found_out(bench:
     assert await bench.apply(message(2)), "and the connection is as before"
 
 
+@pytest.mark.parametrize(("found", "kept"), [("off", "on"), ("local", "local"), ("remote_apply", "remote_apply")])
+async def test_what_was_answered_outlives_a_crash_of_the_server(
+    bench: PostgresBench, database: str, found: str, kept: str
+) -> None:
+    """Where commits are not waited for, `once` said True, the message was settled, and the effect was gone."""
+    said: list[object] = []
+
+    async def look(connection: psycopg.AsyncConnection) -> None:
+        said.append(await (await connection.execute("SHOW synchronous_commit")).fetchone())
+
+    async with open_pool(database, options=f"-c synchronous_commit={found}") as pool:
+        assert await PostgresGuard(pool.connection, "orders").once(message(1), look)
+        async with pool.connection() as connection:
+            await look(connection)
+    assert said == [(kept,), (found,)]
+
+
 async def test_an_effect_may_set_a_role_and_a_path_to_which_the_guards_table_is_closed(bench: PostgresBench) -> None:
     role = f"tenant_{uuid.uuid4().hex}"
 
