@@ -216,6 +216,9 @@ class HashedPublisher:
         if type(payload) is not bytes:
             # Copy it: it may be sent later, and a buffer may have changed by then.
             payload = own_payload(payload)
+        if type(topic) is not str:
+            # Before the key is found in it.
+            topic = as_text("topic", topic)
         if key is None:
             key = found_key(self._key_source, topic, payload, properties)
         elif type(key) is not str:
@@ -277,8 +280,6 @@ class HashedPublisher:
         return known
 
     def _hashed_topic(self, shard: int, topic: str) -> str:
-        if type(topic) is not str:
-            topic = as_text("topic", topic)
         hashed_topic = self._group.hashed_topic(shard, topic)
         is_hashed = topic.startswith(self._hash_level) and self._group.split_topic(topic) is not None
         if topic and not is_hashed and is_valid_topic(hashed_topic):

@@ -121,6 +121,17 @@ async def test_a_message_that_cannot_be_addressed_is_turned_away_with_nothing_se
     assert publisher.counts == PublisherCounts(0, 0, 0, 0)
 
 
+@pytest.mark.parametrize("rule", ["topic", "topic_level:0"])
+@pytest.mark.parametrize("topic", [5, b"orders/new", None])
+async def test_a_topic_that_is_none_is_turned_away_although_the_key_would_be_found_in_it(
+    make_publisher: MakePublisher, messenger: ScriptedMessenger, rule: str, topic: str
+) -> None:
+    with pytest.raises(UserError) as raised:
+        await make_publisher(key_source=KeySource.parse(rule)).submit(topic, b"")
+    assert raised.value.where == "topic"
+    assert messenger.sent == []
+
+
 async def test_a_payload_is_bytes_of_its_own(make_publisher: MakePublisher, messenger: ScriptedMessenger) -> None:
     publisher = make_publisher()
     for payload in (7, "text", None, array("I", [1])):
