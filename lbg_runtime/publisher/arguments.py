@@ -9,10 +9,11 @@ from lbg_runtime.model.message import PropertyValue, as_payload
 
 
 def as_text(where: str, value: object) -> str:
-    """A key or topic that is a `str`, or a kind of it; raises `UserError`."""
+    """The text of a key or topic that is a `str`, or a kind of it; raises `UserError`."""
     if not isinstance(value, str):
         raise UserError(where, f"{type(value).__name__} {ascii(value)[:100]}", "a str")
-    return value
+    # What a class of its own makes of it in a format or a comparison is another text: an enum's member gives its name.
+    return str.__str__(value)
 
 
 def found_key(source: KeySource | None, topic: str, payload: bytes, properties: Mapping[str, PropertyValue]) -> str:

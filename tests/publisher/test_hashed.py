@@ -3,6 +3,7 @@
 import asyncio
 import gc
 from array import array
+from enum import Enum
 
 import pytest
 from structlog.testing import capture_logs
@@ -130,6 +131,43 @@ async def test_a_topic_that_is_none_is_turned_away_although_the_key_would_be_fou
         await make_publisher(key_source=KeySource.parse(rule)).submit(topic, b"")
     assert raised.value.where == "topic"
     assert messenger.sent == []
+
+
+class _Name(str, Enum):  # noqa: UP042 - not a `StrEnum`, which gives its text everywhere
+    TOPIC = "orders/created"
+    KEY = "4711"
+
+
+class _AnyCase(str):
+    """Equals texts that differ from it in case alone."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, str) and self.lower() == other.lower()
+
+    def __hash__(self) -> int:
+        return hash(self.lower())
+
+
+async def test_a_topic_or_key_of_a_class_of_its_own_is_its_text(
+    make_publisher: MakePublisher, messenger: ScriptedMessenger, shape: GroupShape
+) -> None:
+    publisher = make_publisher()
+    for topic, key in (
+        (_Name.TOPIC, _Name.KEY),
+        ("orders/created", _AnyCase("AB")),
+        ("orders/created", _AnyCase("ab")),
+    ):
+        await publisher.submit(topic, b"", key=key)
+    assert [(message.topic, message.key, message.key_sequence) for message in messenger.sent] == [
+        (shape.hashed_topic(shard_of(HashFunction.CRC32, key, shape.hash_count), "orders/created"), key, 1)
+        for key in ("4711", "AB", "ab")
+    ]
+    of_topic = make_publisher(key_source=KeySource.parse("topic"))
+    await of_topic.submit(_Name.TOPIC, b"")
+    assert messenger.sent[-1].key == "orders/created"
+    assert {type(message.key) for message in messenger.sent} == {str}
 
 
 async def test_a_payload_is_bytes_of_its_own(make_publisher: MakePublisher, messenger: ScriptedMessenger) -> None:
