@@ -79,10 +79,11 @@ PARTITION_KEY = KeySource(KeyOrigin.PROPERTY, PARTITION_KEY_PROPERTY)
 
 
 def _as_key(value: object) -> str | None:
-    # bool is an int in Python, but True is not a sensible key.
+    # What a message carries, whatever class of their own a publisher's values have: an enum's member gives its name.
     if isinstance(value, str):
-        return value
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
+        return str.__str__(value)
+    # bool is an int in Python, but True is not a sensible key.
+    return int.__repr__(value) if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _sendable(key: str | None) -> str | None:

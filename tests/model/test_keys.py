@@ -1,6 +1,7 @@
 """A key rule reads the same key in a publisher and in a member, and never raises for what a payload holds."""
 
 import json
+from enum import Enum
 
 import pytest
 from hypothesis import given
@@ -70,6 +71,18 @@ def test_the_whole_topic_can_be_the_key() -> None:
 )
 def test_text_and_integers_are_keys_and_nothing_else(value: PropertyValue, expected: str | None) -> None:
     assert extract("property:p", properties={"p": value}) == expected
+
+
+def test_a_publishers_value_of_a_class_of_its_own_is_the_key_that_members_read() -> None:
+    class Text(str, Enum):  # noqa: UP042 - not a `StrEnum`, which gives its text everywhere
+        RED = "red"
+
+    class Number(int, Enum):
+        SEVEN = 7
+
+    keys = [extract("property:p", properties={"p": value}) for value in (Text.RED, Number.SEVEN)]
+    assert keys == ["red", "7"]
+    assert [type(key) for key in keys] == [str, str]
 
 
 def test_a_text_that_utf8_cannot_hold_can_be_made_one_that_it_can() -> None:
