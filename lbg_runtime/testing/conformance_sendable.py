@@ -27,6 +27,11 @@ class _Number(IntEnum):
     ONE = 1
 
 
+class _Name(str, Enum):  # noqa: UP042 - not a `StrEnum`, which gives its text everywhere
+    PROPERTY = "property"
+    TOPIC = _TOPIC
+
+
 class _Kind(Enum):
     ONE = "one"
 
@@ -181,6 +186,8 @@ SENDABLE: Mapping[str, Message] = {
     "others": _message(properties={"none": None, "yes": True, "no": False, "float": 1.5, "endless": float("-inf")}),
     "bytes": _message(properties={"none": b"", "zeros": b"\0a\0", "all": bytes(range(256)) * 400}),
     "subclasses": _message(properties={"text": _Text.ONE, "number": _Number.ONE, "bytes": _Bytes(b"a\0b")}),
+    "names of subclasses": _message(properties={_Text.ONE: 1, _Name.PROPERTY: _Name.PROPERTY}),
+    "topic of a subclass": _message(_Name.TOPIC),
     "read only": _message(properties=MappingProxyType({"a": 1})),
     "many": _message(properties={f"p{n}": n for n in range(3_000)}),
     "id": _message(message_id="ü" * 1_000),

@@ -96,7 +96,7 @@ class SolacePublisher(ABC):
         """Make the client's message and topic; raises `PublishRefused` for what would kill its sending thread."""
         check_sendable(message)
         properties: dict[str, Any] = {
-            _OwnName(name): bytearray(value) if isinstance(value, bytes) else value
+            _OwnName(str.__str__(name)): bytearray(value) if isinstance(value, bytes) else value
             for name, value in message.properties.items()
         }
         if message.message_id is not None:
