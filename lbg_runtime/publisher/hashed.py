@@ -7,6 +7,7 @@ import asyncio
 import functools
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import Enum
 from threading import get_ident
@@ -332,6 +333,8 @@ class HashedPublisher:
         if self._unanswered.pop(sent.number, None) is None:
             return  # an answer after close has given the message up
         self._window.release(sent.size_bytes)
+        if not self._unanswered:
+            self._idle.set()
         if error is None:
             self._on_confirmed(sent)
         elif isinstance(error, PublishRefused):
@@ -339,8 +342,6 @@ class HashedPublisher:
         else:
             reason = error.reason if isinstance(error, PublishFailed) else str(error)
             self._on_unconfirmed(sent, error, "unknown", reason)
-        if not self._unanswered:
-            self._idle.set()
 
     def _on_confirmed(self, sent: _Sent) -> None:
         self._confirmed_count += 1
@@ -361,6 +362,15 @@ class HashedPublisher:
         else:
             self._unknown_count += 1
             self._last_unknown = sent.topic
+        if not sent.answer.done():
+            sent.answer.set_exception(error)
+            # Mark it as retrieved: the log line below reports it even if nobody looks at the future.
+            sent.answer.exception()
+        if self._ledger is not None:
+            self._ledger.unconfirmed(
+                UnconfirmedRecord(sent.key, sent.shard, sent.key_sequence, fate, reason, self._clock_us())
+            )
+        # Last, as they are the program's own: what its log or its spans raise must leave nobody waiting.
         _end_span(sent.span, error)
         _log.error(
             _LOG_EVENTS[fate],
@@ -370,29 +380,22 @@ class HashedPublisher:
             key_sequence=sent.key_sequence,
             reason=reason,
         )
-        if not sent.answer.done():
-            sent.answer.set_exception(error)
-            # Mark it as retrieved: the log line above reports it even if nobody looks at the future.
-            sent.answer.exception()
-        if self._ledger is not None:
-            self._ledger.unconfirmed(
-                UnconfirmedRecord(sent.key, sent.shard, sent.key_sequence, fate, reason, self._clock_us())
-            )
 
     def _finish(self) -> None:
         if self._phase is _Phase.CLOSED:
             return
         self._phase = _Phase.CLOSED
-        clean = not self._unanswered
-        for sent in self._unanswered.values():
-            reason = "no answer before the publisher was closed"
-            self._on_unconfirmed(sent, PublishFailed(sent.topic, reason), "unknown", reason)
-        self._unanswered.clear()
+        left, self._unanswered = self._unanswered, {}
         self._idle.set()
         if self._ledger_timer is not None:
             self._ledger_timer.cancel()
-        if self._ledger is not None:
-            self._ledger.close(clean=clean)
+        with ExitStack() as ending:
+            # Each of these is done, whatever the others raise.
+            if self._ledger is not None:
+                ending.callback(self._ledger.close, clean=not left)
+            for sent in reversed(left.values()):
+                reason = "no answer before the publisher was closed"
+                ending.callback(self._on_unconfirmed, sent, PublishFailed(sent.topic, reason), "unknown", reason)
 
     def _flush_ledger(self) -> None:
         self._ledger_timer = None

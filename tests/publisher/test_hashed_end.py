@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from structlog.testing import capture_logs
 
-from lbg_runtime.model.errors import PublisherClosed, PublishFailed
+from lbg_runtime.model.errors import PublisherClosed, PublishFailed, PublishRefused
 from lbg_runtime.model.message import NO_PROPERTIES
 from lbg_runtime.publisher import hashed
 from lbg_runtime.publisher.confirmation import PublisherCounts
@@ -90,6 +90,55 @@ async def test_a_cancelled_close_still_ends_the_ledger(
         await closing
     assert ledger_file.lines("close")[0]["clean"] is False
     assert publisher.counts.unknown == 1
+
+
+async def test_a_log_that_raises_leaves_nobody_waiting_and_no_message_off_the_ledger(
+    make_publisher: MakePublisher,
+    messenger: ScriptedMessenger,
+    ledger_file: LedgerFile,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A program's own log may write to a pipe that is closed, or in a character set without the key's letters."""
+
+    class Log:
+        def error(self, event: str, **_: object) -> None:
+            raise BrokenPipeError(event)
+
+    complaints: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["exception"]))
+    monkeypatch.setattr(hashed, "_log", Log())
+    publisher = make_publisher(ledger=ledger_file.ledger)
+    answers = [await publisher.submit("t", b"", key="k") for _ in range(4)]
+    messenger.refuse()
+    await settled()
+    assert isinstance(answers[0].exception(), PublishRefused)
+    with pytest.raises(BrokenPipeError):
+        await publisher.close(timeout_ms=10)
+    assert [type(answer.exception()) for answer in answers[1:]] == 3 * [PublishFailed]
+    assert publisher.counts == PublisherCounts(sent=4, confirmed=0, refused=1, unknown=3)
+    assert [(line["seq"], line["fate"]) for line in ledger_file.lines("unconfirmed")] == [
+        (1, "refused"),
+        *((number, "unknown") for number in (2, 3, 4)),
+    ]
+    assert ledger_file.lines("close")[0]["clean"] is False
+    assert [type(error) for error in complaints] == [BrokenPipeError]
+
+
+async def test_a_log_that_raises_at_the_last_answer_does_not_hold_up_the_end(
+    make_publisher: MakePublisher, messenger: ScriptedMessenger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Log:
+        def error(self, event: str, **_: object) -> None:
+            raise BrokenPipeError(event)
+
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    monkeypatch.setattr(hashed, "_log", Log())
+    publisher = make_publisher()
+    await publisher.submit("t", b"", key="k")
+    messenger.refuse()
+    began = asyncio.get_running_loop().time()
+    await publisher.close()
+    assert asyncio.get_running_loop().time() - began < 1
 
 
 async def test_closing_twice_is_closing_once(make_publisher: MakePublisher, ledger_file: LedgerFile) -> None:
