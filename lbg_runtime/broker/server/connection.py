@@ -1,7 +1,9 @@
 """One TCP connection: bytes to the session, its outbox to the socket, and the watch over a silent or slow peer."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol, cast
 
 import structlog
@@ -77,6 +79,8 @@ class Connection(asyncio.Protocol):
         self._watch: asyncio.TimerHandle | None = None
         self._trouble = NO_TROUBLE
         self._write_after_s = 0.0
+        self._delayed: deque[Callable[[], object]] = deque()
+        """What is written later, and the end, in order."""
 
     def suffer(self, trouble: Trouble) -> None:
         """Show these faults from now on, and no others."""
@@ -142,8 +146,8 @@ class Connection(asyncio.Protocol):
             self._write(transport, data if self._streams is None else self._streams.deflate(data))
         self._throttle(transport)
         if self.session.end_reason is not None:
-            if self._write_after_s > self._loop.time():
-                self._loop.call_at(self._write_after_s, transport.close)
+            if self._delayed:
+                self._do_delayed(transport.close)
             else:
                 transport.close()
             # A peer that does not read would keep a closing socket open forever.
@@ -153,10 +157,19 @@ class Connection(asyncio.Protocol):
         now_s = self._loop.time()
         # Later output never overtakes delayed output, even if the delay has been reduced.
         self._write_after_s = max(now_s + self._trouble.delay_ms / 1_000, self._write_after_s)
-        if self._write_after_s <= now_s:
+        # What is due may still wait for its turn of the loop.
+        if self._write_after_s <= now_s and not self._delayed:
             transport.write(data)
         else:
-            self._loop.call_at(self._write_after_s, transport.write, data)
+            self._do_delayed(partial(transport.write, data))
+
+    def _do_delayed(self, act: Callable[[], object]) -> None:
+        self._delayed.append(act)
+        self._loop.call_at(self._write_after_s, self._do_first_delayed)
+
+    def _do_first_delayed(self) -> None:
+        # Whichever timer it is: a loop may call those of the same moment in any order.
+        self._delayed.popleft()()
 
     def abort(self) -> None:
         """Cut the connection at once, as a network does."""

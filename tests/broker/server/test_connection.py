@@ -11,6 +11,7 @@ from lbg_runtime.broker.engine.effects import ClientId, Deliver, FlowId, Publish
 from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.server.connection import LOGIN_TIMEOUT_S, Connection
 from lbg_runtime.broker.server.session import Session
+from lbg_runtime.broker.server.trouble import NO_TROUBLE, Trouble
 from lbg_runtime.model.ids import DeliveryId
 from lbg_runtime.smf.message import make_relay
 
@@ -169,6 +170,47 @@ async def test_deliveries_wait_unwritten_while_the_peer_does_not_read() -> None:
     wire.on_write = lambda: None
     connection.resume_writing()
     assert sum(map(len, wire.written)) == 2000 * (12 + 29 + 9 + 1000)
+
+
+async def test_what_is_written_keeps_its_order_when_a_delay_ends_and_the_end_comes_last() -> None:
+    connection, wire = connect()
+    connection.data_received(LOGIN)
+    wire.written.clear()
+    wire.on_write = lambda: closing.append(wire.closing)
+    closing: list[bool] = []
+    connection.suffer(Trouble(delay_ms=100))
+    for number in range(1, 51):
+        connection.session.apply([delivery(number, size=number)])
+        connection.flush()
+        connection.suffer(NO_TROUBLE)
+    connection.session.end_reason = "for a test"
+    connection.flush()
+    assert wire.written == []
+    await asyncio.sleep(0.2)
+    assert [len(data) for data in wire.written] == sorted(len(data) for data in wire.written)
+    assert closing == [False] * 50
+    assert wire.closing
+
+
+async def test_what_is_written_does_not_overtake_what_is_due_but_not_yet_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    connection, wire = connect()
+    connection.data_received(LOGIN)
+    wire.written.clear()
+    connection.suffer(Trouble(delay_ms=100))
+    connection.session.apply([delivery(1, size=1)])
+    connection.flush()
+    connection.suffer(NO_TROUBLE)
+    loop = asyncio.get_running_loop()
+    time = loop.time
+    # A turn of the loop that takes long.
+    monkeypatch.setattr(loop, "time", lambda: time() + 1)
+    connection.session.apply([delivery(2, size=2)])
+    connection.flush()
+    monkeypatch.undo()
+    await asyncio.sleep(2)
+    assert len(wire.written[0]) < len(wire.written[1])
 
 
 async def test_a_client_that_asks_and_does_not_read_is_not_read_either() -> None:
