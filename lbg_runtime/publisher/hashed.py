@@ -345,8 +345,6 @@ class HashedPublisher:
 
     def _on_confirmed(self, sent: _Sent) -> None:
         self._confirmed_count += 1
-        if sent.span is not None:
-            _end_span(sent.span, None)
         if not sent.answer.done():  # its caller may have been cancelled
             sent.answer.set_result(
                 make_confirmation(sent.key, sent.shard, sent.key_sequence, sent.topic, sent.message_id)
@@ -355,6 +353,9 @@ class HashedPublisher:
             self._ledger.confirmed(sent.key, sent.shard, sent.key_sequence, self._clock_us())
             if self._ledger_timer is None:
                 self._ledger_timer = asyncio.get_running_loop().call_later(LEDGER_FLUSH_MS / 1000, self._flush_ledger)
+        if sent.span is not None:
+            # Last, as in `_on_unconfirmed`.
+            _end_span(sent.span, None)
 
     def _on_unconfirmed(self, sent: _Sent, error: BaseException, fate: Fate, reason: str) -> None:
         if fate == "refused":

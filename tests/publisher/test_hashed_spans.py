@@ -1,9 +1,12 @@
 """The spans of a publisher: one for each message, from its sending to whatever becomes of it."""
 
+import asyncio
+
 import pytest
 from opentelemetry.trace import StatusCode
 
-from lbg_runtime.model.errors import PublishFailed
+from lbg_runtime.metrics import spans
+from lbg_runtime.model.errors import PublishFailed, PublishRefused
 from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.publisher.hashed import HashedPublisher
 from tests.metrics.kept_spans import KeptSpans
@@ -35,6 +38,30 @@ async def test_a_span_ends_with_the_answer_and_the_message_carries_its_context(p
     assert sent["number"] == 0
     await publisher.close(timeout_ms=1)
     assert kept.ended[2].attributes["error.type"] == "PublishFailed", "no answer came"
+
+
+async def test_a_span_that_cannot_be_ended_leaves_nobody_waiting_and_no_message_off_the_ledger(
+    shape, messenger, kept, ledger_file, monkeypatch
+):
+    def fail(*_):
+        raise RuntimeError("a processor of the program")
+
+    complaints = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["exception"]))
+    monkeypatch.setattr(spans, "end_publish", fail)
+    made = HashedPublisher(
+        messenger, shape, HashFunction.CRC32, publisher_id="p", spans=kept.make(), ledger=ledger_file.ledger
+    )
+    answers = [await made.submit("orders/new", b"", key="k") for _ in range(2)]
+    messenger.confirm()
+    messenger.refuse()
+    await settled()
+    assert answers[0].result().key_sequence == 1
+    assert isinstance(answers[1].exception(), PublishRefused)
+    assert [type(error) for error in complaints] == [RuntimeError] * 2
+    await made.close()
+    assert ledger_file.ranges() == [("k", 1, 1)]
+    assert [line["seq"] for line in ledger_file.lines("unconfirmed")] == [2]
 
 
 async def test_a_message_that_could_not_be_sent_has_a_failed_span(publisher, messenger, kept):
