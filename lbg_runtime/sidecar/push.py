@@ -8,7 +8,7 @@ import structlog
 from lbg_runtime.config.sidecar_settings import ContentMode, SidecarSettings
 from lbg_runtime.model.errors import InvariantViolated, LbgError
 from lbg_runtime.runtime.clock import now_ms
-from lbg_runtime.sidecar.answer import NO_ROUTE, Answer, read_answer
+from lbg_runtime.sidecar.answer import NO_ROUTE, Answer, Status, read_answer
 from lbg_runtime.sidecar.application import Application, ApplicationFailed, ApplicationUnreachable
 from lbg_runtime.sidecar.bulk_sender import BulkSender
 from lbg_runtime.sidecar.event import STRUCTURED_TYPE, Event, binary, facts, structured
@@ -45,6 +45,8 @@ class PushedEvents:
         self._may_ask_ms = now_ms()
         """The earliest time at which it may be asked on their account."""
         self._subscriptions = Subscriptions(())
+        self._proven_routes: set[str] = set()
+        """Routes that have taken an event since the application came: it has them."""
         self._bulk_senders: dict[Subscription, BulkSender] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._told: type[LbgError] | None = None
@@ -57,7 +59,8 @@ class PushedEvents:
 
         Before an event is dropped because its route is unknown, or fails because it has none, the application is asked
         again what it wants: it may have been restarted unnoticed. What it said before the event came back says nothing
-        about that, so a new answer is waited for.
+        about that, so a new answer is waited for. Routes of the settings are not its to name: that one of them is
+        unknown drops an event only if the application is known to have it.
         """
         is_sent_anew = False
         while True:
@@ -67,7 +70,12 @@ class PushedEvents:
             try:
                 if subscription is not None:
                     answer = await self._send(event, subscription)
-                    if answer is not NO_ROUTE or subscription.is_configured:
+                    if answer is not NO_ROUTE:
+                        if answer.status is not Status.RETRY:
+                            self._proven_routes.add(subscription.route)
+                        return answer
+                    if subscription.is_configured:
+                        self._check_proven(subscription.route)
                         return answer
                 await self._asked_again()
             except ApplicationUnreachable as error:
@@ -112,6 +120,13 @@ class PushedEvents:
             headers["content-type"] = STRUCTURED_TYPE
         response = await self._application.post(subscription.route, headers, body)
         return read_answer(response.status, response.content_type, response.body)
+
+    def _check_proven(self, route: str) -> None:
+        if route not in self._proven_routes:
+            raise ApplicationFailed(
+                f"HTTP 404 from {route}, which sidecar.subscriptions names and which has taken no event since the "
+                "application came: is it mistyped, or not there yet?"
+            )
 
     def _bulk_sender(self, subscription: Subscription, bulk: Bulk) -> BulkSender:
         sender = self._bulk_senders.get(subscription)
@@ -191,6 +206,8 @@ class PushedEvents:
             self._gate.open()
             return
         self._gate.close()
+        # What comes back may be another program.
+        self._proven_routes.clear()
         if error is not None and self._told is not type(error):
             self._told = type(error)
             _log.warning("application_away", reason=str(error))

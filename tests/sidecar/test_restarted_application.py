@@ -7,7 +7,7 @@ from itertools import pairwise
 from structlog.testing import capture_logs
 
 from lbg_runtime.sidecar.application import Response
-from tests.sidecar.conftest import SUCCESS, ScriptedApplication
+from tests.sidecar.conftest import RETRY, SUCCESS, ScriptedApplication
 
 UNKNOWN = Response(404, "", b"")
 IN_ORDER = {f"k{number}": [1, 2, 3, 4, 5] for number in range(4)}
@@ -69,16 +69,61 @@ async def test_what_it_still_wants_there_is_dropped(trial):
     assert len(events(log, "event_dropped")) == len(events(log, "subscriptions_read")) == 1
 
 
+SET = {"subscriptions": [{"topic": "orders/>", "route": "/set"}]}
+
+
 async def test_a_route_of_the_settings_is_not_its_to_change(trial):
-    application = application_with(asked=None)
-    subscriptions = [{"topic": "orders/>", "route": "/set"}]
+    async def work(posted):
+        return UNKNOWN if posted.key == "k0" and posted.number > 1 else SUCCESS
+
+    application = ScriptedApplication(work, asked=None)
     with capture_logs() as log:
-        async with trial.running(trial.app(application, sidecar={"subscriptions": subscriptions})):
+        async with trial.running(trial.app(application, sidecar=SET)):
             await trial.until(lambda: trial.owners() == 2)
-            await trial.publish(1)
+            await trial.publish(20)
             await trial.until(lambda: sum(trial.depths()) == 0)
     assert application.asks == 1
-    assert len(events(log, "event_dropped")) == 1
+    assert len(events(log, "event_dropped")) == 4
+
+
+async def test_a_route_of_the_settings_that_has_taken_nothing_drops_nothing(trial):
+    application = application_with(asked=None)
+    with capture_logs() as log:
+        async with trial.running(trial.app(application, sidecar=SET)):
+            await trial.until(lambda: trial.owners() == 2)
+            await trial.publish(20)
+            await trial.until(lambda: len(events(log, "handling_failed")) >= 4)
+            # Its routes come after its socket.
+            application.work = application_with("/set", asked=None).work
+            await trial.until(lambda: sum(trial.depths()) == 0)
+    assert application.numbers() == IN_ORDER
+    assert not events(log, "event_dropped")
+    assert "HTTP 404 from /set, which sidecar.subscriptions names" in events(log, "handling_failed")[0]["reason"]
+
+
+async def test_what_a_route_of_the_settings_took_before_it_went_says_nothing_of_what_comes_back(trial):
+    async def work(posted):
+        if posted.number == 1:
+            return SUCCESS
+        if posted.number == 2 and posted.attempt == 1:
+            application.is_up = False
+            application.work = starting
+            asyncio.get_running_loop().call_later(60, setattr, application, "is_up", True)
+        return RETRY
+
+    async def starting(posted):
+        application.work = complete
+        return UNKNOWN
+
+    complete = application_with("/set", asked=None).work
+    application = ScriptedApplication(work, asked=None)
+    with capture_logs() as log:
+        async with trial.running(trial.app(application, sidecar=SET)):
+            await trial.until(lambda: trial.owners() == 2)
+            await trial.publish(2, keys=1)
+            await trial.until(lambda: sum(trial.depths()) == 0)
+    assert application.numbers() == {"k0": [1, 2]}
+    assert not events(log, "event_dropped")
 
 
 async def test_while_it_does_not_say_what_it_wants_nothing_is_dropped(trial):
