@@ -6,7 +6,7 @@ from hashlib import sha256
 from typing import Any
 
 try:
-    from psycopg import AsyncConnection
+    from psycopg import AsyncConnection, AsyncCursor
     from psycopg.pq import PipelineStatus, TransactionStatus
     from psycopg.rows import tuple_row
 except ImportError as error:
@@ -24,7 +24,7 @@ from lbg_runtime.guard.protocol import (
 )
 from lbg_runtime.model.message import FencingToken, Message
 
-# Any: rows have whatever shape the connection's owner chose, and the guard reads none.
+# Any: rows have whatever shape the connection's owner chose.
 PostgresEffect = Callable[[AsyncConnection[Any]], Awaitable[object]]
 """Writes the effect on the transaction's connection. Must not commit or roll back; its return value is ignored, unless
 that is something that has not run.
@@ -91,7 +91,7 @@ class PostgresGuard:
         """
         async with self._transaction() as connection:
             # PostgreSQL asks for the right to create before it looks whether there is anything to do.
-            if await (await connection.execute(_FIND)).fetchone() is not None:
+            if await (await _own_cursor(connection).execute(_FIND)).fetchone() is not None:
                 return
             # Without the lock, two members that find the table missing would both create it, and one would fail.
             await connection.execute(_LOCK)
@@ -102,7 +102,7 @@ class PostgresGuard:
         key, token = place_of(message)
         row = (self._scope, _as_stored(key), _as_stored(token.publisher), token.number)
         async with self._transaction() as connection:
-            marked = await connection.cursor(row_factory=tuple_row).execute(_MARK, row)
+            marked = await _own_cursor(connection).execute(_MARK, row)
             if marked.rowcount not in (0, 1):
                 # Not a new message, and not a copy: to go on could be a second effect, to skip could lose it.
                 raise ConnectionUnfit(self._scope, f"says that {marked.rowcount} rows were marked")
@@ -117,7 +117,7 @@ class PostgresGuard:
                 # PostgreSQL answers the commit of a failed transaction with a rollback, and reports no error.
                 raise EffectSpoiledTransaction(self._scope)
             # The driver begins a transaction with the next statement, so the status is the same after a rollback.
-            if await (await connection.execute(_IS_THE_SAME, found[:1])).fetchone() is None:
+            if await (await _own_cursor(connection).execute(_IS_THE_SAME, found[:1])).fetchone() is None:
                 raise EffectEndedTransaction(self._scope)
             return True
         # The effect raised `psycopg.Rollback`, which ends the block without an error.
@@ -146,8 +146,13 @@ class PostgresGuard:
         place = (key, token.publisher)
         if place == (_as_stored(key), _as_stored(token.publisher)) or any("\0" in text for text in place):
             return False
-        found = await connection.execute(_MARKED_AS_IT_IS, (self._scope, *place, token.number))
+        found = await _own_cursor(connection).execute(_MARKED_AS_IT_IS, (self._scope, *place, token.number))
         return await found.fetchone() is not None
+
+
+def _own_cursor(connection: AsyncConnection[Any]) -> AsyncCursor[tuple[Any, ...]]:
+    # The shape that the connection's owner chose need not fit what the guard asks.
+    return connection.cursor(row_factory=tuple_row)
 
 
 def _as_stored(text: str) -> str:

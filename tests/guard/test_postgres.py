@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from psycopg.rows import dict_row
+from psycopg.rows import class_row, dict_row
 from psycopg_pool import AsyncConnectionPool
 
 from lbg_runtime.guard.postgres import PostgresGuard
@@ -191,6 +191,25 @@ async def test_an_effect_may_set_a_role_and_a_path_to_which_the_guards_table_is_
         await connection.execute("SET LOCAL search_path = nowhere")
 
     assert [await bench.guard.once(message(1), effect) for _ in range(2)] == [True, False]
+
+
+async def test_the_guard_has_its_own_shape_of_rows(bench: PostgresBench, database: str) -> None:
+    """It read its own questions in the shape that the connection's owner had chosen for what the effects read."""
+
+    class Order:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+    said: list[Order | None] = []
+
+    async def effect(connection: psycopg.AsyncConnection[Order]) -> None:
+        said.append(await (await connection.execute("SELECT 7 AS number")).fetchone())
+
+    async with open_pool(database, row_factory=class_row(Order)) as pool:
+        guard = PostgresGuard(pool.connection, "orders")
+        await guard.create_table()
+        assert [await guard.once(message(1), effect) for _ in range(2)] == [True, False]
+    assert [order.number for order in said if order is not None] == [7]
 
 
 async def test_a_constraint_that_is_checked_at_the_commit_leaves_neither_effect_nor_mark(
