@@ -409,6 +409,9 @@ class Dispatcher:
             self._finish(lane, None)
             return
         failure: BaseException | None = None
+        was_elsewhere = getattr(handling, "may_be_elsewhere", False)
+        # Also while it is under way: whoever takes back what has not started must not take this.
+        handling.may_be_elsewhere = True
         attempt = self._moves.start(handling, task)
         try:
             to = await target.take(handling, report)
@@ -425,8 +428,8 @@ class Dispatcher:
             self._troubles.moved(handling, report, to)
             self._finish(lane, _ACCEPTED)
         else:
-            if not isinstance(failure, PublishRefused):
-                handling.may_be_elsewhere = True
+            if isinstance(failure, PublishRefused):
+                handling.may_be_elsewhere = was_elsewhere
             self._troubles.move_failed(handling, failure)
             # If a replay went first, the lane counts afresh.
             tries = max(1, lane.attempt - handling.attempts + 1)

@@ -20,7 +20,8 @@ SETTINGS = {
 class Unheard:
     """Error queues that take what they are given and do not confirm it, until told otherwise."""
 
-    def __init__(self, monkeypatch):
+    def __init__(self, monkeypatch, silent_s=0):
+        """`silent_s`: after this long, whoever waits for a confirm learns that there will be none."""
         self.is_heard = False
         take, given = ErrorQueue.take, set()
 
@@ -29,6 +30,7 @@ class Unheard:
                 given.add(handling)
                 queue = await take(errors, handling, report)
             if not self.is_heard:
+                await asyncio.sleep(silent_s)
                 raise PublishFailed("errors", "unknown")
             return queue
 
@@ -65,6 +67,22 @@ def mendable():
 async def test_a_replay_whose_copy_may_be_elsewhere_is_not_left_to_the_next_owner(monkeypatch, mendable):
     """It was handled by that one, and moved, once more."""
     errors = Unheard(monkeypatch)
+    handlers, mend = mendable
+    async with running(handlers, members=2, settings=SETTINGS) as group:
+        await replay_that_is_moved(group, mend)
+        assert len(group.error_queue()) == 1
+        asyncio.get_running_loop().call_later(10, setattr, errors, "is_heard", True)
+        assert (await group.stop(group.owner("a"))).is_clean
+        await group.advance(60)
+        assert parked(group) == []
+        assert [each.number for each in group.attempts("a", 2)] == [2]
+
+
+async def test_a_replay_that_is_on_its_way_elsewhere_when_its_owner_leaves_is_not_left_to_the_next_one(
+    monkeypatch, mendable
+):
+    """The same if nobody knows yet that its copy will not be confirmed."""
+    errors = Unheard(monkeypatch, silent_s=8)
     handlers, mend = mendable
     async with running(handlers, members=2, settings=SETTINGS) as group:
         await replay_that_is_moved(group, mend)
