@@ -20,6 +20,7 @@ from lbg_runtime.core.parking.records import (
     decode_entry,
     encode_entry,
 )
+from lbg_runtime.model.errors import BindFailed
 from lbg_runtime.model.ids import DeliveryId, Epoch, MemberId, QueueName
 from lbg_runtime.model.message import Delivery, Message
 from lbg_runtime.model.outcome import Outcome
@@ -294,3 +295,29 @@ async def test_an_order_to_drop_second_copies_is_sent_by_an_owner_that_gives_up_
     await running_stay
     assert session.flow.settled == [7]
     assert session.sent[-1] == drop
+
+
+class RefusingSession(Session):
+    """The handle of the first bind is fed, and dies before the bind has returned."""
+
+    is_refused = False
+
+    async def bind(self, queue: QueueName, epoch: Epoch, sink: Callable[[FlowEvent], None]) -> KeptFlow:
+        if not self.is_refused:
+            self.is_refused = True
+            sink(FlowActive(epoch))
+            raise BindFailed(queue, "the session ended")
+        return await super().bind(queue, epoch, sink)
+
+
+async def test_what_a_handle_reported_that_nobody_got_is_not_taken_for_news_of_the_next_one() -> None:
+    """Else a fence would be published while another owner is fed. What is left of it waits for the next event."""
+    session = RefusingSession()
+    running_stay = asyncio.ensure_future((stay := stay_on(session)).run())
+    await asyncio.sleep(5)
+    assert (session.is_refused, session.sent, session.flow.is_open) == (True, [], False)
+    session.sink(FlowActive(Epoch(1)))
+    await asyncio.sleep(1)
+    assert session.sent == [OwnerFence(OWNER)]
+    stay.end()
+    await running_stay
