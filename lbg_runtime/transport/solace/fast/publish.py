@@ -57,7 +57,7 @@ class FastPublisher(SolacePublisher):
         self._order: deque[int] = deque()
         """The places that are taken, in the order of sending."""
         self._untaken = 0
-        """How many of the last of them the library has not taken; none between two calls of `_flush`."""
+        """How many of the last of them the library has not taken; none between two calls of `_flush` that go well."""
         self._room = deque(range(WINDOW))
         """Free places."""
         self._waiting: deque[Sending] = deque()
@@ -130,6 +130,7 @@ class FastPublisher(SolacePublisher):
         left += [(message.topic, future) for message, future in self._waiting]
         self._unconfirmed = [None] * WINDOW
         self._order.clear()
+        self._untaken = 0
         self._waiting.clear()
         for topic, future in left:
             _fail(future, PublishFailed(topic, reason))
@@ -145,12 +146,20 @@ class FastPublisher(SolacePublisher):
         """
         self._is_flush_due = False
         try:
+            if self._untaken:
+                # There was no memory to say that it has failed, and a confirm of a later message would count for it.
+                self._fail_untaken("it could not be sent")
             while self._waiting and self._room:
                 batch = self._write_batch()
                 if batch and not self._send_batch(batch):
                     return
         except BaseException as error:
-            self._fail_untaken(str(error) or type(error).__name__)
+            reason = str(error) or type(error).__name__
+            self._fail_untaken(reason)
+            while self._waiting:
+                message, future = self._waiting[0]
+                _fail(future, PublishFailed(message.topic, reason))
+                self._waiting.popleft()
             raise
 
     def _write_batch(self) -> list[Sending]:
@@ -207,12 +216,9 @@ class FastPublisher(SolacePublisher):
             self._room.appendleft(place)
 
     def _fail_untaken(self, reason: str) -> None:
-        written = islice(self._order, len(self._order) - self._untaken, None)
-        left = [entry for place in written if (entry := self._unconfirmed[place]) is not None]
-        left += [(message.topic, future) for message, future in self._waiting]
-        self._waiting.clear()
-        for topic, future in left:
-            _fail(future, PublishFailed(topic, reason))
+        for place in islice(self._order, len(self._order) - self._untaken, None):
+            if (entry := self._unconfirmed[place]) is not None:
+                _fail(entry[1], PublishFailed(entry[0], reason))
         self._take_back()
 
     def _take_answers(self, _: None) -> None:

@@ -452,6 +452,32 @@ async def test_whatever_fails_while_a_batch_leaves_each_future_has_an_end(
     assert failures == ["no room"] * (fails_at - 1), "each is told"
 
 
+async def test_a_message_that_did_not_leave_is_not_confirmed_with_later_ones_even_if_nobody_could_be_told(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where memory is short, so it is for telling that. Its place was left among those that the library has."""
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+
+    def no_memory(*_: object) -> None:
+        raise MemoryError("no room")
+
+    futures = bench.send(3)
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.calls, "send", no_memory)
+        patch.setattr(fast_publish, "PublishFailed", no_memory)
+        await turn()
+    (after,) = bench.send(1)
+    await turn()
+    bench.confirm(1)
+    await turn()
+    assert bench.numbers == [3]
+    assert after.result() is None
+    for future in futures:
+        assert isinstance(future.exception(), PublishFailed)
+    assert sorted(bench.publisher._room) == list(range(WINDOW))
+    assert not bench.publisher._order
+
+
 async def test_messages_that_the_client_could_not_make_are_made_by_the_next_try(bench: Bench) -> None:
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
     alloc, bench.calls.alloc = bench.calls.alloc, lambda _: FAILED  # type: ignore[method-assign]
