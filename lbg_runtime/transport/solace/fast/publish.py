@@ -104,7 +104,12 @@ class FastPublisher(SolacePublisher):
                 answers.append((place, _reason(response_code)))
             if (ours := publisher()) is not None and not ours._is_told:
                 ours._is_told = True
-                ours.inbox.post(ours._take_answers, None)
+                try:
+                    ours.inbox.post(ours._take_answers, None)
+                except BaseException:
+                    # The next answer tells.
+                    ours._is_told = False
+                    raise
             return True
 
         return hear

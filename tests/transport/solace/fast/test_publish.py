@@ -323,6 +323,23 @@ async def test_a_refusal_reaches_its_own_future_with_its_reason(bench: Bench, mo
     assert not bench.publisher._order
 
 
+async def test_answers_of_which_the_loop_could_not_be_told_are_taken_with_the_next(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory(*_: object) -> None:
+        raise MemoryError
+
+    futures = bench.send(3)
+    await turn()
+    with monkeypatch.context() as patched:
+        patched.setattr(bench.publisher.inbox, "post", no_memory)
+        with pytest.raises(MemoryError):
+            bench.confirm(1)
+    bench.confirm(2)
+    await turn()
+    assert [future.done() for future in futures] == [True, True, False]
+
+
 async def test_a_refusal_whose_reason_cannot_be_had_is_no_confirm(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
