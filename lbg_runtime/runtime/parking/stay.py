@@ -257,6 +257,8 @@ class ParkingStay:
             try:
                 flow = await self._ports.session.bind(self._parking, self.epoch, self._take_event)
             except BindFailed as refusal:
+                # What the handle reported that nobody got says nothing about the next one.
+                self._events.clear()
                 self._refusal = refusal.reason
                 if now_ms() >= told_at_ms:
                     _log.error("parking_queue_not_bound", **self._where, reason=refusal.reason)

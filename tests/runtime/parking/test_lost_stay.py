@@ -9,7 +9,7 @@ import pytest
 
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.engine.settings import QueueSettings
-from lbg_runtime.core.flow.events import FlowActive, FlowEvent, FlowInactive, MessageReceived
+from lbg_runtime.core.flow.events import FlowActive, FlowDown, FlowEvent, FlowInactive, MessageReceived
 from lbg_runtime.core.parking.orders import PublishDrop, SettleParked
 from lbg_runtime.core.parking.records import (
     KIND_PROPERTY,
@@ -306,12 +306,13 @@ class RefusingSession(Session):
         if not self.is_refused:
             self.is_refused = True
             sink(FlowActive(epoch))
+            sink(FlowDown(epoch, "the session ended"))
             raise BindFailed(queue, "the session ended")
         return await super().bind(queue, epoch, sink)
 
 
 async def test_what_a_handle_reported_that_nobody_got_is_not_taken_for_news_of_the_next_one() -> None:
-    """Else a fence would be published while another owner is fed. What is left of it waits for the next event."""
+    """Else a fence would be published while another owner is fed, and the new handle counted as lost."""
     session = RefusingSession()
     running_stay = asyncio.ensure_future((stay := stay_on(session)).run())
     await asyncio.sleep(5)
@@ -319,5 +320,6 @@ async def test_what_a_handle_reported_that_nobody_got_is_not_taken_for_news_of_t
     session.sink(FlowActive(Epoch(1)))
     await asyncio.sleep(1)
     assert session.sent == [OwnerFence(OWNER)]
+    assert not running_stay.done()
     stay.end()
     await running_stay
