@@ -255,13 +255,19 @@ def stay_on(session: Session) -> ParkingStay:
     return ParkingStay(QueueName("parked"), Epoch(1), OWNER, cast(ParkingPorts, ports), lambda: None)
 
 
-async def test_an_order_to_drop_second_copies_follows_the_settlement_that_an_outage_delays() -> None:
-    """The settlement is repeated when the handle is bound again; without the order, the second copy would count."""
-    session, drop = Session(), DropAsked("key a", (OWNER, 3))
+async def fed_stay(session: Session) -> tuple[ParkingStay, "asyncio.Future[None]"]:
+    """One whose handle is about to be fed, and its end."""
     stay = stay_on(session)
     running_stay = asyncio.ensure_future(stay.run())
     await asyncio.sleep(1)
     session.sink(FlowActive(Epoch(1)))
+    return stay, running_stay
+
+
+async def test_an_order_to_drop_second_copies_follows_the_settlement_that_an_outage_delays() -> None:
+    """The settlement is repeated when the handle is bound again; without the order, the second copy would count."""
+    session, drop = Session(), DropAsked("key a", (OWNER, 3))
+    stay, running_stay = await fed_stay(session)
     await asyncio.sleep(1)
     assert session.flow.is_open
     session.sink(FlowInactive(Epoch(1)))
@@ -279,10 +285,7 @@ async def test_an_order_to_drop_second_copies_follows_the_settlement_that_an_out
 async def test_an_order_to_drop_second_copies_is_sent_by_an_owner_that_gives_up_what_it_cannot_read() -> None:
     """Its handle is fed, so what it settles counts: the order was kept for when the handle is bound again."""
     session, drop = Session(), DropAsked("key a", (OWNER, 3))
-    stay = stay_on(session)
-    running_stay = asyncio.ensure_future(stay.run())
-    await asyncio.sleep(1)
-    session.sink(FlowActive(Epoch(1)))
+    stay, running_stay = await fed_stay(session)
     unreadable = Message("parked", b"", {KIND_PROPERTY: "of a later version"})
     for number, message in enumerate((encode_entry(OwnerFence(OWNER), "parked"), unreadable), 1):
         delivery = Delivery(QueueName("parked"), Epoch(1), DeliveryId(number), message, False, 0)

@@ -64,25 +64,10 @@ def mendable():
     return handlers, lambda: state.update(is_mended=True)
 
 
-async def test_a_replay_whose_copy_may_be_elsewhere_is_not_left_to_the_next_owner(monkeypatch, mendable):
+@pytest.mark.parametrize("silent_s", [0, 8], ids=["nobody has confirmed it", "a confirm is still waited for"])
+async def test_a_replay_whose_copy_may_be_elsewhere_is_not_left_to_the_next_owner(monkeypatch, mendable, silent_s):
     """It was handled by that one, and moved, once more."""
-    errors = Unheard(monkeypatch)
-    handlers, mend = mendable
-    async with running(handlers, members=2, settings=SETTINGS) as group:
-        await replay_that_is_moved(group, mend)
-        assert len(group.error_queue()) == 1
-        asyncio.get_running_loop().call_later(10, setattr, errors, "is_heard", True)
-        assert (await group.stop(group.owner("a"))).is_clean
-        await group.advance(60)
-        assert parked(group) == []
-        assert [each.number for each in group.attempts("a", 2)] == [2]
-
-
-async def test_a_replay_that_is_on_its_way_elsewhere_when_its_owner_leaves_is_not_left_to_the_next_one(
-    monkeypatch, mendable
-):
-    """The same if nobody knows yet that its copy will not be confirmed."""
-    errors = Unheard(monkeypatch, silent_s=8)
+    errors = Unheard(monkeypatch, silent_s=silent_s)
     handlers, mend = mendable
     async with running(handlers, members=2, settings=SETTINGS) as group:
         await replay_that_is_moved(group, mend)
