@@ -26,11 +26,10 @@ from lbg_runtime.pipeline.landing.age import Ages
 from lbg_runtime.pipeline.landing.lane import SEGMENT_BYTES, LaneWriter
 from lbg_runtime.pipeline.landing.layout import GroupNote, claim_folder
 from lbg_runtime.pipeline.landing.open_lane import FlushLimits, OpenLane
-from lbg_runtime.pipeline.landing.prune import Unpruned, prune
+from lbg_runtime.pipeline.landing.prune import Unpruned, prune, wall_us
 from lbg_runtime.pipeline.landing.room import Room
 from lbg_runtime.pipeline.landing.usage import free_bytes, used_bytes
 from lbg_runtime.runtime.app import App
-from lbg_runtime.runtime.clock import wall_us
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING
 from lbg_runtime.runtime.runners.pool import aside
@@ -122,7 +121,9 @@ class _HeldLane:
 class Lander:
     """The `Companion` of one member, and its handlers. Made anywhere, attended on the member's loop, once."""
 
-    def __init__(self, settings: Settings, options: LandingOptions, claimed: GroupNote) -> None:
+    def __init__(
+        self, settings: Settings, options: LandingOptions, claimed: GroupNote, clock_us: Callable[[], int] = wall_us
+    ) -> None:
         """Set `member` before it is attended. It lands into the log `claimed`, and into no other."""
         self.member = MemberId("")
         self.landed_count = 0
@@ -136,7 +137,8 @@ class Lander:
         self._group = settings.group.shape()
         self._options = options
         self._claimed = claimed
-        self._born_us = wall_us()
+        self._clock_us = clock_us
+        self._born_us = clock_us()
         self._is_measured = True
         """Whether the last measurement of the log succeeded."""
         self._room = Room(options.quota_bytes)
@@ -151,7 +153,7 @@ class Lander:
         """See `Companion.attend`."""
         # A lander without room keeps its queues: the others have none either, as they share the log.
         del session, on_able
-        self._ages.look(wall_us(), int(asyncio.get_running_loop().time() * 1e6))
+        self._ages.look(self._clock_us(), int(asyncio.get_running_loop().time() * 1e6))
         self._threads = _start_threads()
         try:
             await self._measure()
@@ -236,7 +238,7 @@ class Lander:
                 partial(self._make_writer, index, epoch),
                 self._options.limits,
                 self._threads,
-                wall_us,
+                self._clock_us,
                 self._room.count_written,
             )
             held = self._lanes[queue, epoch] = _HeldLane(lane)
@@ -249,7 +251,7 @@ class Lander:
             queue,
             self.member,
             epoch,
-            clock_us=wall_us,
+            clock_us=self._clock_us,
             is_synced=self._options.is_synced,
             segment_bytes=self._options.segment_bytes,
             claimed=self._claimed,
@@ -300,11 +302,13 @@ class Lander:
             await held.lane.close()
 
     async def _prune(self) -> None:
-        before_us = self._ages.look(wall_us(), int(asyncio.get_running_loop().time() * 1e6))
+        before_us = self._ages.look(self._clock_us(), int(asyncio.get_running_loop().time() * 1e6))
         if before_us is None:
             return
         failures: list[Unpruned] = []
-        pruning = partial(prune, self._options.root, before_us, failures=failures, is_aged=self._ages.is_aged)
+        pruning = partial(
+            prune, self._options.root, before_us, clock_us=self._clock_us, failures=failures, is_aged=self._ages.is_aged
+        )
         try:
             pruned = await asyncio.to_thread(lambda: list(pruning()))
         except OSError as error:
