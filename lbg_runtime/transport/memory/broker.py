@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from random import randrange
+from random import Random
 
 from lbg_runtime.broker.engine.effects import ClientId, Effect, Published
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN, Engine
@@ -23,8 +23,10 @@ class MemoryBroker:
     Made and used on one event loop, by `MemoryTransport`s and by tests. Its time is the loop's, virtual or not.
     """
 
-    def __init__(self) -> None:
-        self.engine = Engine()
+    def __init__(self, engine: Engine | None = None, chance: Random | None = None) -> None:
+        """`chance` decides where a partitioned queue puts a message without a key; without it, anywhere."""
+        chance = chance if chance is not None else Random()
+        self.engine = engine if engine is not None else Engine()
         self.is_reachable = True
         """Set to False to make new connections fail as if nothing listened; existing ones stay until dropped."""
         self._routes: dict[ClientId, EffectSink] = {}
@@ -33,7 +35,7 @@ class MemoryBroker:
         self._timer = EngineTimer(self.engine, self.post)
         self.engine.surroundings.key_of = _key_of
         self.engine.surroundings.closes_group = _closes_group
-        self.engine.surroundings.choose = randrange
+        self.engine.surroundings.choose = chance.randrange
 
     # -- administration
 
