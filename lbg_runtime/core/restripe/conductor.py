@@ -35,8 +35,8 @@ from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.group import GroupShape
 
 MAX_BACKLOG = 1_000
-"""Limit on the messages in a queue that a shard leaves; above it, the shard's messages would wait too long in the new
-one."""
+"""Limit on the messages in a queue that a shard leaves, not counting records; above it, the shard's messages would wait
+too long in the new one."""
 
 
 LOOKS_PER_RECORD = 100
@@ -220,8 +220,11 @@ class Conductor:
             found = f"neither {self.shape.queue_name(old)} nor {self.shape.queue_name(new)} subscribes to it"
             raise UserError(topic, found, "one of the two")
         if topic not in sight.subscriptions[new]:
-            if sight.depths[old] > MAX_BACKLOG:
-                return Wait(f"queue {self.shape.queue_name(old)} to have fewer than {MAX_BACKLOG} messages")
+            # Records stay until the finish, so waiting for them would never end.
+            if sight.depths[old] > MAX_BACKLOG + self._record_count(old, sight):
+                return Wait(
+                    f"queue {self.shape.queue_name(old)} to have fewer than {MAX_BACKLOG} messages besides records"
+                )
             return Subscribe(new, topic)
         if sight.striping is not None and shard in sight.striping.left:
             return Unsubscribe(old, topic)
@@ -229,6 +232,13 @@ class Conductor:
         if marker not in self._published:
             return Publish(marker)
         return Wait(f"shard {shard} to be handled up to its marker")
+
+    def _record_count(self, index: int, sight: Sight) -> int:
+        """How many records of moves that are over lie in the queue, unsettled: the plan, and the markers of its
+        shards."""
+        plan = self.plan
+        touching = (shard for shard in self.moving_shards() if index in (plan.leaves(shard), plan.goes_to(shard)))
+        return 1 + sum(self._is_moved(shard, sight) for shard in touching)
 
     def _is_moved(self, shard: int, sight: Sight) -> bool:
         topic = self.shape.subscription(shard)

@@ -33,6 +33,8 @@ CONTROL_TOPIC = "lbg-control/orders"
 HASH_COUNT = 14
 MOST_STEPS = 1_000
 GENERATION = 7
+MESSAGES = 5
+"""In each queue that stays, besides records."""
 
 
 class Group:
@@ -71,9 +73,19 @@ class Group:
     def sight(self) -> Sight:
         there = {**self.queues, **self.foreign}
         subscriptions = {index: frozenset(topics) for index, topics in sorted(there.items())}
-        depths = {index: self.needless_depth if index >= self.plan.to_count else 5 for index in self.queues}
+        depths = {
+            index: (self.needless_depth if index >= self.plan.to_count else MESSAGES) + self.records_in(index)
+            for index in self.queues
+        }
         depths |= dict.fromkeys(self.foreign, 1)
         return Sight(subscriptions, depths, set(self.queues), self.said)
+
+    def records_in(self, index: int) -> int:
+        """Records that lie in the queue, unsettled until the finish: the plan, and a marker of each of its shards."""
+        plan = self.plan
+        markers = {record.shard for record in self.journal if isinstance(record, ShardMarker)}
+        cutting = [shard for shard in markers if index in (plan.leaves(shard), plan.goes_to(shard))]
+        return len(cutting) + (plan in self.journal)
 
     # -- the members
 

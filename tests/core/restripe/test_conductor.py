@@ -27,7 +27,16 @@ from lbg_runtime.core.restripe.records import (
 )
 from lbg_runtime.core.restripe.striping import Striping
 from lbg_runtime.model.errors import UserError
-from tests.core.restripe.conductor_world import CONTROL_TOPIC, GENERATION, MOST_STEPS, Group, at, conduct, measured
+from tests.core.restripe.conductor_world import (
+    CONTROL_TOPIC,
+    GENERATION,
+    MESSAGES,
+    MOST_STEPS,
+    Group,
+    at,
+    conduct,
+    measured,
+)
 
 WAYS = [(8, 12), (12, 6), (1, 5), (5, 1), (3, 4), (2, 1)]
 
@@ -239,11 +248,23 @@ class TestWaiting:
         conductor = at(group, Publish(group.plan))
         group.look()
         sight = group.sight()
-        full, nearly_full = ({**sight.depths, 0: MAX_BACKLOG + more} for more in (1, 0))
-        assert waits_for(conductor, seen(sight, full)) == "queue orders/0 to have fewer than 1000 messages"
+        plan_alone = 1
+        full, nearly_full = ({**sight.depths, 0: MAX_BACKLOG + plan_alone + more} for more in (1, 0))
+        expected = "queue orders/0 to have fewer than 1000 messages besides records"
+        assert waits_for(conductor, seen(sight, full)) == expected
         assert conductor.next_step(seen(sight, nearly_full)) == Subscribe(2, "lbg/2/>")
         others = {**sight.depths, 1: MAX_BACKLOG + 1, 2: MAX_BACKLOG + 1}
         assert conductor.next_step(seen(sight, others)) == Subscribe(2, "lbg/2/>")
+
+    @pytest.mark.parametrize(("from_count", "to_count"), WAYS)
+    def test_records_that_stay_until_the_finish_are_no_backlog(
+        self, from_count: int, to_count: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """With as many markers in a queue as messages that are too many, it waited for them for ever."""
+        monkeypatch.setattr("lbg_runtime.core.restripe.conductor.MAX_BACKLOG", MESSAGES)
+        group = Group(from_count, to_count)
+        list(conduct(group, group.conductor()))
+        assert group.published(StripeEnd)
 
     def test_a_move_that_has_begun_goes_on_however_long_the_queue_is(self, group: Group) -> None:
         conductor = at(group, Subscribe(2, "lbg/2/>"))
