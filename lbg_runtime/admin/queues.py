@@ -25,9 +25,10 @@ class QueueAdmin(Protocol):
         """The topics that the queue attracts; None if it does not exist."""
         ...
 
-    async def ensure_fit(self, queue: QueueName) -> None:
-        """Raises `QueueUnfit` for a queue that is closed, takes not even messages of `SMALL_MESSAGE_BYTES`, may drop
-        messages, or may deliver them out of order, and `QueueMissing`.
+    async def ensure_fit(self, queue: QueueName, unsettled: int = 1) -> None:
+        """Raises `QueueUnfit` for a queue that is closed, takes not even messages of `SMALL_MESSAGE_BYTES`, shows a
+        member fewer than `unsettled` messages at once, may drop messages, or may deliver them out of order, and
+        `QueueMissing`.
 
         A fit queue tells a publisher of every message that it does not take, also if it is closed later.
         """
@@ -118,10 +119,12 @@ class SempQueueAdmin:
             raise
         return frozenset(each.text("subscriptionTopic") for each in found)
 
-    async def ensure_fit(self, queue: QueueName) -> None:
-        there = await self._ensure(queue, _FIT, "maxMsgSize")
-        if (limit := there.number("maxMsgSize")) < SMALL_MESSAGE_BYTES:
-            raise QueueUnfit(queue, f"maxMsgSize {limit}", f"maxMsgSize {SMALL_MESSAGE_BYTES} or more")
+    async def ensure_fit(self, queue: QueueName, unsettled: int = 1) -> None:
+        least = {"maxMsgSize": SMALL_MESSAGE_BYTES, "maxDeliveredUnackedMsgsPerFlow": unsettled}
+        there = await self._ensure(queue, _FIT, *least)
+        for name, count in least.items():
+            if (limit := there.number(name)) < count:
+                raise QueueUnfit(queue, f"{name} {limit}", f"{name} {count} or more")
 
     async def ensure_like_new(self, queue: QueueName) -> None:
         await self._ensure(queue, self._rights)

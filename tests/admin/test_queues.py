@@ -110,14 +110,15 @@ async def test_a_queue_that_is_there_and_not_fit_is_refused_and_left_as_it_is(br
         ({"ingressEnabled": False}, "ingressEnabled False; expected ingressEnabled True"),
         ({"egressEnabled": False}, "egressEnabled False"),
         ({"maxMsgSize": 1_023}, "maxMsgSize 1023; expected maxMsgSize 1024 or more"),
+        ({"maxDeliveredUnackedMsgsPerFlow": 6}, "expected maxDeliveredUnackedMsgsPerFlow 7 or more"),
     ],
 )
 async def test_a_queue_that_is_closed_or_may_lose_or_reorder_messages_is_not_fit(client, admin, attributes, found):
     await admin.create_queue(QUEUE)
-    await admin.ensure_fit(QUEUE)
+    await admin.ensure_fit(QUEUE, 7)
     await client.update(("msgVpns", "default", "queues", QUEUE), attributes)
     with pytest.raises(QueueUnfit, match=found):
-        await admin.ensure_fit(QUEUE)
+        await admin.ensure_fit(QUEUE, 7)
 
 
 @pytest.mark.parametrize(

@@ -40,8 +40,9 @@ def restripe(
     try:
         done = uvloop.run(_restripe(settings, queues, _Teller(began)))
     except QueueUnfit as error:
-        # The plan leaves other queues alone, and sizes of messages.
-        is_in_plan = error.queue in settings.group.shape().queue_names() and not error.found.startswith("maxMsgSize")
+        # The plan leaves other queues alone, and these limits.
+        is_limit = error.found.startswith(("maxMsgSize", "maxDeliveredUnackedMsgsPerFlow"))
+        is_in_plan = error.queue in settings.group.shape().queue_names() and not is_limit
         more = "; `lbg group plan` shows what differs from the settings" if is_in_plan else ""
         print(f"lbg: {error}{more}", file=sys.stderr)
         raise typer.Exit(1) from error

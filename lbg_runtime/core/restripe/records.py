@@ -7,6 +7,7 @@ depends on it.
 """
 
 import json
+from collections import Counter
 from dataclasses import dataclass, field
 
 from lbg_runtime.model.errors import RestripeRecordRefused
@@ -43,6 +44,14 @@ class StripePlan:
     def goes_to(self, shard: int) -> int:
         """Index of the queue that holds the shard after its move."""
         return shard % self.to_count
+
+    def marker_counts(self, hash_count: int) -> Counter[int]:
+        """How many markers each queue keeps until the finish, by index: those of the shards that leave it or come."""
+        counts = Counter[int]()
+        for shard in range(hash_count):
+            if (old := self.leaves(shard)) != (new := self.goes_to(shard)):
+                counts.update((old, new))
+        return counts
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,11 +28,14 @@ def insist_on_fit_settings(settings: Settings) -> None:
 async def insist_on_fit_queues(
     queues: QueueAdmin, plan: StripePlan, shape: GroupShape, subscriptions: Subscriptions
 ) -> None:
-    """Raise `QueueUnfit` if a queue could miss a record silently, and leave the copies behind it to another."""
+    """Raise `QueueUnfit` if a queue could miss a record silently, and leave the copies behind it to another, or shows
+    too few unsettled messages: its records are settled last, and what is behind them would never be shown."""
+    markers = plan.marker_counts(shape.hash_count)
     for index, topics in subscriptions.items():
         # One that has lost all its topics is about to be deleted, and may be closed for that.
         if index < plan.to_count or (index < plan.from_count and topics):
-            await queues.ensure_fit(shape.queue_name(index))
+            # With them plan and finish and, so that it goes on at all, one message.
+            await queues.ensure_fit(shape.queue_name(index), markers[index] + 3)
 
 
 async def insist_on_unclaimed_queues(

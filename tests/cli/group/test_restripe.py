@@ -15,6 +15,7 @@ from lbg_runtime.model.errors import QueueUnfit
         ("orders/3", "maxRedeliveryCount", "; `lbg group plan` shows what differs from the settings"),
         ("orders/4", "maxRedeliveryCount", ""),
         ("orders/3", "maxMsgSize", ""),
+        ("orders/3", "maxDeliveredUnackedMsgsPerFlow", ""),
     ],
 )
 def test_a_refused_queue_is_sought_in_the_plan_only_if_that_looks_at_it(

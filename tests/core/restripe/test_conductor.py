@@ -30,6 +30,7 @@ from lbg_runtime.model.errors import UserError
 from tests.core.restripe.conductor_world import (
     CONTROL_TOPIC,
     GENERATION,
+    HASH_COUNT,
     MESSAGES,
     MOST_STEPS,
     Group,
@@ -265,6 +266,18 @@ class TestWaiting:
         group = Group(from_count, to_count)
         list(conduct(group, group.conductor()))
         assert group.published(StripeEnd)
+
+    @pytest.mark.parametrize(("from_count", "to_count"), WAYS)
+    def test_a_plan_says_how_many_markers_each_queue_keeps_until_the_finish(
+        self, from_count: int, to_count: int
+    ) -> None:
+        group = Group(from_count, to_count)
+        finish = StripeFinish(GENERATION, from_count, to_count)
+        for step in conduct(group, group.conductor()):
+            if step == Publish(finish):
+                break
+        markers = group.plan.marker_counts(HASH_COUNT)
+        assert [group.records_in(index) for index in group.queues] == [1 + markers[index] for index in group.queues]
 
     def test_a_move_that_has_begun_goes_on_however_long_the_queue_is(self, group: Group) -> None:
         conductor = at(group, Subscribe(2, "lbg/2/>"))

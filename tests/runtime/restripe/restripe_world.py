@@ -17,6 +17,8 @@ class EngineQueues:
         self._engine = broker.engine
         self._topics = {}
         self.unfit = None
+        self.to_show = {}
+        """How many unsettled messages each queue was to show a member."""
         self.of_others = None
         """A queue with rights of its own."""
         self.refusing = {}
@@ -37,7 +39,8 @@ class EngineQueues:
         await asyncio.sleep(0.001)
         return frozenset(self._topics[queue]) if queue in self._topics else None
 
-    async def ensure_fit(self, queue):
+    async def ensure_fit(self, queue, unsettled=1):
+        self.to_show[queue] = unsettled
         if queue == self.unfit:
             raise QueueUnfit(queue, "maxRedeliveryCount 3", "maxRedeliveryCount 0")
 

@@ -228,6 +228,17 @@ async def test_the_secret_is_in_no_log_and_no_error(trial, settings, queues, mon
     assert SECRET not in str(told)
 
 
+async def test_each_queue_must_show_all_that_it_keeps_until_the_finish(trial, settings, queues) -> None:
+    """Otherwise members would never be shown what lies behind the records."""
+    queues.unfit = "orders/3"
+    with pytest.raises(QueueUnfit):
+        await restripe(trial, settings, queues, 3)
+    hash_count = settings().group.hash_count
+    moving = [shard for shard in range(hash_count) if shard % 4 != shard % 3]
+    markers = [sum(index in (shard % 4, shard % 3) for shard in moving) for index in range(4)]
+    assert queues.to_show == {f"orders/{index}": count + 3 for index, count in enumerate(markers)}
+
+
 async def test_what_cannot_be_is_refused_before_anything_is_changed(trial, settings, queues) -> None:
     topics = {name: await queues.subscriptions(QueueName(name)) for name in queues.names()}
     assert await restripe(trial, settings, queues, 4) is None
