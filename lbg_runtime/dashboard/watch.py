@@ -21,7 +21,6 @@ from lbg_runtime.core.group.control_messages import ControlMessage, Inquiry, Key
 from lbg_runtime.core.group.membership_timing import MembershipTiming
 from lbg_runtime.core.group.picture import GroupPicture
 from lbg_runtime.core.group.placement import Placement
-from lbg_runtime.core.restripe.striping import Striping
 from lbg_runtime.dashboard.board import GroupBoard, Presence
 from lbg_runtime.dashboard.feed import Feed, Sight
 from lbg_runtime.dashboard.rates import HandlingRates, read_handled
@@ -233,7 +232,7 @@ class GroupWatch:
         if self._board.changes != self._seen_changes:
             self._seen_changes = self._board.changes
             queues, placement = self._find_homes(self._board.picture)
-            striping = _newest_striping(self._board.picture)
+            striping = self._board.picture.striping
             self._sight = replace(self._sight, queues=queues, placement=placement, striping=striping)
         rates = self._rates.by_queue(now_ms())
         self._sight = replace(self._sight, rates=rates if self._rates.is_known else None)
@@ -276,9 +275,3 @@ class GroupWatch:
                 # A broker that takes long has other things to do.
                 took_s = asyncio.get_running_loop().time() - began_s
                 await asyncio.sleep(max(ASK_BROKER_EVERY_S, REST * took_s))
-
-
-def _newest_striping(picture: GroupPicture) -> Striping | None:
-    """What is said by the member that knows most about a re-striping."""
-    said = [beat.striping.striping for beat in picture.members.values()]
-    return max(said, key=lambda one: (one.generation, len(one.left), len(one.finished)), default=None)

@@ -31,6 +31,7 @@ def picture_as_object(picture: GroupPicture, queues: Sequence[QueueName]) -> dic
         "members": [_member_as_object(member, beat, picture, placement) for member, beat in picture.members.items()],
         "queues": {queue: list(picture.owners.get(queue, ())) for queue in _all_queues(picture, queues)},
         "placement": None if placement is None else {queue: list(ranked) for queue, ranked in placement.ranks.items()},
+        "restriping": _restriping_as_object(picture),
         "without_owner": _without_owner(picture, queues),
         "parking_waits": {
             queue: {"member": member, **asdict(wait)} for queue, (member, wait) in _waits(picture).items()
@@ -43,6 +44,13 @@ def picture_as_object(picture: GroupPicture, queues: Sequence[QueueName]) -> dic
             for one in picture.disagreements
         ],
     }
+
+
+def _restriping_as_object(picture: GroupPicture) -> dict[str, int] | None:
+    striping = picture.striping
+    if striping is None or striping.target is None:
+        return None
+    return {"from": striping.queue_count, "to": striping.target, "shards_left": len(striping.left)}
 
 
 def _member_as_object(
@@ -89,6 +97,10 @@ def picture_as_table(picture: GroupPicture, queues: Sequence[QueueName]) -> Tabl
 def remarks(picture: GroupPicture, queues: Sequence[QueueName], fed: Mapping[QueueName, FedMember]) -> Iterator[str]:
     """What someone should look at, a line each; none for a group that is well. `fed` is whom the broker feeds, as far
     as that is known."""
+    if (restriping := _restriping_as_object(picture)) is not None:
+        count = restriping["to"]
+        what = f"re-striping: from {restriping['from']} to {count} queues is not over"
+        yield f"{what}: if nobody runs it, `lbg group restripe --queues {count}` ends it"
     lacking = _without_owner(picture, queues)
     silent = {queue: fed[queue] for queue in lacking if queue in fed and fed[queue].member not in picture.members}
     if nobodys := [queue for queue in lacking if queue not in silent]:

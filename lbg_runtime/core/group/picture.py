@@ -15,6 +15,7 @@ from lbg_runtime.core.group.control_messages import (
     ParkingWait,
     ParkingWaits,
 )
+from lbg_runtime.core.restripe.striping import Striping
 from lbg_runtime.model.ids import MemberId, QueueName
 
 
@@ -75,6 +76,12 @@ class GroupPicture:
                 if flow.is_owner:
                     found[queue] = (*found.get(queue, ()), member)
         return found
+
+    @property
+    def striping(self) -> Striping | None:
+        """What is said by the member that knows most about a re-striping; None if nobody was heard."""
+        said = [beat.striping.striping for beat in self._beats.values()]
+        return max(said, key=lambda one: (one.generation, len(one.left), len(one.finished)), default=None)
 
     @property
     def waits(self) -> Mapping[QueueName, tuple[MemberId, ParkingWait]]:

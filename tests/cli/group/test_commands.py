@@ -81,6 +81,27 @@ def test_what_someone_should_look_at_is_a_line_each() -> None:
     assert list(remarks(GroupPicture(), [], {})) == []
 
 
+def test_a_re_striping_is_named_until_it_is_over() -> None:
+    """Its conductor may have been killed, and then the group would stay as it is until somebody looks."""
+    made = GroupPicture()
+    for sequence, name, striping in (
+        (1, "a", Striping(7, 3, 5, frozenset({3, 4}))),
+        (1, "b", Striping(0, 3)),
+        (2, "a", Striping(7, 5)),
+    ):
+        header = Header(GroupName("orders"), MemberId(name), Life(1, 1), sequence)
+        report = StripingReport(striping, "")
+        made.hear(Heartbeat(header, MemberState.ACTIVE, 1, {}, {}, "0", report))
+        told = picture_as_object(made, QUEUES)["restriping"]
+        lines = [line for line in remarks(made, QUEUES, {}) if line.startswith("re-striping")]
+        if striping == Striping(7, 5):
+            assert (told, lines) == (None, [])
+        else:
+            assert told == {"from": 3, "to": 5, "shards_left": 2}
+            ends = "if nobody runs it, `lbg group restripe --queues 5` ends it"
+            assert lines == [f"re-striping: from 3 to 5 queues is not over: {ends}"]
+
+
 def test_a_member_that_is_fed_and_not_heard_is_named_with_what_to_do() -> None:
     silent, heard = FedMember(MemberId("c"), "orders/c/vm/7"), FedMember(MemberId("a"), "orders/a/vm/8")
     assert list(remarks(GroupPicture(), QUEUES, {QUEUES[0]: silent, QUEUES[2]: silent})) == [
