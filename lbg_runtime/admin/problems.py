@@ -176,8 +176,10 @@ def _accounts(spec: GroupSpec, stored: StoredGroup) -> Iterator[tuple[str, objec
 
 def _restriping(actual: State, control_topic: str) -> Iterator[UserError]:
     for ref in actual:
-        if is_of_restriping(ref, control_topic):
-            yield UserError(f"queue {ref.queue}", "the group is being re-striped", "`lbg group restripe` to end first")
+        if ref.kind is ObjectKind.SUBSCRIPTION and (plan := plan_of_topic(control_topic, ref.name)) is not None:
+            found = f"the group is being re-striped from {plan.from_count} to {plan.to_count} queues"
+            # Not to which number: if the plan has not begun, the present one ends it as well.
+            yield UserError(f"queue {ref.queue}", found, "`lbg group restripe` to end first")
             return
 
 
