@@ -10,6 +10,10 @@ from lbg_runtime.model.errors import ConfigError, PublishRefused, SempError, Use
 from lbg_runtime.model.failure import Then
 from lbg_runtime.model.group import GroupShape
 
+MOST_MOVES = 10_000
+"""Every heartbeat lists the shards that have left their queues, and one that is too large is not sent: then members
+would take each other for dead, and no further shard could leave."""
+
 
 def insist_on_fit_settings(settings: Settings) -> None:
     """Raise `ConfigError` if the settings do not allow it."""
@@ -23,6 +27,14 @@ def insist_on_fit_settings(settings: Settings) -> None:
     if group.provision is not Provision.NONE:
         expected = "none: a member that makes queues by old settings would make the old layout again"
         raise ConfigError("group.provision", group.provision.value, expected)
+
+
+def insist_on_few_moves(plan: StripePlan, shape: GroupShape) -> None:
+    """Raise `UserError` if more shards move than members can tell each other of."""
+    moves = sum(plan.leaves(shard) != plan.goes_to(shard) for shard in range(shape.hash_count))
+    if moves > MOST_MOVES:
+        found = f"{plan.to_count} instead of {plan.from_count}, so that {moves} of {shape.hash_count} shards move"
+        raise UserError("--queues", found, f"a number for which at most {MOST_MOVES} do, or a new group")
 
 
 async def insist_on_fit_queues(

@@ -58,6 +58,7 @@ from lbg_runtime.model.errors import (
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.clock import wall_us
 from lbg_runtime.runtime.restripe.fitness import (
+    insist_on_few_moves,
     insist_on_fit_queues,
     insist_on_fit_settings,
     insist_on_no_parking,
@@ -160,6 +161,7 @@ class Restriper:
         plan = conductor.plan
         is_maybe_known = has_begun(plan, self._shape, self._subscriptions, self._topic)
         if not is_maybe_known:
+            insist_on_few_moves(plan, self._shape)
             await insist_on_unclaimed_queues(self._queues, plan, self._shape, self._subscriptions, self._topic)
         await insist_on_fit_queues(self._queues, plan, self._shape, self._subscriptions)
         if is_unmoved(plan, self._shape, self._subscriptions):
@@ -181,9 +183,8 @@ class Restriper:
             if conductor.plan.generation != before:
                 _log.warning("restripe_plan_renewed", outdated=before, generation=conductor.plan.generation)
             waiting_for = self._hearing.with_other_version(step.for_what) if isinstance(step, Wait) else ""
-            progress = Progress(
-                conductor.plan, conductor.moved_count(sight), len(conductor.moving_shards()), waiting_for
-            )
+            moved, moving = conductor.moved_count(sight), len(conductor.moving_shards())
+            progress = Progress(conductor.plan, moved, moving, waiting_for)
             self._on_progress(progress)
             if isinstance(step, Done):
                 await self._look_at_the_end(conductor.plan)
@@ -317,9 +318,8 @@ class Restriper:
             self._hearing.book.now if self._hearing.is_heard else None,
         )
         to_measure = conductor.queues_to_measure(sight)
-        return replace(
-            sight, depths={index: await self._queues.depth(self._shape.queue_name(index)) for index in to_measure}
-        )
+        depths = {index: await self._queues.depth(self._shape.queue_name(index)) for index in to_measure}
+        return replace(sight, depths=depths)
 
     # -- taking steps
 

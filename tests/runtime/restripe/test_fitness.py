@@ -6,8 +6,21 @@ import pytest
 
 from lbg_runtime.config.load import parse_settings
 from lbg_runtime.config.settings import Settings
-from lbg_runtime.model.errors import ConfigError
-from lbg_runtime.runtime.restripe.fitness import insist_on_fit_settings
+from lbg_runtime.core.group.control_codec import encode
+from lbg_runtime.core.group.control_messages import (
+    FlowReport,
+    Header,
+    Heartbeat,
+    Life,
+    MemberState,
+    ReportedFlow,
+)
+from lbg_runtime.core.restripe.records import StripePlan
+from lbg_runtime.core.restripe.striping import Striping, StripingReport, proof_of
+from lbg_runtime.model.errors import ConfigError, UserError
+from lbg_runtime.model.group import LARGEST_HASH_COUNT, GroupShape
+from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
+from lbg_runtime.runtime.restripe.fitness import MOST_MOVES, insist_on_few_moves, insist_on_fit_settings
 
 GROUP = {"name": "orders", "hash_prefix": "h", "hash_count": 8, "queue_count": 4, "provision": "none"}
 
@@ -32,3 +45,25 @@ def test_settings_that_do_not_fit_are_refused_by_name(group: dict[str, Any], mor
     with pytest.raises(ConfigError) as refused:
         insist_on_fit_settings(settings(group, more))
     assert refused.value.where == where
+
+
+def test_no_more_shards_move_than_members_can_tell_each_other_of() -> None:
+    """With more, no heartbeat could be sent any more, and the re-striping would stand still in the middle."""
+    plan = StripePlan(7, 1, 2, "s3cr3t")
+    insist_on_few_moves(plan, GroupShape(GroupName("orders"), "h", 2 * MOST_MOVES, 1))
+    with pytest.raises(UserError) as refused:
+        insist_on_few_moves(plan, GroupShape(GroupName("orders"), "h", 2 * MOST_MOVES + 2, 1))
+    assert str(refused.value) == (
+        "--queues: 2 instead of 1, so that 10001 of 20002 shards move; expected a number for which at most 10000 do, "
+        "or a new group"
+    )
+
+
+def test_a_member_can_tell_of_as_many_shards_as_may_move() -> None:
+    left = frozenset(range(LARGEST_HASH_COUNT - MOST_MOVES, LARGEST_HASH_COUNT))
+    striping = Striping(2**62, 999, 1_000, left, frozenset(range(1_000)))
+    flow = FlowReport(ReportedFlow.ACTIVE, Epoch(1_000_000), 1_000)
+    flows = {QueueName(f"orders/{index}"): flow for index in range(1_000)}
+    header = Header(GroupName("orders"), MemberId("orders-member-0"), Life(2**50, 2**53), 2**40)
+    report = StripingReport(striping, proof_of("s3cr3t", striping))
+    assert encode(Heartbeat(header, MemberState.ACTIVE, 1, {}, flows, "0" * 16, report))

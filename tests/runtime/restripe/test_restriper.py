@@ -239,6 +239,16 @@ async def test_each_queue_must_show_all_that_it_keeps_until_the_finish(trial, se
     assert queues.to_show == {f"orders/{index}": count + 3 for index, count in enumerate(markers)}
 
 
+async def test_more_moves_than_members_can_tell_of_are_refused_before_the_first(
+    trial, settings, queues, monkeypatch
+) -> None:
+    topics = {name: await queues.subscriptions(QueueName(name)) for name in queues.names()}
+    monkeypatch.setattr("lbg_runtime.runtime.restripe.fitness.MOST_MOVES", 1)
+    with pytest.raises(UserError, match="--queues: 3 instead of 4, so that"):
+        await restripe(trial, settings, queues, 3)
+    assert {name: await queues.subscriptions(QueueName(name)) for name in queues.names()} == topics
+
+
 async def test_what_cannot_be_is_refused_before_anything_is_changed(trial, settings, queues) -> None:
     topics = {name: await queues.subscriptions(QueueName(name)) for name in queues.names()}
     assert await restripe(trial, settings, queues, 4) is None
