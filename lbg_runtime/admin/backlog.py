@@ -17,13 +17,9 @@ messages of all its queues together. After the last try, the age is not known.""
 
 
 class BacklogUnknown(SempError):
-    """The broker answered, but the oldest message of a queue was gone each time it was looked for."""
+    """The broker answered, but there is no queue, or the oldest message of one was gone each time it was looked for."""
 
     retriable = True
-
-    def __init__(self, queue: QueueName) -> None:
-        super().__init__(f"the oldest message of {queue} was settled before it was seen")
-        self.queue = queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +39,9 @@ async def read_backlog(client: SempClient, vpn: str, group: str) -> Backlog:
     group's, for errors or made by hand, do not count: another member would not empty them.
     """
     found = await find_shard_queues(client, vpn, group)
+    if not found:
+        # Of a group, there is at least one.
+        raise BacklogUnknown(f"there is no queue {group}/0 on the broker, nor any other of the group")
     looks = await ask_each(found.items(), lambda one: _look_at(client, ("msgVpns", vpn, "queues", one[0]), one[1]))
     spooled_at_s = (at_s for _, at_s in looks if at_s is not None)
     return Backlog(sum(messages for messages, _ in looks), min(spooled_at_s, default=None))
@@ -86,4 +85,4 @@ async def _look_at(client: SempClient, path: tuple[Segment, ...], queue: SempObj
         for each in found:
             if each.number("msgId") == lowest:
                 return queue.count("msgs"), each.number("spooledTime")
-    raise BacklogUnknown(QueueName(queue.text("queueName")))
+    raise BacklogUnknown(f"the oldest message of {queue.text('queueName')} was settled before it was seen")

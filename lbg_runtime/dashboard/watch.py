@@ -72,6 +72,8 @@ class GroupWatch:
         self._semp = open_semp(settings) if settings.semp is not None else None
         self._backlog: Backlog | SempError | None = None
         self._backlog_at_s = 0.0
+        self.has_records = False
+        """Whether the newest backlog was read during a re-striping: then its oldest messages are records."""
         self._asking_backlog = asyncio.Lock()
         self._board = GroupBoard(MembershipTiming(heartbeat_ms=settings.membership.heartbeat_ms))
         self._rates = HandlingRates()
@@ -153,6 +155,8 @@ class GroupWatch:
         async with self._asking_backlog:
             if self._backlog is None or loop.time() - self._backlog_at_s >= ASK_BROKER_EVERY_S:
                 connection, group = self._settings.connection, self._settings.group
+                striping = self._board.picture.striping
+                self.has_records = striping is not None and striping.target is not None
                 try:
                     self._backlog = await read_backlog(self._semp, connection.vpn, group.name)
                 except SempError as error:

@@ -42,6 +42,12 @@ async def test_messages_of_the_groups_queues_are_counted_and_the_oldest_is_found
     assert await read_backlog(client, "default", "orders") == Backlog(4, 40)
 
 
+async def test_a_group_without_queues_has_no_backlog_that_is_known(client) -> None:
+    """Nothing to do would send its members away."""
+    with pytest.raises(BacklogUnknown, match=r"^there is no queue cakes/0 on the broker, nor any other of the group$"):
+        await read_backlog(client, "default", "cakes")
+
+
 async def test_the_oldest_is_the_first_that_is_left(broker: Broker, client) -> None:
     spool(broker, ("orders/0", 10), ("orders/0", 20), ("orders/0", 30))
     await client.act(("msgVpns", "default", "queues", "orders/0", "msgs", "1", "delete"))

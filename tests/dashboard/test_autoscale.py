@@ -9,8 +9,9 @@ import pytest
 from lbg_runtime.broker.engine.effects import Published
 from lbg_runtime.broker.semp.server import SempServer
 from lbg_runtime.config.settings import SempSettings
+from lbg_runtime.core.restripe.striping import Striping
 from lbg_runtime.model.message import Message
-from tests.dashboard.words import heartbeats_of_a_later_version
+from tests.dashboard.words import Speaker, heartbeats_of_a_later_version
 from tests.status.asking import ask
 
 pytestmark = pytest.mark.real_time
@@ -84,9 +85,27 @@ async def test_a_clock_that_is_behind_the_brokers_makes_no_age_below_zero(stage)
             assert (told["lag"], told["oldest_age_s"]) == (1, 0)
 
 
+async def test_no_age_is_told_of_the_records_of_a_re_striping(stage, monkeypatch):
+    """They are the oldest until its end, so an autoscaler would take it for a group that gets nothing done."""
+    monkeypatch.setattr("lbg_runtime.dashboard.watch.ASK_BROKER_EVERY_S", 0)
+    async with stage() as group:
+        group.trial.broker.create_queue("orders/0", ["h/1/>"])
+        spool(group, 100, "a")
+        async with administered(group):
+            await heard(group)
+            assert (await ask(group.port, PATH)).told["oldest_age_s"] >= 100
+            speaker = Speaker("a")
+            for striping in (Striping(7, 4, 6), Striping(7, 6)):
+                group.watch._heard(speaker.beat({}, striping=striping))
+                told = (await ask(group.port, PATH)).told
+                assert told["lag"] == 1
+                assert (told["oldest_age_s"] is None) == (striping.target is not None)
+
+
 async def test_however_many_ask_the_broker_is_asked_once(stage, monkeypatch):
     monkeypatch.setattr("lbg_runtime.dashboard.watch.ASK_BROKER_EVERY_S", 3_600)
     async with stage() as group, administered(group):
+        group.trial.broker.create_queue("orders/0", ["h/1/>"])
         asked = []
         watch = group.watch
         await heard(group)
