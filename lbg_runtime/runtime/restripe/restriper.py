@@ -111,6 +111,8 @@ class Restriper:
         self._quiet_from_s = 0.0
         """From then on no request of an earlier conductor can arrive, on the loop's clock."""
         self._subscriptions: dict[int, frozenset[str]] = {}
+        self._in_use = ""
+        """Why the queue that is to be deleted could not be; empty if none is waited for."""
         timing = MembershipTiming(heartbeat_ms=settings.membership.heartbeat_ms)
         self._hearing = Hearing(self._shape, self._topic, session, timing)
 
@@ -182,7 +184,7 @@ class Restriper:
             self._hearing.book.trust(conductor.plan)
             if conductor.plan.generation != before:
                 _log.warning("restripe_plan_renewed", outdated=before, generation=conductor.plan.generation)
-            waiting_for = self._hearing.with_other_version(step.for_what) if isinstance(step, Wait) else ""
+            waiting_for = self._hearing.with_other_version(step.for_what) if isinstance(step, Wait) else self._in_use
             moved, moving = conductor.moved_count(sight), len(conductor.moving_shards())
             progress = Progress(conductor.plan, moved, moving, waiting_for)
             self._on_progress(progress)
@@ -349,7 +351,15 @@ class Restriper:
             case Publish(record):
                 await self._publish(encode_record(record, conductor.topic))
             case DeleteQueue(index):
-                return await self._delete(index)
+                try:
+                    await self._queues.delete_queue(self._shape.queue_name(index))
+                except QueueInUse as in_use:
+                    # Its members have heard that the re-striping is over, and are on their way out.
+                    self._in_use = str(in_use)
+                    await self._hearing.wait()
+                    return False
+                self._in_use = ""
+                del self._subscriptions[index]
             case Wait() | Done():
                 await self._hearing.wait()
                 return False
@@ -362,16 +372,6 @@ class Restriper:
             await self._session.send(record)
         except PublishRefused as refusal:
             raise await with_refusing_queues(refusal, self._queues, self._shape, self._subscriptions) from None
-
-    async def _delete(self, index: int) -> bool:
-        try:
-            await self._queues.delete_queue(self._shape.queue_name(index))
-        except QueueInUse:
-            # Its members have heard that the re-striping is over, and are on their way out.
-            await self._hearing.wait()
-            return False
-        del self._subscriptions[index]
-        return True
 
     async def _wait_for_quiet(self, progress: Progress) -> None:
         """Wait until every request of an earlier conductor has arrived, or never will."""

@@ -78,8 +78,8 @@ class EngineQueues:
         return self._engine.queue_depth("default", queue)
 
     async def delete_queue(self, queue):
-        flows = len(self._engine.queue_flows("default", queue))
-        if depth := self._engine.queue_depth("default", queue) or flows:
+        depth, flows = self._engine.queue_depth("default", queue), len(self._engine.queue_flows("default", queue))
+        if depth or flows:
             raise QueueInUse(queue, depth, flows)
         self._broker.delete_queue(queue)
         del self._topics[queue]

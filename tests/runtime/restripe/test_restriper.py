@@ -18,7 +18,7 @@ from lbg_runtime.model.errors import (
     SempUnreachable,
     UserError,
 )
-from lbg_runtime.model.ids import QueueName
+from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.runtime.clock import wall_us
 from lbg_runtime.runtime.restripe import restriper as restriper_module
 from lbg_runtime.runtime.restripe.restriper import open_restriper
@@ -226,6 +226,22 @@ async def test_the_secret_is_in_no_log_and_no_error(trial, settings, queues, mon
     assert any("StripePlan(generation=" in each.get("record", "") for each in steps)
     assert any(each.get("topic", "").startswith(f"{CONTROL_TOPIC}/restripe/") for each in steps)
     assert SECRET not in str(told)
+
+
+async def test_a_queue_that_cannot_be_deleted_is_named_until_it_can(trial, settings, queues) -> None:
+    """Somebody who is no member, and never hears that it is over, would have the command wait without a word."""
+    told = []
+    async with trial.running(trial.discovered("a", group=GROUP)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        browser = MemoryTransport(trial.broker, "browser")
+        await browser.open()
+        browsing = await browser.bind(QueueName("orders/3"), Epoch(1), lambda _: None)
+        conducting = asyncio.ensure_future(restripe(trial, settings, queues, 3, told.append))
+        waited_for = "queue orders/3 has 0 messages and 1 bound flows left"
+        await trial.until(lambda: told and told[-1].waiting_for == waited_for)
+        await browsing.unbind()
+        assert (await conducting).waiting_for == ""
+        await browser.close()
 
 
 async def test_each_queue_must_show_all_that_it_keeps_until_the_finish(trial, settings, queues) -> None:
