@@ -16,9 +16,9 @@ from pathlib import Path
 import structlog
 
 from lbg_runtime.config.fields import MAX_INTERVAL_MS
-from lbg_runtime.config.settings import MissingKey, Settings
+from lbg_runtime.config.settings import GroupBackend, MissingKey, Settings
 from lbg_runtime.metrics.reading import SidecarReading
-from lbg_runtime.model.errors import InvariantViolated, LandingError, UserError
+from lbg_runtime.model.errors import ConfigError, InvariantViolated, LandingError, UserError
 from lbg_runtime.model.ids import Epoch, MemberId, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.model.sole_error import sole_error
@@ -82,8 +82,14 @@ def lander_app(
     """A member that lands the messages of its group. The settings of handlers, of the sidecar and of what follows their
     failures do not apply, and no message is refused for lack of a key.
 
-    The other parameters are those of `App`. Raises as `App`, and as `claim_folder`.
+    The other parameters are those of `App`. Raises as `App`, and as `claim_folder`; `ConfigError` for a partitioned
+    queue.
     """
+    if settings.group.backend is not GroupBackend.EXCLUSIVE:
+        # A key that comes back to a flow handle goes on in its lane, which readers take before those of its other
+        # owners: what these landed in between would come too late.
+        expected = "exclusive: a log keeps no order of keys that move while a flow stays bound"
+        raise ConfigError("group.backend", settings.group.backend.value, expected)
     lander = Lander(settings, options, claim_folder(options.root, settings.group.shape()))
     # A flush can be full only if this many messages are under way; the second half gathers while it is written.
     wanted = min(2 * options.limits.rows, MAX_IN_FLIGHT)

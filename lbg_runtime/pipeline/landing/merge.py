@@ -10,14 +10,15 @@ with one id, comes out twice, if both landed in one lane.
 Why not go by what landed last ("drop what is below the highest id")? Ids do not land in order. Several keys are handled
 side by side; and a message that a member was given and never landed comes again, after others that it had landed.
 
-Why the order of each key is kept. For a key, the rows of a lane are a run of the queue's messages without gaps, in
-order: a handle is given them in order, each is handled after the one before has ended, and a failed one is tried until
-it lands. The first of the run is the first that was not settled when the handle was fed, and what is settled had landed
-before, in a lane that was begun before, as a lane is begun by its first message. So, lane by lane in the order in which
-they were begun, each run begins no later than one past what came before it, and goes on from there: what is new in it
-comes in order. A member that lost its flow and still writes only adds copies, or what its successor is about to land,
-in order too. The offsets must be *closed* for this: if rows of a lane are counted, nothing that landed before that lane
-was begun may be missing. `LandingLog.lanes` gives such offsets, and `LandingLog.cut` those in between.
+Why the order of each key is kept. The queues are exclusive: what a handle has lost does not come back to it. So for a
+key, the rows of a lane are a run of the queue's messages without gaps, in order: a handle is given them in order, each
+is handled after the one before has ended, and a failed one is tried until it lands. The first of the run is the first
+that was not settled when the handle was fed, and what is settled had landed before, in a lane that was begun before, as
+a lane is begun by its first message. So, lane by lane in the order in which they were begun, each run begins no later
+than one past what came before it, and goes on from there: what is new in it comes in order. A member that lost its flow
+and still writes only adds copies, or what its successor is about to land, in order too. The offsets must be *closed*
+for this: if rows of a lane are counted, nothing that landed before that lane was begun may be missing.
+`LandingLog.lanes` gives such offsets, and `LandingLog.cut` those in between.
 
 For readers that go on without them, rows that were pruned before they were read do not come out at all; everything else
 comes as if they had come in their place. So a copy that lies before them comes, and one that lies after does not: rows

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.errors import ConfigError, UserError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import GroupName
 from lbg_runtime.model.message import PARTITION_KEY_PROPERTY, Message
@@ -230,6 +230,14 @@ def test_a_folder_that_is_not_this_groups_is_the_users_mistake(
     prepare(trial.options.root)
     with pytest.raises(UserError, match=problem):
         trial.lander("a")
+
+
+def test_a_partitioned_queue_does_not_land_as_its_keys_come_back_to_a_flow_that_stays_bound(trial: Trial) -> None:
+    group = {"name": "orders", "hash_prefix": "h", "hash_count": 4, "queue_count": 4}
+    shared = {**group, "backend": "partitioned", "provision": "none"}
+    with pytest.raises(ConfigError, match="exclusive"):
+        trial.lander("a", group=shared, dispatch={"missing_key": "error"})
+    assert not trial.options.root.exists()
 
 
 async def test_nothing_is_acknowledged_into_a_log_that_is_gone(trial: Trial) -> None:
