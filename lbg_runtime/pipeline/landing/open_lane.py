@@ -79,6 +79,7 @@ class OpenLane:
         self._timer: asyncio.TimerHandle | None = None
         self._flush: asyncio.Future[int] | None = None
         self._is_flushing = False
+        self._is_closed = False
         self._writer: LaneWriter | None = None
         """Touched only by the flush's thread while there is a flush, otherwise only by the loop."""
 
@@ -124,14 +125,20 @@ class OpenLane:
             raise
 
     async def close(self) -> None:
-        """Wait for the flush under way, and write nothing more."""
+        """Wait for the flush under way, and write nothing more. To be called when all handlers are gone.
+
+        Rows that they have left are dropped, as their messages come again. If cancelled, the lane ends with its flush.
+        """
+        self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._flush is not None:
+        # Otherwise the end of the flush would begin another one.
+        self._rows, self._answers = Gathered(), []
+        if self._flush is not None and self._is_flushing:
             # No bound: as above.
             await asyncio.wait((self._flush,))
-        if self._writer is not None:
-            self._writer.close()
+        else:
+            self._end_writer()
 
     async def _landed_before(self, delivery_id: DeliveryId) -> bool:
         """Whether the row of an earlier attempt is on the disk."""
@@ -205,7 +212,14 @@ class OpenLane:
                     answer.set_result(None)
                 else:
                     answer.set_exception(error)
-        if len(self._answers) >= self._limits.rows:
+        if self._is_closed:
+            # Here, as nobody may wait for it: on a disk that hangs, whoever closes a lane is cancelled.
+            self._end_writer()
+        elif len(self._answers) >= self._limits.rows:
             self._begin_flush()
         elif self._answers:
             self._set_timer()
+
+    def _end_writer(self) -> None:
+        if self._writer is not None:
+            self._writer.close()

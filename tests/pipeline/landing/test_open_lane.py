@@ -8,12 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from lbg_runtime.model.errors import LandingWriteFailed
 from lbg_runtime.model.ids import DeliveryId
 from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PARTITION_KEY_PROPERTY, PUBLISHER_PROPERTY, Message
 from lbg_runtime.pipeline.landing import lane as lane_module
-from lbg_runtime.pipeline.landing.lane import LaneWriter
+from lbg_runtime.pipeline.landing.lane import LaneWriter, is_being_written
 from lbg_runtime.pipeline.landing.log import LandingLog
 from lbg_runtime.pipeline.landing.open_lane import FlushLimits, OpenLane
 from tests.pipeline.landing.landed import LogOnDisk, ids_of
@@ -188,6 +189,41 @@ async def test_a_row_whose_handler_was_cancelled_and_whose_flush_failed_is_writt
     await again
     assert bench.lanes() == [[1]]
     await bench.open.close()
+
+
+@pytest.mark.parametrize("left", [2, 5])
+async def test_rows_whose_handlers_are_gone_are_not_flushed_when_the_lane_is_closed(bench: Bench, left: int) -> None:
+    bench.gate.clear()
+    flushed = [bench.begin(number) for number in (1, 2, 3)]
+    await asyncio.sleep(0)
+    waiting = [bench.begin(number) for number in range(4, 4 + left)]
+    await asyncio.sleep(0)
+    for handler in waiting:
+        handler.cancel()
+    await asyncio.wait(waiting)
+    closing = asyncio.create_task(bench.open.close())
+    await asyncio.sleep(0)
+    bench.gate.set()
+    with capture_logs() as logs:
+        await asyncio.gather(closing, *flushed)
+        await asyncio.sleep(1)
+    assert bench.lanes() == [[1, 2, 3]]
+    assert logs == []
+
+
+async def test_a_lane_whose_closing_is_cancelled_on_a_slow_disk_ends_with_its_flush(bench: Bench) -> None:
+    bench.gate.clear()
+    flushed = [bench.begin(number) for number in (1, 2, 3)]
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(bench.open.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait((closing,))
+    bench.gate.set()
+    await asyncio.gather(*flushed)
+    [lane] = bench.log.root.glob("queue=003/lane=*")
+    assert not is_being_written(lane)
+    assert bench.lanes() == [[1, 2, 3]]
 
 
 def test_a_lane_is_begun_once(log_on_disk: LogOnDisk, tmp_path: Path) -> None:
