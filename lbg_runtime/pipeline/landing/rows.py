@@ -184,7 +184,7 @@ def _own_headers(message: Message) -> list[tuple[str, str]] | None:
 def _all_headers(message: Message) -> list[tuple[str, str]] | None:
     """For any other message: all headers, as none of them is ours to leave out."""
     headers = _as_text(message.properties) + message_headers.written(message.headers, message.properties)
-    if message.message_id is not None:
+    if message.message_id is not None and MESSAGE_ID_HEADER not in message.properties:
         headers.append((MESSAGE_ID_HEADER, message.message_id))
     return headers or None
 

@@ -86,6 +86,11 @@ def test_what_is_stamped_in_part_keeps_its_stamps_and_its_message_id_as_headers(
     assert dict(made["headers"]) == {**expected, "lbg_message_id": "message-1"}
 
 
+def test_a_user_property_with_the_name_of_the_message_id_lands_in_its_place() -> None:
+    [made] = flushed(gathered({"lbg_message_id": "theirs"}))
+    assert made["headers"] == [("lbg_message_id", "theirs")]
+
+
 @pytest.mark.parametrize("sent_at_ms", [None, -1, LARGEST_TIME + 1, (1 << 52) - 1, 1 << 53, 1 << 63])
 def test_a_time_that_cannot_be_is_none_and_makes_no_id_of_stamps(sent_at_ms: int | None) -> None:
     rows = Gathered()
