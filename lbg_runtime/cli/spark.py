@@ -86,6 +86,7 @@ def stream(
 
     SIGTERM and SIGINT end it with exit code 0. Exit code 1 if the stream fails, 3 if Spark cannot run.
     """
+    from lbg_runtime.pipeline.spark.checkpoint import sole_stream
     from lbg_runtime.pipeline.spark.session import spark_session
     from lbg_runtime.pipeline.spark.source_options import read_source_options
     from lbg_runtime.pipeline.spark.stream_job import StreamJob, check_folder, parse_target
@@ -99,6 +100,7 @@ def stream(
     job = StreamJob(directory, group, lake, target, checkpoint, available_now, trigger_ms, max_rows)
     with (
         _stop_signals() as stopped,
+        sole_stream(checkpoint),
         leaving_without_spark(),
         spark_session("lbg spark stream", driver_memory=driver_memory) as session,
     ):

@@ -16,6 +16,7 @@ from lbg_runtime.cli.running_verdict import leaving_without_verdict
 from lbg_runtime.model.errors import StreamFailed, UserError
 from lbg_runtime.pipeline.spark import session
 from lbg_runtime.pipeline.spark import stream as spark_stream
+from lbg_runtime.pipeline.spark.checkpoint import sole_stream
 from lbg_runtime.pipeline.spark.stream_job import StreamProgress
 from tests.pipeline.landing.landed import LogOnDisk
 from tests.validator.history import story
@@ -101,6 +102,16 @@ def test_a_file_where_a_folder_has_to_be_is_refused_before_spark_starts(landing:
         done = stream(landing, **given)
         assert isinstance(done.exception, UserError)
         assert f"{file} is no folder" in str(done.exception)
+
+
+def test_a_second_stream_on_a_checkpoint_is_refused_before_spark_starts(landing: Path) -> None:
+    checkpoint = landing.parent / "checkpoint"
+    with sole_stream(checkpoint):
+        done = stream(landing, checkpoint=str(checkpoint))
+    assert isinstance(done.exception, UserError)
+    assert f"{checkpoint}, on which another stream runs" in str(done.exception)
+    with sole_stream(checkpoint):
+        pass
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -7,10 +7,13 @@ A Delta table keeps its numbers by query. Spark's file sink does not, so another
 copies too. A folder of Parquet therefore has a note, beside Spark's own, of the one query that writes there.
 """
 
+import fcntl
 import hashlib
 import json
+import os
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lbg_runtime.model.errors import LakeWriteFailed, UserError
@@ -55,6 +58,31 @@ def claim_lake(job: StreamJob) -> None:
             _claim_folder(job)
     except OSError as error:
         raise LakeWriteFailed(str(error.filename or job.target), error.strerror or str(error)) from error
+
+
+@contextmanager
+def sole_stream(checkpoint: Path) -> Iterator[None]:
+    """Keep other streams off a checkpoint, which is made if it is not there. For the whole of a stream.
+
+    The lake takes no batch twice, but what it says of a second stream blames the checkpoint, and would have it put
+    back. Raises `UserError` if a stream of this machine runs on it, and `LakeWriteFailed`.
+    """
+    try:
+        checkpoint.mkdir(parents=True, exist_ok=True)
+        file = os.open(checkpoint, os.O_RDONLY)
+    except OSError as error:
+        raise LakeWriteFailed(str(error.filename or checkpoint), error.strerror or str(error)) from error
+    try:
+        # A file system without locks keeps no stream from running.
+        with suppress(OSError):
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                found = f"{checkpoint}, on which another stream runs"
+                raise UserError("--checkpoint", found, "one of its own, or the end of the other stream") from None
+        yield
+    finally:
+        os.close(file)
 
 
 def release_lake(job: StreamJob) -> None:
