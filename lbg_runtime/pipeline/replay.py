@@ -7,6 +7,7 @@ yields them.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -28,6 +29,9 @@ REPLAY_PROPERTY = "lbg_replay_of"
 """User property with the id of the row that a message is a replay of."""
 
 TICK_S = 0.005
+
+SOME, SOME_BYTES, SOME_S = 100, 1 << 20, 0.05
+"""So many messages are read before they are published, or those that are read in this time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,32 +157,50 @@ async def replay(
             replayed.confirmed += 1
 
     due = 1
-    # On a thread, as all of the log is read before the first one.
-    first = await asyncio.to_thread(next, messages, None)
-    for message in () if first is None else chain((first,), messages):
-        _note(replayed, message)
-        if message.key is None:
-            continue
-        while pace is not None and due == 0:
-            await asyncio.sleep(TICK_S)
-            due = pace.due(loop.time())
-        if replayed.failure is not None:
-            break
-        properties, headers = message_headers.read(message.headers)
-        properties[REPLAY_PROPERTY] = message.row_id
-        answer = await publisher.submit(topic, message.payload, key=message.key, properties=properties, headers=headers)
-        unanswered.add(answer)
-        answer.add_done_callback(conclude)
-        replayed.sent += 1
-        due -= pace is not None
-        if replayed.sent % 100 == 0:
-            on_progress()
-            # Reading and sending alone would keep the loop from handling the confirms.
-            await asyncio.sleep(0)
+    is_read, error = False, None
+    while not (is_read or error or replayed.failure):
+        # On a thread: all of the log may be read before the first one, and much of it before the next.
+        some, is_read, error = await asyncio.to_thread(_some, messages)
+        for message in some:
+            _note(replayed, message)
+            if message.key is None:
+                continue
+            while pace is not None and due == 0:
+                await asyncio.sleep(TICK_S)
+                due = pace.due(loop.time())
+            if replayed.failure is not None:
+                break
+            properties, headers = message_headers.read(message.headers)
+            properties[REPLAY_PROPERTY] = message.row_id
+            answer = await publisher.submit(
+                topic, message.payload, key=message.key, properties=properties, headers=headers
+            )
+            unanswered.add(answer)
+            answer.add_done_callback(conclude)
+            replayed.sent += 1
+            due -= pace is not None
+        on_progress()
+    if error is not None and replayed.failure is None:
+        raise error
     if unanswered:
         # No bound: the transport answers each, or its owner closes the publisher.
         await asyncio.wait(unanswered)
     on_progress()
+
+
+def _some(messages: Iterator[LandedMessage]) -> tuple[list[LandedMessage], bool, LbgError | None]:
+    """The next messages, whether they are the last, and the error behind them. Runs on a thread."""
+    found: list[LandedMessage] = []
+    size, until_s = 0, time.monotonic() + SOME_S
+    try:
+        for message in messages:
+            found.append(message)
+            size += len(message.payload)
+            if len(found) >= SOME or size >= SOME_BYTES or time.monotonic() >= until_s:
+                return found, False, None
+    except LbgError as error:
+        return found, False, error
+    return found, True, None
 
 
 def _note(replayed: Replayed, message: LandedMessage) -> None:

@@ -242,16 +242,18 @@ async def test_what_a_message_said_about_itself_is_said_again(
     assert own == {"colour": "red", "lbg_correlation_id": None, "lbg_sequence_number": None, "lbg_priority": "high"}
 
 
-async def test_the_loop_goes_on_while_the_log_is_read_for_the_first_message(
+async def test_the_loop_goes_on_while_the_log_is_read_for_the_next_message(
     landed: LogOnDisk, session: MemoryTransport
 ) -> None:
-    is_going_on = threading.Event()
+    loop = asyncio.get_running_loop()
 
     def messages() -> Iterator[LandedMessage]:
-        assert is_going_on.wait(10)
-        yield from selected(LandingLog(landed.root), Selection())
+        for message in selected(LandingLog(landed.root), Selection()):
+            is_going_on = threading.Event()
+            loop.call_soon_threadsafe(is_going_on.set)
+            assert is_going_on.wait(10)
+            yield message
 
-    asyncio.get_running_loop().call_soon(is_going_on.set)
     replayed = Replayed()
     await replay(messages(), publisher_on(session), "again", None, replayed)
     assert replayed.confirmed == 7
