@@ -22,8 +22,10 @@ from lbg_runtime.pipeline.landing.layout import claim_folder
 from lbg_runtime.pipeline.landing.log import LandingLog
 from lbg_runtime.pipeline.landing.open_lane import FlushLimits
 from lbg_runtime.pipeline.landing.segment import INDEX_SUFFIX
+from lbg_runtime.runtime.app import App
+from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.transport.memory.transport import MemoryTransport
-from tests.pipeline.landing.trial import QUEUES, Trial
+from tests.pipeline.landing.trial import PATIENCE_S, QUEUES, Trial, settings_of
 
 
 async def test_what_was_published_is_in_the_log_once_and_in_order(trial: Trial) -> None:
@@ -238,6 +240,29 @@ def test_a_partitioned_queue_does_not_land_as_its_keys_come_back_to_a_flow_that_
     with pytest.raises(ConfigError, match="exclusive"):
         trial.lander("a", group=shared, dispatch={"missing_key": "error"})
     assert not trial.options.root.exists()
+
+
+@pytest.mark.parametrize("lands", [True, False])
+async def test_members_that_do_not_land_into_the_same_log_do_not_go_together(
+    trial: Trial, tmp_path: Path, lands: bool
+) -> None:
+    together = {"membership": {"mode": "discovered"}, "rebind": {"mode": "cooperative"}}
+    other = Trial(tmp_path / "other")
+    other.broker = trial.broker
+    async with trial.running(trial.lander("a", **together)):
+        # What it took would be missing from the log.
+        with pytest.raises(ConfigError, match=r"landing\.log: .*, as member a has it"):
+            async with asyncio.timeout(PATIENCE_S):
+                await (other.lander("b", **together) if lands else handling(other, "b", **together)).run()
+        await trial.publish(20)
+        await trial.all_landed()
+    trial.assert_all_once_in_order()
+
+
+def handling(trial: Trial, name: str, **sections: object) -> App:
+    handlers = Handlers()
+    handlers.handler(">")(lambda message: None)
+    return App(handlers, settings_of(**sections), member_id=name, session=MemoryTransport(trial.broker, name))
 
 
 async def test_nothing_is_acknowledged_into_a_log_that_is_gone(trial: Trial) -> None:
