@@ -175,7 +175,8 @@ class Store:
         A write waits for the previous one, so at most one can be torn, and more than one after a break is damage.
         """
         readable_frames = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1]
-        beyond = commits_beyond(Path(f"{self.path}-wal"), readable_frames)
+        page_bytes = self._connection.execute("PRAGMA page_size").fetchone()[0]
+        beyond = commits_beyond(Path(f"{self.path}-wal"), readable_frames, page_bytes)
         if beyond > 1:
             reason = f"its log is damaged: {beyond} writes after the damage cannot be read"
             raise UserError(f"store {self.path}", reason, _UNDAMAGED)

@@ -286,6 +286,41 @@ def test_damage_in_the_log_is_told_from_a_torn_end(path, tmp_path):
     assert refusal(target).startswith("its log is damaged: 3 writes")
 
 
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [
+        pytest.param(0, 4096, id="the first block"),
+        pytest.param(0, 32, id="the header"),
+        pytest.param(8, 12, id="the size of a page"),
+        pytest.param(16, 24, id="the salts in the header"),
+        pytest.param(40, 48, id="the salts in the first frame"),
+    ],
+)
+def test_damage_where_the_log_begins_is_refused_and_not_taken_for_a_log_without_writes(path, tmp_path, first, last):
+    target = tmp_path / "copy"
+    writes(path, 5, target)
+    log = Path(f"{target}-wal")
+    whole = log.read_bytes()
+    log.write_bytes(whole[:first] + bytes(last - first) + whole[last:])
+    assert refusal(target).startswith("its log is damaged: ")
+
+
+def test_a_death_between_the_header_of_a_log_and_its_first_frame_is_no_damage(path, tmp_path):
+    target = tmp_path / "copy"
+    store = Store.open(path)
+    store.write([QueueKept(1, "default", "orders", SETTINGS)])
+    store.write([MessageKept(1, 1, message(1))])
+    # All of it is in the file itself then, and the next write begins the log anew.
+    store._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+    shutil.copy(path, target)
+    log = Path(f"{path}-wal")
+    before = log.read_bytes()
+    store.write([MessageKept(1, 2, message(2))])
+    Path(f"{target}-wal").write_bytes(log.read_bytes()[:32] + before[32:])
+    store.close()
+    assert reopened(target) == [QueueKept(1, "default", "orders", SETTINGS), MessageKept(1, 1, message(1))]
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(share=st.floats(0, 1))
 def test_a_log_that_breaks_off_anywhere_leaves_what_was_confirmed_until_then_and_no_half_of_a_write(path, share):
