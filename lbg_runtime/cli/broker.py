@@ -122,7 +122,7 @@ async def _serve(
     server = BrokerServer(address.host, address.port, tls=tls, store=store, replay_log_bytes=replay_log_bytes)
     if store is not None and administration is None:
         # What administrators have stored applies even if no SEMP is served.
-        Configuration(server.engine, server.carry_out, store)
+        Configuration(server.engine, server.carry_out, server)
     stop = asyncio.Event()
     with stop_requests(lambda _: stop.set(), parent_pid=parent_pid):
         async with server, AsyncExitStack() as stack:
@@ -138,7 +138,7 @@ async def _serve(
                         administration.host,
                         administration.port,
                         tls=context,
-                        kept=store,
+                        kept=server,
                         write_down=server.write_down,
                     )
                 )

@@ -41,8 +41,8 @@ def make_app(
 ) -> Starlette:
     """Make SEMPv2 of one engine, to be served on the event loop of the front end that `carry_out` belongs to.
 
-    `kept` is where rows outlive the broker; `write_down` returns once the engine's changes are on disk, or raises
-    `StoreFailed`.
+    `kept` is where rows outlive the broker; `write_down` returns once they and the engine's changes are on disk, or
+    raises `StoreFailed`.
     """
     front = _FrontEnd(engine, carry_out, administrators, kept, write_down)
     # The path is taken as it came over the wire: once decoded, a `/` in a name is indistinguishable from a separator.

@@ -15,14 +15,14 @@ CarryOut = Callable[[Iterable[Effect]], None]
 
 
 class Kept(Protocol):
-    """Where rows outlive the broker; a call returns once its row does."""
+    """Where rows outlive the broker, once the changes that the same request made to the engine do."""
 
     def rows(self) -> list[tuple[str, bytes, bytes]]:
         """Kind, keys and body of every row, in the order in which they were first put."""
         ...
 
     def put_row(self, kind: str, keys: bytes, body: bytes | None) -> None:
-        """Keep a row, or forget it if `body` is None; raises `StoreFailed`."""
+        """Keep a row, or forget it if `body` is None."""
         ...
 
 

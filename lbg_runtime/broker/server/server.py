@@ -25,6 +25,7 @@ from lbg_runtime.broker.server.keys import closes_group, key_of
 from lbg_runtime.broker.server.session import Session
 from lbg_runtime.broker.server.tls import HANDSHAKE_TIMEOUT_S, TlsFiles
 from lbg_runtime.broker.server.traits import fields_of, traits_of
+from lbg_runtime.broker.store.statements import Row, RowPut
 from lbg_runtime.broker.store.store import Store
 from lbg_runtime.model.errors import StoreFailed, UserError
 from lbg_runtime.model.ids import QueueName
@@ -61,6 +62,8 @@ class BrokerServer:
         self._store = store
         self._tells_clients = tells_clients
         self._changes = None if store is None else Changes()
+        self._rows: list[RowPut] = []
+        """Changes of rows that are not on disk yet."""
         if store is None:
             self.engine = engine or Engine(secrets.token_hex(4), spooler=secrets.randbits(64))
         else:
@@ -193,14 +196,27 @@ class BrokerServer:
         if self._changes:
             self._flush_soon()
 
+    def rows(self) -> list[Row]:
+        """The rows that administrators left, in the order in which they were first put; none without a store."""
+        return [] if self._store is None else self._store.rows()
+
+    def put_row(self, kind: str, keys: bytes, body: bytes | None) -> None:
+        """Keep a row with the next write, or forget it if `body` is None: a request that changes many, or the engine
+        too, does all of it or nothing."""
+        if self._store is not None:
+            self._rows.append((kind, keys, body))
+            self._flush_soon()
+
     def write_down(self) -> None:
-        """Return once all changes to the engine are on disk; raises `StoreFailed`, from then on at every call."""
+        """Return once all changes to the engine, and all rows, are on disk; raises `StoreFailed`, from then on at every
+        call."""
         if self._failure is not None:
             raise self._failure
-        if not self._changes or self._store is None:
+        if self._store is None or self._changes is None or not (self._changes or self._rows):
             return
+        rows, self._rows = self._rows, []
         try:
-            self._store.write(self._changes.take())
+            self._store.write(self._changes.take(), rows)
         except StoreFailed as failure:
             # Nobody may learn of what is not on disk, so nobody learns of anything any more.
             self._failure = failure
@@ -271,7 +287,7 @@ class BrokerServer:
 
     def _flush(self) -> None:
         self._will_flush = False
-        if self._changes:
+        if self._changes or self._rows:
             # What the broker says must still be true after a crash, so it leaves only after the state behind it is on
             # disk.
             with suppress(StoreFailed):

@@ -83,6 +83,8 @@ Value = None | int | str | bytes
 Values = tuple[Value, ...]
 Row = tuple[str, bytes, bytes]
 """Kind, keys and body of an administrator's settings for an object."""
+RowPut = tuple[str, bytes, bytes | None]
+"""The same as a change: settings to be kept from now on or, without a body, forgotten."""
 
 
 def statements_of(changes: Sequence[Change], frames: Frames) -> Iterator[tuple[str, Iterable[Values]]]:
@@ -143,8 +145,9 @@ def statements_of(changes: Sequence[Change], frames: Frames) -> Iterator[tuple[s
         yield from _of_one(change, frames)
 
 
-def row_statement(kind: str, keys: bytes, body: bytes | None) -> tuple[str, Iterable[Values]]:
-    """Keep an administrator's settings for an object; forget them if there is no body."""
+def row_statement(put: RowPut) -> tuple[str, Iterable[Values]]:
+    """The statement that carries out the change of a row, with its one set of values."""
+    kind, keys, body = put
     if body is None:
         return "DELETE FROM row WHERE kind = ? AND keys = ?", [(kind, keys)]
     return (

@@ -10,6 +10,7 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from secrets import token_hex
 from zlib import crc32
@@ -40,6 +41,7 @@ from lbg_runtime.broker.store.statements import (
     SEQUENCE_BITS,
     UPGRADES,
     Row,
+    RowPut,
     Values,
     row_statement,
     statements_of,
@@ -110,18 +112,14 @@ class Store:
         except (ProtocolError, ValueError, TypeError, LookupError, OverflowError) as error:
             raise UserError(f"store {self.path}", f"it is damaged: {error}", _UNDAMAGED) from error
 
-    def write(self, changes: Sequence[Change]) -> None:
-        """Keep all of these changes or, raising `StoreFailed`, none."""
-        self._execute(statements_of(changes, self._frames))
+    def write(self, changes: Sequence[Change], rows: Iterable[RowPut] = ()) -> None:
+        """Keep all of these changes and rows or, raising `StoreFailed`, none."""
+        self._execute(chain(statements_of(changes, self._frames), map(row_statement, rows)))
 
     def rows(self) -> list[Row]:
         """Every row, in the order in which they were first put."""
         found = self._connection.execute("SELECT kind, keys, body FROM row ORDER BY rowid")
         return [(kind, keys, body) for kind, keys, body in found]
-
-    def put_row(self, kind: str, keys: bytes, body: bytes | None) -> None:
-        """Keep an administrator's settings for an object, or forget them; raises `StoreFailed`."""
-        self._execute([row_statement(kind, keys, body)])
 
     def close(self) -> None:
         """Release the store for others. Idempotent."""

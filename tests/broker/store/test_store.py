@@ -176,11 +176,8 @@ def test_every_store_has_an_id_of_its_own_for_all_its_lives(path):
 
 def test_rows_come_back_in_the_order_in_which_they_were_put_first(path):
     store = Store.open(path)
-    store.put_row("user", b"a", b"1")
-    store.put_row("user", b"b", b"2")
-    store.put_row("user", b"c", b"3")
-    store.put_row("user", b"a", b"4")
-    store.put_row("user", b"b", None)
+    store.write([], [("user", b"a", b"1"), ("user", b"b", b"2"), ("user", b"c", b"3")])
+    store.write([], [("user", b"a", b"4"), ("user", b"b", None)])
     store.close()
     store = Store.open(path)
     assert store.rows() == [("user", b"a", b"4"), ("user", b"c", b"3")]

@@ -1,0 +1,75 @@
+"""What administrators leave in a store: with all else that one request changes, or not at all."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from lbg_runtime.broker.semp.app import make_app
+from lbg_runtime.broker.server.server import BrokerServer
+from lbg_runtime.broker.store.store import Store
+from lbg_runtime.model.errors import StoreFailed
+
+VPN = "/SEMP/v2/config/msgVpns/default"
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "store"
+
+
+@contextmanager
+def left_at_once(path: Path) -> Iterator[BrokerServer]:
+    """A broker that dies at the end: what it has not written by then is gone."""
+    store = Store.open(path)
+    try:
+        yield BrokerServer(store=store)
+    finally:
+        store.close()
+
+
+def http(server: BrokerServer) -> httpx.AsyncClient:
+    app = make_app(server.engine, server.carry_out, kept=server, write_down=server.write_down)
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://broker", auth=("admin", "admin"))
+
+
+def writes_of(store: Store) -> list[str]:
+    """Grows by one with every write that is complete."""
+    writes: list[str] = []
+    store._connection.set_trace_callback(lambda statement: writes.append(statement) if statement == "COMMIT" else None)
+    return writes
+
+
+async def test_a_request_that_changes_several_rows_is_one_write(path):
+    with left_at_once(path) as server:
+        writes = writes_of(server._store)
+        async with http(server) as client:
+            # The first request of all makes the objects that every VPN has.
+            assert len((await client.get(f"{VPN}/aclProfiles")).json()["data"]) == 1
+            assert len(writes) == 1
+            await client.post(f"{VPN}/aclProfiles", json={"aclProfileName": "narrow"})
+            exception = {"publishTopicExceptionSyntax": "smf", "publishTopicException": "a/>"}
+            await client.post(f"{VPN}/aclProfiles/narrow/publishTopicExceptions", json=exception)
+            assert len(writes) == 3
+            assert (await client.delete(f"{VPN}/aclProfiles/narrow")).status_code == 200
+        assert len(writes) == 4
+    with left_at_once(path) as server:
+        assert {kind for kind, _, _ in server.rows()} == {"client profile", "ACL profile", "client username"}
+
+
+async def test_what_administrators_say_and_cannot_be_kept_ends_the_broker(path):
+    with left_at_once(path) as server:
+        async with http(server) as client:
+            await client.get(f"{VPN}/aclProfiles")
+            server._store._connection.execute("PRAGMA max_page_count = 1")
+            answers = [
+                (await client.post(f"{VPN}/aclProfiles", json={"aclProfileName": f"{number}"})).status_code
+                for number in range(200)
+            ]
+        assert answers[-1] == 503
+        with pytest.raises(StoreFailed):
+            await server.failed()
+    with left_at_once(path) as server:
+        assert len([kind for kind, _, _ in server.rows() if kind == "ACL profile"]) == 1 + answers.count(200)
