@@ -80,9 +80,9 @@ class Store:
     def open(cls, path: Path) -> "Store":
         """Take the store at this path, or begin one; raises `UserError` if it is in use, damaged or not writable."""
         where = f"store {path}"
-        if path.is_dir():
-            raise UserError(where, "it is a directory", "a file, or a name for one")
         try:
+            if path.is_dir():
+                raise UserError(where, "it is a directory", "a file, or a name for one")
             # It contains passwords. An existing file is never opened here: closing it would release SQLite's lock.
             if not path.exists():
                 os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))

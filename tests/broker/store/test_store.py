@@ -231,6 +231,7 @@ def test_another_database_is_refused(path):
 def test_a_directory_and_a_place_that_is_not_there_are_refused(path):
     assert refusal(path.parent) == "it is a directory"
     assert refusal(path / "nowhere" / "store") == "No such file or directory"
+    assert refusal(path.parent / ("n" * 300)) == "File name too long"
     assert refused(path / "nowhere" / "store").expected == "a file that can be written, on a disk with room"
 
 
