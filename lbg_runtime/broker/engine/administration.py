@@ -44,9 +44,9 @@ class Administration:
         """Remove messages from a queue, those in these places or all, no matter who holds them."""
         return self._registry.vpn(vpn).queue(queue).delete_messages(sequences)
 
-    def queue_messages(self, vpn: str, queue: QueueName) -> Iterator[MessageStatus]:
-        """Every message that a queue has now, in order."""
-        return self._registry.vpn(vpn).queue(queue).messages()
+    def queue_messages(self, vpn: str, queue: QueueName, behind: int = 0) -> Iterator[MessageStatus]:
+        """Every message that a queue has now behind a place, in order."""
+        return self._registry.vpn(vpn).queue(queue).messages(behind)
 
     def groups(self, vpn: str, queue: QueueName) -> tuple[GroupStatus, ...]:
         """The message groups of a queue that are pinned to a flow now."""

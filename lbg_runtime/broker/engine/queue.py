@@ -302,8 +302,9 @@ class Queue:
             self._line.unpin(group)
         return self._feed()
 
-    def messages(self) -> Iterator[MessageStatus]:
-        """The spooled messages, by place, made lazily: a caller that wants the first need not wait for the last."""
+    def messages(self, behind: int = 0) -> Iterator[MessageStatus]:
+        """The spooled messages behind a place, by place, made lazily: a caller that wants the first need not wait for
+        the last."""
         return (
             MessageStatus(
                 m.sequence,
@@ -313,6 +314,7 @@ class Queue:
                 number=m.message.number,
             )
             for m in self.spool.messages()
+            if m.sequence > behind
         )
 
     def flow_status(self, flow: Flow) -> FlowStatus:

@@ -8,6 +8,7 @@ from lbg_runtime.broker.semp import reply
 from lbg_runtime.broker.semp.access import Administrator
 from lbg_runtime.broker.semp.collection import CarryOut
 from lbg_runtime.broker.semp.fault import SempFault
+from lbg_runtime.broker.semp.query import number_of
 from lbg_runtime.broker.semp.replay_logs import cancel_replay, start_replay, trim_logged_messages
 from lbg_runtime.broker.semp.reply import Request
 from lbg_runtime.broker.semp.schema import Json, Row
@@ -57,11 +58,13 @@ def _delete_messages(engine: Engine, names: tuple[str, ...]) -> list[Effect]:
 
 def _delete_message(engine: Engine, names: tuple[str, ...]) -> list[Effect]:
     vpn, queue, number = names
-    messages = engine.administration.queue_messages(vpn, QueueName(queue))
-    chosen = {message.sequence for message in messages if str(message.sequence) == number}
-    if not chosen:
+    place = number_of(number)
+    behind = engine.administration.queue_messages(vpn, QueueName(queue), 0 if place is None else place - 1)
+    # The first of them, or it is not there.
+    found = next(behind, None)
+    if found is None or str(found.sequence) != number:
         raise SempFault(SempCode.NOT_FOUND, f"queue {queue} has no message {number}")
-    return engine.administration.delete_messages(vpn, QueueName(queue), chosen)
+    return engine.administration.delete_messages(vpn, QueueName(queue), {found.sequence})
 
 
 def _reset_groups(engine: Engine, names: tuple[str, ...]) -> list[Effect]:

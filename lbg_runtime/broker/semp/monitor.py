@@ -12,7 +12,7 @@ from lbg_runtime.broker.semp import reply
 from lbg_runtime.broker.semp.access import AccessLevel, Administrator
 from lbg_runtime.broker.semp.fault import SempFault
 from lbg_runtime.broker.semp.message_ids import message_id
-from lbg_runtime.broker.semp.query import Item, Query
+from lbg_runtime.broker.semp.query import Item, Query, number_of
 from lbg_runtime.broker.semp.queues import row_of
 from lbg_runtime.broker.semp.replay_logs import log_row
 from lbg_runtime.broker.semp.reply import Request
@@ -34,6 +34,9 @@ class _Seen:
 _Look = Callable[[Engine, tuple[str, ...]], Iterator[_Seen]]
 """Finds all objects of one kind, given the names of those above, the VPN's first."""
 
+_LookForMessages = Callable[[Engine, tuple[str, ...], int], Iterator[_Seen]]
+"""Finds messages in their order, those behind a number: of very many, a page costs no more than its own."""
+
 
 class Monitor:
     """Called by the HTTP front end, on the loop's thread."""
@@ -47,22 +50,36 @@ class Monitor:
             raise SempFault(SempCode.NOT_SUPPORTED, f"{request.method} is not for the monitor API")
         kinds = request.segments[::2]
         names = tuple(decode(segment) for segment in request.segments[1::2])
-        look = _LOOKS.get(kinds)
-        if look is None:
+        if kinds not in _KINDS:
             raise SempFault(SempCode.PARSE_ERROR, f"there is nothing to see at {'/'.join(request.segments)}")
         if names:
             administrator.check_read(names[0])
         above = names[: len(kinds) - 1]
         self._check_above(kinds, above)
         query = Query.parse(request.query)
-        seen = look(self._engine, above)
         if len(names) < len(kinds):
-            items = (_item(kinds, above, each) for each in seen if _is_visible(administrator, kinds, each))
-            return reply.many(request, query.page_of(items), query)
-        found = next((each for each in seen if each.name == names[-1]), None)
+            visible = (
+                each for each in self._look(kinds, above, query.behind) if _is_visible(administrator, kinds, each)
+            )
+            page = query.page_of(_items(kinds, above, visible), are_in_order=kinds in _MESSAGES)
+            return reply.many(request, page, query)
+        found = self._find(kinds, above, names[-1])
         if found is None:
             raise _missing(kinds, names[-1])
-        return reply.one(request, _item(kinds, above, found), query)
+        return reply.one(request, next(_items(kinds, above, (found,))), query)
+
+    def _find(self, kinds: tuple[str, ...], above: tuple[str, ...], name: str) -> _Seen | None:
+        if kinds not in _MESSAGES:
+            return next((each for each in self._look(kinds, above) if each.name == name), None)
+        number = number_of(name)
+        # The first behind the number before its own, or it is not there.
+        first = next(self._look(kinds, above, 0 if number is None else number - 1), None)
+        return first if first is not None and first.name == name else None
+
+    def _look(self, kinds: tuple[str, ...], above: tuple[str, ...], behind: int = 0) -> Iterator[_Seen]:
+        if (look_for_messages := _MESSAGES.get(kinds)) is not None:
+            return look_for_messages(self._engine, above, behind)
+        return _LOOKS[kinds](self._engine, above)
 
     def _check_above(self, kinds: tuple[str, ...], above: tuple[str, ...]) -> None:
         for depth, name in enumerate(above, start=1):
@@ -79,11 +96,11 @@ def _missing(kinds: tuple[str, ...], name: str) -> SempFault:
     return SempFault(SempCode.NOT_FOUND, f"{name} does not exist in {kinds[-1]}")
 
 
-def _item(kinds: tuple[str, ...], above: tuple[str, ...], seen: _Seen) -> Item:
-    names = (*above, seen.name)
-    path = tuple(part for kind, name in zip(kinds, names, strict=True) for part in (kind, encode_key((name,))))
-    below = tuple(each[-1] for each in _LOOKS if each[:-1] == kinds)
-    return Item(path, seen.row, below, seen.counts)
+def _items(kinds: tuple[str, ...], above: tuple[str, ...], seen: Iterable[_Seen]) -> Iterator[Item]:
+    # Once for all of them: there may be very many.
+    path = tuple(part for kind, name in zip(kinds, above, strict=False) for part in (kind, encode_key((name,))))
+    below = tuple(each[-1] for each in _KINDS if each[:-1] == kinds)
+    return (Item((*path, kinds[-1], encode_key((each.name,))), each.row, below, each.counts) for each in seen)
 
 
 # -- the objects of each kind
@@ -197,9 +214,9 @@ def _subscriptions_of_queue(engine: Engine, above: tuple[str, ...]) -> Iterator[
         yield _Seen(topic, {"msgVpnName": vpn, "queueName": queue, "subscriptionTopic": topic})
 
 
-def _messages(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
+def _messages(engine: Engine, above: tuple[str, ...], behind: int) -> Iterator[_Seen]:
     vpn, queue = above
-    for message in engine.administration.queue_messages(vpn, QueueName(queue)):
+    for message in engine.administration.queue_messages(vpn, QueueName(queue), behind):
         row: Row = {
             "msgVpnName": vpn,
             "queueName": queue,
@@ -226,11 +243,13 @@ def _replay_logs(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
         yield _Seen(log.settings.name, row, {"msgs": log.message_count})
 
 
-def _logged_messages(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
+def _logged_messages(engine: Engine, above: tuple[str, ...], behind: int) -> Iterator[_Seen]:
     vpn, name = above
     log = engine.replays.log(vpn)
     traits_of = engine.surroundings.traits_of
     for entry in () if log is None else log.entries():
+        if entry.message.number <= behind:
+            continue
         traits = traits_of(entry.message)
         row: Row = {
             "msgVpnName": vpn,
@@ -317,11 +336,16 @@ _LOOKS: Mapping[tuple[str, ...], _Look] = {
     ("msgVpns", "queues"): _queues,
     ("msgVpns", "queues", "txFlows"): _flows_of_queue,
     ("msgVpns", "queues", "subscriptions"): _subscriptions_of_queue,
-    ("msgVpns", "queues", "msgs"): _messages,
     ("msgVpns", "queues", "messageGroups"): _groups,
     ("msgVpns", "replayLogs"): _replay_logs,
-    ("msgVpns", "replayLogs", "msgs"): _logged_messages,
     ("msgVpns", "clients"): _clients,
     ("msgVpns", "clients", "txFlows"): _flows_of_client,
     ("msgVpns", "clients", "subscriptions"): _subscriptions_of_client,
 }
+
+_MESSAGES: Mapping[tuple[str, ...], _LookForMessages] = {
+    ("msgVpns", "queues", "msgs"): _messages,
+    ("msgVpns", "replayLogs", "msgs"): _logged_messages,
+}
+
+_KINDS = (*_LOOKS, *_MESSAGES)

@@ -5,6 +5,7 @@ import binascii
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from operator import eq, ge, gt, le, lt, ne
 from urllib.parse import parse_qsl, unquote_plus
 
@@ -108,17 +109,26 @@ class Query:
         """The query that leads to the next page."""
         return "&".join((*self.others, f"cursor={cursor}"))
 
-    def page_of(self, items: Iterable[Item]) -> Page:
-        """The requested page. Objects that come or go between pages neither repeat others nor make them be left out."""
-        chosen = sorted(
-            (item for item in items if all(part.holds_for(item.row) for part in self.where)),
-            key=lambda item: _place(item.path),
+    @property
+    def behind(self) -> int:
+        """The number of the last message on the page before; 0 for the first page, and in a list of anything else."""
+        *_, last = ("0",) if self.cursor is None else _read_cursor(self.cursor)
+        return number_of(last) or 0
+
+    def page_of(self, items: Iterable[Item], *, are_in_order: bool = False) -> Page:
+        """The requested page. Objects that come or go between pages neither repeat others nor make them be left out.
+
+        Items that are in order already are taken only as far as the page needs.
+        """
+        last = None if self.cursor is None else _place(_read_cursor(self.cursor))
+        chosen = (
+            item
+            for item in items
+            if (last is None or _place(item.path) > last) and all(part.holds_for(item.row) for part in self.where)
         )
-        if self.cursor is not None:
-            last = _place(_read_cursor(self.cursor))
-            chosen = [item for item in chosen if _place(item.path) > last]
-        page = tuple(chosen[: self.count])
-        return Page(page, _cursor_after(page[-1]) if len(chosen) > self.count else None)
+        found = chosen if are_in_order else iter(sorted(chosen, key=lambda item: _place(item.path)))
+        page = tuple(islice(found, self.count))
+        return Page(page, _cursor_after(page[-1]) if page and next(found, None) is not None else None)
 
     def shown(self, row: Row) -> Row:
         """The selected attributes of an object; raises `SempFault` if one is unknown."""
@@ -126,6 +136,12 @@ class Query:
         excluded = [name[1:] for name in self.select if name.startswith("-")]
         kept = _names(row, included) - _names(row, excluded)
         return {name: value for name, value in row.items() if name in kept}
+
+
+def number_of(text: str) -> int | None:
+    """The number of a message, as a path has it; None if it is none."""
+    # Few digits only, as below.
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 20 else None
 
 
 def _condition(text: str) -> Condition:
@@ -171,6 +187,6 @@ def _read_cursor(text: str) -> tuple[str, ...]:
         value: Json = orjson.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
     except (binascii.Error, ValueError):
         value = None
-    if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
+    if not value or not isinstance(value, list) or not all(isinstance(part, str) for part in value):
         raise SempFault(SempCode.INVALID_PARAMETER, "cursor: not one that this broker gave")
     return tuple(str(part) for part in value)

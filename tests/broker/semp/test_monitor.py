@@ -1,4 +1,5 @@
 from lbg_runtime.broker.engine.effects import ClientEnded
+from lbg_runtime.broker.semp import monitor
 
 CONFIG = "config/msgVpns/default/queues"
 QUEUES = "monitor/msgVpns/default/queues"
@@ -36,6 +37,27 @@ async def test_messages_are_listed_as_they_came_over_all_pages(desk):
         following = answer["meta"].get("paging", {}).get("nextPageUri", "")
         query = following.partition("?")[2]
     assert listed == list(range(1, 113))
+
+
+async def test_of_very_many_messages_only_those_of_the_page_are_looked_at(desk, monkeypatch):
+    await make_queue(desk)
+    for _ in range(500):
+        desk.publish("a/1")
+    looks = []
+    monkeypatch.setattr(monitor, "message_id", lambda spooler, number: looks.append(number) or str(number))
+    first = await desk.ask("GET", QUEUES, "orders/0", "msgs", query="count=100")
+    assert len(first["data"]) == 100
+    assert len(looks) <= 101
+    looks.clear()
+    following = first["meta"]["paging"]["nextPageUri"].partition("?")[2]
+    assert [row["msgId"] for row in await desk.get(QUEUES, "orders/0", "msgs", query=following)] == [*range(101, 201)]
+    assert len(looks) <= 101
+    looks.clear()
+    assert (await desk.get(QUEUES, "orders/0", "msgs", "400"))["msgId"] == 400
+    for name in ("501", "0", "0400", "x", "9" * 30):
+        assert await desk.code("GET", QUEUES, "orders/0", "msgs", name) == 6
+        assert await desk.code("PUT", ACTION, "queues", "orders/0", "msgs", name, "delete", body={}) == 6
+    assert len(looks) <= 5
 
 
 async def test_who_of_the_bound_clients_is_active(desk):
