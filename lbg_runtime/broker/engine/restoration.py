@@ -95,13 +95,14 @@ class Restoration:
     def finish(self) -> FlowId:
         """Restore what clients may come back to; return the greatest flow id that was in use."""
         claimed: dict[FlowId, list[SpooledMessage]] = {flow: [] for flow in self._flows}
-        for _, queue in self._queues.values():
+        for number, (_, queue) in self._queues.items():
             queue.retention.change(queue.settings)
             for message in queue.spool.messages():
-                if message.flow in claimed:
+                # An older version gave numbers of gone flows again, maybe on another queue.
+                if message.flow in claimed and self._flows[message.flow].queue == number:
                     claimed[message.flow].append(message)
                 else:
-                    message.flow = None  # Its number will belong to another flow.
+                    message.flow = None
         for flow, messages in claimed.items():
             kept = self._flows[flow]
             if not messages or kept.queue not in self._queues:
@@ -124,6 +125,9 @@ class Restoration:
 
     def _deliver(self, change: MessagesDelivered) -> None:
         spool = self._queues[change.queue][1].spool
+        # Even if the flow is gone: a store says it of the message until its next delivery, and would say it of another
+        # flow with this number.
+        self._last_flow_id = max(self._last_flow_id, change.flow)
         for sequence, delivery_id, delivery_count in change.deliveries:
             self._delivery_ids.skip_to(delivery_id)
             if (message := spool.at(sequence)) is not None:
