@@ -9,7 +9,7 @@ from lbg_runtime.broker.engine.answers import SettledRange
 from lbg_runtime.broker.engine.changes import Changes
 from lbg_runtime.broker.engine.effects import ClientId, Deliver, Effect, FlowId, Published
 from lbg_runtime.broker.engine.engine import Engine
-from lbg_runtime.broker.engine.settings import QueueSettings
+from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
 from lbg_runtime.broker.store.store import Store
 from lbg_runtime.model.ids import DeliveryId, QueueName
 from lbg_runtime.model.outcome import Outcome
@@ -21,15 +21,23 @@ class Desk:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        engine.surroundings.key_of = lambda message: message.topic
 
     def client(self, name: str) -> ClientId:
         return self.engine.connect("default", "user", None, name)[0]
 
-    def publish(self, topic: str, count: int = 1) -> None:
+    def publish(self, topic: str, count: int = 1) -> list[Deliver]:
+        """What is sent at once."""
         flow = self.engine.open_publisher(self.client(f"publisher of {topic}"), "").flow
+        effects: list[Effect] = []
         for number in range(1, count + 1):
             relay = make_relay(topic, b"body")
-            self.engine.publish(flow, number, Published(topic, relay, relay.size_bytes, 1))
+            effects += self.engine.publish(flow, number, Published(topic, relay, relay.size_bytes, 1))
+        return sent(effects)
+
+    def pass_time(self) -> list[Deliver]:
+        """What is sent when everything that is due has been done."""
+        return sent(self.engine.surroundings.timetable.call_due())
 
     def bind(
         self, client: ClientId, queue: str, window: int, last: DeliveryId | None = None
@@ -103,3 +111,34 @@ def test_a_client_is_sent_what_another_one_had_on_a_flow_of_the_same_number_two_
         assert numbers == [each.message.number for each in given]
         desk.engine.settle(flow, [SettledRange(DeliveryId(0), held[-1].delivery_id, Outcome.ACCEPTED)])
         assert desk.depths() == {"a": 2}
+
+
+def test_what_a_flow_lost_with_its_partition_is_not_held_for_it_by_the_next_life(life):
+    settings = QueueSettings(
+        access_type=AccessType.NON_EXCLUSIVE,
+        partition_count=2,
+        partition_rebalance_delay_ms=0,
+        partition_max_handoff_ms=0,
+    )
+    with life() as desk:
+        desk.engine.create_queue("default", QueueName("a"), settings)
+        desk.engine.add_queue_subscription("default", QueueName("a"), "*")
+        ann, bob = desk.client("ann"), desk.client("bob")
+        flow, _ = desk.bind(ann, "a", window=9)
+        desk.pass_time()
+        lost = [delivery for key in "wxyz" for delivery in desk.publish(key)]
+        assert len(lost) == 4
+        # One of the partitions goes to bob, who has no room; ann settles, which has no effect on what she lost.
+        desk.bind(bob, "a", window=0)
+        desk.pass_time()
+        desk.engine.settle(flow, [SettledRange(DeliveryId(0), lost[-1].delivery_id, Outcome.ACCEPTED)])
+        lost_count = desk.depths()["a"]
+        assert 0 < lost_count < 4
+        held = [delivery for key in "wxyz" for delivery in desk.publish(key)]
+        assert {each.flow for each in held} == {flow}
+    with life() as desk:
+        # Bob does not come back, so all that ann does not hold is hers again, in order.
+        _, again = desk.bind(desk.client("ann"), "a", window=9, last=held[-1].delivery_id)
+        again += desk.pass_time()
+        assert len(again) + len(held) == 4 + lost_count
+        assert [each.redelivered for each in again] == [True] * lost_count + [False] * (4 - len(held))
