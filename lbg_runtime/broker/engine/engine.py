@@ -454,6 +454,9 @@ class Engine:
             journal = QueueJournal(number, vpn.name, name, self._changes)
 
         def bury(settings: QueueSettings, message: Published) -> list[Effect] | None:
+            if message.spooled_at_s is not None:
+                # Its time to live begins anew, also for whoever counts by this later: a broker that is started again.
+                message = replace(message, spooled_at_s=int(self.surroundings.wall_s()))
             return vpn.bury(name, settings, message, self.surroundings.traits_of)
 
         return Queue(name, settings, self._delivery_ids, temporary_of, journal, self.surroundings, bury)

@@ -256,3 +256,21 @@ def test_a_deleted_queue_is_not_in_memory_until_its_messages_would_have_died():
     stage.changes.take()
     gc.collect()
     assert seen() is None
+
+
+def test_the_time_to_live_of_a_dead_message_begins_anew_however_it_is_counted():
+    stage = AgingStage()
+    change = stage.engine.administration.change_queue
+    change("default", DEAD, QueueSettings(respect_time_to_live=True))
+    _, flow = stage.consumer("ann")
+    stage.open(flow)
+    stage.send(Traits(time_to_live_ms=10_000), spooled_at_s=5_000)
+    stage.now_ms, stage.wall_s = 9_000, 5_008.0
+    stage.settle(flow, 1, 1, Outcome.REJECTED)
+    stage.now_ms, stage.wall_s = 13_000, 5_012.0
+    # Counted by the wall now, as by a broker that is started again.
+    change("default", DEAD, QueueSettings(respect_time_to_live=True, max_bind_count=5))
+    stage.pass_time(0)
+    assert stage.dead() == 1
+    stage.pass_time(6_000)
+    assert stage.dead() == 0
