@@ -48,7 +48,7 @@ class Partitions:
     def __init__(
         self, count: int, rebalance_delay_ms: int, max_handoff_ms: int, in_flight: Callable[[int], int]
     ) -> None:
-        """`in_flight` returns how many messages of a partition are in flight on its flow."""
+        """`in_flight` returns how many messages of a partition are in flight on its flow, or wait for redelivery."""
         if count < 1:
             raise InvariantViolated(f"a queue with {count} partitions")
         self.all = tuple(Partition(number) for number in range(count))
@@ -190,7 +190,8 @@ class Partitions:
             before = partition.flow
             if before is None or before == taker:
                 self._give(partition, taker)
-            elif self._in_flight(partition.number) and self.max_handoff_ms:
+            elif before in self.flows and self._in_flight(partition.number) and self.max_handoff_ms:
+                # A flow that is gone settles nothing: what counts as in flight then waits out its redelivery delay.
                 self._pause(partition, taker, now_ms)
             else:
                 lost.append(self._hand_over(partition, taker))

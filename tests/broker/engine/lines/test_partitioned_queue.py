@@ -406,3 +406,17 @@ def test_after_a_restart_a_client_that_comes_too_late_has_no_claim(stage):
     assert stage.engine.queue_depth("default", QUEUE) == len(KEYS), "what it held is bob's to settle"
     bob.open()
     assert [number for _, number in bob.seen] == [1] * len(KEYS)
+
+
+def test_what_waits_out_its_delay_when_its_flow_leaves_does_not_keep_its_partition_from_the_next():
+    stage = PartitionStage(redelivery_delay_enabled=True, redelivery_delay_initial_ms=2 * DELAY_MS)
+    ann, bob = stage.consumer("ann"), stage.consumer("bob")
+    stage.pass_time(DELAY_MS)
+    stage.publish(*KEYS)
+    failed = next(iter(ann.held.items()))
+    ann.settle(failed[0], Outcome.FAILED)
+    ann.unbind()
+    stage.pass_time(DELAY_MS)
+    assert bob.held_keys() == set(KEYS) - {failed[1][0]}
+    stage.pass_time(DELAY_MS)
+    assert bob.held_keys() == set(KEYS)
