@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import os
 import sys
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
@@ -13,7 +12,7 @@ import typer
 
 from lbg_runtime.cli.options import SIZE, ExitWithParent, listen_address, size_bytes
 from lbg_runtime.model.errors import UserError
-from lbg_runtime.runtime.stop import stop_requests
+from lbg_runtime.runtime.stop import starting_parent, stop_requests
 
 if TYPE_CHECKING:
     from lbg_runtime.broker.server.tls import TlsFiles
@@ -65,7 +64,7 @@ def broker(
 ) -> None:
     """Run the development broker until SIGTERM or SIGINT."""
     # Before the imports, which take their time.
-    parent_pid = os.getppid() if exit_with_parent else None
+    parent_pid = starting_parent() if exit_with_parent else None
     import uvloop
 
     from lbg_runtime.broker.store.store import Store

@@ -1,12 +1,12 @@
 """`lbg dashboard`: the live page of a group, in a process of its own."""
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lbg_runtime.cli.options import Config, ExitWithParent
+from lbg_runtime.runtime.stop import starting_parent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +39,7 @@ def dashboard(
     address is printed on standard error.
     """
     # Before the imports, which take their time.
-    parent_pid = os.getppid() if exit_with_parent else None
+    parent_pid = starting_parent() if exit_with_parent else None
     import uvloop
 
     from lbg_runtime.admin.stored import load_group_settings

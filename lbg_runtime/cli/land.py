@@ -1,7 +1,6 @@
 """`lbg land`: a member that puts the messages of its group into a landing log."""
 
 import gc
-import os
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -22,6 +21,7 @@ from lbg_runtime.cli.options import (
     duration_ms,
     size_bytes,
 )
+from lbg_runtime.runtime.stop import starting_parent
 
 
 class Sync(Enum):
@@ -71,7 +71,7 @@ def land(
     end says how the member left.
     """
     # Before the imports, which take their time.
-    parent_pid = os.getppid() if exit_with_parent else None
+    parent_pid = starting_parent() if exit_with_parent else None
     quota_bytes = None if quota is None else size_bytes("--quota", quota)
     retention_ms = None if retention is None else duration_ms("--retention", retention)
     from lbg_runtime.cli.broker import GC_THRESHOLDS

@@ -20,7 +20,7 @@ from lbg_runtime.model.keys import KeySource, is_sendable
 from lbg_runtime.model.message import NO_PROPERTIES
 from lbg_runtime.model.printable import printable
 from lbg_runtime.runtime.shutdown import Interruption
-from lbg_runtime.runtime.stop import StopCause, stop_requests
+from lbg_runtime.runtime.stop import StopCause, starting_parent, stop_requests
 
 if TYPE_CHECKING:
     import anyio
@@ -109,7 +109,7 @@ def publish(
     exit code 2. Exit code 1 if a message was refused, or may be lost.
     """
     # Before the imports, which take their time.
-    parent_pid = os.getppid() if exit_with_parent else None
+    parent_pid = starting_parent() if exit_with_parent else None
     import uvloop
 
     from lbg_runtime.admin.stored import load_group_settings

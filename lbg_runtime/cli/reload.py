@@ -12,7 +12,7 @@ import structlog
 from watchfiles import Change, DefaultFilter, awatch
 
 from lbg_runtime.runtime.siblings import HURRY_S
-from lbg_runtime.runtime.stop import StopCause, stop_requests
+from lbg_runtime.runtime.stop import StopCause, child_environment, stop_requests
 
 _log = structlog.get_logger(__name__)
 
@@ -101,7 +101,9 @@ class Reloader:
         try:
             try:
                 # A session of its own: a signal that a terminal sends to its foreground group is passed on by us, once.
-                process = await asyncio.create_subprocess_exec(*self._command, start_new_session=True)
+                process = await asyncio.create_subprocess_exec(
+                    *self._command, env=child_environment(), start_new_session=True
+                )
             except OSError as error:
                 _log.error("member_not_started", reason=error.strerror or str(error), until="a file changes")
                 await asyncio.wait(wanted, return_when=asyncio.FIRST_COMPLETED)

@@ -21,6 +21,7 @@ from lbg_runtime.cli.options import (
     StatusPort,
 )
 from lbg_runtime.model.errors import UserError
+from lbg_runtime.runtime.stop import starting_parent
 
 if TYPE_CHECKING:
     from lbg_runtime.config.settings import Settings
@@ -49,7 +50,7 @@ def run(
     --json, one object at the end says how the member left.
     """
     # Before the imports, which take their time.
-    parent_pid = os.getppid() if exit_with_parent else None
+    parent_pid = starting_parent() if exit_with_parent else None
     with importing():
         from lbg_runtime.cli.log import configure_log
         from lbg_runtime.cli.member import member_settings, run_member

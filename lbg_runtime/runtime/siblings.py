@@ -17,7 +17,7 @@ import structlog
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.runtime.app import USER_MISTAKE
 from lbg_runtime.runtime.shutdown import EXIT_GRACE_S
-from lbg_runtime.runtime.stop import StopCause, stop_requests
+from lbg_runtime.runtime.stop import StopCause, child_environment, stop_requests
 from lbg_runtime.runtime.supervisor import TAIL_MS
 
 _log = structlog.get_logger(__name__)
@@ -140,7 +140,9 @@ class Siblings:
     async def _live(self, sibling: _Sibling) -> asyncio.subprocess.Process:
         """Run a member from start to end; raises `OSError` if it cannot be started."""
         # A session of its own: signals of the terminal to its foreground group are passed on by us, once.
-        process = await asyncio.create_subprocess_exec(*sibling.command, start_new_session=True)
+        process = await asyncio.create_subprocess_exec(
+            *sibling.command, env=child_environment(), start_new_session=True
+        )
         sibling.process = process
         if self._is_leaving.is_set():
             _signal(process, signal.SIGTERM)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from enum import Enum
 
 _PARENT_CHECK_S = 0.2
+_PARENT_VARIABLE = "LBG_PARENT_PID"
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -17,6 +18,21 @@ class StopCause(Enum):
     SIGTERM = "SIGTERM"
     SIGINT = "SIGINT"
     PARENT_GONE = "parent gone"
+
+
+def child_environment() -> dict[str, str]:
+    """The environment for a process that is to leave with this one: it names us, for the child's `starting_parent`."""
+    return {**os.environ, _PARENT_VARIABLE: str(os.getpid())}
+
+
+def starting_parent() -> int:
+    """The process that started this one, to be watched by `stop_requests`: even one that has already gone, if it said.
+
+    Without `child_environment`, one that goes before this call cannot be told from whoever adopts us, so call it as
+    early as possible. What it said is taken out of the environment: it is nothing to the processes that we start.
+    """
+    named = os.environ.pop(_PARENT_VARIABLE, "")
+    return int(named) if named.isdecimal() else os.getppid()
 
 
 def ignore_requests() -> None:
@@ -34,9 +50,9 @@ def stop_requests(
 ) -> Iterator[None]:
     """Call back on the loop each time this process is asked to leave, while the context lasts. Main thread only.
 
-    `parent_pid`: the process that started this one; its end is reported once. Look it up as early as possible: a parent
-    that has gone before that cannot be told from the next one. `ends_process`: nothing follows the context but the end
-    of the process, so later requests are ignored (`ignore_requests`).
+    `parent_pid`: the process that started this one (`starting_parent`); its end is reported once, at once if it has
+    gone already. `ends_process`: nothing follows the context but the end of the process, so later requests are ignored
+    (`ignore_requests`).
     """
     loop = asyncio.get_running_loop()
     for cause, number in ((StopCause.SIGTERM, signal.SIGTERM), (StopCause.SIGINT, signal.SIGINT)):

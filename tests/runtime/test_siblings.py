@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -218,3 +219,32 @@ async def test_one_that_is_stopped_is_killed_after_its_bound(
         # The other one may be asked again while it is on its way out, when nothing of it listens any more.
         assert await running in (128 + signal.SIGKILL, 128 + signal.SIGTERM)
     assert [each["event"] for each in told].count("sibling_killed") == 1
+
+
+def test_one_that_is_still_starting_when_its_parent_is_killed_leaves(tmp_path: Path) -> None:
+    """It used to take whoever adopts it for its parent, and stayed with its queues and ports."""
+    starting = f"""
+import asyncio, os, pathlib, time
+(pathlib.Path({str(tmp_path)!r}) / "starting").touch()
+while os.getppid() == {{parent}}:
+    time.sleep(0.01)
+from lbg_runtime.runtime.stop import starting_parent, stop_requests
+async def run():
+    asked = asyncio.Event()
+    with stop_requests(lambda cause: (print(cause.value, flush=True), asked.set()), parent_pid=starting_parent()):
+        await asyncio.wait_for(asked.wait(), 20)
+asyncio.run(run())
+"""
+    parent = f"""
+import asyncio, os, sys
+from lbg_runtime.runtime.siblings import Siblings
+command = [sys.executable, "-c", {starting!r}.format(parent=os.getpid())]
+asyncio.run(Siblings([command], 1_000).run())
+"""
+    # The pipe is the child's standard output too, and ends when nobody holds it any more.
+    with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True) as killed:
+        while not (tmp_path / "starting").exists():
+            time.sleep(0.01)
+        killed.kill()
+        assert killed.stdout is not None
+        assert killed.stdout.read() == "parent gone\n"

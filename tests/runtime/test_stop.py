@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from lbg_runtime.runtime.stop import StopCause, stop_requests
+from lbg_runtime.runtime.stop import StopCause, child_environment, starting_parent, stop_requests
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(20)]
 
@@ -26,6 +26,17 @@ async def test_the_end_of_the_parent_is_told_once(monkeypatch: pytest.MonkeyPatc
     with stop_requests(heard.put_nowait, parent_pid=parent):
         monkeypatch.setattr(os, "getppid", lambda: parent + 1)
         assert await heard.get() is StopCause.PARENT_GONE
+
+
+async def test_a_parent_that_had_gone_before_it_was_looked_up_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[StopCause] = []
+    # What this process would give its child: it is not the parent of this one, as one that has gone is not any more.
+    for name, value in child_environment().items():
+        monkeypatch.setenv(name, value)
+    with stop_requests(heard.append, parent_pid=starting_parent()):
+        assert heard == [StopCause.PARENT_GONE]
+    # The processes that this one starts, such as a handler's, have another parent.
+    assert starting_parent() == os.getppid()
 
 
 async def test_where_the_process_ends_afterwards_nobody_is_heard_any_more() -> None:

@@ -11,6 +11,7 @@ import anyio
 from anyio.abc import Process
 
 from lbg_runtime.model.errors import LbgError
+from lbg_runtime.runtime.stop import child_environment
 
 _STOP_GRACE_S = 15
 
@@ -68,7 +69,10 @@ async def lbg_process(name: str, arguments: Sequence[str], log: Path) -> AsyncIt
     """Run `lbg` with these arguments; whatever happens, it is gone when the context ends."""
     with log.open("ab") as output:
         process = await anyio.open_process(
-            [sys.executable, "-m", "lbg_runtime.cli", *arguments], stdout=output, stderr=output
+            [sys.executable, "-m", "lbg_runtime.cli", *arguments],
+            stdout=output,
+            stderr=output,
+            env=child_environment(),
         )
     child = Child(name, process, log)
     try:
