@@ -2,11 +2,12 @@
 
 import gc
 
-from lbg_runtime.cli.importing import importing
+from lbg_runtime.cli.importing import end_when_asked, importing
 
 
 def main() -> None:
     """Run the command line, as `cli.main` does, and print nothing if it is interrupted before that."""
+    end_when_asked()
     with importing():
         from lbg_runtime.cli.main import main as run_command_line
     # What is imported stays to the end, and need not be looked through for garbage.

@@ -1,6 +1,7 @@
 """What can go wrong while a command imports its modules: an interrupt, or an extra that is not installed."""
 
 import gc
+import os
 import re
 import signal
 import sys
@@ -8,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from importlib import metadata
 from pathlib import Path
+from types import FrameType
 
 from lbg_runtime.model.errors import UserError
 
@@ -16,6 +18,21 @@ _DISTRIBUTIONS = {"opentelemetry": "opentelemetry-api"}
 
 _OF_EXTRA = re.compile(r"""([\w-]+).*; extra == ['"](\w+)['"]""")
 """A requirement of an extra, as the package's metadata write it."""
+
+
+def end_when_asked() -> None:
+    """Have SIGTERM end the process at once, as it does unless this is the first process of a container. Main thread.
+
+    The kernel drops signals for which the first process has no handler: asked to leave while it still imports, it would
+    go on until it is killed. `main` replaces the handler, as do commands that can leave in order.
+    """
+    if os.getpid() == 1:
+        signal.signal(signal.SIGTERM, _end_at_once)
+
+
+def _end_at_once(number: int, _frame: FrameType | None) -> None:
+    # Not sys.exit: some modules turn it into another error. Nothing has been done yet that is to be undone.
+    os._exit(128 + number)
 
 
 @contextmanager
@@ -50,7 +67,8 @@ def _interrupts_at_once() -> Iterator[None]:
         # SIGINT is ignored, as in what a shell has started in the background, or the handler is somebody else's.
         yield
         return
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # The default does nothing in the first process of a container.
+    signal.signal(signal.SIGINT, _end_at_once if os.getpid() == 1 else signal.SIG_DFL)
     try:
         yield
     finally:

@@ -88,3 +88,21 @@ def test_one_member_drains_and_its_exit_code_is_the_containers(tmp_path: Path) -
         os.kill(first, signal.SIGTERM)
         until(outside, '"left_behind": 0')
         assert outside.wait(BOUND_S) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_ends_when_it_is_asked_to_while_it_still_imports(number: signal.Signals) -> None:
+    """The kernel drops what the first process has no handler for, and it went on, until it was killed."""
+    asked = f"""
+import os, sys
+import lbg_runtime.cli.__main__
+class Asker:
+    def find_spec(self, name, *_):
+        if name == "lbg_runtime.cli.main":
+            os.kill(os.getpid(), {int(number)})
+sys.meta_path.insert(0, Asker())
+sys.argv[1:] = ["--version"]
+lbg_runtime.cli.__main__.main()
+"""
+    ended = subprocess.run([*NAMESPACE, sys.executable, "-c", asked], cwd=ROOT, check=False, timeout=BOUND_S)
+    assert ended.returncode == 128 + number
