@@ -10,7 +10,7 @@ from typing import Annotated, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
 from lbg_runtime.config.duration import DURATION_FORM, parse_duration_ms
-from lbg_runtime.config.listen_address import ADDRESS_FORM, ListenAddress
+from lbg_runtime.config.listen_address import ADDRESS_FORM, ListenAddress, is_port
 from lbg_runtime.config.secret import read_secret
 from lbg_runtime.model.errors import UserError
 
@@ -128,6 +128,11 @@ def broker_address(value: str) -> str:
     """A broker's address, with or without its scheme."""
     if re.fullmatch(r"((tcp|tcps|ws|wss|http|https)://)?[^\s/@]+", value) is None:
         raise ValueError("an address such as tcp://broker:55555")
+    # Several colons without brackets are an address of IPv6. The client looks at a port only when it needs it: for a
+    # standby broker, when the first one has failed.
+    host_port = re.fullmatch(r"(\w+://)?([^:/\[\]]+|\[[^/\[\]]+\]):([^:/]+)", value)
+    if host_port is not None and not is_port(host_port[3]):
+        raise ValueError("a port up to 65535")
     return value
 
 

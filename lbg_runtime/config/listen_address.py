@@ -24,9 +24,7 @@ class ListenAddress:
         is_bracketed = host.startswith("[") and host.endswith("]")
         name = host[1:-1] if is_bracketed else host
         is_host = bool(name) and name.isprintable() and not set(name) & set("[]/@ ") and (":" in name) == is_bracketed
-        # Not int() alone, which would take digits of other scripts, and any number of them.
-        is_port = port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) <= 65_535
-        if not (colon and is_host and is_port):
+        if not (colon and is_host and is_port(port)):
             raise UserError("address", repr(text), ADDRESS_FORM)
         return cls(name, int(port))
 
@@ -42,3 +40,9 @@ class ListenAddress:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def is_port(text: str) -> bool:
+    """Whether this is the number of a port, 0 included."""
+    # Not int() alone, which would take digits of other scripts, and any number of them.
+    return text.isascii() and text.isdecimal() and len(text) <= 5 and int(text) <= 65_535

@@ -202,10 +202,10 @@ def test_a_host_that_does_not_answer_is_one_line(folder):
 
 
 def test_an_address_that_no_broker_can_listen_on_is_one_line_for_both_commands(lbg, folder):
-    path = folder(host="127.0.0.1:559999")
+    path = folder(host="ws://127.0.0.1:55555")
     lines = {_only_line(lbg(path, command)) for command in ("check", "run")}
     assert lines == {
-        "lbg: connection.host: '127.0.0.1:559999'; expected tcp://HOST:PORT to listen on, as transport is embedded"
+        "lbg: connection.host: 'ws://127.0.0.1:55555'; expected tcp://HOST:PORT to listen on, as transport is embedded"
     }
 
 

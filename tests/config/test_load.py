@@ -117,6 +117,11 @@ def test_hosts_may_be_a_list():
     assert settings.connection.host == ("tcp://a:1", "tcp://b:2")
 
 
+def test_hosts_may_have_addresses_of_ipv6_and_no_port():
+    hosts = ("tcp://[::1]:55555", "tcp://[fe80::1]", "tcp://fe80::1", "fe80::99999", "broker", "tcp://broker")
+    assert _parse(connection={"transport": "solace", "host": list(hosts)}).connection.host == hosts
+
+
 @pytest.mark.parametrize(
     ("sections", "line"),
     [
@@ -229,6 +234,14 @@ def test_a_limit_is_said_as_the_value_is_written(sections, line):
         ({"membership": {"id": "m\n"}}, r"membership.id: 'm\n'; expected letters, digits and _ . : -"),
         ({"membership": {"id": "x" * 101}}, f"membership.id: '{'x' * 101}'; expected at most 100 characters"),
         ({"connection": {"host": "a/b"}}, "connection.host.0: 'a/b'; expected an address such as tcp://broker:55555"),
+        (
+            {"connection": {"transport": "solace", "host": "tcp://a:55555,tcp://b:555555"}},
+            "connection.host.1: 'tcp://b:555555'; expected a port up to 65535",
+        ),
+        (
+            {"connection": {"host": "tcp://[::1]:5555a"}},
+            "connection.host.0: 'tcp://[::1]:5555a'; expected a port up to 65535",
+        ),
         ({"rebind": {"jitter": "much"}}, "rebind.jitter: 'much'; expected a number"),
     ],
 )
