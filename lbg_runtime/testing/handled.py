@@ -50,7 +50,9 @@ def handled_by(lives: Sequence[Life], shape: GroupShape) -> list[Handled]:
     for life in lives:
         for ending, attempts in zip(life.records.endings, attempts_of_endings(life, shape), strict=True):
             record = ending.record
-            if record.outcome == "accepted" and attempts and attempts[-1].is_good:
+            # What is moved away is settled as well.
+            is_handled = record.outcome == "accepted" and attempts and attempts[-1].is_good
+            if is_handled and not attempts[-1].is_given_up:
                 queue = shape.queue_name(record.queue)
                 message = attempts[-1].message
                 handled = Handled(life.member, queue, message, record.redelivered, record.attempts)

@@ -12,7 +12,7 @@ from lbg_runtime.model.failure import ERROR_KEY_SEQUENCE_PROPERTY, ERROR_PUBLISH
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PUBLISHER_PROPERTY, FencingToken, Message
 from lbg_runtime.runtime.handlers.registry import Handler
-from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, HandlerFunction, refuse_unrun
+from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, HandlerFunction, Handling, refuse_unrun
 from lbg_runtime.testing.moments import Moments
 from lbg_runtime.testing.virtual_time import AT_WORK
 
@@ -42,15 +42,15 @@ def identity_of_moved(copy: Message) -> MessageIdentity | None:
     return identity_of(replace(copy, properties={**told, **stamps}))
 
 
-def _called_for(message: Message) -> tuple[DeliveryName | None, int]:
-    """The delivery, and which of its attempts in the runtime this is."""
+def _called_for(message: Message) -> tuple[DeliveryName | None, int, Handling | None]:
+    """The delivery, which of its attempts in the runtime this is, and what the runtime makes of them."""
     handling = CURRENT_HANDLING.get(None)
     # Without an identity it is what middleware made of the delivered message; with another, a deferred one.
     if handling is None or identity_of(message) not in (None, identity_of(handling.delivery.message)):
-        return None, 0
+        return None, 0, None
     # A replay of a parked message is recorded under the message's own queue.
     queue = QueueName(handling.queue.removeprefix(PARKING_PREFIX))
-    return (queue, handling.epoch, handling.delivery.delivery_id), handling.attempts
+    return (queue, handling.epoch, handling.delivery.delivery_id), handling.attempts, handling
 
 
 @dataclass(eq=False, slots=True)
@@ -70,6 +70,8 @@ class Attempt:
     """The delivery that it was called for; None if a wrapper called it for a message that it had deferred."""
     runtime_attempt: int = 0
     """Which of the delivery's attempts, from 1; each attempt calls a handler once."""
+    handling: Handling | None = None
+    """The delivery's, in the runtime; None where `delivery` is."""
     error: BaseException | None = None
     """What the handler raised; a time-out, a stop and a hand-back past its time are a `CancelledError`."""
     end_ns: int | None = None
@@ -94,6 +96,12 @@ class Attempt:
     def is_good(self) -> bool:
         """Whether the handler has returned."""
         return self.end_ns is not None and self.error is None
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether the runtime has ended the delivery's attempts without success, and moves the message away. That may
+        be so although the handler has returned: after its time-out, or if middleware failed behind it."""
+        return self.handling is not None and self.handling.end_report is not None
 
     @property
     def identity(self) -> "MessageIdentity | None":

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 
 from lbg_runtime.model.errors import ConfigError, ConnectFailed, UserError
 from lbg_runtime.model.message import Headers, Message
+from lbg_runtime.runtime.handlers.middleware import Proceed
 from lbg_runtime.testing import LifeState, NotReached, running
 
 
@@ -233,6 +235,27 @@ async def test_a_message_whose_attempts_are_used_up_is_in_the_error_queue(handle
         assert moved.properties["lbg_error"] == "ValueError: never"
         group.assert_failed("k", 1, ValueError, times=2)
         assert group.handled() == []
+
+
+async def test_what_is_moved_although_its_handler_has_returned_is_not_handled(handlers) -> None:
+    async def ignore_the_timeout(message):
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(10)
+
+    failing_commit = handlers()
+
+    @failing_commit.middleware
+    async def commit(message: Message, proceed: Proceed) -> None:
+        await proceed(message)
+        raise OSError("no commit")
+
+    for each in (handlers(ignore_the_timeout, timeout="1s"), failing_commit):
+        async with running(each, settings={"failure": {"attempts": 2, "then": "error_queue"}}) as group:
+            await group.publish("orders/new", "1", key="k")
+            await group.settled()
+            assert len(group.attempts()) == 2
+            assert len(group.error_queue()) == 1
+            assert group.handled() == []
 
 
 @pytest.mark.parametrize(
