@@ -169,10 +169,16 @@ class Life:
             self.kill()
 
     async def dispose(self) -> None:
-        """Cancel what is left of a killed life. What its handlers then do does not count."""
+        """Cancel what is left of a killed life. What its handlers then do does not count.
+
+        A handler that catches every cancellation and goes on is stopped for good.
+        """
         if not self._task.done():
             self._freezer.cancel()
             await asyncio.wait([self._task], timeout=3 * TAIL_MS / 1_000)
+        if not self._task.done():
+            # Time would jump from one of its timers to the next, for ever, while the loop's runner waits for it.
+            self._freezer.freeze()
 
     def _lose_connection(self, since_ns: int) -> None:
         self.cut_off_ns.append(since_ns)
