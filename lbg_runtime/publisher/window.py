@@ -63,7 +63,7 @@ class UnconfirmedWindow:
         self._waiters.append(place)
         try:
             await turn
-        except asyncio.CancelledError:
+        except BaseException:  # also if the caller's coroutine is closed: nobody would ever leave its place
             self._waiters.remove(place)
             self._wake_first()
             raise

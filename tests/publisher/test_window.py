@@ -111,6 +111,21 @@ async def test_a_caller_cancelled_after_it_was_woken_hands_its_turn_on() -> None
     assert window.count == 1
 
 
+async def test_a_caller_whose_coroutine_is_closed_lets_the_next_one_in() -> None:
+    """Its place at the head of the line stayed taken, so that nobody behind it was ever let in."""
+    window = UnconfirmedWindow(1, 100)
+    await window.reserve(1)
+    closed = window.reserve(1)
+    closed.send(None)
+    second = asyncio.create_task(window.reserve(1))
+    await settled()
+    closed.close()
+    window.release(1)
+    await settled()
+    assert second.done()
+    assert window.count == 1
+
+
 async def test_closing_turns_everyone_away() -> None:
     window = UnconfirmedWindow(1, 100)
     await window.reserve(1)
