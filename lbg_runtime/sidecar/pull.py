@@ -47,8 +47,8 @@ class PulledEvents:
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._answers[event_id] = answer
         outbox = self._outboxes[stream.number]
-        outbox.put(event_id, _line(event_id, event))
         try:
+            outbox.put(event_id, _line(event_id, event))
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._timeout_ms / 1_000):
                     await answer

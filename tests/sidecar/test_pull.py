@@ -320,6 +320,21 @@ async def test_an_event_that_is_settled_in_the_moment_its_time_ends_is_what_the_
     await stream.aclose()
 
 
+async def test_an_event_that_no_line_can_be_made_of_gives_its_place_on_the_stream_back():
+    """The place was lost, so that a stream was given nothing more after as many such events as it asked for."""
+    pulled = PulledEvents(10_000, make_gate())
+    stream = pulled.stream(1)
+    reading = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    with pytest.raises(TypeError):
+        await pulled.deliver(make_event(properties={"ce_big": 1 << 80}))
+    second = asyncio.ensure_future(pulled.deliver(make_event()))
+    event = json.loads(await asyncio.wait_for(reading, 1))
+    pulled.settle([(event["id"], SUCCESS)])
+    assert await second == SUCCESS
+    await stream.aclose()
+
+
 async def test_what_waits_for_room_can_be_cancelled_together_with_what_is_open():
     pulled = PulledEvents(10_000, make_gate())
     stream = pulled.stream(1)
