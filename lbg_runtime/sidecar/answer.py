@@ -109,10 +109,12 @@ def read_status(status: object) -> Answer:
 
 
 def _member(told: Mapping[str, object], name: str) -> object:
-    """The member of this name, or else of this name in other letters: Dapr reads both, and some write `Status`."""
-    if name in told:
-        return told[name]
-    return next((value for other, value in told.items() if other.casefold() == name.casefold()), None)
+    """The member of this name, or else of this name in other letters: Dapr reads both, and some write `Status`. One
+    that is null says nothing, as there."""
+    said = {other: value for other, value in told.items() if value is not None}
+    if name in said:
+        return said[name]
+    return next((value for other, value in said.items() if other.casefold() == name.casefold()), None)
 
 
 def _too_long(http_status: int) -> Answer:

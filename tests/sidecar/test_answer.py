@@ -82,6 +82,12 @@ def test_the_names_of_an_answer_may_be_in_any_letters_as_in_dapr(name):
     assert read_bulk_answer(200, json.dumps(statuses).encode(), ["1"])["1"].status is Status.DROP
 
 
+@pytest.mark.parametrize("body", [b'{"status": null, "Status": "RETRY"}', b'{"Status": "RETRY", "status": null}'])
+def test_a_null_beside_a_status_in_other_letters_says_nothing(body):
+    """It was taken for a success, and the event was lost that the application wanted again."""
+    assert read_answer(200, JSON, body).status is Status.RETRY
+
+
 def test_bytes_that_do_not_say_what_they_are_are_tried_again():
     answer = read_answer(200, "", b"OK")
     assert answer == Answer(Status.RETRY, "HTTP 200 with a body that is neither empty nor JSON (type '')")
