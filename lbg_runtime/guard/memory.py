@@ -36,7 +36,8 @@ class MemoryGuard(Generic[Value]):
         key, token = place_of(message)
         entry = self.entries.get(key)
         marks = {} if entry is None else entry.marks
-        if token.number <= marks.get(token.publisher, 0):
+        mark = marks.get(token.publisher)
+        if mark is not None and token.number <= mark:
             return False
         value = effect(None if entry is None else entry.value)
         refuse_awaitable(value, "in memory")

@@ -38,6 +38,14 @@ async def test_an_owner_of_the_past_that_is_first_leaves_nothing_to_the_next(ben
     assert await bench.written() == ["p1", "p2", "p3"]
 
 
+async def test_a_publisher_that_counts_from_zero_has_its_first_effect(bench: Bench) -> None:
+    """The guard in memory took the number 0 for one that it had met."""
+    assert await bench.apply(message(0))
+    assert not await bench.apply(message(0))
+    assert await bench.apply(message(1))
+    assert await bench.written() == ["p0", "p1"]
+
+
 async def test_a_crash_before_the_commit_leaves_neither_effect_nor_mark(bench: Bench) -> None:
     assert await bench.apply(message(1))
     with pytest.raises(Crash):
