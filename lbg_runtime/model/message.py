@@ -27,8 +27,11 @@ def as_payload(value: object) -> bytes:
     """A payload as bytes of its own; raises `TypeError` for anything else: other buffers count items, not bytes."""
     if isinstance(value, bytes):
         return value
-    if isinstance(value, bytearray) or (isinstance(value, memoryview) and value.itemsize == 1):
-        return bytes(value)
+    try:
+        if isinstance(value, bytearray) or (isinstance(value, memoryview) and value.itemsize == 1):
+            return bytes(value)
+    except ValueError:
+        raise TypeError("a payload is bytes, and no memoryview that was released") from None
     raise TypeError(f"a payload is bytes, and no {type(value).__name__}")
 
 

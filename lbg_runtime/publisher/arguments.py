@@ -35,8 +35,9 @@ def own_payload(value: object) -> bytes:
     """A payload as bytes that nobody else can change; raises `UserError`."""
     try:
         return as_payload(value)
-    except TypeError:
-        raise UserError("payload", type(value).__name__, "bytes") from None
+    except TypeError as error:
+        # The cause says more of a memoryview that was released.
+        raise UserError("payload", type(value).__name__, "bytes") from error
 
 
 def topic_refused(topic: str, group: GroupShape) -> UserError:

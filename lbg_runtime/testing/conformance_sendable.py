@@ -40,6 +40,12 @@ class _Bytes(bytes):
     pass
 
 
+def _released() -> memoryview:
+    buffer = memoryview(b"x")
+    buffer.release()
+    return buffer
+
+
 _WHEN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -82,6 +88,7 @@ UNSENDABLE: Mapping[str, tuple[Message, str]] = {
     "payload str": (_message(payload="text"), "a payload is bytes, and no str"),
     "payload None": (_message(payload=None), "a payload is bytes, and no NoneType"),
     "payload int": (_message(payload=1 << 63), "a payload is bytes, and no int"),
+    "payload released": (_message(payload=_released()), "a payload is bytes, and no memoryview that was released"),
     "payload list": (_message(payload=[1]), "a payload is bytes, and no list"),
     "id int": (_message(message_id=7), "message_id must be a str, and is an int"),
     "id bytes": (_message(message_id=b"7"), "message_id must be a str, and is a bytes"),

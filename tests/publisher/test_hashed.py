@@ -172,7 +172,9 @@ async def test_a_topic_or_key_of_a_class_of_its_own_is_its_text(
 
 async def test_a_payload_is_bytes_of_its_own(make_publisher: MakePublisher, messenger: ScriptedMessenger) -> None:
     publisher = make_publisher()
-    for payload in (7, "text", None, array("I", [1])):
+    released = memoryview(b"abc")
+    released.release()
+    for payload in (7, "text", None, array("I", [1]), released):
         with pytest.raises(UserError) as raised:
             await publisher.submit("orders/new", payload, key="k")  # type: ignore[arg-type]  # as nobody may have checked
         assert raised.value.where == "payload"
