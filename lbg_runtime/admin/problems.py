@@ -1,6 +1,6 @@
 """What no step may repair, as somebody has to decide. Pure."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lbg_runtime.admin.objects import PARTS, Attributes, ObjectKind, Ref, State, desired_state, marker_ref
@@ -199,7 +199,7 @@ def _misplaced_shards(spec: GroupSpec, stored: StoredGroup | None, actual: State
     if any(is_of_restriping(ref, spec.topics.control) for ref in actual):
         yield UserError(where, found, restripe)
         return
-    layout = _layout(shape, placed)
+    layout = _layout(shape, stored, placed)
     if layout is not None and layout != shape:
         queues = dict(_shards(layout))
         if surplus := [ref for ref in placed if queues.get(ref.name) != ref.queue]:
@@ -208,6 +208,7 @@ def _misplaced_shards(spec: GroupSpec, stored: StoredGroup | None, actual: State
             where, restripe = f"queue {first.queue}", f"{_by_hand(first)}, then {restripe}"
             found = f"subscribes to {first.name}{more}, without which the shards lie as for {layout.queue_count} queues"
         yield UserError(where, found, restripe)
+        yield from _lost_shards(layout, placed)
         return
     if stored is not None and stored.shape.queue_count != shape.queue_count:
         # Where the shards belong is not known before the count is.
@@ -217,14 +218,25 @@ def _misplaced_shards(spec: GroupSpec, stored: StoredGroup | None, actual: State
         return
     # If the shard were moved while messages of it lie in this queue, later ones would be handled from its own first.
     yield UserError(where, found, f"{_by_hand(first)}, then `lbg group apply`")
-    # A message that no queue attracts is confirmed and lost, and the way above may take some time.
-    taken = {ref.name for ref in placed}
-    whole = [topic for topic in taken - home.keys() if topic.endswith(">")]
-    missing = [topic for topic in home.keys() - taken if not any(matches(each, topic) for each in whole)]
-    if lost := sorted(missing, key=lambda topic: (home[topic], topic)):
+    yield from _lost_shards(shape, placed)
+
+
+def _lost_shards(layout: GroupShape, placed: Sequence[Ref]) -> Iterator[UserError]:
+    """The shards that no queue takes. What is published there is confirmed and lost, and the way to the right layout
+    may take some time."""
+    home, lost = dict(_shards(layout)), _taken_by_none(layout, placed)
+    if lost:
+        first = min(lost, key=lambda topic: (home[topic], topic))
         more = f", and {len(lost) - 1} more like it" if len(lost) > 1 else ""
-        found = f"no subscription {lost[0]}{more}, and no other queue has it: what is published there is lost"
-        yield UserError(f"queue {home[lost[0]]}", found, "at once and by hand: the subscription added to this queue")
+        found = f"no subscription {first}{more}, and no other queue has it: what is published there is lost"
+        yield UserError(f"queue {home[first]}", found, "at once and by hand: the subscription added to this queue")
+
+
+def _taken_by_none(shape: GroupShape, placed: Sequence[Ref]) -> set[str]:
+    """The subscriptions of the shards of which no queue takes all messages, with wildcards or without."""
+    topics, taken = {topic for topic, _ in _shards(shape)}, {ref.name for ref in placed}
+    whole = [topic for topic in taken - topics if topic.endswith(">")]
+    return {topic for topic in topics - taken if not any(matches(each, topic) for each in whole)}
 
 
 def _homes(subscription: str, home: Mapping[str, QueueName], shape: GroupShape) -> frozenset[QueueName]:
@@ -249,15 +261,21 @@ def _shards(shape: GroupShape) -> Iterator[tuple[str, QueueName]]:
         yield shape.subscription(shard), shape.queue_name(shape.queue_index_of_shard(shard))
 
 
-def _layout(shape: GroupShape, placed: Iterable[Ref]) -> GroupShape | None:
+def _layout(shape: GroupShape, stored: StoredGroup | None, placed: Sequence[Ref]) -> GroupShape | None:
     """The group with the number of queues for which each shard is in its queue, whatever else they subscribe to.
 
-    If it is so for several, with the number of the settings; None if it is so for none.
+    If it is so for several, with the number of the settings, or else the stored one, or else the smallest. If it is so
+    for none, with the stored one if only shards that no queue takes speak against that. Otherwise None.
     """
     there = {(ref.name, ref.queue) for ref in placed}
     most = min(shape.hash_count, len({queue for _, queue in there}))
-    layouts = (replace(shape, queue_count=count) for count in (shape.queue_count, *range(1, most + 1)))
-    return next((layout for layout in layouts if all(each in there for each in _shards(layout))), None)
+    stored_count = shape.queue_count if stored is None else stored.shape.queue_count
+    for count in (shape.queue_count, stored_count, *range(1, most + 1)):
+        layout = replace(shape, queue_count=count)
+        if all(each in there for each in _shards(layout)):
+            return layout
+    layout, lost = replace(shape, queue_count=stored_count), _taken_by_none(shape, placed)
+    return layout if all(each in there or each[0] in lost for each in _shards(layout)) else None
 
 
 def _by_hand(ref: Ref) -> str:

@@ -676,6 +676,50 @@ async def test_with_another_count_than_is_stored_nobody_is_told_to_move_shards(b
     )
 
 
+async def test_a_lost_shard_of_another_count_is_added_where_its_messages_are(client):
+    """It was told that shards lay in queues of neither number, or that it belonged where it would be after a
+    re-striping: what lies in its old queue would then have been overtaken."""
+    wider = replace(SPEC, shape=GroupShape(GroupName("orders"), "orders-hash", 5, 3))
+    await create(client, wider)
+    state = dict(await read_state(client, "default", SPEC))
+    state[marker_ref(SPEC)] = {"physicalName": wider.marker()}
+    del state[Ref(ObjectKind.SUBSCRIPTION, "orders-hash/4/>", QueueName("orders/1"))]
+    assert list(map(str, find_problems(SPEC, state))) == [
+        "queue orders/0: subscribes to orders-hash/3/>, which belongs to orders/1, and 1 more like it; expected "
+        "`lbg group restripe`, which moves shards without a loss",
+        "queue orders/1: no subscription orders-hash/4/>, and no other queue has it: what is published there is lost; "
+        "expected at once and by hand: the subscription added to this queue",
+    ]
+
+
+async def test_what_only_a_wildcard_takes_is_no_lost_shard_of_another_count(client):
+    """To take the wildcard away, as for a re-striping, would lose everything that is published after it."""
+    wider = replace(SPEC, shape=GroupShape(GroupName("orders"), "orders-hash", 5, 3))
+    await create(client, wider)
+    state = {
+        ref: at for ref, at in (await read_state(client, "default", SPEC)).items() if "orders-hash/" not in ref.name
+    }
+    state[marker_ref(SPEC)] = {"physicalName": wider.marker()}
+    state[Ref(ObjectKind.SUBSCRIPTION, "orders-hash/*/>", QueueName("orders/0"))] = {}
+    (problem,) = find_problems(SPEC, state)
+    assert problem.where == "group.queue_count"
+
+
+@pytest.mark.parametrize("stored_count", [2, 3])
+async def test_of_two_whole_layouts_the_stored_one_is_the_groups(client, stored_count):
+    """The smaller one was taken for it, and the shards of the group were to be taken away."""
+    shapes = {count: GroupShape(GroupName("orders"), "orders-hash", 5, count) for count in (2, 3, 4)}
+    spec = replace(SPEC, shape=shapes[4])
+    await create(client, replace(SPEC, shape=shapes[3]))
+    state = dict(await read_state(client, "default", spec))
+    state[marker_ref(spec)] = {"physicalName": replace(SPEC, shape=shapes[stored_count]).marker()}
+    for index in range(2):
+        for topic in shapes[2].subscriptions(index):
+            state[Ref(ObjectKind.SUBSCRIPTION, topic, QueueName(f"orders/{index}"))] = {}
+    (problem,) = find_problems(spec, state)
+    assert problem.found.endswith(f", without which the shards lie as for {stored_count} queues")
+
+
 @pytest.mark.parametrize("stored_count", [2, 3])
 @pytest.mark.parametrize("topic", ["orders-hash/1/>", "orders-hash/*/>", "orders*/>"])
 async def test_what_keeps_shards_of_another_count_from_being_moved_goes_before_a_restripe(client, stored_count, topic):
