@@ -44,6 +44,11 @@ If it was not at work before, starting it again would change nothing. Handlers c
 """
 
 
+def _tail_s() -> float:
+    """What a member may take to leave once nothing is waited for any more."""
+    return 2 * TAIL_MS / 1_000 + EXIT_GRACE_S
+
+
 class App:
     """One member of a group. Use `run_sync` for a process of its own, `run` in a program that has an event loop.
 
@@ -187,7 +192,12 @@ class App:
         guard = ExitGuard()
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                return runner.run(self._run_as_process(guard, parent_pid, ends_process=ends_process))
+                try:
+                    return runner.run(self._run_as_process(guard, parent_pid, ends_process=ends_process))
+                except BaseException:
+                    # A `SystemExit` leaves the loop at once, and the runner waits for every other handler.
+                    guard.arm(_tail_s())
+                    raise
         except SystemExit as leaving:
             _log.error("ended_by_handler", exit_code=leaving.code)
             if leaving.code and leaving.code != USER_MISTAKE:
@@ -216,16 +226,14 @@ class App:
             self._supervisor.stop_now()
 
     async def _run_as_process(self, guard: ExitGuard, parent_pid: int | None, *, ends_process: bool) -> StopReport:
-        tail_s = 2 * TAIL_MS / 1_000 + EXIT_GRACE_S
-
         def leave(cause: StopCause) -> None:
             _log.info("stop_requested", cause=cause.value)
             # Whoever asks twice is in a hurry; a parent that ends after its signal is not.
             if self._stop_wanted and cause is not StopCause.PARENT_GONE:
-                guard.arm(tail_s)
+                guard.arm(_tail_s())
                 self.stop_now()
             elif not self._stop_wanted:
-                guard.arm(self.settings.rebind.drain_timeout_ms / 1_000 + tail_s)
+                guard.arm(self.settings.rebind.drain_timeout_ms / 1_000 + _tail_s())
                 self.stop()
 
         with (
@@ -237,7 +245,7 @@ class App:
             finally:
                 # The runner waits for threads, even if nobody has asked this process to leave. The member has left:
                 # the rest of the drain timeout is not for that.
-                guard.arm(tail_s)
+                guard.arm(_tail_s())
 
     def _be_able(self, is_able: bool) -> None:
         if self._supervisor is not None:

@@ -87,7 +87,9 @@ async def handle(message):
         return
     elif work.startswith("exit"):
         sys.exit(int(work.removeprefix("exit ")))
-    while work in ("long", "stubborn", "unread log"):
+    elif work == "stubborn beside an exit":
+        asyncio.get_running_loop().call_later(0.1, sys.exit, 3)
+    while work in ("long", "stubborn", "stubborn beside an exit", "unread log"):
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
@@ -190,6 +192,14 @@ def test_the_drain_deadline_cancels_the_handler_and_exits_with_1(member):
     output, _ = process.communicate(timeout=20)
     assert process.returncode == 1, output
     assert "left_behind=1, still_bound=0" in output
+
+
+def test_a_handler_that_ignores_cancellation_cannot_keep_the_process_that_another_one_exits(member):
+    """It kept its queues and handled nothing, until somebody sent a signal."""
+    process = member("stubborn beside an exit", "60s")
+    output, _ = process.communicate(timeout=20)
+    assert process.returncode == 1, output
+    assert "exit_forced" in output
 
 
 def test_a_handler_that_ignores_cancellation_cannot_keep_the_process(member):
