@@ -7,6 +7,7 @@ passed on unchanged after a prefix that only packs the ids of the new hop.
 import struct
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Self
 
 from lbg_runtime.model.errors import ProtocolError
 from lbg_runtime.model.message import DEFAULT_PRIORITY
@@ -70,6 +71,7 @@ _PRIORITY = int(ParameterKind.PRIORITY)
 _NUMBERS = frozenset((_PRIORITY, int(ParameterKind.TIME_TO_LIVE)))
 _LONGEST_NUMBER_BYTES = 8
 _LARGEST_ID = (1 << 63) - 1
+_LARGE_BYTES = 16 * 1024
 
 
 # These two are not frozen, unlike most values: freezing takes four times as long, and both are made for every message.
@@ -90,17 +92,32 @@ class Relay:
     """The part of a message that passes a broker unchanged, made once and packed into each delivery. Never changed."""
 
     head: bytes
-    """The first four bytes of the frame, without the flags of one hop."""
-    carried: bytes
-    """Parameters."""
-    body: bytes
+    """The first four bytes of a delivery from a queue: `ASSURED`, and no other flag of one hop."""
+    rest: bytes
+    """`carried`, then `body`: in one piece, as each piece of a message costs time and memory."""
+    carried_bytes: int
     contents: bytes | None
     """The value of the contents summary, which says how the body is divided."""
+
+    @classmethod
+    def of(cls, head: bytes, carried: bytes, body: bytes, contents: bytes | None) -> Self:
+        """Make one of its parts."""
+        return cls(head, carried + body, len(carried), contents)
 
     @property
     def size_bytes(self) -> int:
         """The bytes needed to keep it."""
-        return len(self.carried) + len(self.body)
+        return len(self.rest)
+
+    @property
+    def carried(self) -> bytes:
+        """Parameters; a copy."""
+        return self.rest[: self.carried_bytes]
+
+    @property
+    def body(self) -> bytes:
+        """A copy, too."""
+        return self.rest[self.carried_bytes :]
 
     @property
     def class_of_service(self) -> int:
@@ -110,62 +127,59 @@ class Relay:
     @property
     def priority(self) -> int:
         """That which its publisher gave, 0 to 255; 4 where it gave none."""
-        position, end = 0, len(self.carried)
+        rest, position, end = self.rest, 0, self.carried_bytes
         while position < end:
-            kind, start, following = parameter_at(self.carried, position, end)
-            if not self.carried[position] & _LIGHT and kind == _PRIORITY:
-                return int.from_bytes(self.carried[start:following], "big")
+            kind, start, following = parameter_at(rest, position, end)
+            if not rest[position] & _LIGHT and kind == _PRIORITY:
+                return int.from_bytes(rest[start:following], "big")
             position = following
         return DEFAULT_PRIORITY
 
     def with_contents(self, contents: bytes | None, body: bytes) -> "Relay":
         """The same message with other contents."""
-        pieces, position = [], 0
-        while position < len(self.carried):
-            kind, _, end = parameter_at(self.carried, position, len(self.carried))
-            if self.carried[position] & 0x20 or kind != _CONTENTS:
-                pieces.append(self.carried[position:end])
+        carried, pieces, position = self.carried, [], 0
+        while position < len(carried):
+            kind, _, end = parameter_at(carried, position, len(carried))
+            if carried[position] & 0x20 or kind != _CONTENTS:
+                pieces.append(carried[position:end])
             position = end
         if contents is not None:
             pieces.append(encode_parameter(Parameter(ParameterKind.CONTENTS, contents, mark=2)))
-        return Relay(self.head, b"".join(pieces), body, contents)
+        return Relay.of(self.head, b"".join(pieces), body, contents)
 
     def delivery_prefix(
         self, delivery_id: int, previous_id: int, flow_id: int, redelivered: bool, number: int = 0
     ) -> bytes:
-        """Bytes of a delivery from a queue up to `carried`; `carried` and `body` follow it.
+        """Bytes of a delivery from a queue up to `rest`, which follows them.
 
         `number` is the message's own, the same in each of its deliveries; 0 if it has none.
         """
         # One call for everything: this is the larger part of a delivery's cost.
         # fmt: off
         if number and not redelivered:
-            header_bytes = _USUAL_HOP.size + len(self.carried)
             return _USUAL_HOP.pack(
-                _assured_head(self.head), header_bytes, header_bytes + len(self.body),
+                self.head, _USUAL_HOP.size + self.carried_bytes, _USUAL_HOP.size + len(self.rest),
                 _ID, delivery_id, _BEFORE, previous_id, _FLOW, flow_id, _NUMBER, number, _MODE,
             )
-        head = _assured_head(self.head)
         mode = _REDELIVERED_MODE if redelivered else _MODE
-        header_bytes = len(mode) + len(self.carried)
+        hop_bytes = len(mode) + (_NUMBERED_HOP.size if number else _HOP.size)
+        lengths = hop_bytes + self.carried_bytes, hop_bytes + len(self.rest)
         if not number:
-            header_bytes += _HOP.size
             return _HOP.pack(
-                head, header_bytes, header_bytes + len(self.body),
+                self.head, *lengths,
                 _ID, delivery_id, _BEFORE, previous_id, _FLOW, flow_id,
             ) + mode
-        header_bytes += _NUMBERED_HOP.size
         return _NUMBERED_HOP.pack(
-            head, header_bytes, header_bytes + len(self.body),
+            self.head, *lengths,
             _ID, delivery_id, _BEFORE, previous_id, _FLOW, flow_id, _NUMBER, number,
         ) + mode
         # fmt: on
 
     def direct_prefix(self, *, discarded: bool = False) -> bytes:
-        """Bytes of a direct delivery up to `carried`; `discarded` reports that messages before it were lost."""
-        head = bytes((self.head[0] | DISCARDED,)) + self.head[1:] if discarded else self.head
-        header_bytes = HEADER_BYTES + len(self.carried)
-        return _PLAIN.pack(head, header_bytes, header_bytes + len(self.body))
+        """Bytes of a direct delivery up to `rest`; `discarded` reports that messages before it were lost."""
+        return _PLAIN.pack(
+            _direct_head(self.head, discarded), HEADER_BYTES + self.carried_bytes, HEADER_BYTES + len(self.rest)
+        )
 
 
 _ID = (0x80 | ParameterKind.MESSAGE_ID) << 8 | 10
@@ -180,12 +194,12 @@ _REDELIVERED_MODE = _REDELIVERED + _MODE
 # There are few different heads, so each is made once.
 @lru_cache(maxsize=256)
 def _assured_head(head: bytes) -> bytes:
-    return bytes((head[0] | ASSURED,)) + head[1:]
+    return bytes((head[0] & ~DISCARDED | ASSURED,)) + head[1:]
 
 
 @lru_cache(maxsize=256)
-def _plain_head(head: bytes) -> bytes:
-    return bytes((head[0] & ~(ASSURED | DISCARDED) & 0xFF,)) + head[1:]
+def _direct_head(head: bytes, discarded: bool) -> bytes:
+    return bytes((head[0] & ~ASSURED | DISCARDED * discarded,)) + head[1:]
 
 
 def read_published(
@@ -204,7 +218,7 @@ def read_published(
     topic: str | None = None
     contents: bytes | None = None
     flow_id = message_id = 0
-    pieces = []
+    pieces: list[bytes | memoryview] = []
     position = kept_from = HEADER_BYTES
     while position < header_bytes:
         kind = raw[position] & _KIND_BITS
@@ -240,11 +254,12 @@ def read_published(
             # Code that uses it later, perhaps in another life of the broker, could no longer refuse it.
             raise ProtocolError(f"a number of {end - start} bytes where {longest_number_bytes} are the most", start)
         position = end
-    if kept_from < header_bytes:
-        pieces.append(raw[kept_from:header_bytes])
     if topic is None:
         raise ProtocolError("a message without a topic", HEADER_BYTES)
-    relay = Relay(_plain_head(raw[:4]), b"".join(pieces), raw[header_bytes:], contents)
+    # A view takes longer to make than few bytes to copy; a large body should be copied once, not twice.
+    pieces.append(raw[kept_from:] if total < _LARGE_BYTES else memoryview(raw)[kept_from:])
+    rest = b"".join(pieces)
+    relay = Relay(_assured_head(raw[:4]), rest, len(rest) - (total - header_bytes), contents)
     return PublishedFrame(topic, bool(raw[0] & ASSURED), flow_id, message_id, relay)
 
 
@@ -254,8 +269,8 @@ def make_relay(topic: str, body: bytes, contents: bytes | None = None, priority:
     if contents is not None:
         parameters.append(Parameter(ParameterKind.CONTENTS, contents, mark=2))
     parameters.append(Parameter(ParameterKind.PRIORITY, bytes((priority,))))
-    head = bytes((VERSION | DEAD_MESSAGE_ELIGIBLE, 0x80 | Protocol.MESSAGE, 0, HOPS))
-    return Relay(head, b"".join(map(encode_parameter, parameters)), body, contents)
+    head = bytes((VERSION | ASSURED | DEAD_MESSAGE_ELIGIBLE, 0x80 | Protocol.MESSAGE, 0, HOPS))
+    return Relay.of(head, b"".join(map(encode_parameter, parameters)), body, contents)
 
 
 def _text(raw: bytes, start: int, end: int) -> str:

@@ -14,6 +14,7 @@ from lbg_runtime.smf.frame import (
     Protocol,
     decode_frame,
     encode_frame,
+    encode_parameter,
 )
 from lbg_runtime.smf.message import Relay, make_relay, read_published
 
@@ -47,6 +48,20 @@ def test_what_belongs_to_one_hop_is_taken_out_wherever_it_stands(order: list[Par
     assert (published.flow_id, published.message_id) == (5, 7)
     carried = tuple(parameter for parameter in order if parameter not in OF_ONE_HOP)
     assert whole(published.relay.direct_prefix(), published.relay).parameters == carried
+
+
+@pytest.mark.parametrize("body_bytes", [0, 1, 100_000])
+@pytest.mark.parametrize("parameters", [(TOPIC, *OF_ONE_HOP), (*OF_ONE_HOP, TOPIC), (TOPIC,)])
+def test_a_body_of_any_size_passes_unchanged_and_belongs_to_the_message_alone(
+    parameters: tuple[Parameter, ...], body_bytes: int
+) -> None:
+    body = bytes(range(256)) * (body_bytes // 256) + b"x" * (body_bytes % 256)
+    sent = encode_frame(Frame(Protocol.MESSAGE, parameters, body))
+    relay = read_published(sent).relay
+    assert type(relay.rest) is bytes
+    assert (relay.carried, relay.body) == (encode_parameter(TOPIC), body)
+    assert relay == Relay.of(relay.head, relay.carried, body, None)
+    assert relay.size_bytes == len(encode_parameter(TOPIC)) + body_bytes
 
 
 def test_a_delivery_says_its_own_ids_and_keeps_everything_else() -> None:

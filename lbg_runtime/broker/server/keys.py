@@ -25,7 +25,7 @@ def closes_group(message: Published) -> bool:
 def _property_of(message: Published, name: str) -> SdtValue:
     relay = message.content
     # Searched for first: most messages on most queues lack it, and decoding takes ten times as long.
-    if not isinstance(relay, Relay) or name.encode() not in relay.body:
+    if not isinstance(relay, Relay) or name.encode() not in relay.rest:
         return None
     try:
         return decode_contents(relay.contents, relay.body).properties.get(name)

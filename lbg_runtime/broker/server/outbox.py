@@ -126,7 +126,7 @@ class Outbox:
                 relay = _relay_of(message)
                 prefix = relay.direct_prefix(discarded=direct.discarded)
                 self._direct_bytes[direct.class_of_service] -= message.size_bytes
-            pieces += (prefix, relay.carried, relay.body)
+            pieces += (prefix, relay.rest)
             size += message.size_bytes
         return pieces
 

@@ -22,7 +22,7 @@ def encode_message(message: Published) -> bytes:
     relay = message.content
     if not isinstance(relay, Relay):
         raise TypeError(f"a message that is kept holds a relay, not {type(relay).__name__}")
-    return b"".join((relay.direct_prefix(), relay.carried, relay.body))
+    return b"".join((relay.direct_prefix(), relay.rest))
 
 
 def decode_message(frame: bytes, spooled_at_s: int | None, number: int) -> Published:

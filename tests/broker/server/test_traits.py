@@ -18,7 +18,7 @@ from lbg_runtime.smf.message import Relay, make_relay
 def message(life: bytes) -> Published:
     plain = make_relay("q/a", b"body")
     carried = plain.carried + encode_parameter(Parameter(ParameterKind.TIME_TO_LIVE, life))
-    relay = Relay(plain.head, carried, plain.body, None)
+    relay = Relay.of(plain.head, carried, plain.body, None)
     return Published("q/a", relay, relay.size_bytes, spooled_at_s=1, number=1)
 
 

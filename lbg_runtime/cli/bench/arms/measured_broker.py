@@ -78,7 +78,7 @@ def ready_deliveries(count: int) -> list[bytes]:
     for number in range(count):
         relay = read_published(message_frame(FLOW, number + 1, topic_of(0), numbered(number, PAYLOAD_BYTES))).relay
         prefix = relay.delivery_prefix(number + 1, number, FLOW, redelivered=False)
-        frames.append(prefix + relay.carried + relay.body)
+        frames.append(prefix + relay.rest)
     return frames
 
 

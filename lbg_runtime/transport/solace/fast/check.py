@@ -110,7 +110,7 @@ def _functions() -> str | None:
     read = reader_of(calls)
     for sample in (SAMPLE, _BARE):
         relay = relay_of(sample)
-        frame = relay.delivery_prefix(_SAMPLE_ID, 0, 1, redelivered=True) + relay.carried + relay.body
+        frame = relay.delivery_prefix(_SAMPLE_ID, 0, 1, redelivered=True) + relay.rest
         try:
             delivery = read(native_message(frame), QueueName("check"), Epoch(0))
         except TransportError as error:

@@ -56,7 +56,7 @@ def _not_reading(name: str) -> Callable[[Any], Callable[..., Delivery]]:
 def _cut_short(_: Message) -> Relay:
     relay = relay_of(Message("t", b"", {"name": "abcd"}))
     # The text says that it is longer than there is.
-    return replace(relay, body=relay.body.replace(b"\x1c\x07abcd", b"\x1c\xf0abcd"))
+    return Relay.of(relay.head, relay.carried, relay.body.replace(b"\x1c\x07abcd", b"\x1c\xf0abcd"), relay.contents)
 
 
 Surprise = tuple[object, str, object, str]
@@ -103,7 +103,7 @@ SURPRISES: dict[str, Surprise] = {
     "no message": (
         fast_check,
         "relay_of",
-        lambda _: Relay(b"none", b"", b"", None),
+        lambda _: Relay.of(b"none", b"", b"", None),
         "a message could not be read: the client makes no message of a frame",
     ),
     "unreadable": (
