@@ -14,6 +14,8 @@ from lbg_runtime.broker.engine.effects import (
     FlowEnded,
     FlowId,
     Published,
+    SingleEffect,
+    one_by_one,
 )
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN, Engine
 from lbg_runtime.broker.engine.settings import QueueSettings
@@ -27,7 +29,7 @@ from lbg_runtime.sim.schedule import Call, Schedule
 
 CONTROL_TOPIC = "lbg-control/orders"
 
-EffectSink = Callable[[Effect], None]
+EffectSink = Callable[[SingleEffect], None]
 
 
 @dataclass(slots=True)
@@ -229,7 +231,7 @@ class SimBroker:
             self._history.append(FlowClosed(self._schedule.now_ms, handle.queue, flow, connection.link.cut_ms))
 
     def _carry_out(self, effects: list[Effect]) -> None:
-        for effect in effects:
+        for effect in one_by_one(effects):
             connection = self._connections.get(effect.client)
             if connection is None:
                 continue
@@ -261,7 +263,7 @@ class SimBroker:
     def _look_into(self, queue: QueueName) -> None:
         """Browse a queue, so that the laws see what is actually left in it."""
         bound, _ = self._engine.bind(self._browser, queue, browser=True)
-        shown = self._engine.open_window(bound.flow, DeliveryId(0), 1_000_000)
+        shown = list(one_by_one(self._engine.open_window(bound.flow, DeliveryId(0), 1_000_000)))
         self._engine.unbind(bound.flow)
         own = [effect for effect in shown if isinstance(effect, Deliver) and effect.flow == bound.flow]
         if len(own) != len(shown):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from lbg_runtime.broker.engine.effects import ActivityChanged, ClientId, Deliver, Effect, FlowEnded, FlowId
+from lbg_runtime.broker.engine.effects import ActivityChanged, ClientId, Deliver, FlowEnded, FlowId, SingleEffect
 from lbg_runtime.core.flow.events import BindRefused, MachineEvent
 from lbg_runtime.sim.broker import SimBroker
 from lbg_runtime.sim.chance import SeededChance
@@ -50,7 +50,7 @@ class SimClient:
         link = Link(self._schedule, self._chance, self._settings.longest_delay_ms)
         self.link = link
 
-        def sink(effect: Effect) -> None:
+        def sink(effect: SingleEffect) -> None:
             self._process.run_beside(lambda: self._take(link, effect))
 
         def lost() -> None:
@@ -115,7 +115,7 @@ class SimClient:
         self._on_connection(False)
         self._process.after_beside(self._chance.between(0, LONGEST_OUTAGE_MS), self.connect)
 
-    def _take(self, link: Link, effect: Effect) -> None:
+    def _take(self, link: Link, effect: SingleEffect) -> None:
         if self.link is not link or not isinstance(effect, Deliver | ActivityChanged | FlowEnded):
             return
         handle = self._flows.get(effect.flow)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from lbg_runtime.broker.engine.effects import ClientId, Effect, FlowId
+from lbg_runtime.broker.engine.effects import ClientId, FlowId, SingleEffect
 from lbg_runtime.model.hashing import HashFunction, shard_of
 from lbg_runtime.sim.broker import SimBroker
 from lbg_runtime.sim.chance import SeededChance
@@ -112,5 +112,5 @@ class SimPublisher:
             self._schedule.after(self._chance.between(0, 500), self._connect)
 
 
-def _ignore(_: Effect) -> None:
+def _ignore(_: SingleEffect) -> None:
     """Do nothing: a publisher is sent nothing."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from contextvars import Context
 
-from lbg_runtime.broker.engine.effects import ClientId, Deliver, Effect, FlowId
+from lbg_runtime.broker.engine.effects import ClientId, Deliver, Effect, FlowId, one_by_one
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.engine.lines.partitions import PartitionState
 from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
@@ -101,7 +101,8 @@ class GroupBroker(MemoryBroker):
         found: list[Message] = []
         received = DeliveryId(0)
         while True:
-            page = [e for e in self.engine.open_window(flow, received, WINDOW) if isinstance(e, Deliver)]
+            shown = self.engine.open_window(flow, received, WINDOW)
+            page = [effect for effect in one_by_one(shown) if isinstance(effect, Deliver)]
             if not page:
                 return found
             received = page[-1].delivery_id

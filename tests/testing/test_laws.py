@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from lbg_runtime.broker.engine.effects import Deliver
+from lbg_runtime.broker.engine.effects import DeliverRun
 from lbg_runtime.model.message import Message
 from lbg_runtime.testing import LawsBroken, NotReached, running
 from lbg_runtime.validator.findings import Law
@@ -127,7 +127,7 @@ async def test_a_broker_that_loses_messages(handlers, monkeypatch) -> None:
             post = group.broker.post
 
             def lose(effects):
-                post([effect for effect in effects if not isinstance(effect, Deliver)])
+                post([effect for effect in effects if not isinstance(effect, DeliverRun)])
 
             monkeypatch.setattr(group.broker, "post", lose)
             await group.publish("orders/new", "2", key="k")

@@ -1,6 +1,7 @@
 """What the engine wants done after a call; the front end that holds the connections carries it out, in order."""
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NewType
 
 from lbg_runtime.model.ids import DeliveryId
@@ -32,7 +33,8 @@ class Published:
     ones. 0 before that, and for direct messages that no queue took."""
 
 
-# Not frozen, unlike the others, as that would double the cost of making one: there is one for every delivery.
+# These two are not frozen, unlike the others, as that would double the cost of making one: there may be one for every
+# delivery.
 @dataclass(slots=True)
 class Deliver:
     """Send a spooled message on a consumer flow."""
@@ -47,6 +49,39 @@ class Deliver:
     redelivered: bool
     first_property: str | None = None
     """User property to set to true on the message, which is the first of its group for this flow."""
+
+
+@dataclass(slots=True)
+class DeliverRun:
+    """Send spooled messages, at least one, on a consumer flow: in this order, under consecutive ids, alike otherwise.
+
+    One effect for all of them, as making one for each would be a good part of a message's cost.
+    """
+
+    client: ClientId
+    flow: FlowId
+    first_id: DeliveryId
+    """As in `Deliver`, for the first; each of the others has the id after that of the one before it."""
+    previous_id: DeliveryId
+    """As in `Deliver`, for the first."""
+    messages: Sequence[Published]
+    redelivered: bool
+    first_property: str | None = None
+    """As in `Deliver`, for each of them."""
+
+    def each(self) -> Iterator[Deliver]:
+        """The same, message by message."""
+        delivery_id, previous_id = self.first_id, self.previous_id
+        for message in self.messages:
+            yield Deliver(
+                self.client, self.flow, delivery_id, previous_id, message, self.redelivered, self.first_property
+            )
+            delivery_id, previous_id = DeliveryId(delivery_id + 1), delivery_id
+
+    def after(self, count: int) -> "DeliverRun":
+        """The run without its first messages, this many and at least one."""
+        first_id = DeliveryId(self.first_id + count)
+        return replace(self, first_id=first_id, previous_id=DeliveryId(first_id - 1), messages=self.messages[count:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,4 +119,14 @@ class ClientEnded:
     text: str
 
 
-Effect = Deliver | DeliverDirect | ActivityChanged | FlowEnded | ClientEnded
+Effect = DeliverRun | DeliverDirect | ActivityChanged | FlowEnded | ClientEnded
+SingleEffect = Deliver | DeliverDirect | ActivityChanged | FlowEnded | ClientEnded
+
+
+def one_by_one(effects: Iterable[Effect]) -> Iterator[SingleEffect]:
+    """The same effects in the same order, each message by itself: for a front end that has no more than a few."""
+    for effect in effects:
+        if isinstance(effect, DeliverRun):
+            yield from effect.each()
+        else:
+            yield effect

@@ -1,7 +1,6 @@
 """Decides which messages of a queue go out next, and to whom."""
 
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
 
 from lbg_runtime.broker.engine.claims import Claims
 from lbg_runtime.broker.engine.deliveries import DeliveryIds
@@ -11,8 +10,6 @@ from lbg_runtime.broker.engine.lines.bind_line import BindLine
 from lbg_runtime.broker.engine.lines.parted_line import PartedLine
 from lbg_runtime.broker.engine.retention import Retention
 from lbg_runtime.broker.engine.spool import Spool, SpooledMessage
-
-_IS_REDELIVERED = attrgetter("redelivered")
 
 
 class Feeder:
@@ -134,6 +131,7 @@ class Feeder:
         # All that the handle held, not this message alone: its client settles what follows in the belief that this one
         # is settled too, and the settled messages of a key would no longer be a prefix (L3).
         self._claims.end_all_of_holders(messages)
-        deliveries = flow.deliver(self._ids.take(len(messages)), messages)
-        self.redelivered_count += sum(map(_IS_REDELIVERED, deliveries))
-        effects += deliveries
+        for run in flow.deliver(self._ids.take(len(messages)), messages):
+            effects.append(run)
+            if run.redelivered:
+                self.redelivered_count += len(run.messages)

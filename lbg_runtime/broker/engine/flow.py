@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from lbg_runtime.broker.engine.changes import QueueJournal
 from lbg_runtime.broker.engine.deliveries import Deliveries
-from lbg_runtime.broker.engine.effects import ClientId, Deliver, FlowId, Published
+from lbg_runtime.broker.engine.effects import ClientId, DeliverRun, FlowId, Published
 from lbg_runtime.broker.engine.spool import NO_DELIVERY, SpooledMessage
 from lbg_runtime.model.ids import DeliveryId
 
@@ -125,23 +125,26 @@ class ConsumerFlow:
         room = self.window.room
         return min(room, self.max_unacked - len(self.unsettled)) if room > 0 else room
 
-    def deliver(self, delivery_ids: Sequence[DeliveryId], messages: Sequence[SpooledMessage]) -> list[Deliver]:
-        """Send messages, at least one, under new ids; they count as unsettled until `unsettled` gives them up."""
-        client, flow, effects = self.client, self.id, []
+    def deliver(self, delivery_ids: Sequence[DeliveryId], messages: Sequence[SpooledMessage]) -> list[DeliverRun]:
+        """Send messages, at least one, under new consecutive ids; they count as unsettled until `unsettled` gives them
+        up."""
+        flow, kind = self.id, None
+        runs: list[DeliverRun] = []
+        run: list[Published] = []
         previous_id = self.window.send(delivery_ids)
         self.unsettled.add(delivery_ids, messages)
         for delivery_id, message in zip(delivery_ids, messages, strict=True):
-            redelivered = message.delivery_id != NO_DELIVERY
-            message.delivery_id = delivery_id
+            redelivered, first_property = message.delivery_id != NO_DELIVERY, message.first_property
+            if kind != (redelivered, first_property):
+                kind, run = (redelivered, first_property), []
+                runs.append(DeliverRun(self.client, flow, delivery_id, previous_id, run, redelivered, first_property))
+            run.append(message.message)
+            message.delivery_id = previous_id = delivery_id
             message.delivery_count += 1
             message.flow = flow
-            effects.append(
-                Deliver(client, flow, delivery_id, previous_id, message.message, redelivered, message.first_property)
-            )
-            previous_id = delivery_id
         if self._journal is not None:
             self._journal.delivered(self, messages)
-        return effects
+        return runs
 
 
 class BrowserFlow:
@@ -159,14 +162,13 @@ class BrowserFlow:
         self.next_sequence = first_sequence
         self.shown = Deliveries()
 
-    def show(self, delivery_id: DeliveryId, message: SpooledMessage) -> Deliver:
+    def show(self, delivery_id: DeliveryId, message: SpooledMessage) -> DeliverRun:
         """Send a copy; the client may remove the message by this id."""
         self.next_sequence = message.sequence + 1
         self.shown.add((delivery_id,), (message,))
         redelivered = message.delivery_id != NO_DELIVERY
-        return Deliver(
-            self.client, self.id, delivery_id, self.window.send((delivery_id,)), message.message, redelivered
-        )
+        previous_id = self.window.send((delivery_id,))
+        return DeliverRun(self.client, self.id, delivery_id, previous_id, (message.message,), redelivered)
 
 
 Flow = ConsumerFlow | BrowserFlow

@@ -4,7 +4,7 @@ from collections import deque
 from dataclasses import dataclass
 from enum import Enum
 
-from lbg_runtime.broker.engine.effects import Deliver, DeliverDirect, Published
+from lbg_runtime.broker.engine.effects import DeliverDirect, DeliverRun, Published
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.smf.contents import with_property
 from lbg_runtime.smf.message import HIGHEST_CLASS, Relay
@@ -40,35 +40,34 @@ class Outbox:
     """
 
     def __init__(self) -> None:
-        self._entries: deque[bytes | Deliver | _Slot] = deque()
+        self._entries: deque[bytes | DeliverRun | _Slot] = deque()
         self._classes: tuple[deque[_Direct], ...] = tuple(deque() for _ in range(HIGHEST_CLASS + 1))
         """Direct messages that have a place in the entries, by class of service."""
-        self._held: deque[Deliver | _Direct] | None = None
+        self._held: deque[DeliverRun | _Direct] | None = None
         self._direct_bytes = [0] * (HIGHEST_CLASS + 1)
         """Bytes of the direct messages of each class, held ones included."""
         self._discarded = False
         self.answer_bytes = 0
         """Bytes of waiting answers; grows when a client asks and does not read."""
+        self.waiting_count = 0
+        """The number of waiting answers and messages from queues."""
 
     def __bool__(self) -> bool:
         return bool(self._entries)
 
-    @property
-    def waiting_count(self) -> int:
-        """The number of waiting answers and deliveries from queues."""
-        return len(self._entries) - sum(map(len, self._classes))
-
     def put(self, answer: bytes) -> None:
         """Add a whole frame."""
         self._entries.append(answer)
+        self.waiting_count += 1
         self.answer_bytes += len(answer)
 
-    def put_delivery(self, delivery: Deliver) -> None:
-        """Add a message from a queue."""
+    def put_deliveries(self, run: DeliverRun) -> None:
+        """Add messages from a queue."""
         if self._held is None:
-            self._entries.append(delivery)
+            self._entries.append(run)
+            self.waiting_count += len(run.messages)
         else:
-            self._held.append(delivery)
+            self._held.append(run)
 
     def put_direct(self, delivery: DeliverDirect) -> None:
         """Add a direct message, or lose it if too many wait."""
@@ -98,7 +97,7 @@ class Outbox:
                 if isinstance(entry, _Direct):
                     self._place(entry)
                 else:
-                    self._entries.append(entry)
+                    self.put_deliveries(entry)
 
     def take(self) -> list[bytes]:
         """Pieces of about `WRITE_BYTES`, at least one frame if any waits, to be joined into one write."""
@@ -107,28 +106,44 @@ class Outbox:
         entries = self._entries
         while entries and size < WRITE_BYTES:
             entry = entries.popleft()
-            if isinstance(entry, Deliver):
-                message = entry.message
-                relay = _relay_of(message)
-                if entry.first_property is not None:
-                    relay = with_property(relay, entry.first_property, value=True)
-                prefix = relay.delivery_prefix(
-                    entry.delivery_id, entry.previous_id, entry.flow, entry.redelivered, message.number
-                )
+            if isinstance(entry, DeliverRun):
+                size += self._take_deliveries(entry, WRITE_BYTES - size, pieces)
             elif isinstance(entry, bytes):
                 pieces.append(entry)
                 size += len(entry)
+                self.waiting_count -= 1
                 self.answer_bytes -= len(entry)
-                continue
             else:
                 direct = self._next_direct()
                 message = direct.message
                 relay = _relay_of(message)
-                prefix = relay.direct_prefix(discarded=direct.discarded)
                 self._direct_bytes[direct.class_of_service] -= message.size_bytes
-            pieces += (prefix, relay.rest)
-            size += message.size_bytes
+                pieces += (relay.direct_prefix(discarded=direct.discarded), relay.rest)
+                size += message.size_bytes
         return pieces
+
+    def _take_deliveries(self, run: DeliverRun, room_bytes: int, pieces: list[bytes]) -> int:
+        """Take messages of a run until there is no more room; what is left of it comes next."""
+        flow, redelivered, first_property = run.flow, run.redelivered, run.first_property
+        previous_id: int = run.previous_id
+        size = 0
+        for delivery_id, message in enumerate(run.messages, run.first_id):
+            relay = message.content
+            if not isinstance(relay, Relay):
+                raise _foreign(relay)
+            if first_property is not None:
+                relay = with_property(relay, first_property, value=True)
+            pieces.append(relay.delivery_prefix(delivery_id, previous_id, flow, redelivered, message.number))
+            pieces.append(relay.rest)
+            previous_id = delivery_id
+            size += message.size_bytes
+            if size >= room_bytes:
+                break
+        taken_count = previous_id - run.first_id + 1
+        if taken_count < len(run.messages):
+            self._entries.appendleft(run.after(taken_count))
+        self.waiting_count -= taken_count
+        return size
 
     def _place(self, direct: _Direct) -> None:
         self._classes[direct.class_of_service].append(direct)
@@ -144,5 +159,9 @@ class Outbox:
 def _relay_of(message: Published) -> Relay:
     relay = message.content
     if not isinstance(relay, Relay):
-        raise TypeError(f"a message of this broker holds a relay, not {type(relay).__name__}")
+        raise _foreign(relay)
     return relay
+
+
+def _foreign(content: object) -> TypeError:
+    return TypeError(f"a message of this broker holds a relay, not {type(content).__name__}")

@@ -15,8 +15,8 @@ from lbg_runtime.broker.engine.effects import (
     ActivityChanged,
     ClientEnded,
     ClientId,
-    Deliver,
     DeliverDirect,
+    DeliverRun,
     Effect,
     FlowEnded,
     FlowId,
@@ -166,30 +166,24 @@ class Session:
 
     def apply(self, effects: Iterable[Effect]) -> None:
         """Carry out effects of the engine that are for this client, in order."""
-        put_delivery = self.outbox.put_delivery
         for effect in effects:
-            # By far the most frequent; each check and call here is a good part of a message's cost.
-            if isinstance(effect, Deliver):
-                put_delivery(effect)
-            else:
-                self._apply_other(effect)
-
-    def _apply_other(self, effect: DeliverDirect | ActivityChanged | FlowEnded | ClientEnded) -> None:
-        match effect:
-            case DeliverDirect():
-                self.outbox.put_direct(effect)
-            case ActivityChanged(flow=flow, active=active):
-                consumer = self._consumers.get(flow)
-                if consumer is not None and consumer.wants_changes:
-                    self._tell(flow_change_body(FlowChange(flow, active)), None)
-            case FlowEnded(flow=flow, code=code, text=text):
-                self._transactions.end_consumer(flow)
-                if self._consumers.pop(flow, None) is not None:
-                    self._tell(flow_body(AssuredKind.UNBIND, flow), Response(code, text))
-            case ClientEnded(text=text):
-                self.end_reason = text
-            case _:
-                assert_never(effect)
+            match effect:
+                case DeliverRun():
+                    self.outbox.put_deliveries(effect)
+                case DeliverDirect():
+                    self.outbox.put_direct(effect)
+                case ActivityChanged(flow=flow, active=active):
+                    consumer = self._consumers.get(flow)
+                    if consumer is not None and consumer.wants_changes:
+                        self._tell(flow_change_body(FlowChange(flow, active)), None)
+                case FlowEnded(flow=flow, code=code, text=text):
+                    self._transactions.end_consumer(flow)
+                    if self._consumers.pop(flow, None) is not None:
+                        self._tell(flow_body(AssuredKind.UNBIND, flow), Response(code, text))
+                case ClientEnded(text=text):
+                    self.end_reason = text
+                case _:
+                    assert_never(effect)
 
     # -- frames
 

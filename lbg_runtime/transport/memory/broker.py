@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
-from lbg_runtime.broker.engine.effects import ClientId, Effect, Published
+from lbg_runtime.broker.engine.effects import ClientId, Effect, Published, SingleEffect, one_by_one
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN, Engine
 from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.broker.server.engine_timer import EngineTimer
@@ -13,7 +13,7 @@ from lbg_runtime.broker.server.keys import GROUP_SEQUENCE_PROPERTY
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.message import Message
 
-EffectSink = Callable[[Effect], None]
+EffectSink = Callable[[SingleEffect], None]
 """Carries out the effects for one client. Must not raise and must not block."""
 
 
@@ -30,7 +30,7 @@ class MemoryBroker:
         self.is_reachable = True
         """Set to False to make new connections fail as if nothing listened; existing ones stay until dropped."""
         self._routes: dict[ClientId, EffectSink] = {}
-        self._outbox: deque[Effect] = deque()
+        self._outbox: deque[SingleEffect] = deque()
         self._armed = False
         self._timer = EngineTimer(self.engine, self.post)
         self.engine.surroundings.key_of = _key_of
@@ -69,7 +69,7 @@ class MemoryBroker:
 
     def post(self, effects: Iterable[Effect]) -> None:
         """Carry effects out in a later turn of the loop, after all that were posted before."""
-        self._outbox.extend(effects)
+        self._outbox.extend(one_by_one(effects))
         self._arm()
         self._timer.arm()
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from lbg_runtime.broker.engine.effects import ClientId, Deliver, Effect, FlowId
+from lbg_runtime.broker.engine.effects import ClientId, Deliver, FlowId, SingleEffect, one_by_one
 from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.model.errors import BrokerRefusal, TransportError
 from lbg_runtime.model.ids import DeliveryId, QueueName
@@ -38,7 +38,7 @@ class MemoryBrowse:
             self._ask_for_more(shown.delivery_id)
         return found
 
-    def take(self, effect: Effect) -> None:
+    def take(self, effect: SingleEffect) -> None:
         """Take what the broker has for this flow."""
         if isinstance(effect, Deliver):
             self._shown.put_nowait(effect)
@@ -52,7 +52,7 @@ class MemoryBrowse:
         self._engine.unbind(self.flow_id)
 
     def _ask_for_more(self, received: DeliveryId) -> None:
-        for effect in self._engine.open_window(self.flow_id, received, WINDOW):
+        for effect in one_by_one(self._engine.open_window(self.flow_id, received, WINDOW)):
             self.take(effect)
 
     async def _next(self, quiet_s: float) -> Deliver | str | None:

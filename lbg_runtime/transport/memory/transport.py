@@ -11,9 +11,9 @@ from lbg_runtime.broker.engine.effects import (
     ClientId,
     Deliver,
     DeliverDirect,
-    Effect,
     FlowEnded,
     FlowId,
+    SingleEffect,
 )
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.engine.matching.subscriptions import topic_of
@@ -307,7 +307,7 @@ class MemoryTransport:
         with _tolerated("Subscription Already Exists"):
             self._broker.engine.subscribe(client, subscription)
 
-    def _take(self, effect: Effect) -> None:
+    def _take(self, effect: SingleEffect) -> None:
         match effect:
             case Deliver() | ActivityChanged():
                 if effect.flow in self._by_flow:

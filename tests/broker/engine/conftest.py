@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import pytest
 
 from lbg_runtime.broker.engine.answers import BoundQueue, QueueStatus, SettledRange
-from lbg_runtime.broker.engine.effects import ClientId, Deliver, Effect, FlowId, Published
+from lbg_runtime.broker.engine.effects import ClientId, Deliver, Effect, FlowId, Published, one_by_one
 from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
 from lbg_runtime.model.ids import DeliveryId, QueueName
@@ -57,17 +57,22 @@ class Stage:
         return self.engine.queue_status("default", QUEUE)
 
     @staticmethod
-    def numbers(effects: Iterable[Effect]) -> list[object]:
+    def deliveries(effects: Iterable[Effect]) -> list[Deliver]:
+        """What was delivered, in order."""
+        return [effect for effect in one_by_one(effects) if isinstance(effect, Deliver)]
+
+    @classmethod
+    def numbers(cls, effects: Iterable[Effect]) -> list[object]:
         """Which messages were delivered, in order."""
-        return [effect.message.content for effect in effects if isinstance(effect, Deliver)]
+        return [effect.message.content for effect in cls.deliveries(effects)]
 
-    @staticmethod
-    def ids(effects: Iterable[Effect]) -> list[int]:
-        return [effect.delivery_id for effect in effects if isinstance(effect, Deliver)]
+    @classmethod
+    def ids(cls, effects: Iterable[Effect]) -> list[int]:
+        return [effect.delivery_id for effect in cls.deliveries(effects)]
 
-    @staticmethod
-    def flags(effects: Iterable[Effect]) -> list[bool]:
-        return [effect.redelivered for effect in effects if isinstance(effect, Deliver)]
+    @classmethod
+    def flags(cls, effects: Iterable[Effect]) -> list[bool]:
+        return [effect.redelivered for effect in cls.deliveries(effects)]
 
 
 @pytest.fixture

@@ -7,7 +7,16 @@ one when it is bound again after a broken connection, and what was on the way th
 from dataclasses import dataclass, field
 from math import inf
 
-from lbg_runtime.broker.engine.effects import ActivityChanged, ClientEnded, ClientId, Deliver, Effect, FlowEnded, FlowId
+from lbg_runtime.broker.engine.effects import (
+    ActivityChanged,
+    ClientEnded,
+    ClientId,
+    Deliver,
+    Effect,
+    FlowEnded,
+    FlowId,
+    one_by_one,
+)
 from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
 from lbg_runtime.broker.engine.traits import Traits
@@ -159,12 +168,12 @@ class EngineModel:
         first = line[0]
         assert first.flow is not None
         assert changes == [ActivityChanged(self.connections[first.client_name], first.flow, active=True)]
-        own = [e for e in effects if isinstance(e, ActivityChanged | Deliver) and e.flow == first.flow]
+        own = [e for e in one_by_one(effects) if isinstance(e, ActivityChanged | Deliver) and e.flow == first.flow]
         assert own[0] == changes[0]
         self.take_over(first)
 
     def carry_out(self, effects: list[Effect]) -> None:
-        for effect in effects:
+        for effect in one_by_one(effects):
             assert not isinstance(effect, FlowEnded | ClientEnded)
             if isinstance(effect, Deliver):
                 self.check_delivery(effect)

@@ -4,8 +4,8 @@ from lbg_runtime.broker.engine.answers import SettledRange
 from lbg_runtime.broker.engine.effects import (
     ClientEnded,
     ClientId,
-    Deliver,
     DeliverDirect,
+    DeliverRun,
     FlowEnded,
     FlowId,
     Published,
@@ -74,7 +74,7 @@ def test_the_same_client_name_ends_the_older_connection_and_what_it_had(stage):
 
     assert client != old
     assert effects[0] == ClientEnded(old, "Client Name Taken Over")
-    assert [type(effect).__name__ for effect in effects[1:]] == ["ActivityChanged", "Deliver"]
+    assert [type(effect).__name__ for effect in effects[1:]] == ["ActivityChanged", "DeliverRun"]
     assert {effect.client for effect in effects[1:]} == {bob}
     assert stage.engine.disconnect(old) == []
 
@@ -213,8 +213,8 @@ def test_a_direct_message_reaches_each_subscribed_client_once_and_subscribed_que
     direct, spooled = stage.engine.publish_direct(stage.publisher_client, message)
 
     assert direct == DeliverDirect(ann, message)
-    assert isinstance(spooled, Deliver)
-    assert spooled.message is message
+    assert isinstance(spooled, DeliverRun)
+    assert list(spooled.messages) == [message]
 
 
 def test_a_direct_message_passes_by_a_queue_that_is_full(make_stage):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from lbg_runtime.broker.engine.answers import SettledRange
-from lbg_runtime.broker.engine.effects import ClientEnded, Deliver, Published
+from lbg_runtime.broker.engine.effects import ClientEnded, Deliver, Published, one_by_one
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.ids import DeliveryId, QueueName
 from lbg_runtime.model.outcome import Outcome
@@ -257,7 +257,7 @@ class EngineMachine(EngineModel, RuleBasedStateMachine):
             numbers: list[object] = []
             effects = self.engine.open_window(bound.flow, DeliveryId(0), 255)
             while effects:
-                delivered = [effect for effect in effects if isinstance(effect, Deliver)]
+                delivered = [effect for effect in one_by_one(effects) if isinstance(effect, Deliver)]
                 numbers += [effect.message.content for effect in delivered]
                 last = delivered[-1].delivery_id
                 effects = self.engine.settle(bound.flow, [SettledRange(DeliveryId(0), last, Outcome.ACCEPTED)])

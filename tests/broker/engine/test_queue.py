@@ -1,4 +1,4 @@
-from lbg_runtime.broker.engine.effects import ActivityChanged, Deliver
+from lbg_runtime.broker.engine.effects import ActivityChanged
 from lbg_runtime.broker.engine.settings import AccessType
 from lbg_runtime.model.outcome import Outcome
 
@@ -21,12 +21,30 @@ def test_delivery_names_the_one_before_it_on_the_flow(stage):
     client, flow = stage.consumer("ann")
     stage.open(flow)
 
-    first, second = stage.publish(2)
+    first, second = stage.deliveries(stage.publish(2))
 
-    assert isinstance(first, Deliver)
-    assert isinstance(second, Deliver)
     assert (first.client, first.flow, first.previous_id) == (client, flow, 0)
     assert second.previous_id == first.delivery_id < second.delivery_id
+
+
+def test_what_is_sent_together_keeps_its_order_and_each_message_its_own_flag(stage):
+    ann, flow = stage.consumer("ann")
+    stage.publish(5)
+    shown = stage.ids(stage.open(flow, window=3))
+    stage.settle(flow, shown[1], shown[1])
+    stage.engine.unbind(flow)
+    again = stage.bind(ann).flow
+
+    effects = stage.open(again)
+
+    assert [len(effect.messages) for effect in effects] == [2, 2]
+    delivered = stage.deliveries(effects)
+    assert [each.message.content for each in delivered] == [1, 3, 4, 5]
+    assert [each.redelivered for each in delivered] == [True, True, False, False]
+    ids = [each.delivery_id for each in delivered]
+    assert ids == list(range(ids[0], ids[0] + 4))
+    assert [each.previous_id for each in delivered] == [0, *ids[:3]]
+    assert stage.queue.redelivered_count == 2
 
 
 def test_window_counts_from_the_last_transport_acknowledgement_not_from_settlements(stage):
@@ -170,7 +188,7 @@ def test_non_exclusive_queue_feeds_all_flows_in_turn_and_skips_those_without_roo
 
     effects = ring.publish(7)
 
-    flows = [effect.flow for effect in effects if isinstance(effect, Deliver)]
+    flows = [each.flow for each in ring.deliveries(effects)]
     assert flows == [ann, bob, cat, ann, cat, ann, cat]
     assert all(flow.active for flow in ring.queue.flows)
     assert ring.queue.active_flow is None

@@ -1,6 +1,5 @@
 """Browsers of a queue: they see everything, take nothing, and may remove."""
 
-from lbg_runtime.broker.engine.effects import Deliver
 from lbg_runtime.model.outcome import Outcome
 
 
@@ -72,9 +71,9 @@ def test_settled_messages_leave_the_memory_of_a_browser_and_it_can_still_remove_
     browser = stage.bind(stage.client("bob"), browser=True).flow
     shown = stage.ids(stage.open(browser, window=10_000))
     for _ in range(3000):
-        effects = stage.publish()
-        own = [e.delivery_id for e in effects if isinstance(e, Deliver) and e.flow == ann]
-        shown += [e.delivery_id for e in effects if isinstance(e, Deliver) and e.flow == browser]
+        delivered = stage.deliveries(stage.publish())
+        own = [each.delivery_id for each in delivered if each.flow == ann]
+        shown += [each.delivery_id for each in delivered if each.flow == browser]
         if stage.published > 1:
             stage.settle(ann, own[0], own[0])
 

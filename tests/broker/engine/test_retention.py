@@ -6,7 +6,7 @@ import weakref
 import pytest
 
 from lbg_runtime.broker.engine.changes import Changes
-from lbg_runtime.broker.engine.effects import Deliver, Published
+from lbg_runtime.broker.engine.effects import Deliver, Published, one_by_one
 from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
 from lbg_runtime.broker.engine.traits import Traits
@@ -49,7 +49,7 @@ class AgingStage(Stage):
 
 
 def delivered(effects: list) -> list[int]:
-    return [effect.delivery_id for effect in effects if isinstance(effect, Deliver)]
+    return [effect.delivery_id for effect in one_by_one(effects) if isinstance(effect, Deliver)]
 
 
 def test_a_rejected_message_moves_to_the_dead_message_queue_and_its_consumer_gets_it_there():
@@ -113,7 +113,7 @@ def test_deliveries_to_clients_that_go_away_count_too():
     stage.publish(2)
     for name in ("ann", "bob"):
         client, flow = stage.consumer(name)
-        assert len(stage.open(flow)) == 2
+        assert len(stage.deliveries(stage.open(flow))) == 2
         stage.engine.disconnect(client)
     _, flow = stage.consumer("cay")
     assert stage.open(flow) == []
@@ -207,13 +207,13 @@ def test_higher_priorities_go_first_and_equal_ones_in_order_where_that_is_switch
     for priority in (4, 9, 0, 4, 9):
         stage.send(Traits(priority=priority))
     ann, flow = stage.consumer("ann")
-    effects = stage.open(flow)
-    assert [effect.message.content.priority for effect in effects] == [9, 9, 4, 4, 0]
-    stage.settle(flow, effects[0].delivery_id, effects[0].delivery_id)
+    sent = stage.deliveries(stage.open(flow))
+    assert [each.message.content.priority for each in sent] == [9, 9, 4, 4, 0]
+    stage.settle(flow, sent[0].delivery_id, sent[0].delivery_id)
     stage.send(Traits(priority=5))
     stage.engine.disconnect(ann)
     _, flow = stage.consumer("bob")
-    assert [effect.message.content.priority for effect in stage.open(flow)] == [9, 5, 4, 4, 0]
+    assert [content.priority for content in stage.numbers(stage.open(flow))] == [9, 5, 4, 4, 0]
 
 
 def test_priority_can_be_switched_on_and_off_with_messages_there():
@@ -224,7 +224,7 @@ def test_priority_can_be_switched_on_and_off_with_messages_there():
         changed = QueueSettings(respect_priority=respects)
         stage.engine.administration.change_queue("default", QUEUE, changed)
         client, flow = stage.consumer(f"{respects}")
-        assert [effect.message.content.priority for effect in stage.open(flow)] == expected
+        assert [content.priority for content in stage.numbers(stage.open(flow))] == expected
         stage.engine.disconnect(client)
 
 

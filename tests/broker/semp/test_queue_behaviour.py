@@ -77,11 +77,9 @@ async def test_dead_and_redelivered_messages_are_counted_by_where_they_went(desk
     for queue in ("kept", "lost"):
         await desk.post(CONFIG, queue, "subscriptions", subscriptionTopic="a/>")
     flows = [desk.bind(desk.client("ann"), "kept"), desk.bind(desk.client("bob"), "lost")]
-    for effect in desk.publish("a/1"):
-        (again,) = desk.engine.settle(
-            effect.flow, [SettledRange(effect.delivery_id, effect.delivery_id, Outcome.FAILED)]
-        )
-        desk.engine.settle(effect.flow, [SettledRange(again.delivery_id, again.delivery_id, Outcome.FAILED)])
+    for sent in desk.publish("a/1"):
+        (again,) = desk.engine.settle(sent.flow, [SettledRange(sent.first_id, sent.first_id, Outcome.FAILED)])
+        desk.engine.settle(sent.flow, [SettledRange(again.first_id, again.first_id, Outcome.FAILED)])
     assert len(flows) == 2
     names = ("redeliveredMsgCount", "maxRedeliveryExceededToDmqMsgCount", "maxRedeliveryExceededDiscardedMsgCount")
     kept, lost = await desk.get(MONITOR, "kept"), await desk.get(MONITOR, "lost")

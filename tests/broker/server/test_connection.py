@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from structlog.testing import capture_logs
 
-from lbg_runtime.broker.engine.effects import ClientId, Deliver, FlowId, Published
+from lbg_runtime.broker.engine.effects import ClientId, DeliverRun, FlowId, Published
 from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.server.connection import LOGIN_TIMEOUT_S, Connection
 from lbg_runtime.broker.server.session import Session
@@ -84,10 +84,10 @@ def connect() -> tuple[Connection, Wire]:
     return connection, wire
 
 
-def delivery(number: int, size: int = 1000) -> Deliver:
+def delivery(number: int, size: int = 1000) -> DeliverRun:
     relay = make_relay("a/b", bytes(size))
     message = Published("a/b", relay, relay.size_bytes)
-    return Deliver(ClientId(1), FlowId(2), DeliveryId(number), DeliveryId(number - 1), message, redelivered=False)
+    return DeliverRun(ClientId(1), FlowId(2), DeliveryId(number), DeliveryId(number - 1), (message,), redelivered=False)
 
 
 async def test_a_connection_without_a_login_is_dropped_in_time() -> None:

@@ -3,13 +3,14 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbg_runtime.broker.engine.effects import ClientId, Deliver, DeliverDirect, FlowId, Published
+from lbg_runtime.broker.engine.effects import ClientId, DeliverDirect, DeliverRun, FlowId, Published
 from lbg_runtime.broker.server.outbox import MAX_DIRECT_BYTES, WRITE_BYTES, Outbox
 from lbg_runtime.model.ids import DeliveryId
-from lbg_runtime.smf.frame import DISCARDED, Frame, FrameReader, Protocol, decode_frame, encode_frame
+from lbg_runtime.smf.frame import DISCARDED, Frame, FrameReader, ParameterKind, Protocol, decode_frame, encode_frame
 from lbg_runtime.smf.message import make_relay
 
 CLIENT = ClientId(1)
+ANSWER = bytes.fromhex("038b00ff0000000c0000000c")
 
 
 def message(size: int, class_of_service: int = 0) -> Published:
@@ -23,8 +24,9 @@ def direct(number: int, class_of_service: int) -> DeliverDirect:
     return DeliverDirect(CLIENT, message(number, class_of_service))
 
 
-def delivery(number: int, size: int) -> Deliver:
-    return Deliver(CLIENT, FlowId(2), DeliveryId(number), DeliveryId(number - 1), message(size), redelivered=False)
+def run(first: int, *sizes: int, redelivered: bool = False) -> DeliverRun:
+    messages = tuple(map(message, sizes))
+    return DeliverRun(CLIENT, FlowId(2), DeliveryId(first), DeliveryId(first - 1), messages, redelivered)
 
 
 def frames(pieces: list[bytes]) -> list[bytes]:
@@ -35,20 +37,19 @@ def frames(pieces: list[bytes]) -> list[bytes]:
 
 def test_everything_comes_out_in_the_order_it_went_in() -> None:
     outbox = Outbox()
-    answer = bytes.fromhex("038b00ff0000000c0000000c")
-    outbox.put_delivery(delivery(1, 10))
-    outbox.put(answer)
+    outbox.put_deliveries(run(1, 10))
+    outbox.put(ANSWER)
     outbox.put_direct(DeliverDirect(CLIENT, message(20)))
     found = frames(outbox.take())
     assert [len(raw) for raw in found] == [12 + 29 + 9 + 10, 12, 12 + 9 + 20]
-    assert found[1] == answer
+    assert found[1] == ANSWER
     assert not outbox
 
 
 def test_a_write_takes_about_so_much_and_leaves_the_rest() -> None:
     outbox = Outbox()
     for number in range(1, 11):
-        outbox.put_delivery(delivery(number, WRITE_BYTES // 4))
+        outbox.put_deliveries(run(number, WRITE_BYTES // 4))
     assert len(frames(outbox.take())) == 4
     assert outbox
     assert len(frames(outbox.take() + outbox.take())) == 6
@@ -56,8 +57,52 @@ def test_a_write_takes_about_so_much_and_leaves_the_rest() -> None:
 
 def test_a_message_larger_than_a_write_is_taken_whole() -> None:
     outbox = Outbox()
-    outbox.put_delivery(delivery(1, 3 * WRITE_BYTES))
+    outbox.put_deliveries(run(1, 3 * WRITE_BYTES))
     assert len(frames(outbox.take())) == 1
+
+
+def ids_in(frame: bytes) -> tuple[int, int]:
+    """The id of a delivery, and that of the one before it."""
+    found = decode_frame(frame)
+    first, second = found.find(ParameterKind.MESSAGE_ID), found.find(ParameterKind.PREVIOUS_ID)
+    assert first is not None
+    assert second is not None
+    return int.from_bytes(first, "big"), int.from_bytes(second, "big")
+
+
+@given(
+    sizes=st.lists(st.integers(0, 2 * WRITE_BYTES), min_size=1, max_size=8),
+    redelivered=st.booleans(),
+    is_held=st.booleans(),
+)
+def test_a_run_is_cut_where_a_write_is_full_and_goes_on_where_it_was_cut(
+    sizes: list[int], redelivered: bool, is_held: bool
+) -> None:
+    outbox = Outbox()
+    if is_held:
+        outbox.hold_messages()
+    outbox.put_deliveries(run(4, *sizes, redelivered=redelivered))
+    outbox.put(ANSWER)
+    assert outbox.waiting_count == (1 if is_held else len(sizes) + 1)
+    found = []
+    if is_held:
+        found.append(ANSWER)
+        assert frames(outbox.take()) == found
+        outbox.release_messages()
+    taken_count = len(found)
+    while outbox:
+        some = frames(outbox.take())
+        assert some
+        # Each write but its last message is below the bound: what a slow reader makes wait here is little.
+        assert sum(map(len, some[:-1])) < WRITE_BYTES + 200 * len(some)
+        found += some
+        taken_count += len(some)
+        assert outbox.waiting_count == len(sizes) + 1 - taken_count
+    assert found.pop(0 if is_held else -1) == ANSWER
+    assert [len(decode_frame(frame).body) for frame in found] == sizes
+    assert [ids_in(frame) for frame in found] == [(number, number - 1) for number in range(4, 4 + len(sizes))]
+    flags = [decode_frame(frame).find(ParameterKind.REDELIVERED) is not None for frame in found]
+    assert flags == [redelivered] * len(sizes)
 
 
 def test_direct_messages_beyond_the_bound_are_lost_and_the_one_after_them_says_so() -> None:
@@ -148,6 +193,6 @@ def test_answers_and_deliveries_keep_their_places_and_no_class_its_order_lost(st
         if step == "answer":
             outbox.put(encode_frame(Frame(Protocol.ASSURED_CTRL, body=bytes(number))))
         elif step == "delivery":
-            outbox.put_delivery(delivery(number, number))
+            outbox.put_deliveries(run(number, number))
         else:
             outbox.put_direct(direct(number, int(step)))

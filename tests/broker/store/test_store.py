@@ -27,7 +27,7 @@ from lbg_runtime.broker.engine.changes import (
     SubscriptionGone,
     SubscriptionKept,
 )
-from lbg_runtime.broker.engine.effects import Published
+from lbg_runtime.broker.engine.effects import Published, one_by_one
 from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.engine.settings import (
     AccessType,
@@ -393,7 +393,7 @@ def test_a_broker_from_a_store_is_the_one_from_all_its_changes(path, deeds):
             effects = engine.open_window(flow, last, 255)
         elif deed == "s" and flow is not None:
             engine.settle(flow, [SettledRange(0, last - 1, Outcome.ACCEPTED)])
-        last = max([last, *(effect.delivery_id for effect in effects)])
+        last = max([last, *(effect.delivery_id for effect in one_by_one(effects))])
         taken = changes.take()
         log += taken
         store.write(taken)
@@ -412,7 +412,7 @@ def test_a_broker_from_a_store_is_the_one_from_all_its_changes(path, deeds):
         found = engine.replays.log("default")
         return [
             held,
-            *((effect.message.topic, effect.message.number, effect.redelivered) for effect in effects),
+            *((each.message.topic, each.message.number, each.redelivered) for each in one_by_one(effects)),
             found.size_bytes,
             found.began_ns,
             *((entry.came_ns, entry.message.number, entry.message.topic) for entry in found.entries()),

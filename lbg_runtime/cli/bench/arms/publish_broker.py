@@ -10,7 +10,7 @@ import time
 
 import uvloop
 
-from lbg_runtime.broker.engine.effects import Deliver, Published
+from lbg_runtime.broker.engine.effects import DeliverRun, Published
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN, Engine
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.cli.lines import read_lines, say
@@ -32,7 +32,7 @@ def queue_content(engine: Engine, queue: QueueName = QUEUE) -> list[Message]:
     browser, _ = engine.bind(client, queue, browser=True)
     effects = engine.open_window(browser.flow, DeliveryId(0), engine.queue_depth(DEFAULT_VPN, queue))
     engine.disconnect(client)
-    return [_message(effect.message) for effect in effects if isinstance(effect, Deliver)]
+    return [_message(message) for effect in effects if isinstance(effect, DeliverRun) for message in effect.messages]
 
 
 def _message(published: Published) -> Message:

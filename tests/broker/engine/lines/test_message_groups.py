@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lbg_runtime.broker.engine.answers import SettledRange
-from lbg_runtime.broker.engine.effects import ClientId, Deliver, Effect, FlowId, Published
+from lbg_runtime.broker.engine.effects import ClientId, Deliver, Effect, FlowId, Published, one_by_one
 from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.engine.lines.grouping import Grouping
 from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
@@ -84,7 +84,7 @@ class GroupStage:
             self.carry_out(self.engine.publish(self.publishers[producer], self.counts[producer], message))
 
     def carry_out(self, effects: list[Effect]) -> None:
-        for effect in effects:
+        for effect in one_by_one(effects):
             assert isinstance(effect, Deliver)
             consumer = self.consumers[effect.flow]
             consumer.last_id = effect.delivery_id

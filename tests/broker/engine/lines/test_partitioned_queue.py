@@ -5,7 +5,7 @@ import pytest
 
 from lbg_runtime.broker.engine.answers import SettledRange
 from lbg_runtime.broker.engine.changes import Change, Changes
-from lbg_runtime.broker.engine.effects import ClientId, Deliver, Effect, FlowId, Published
+from lbg_runtime.broker.engine.effects import ClientId, Deliver, Effect, FlowId, Published, one_by_one
 from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.engine.lines.partition_line import partition_of
 from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
@@ -106,7 +106,7 @@ class PartitionStage:
             self.carry_out(self.engine.publish(self.publisher, self.published, message))
 
     def carry_out(self, effects: list[Effect]) -> None:
-        for effect in effects:
+        for effect in one_by_one(effects):
             assert isinstance(effect, Deliver)
             consumer = self.consumers[effect.flow]
             assert effect.delivery_id > consumer.last_id

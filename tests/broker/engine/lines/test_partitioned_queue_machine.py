@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from lbg_runtime.broker.engine.answers import SettledRange
 from lbg_runtime.broker.engine.changes import Change, Changes
-from lbg_runtime.broker.engine.effects import ClientId, Deliver, Effect, FlowId, Published
+from lbg_runtime.broker.engine.effects import ClientId, Deliver, Effect, FlowId, Published, one_by_one
 from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
 from lbg_runtime.model.ids import DeliveryId, QueueName
@@ -90,7 +90,7 @@ class PartitionedQueueMachine(RuleBasedStateMachine):
         self.refresh_holders()
 
     def carry_out(self, effects: list[Effect]) -> None:
-        for effect in effects:
+        for effect in one_by_one(effects):
             assert isinstance(effect, Deliver)
             self.check_delivery(effect)
 
@@ -179,7 +179,7 @@ class PartitionedQueueMachine(RuleBasedStateMachine):
     def refresh_before(self, effects: list[Effect]) -> None:
         """As `refresh_holders`, and what these effects send is with nobody yet."""
         self.refresh_holders()
-        for effect in effects:
+        for effect in one_by_one(effects):
             assert isinstance(effect, Deliver)
             key, number = effect.message.content  # type: ignore[misc]  # pairs
             self.unsettled[key][number] = None

@@ -1,7 +1,7 @@
 import pytest
 
 from lbg_runtime.broker.engine.changes import Changes
-from lbg_runtime.broker.engine.effects import Deliver, FlowEnded, Published
+from lbg_runtime.broker.engine.effects import FlowEnded, Published
 from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.engine.replay.log import FromBeginning, FromTime
 from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
@@ -32,8 +32,7 @@ def replay(stage, client, start=None, queue=QUEUE, **options):
 def consume(stage, name="consumer"):
     """Take and settle everything that is on the queue, by a consumer that leaves again."""
     client, flow = stage.consumer(name)
-    effects = stage.open(flow)
-    stage.settle(flow, 0, effects[-1].delivery_id)
+    stage.settle(flow, 0, stage.ids(stage.open(flow))[-1])
     stage.engine.unbind(flow)
     return client
 
@@ -49,8 +48,8 @@ def test_what_was_settled_comes_again_in_order_and_then_what_is_live():
     delivered = stage.open(bound.flow)
     delivered += stage.publish()
     assert stage.numbers(delivered) == [1, 2, 3, 4, 5, 6]
-    assert not any(effect.redelivered for effect in delivered if isinstance(effect, Deliver))
-    ids = [effect.delivery_id for effect in delivered if isinstance(effect, Deliver)]
+    assert not any(stage.flags(delivered))
+    ids = stage.ids(delivered)
     assert ids == sorted(set(ids))
 
 
@@ -158,8 +157,8 @@ def test_a_replayed_message_that_fails_comes_again_flagged():
     stage = stage_with_log()
     stage.publish(1)
     bound, _ = replay(stage, stage.client("c"))
-    (first,) = stage.open(bound.flow)
-    (second,) = stage.settle(bound.flow, first.delivery_id, first.delivery_id, Outcome.FAILED)
+    (first,) = stage.ids(stage.open(bound.flow))
+    (second,) = stage.deliveries(stage.settle(bound.flow, first, first, Outcome.FAILED))
     assert (second.redelivered, second.message.content) == (True, 1)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lbg_runtime.broker.engine.effects import Deliver
+from lbg_runtime.broker.engine.effects import Deliver, one_by_one
 from lbg_runtime.broker.engine.settings import QueueSettings, RejectOnDiscard
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.config.settings import ClientPathChoice
@@ -89,7 +89,7 @@ def relays_on(broker: BrokerServer, queue: QueueName = QUEUE) -> list[tuple[str,
     effects = engine.open_window(browser.flow, DeliveryId(0), engine.queue_depth("default", queue))
     engine.disconnect(client)
     found = []
-    for effect in effects:
+    for effect in one_by_one(effects):
         assert isinstance(effect, Deliver)
         assert isinstance(effect.message.content, Relay)
         found.append((effect.message.topic, effect.message.content))
