@@ -7,7 +7,7 @@ import pytest
 
 from lbg_runtime.broker.engine.answers import SettledRange
 from lbg_runtime.broker.engine.changes import Changes
-from lbg_runtime.broker.engine.effects import ClientId, Deliver, Effect, FlowId, Published
+from lbg_runtime.broker.engine.effects import ClientId, Deliver, Effect, FlowId, Published, one_by_one
 from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
 from lbg_runtime.broker.store.store import Store
@@ -52,7 +52,7 @@ class Desk:
 
 
 def sent(effects: list[Effect]) -> list[Deliver]:
-    return [each for each in effects if isinstance(each, Deliver)]
+    return [each for each in one_by_one(effects) if isinstance(each, Deliver)]
 
 
 @pytest.fixture
