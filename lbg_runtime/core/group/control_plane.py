@@ -157,7 +157,8 @@ class ControlPlaneMachine:
         leap: Callable[[], int] = lambda: 0,
         looks_ms_per_thousand: int = LOOKS_MS_PER_THOUSAND,
     ) -> None:
-        """`silence_ms`: a member that hears nobody for this long, and yet does not get a queue, assumes a dead topic.
+        """`silence_ms`: a member whose own messages do not come back for this long, or that hears nobody else and yet
+        does not get a queue, assumes a dead topic.
 
         `leap` gives numbers that nobody can guess, for heartbeats that carry probes. `looks_ms_per_thousand`: see
         `LOOKS_MS_PER_THOUSAND`.
@@ -179,8 +180,8 @@ class ControlPlaneMachine:
         """Probes by the sequence number of the heartbeat that answers them when it comes back."""
         self._reports: Mapping[QueueName, FlowReport] = {}
         self._standby_since_ms: int | None = None
-        self._connected_at_ms: int | None = None
-        self._heard_at_ms = 0
+        self._unheard_since_ms: int | None = None
+        """When the first of our heartbeats was sent of which none has come back; None if the last one did."""
         self._see_group = False
         self._silent_from_ms: int | None = None
         """Since when the topic has been found silent; None while it is not."""
@@ -246,17 +247,14 @@ class ControlPlaneMachine:
     def _take_event(self, event: MembershipEvent, now_ms: int) -> list[ControlOutput]:
         match event:
             case ControlConnected():
-                self._connected_at_ms = now_ms
+                self._unheard_since_ms = None
             case ControlLost():
-                self._connected_at_ms = None
                 # What was settled on the lost connection may never have reached the broker.
                 self._probes.clear()
                 self._echoes.clear()
-            case ControlMessageReceived():
-                self._heard_at_ms = now_ms
             case _:
                 pass
-        outputs = self._answer_probes(event.message) if isinstance(event, ControlMessageReceived) else []
+        outputs = self._hear_ourselves(event.message) if isinstance(event, ControlMessageReceived) else []
         outputs += self._obey_membership(self.membership.handle(event, now_ms), now_ms)
         if isinstance(event, DrainStarted):
             # After the heartbeat that says so: members accept offers more readily from one that is leaving.
@@ -303,10 +301,11 @@ class ControlPlaneMachine:
         return GroupSeen(self.membership.view, self.membership.is_stable(now_ms), self._is_silent(now_ms))
 
     def _is_silent(self, now_ms: int) -> bool:
-        if self._connected_at_ms is None:
+        if not self.membership.can_hear:
             return False
-        # Our own messages come back to us, so if not even they are heard, the topic is dead for everybody.
-        if now_ms - max(self._heard_at_ms, self._connected_at_ms) >= self._silence_ms:
+        # Our own messages come back to us. If they do not, nobody hears us, or we hear nobody: either way, nobody can
+        # offer us a queue or take one from us, even if we hear what others say.
+        if self._unheard_since_ms is not None and now_ms - self._unheard_since_ms >= self._silence_ms:
             return True
         # Somebody holds a queue that we stand by for, and we have heard nobody: the topic is dead for them or us.
         if self._standby_since_ms is None:
@@ -339,6 +338,8 @@ class ControlPlaneMachine:
                     heartbeat = self.membership.heartbeat(self.flow_reports(), self._leap() if is_probing else 0)
                     if is_probing:
                         self._await_echo(heartbeat.header.sequence)
+                    if self._unheard_since_ms is None:
+                        self._unheard_since_ms = now_ms
                     outputs.append(Say(heartbeat))
                     self._see_group = True
                 case StripingChanged():
@@ -380,12 +381,13 @@ class ControlPlaneMachine:
             # The later echo proves just as much.
             self._echoes[next_oldest][:0] = self._echoes.pop(oldest)
 
-    def _answer_probes(self, message: ControlMessage) -> list[ControlOutput]:
-        """Our own message came back on the connection on which we settled, so the broker has read the settlements that
-        were sent before it."""
+    def _hear_ourselves(self, message: ControlMessage) -> list[ControlOutput]:
+        """If this is our own message that came back on the connection on which we settled, the broker has read the
+        settlements that were sent before it."""
         header, identity = message.header, self.membership.identity
         if header.member != identity.member or header.life != identity.life:
             return []
+        self._unheard_since_ms = None
         if header.sequence not in self._echoes:
             # Not sent for a probe, or not ours: a message forged in our name says nothing about what the broker has
             # read. Whoever knows the number of one that counts has it from the broker, which has then read it.

@@ -74,7 +74,11 @@ FLOW_SETTINGS = RebindSettings(
 
 
 class Plane:
-    """Member a with two queues, of which q1 is pinned to b; carries out what the machine asks of flows."""
+    """Member a with two queues, of which q1 is pinned to b; carries out what the machine asks of flows.
+
+    What it says comes back with the next input, as from the topic, unless `is_mute`."""
+
+    is_mute = False
 
     def __init__(self, looks_ms_per_thousand: int = 0) -> None:
         self.flows = {q: FlowMachine(q, AWAY, FLOW_SETTINGS, 4, random.Random(1), 0) for q in (Q0, Q1)}
@@ -87,9 +91,13 @@ class Plane:
             membership, rebalance, flows, SILENCE_MS, looks_ms_per_thousand=looks_ms_per_thousand
         )
         self._numbers = count(1)
+        self._under_way: list[ControlMessageReceived] = []
 
     def take(self, now_ms: int, *inputs: object) -> list[ControlOutput]:
-        outputs = self.machine.take(inputs, now_ms)  # type: ignore[arg-type]
+        under_way, self._under_way = self._under_way, []
+        outputs = self.machine.take([*under_way, *inputs], now_ms)  # type: ignore[list-item]
+        if not self.is_mute:
+            self._under_way = [ControlMessageReceived(message) for message in said(outputs)]
         for output in outputs:
             if isinstance(output, AskFlow):
                 self.flows[output.queue].handle(output.request, now_ms)
@@ -204,21 +212,48 @@ def test_a_standby_that_hears_nobody_gives_way_in_turn() -> None:
     assert AskFlow(Q0, PlaceChanged(Place(0, gives_way=True))) not in outputs, "what is pinned to us is ours"
 
 
+def told_of_silence(*outputs: ControlOutput) -> list[ControlOutput]:
+    notes = (Warn(Note("control_topic_silent")), Note("control_topic_heard"))
+    return [each for each in outputs if each in notes]
+
+
 def test_a_silent_topic_is_made_known_once_and_so_is_its_end() -> None:
     plane = Plane()
     plane.settled_with_b()
-    silent_from_ms = 4_000 + SILENCE_MS
-
-    def told(*outputs: ControlOutput) -> list[ControlOutput]:
-        notes = (Warn(Note("control_topic_silent")), Note("control_topic_heard"))
-        return [each for each in outputs if each in notes]
-
+    plane.is_mute = True
+    silent_from_ms = 4_200 + SILENCE_MS
+    told = told_of_silence
     early = [each for ms in range(4_200, silent_from_ms + 1_000, 100) for each in plane.take(ms)]
     assert told(*early) == []
     late = [each for ms in range(silent_from_ms + 1_000, silent_from_ms + 60_000, 100) for each in plane.take(ms)]
     assert told(*late) == [Warn(Note("control_topic_silent"))]
+    plane.is_mute = False
     heard = [*plane.hear_b(70_000), *plane.take(71_000), *plane.hear_b(71_100), *plane.take(72_000)]
     assert told(*heard) == [Note("control_topic_heard")]
+
+
+def test_a_member_that_hears_the_others_and_not_itself_knows_that_nobody_hears_it() -> None:
+    plane = Plane()
+    plane.settled_with_b()
+    plane.is_mute = True
+    outputs = [each for ms in range(4_200, 12_000, 100) for each in plane.hear_b(ms)]
+    assert told_of_silence(*outputs) == [Warn(Note("control_topic_silent"))]
+    assert AskFlow(Q1, PlaceChanged(Place(1, gives_way=True))) in outputs, "what it may have goes to others in the end"
+    plane.is_mute = False
+    outputs = [each for ms in range(12_000, 17_000, 100) for each in plane.hear_b(ms)]
+    assert told_of_silence(*outputs) == [Note("control_topic_heard")]
+    assert AskFlow(Q1, PlaceChanged(Place(1, gives_way=False))) in outputs
+
+
+def test_a_member_that_stands_aside_says_nothing_and_misses_nothing_of_it() -> None:
+    plane = Plane()
+    plane.settled_with_b()
+    beat = Heartbeat(
+        Header(GroupName("orders"), A, Life(2, 1), 1), MemberState.ACTIVE, 1, {"count": "2"}, {}, "", STRIPING
+    )
+    plane.take(4_200, ControlMessageReceived(beat))
+    outputs = [each for ms in range(4_300, 20_000, 100) for each in plane.hear_b(ms)]
+    assert told_of_silence(*outputs) == []
 
 
 def test_what_came_while_the_process_was_suspended_is_read_before_the_topic_is_called_silent() -> None:
