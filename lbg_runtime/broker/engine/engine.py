@@ -71,8 +71,10 @@ class Engine:
         self._numbers = self._registry.numbers
         self.administration = Administration(self._registry)
         """What else an administrator may do."""
+        self._delivery_ids = DeliveryIds()
         self.transactions = Transactions(
             self._registry,
+            self._delivery_ids,
             self._takers,
             self.settle,
             lambda client, message: self._deliver_directly(client.vpn, message),
@@ -80,7 +82,6 @@ class Engine:
         """What clients do in transactions."""
         self.replays = Replays(self._registry, self.surroundings, spooler)
         """Replay logs."""
-        self._delivery_ids = DeliveryIds()
         self._last_client_id = 0
         self._last_flow_id = 0
         self._last_queue_number = 0

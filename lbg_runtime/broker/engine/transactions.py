@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from lbg_runtime.broker.engine.answers import SettledRange
+from lbg_runtime.broker.engine.deliveries import DeliveryIds
 from lbg_runtime.broker.engine.effects import ClientId, Effect, FlowId, Published
-from lbg_runtime.broker.engine.flow import LARGEST_ID, ConsumerFlow
+from lbg_runtime.broker.engine.flow import ConsumerFlow
 from lbg_runtime.broker.engine.queue import Queue
 from lbg_runtime.broker.engine.registry import Registry
 from lbg_runtime.broker.engine.spool import NO_DELIVERY
@@ -34,11 +35,13 @@ class Transactions:
     def __init__(
         self,
         registry: Registry,
+        delivery_ids: DeliveryIds,
         takers_of: TakersOf,
         settle: Callable[[FlowId, list[SettledRange]], list[Effect]],
         deliver_directly: Callable[[Client, Published], list[Effect]],
     ) -> None:
         self._registry = registry
+        self._delivery_ids = delivery_ids
         self._takers_of = takers_of
         self._settle = settle
         self._deliver_directly = deliver_directly
@@ -80,14 +83,14 @@ class Transactions:
 
     def roll_back(self, flows: Iterable[FlowId]) -> list[Effect]:
         """Deliver again what these flows hold, flagged."""
-        effects: list[Effect] = []
-        for flow in flows:
-            if flow in self._registry.flows:
-                # The client has forgotten what it was sent and starts over, never acknowledging what was in transit:
-                # seen with the official client.
-                self._registry.flows[flow][2].window.begin_anew()
-                effects += self._settle(flow, [SettledRange(NO_DELIVERY, LARGEST_ID, Outcome.FAILED)])
-        return effects
+        open_flows = [flow for flow in flows if flow in self._registry.flows]
+        for flow in open_flows:
+            # The client has forgotten what it was sent and starts over, never acknowledging what was in transit: seen
+            # with the official client.
+            self._registry.flows[flow][2].window.begin_anew()
+        # What one flow gives back may go to the next, which must not give it back once more.
+        held = SettledRange(NO_DELIVERY, self._delivery_ids.last, Outcome.FAILED)
+        return [effect for flow in open_flows for effect in self._settle(flow, [held])]
 
     def _held(self, part: Consumed) -> int:
         if part.flow not in self._registry.flows:

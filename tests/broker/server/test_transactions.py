@@ -1,5 +1,6 @@
 """Transacted sessions without sockets: what a client may name in them, and what is kept of them."""
 
+from lbg_runtime.broker.engine.settings import AccessType
 from lbg_runtime.broker.server.session import Session
 from lbg_runtime.smf.assured_items import AssuredKind, ItemKind
 from lbg_runtime.smf.frame import Frame
@@ -99,6 +100,22 @@ def test_a_commit_acknowledges_what_has_arrived_and_opens_no_wider_window_than_t
     answer, *following = tell(session, TransactionKind.COMMIT, 1, part)
     assert response_of(answer) == OK
     assert len(following) == 255
+
+
+def test_a_rollback_gives_each_message_back_once_where_two_flows_share_the_queue() -> None:
+    desk = Desk()
+    desk.create_queue("orders", "o/>", access_type=AccessType.NON_EXCLUSIVE, max_redelivery_count=1)
+    session, publisher = desk.log_in(), desk.log_in("publisher")
+    ask(session, TransactionKind.OPEN)
+    for _ in range(2):
+        bind(session, "orders", 1)
+    flow, _, _ = open_flow(publisher)
+    for number in range(4):
+        publisher.receive(published(flow, number + 1, "o/a"))
+    assert len(answers(session)) == 4
+    answer, *again = tell(session, TransactionKind.ROLLBACK, 1)
+    assert response_of(answer) == OK
+    assert len(again) == desk.depth("orders") == 4
 
 
 def test_a_session_that_is_not_open_has_no_flows_and_numbers_none() -> None:
