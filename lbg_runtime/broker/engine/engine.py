@@ -115,8 +115,10 @@ class Engine:
         """Delete a queue with its messages; its flows end with 503 `Queue Deleted`; 503 `Unknown Queue`."""
         home = self._registry.vpn(vpn)
         found = home.queue(queue)
+        # First: what its flows held waits again, and must not die of age in a queue that is gone.
+        effects = self._registry.end_flows(found, "Queue Deleted")
         home.remove_queue(found)
-        return self._registry.end_flows(found, "Queue Deleted")
+        return effects
 
     def add_queue_subscription(self, vpn: str, queue: QueueName, subscription: str) -> None:
         """Attract messages into a queue; errors as for `subscribe_queue`."""

@@ -88,7 +88,7 @@ class Feeder:
                 holder.unsettled.discard(message.delivery_id)
                 # In a later life of the broker too: the client may settle it now, without effect, and never again.
                 self._spool.give_back(message)
-                self._spool.put_back(message)
+                self._retention.put_back(message)
             line.room_made(holder)
         while (found := line.next_delivery()) is not None:
             flow, message = found

@@ -342,7 +342,7 @@ class Queue:
 
     def _take_back(self, flow: ConsumerFlow) -> None:
         for _, message in flow.unsettled:
-            self.spool.put_back(message)
+            self.retention.put_back(message)
 
     def _elect(self, was_fed: bool) -> list[Effect]:
         """If a fed flow has left an exclusive queue, tell the next in line that it is fed."""
@@ -386,7 +386,7 @@ class Queue:
         effects: list[Effect] = []
         if outcome is Outcome.FAILED:
             for message in messages:
-                effects += self.retention.put_back(message)  # When a standby settles, it waits already.
+                effects += self.retention.fail(message)  # When a standby settles, it waits already.
             return effects
         if outcome is Outcome.ACCEPTED:
             self.claims.end_on(messages)

@@ -19,7 +19,7 @@ Feed = Callable[[], list[Effect]]
 class Retention:
     """Part of one queue, called by it and by the timetable.
 
-    A message that expires while a consumer holds it dies when it comes back; the consumer may still settle it.
+    A message that expires while a consumer holds it dies as soon as it waits again; the consumer may still settle it.
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class Retention:
         self.is_watching = bool(settings.respect_time_to_live or self._most_attempts)
         """Whether messages can die here for another reason than a rejection."""
         self._ends.clear()
-        if settings.respect_time_to_live:
-            for message in self._spool.messages():
-                self.came(message, self._surroundings.age_ms(message.message))
+        for message in self._spool.messages():
+            message.is_overdue = False
+            self.came(message, self._surroundings.age_ms(message.message))
 
     def came(self, message: SpooledMessage, age_ms: int = 0) -> None:
         """A message came to the queue, `age_ms` ago: start its time to live, if it has one."""
@@ -85,14 +85,25 @@ class Retention:
         """Whether it has been delivered as often as allowed."""
         return 0 < self._most_attempts <= message.delivery_count
 
-    def put_back(self, message: SpooledMessage) -> list[Effect]:
+    def put_back(self, message: SpooledMessage) -> None:
+        """A message that nobody holds any more waits again; no effect if it is gone or waits already.
+
+        If it is overdue, it dies at the next deadline, which is now: whoever calls this may be in the middle of a
+        change that burying it would disturb.
+        """
+        self._spool.put_back(message)
+        if message.is_overdue and message.is_waiting:
+            heappush(self._ends, (self._surroundings.timetable.now(), message.sequence))
+            self._arm()
+
+    def fail(self, message: SpooledMessage) -> list[Effect]:
         """A consumer gave a message back: it waits again, at once or after the redelivery delay, or dies."""
         settings = self._settings
         if self.is_worn_out(message) and not message.is_gone:
             return self.wear_out(message)
         self._spool.give_back(message)
         if not settings.redelivery_delay_enabled or message.is_waiting:
-            self._spool.put_back(message)
+            self.put_back(message)
             return []
         factor = (settings.redelivery_delay_multiplier_percent / 100) ** min(message.delivery_count - 1, 64)
         delay_ms = min(int(settings.redelivery_delay_initial_ms * factor), settings.redelivery_delay_max_ms)
@@ -123,7 +134,7 @@ class Retention:
         while self._delayed and self._delayed[0][0] <= now_ms:
             message = self._spool.at(heappop(self._delayed)[1])
             if message is not None:
-                self._spool.put_back(message)
+                self.put_back(message)
         while self._ends and self._ends[0][0] <= now_ms:
             message = self._spool.at(heappop(self._ends)[1])
             if message is None:

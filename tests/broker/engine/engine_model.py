@@ -117,10 +117,10 @@ class EngineModel:
     def waiting(self, queue: QueueName) -> list[Spooled]:
         return [m for m in self.spools[queue].values() if m.holder is None]
 
-    def end_lives(self, queue: QueueName, since_ms: float = -inf) -> None:
-        """Those that were over after this time, of messages that nobody holds."""
+    def end_lives(self, queue: QueueName) -> None:
+        """Those that are over, of messages that nobody holds."""
         for message in self.waiting(queue):
-            if since_ms < message.ends_ms <= self.now_ms:
+            if message.ends_ms <= self.now_ms:
                 del self.spools[queue][message.number]
                 self.settled.add((queue, message.number))
 

@@ -275,9 +275,9 @@ class MortalMachine(EngineMachine):
 
     @rule(ms=st.sampled_from((LIFE_MS // 2, LIFE_MS)))
     def pass_time(self, ms: int) -> None:
-        before_ms, self.now_ms = self.now_ms, self.now_ms + ms
+        self.now_ms += ms
         for queue in QUEUES:
-            self.end_lives(queue, before_ms)
+            self.end_lives(queue)
         self.carry_out(self.engine.surroundings.timetable.call_due())
 
 

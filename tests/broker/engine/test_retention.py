@@ -191,6 +191,56 @@ def test_a_life_that_ends_while_a_consumer_holds_the_message_ends_when_it_comes_
     assert (stage.queue.depth, stage.dead()) == (0, 1)
 
 
+@pytest.mark.parametrize("how", ["unbind", "disconnect", "fail", "fail_with_delay"])
+def test_a_life_that_ends_while_a_consumer_holds_the_message_needs_no_other_consumer_to_end(how):
+    stage = AgingStage(respect_time_to_live=True, redelivery_delay_enabled=how == "fail_with_delay")
+    ann, flow = stage.consumer("ann")
+    stage.open(flow, window=1)
+    stage.send(Traits(time_to_live_ms=10))
+    stage.pass_time(10)
+    if how == "unbind":
+        stage.engine.unbind(flow)
+    elif how == "disconnect":
+        stage.engine.disconnect(ann)
+    else:
+        # It has no room for another message, so nobody asks for this one.
+        stage.settle(flow, 1, 1, Outcome.FAILED)
+    assert stage.queue.depth == 1
+    stage.pass_time(1_000 if how == "fail_with_delay" else 0)
+    assert (stage.queue.depth, stage.dead()) == (0, 1)
+
+
+def test_what_expired_in_a_consumers_hands_and_was_in_a_deleted_queue_dies_nowhere():
+    stage = AgingStage(respect_time_to_live=True)
+    _, flow = stage.consumer("ann")
+    stage.open(flow)
+    stage.send(Traits(time_to_live_ms=10))
+    stage.pass_time(10)
+    stage.engine.delete_queue("default", QUEUE)
+    stage.changes.take()
+    stage.pass_time(10)
+    assert (stage.dead(), stage.changes.take()) == (0, [])
+
+
+def test_a_life_that_is_longer_by_new_settings_has_not_ended():
+    stage = AgingStage(respect_time_to_live=True, max_ttl_s=1)
+    ann, flow = stage.consumer("ann")
+    stage.open(flow)
+    stage.send(Traits(), spooled_at_s=5_000)
+    stage.now_ms, stage.wall_s = 3_000, 5_002.0
+    stage.pass_time(0)
+    longer = QueueSettings(respect_time_to_live=True, max_ttl_s=60)
+    stage.engine.administration.change_queue("default", QUEUE, longer)
+    stage.engine.disconnect(ann)
+    stage.pass_time(0)
+    _, flow = stage.consumer("bob")
+    assert len(stage.open(flow)) == 1
+    stage.pass_time(58_000)
+    stage.engine.unbind(flow)
+    stage.pass_time(0)
+    assert (stage.queue.depth, stage.dead()) == (0, 1)
+
+
 def test_settings_that_come_later_count_for_what_is_there():
     stage = AgingStage()
     stage.send(Traits(time_to_live_ms=10_000), spooled_at_s=4_995)
