@@ -59,13 +59,17 @@ class AccountRows:
         """Configure a username in the engine as its rows now say."""
         vpn, name = only(keys, 2)
         row = self.usernames.row(keys)
+        password = str(row["password"]) or None
+        if not row["enabled"]:
+            # Its profiles may have been deleted since, and nobody has what they allow.
+            self._administration.accounts(vpn).put(Account(name, is_enabled=False, password=password))
+            return
         acl = self._read(self.acl_profiles, vpn, row, "aclProfileName")
         profile = self._read(self.client_profiles, vpn, row, "clientProfileName")
         place = ((vpn,), (str(row["aclProfileName"]),))
         account = Account(
             name,
-            is_enabled=bool(row["enabled"]),
-            password=str(row["password"]) or None,
+            password=password,
             acl=AclProfile(
                 AddressRule(
                     acl["clientConnectDefaultAction"] == "allow",

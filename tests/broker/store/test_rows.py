@@ -10,7 +10,7 @@ import pytest
 from lbg_runtime.broker.semp.app import make_app
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.broker.store.store import Store
-from lbg_runtime.model.errors import StoreFailed
+from lbg_runtime.model.errors import BrokerRefusal, StoreFailed
 
 VPN = "/SEMP/v2/config/msgVpns/default"
 
@@ -57,6 +57,24 @@ async def test_a_request_that_changes_several_rows_is_one_write(path):
         assert len(writes) == 4
     with left_at_once(path) as server:
         assert {kind for kind, _, _ in server.rows()} == {"client profile", "ACL profile", "client username"}
+
+
+async def test_a_deleted_profile_of_a_disabled_username_keeps_no_broker_from_starting(path):
+    with left_at_once(path) as server:
+        async with http(server) as client:
+            await client.post(f"{VPN}/clientProfiles", json={"clientProfileName": "old"})
+            ann = {"clientUsername": "ann", "clientProfileName": "old", "enabled": False}
+            await client.post(f"{VPN}/clientUsernames", json=ann)
+            assert (await client.delete(f"{VPN}/clientProfiles/old")).status_code == 200
+    with left_at_once(path) as server:
+        async with http(server) as client:
+            with pytest.raises(BrokerRefusal, match="Client Username Is Shutdown"):
+                server.engine.connect("default", "ann", "", "ann")
+            enabled = await client.patch(f"{VPN}/clientUsernames/ann", json={"enabled": True})
+            assert enabled.json()["meta"]["error"]["description"] == "clientProfileName old does not exist"
+            other = {"enabled": True, "clientProfileName": "default"}
+            assert (await client.patch(f"{VPN}/clientUsernames/ann", json=other)).status_code == 200
+        server.engine.connect("default", "ann", "", "ann")
 
 
 async def test_what_administrators_say_and_cannot_be_kept_ends_the_broker(path):
