@@ -38,22 +38,24 @@ class AccountRows:
 
     def seed(self, vpn: str) -> None:
         """Give a VPN the objects that every VPN has from the start, and the usernames that the engine already knows."""
-        place = ((vpn,),)
-        if self.client_profiles.read((*place, (DEFAULT_NAME,))) is not None:
-            return
-        everything = {
-            "allowGuaranteedEndpointCreateEnabled": True,
-            "allowGuaranteedMsgReceiveEnabled": True,
-            "allowGuaranteedMsgSendEnabled": True,
-            "allowSharedSubscriptionsEnabled": True,
-            "allowTransactedSessionsEnabled": True,
-        }
-        allowing = dict.fromkeys((attribute.name for attribute in ACL_PROFILE.attributes), "allow")
-        Rows.create(self.client_profiles, (*place, (DEFAULT_NAME,)), {**CLIENT_PROFILE.defaults(), **everything})
-        Rows.create(self.acl_profiles, (*place, (DEFAULT_NAME,)), {**ACL_PROFILE.defaults(), **allowing})
-        for account in self._administration.accounts(vpn).all():
-            row: Row = {"enabled": account.is_enabled, "password": account.password or ""}
-            Rows.create(self.usernames, (*place, (account.name,)), {**CLIENT_USERNAME.defaults(), **row})
+        default = ((vpn,), (DEFAULT_NAME,))
+        # Each by itself: an older version could die in between, and leave a store that has only some of them.
+        if self.client_profiles.read(default) is None:
+            everything = {
+                "allowGuaranteedEndpointCreateEnabled": True,
+                "allowGuaranteedMsgReceiveEnabled": True,
+                "allowGuaranteedMsgSendEnabled": True,
+                "allowSharedSubscriptionsEnabled": True,
+                "allowTransactedSessionsEnabled": True,
+            }
+            Rows.create(self.client_profiles, default, {**CLIENT_PROFILE.defaults(), **everything})
+        if self.acl_profiles.read(default) is None:
+            allowing = dict.fromkeys((attribute.name for attribute in ACL_PROFILE.attributes), "allow")
+            Rows.create(self.acl_profiles, default, {**ACL_PROFILE.defaults(), **allowing})
+        if self.usernames.read(default) is None:
+            for account in self._administration.accounts(vpn).all():
+                row: Row = {"enabled": account.is_enabled, "password": account.password or ""}
+                Rows.create(self.usernames, ((vpn,), (account.name,)), {**CLIENT_USERNAME.defaults(), **row})
 
     def apply(self, keys: Keys) -> None:
         """Configure a username in the engine as its rows now say."""

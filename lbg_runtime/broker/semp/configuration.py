@@ -17,6 +17,7 @@ from lbg_runtime.broker.semp.reply import Request
 from lbg_runtime.broker.semp.schema import Json, Row
 from lbg_runtime.broker.semp.target import Key, Target, find_target
 from lbg_runtime.broker.semp.vpns import Vpns
+from lbg_runtime.model.errors import LbgError, UserError
 from lbg_runtime.model.semp_code import SempCode
 
 
@@ -24,7 +25,8 @@ class Configuration:
     """Called by the HTTP front end, on the loop's thread; a request is carried out entirely before the next one."""
 
     def __init__(self, engine: Engine, carry_out: CarryOut, kept: Kept | None = None) -> None:
-        """`kept`: where state that the engine does not keep outlives the broker; its contents take effect now."""
+        """`kept`: where state that the engine does not keep outlives the broker; its contents take effect now, and
+        `UserError` is raised if they cannot be what was written."""
         kept = kept or Nowhere()
         accounts = AccountRows(engine.administration, carry_out, kept)
         self._collections: Mapping[str, Collection] = {
@@ -66,11 +68,16 @@ class Configuration:
                 raise SempFault(SempCode.NOT_SUPPORTED, f"{method} is not for {target.type.collection}")
 
     def _restore(self, kept: Kept, accounts: AccountRows) -> None:
-        for noun, encoded_keys, body in kept.rows():
-            collection = self._collections[noun]
-            if isinstance(collection, Rows | Vpns):
-                collection.restore(tuple(tuple(key) for key in orjson.loads(encoded_keys)), orjson.loads(body))
-        accounts.apply_all()
+        rows = kept.rows()
+        try:
+            for noun, encoded_keys, body in rows:
+                collection = self._collections[noun]
+                if isinstance(collection, Rows | Vpns):
+                    collection.restore(tuple(tuple(key) for key in orjson.loads(encoded_keys)), orjson.loads(body))
+            accounts.apply_all()
+        except (LookupError, TypeError, ValueError, LbgError) as error:
+            where = "what administrators configured, in the store"
+            raise UserError(where, f"it is damaged: {error!r}", "an undamaged store") from error
 
     # -- verbs
 

@@ -10,7 +10,7 @@ import pytest
 from lbg_runtime.broker.semp.app import make_app
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.broker.store.store import Store
-from lbg_runtime.model.errors import BrokerRefusal, StoreFailed
+from lbg_runtime.model.errors import BrokerRefusal, StoreFailed, UserError
 
 VPN = "/SEMP/v2/config/msgVpns/default"
 
@@ -75,6 +75,35 @@ async def test_a_deleted_profile_of_a_disabled_username_keeps_no_broker_from_sta
             other = {"enabled": True, "clientProfileName": "default"}
             assert (await client.patch(f"{VPN}/clientUsernames/ann", json=other)).status_code == 200
         server.engine.connect("default", "ann", "", "ann")
+
+
+@pytest.mark.parametrize("there_count", [1, 2])
+async def test_a_store_with_only_some_of_the_objects_that_every_vpn_has_gets_the_others(path, there_count):
+    with left_at_once(path) as server:
+        async with http(server) as client:
+            await client.get(f"{VPN}/aclProfiles")
+        every = server.rows()
+        for kind, keys, _ in every[there_count:]:
+            server.put_row(kind, keys, None)
+        server.write_down()
+    for _ in range(2):
+        with left_at_once(path) as server:
+            async with http(server) as client:
+                assert (await client.get(f"{VPN}/clientUsernames/default")).status_code == 200
+            assert server.rows() == every
+
+
+@pytest.mark.parametrize("damaged", [b"{", b"{}", b"[]"])
+async def test_a_damaged_row_is_refused_in_one_line(path, damaged):
+    with left_at_once(path) as server:
+        async with http(server) as client:
+            await client.get(f"{VPN}/aclProfiles")
+        server.put_row(*server.rows()[-1][:2], damaged)
+        server.write_down()
+    with left_at_once(path) as server:
+        with pytest.raises(UserError, match=r"it is damaged: .*; expected an undamaged store") as refused:
+            http(server)
+        assert "\n" not in str(refused.value)
 
 
 async def test_what_administrators_say_and_cannot_be_kept_ends_the_broker(path):
