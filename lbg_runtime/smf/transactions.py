@@ -92,9 +92,17 @@ def read_transaction(body: bytes) -> TransactionRequest:
         session_id=int.from_bytes(session, "big"),
         transaction=values.get(_TRANSACTION, b""),
         published=tuple(
-            PublishedPart(*_unpack(_PUBLISHED_PART, each.value)) for each in items if each.kind == _PUBLISHED
+            PublishedPart(*part)
+            for each in items
+            if each.kind == _PUBLISHED
+            for part in _unpack_all(_PUBLISHED_PART, each.value)
         ),
-        consumed=tuple(ConsumedPart(*_unpack(_CONSUMED_PART, each.value)) for each in items if each.kind == _CONSUMED),
+        consumed=tuple(
+            ConsumedPart(*part)
+            for each in items
+            if each.kind == _CONSUMED
+            for part in _unpack_all(_CONSUMED_PART, each.value)
+        ),
         name=closed_text(values[_NAME]) if _NAME in values else "",
     )
 
@@ -120,7 +128,8 @@ def answer_body(
     return encode_assured(AssuredBody(AssuredKind.TRANSACTION, tuple(items)))
 
 
-def _unpack(layout: struct.Struct, value: bytes) -> tuple[int, ...]:
-    if len(value) != layout.size:
-        raise ProtocolError(f"part of a transaction in {len(value)} bytes, not {layout.size}")
-    return layout.unpack(value)
+def _unpack_all(layout: struct.Struct, value: bytes) -> list[tuple[int, ...]]:
+    """The parts in one item, one behind the other: the official client has those of all its flows in one."""
+    if not value or len(value) % layout.size:
+        raise ProtocolError(f"parts of a transaction in {len(value)} bytes, not in multiples of {layout.size}")
+    return list(layout.iter_unpack(value))

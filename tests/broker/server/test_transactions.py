@@ -79,6 +79,19 @@ def test_a_commit_consumes_what_its_own_session_holds_and_nothing_of_others() ->
     assert desk.depth("orders") == 0
 
 
+def test_a_commit_names_what_several_flows_consumed_in_one_item_as_the_official_client_does() -> None:
+    desk = desk_with_orders(1)
+    desk.create_queue("others", "o/>")
+    publisher, session = desk.log_in("another publisher"), desk.log_in()
+    publisher.receive(published(open_flow(publisher)[0], 1, "o/a"))
+    ask(session, TransactionKind.OPEN)
+    (first, ids), (second, other_ids) = bind(session, "orders", 1), bind(session, "others", 1)
+    kind, part = consumed(first, ids[0], ids[-1], 2)
+    _, other_part = consumed(second, other_ids[0], other_ids[-1], 1)
+    assert ask(session, TransactionKind.COMMIT, 1, (kind, part + other_part)) == OK
+    assert (desk.depth("orders"), desk.depth("others")) == (0, 0)
+
+
 def test_a_flow_that_has_ended_is_no_part_of_its_session_any_more() -> None:
     desk = desk_with_orders(1)
     session = desk.log_in()
