@@ -19,18 +19,24 @@ async def read_lines(descriptor: int) -> AsyncGenerator[bytes, None]:
     """Yield the lines without their line feed, including a last line that has none.
 
     Reads only as much as is asked for, so that back-pressure reaches the writer of a pipe. Raises `UserError` for a
-    line that does not end within `MAX_LINE_BYTES`, and for a descriptor that cannot be read.
+    line longer than `MAX_LINE_BYTES`, and for a descriptor that cannot be read.
     """
     rest = b""
     async with aclosing(_chunks(descriptor)) as chunks:
         async for chunk in chunks:
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
-                yield line
-            if len(rest) > MAX_LINE_BYTES:
-                raise UserError("standard input", "a line of more than 10 MB", "a message in each line")
+                yield _of_fair_length(line)
+            _of_fair_length(rest)
     if rest:
         yield rest
+
+
+def _of_fair_length(line: bytes) -> bytes:
+    """The line, or what has come of it so far."""
+    if len(line) > MAX_LINE_BYTES:
+        raise UserError("standard input", "a line of more than 10 MB", "a message in each line")
+    return line
 
 
 def say(facts: Mapping[str, object]) -> None:

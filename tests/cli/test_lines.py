@@ -77,9 +77,13 @@ async def test_a_descriptor_that_cannot_be_read_is_told_in_one_line(tmp_path: Pa
         await _all_lines(file.fileno())
 
 
-async def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 100_000)
+@pytest.mark.parametrize("end", [b"", b"\n", b"\nnext\n"])
+async def test_a_line_too_long_is_refused_with_an_end_or_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: bytes
+) -> None:
+    """One whose end came in the same piece was sent, and what follows it after its refusal."""
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 1_000)
     path = tmp_path / "line"
-    path.write_bytes(b"x" * 300_000)
+    path.write_bytes(b"x" * 1_001 + end)
     with path.open("rb") as file, pytest.raises(UserError):
         await _all_lines(file.fileno())

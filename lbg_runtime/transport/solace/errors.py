@@ -116,8 +116,12 @@ def subcode_and_reason(error: BaseException) -> tuple[int | None, str]:
     if subcode is not None and (found := _FACTS_REASON.search(facts)):
         text = found[1]
     text = _SECRET.sub(r"\1 has a value that the client does not take", text)
-    text = " ".join(text.split()) or type(error).__name__
-    return subcode, _NO_REASON if text == "OK" else text
+    return subcode, reason_of_text(" ".join(text.split()) or type(error).__name__)
+
+
+def reason_of_text(text: str) -> str:
+    """What the client says of an error or an event: it says `OK` where it has no reason."""
+    return _NO_REASON if text == "OK" else text
 
 
 def connect_failed(host: str, error: BaseException) -> ConnectFailed:

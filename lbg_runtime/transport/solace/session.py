@@ -19,6 +19,7 @@ from lbg_runtime.transport.solace.errors import (
     connect_failed,
     has_queue_refused,
     is_subscription_refused,
+    reason_of_text,
     request_failed,
     subcode_and_reason,
     subscribe_failed,
@@ -372,13 +373,13 @@ class _ServiceListener(
         self._take = take
 
     def on_reconnecting(self, event: Any) -> None:
-        self._inbox.post(self._take, (SessionEvent.LOST, event.get_message()))
+        self._inbox.post(self._take, (SessionEvent.LOST, reason_of_text(event.get_message())))
 
     def on_reconnected(self, service_event: Any) -> None:
-        self._inbox.post(self._take, (SessionEvent.RESTORED, service_event.get_message()))
+        self._inbox.post(self._take, (SessionEvent.RESTORED, reason_of_text(service_event.get_message())))
 
     def on_service_interrupted(self, event: Any) -> None:
-        self._inbox.post(self._take, (SessionEvent.ENDED, event.get_message()))
+        self._inbox.post(self._take, (SessionEvent.ENDED, reason_of_text(event.get_message())))
 
 
 class _DirectListener(MessageHandler):  # type: ignore[misc]  # the client's classes have no types

@@ -37,7 +37,7 @@ class TransactedMachine(EngineMachine):
         messages = [Published(topic, self.last_number + i, 1) for i, topic in enumerate(topics, 1)]
         client = self.engine.connect("default", "user", "", "committer")[0]
         if not is_held or not fits:
-            with pytest.raises(BrokerRefusal, match="Transaction Failure|Spool Over Quota"):
+            with pytest.raises(BrokerRefusal, match=r"Transaction Failure|Spool Over Quota"):
                 self.engine.transactions.commit(client, messages, consumed)
             return
         effects = self.engine.transactions.commit(client, messages, consumed)

@@ -8,6 +8,7 @@ from lbg_runtime.transport.solace.errors import (
     bind_failed,
     connect_failed,
     publish_failed,
+    reason_of_text,
     request_failed,
     subcode_and_reason,
 )
@@ -77,6 +78,12 @@ def unreadable(text: str) -> UnicodeDecodeError:
 )
 def test_number_and_words_are_found_in_every_shape(error: Exception, expected: tuple[int | None, str]) -> None:
     assert subcode_and_reason(error) == expected
+
+
+def test_a_lost_connection_has_no_reason_that_says_ok() -> None:
+    """The client did say so of one when its broker was killed."""
+    assert reason_of_text("OK").startswith("the client gives no reason")
+    assert reason_of_text("Peer closed socket") == "Peer closed socket"
 
 
 @pytest.mark.parametrize(
