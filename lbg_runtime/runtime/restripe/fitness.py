@@ -3,16 +3,20 @@
 from lbg_runtime.admin.queues import SMALL_MESSAGE_BYTES, QueueAdmin
 from lbg_runtime.config.settings import GroupBackend, Provision, RebindMode, Settings
 from lbg_runtime.core.group.picture import GroupPicture
-from lbg_runtime.core.parking.records import parking_queue
+from lbg_runtime.core.parking.records import SHOWN_UNSETTLED, parking_queue
 from lbg_runtime.core.restripe.layout import Subscriptions, ensure_unclaimed
 from lbg_runtime.core.restripe.records import StripePlan
 from lbg_runtime.model.errors import ConfigError, PublishRefused, SempError, UserError
 from lbg_runtime.model.failure import Then
 from lbg_runtime.model.group import GroupShape
 
-MOST_MOVES = 10_000
+_BESIDE_MARKERS = 3
+"""What a queue must show besides its markers: plan and finish and, so that it goes on at all, one message."""
+
+MOST_MOVES = SHOWN_UNSETTLED - _BESIDE_MARKERS
 """Every heartbeat lists the shards that have left their queues, and one that is too large is not sent: then members
-would take each other for dead, and no further shard could leave."""
+would take each other for dead, and no further shard could leave. And all of them may come to one queue, which, if it is
+made for that, shows no more unsettled messages than a new queue does."""
 
 
 def insist_on_fit_settings(settings: Settings) -> None:
@@ -46,8 +50,7 @@ async def insist_on_fit_queues(
     for index, topics in subscriptions.items():
         # One that has lost all its topics is about to be deleted, and may be closed for that.
         if index < plan.to_count or (index < plan.from_count and topics):
-            # With them plan and finish and, so that it goes on at all, one message.
-            await queues.ensure_fit(shape.queue_name(index), markers[index] + 3)
+            await queues.ensure_fit(shape.queue_name(index), markers[index] + _BESIDE_MARKERS)
 
 
 async def insist_on_unclaimed_queues(
