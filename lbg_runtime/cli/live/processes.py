@@ -67,12 +67,11 @@ class Child:
 @asynccontextmanager
 async def lbg_process(name: str, arguments: Sequence[str], log: Path) -> AsyncIterator[Child]:
     """Run `lbg` with these arguments; whatever happens, it is gone when the context ends."""
+    # Only those that take our name out of it again: what the others start must not take us for its parent.
+    environment = child_environment() if "--exit-with-parent" in arguments else None
     with log.open("ab") as output:
         process = await anyio.open_process(
-            [sys.executable, "-m", "lbg_runtime.cli", *arguments],
-            stdout=output,
-            stderr=output,
-            env=child_environment(),
+            [sys.executable, "-m", "lbg_runtime.cli", *arguments], stdout=output, stderr=output, env=environment
         )
     child = Child(name, process, log)
     try:
