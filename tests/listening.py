@@ -31,6 +31,9 @@ async def listening(serve: Serve, *, port: int = 0, unix: str | None = None) -> 
         yield server
     finally:
         server.close()
+        # Who was accepted last is on its way to `accept` for some turns, and would be left behind.
+        for _ in range(10):
+            await asyncio.sleep(0)
         for writer, task in accepted.items():
             task.cancel()
             writer.transport.abort()
