@@ -103,8 +103,9 @@ def prune(
     Their ids stay for a week, to detect late copies. This may be done while members land and readers read. Exit code 1
     if a lane is damaged; the rest of that lane stays.
     """
-    from lbg_runtime.pipeline.landing.prune import Unpruned, wall_us
+    from lbg_runtime.pipeline.landing.prune import Unpruned
     from lbg_runtime.pipeline.landing.prune import prune as prune_log
+    from lbg_runtime.runtime.clock import wall_us
 
     retention_ms = duration_ms("--retention", retention)
     failures: list[Unpruned] = []

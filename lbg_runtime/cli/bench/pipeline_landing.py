@@ -28,8 +28,8 @@ from lbg_runtime.pipeline.landing.lane import LaneWriter
 from lbg_runtime.pipeline.landing.layout import claim_folder
 from lbg_runtime.pipeline.landing.log import LandingLog
 from lbg_runtime.pipeline.landing.open_lane import FlushLimits, OpenLane
-from lbg_runtime.pipeline.landing.prune import wall_us
 from lbg_runtime.pipeline.landing.rows import Gathered, to_batch
+from lbg_runtime.runtime.clock import wall_us
 
 QUEUES = 4
 MESSAGES = 50_000

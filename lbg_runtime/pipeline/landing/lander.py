@@ -26,10 +26,11 @@ from lbg_runtime.pipeline.landing.age import Ages
 from lbg_runtime.pipeline.landing.lane import SEGMENT_BYTES, LaneWriter
 from lbg_runtime.pipeline.landing.layout import GroupNote, claim_folder
 from lbg_runtime.pipeline.landing.open_lane import FlushLimits, OpenLane
-from lbg_runtime.pipeline.landing.prune import Unpruned, prune, wall_us
+from lbg_runtime.pipeline.landing.prune import Unpruned, prune
 from lbg_runtime.pipeline.landing.room import Room
 from lbg_runtime.pipeline.landing.usage import free_bytes, used_bytes
 from lbg_runtime.runtime.app import App
+from lbg_runtime.runtime.clock import wall_us
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING
 from lbg_runtime.runtime.runners.pool import aside

@@ -33,6 +33,7 @@ from lbg_runtime.pipeline.landing.layout import (
 from lbg_runtime.pipeline.landing.pruned_ids import read_pruned, write_pruned
 from lbg_runtime.pipeline.landing.removed import note_removed
 from lbg_runtime.pipeline.landing.segment import INDEX_SUFFIX, Segment, sync_folder
+from lbg_runtime.runtime.clock import wall_us
 
 IDS_KEPT_US = 7 * 24 * 3_600 * 1_000_000
 IDS_KEPT = 1_000_000
@@ -63,11 +64,6 @@ class Unpruned:
 
     lane: str
     error: LandingError | OSError
-
-
-def wall_us() -> int:
-    """Microseconds since the epoch."""
-    return time.time_ns() // 1_000
 
 
 def prune(

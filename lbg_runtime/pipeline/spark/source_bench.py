@@ -30,6 +30,7 @@ from lbg_runtime.pipeline.landing.schema import LANDING_SCHEMA
 from lbg_runtime.pipeline.spark.data_source import FORMAT
 from lbg_runtime.pipeline.spark.source import landing_schema
 from lbg_runtime.pipeline.spark.source_options import read_source_options
+from lbg_runtime.runtime.clock import wall_us
 
 PAYLOAD_BYTES = 1000
 BATCH_ROWS = 100_000
@@ -46,7 +47,7 @@ def fill_log(root: Path, queues: int, rows: int) -> None:
     shape = GroupShape(GroupName("bench"), "bench", 96, queues)
     claim_folder(root, shape)
     for queue in range(queues):
-        lane = LaneWriter(root, queue, "bench", 1, clock_us=_now_us, is_synced=False)
+        lane = LaneWriter(root, queue, "bench", 1, clock_us=wall_us, is_synced=False)
         share = rows // queues
         for first in range(0, share, _FLUSH_ROWS):
             # Not one row more than other logs have: a stream's last batch would be small, and cost as much.
@@ -117,7 +118,7 @@ def measure_age(spark: SparkSession, folder: Path, per_s: int, seconds: float) -
     def note(batch: DataFrame, number: int) -> None:
         newest = batch.groupBy("queue").agg(f.unix_micros(f.max("t_land")).alias("us")).collect()
         if newest and number > _WARM_UP_BATCHES:
-            ages.append((_now_us() - max(row["us"] for row in newest)) / 1000)
+            ages.append((wall_us() - max(row["us"] for row in newest)) / 1000)
 
     frame = spark.readStream.format(FORMAT).option("path", str(folder / "steady")).load()
     writer = frame.writeStream.option("checkpointLocation", str(folder / "steady-checkpoint"))
@@ -132,7 +133,7 @@ def measure_age(spark: SparkSession, folder: Path, per_s: int, seconds: float) -
 
 
 def _land_steadily(root: Path, per_s: int, seconds: float) -> None:
-    lanes = [LaneWriter(root, queue, "bench", 1, clock_us=_now_us) for queue in range(4)]
+    lanes = [LaneWriter(root, queue, "bench", 1, clock_us=wall_us) for queue in range(4)]
     rows = 25
     began_s = time.monotonic()
     for number in range(round(per_s * seconds / rows)):
@@ -198,7 +199,7 @@ def _as_parquet(root: Path, files: Path) -> None:
 
 
 def _flush(queue: int, first: int, count: int = _FLUSH_ROWS) -> pa.RecordBatch:
-    now, numbers = _now_us(), range(first, first + count)
+    now, numbers = wall_us(), range(first, first + count)
     sent = f"{now // 1000:013x}"
     columns: Mapping[str, pa.Array] = {
         "queue": pa.array([queue] * count, pa.int32()),
@@ -214,7 +215,3 @@ def _flush(queue: int, first: int, count: int = _FLUSH_ROWS) -> pa.RecordBatch:
         "headers": pa.array([None] * count, LANDING_SCHEMA.field("headers").type),
     }
     return pa.RecordBatch.from_arrays(list(columns.values()), schema=LANDING_SCHEMA)
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1000

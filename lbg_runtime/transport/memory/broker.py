@@ -23,10 +23,10 @@ class MemoryBroker:
     Made and used on one event loop, by `MemoryTransport`s and by tests. Its time is the loop's, virtual or not.
     """
 
-    def __init__(self, engine: Engine | None = None, chance: Random | None = None) -> None:
+    def __init__(self, chance: Random | None = None) -> None:
         """`chance` decides where a partitioned queue puts a message without a key; without it, anywhere."""
         chance = chance if chance is not None else Random()
-        self.engine = engine if engine is not None else Engine()
+        self.engine = Engine()
         self.is_reachable = True
         """Set to False to make new connections fail as if nothing listened; existing ones stay until dropped."""
         self._routes: dict[ClientId, EffectSink] = {}

@@ -70,7 +70,6 @@ class MemoryTransport:
         *,
         username: str = "member",
         password: str = "",
-        vpn: str = DEFAULT_VPN,
         ack_delay_s: float = 0.0,
     ) -> None:
         """`ack_delay_s` imitates the official client's ack timer: acceptances leave that late, or before an unbind."""
@@ -78,7 +77,6 @@ class MemoryTransport:
         self._client_name = client_name
         self._username = username
         self._password = password
-        self._vpn = vpn
         self._ack_delay_s = ack_delay_s
         self._state = SessionState.NEW
         self._client: ClientId | None = None
@@ -144,7 +142,7 @@ class MemoryTransport:
         """See `Browser.has_queue`."""
         if self._client is None:
             raise TransportError(f"cannot look for {queue}: not connected")
-        return queue in self._broker.engine.queue_names(self._vpn)
+        return queue in self._broker.engine.queue_names(DEFAULT_VPN)
 
     async def browse(self, queue: QueueName, quiet_s: float, is_last: IsLast | None = None) -> list[Message]:
         """See `Browser.browse`."""
@@ -250,7 +248,7 @@ class MemoryTransport:
     # -- the session
 
     def _connect(self) -> None:
-        client, effects = self._broker.engine.connect(self._vpn, self._username, self._password, self._client_name)
+        client, effects = self._broker.engine.connect(DEFAULT_VPN, self._username, self._password, self._client_name)
         self._client = client
         self._state = SessionState.CONNECTED
         self._broker.attach(client, self._take)

@@ -15,12 +15,13 @@ from structlog.testing import capture_logs
 
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.pipeline.landing import lander as lander_module
-from lbg_runtime.pipeline.landing import prune as prune_module
 from lbg_runtime.pipeline.landing.layout import claim_folder
 from lbg_runtime.pipeline.landing.log import LandingLog
 from lbg_runtime.pipeline.landing.open_lane import OpenLane
-from lbg_runtime.pipeline.landing.prune import prune, wall_us
+from lbg_runtime.pipeline.landing.prune import prune
 from lbg_runtime.pipeline.landing.usage import used_bytes
+from lbg_runtime.runtime import clock as clock_module
+from lbg_runtime.runtime.clock import wall_us
 from tests.pipeline.landing.trial import PATIENCE_S, QUEUES, Trial, settings_of
 
 
@@ -224,7 +225,7 @@ class Wall:
         self.ahead_s = 0.0
         loop = asyncio.get_running_loop()
         told = SimpleNamespace(time_ns=lambda: int((1.8e9 + loop.time() + self.ahead_s) * 1e9), time=time.time)
-        monkeypatch.setattr(prune_module, "time", told)
+        monkeypatch.setattr(clock_module, "time", told)
 
 
 def events_of(told: list[MutableMapping[str, Any]], name: str) -> int:
