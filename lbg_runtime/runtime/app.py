@@ -4,7 +4,7 @@ import asyncio
 import os
 import random
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,12 +66,10 @@ class App:
         member_id: str | None = None,
         session: Session | None = None,
         companion: Companion | None = None,
-        shared: Mapping[str, str] | None = None,
     ) -> None:
         """`settings` may be the path of the file. `session`: a transport to open, use and close instead of its own.
 
-        `companion` lives alongside the member; that of a sidecar is made by `sidecar.sidecar_app`. `shared`: what the
-        members of the group must have alike besides the settings, by name.
+        `companion` lives alongside the member; that of a sidecar is made by `sidecar.sidecar_app`.
         """
         self.settings = settings if isinstance(settings, Settings) else load_group_settings(Path(settings))
         if not handlers:
@@ -79,7 +77,6 @@ class App:
         if self.settings.sidecar is not None and companion is None:
             raise ConfigError("sidecar", "set for an App of handlers", "`lbg run`, or `sidecar_app` for the App")
         self._companion = companion
-        self._shared = shared or {}
         self._handlers = handlers
         self._session = session
         self.membership = find_membership(
@@ -140,14 +137,7 @@ class App:
                 self._settings_watched() as changed_settings,
             ):
                 supervisor = Supervisor(
-                    self.settings,
-                    self.membership,
-                    self._handlers,
-                    session,
-                    journal,
-                    random.Random(),
-                    self._companion,
-                    self._shared,
+                    self.settings, self.membership, self._handlers, session, journal, random.Random(), self._companion
                 )
                 self._supervisor = supervisor
                 if self._stop_wanted:

@@ -1,6 +1,6 @@
 """What may live alongside a member, on its session."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -11,6 +11,11 @@ from lbg_runtime.runtime.session import Session
 
 class Companion(Protocol):
     """Called by the member, on its loop."""
+
+    @property
+    def shared(self) -> Mapping[str, str]:
+        """What all members of the group must have alike besides the settings, by name. Never changed."""
+        ...
 
     def attend(self, session: Session, on_able: Callable[[bool], None]) -> AbstractAsyncContextManager[None]:
         """Live from before the first flow is bound until after the last is gone; the session is open meanwhile.

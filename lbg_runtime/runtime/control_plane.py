@@ -285,12 +285,12 @@ def make_control_plane(
     on_refused: Callable[[LbgError], None],
     striping: StripingBook,
     add_flows: AddFlows,
-    parks: bool = False,
-    shared: Mapping[str, str] | None = None,
+    parks: bool,
+    shared: Mapping[str, str],
 ) -> ControlPlane:
     """The control plane of one life of a member. Call it on the loop that it will run on.
 
-    `parks`: whether a handler of this member may park. `shared`: as `App`.
+    `parks`: whether a handler of this member may park. `shared`: that of its companion.
     """
     group, own, rebind = settings.group, settings.membership, settings.rebind
     queues = [runner.machine.queue for runner in runners]
@@ -302,7 +302,7 @@ def make_control_plane(
         # Counted members have their queues by number, as long as they live.
         return {shape.queue_name(index): counted_member(index % place.count) for index in range(queue_total)}
 
-    alike = {**group.shared(), "membership.count": str(place.count if place else ""), **(shared or {})}
+    alike = {**group.shared(), "membership.count": str(place.count if place else ""), **shared}
     if parks:
         # A member that does not know what is parked would handle later messages of those keys.
         alike["failure.then"] = Then.PARK.value

@@ -10,7 +10,7 @@ More than 400 lines, because a member is put together here, and taken apart in t
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Set
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from enum import Enum
@@ -121,9 +121,8 @@ class Supervisor:
         journal: MemberJournal,
         chance: RandomSource,
         companion: Companion | None = None,
-        shared: Mapping[str, str] | None = None,
     ) -> None:
-        """`companion`: what handles messages alongside the member; it is told about the flows. `shared`: as `App`."""
+        """`companion`: what handles messages alongside the member; it is told about the flows."""
         self._settings = settings
         self._companion = companion
         self._member = membership.member
@@ -182,7 +181,7 @@ class Supervisor:
                 striping=striping,
                 add_flows=self._add_flows,
                 parks=self._parking_lot is not None,
-                shared=shared or {},
+                shared={} if companion is None else companion.shared,
             )
         self._flows: list[asyncio.Task[None]] = []
         self._flow_tasks: asyncio.TaskGroup | None = None

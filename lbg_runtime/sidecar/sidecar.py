@@ -73,6 +73,7 @@ class Sidecar:
     def __init__(self, settings: Settings, sidecar: SidecarSettings, application: Application | None = None) -> None:
         """Parameters as for `sidecar_app`; `sidecar` is the section."""
         self.counts = Counts()
+        self.shared: dict[str, str] = {}
         self.handlers = Handlers()
         # One for all topics: which of them the application wants is known only when it has answered, and may change
         # when it restarts. Answers are timed by the receiver: while a message waits for an application that is away,

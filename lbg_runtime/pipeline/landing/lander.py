@@ -91,8 +91,7 @@ def lander_app(
         # owners: what these landed in between would come too late.
         expected = "exclusive: a log keeps no order of keys that move while a flow stays bound"
         raise ConfigError("group.backend", settings.group.backend.value, expected)
-    claimed = claim_folder(options.root, settings.group.shape())
-    lander = Lander(settings, options, claimed)
+    lander = Lander(settings, options, claim_folder(options.root, settings.group.shape()))
     # A flush can be full only if this many messages are under way; the second half gathers while it is written.
     wanted = min(2 * options.limits.rows, MAX_IN_FLIGHT)
     in_flight = max(settings.dispatch.max_in_flight, wanted)
@@ -110,8 +109,6 @@ def lander_app(
         member_id=member_id,
         session=session,
         companion=lander,
-        # A member that lands elsewhere, or handles, would take a part of the messages away from this log.
-        shared={"landing.log": claimed.id or f"one of group {claimed.group} without an id"},
     )
     lander.member = app.membership.member
     return app, lander
@@ -138,6 +135,8 @@ class Lander:
         self.member = MemberId("")
         self.landed_count = 0
         """Messages that this member has landed."""
+        # A member that lands elsewhere, or handles, would take a part of the messages away from this log.
+        self.shared = {"landing.log": claimed.id or f"one of group {claimed.group} without an id"}
         self.handlers = Handlers()
         # Attempts are unlimited, and practically without a time-out: a message waits for the disk, whoever is to blame.
         self.handlers.handler(
