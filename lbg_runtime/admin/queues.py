@@ -124,7 +124,7 @@ class SempQueueAdmin:
         there = await self._ensure(queue, _FIT, *least)
         for name, count in least.items():
             if (limit := there.number(name)) < count:
-                raise QueueUnfit(queue, f"{name} {limit}", f"{name} {count} or more")
+                raise QueueUnfit(queue, f"{name} {limit}", f"{name} {count} or more", is_limit=True)
 
     async def ensure_like_new(self, queue: QueueName) -> None:
         await self._ensure(queue, self._rights)

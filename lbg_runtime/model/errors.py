@@ -287,13 +287,17 @@ class QueueMissing(SempError):
 
 
 class QueueUnfit(SempError):
-    """The queue exists, but a group cannot use it."""
+    """The queue exists, but a group cannot use it.
 
-    def __init__(self, queue: str, found: str, expected: str) -> None:
+    `is_limit`: because of a limit that is too low, which `lbg group plan` and `apply` leave alone.
+    """
+
+    def __init__(self, queue: str, found: str, expected: str, *, is_limit: bool = False) -> None:
         super().__init__(f"queue {queue} has {found}; expected {expected}")
         self.queue = queue
         self.found = found
         self.expected = expected
+        self.is_limit = is_limit
 
 
 class QueueInUse(SempError):

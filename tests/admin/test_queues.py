@@ -117,8 +117,9 @@ async def test_a_queue_that_is_closed_or_may_lose_or_reorder_messages_is_not_fit
     await admin.create_queue(QUEUE)
     await admin.ensure_fit(QUEUE, 7)
     await client.update(("msgVpns", "default", "queues", QUEUE), attributes)
-    with pytest.raises(QueueUnfit, match=found):
+    with pytest.raises(QueueUnfit, match=found) as refused:
         await admin.ensure_fit(QUEUE, 7)
+    assert refused.value.is_limit == (attributes.keys() <= {"maxMsgSize", "maxDeliveredUnackedMsgsPerFlow"})
 
 
 @pytest.mark.parametrize(

@@ -40,9 +40,8 @@ def restripe(
     try:
         done = uvloop.run(_restripe(settings, queues, _Teller(began)))
     except QueueUnfit as error:
-        # The plan leaves other queues alone, and these limits.
-        is_limit = error.found.startswith(("maxMsgSize", "maxDeliveredUnackedMsgsPerFlow"))
-        is_in_plan = error.queue in settings.group.shape().queue_names() and not is_limit
+        # The plan leaves other queues alone, and limits.
+        is_in_plan = error.queue in settings.group.shape().queue_names() and not error.is_limit
         more = "; `lbg group plan` shows what differs from the settings" if is_in_plan else ""
         print(f"lbg: {error}{more}", file=sys.stderr)
         raise typer.Exit(1) from error

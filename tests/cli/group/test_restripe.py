@@ -10,23 +10,22 @@ from lbg_runtime.model.errors import QueueUnfit
 
 
 @pytest.mark.parametrize(
-    ("queue", "setting", "more"),
+    ("queue", "kind", "more"),
     [
-        ("orders/3", "maxRedeliveryCount", "; `lbg group plan` shows what differs from the settings"),
-        ("orders/4", "maxRedeliveryCount", ""),
-        ("orders/3", "maxMsgSize", ""),
-        ("orders/3", "maxDeliveredUnackedMsgsPerFlow", ""),
+        ("orders/3", "setting", "; `lbg group plan` shows what differs from the settings"),
+        ("orders/4", "setting", ""),
+        ("orders/3", "limit", ""),
     ],
 )
 def test_a_refused_queue_is_sought_in_the_plan_only_if_that_looks_at_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queue: str, setting: str, more: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queue: str, kind: str, more: str
 ) -> None:
     async def refuse(*_: object) -> None:
-        raise QueueUnfit(queue, f"{setting} 3", f"{setting} 0")
+        raise QueueUnfit(queue, "less", "more", is_limit=kind == "limit")
 
     monkeypatch.setattr("lbg_runtime.cli.group.restripe._restripe", refuse)
     config = tmp_path / "config.yaml"
     config.write_text("group: {name: orders, hash_prefix: h, hash_count: 8, queue_count: 4}")
     result = CliRunner().invoke(app, ["group", "restripe", "--queues", "6", "--config", str(config)])
-    said = f"lbg: queue {queue} has {setting} 3; expected {setting} 0{more}\n"
+    said = f"lbg: queue {queue} has less; expected more{more}\n"
     assert (result.exit_code, result.stderr) == (1, said)
