@@ -120,17 +120,12 @@ class DashboardRoutes:
             return as_json({"error": "how many members there are is not known: too little of the group was heard"}, 503)
         if (reason := self._watch.not_understood) is not None:
             return as_json({"error": f"how many members there are is not known: {reason}"}, 503)
-        since_s = backlog.oldest_spooled_at_s
-        age_s = 0 if since_s is None else max(0, wall_us() // 1_000_000 - since_s)
-        return as_json(
-            {
-                "group": self._shape.name,
-                "lag": backlog.messages,
-                "oldest_age_s": None if self._watch.has_records else age_s,
-                "members": self._watch.member_count,
-                "max_members": self._watch.queue_count,
-            }
-        )
+        known: dict[str, object] = {"group": self._shape.name, "lag": backlog.messages}
+        # Left out rather than null, which some take for 0.
+        if not self._watch.has_records:
+            since_s = backlog.oldest_spooled_at_s
+            known["oldest_age_s"] = 0 if since_s is None else max(0, wall_us() // 1_000_000 - since_s)
+        return as_json({**known, "members": self._watch.member_count, "max_members": self._watch.queue_count})
 
 
 class _FeedResponse(StreamingResponse):
