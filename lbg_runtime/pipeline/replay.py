@@ -30,8 +30,8 @@ REPLAY_PROPERTY = "lbg_replay_of"
 
 TICK_S = 0.005
 
-SOME, SOME_BYTES, SOME_S = 100, 1 << 20, 0.05
-"""So many messages are read before they are published, or those that are read in this time."""
+PIECE_MESSAGES, PIECE_BYTES, PIECE_S = 100, 1 << 20, 0.05
+"""A piece of the log is read before it is published: as many messages or bytes, or as long, whichever comes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +160,8 @@ async def replay(
     is_read, error = False, None
     while not (is_read or error or replayed.failure):
         # On a thread: all of the log may be read before the first one, and much of it before the next.
-        some, is_read, error = await asyncio.to_thread(_some, messages)
-        for message in some:
+        piece, is_read, error = await asyncio.to_thread(_read_piece, messages)
+        for message in piece:
             _note(replayed, message)
             if message.key is None:
                 continue
@@ -188,15 +188,15 @@ async def replay(
     on_progress()
 
 
-def _some(messages: Iterator[LandedMessage]) -> tuple[list[LandedMessage], bool, LbgError | None]:
+def _read_piece(messages: Iterator[LandedMessage]) -> tuple[list[LandedMessage], bool, LbgError | None]:
     """The next messages, whether they are the last, and the error behind them. Runs on a thread."""
     found: list[LandedMessage] = []
-    size, until_s = 0, time.monotonic() + SOME_S
+    size, until_s = 0, time.monotonic() + PIECE_S
     try:
         for message in messages:
             found.append(message)
             size += len(message.payload)
-            if len(found) >= SOME or size >= SOME_BYTES or time.monotonic() >= until_s:
+            if len(found) >= PIECE_MESSAGES or size >= PIECE_BYTES or time.monotonic() >= until_s:
                 return found, False, None
     except LbgError as error:
         return found, False, error
