@@ -126,7 +126,7 @@ class Outbox:
         """Take messages of a run until there is no more room; what is left of it comes next."""
         flow, redelivered, first_property = run.flow, run.redelivered, run.first_property
         previous_id: int = run.previous_id
-        size = 0
+        size = taken_count = 0
         for delivery_id, message in enumerate(run.messages, run.first_id):
             relay = message.content
             if not isinstance(relay, Relay):
@@ -137,9 +137,9 @@ class Outbox:
             pieces.append(relay.rest)
             previous_id = delivery_id
             size += message.size_bytes
+            taken_count += 1
             if size >= room_bytes:
                 break
-        taken_count = previous_id - run.first_id + 1
         if taken_count < len(run.messages):
             self._entries.appendleft(run.after(taken_count))
         self.waiting_count -= taken_count
