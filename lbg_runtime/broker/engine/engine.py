@@ -60,7 +60,7 @@ class Engine:
         permanently."""
         self._instance = instance
         self.surroundings = Surroundings()
-        """What the front end provides; it calls `surroundings.timetable.call_due` when that is due."""
+        """What the front end provides; it calls what is `due` of `surroundings.timetable` when the time has come."""
         self.spooler = spooler
         self._changes = changes
         self._registry = Registry(changes)

@@ -1,6 +1,6 @@
 """The time of a broker, and when each of its parts has something to do."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Protocol
 
@@ -61,12 +61,21 @@ class Timetable:
             self._order = [each for each in self._order if each[1] in self._parts]
             heapify(self._order)
 
-    def call_due(self) -> list[Effect]:
-        """Call every part whose time has come, each once."""
+    def due(self) -> Iterator[Timed]:
+        """Every part whose time has come, each once, to be called before the next is asked for: what is not asked for
+        stays due."""
         now_ms = self.now()
-        due: list[Timed] = []
-        while (at_ms := self.next_ms) is not None and at_ms <= now_ms:
-            part = self._parts.pop(heappop(self._order)[1])
-            del self._times[part]
-            due.append(part)
-        return [effect for part in due for effect in part.on_deadline()]
+        entries: list[tuple[int, int]] = []
+        while self._order and self._order[0][0] <= now_ms:
+            entries.append(heappop(self._order))
+        for entry in entries:
+            heappush(self._order, entry)
+        for _, number in entries:
+            if (part := self._parts.pop(number, None)) is not None:
+                del self._times[part]
+                self.has_changed = True
+                yield part
+
+    def call_due(self) -> list[Effect]:
+        """Call every part whose time has come."""
+        return [effect for part in self.due() for effect in part.on_deadline()]

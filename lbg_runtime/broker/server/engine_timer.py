@@ -42,8 +42,14 @@ class EngineTimer:
     def _due(self) -> None:
         self._timer = self._at_ms = None
         self._timetable.has_changed = True
-        self._carry_out(self._timetable.call_due())
-        self.arm()
+        effects: list[Effect] = []
+        try:
+            for part in self._timetable.due():
+                effects += part.on_deadline()
+        finally:
+            # What one part raises takes nothing from the others: what was done is told, and the rest stays due.
+            self._carry_out(effects)
+            self.arm()
 
 
 def _loop_ms() -> int:

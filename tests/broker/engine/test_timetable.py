@@ -46,3 +46,25 @@ def test_every_part_is_called_once_at_the_time_that_it_has(deeds: list[tuple[int
                 due_ms[number] = now_ms + delay_ms
         assert table.next_ms == min(due_ms.values(), default=None)
         assert [part.calls for part in parts] == calls
+
+
+class Eager(Part):
+    """Is due again as soon as it has been called."""
+
+    def __init__(self, table: Timetable) -> None:
+        super().__init__()
+        self.table = table
+
+    def on_deadline(self) -> list[Effect]:
+        self.table.set(self, 0)
+        return super().on_deadline()
+
+
+def test_a_part_that_is_due_again_at_once_is_called_once_at_a_time_and_keeps_nobody_waiting() -> None:
+    table = Timetable(lambda: 9)
+    eager, patient = Eager(table), Part()
+    table.set(eager, 1)
+    table.set(patient, 5)
+    table.call_due()
+    assert (eager.calls, patient.calls) == (1, 1)
+    assert table.next_ms == 0
