@@ -1,7 +1,6 @@
 """The three APIs as one ASGI application."""
 
 import base64
-import binascii
 from collections.abc import Callable, Mapping
 
 import orjson
@@ -122,6 +121,6 @@ def _who_asks(administrators: tuple[Administrator, ...], header: str) -> Adminis
         return None
     try:
         username, _, password = base64.b64decode(encoded, validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:  # Not ASCII, not BASE64, or not UTF-8.
         return None
     return find_administrator(administrators, username, password)
