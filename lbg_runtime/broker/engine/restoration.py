@@ -61,6 +61,7 @@ class Restoration:
             case MessagesGone(number, sequences):
                 spool = self._queues[number][1].spool
                 spool.remove([gone for sequence in sequences if (gone := spool.at(sequence)) is not None])
+                spool.skip_to(max(sequences))
             case MessageLogged() | MessageUnlogged() | ReplayLogKept() | ReplayLogGone():
                 self._replays.restore(change)
             case QueueKept():

@@ -122,6 +122,10 @@ class Spool:
         self.last_sequence = sequence - 1
         return self.add(message)
 
+    def skip_to(self, sequence: int) -> None:
+        """Give no message a place up to this one: it has been given in an earlier life of the broker."""
+        self.last_sequence = max(self.last_sequence, sequence)
+
     def at(self, sequence: int) -> SpooledMessage | None:
         """The message in a place, if there is one."""
         return self._messages.get(sequence)

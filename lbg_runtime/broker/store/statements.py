@@ -30,7 +30,7 @@ from lbg_runtime.broker.store.encoding import encode_ids, encode_log_settings, e
 from lbg_runtime.broker.store.frames import Frames
 
 APPLICATION_ID = 0x6C626773
-FORMAT = 3
+FORMAT = 4
 IDS_OF_ONE_LIFE = 1 << 40
 """Delivery ids that one life may give; the next begins above them, no matter how many were written down."""
 
@@ -44,7 +44,8 @@ _REPLAY_LOGS = (
     " checksum INTEGER, frame BLOB)",
 )
 
-_FROM_2 = (f"PRAGMA user_version = {FORMAT}", "ALTER TABLE message ADD COLUMN publisher TEXT DEFAULT ''")
+_FROM_3 = (f"PRAGMA user_version = {FORMAT}", "ALTER TABLE queue ADD COLUMN last_gone INTEGER DEFAULT 0")
+_FROM_2 = ("ALTER TABLE message ADD COLUMN publisher TEXT DEFAULT ''", *_FROM_3)
 
 UPGRADES: Mapping[int, tuple[str, ...]] = {
     1: (
@@ -56,6 +57,7 @@ UPGRADES: Mapping[int, tuple[str, ...]] = {
         *_FROM_2,
     ),
     2: _FROM_2,
+    3: _FROM_3,
 }
 """Statements that convert an older store to this format."""
 
@@ -64,7 +66,8 @@ SCHEMA = (
     f"PRAGMA user_version = {FORMAT}",
     "CREATE TABLE store (name TEXT, life INTEGER, used_ids INTEGER)",
     "INSERT INTO store VALUES ('', 1, 0)",
-    "CREATE TABLE queue (number INTEGER PRIMARY KEY, vpn TEXT, name TEXT, settings BLOB)",
+    # Administrators know messages by their places, so none is given again: also not the last, which may be gone.
+    "CREATE TABLE queue (number INTEGER PRIMARY KEY, vpn TEXT, name TEXT, settings BLOB, last_gone INTEGER)",
     "CREATE TABLE subscription (queue INTEGER, topic TEXT)",
     "CREATE INDEX subscription_by_queue ON subscription (queue)",
     # Without a frame if the replay log has the same one under this number.
@@ -95,6 +98,7 @@ def statements_of(changes: Sequence[Change], frames: Frames) -> Iterator[tuple[s
     kept: list[Values] = []
     delivered: list[Values] = []
     gone: list[Values] = []
+    last_gone: dict[QueueNumber, int] = {}
     logs: list[Change] = []
     others: list[Change] = []
     for change in changes:
@@ -106,6 +110,7 @@ def statements_of(changes: Sequence[Change], frames: Frames) -> Iterator[tuple[s
             delivered += _deliveries(cast(MessagesDelivered, change))
         elif kind is MessagesGone:
             some = cast(MessagesGone, change)
+            last_gone[some.queue] = max(last_gone.get(some.queue, 0), *some.sequences)
             for first, last in _runs_of(some.sequences):
                 places = message_id(some.queue, first), message_id(some.queue, last)
                 gone.append(places)
@@ -143,6 +148,11 @@ def statements_of(changes: Sequence[Change], frames: Frames) -> Iterator[tuple[s
     # Last, so that the deletion of a queue also removes what came before.
     for change in others:
         yield from _of_one(change, frames)
+    if last_gone:
+        yield (
+            "UPDATE queue SET last_gone = max(last_gone, ?) WHERE number = ?",
+            [(sequence, queue) for queue, sequence in last_gone.items()],
+        )
 
 
 def row_statement(put: RowPut) -> tuple[str, Iterable[Values]]:
@@ -209,7 +219,8 @@ def _of_one(change: Change, frames: Frames) -> Iterator[tuple[str, Iterable[Valu
             yield "DELETE FROM publisher WHERE vpn = ? AND name = ?", [(vpn, name)]
         case QueueKept(queue, vpn, name, settings):
             yield (
-                "INSERT OR REPLACE INTO queue VALUES (?, ?, ?, ?)",
+                "INSERT INTO queue VALUES (?, ?, ?, ?, 0)"
+                " ON CONFLICT (number) DO UPDATE SET settings = excluded.settings",
                 [(queue, vpn, name, encode_settings(settings))],
             )
         case QueueGone(queue):

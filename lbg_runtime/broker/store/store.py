@@ -24,6 +24,7 @@ from lbg_runtime.broker.engine.changes import (
     MessageKept,
     MessageLogged,
     MessagesDelivered,
+    MessagesGone,
     PublisherKept,
     QueueKept,
     QueueNumber,
@@ -193,11 +194,13 @@ class Store:
 
     def _read(self) -> Iterator[Change]:
         execute = self._connection.execute
-        queues: set[int] = set()
+        last_gone: dict[QueueNumber, int] = {}
         yield DeliveryIdsSkipped(self._first_id)
-        for number, vpn, name, settings in execute("SELECT number, vpn, name, settings FROM queue ORDER BY number"):
+        for number, vpn, name, settings, sequence in execute(
+            "SELECT number, vpn, name, settings, last_gone FROM queue ORDER BY number"
+        ):
             yield QueueKept(QueueNumber(number), vpn, QueueName(name), decode_settings(settings))
-            queues.add(number)
+            last_gone[QueueNumber(number)] = sequence
         for number, topic in execute("SELECT queue, topic FROM subscription ORDER BY rowid"):
             yield SubscriptionKept(QueueNumber(number), topic)
         logged: dict[int, Published] = {}
@@ -209,7 +212,7 @@ class Store:
         ):
             number, sequence = QueueNumber(id_ >> SEQUENCE_BITS), id_ & ((1 << SEQUENCE_BITS) - 1)
             is_there = of_log in logged if frame is None else crc32(frame) == checksum
-            if not is_there or number not in queues:
+            if not is_there or number not in last_gone:
                 raise ValueError(f"message {sequence} of queue {number} is not what was written")
             if frame is not None:
                 message = decode_message(frame, spooled_at_s, of_log)
@@ -220,8 +223,13 @@ class Store:
             if (message.spooled_at_s, message.publisher) != (spooled_at_s, publisher):
                 message = replace(message, spooled_at_s=spooled_at_s, publisher=publisher)
             yield MessageKept(number, sequence, message)
+            if sequence > last_gone[number]:
+                last_gone[number] = 0  # The message itself says that its place has been given.
             if delivery_id is not None:
                 yield MessagesDelivered(number, FlowId(flow), ((sequence, DeliveryId(delivery_id), count),))
+        for queue, sequence in last_gone.items():
+            if sequence:
+                yield MessagesGone(queue, (sequence,))
         for each in outlived:
             self._frames.let_go(each)
         for flow, number, client_name, received_up_to, under_way in execute(

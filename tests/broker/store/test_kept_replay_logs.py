@@ -87,7 +87,7 @@ def test_what_the_log_gave_up_stays_as_long_as_a_queue_has_it(path):
     store.write([QueueGone(1)])
     assert store._connection.execute("SELECT number FROM logged").fetchall() == [(3,)]
     store.close()
-    assert reopened(path) == [queues[1], log, logged(3)]
+    assert reopened(path) == [queues[1], log, logged(3), MessagesGone(2, (1,))]
 
 
 def test_messages_that_leave_together_take_out_of_the_log_s_table_what_the_log_gave_up(path):
@@ -150,14 +150,16 @@ def test_a_logged_message_that_is_not_what_was_written_is_refused(path):
     assert refusal(path) == "it is damaged: message 7 of the replay log is not what was written"
 
 
-BEFORE_PUBLISHERS = "ALTER TABLE message DROP COLUMN publisher; PRAGMA user_version = 2;"
-BEFORE_REPLAY_LOGS = (
-    "DROP TABLE logged; DROP TABLE replay_log; ALTER TABLE message DROP COLUMN publisher;"
-    "ALTER TABLE message DROP COLUMN number; PRAGMA user_version = 1;"
+BEFORE_PLACES = "ALTER TABLE queue DROP COLUMN last_gone; PRAGMA user_version = 3;"
+BEFORE_PUBLISHERS = BEFORE_PLACES + "ALTER TABLE message DROP COLUMN publisher; PRAGMA user_version = 2;"
+BEFORE_REPLAY_LOGS = BEFORE_PUBLISHERS + (
+    "DROP TABLE logged; DROP TABLE replay_log; ALTER TABLE message DROP COLUMN number; PRAGMA user_version = 1;"
 )
 
 
-@pytest.mark.parametrize("downgrade", [BEFORE_REPLAY_LOGS, BEFORE_PUBLISHERS])
+@pytest.mark.parametrize(
+    "downgrade", [BEFORE_REPLAY_LOGS, BEFORE_PUBLISHERS, BEFORE_PLACES], ids=["format 1", "format 2", "format 3"]
+)
 def test_a_store_of_an_older_format_is_brought_up_to_date(path, downgrade):
     kept = [QueueKept(1, "default", "orders", SETTINGS), *(MessageKept(1, n, message(n)) for n in (5, 6))]
     store = Store.open(path)

@@ -142,3 +142,25 @@ def test_what_a_flow_lost_with_its_partition_is_not_held_for_it_by_the_next_life
         again += desk.pass_time()
         assert len(again) + len(held) == 4 + lost_count
         assert [each.redelivered for each in again] == [True] * lost_count + [False] * (4 - len(held))
+
+
+def test_no_place_in_a_queue_is_given_again_however_many_lives_its_messages_are_gone(life):
+    with life() as desk:
+        for queue in ("a", "b"):
+            desk.engine.create_queue("default", QueueName(queue), QueueSettings())
+            desk.engine.add_queue_subscription("default", QueueName(queue), queue)
+        desk.publish("a", count=3)
+        desk.publish("b", count=3)
+        flow, given = desk.bind(desk.client("ann"), "a", window=5)
+        desk.engine.settle(flow, [SettledRange(DeliveryId(0), given[-1].delivery_id, Outcome.ACCEPTED)])
+        desk.engine.administration.delete_messages("default", QueueName("b"), {3})
+    with life() as desk:
+        desk.engine.administration.change_queue("default", QueueName("a"), QueueSettings(max_bind_count=7))
+    with life() as desk:
+        desk.publish("a")
+        desk.publish("b")
+        places = {
+            queue: [each.sequence for each in desk.engine.administration.queue_messages("default", QueueName(queue))]
+            for queue in ("a", "b")
+        }
+        assert places == {"a": [4], "b": [1, 2, 4]}

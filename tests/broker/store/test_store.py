@@ -124,6 +124,7 @@ def test_only_what_is_said_to_be_gone_is(path):
         MessagesDelivered(1, 5, ((5, 5, 1),)),
         MessageKept(1, 7, message(7)),
         *(MessageKept(2, n, message(n)) for n in range(1, 9)),
+        MessagesGone(1, (8,)),
     ]
 
 
