@@ -53,14 +53,15 @@ def ask_broker(settings: Settings) -> Mapping[str, object]:
         with ThreadPoolExecutor(1) as thread:
             text = thread.submit(asyncio.run, _read_text(settings)).result()
     except SempUnreachable as error:
+        found = f"no SEMP answer from {error.url}: {error.reason}"
         if path is None:
-            expected = "a broker that answers, or a group.cache of an earlier start"
-            raise ConfigError("semp.url", str(error), expected) from None
+            expected = f"{error.expected or 'a broker that answers'}, or a group.cache of an earlier start"
+            raise ConfigError("semp.url", found, expected) from None
         try:
             stored = _read_cache(path, settings)
         except _CacheUnfit as unfit:
             expected = f"a broker that answers, or what an earlier start of group {name} has kept"
-            raise ConfigError("group.cache", f"{path} {unfit}, and {error}", expected) from None
+            raise ConfigError("group.cache", f"{path} {unfit}, and {found}", expected) from None
         _log.warning("group_settings_from_cache", path=str(path), reason=error.reason)
     except SempError as error:
         raise ConfigError("semp", str(error), "an account that may read the VPN") from None

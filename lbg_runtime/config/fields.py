@@ -138,7 +138,9 @@ def broker_address(value: str) -> str:
 
 def management_url(value: object) -> object:
     """An HTTP address without path and user."""
-    if not isinstance(value, str) or re.fullmatch(r"https?://[^\s/@\x00-\x1f\x7f]+/?", value) is None:
+    pattern = r"https?://([^\s/@?#:\[\]\x00-\x1f\x7f]+|\[[0-9A-Fa-f:.]+\])(:([0-9]+))?/?"
+    address = re.fullmatch(pattern, value) if isinstance(value, str) else None
+    if address is None or not is_port(address[3] or "0"):
         raise ValueError("an address such as https://broker:943")
     return value
 

@@ -253,10 +253,12 @@ class SempUnreachable(SempError):
 
     retriable = True
 
-    def __init__(self, url: str, reason: str) -> None:
-        super().__init__(f"no SEMP answer from {url}: {reason}")
+    def __init__(self, url: str, reason: str, expected: str | None = None) -> None:
+        super().__init__(f"no SEMP answer from {url}: {reason}{f'; expected {expected}' if expected else ''}")
         self.url = url
         self.reason = reason
+        self.expected = expected
+        """What would have been right, if more is known about it."""
 
 
 class SempRefused(SempError):

@@ -1,6 +1,7 @@
 """Requests to the SEMPv2 API of one broker."""
 
 import asyncio
+import os
 import ssl
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -27,6 +28,8 @@ REQUEST_TIMEOUT_S = 10.0
 """For each phase of an attempt; behind a fence, for all attempts of a request together."""
 
 _CERTIFICATE = "one that is in date, names this host, and comes from an authority in semp.tls.trust_store"
+
+_API = "the broker's management API at semp.url, by https:// if it speaks TLS and by http:// if it does not"
 
 _NO_ANSWER = f"no answer within {REQUEST_TIMEOUT_S:g} s"
 
@@ -89,7 +92,7 @@ class SempClient:
             )
         except OSError as error:
             # It reads the files of authorities, and there may be no descriptor left.
-            raise SempUnreachable(self.url, _reason_of(error)) from None
+            raise SempUnreachable(self.url, *_reason_of(error)) from None
 
     async def __aenter__(self) -> Self:
         return self
@@ -188,7 +191,7 @@ class SempClient:
                     # httpx also reads the address of a redirection that it does not follow, and lets other errors
                     # through.
                     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
-                        raise SempUnreachable(self.url, _reason_of(error)) from None
+                        raise SempUnreachable(self.url, *_reason_of(error)) from None
                     if response.status_code != _NOT_READY or pause_s is None:
                         return self._read(request, response, hidden=hidden, is_repeated=attempt > 1)
                     await asyncio.sleep(pause_s)
@@ -223,12 +226,21 @@ def _query(**parameters: Sequence[str]) -> str:
     )
 
 
-def _reason_of(error: Exception) -> str:
+def _reason_of(error: Exception) -> tuple[str, str | None]:
+    """Why there was no answer, and what was expected if that is known."""
     if isinstance(error, httpx.TimeoutException):
-        return _NO_ANSWER
+        return _NO_ANSWER, None
+    reason = str(error)
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):
-            return f"its certificate is refused: {cause.verify_message}; expected {_CERTIFICATE}"
-        cause = cause.__cause__ or cause.__context__
-    return " ".join(str(error).split()) or type(error).__name__
+            return f"its certificate is refused: {cause.verify_message.rstrip('.')}", _CERTIFICATE
+        if isinstance(cause, ssl.SSLError):
+            reason = f"no TLS connection: {cause.reason or cause}"
+        elif isinstance(cause, OSError) and cause.errno:
+            # The HTTP client says no more than that all attempts failed.
+            reason = os.strerror(cause.errno) if cause.errno > 0 else cause.strerror or reason
+        # Several are those of the addresses of one name.
+        cause = cause.exceptions[-1] if isinstance(cause, ExceptionGroup) else cause.__cause__ or cause.__context__
+    expected = _API if isinstance(error, httpx.ConnectError | httpx.RemoteProtocolError) else None
+    return " ".join(reason.split()).rstrip(".") or type(error).__name__, expected

@@ -139,6 +139,13 @@ def test_hosts_may_have_addresses_of_ipv6_and_no_port():
             {"semp": {"url": "http://a\0b"}},
             r"config.yaml: semp.url: 'http://a\x00b'; expected an address such as https://broker:943",
         ),
+        *(
+            (
+                {"semp": {"url": f"https://{broker}"}},
+                f"config.yaml: semp.url: 'https://{broker}'; expected an address such as https://broker:943",
+            )
+            for broker in ("broker:99999", "broker:http", "broker:", "::1:943", ":943", "broker?x", "broker#x")
+        ),
         ({"group": GROUP | {"hash_count": "many"}}, "config.yaml: group.hash_count: 'many'; expected a whole number"),
         ({"group": GROUP | {"hash_count": True}}, "config.yaml: group.hash_count: True; expected a whole number"),
         ({"group": GROUP | {"hash_count": 1.5}}, "config.yaml: group.hash_count: 1.5; expected a whole number"),

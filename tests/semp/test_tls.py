@@ -98,6 +98,28 @@ async def test_a_broker_that_cannot_prove_who_it_is_is_told_nothing(
             await client.get(SempApi.CONFIG, VPN)
 
 
+@pytest.mark.parametrize(
+    ("scheme", "is_tls", "reason"),
+    [
+        ("http", True, "Server disconnected without sending a response"),
+        ("https", False, "no TLS connection: WRONG_VERSION_NUMBER"),
+        ("http", None, "Connection refused"),
+    ],
+    ids=["without TLS to TLS", "TLS to none", "nobody there"],
+)
+async def test_an_address_that_is_wrong_is_named_with_what_was_expected(
+    certificates: Certificates, scheme: str, is_tls: bool | None, reason: str
+) -> None:
+    tls = certificates.broker().context() if is_tls else None
+    async with SempServer(Engine(), lambda _: None, port=0, tls=tls) as server:
+        url = f"{scheme}://127.0.0.1:{1 if is_tls is None else server.port}"
+        async with SempClient(SempAccount(url, "admin", "admin"), tls=False) as client:
+            with pytest.raises(SempUnreachable) as caught:
+                await client.get(SempApi.CONFIG, VPN)
+    expected = "the broker's management API at semp.url, by https:// if it speaks TLS and by http:// if it does not"
+    assert str(caught.value) == f"no SEMP answer from {url}: {reason}; expected {expected}"
+
+
 async def test_a_token_takes_the_place_of_name_and_password() -> None:
     shown: list[str] = []
 

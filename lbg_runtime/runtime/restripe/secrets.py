@@ -43,7 +43,7 @@ def without(secret: str, error: SempRefused | SempUnreachable | PublishFailed) -
         case SempRefused(request=request, http_status=status, code=code, is_repeated=again):
             return SempRefused(hide(request), status, code, error.status, hide(error.description), is_repeated=again)
         case SempUnreachable():
-            return SempUnreachable(error.url, hide(error.reason))
+            return SempUnreachable(error.url, hide(error.reason), error.expected)
         case PublishFailed():
             return type(error)(hide(error.topic), hide(error.reason))
 
