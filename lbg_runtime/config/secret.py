@@ -8,7 +8,10 @@ FILE_PREFIX = "file:"
 
 
 def read_secret(value: object) -> object:
-    """The secret that a setting names; one line end at the end of a file is not part of it. Raises `ValueError`."""
+    """The secret that a setting names; one line end at the end of a file is not part of it.
+
+    Raises `ValueError`, also for a file with nothing else in it.
+    """
     if not isinstance(value, str) or not value.startswith(FILE_PREFIX):
         return value
     path = value.removeprefix(FILE_PREFIX)
@@ -20,7 +23,11 @@ def read_secret(value: object) -> object:
         raise ValueError(f"text in UTF-8 in the file {path}") from None
     except ValueError:
         raise ValueError(f"a readable file, which {path!r} cannot name") from None
-    return text.removesuffix("\n").removesuffix("\r")
+    secret = text.removesuffix("\n").removesuffix("\r")
+    if not secret:
+        # It is being replaced, or was never filled: who wants no password writes none.
+        raise ValueError(f"a secret in the file {path}, which is empty")
+    return secret
 
 
 def read_regular_file(path: Path) -> bytes:

@@ -15,6 +15,8 @@ _log = structlog.get_logger(__name__)
 
 DEFAULT_SMF_PORT = 55555
 
+_REACHABLE = "a broker that can be reached at its port for clients, by tcps:// if that speaks TLS and by tcp:// if not"
+
 
 class Session(Transport, Messenger, Browser, Protocol):
     """What a member needs from a transport."""
@@ -69,7 +71,7 @@ async def open_session(
         try:
             await session.open()
         except ConnectFailed as error:
-            usual = "credentials that the broker accepts" if error.permanent else "a broker that can be reached"
+            usual = "credentials that the broker accepts" if error.permanent else _REACHABLE
             raise ConfigError("connection.host", f"{error.host}: {error.reason}", error.expected or usual) from None
         try:
             yield session

@@ -198,7 +198,10 @@ def test_a_host_that_does_not_answer_is_one_line(folder):
         host = f"tcp://127.0.0.1:{bound_only.getsockname()[1]}"
         line = _only_line(_lbg(folder(transport="solace", host=host), "run"))
     assert line.startswith(f"lbg: connection.host: {host}: ")
-    assert line.endswith("expected a broker that can be reached")
+    assert line.endswith(
+        "expected a broker that can be reached at its port for clients, "
+        "by tcps:// if that speaks TLS and by tcp:// if not"
+    )
 
 
 def test_an_address_that_no_broker_can_listen_on_is_one_line_for_both_commands(lbg, folder):

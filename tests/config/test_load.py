@@ -381,6 +381,16 @@ def test_a_secret_may_lie_in_a_file(tmp_path):
     assert settings.connection.password.get_secret_value() == "top secret"
 
 
+@pytest.mark.parametrize("content", ["", "\n", "\r\n"])
+def test_a_file_without_a_secret_is_no_empty_secret(tmp_path, content):
+    path = tmp_path / "secret"
+    path.write_bytes(content.encode())
+    assert _problem(connection={"password": f"file:{path}"}) == (
+        "config.yaml: connection.password: a value that is not shown; "
+        f"expected a secret in the file {path}, which is empty"
+    )
+
+
 def test_a_secret_is_never_shown(tmp_path):
     settings = _parse(connection={"password": "top-secret"})
     assert "top-secret" not in repr(settings)

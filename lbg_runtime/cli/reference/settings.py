@@ -33,7 +33,7 @@ Made from `lbg_runtime/config/`; do not edit. `make docs` writes it anew. The fi
 [config.yaml](../config.yaml); `lbg check` reports what is wrong with a file.
 
 - A *duration* is a number with its unit: `500ms`, `30s`, `2m`, `1h`.
-- A *secret* is the text itself, or `file:PATH` for a file that holds it. It is never shown.
+- A *secret* is the text itself, or `file:PATH` for a file that holds it, which may not be empty. It is never shown.
 - In every text, `${NAME}` and `${NAME:default}` are replaced from the environment. A default ends at the first `}`.
   Defaults and values from the environment are taken as they are: references in them are not replaced. A variable that
   is set to the empty text counts as set. Anything of another form is plain text; for a literal `${NAME}`, write

@@ -68,7 +68,12 @@ _BROKER_CERTIFICATE = (
     "a certificate of the broker that is in date, names this host, and comes from an authority in "
     "connection.tls.trust_store"
 )
+_VPN = "a message VPN of this broker in connection.vpn, which is enabled there"
 _EXPECTED: Mapping[int, str] = {
+    Subcode.MSG_VPN_NOT_ALLOWED: _VPN,
+    Subcode.MSG_VPN_UNAVAILABLE: _VPN,
+    Subcode.CLIENT_USERNAME_IS_SHUTDOWN: "a client username that is enabled on the broker",
+    Subcode.CLIENT_ACL_DENIED: "an ACL profile of the client username that lets it connect from here",
     Subcode.FAILED_LOADING_TRUSTSTORE: "a directory with certificates in connection.tls.trust_store",
     Subcode.UNTRUSTED_CERTIFICATE: _BROKER_CERTIFICATE,
     Subcode.UNTRUSTED_COMMONNAME: _BROKER_CERTIFICATE,
@@ -76,12 +81,17 @@ _EXPECTED: Mapping[int, str] = {
     Subcode.FAILED_LOADING_CERTIFICATE_AND_KEY: "files that belong together in connection.client_certificate",
     Subcode.BASIC_AUTHENTICATION_IS_SHUTDOWN: "connection.client_certificate or connection.oauth, no password",
 }
-_TLS_EXPECTED = "a broker that speaks TLS there, and trusts connection.client_certificate if there is one"
+_TLS_EXPECTED = (
+    "a broker that speaks TLS there, and takes connection.client_certificate if there is one: in date, and from an "
+    "authority that the broker trusts"
+)
 
 _NO_REASON = "the client gives no reason, as when the connection is lost meanwhile"
 """Its own text for that is `OK`."""
 
 _SESSION_NAME = re.compile(r"^Session '[^']*': ")
+_OWN_STATE = re.compile(r" ?in (?:connect for session|session state) '.*", re.DOTALL)
+"""What the client says of itself behind the reason, usually cut off."""
 _SECRET = re.compile(r"('\w*(?:PASSWORD|TOKEN)\w*') (?:with|has invalid) value '.*", re.DOTALL)
 """The client's complaint about a secret that it does not take, up to the end of the text: a secret may contain quotes,
 and may be cut off.
@@ -127,12 +137,16 @@ def reason_of_text(text: str) -> str:
 def connect_failed(host: str, error: BaseException) -> ConnectFailed:
     """Why no session could be opened."""
     subcode, reason = subcode_and_reason(error)
+    reason = _OWN_STATE.sub("", _SESSION_NAME.sub("", reason))
+    if "," in host:
+        # What was wrong with the others the client does not say.
+        reason = f"the last of them: {reason}"
     # The exception for a wrong password is the one that carries no number.
     permanent = subcode in _PERMANENT or type(error).__name__ == "AuthenticationError"
     if subcode == Subcode.COMMUNICATION_ERROR and "SSL" in reason:
         return ConnectFailed(host, f"no TLS connection: {reason}", expected=_TLS_EXPECTED)
     expected = None if subcode is None else _EXPECTED.get(subcode)
-    return ConnectFailed(host, _SESSION_NAME.sub("", reason), permanent=permanent, expected=expected)
+    return ConnectFailed(host, reason, permanent=permanent, expected=expected)
 
 
 def bind_failed(queue: str, error: BaseException) -> BindFailed:

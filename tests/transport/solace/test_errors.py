@@ -103,6 +103,24 @@ def test_a_refused_connection_is_permanent_and_an_outage_is_not(subcode: int, pe
     assert (failure.permanent, failure.host, failure.reason) == (permanent, "tcp://here:1", "why")
 
 
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (
+            "SSL error: 'unexpected eof'(0x0a000126) in connect for session '(c19,s1)_default', connection 'client",
+            "no TLS connection: SSL error: 'unexpected eof'(0x0a000126)",
+        ),
+        (
+            "Session '(c1,s1)_default': Bad SMF version of 0 when x=0/0in session state 'CONNECTING': client name 'a'",
+            "Bad SMF version of 0 when x=0/0",
+        ),
+    ],
+)
+def test_what_the_client_says_of_its_own_state_is_left_out(said: str, reason: str) -> None:
+    subcode = Subcode.COMMUNICATION_ERROR
+    assert connect_failed("tcp://here:1", ClientError(facts(subcode, said), subcode)).reason == reason
+
+
 def test_a_wrong_password_is_permanent_though_it_has_no_number() -> None:
     assert connect_failed("tcp://here:1", AuthenticationError("wrong password")).permanent
 

@@ -125,7 +125,7 @@ async def test_who_lacks_a_certificate_that_the_broker_trusts_is_refused(certifi
         file = certificates.client("intruder", stranger=True)
         text = await refusal_of(server, certificates, client_certificate={"certificate": str(file)})
         assert "no TLS connection" in text
-        assert text.endswith("trusts connection.client_certificate if there is one")
+        assert text.endswith("if there is one: in date, and from an authority that the broker trusts")
     async with BrokerServer(port=0, tls=certificates.broker()) as server:
         # It was never asked for its certificate, and so it is nobody.
         text = await refusal_of(
@@ -134,12 +134,31 @@ async def test_who_lacks_a_certificate_that_the_broker_trusts_is_refused(certifi
         assert "credentials that the broker accepts" in text
 
 
+async def test_of_several_hosts_the_last_one_is_meant(certificates: Certificates) -> None:
+    """The client tells of no other: without that, the broker with a wrong name would seem to refuse connections."""
+    async with BrokerServer(port=0, tls=certificates.broker("elsewhere.example")) as server:
+        hosts = f"tcps://127.0.0.1:{server.port},tcps://127.0.0.1:1"
+        text = await refusal_of(server, certificates, host=hosts)
+        assert text.startswith(f"connection.host: {hosts}: the last of them: TCP connection failure")
+
+
+async def test_a_vpn_that_is_not_there_is_no_matter_of_credentials(certificates: Certificates) -> None:
+    async with BrokerServer(port=0, tls=certificates.broker()) as server:
+        text = await refusal_of(server, certificates, vpn="nowhere")
+        assert text.endswith(
+            "Message VPN Not Allowed; expected a message VPN of this broker in connection.vpn, which is enabled there"
+        )
+
+
 async def test_tls_and_plain_do_not_meet(certificates: Certificates) -> None:
     async with BrokerServer(port=0) as server:
         assert "no TLS connection" in await refusal_of(server, certificates)
     async with BrokerServer(port=0, tls=certificates.broker()) as server:
         text = await refusal_of(server, certificates, host=f"tcp://127.0.0.1:{server.port}")
-        assert "expected a broker that can be reached" in text
+        assert text.endswith(
+            "expected a broker that can be reached at its port for clients, "
+            "by tcps:// if that speaks TLS and by tcp:// if not"
+        )
 
 
 @pytest.fixture
