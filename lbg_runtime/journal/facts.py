@@ -8,6 +8,9 @@ import pyarrow as pa
 
 Row = Mapping[str, object]
 
+_OF_THE_GROUP = ("group", "hash_prefix", "hash_count", "queue_count", "backend")
+"""What a header says of the group, as the settings of its member have it."""
+
 
 @dataclass(slots=True)
 class FileFacts:
@@ -76,4 +79,15 @@ class FileFacts:
             "pauses": " ".join(f"{begin}:{end}" for begin, end in self.pauses) or None,
             "named": orjson.dumps(sorted(self.named)).decode() if self.named else None,
         }
+        if self._is_of_nobody(schema):
+            facts |= dict.fromkeys(_OF_THE_GROUP)
         return {name: facts.get(name, header.get(name)) for name in schema.names}
+
+    def _is_of_nobody(self, schema: pa.Schema) -> bool:
+        """Whether this is the whole journal of a member that never had a flow.
+
+        The group may have refused its settings, so what it says of the group counts for nothing.
+        """
+        is_whole = self.close is not None and not self.close.get("dropped") and self.defect is None
+        # Every record but a status and a pause shows both clocks.
+        return is_whole and self.wall_offset_ns is None and "wall_offset_ns" in schema.names

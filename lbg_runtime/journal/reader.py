@@ -51,6 +51,9 @@ _CLOCKS = {
 
 _TYPES: dict[pa.DataType, set[type]] = {pa.int32(): {int}, pa.int64(): {int}, pa.string(): {str}, pa.bool_(): {bool}}
 
+_ORDERED = (("start_mono_ns", "done_mono_ns"), ("first_seq", "last_seq"))
+"""Columns of one record, the second of which is never below the first."""
+
 _LARGEST_NUMBER = 1 << 60
 """None of our times and sequence numbers comes near it."""
 
@@ -366,7 +369,11 @@ def _to_batch(rows: Sequence[_Row], schema: pa.Schema, file_kind: str, file_numb
         if pa.types.is_integer(field.type) and not _is_sensible(field.name, column):
             return None
         columns.append(column)
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+    for low, high in _ORDERED:
+        if high in schema.names and not pc.all(pc.less_equal(batch.column(low), batch.column(high))).as_py():
+            return None
+    return batch
 
 
 def _is_sensible(name: str, column: pa.Array) -> bool:

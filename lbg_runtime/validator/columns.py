@@ -214,7 +214,7 @@ def read_lives(journals: pa.Table) -> Lives:
     several_hosts = len(np.unique(host[host != NONE])) > 1
     offset = ints(journals, "wall_offset_ns") if several_hosts else np.zeros(len(host), dtype=np.int64)
     walls = ints(journals, "wall_offset_ns")[present(journals, "wall_offset_ns")]
-    queue_counts = ints(journals, "queue_count")
+    queue_counts = ints(journals, "queue_count")[present(journals, "queue_count")]
     return Lives(
         member=[member or "?" for member in texts(journals, "member")],
         incarnation=ints(journals, "incarnation"),

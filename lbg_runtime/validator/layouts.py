@@ -97,7 +97,8 @@ def part_count(journals: pa.Table, stripes: pa.Table) -> int:
     counts = np.concatenate([ints(stripes, "from_count"), ints(stripes, "to_count")])
     if (counts > 0).any():
         return gcd(*counts[counts > 0].tolist())
-    return max(1, int(np.median(ints(journals, "queue_count")))) if journals.num_rows else 1
+    named = ints(journals, "queue_count")[present(journals, "queue_count")]
+    return max(1, int(np.median(named))) if len(named) else 1
 
 
 def read_layouts(stripes: pa.Table, offset_ns: Ints) -> Layouts:

@@ -125,7 +125,8 @@ JOURNALS = pa.schema(
         pa.field("boot_id", pa.string(), metadata={"doc": "null, as in older files, where the host does not tell"}),
     ]
 )
-"""Header fields are null if the file has no readable header; `defect` then says so."""
+"""Header fields are null if the file has no readable header; `defect` then says so. Those about the group are null as
+well if the member left without ever having had a flow."""
 
 LEDGERS = pa.schema(
     [

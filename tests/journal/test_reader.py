@@ -18,12 +18,13 @@ from lbg_runtime.journal.follow import RunFollower
 from lbg_runtime.journal.layout import lay_out
 from lbg_runtime.journal.reader import read_run
 from lbg_runtime.model.errors import UserError
-from lbg_runtime.model.record import OwnerRecord, PauseRecord
+from lbg_runtime.model.record import CloseRecord, OwnerRecord, PauseRecord, StatusRecord
+from lbg_runtime.pipeline.parts import validate_locally
 from lbg_runtime.validator.findings import VerdictKind
 from lbg_runtime.validator.judge import validate
 from lbg_runtime.validator.schema import RunTables
 from tests.validator.history import runs, story
-from tests.validator.run_files import Run
+from tests.validator.run_files import Journal, Run
 from tests.validator.script import Life
 from tests.validator.striping import striped_runs, striped_story
 
@@ -58,8 +59,10 @@ def assert_equal(one: RunTables, other: RunTables) -> None:
         # Derived from wall stamps, which are cut to microseconds.
         moments = [(found.pop(name), expected.pop(name)) for name in ("last_mono_ns", "wall_offset_ns")]
         if moments[1][0] is None:
-            # Nothing but the close: no record of a law, so no moment of it on two clocks.
+            # Nothing but the close: no record of a law, so no moment of it on two clocks, and no word on the group.
             moments.pop()
+            if found["torn"] is False:
+                expected |= dict.fromkeys(("group", "hash_prefix", "hash_count", "queue_count", "backend"))
         assert all(abs(moment - expected_moment) <= 2000 for moment, expected_moment in moments)
         assert found == expected
 
@@ -308,6 +311,7 @@ def test_a_journal_of_no_possible_group_is_a_defect(folder: Path, facts: dict[st
         {"t_done": 1.5},
         {"t_done": 1 << 60},
         {"t_done": -1},
+        {"done_mono_ns": 1},
     ],
 )
 def test_a_record_with_an_impossible_value_is_a_defect_and_the_others_still_count(
@@ -324,6 +328,57 @@ def test_a_record_with_an_impossible_value_is_a_defect_and_the_others_still_coun
     expected = f"line {place + 1}: a dispatch record with a missing or impossible value"
     assert tables.journals.to_pylist()[0]["defect"] == expected
     assert tables.dispatches.num_rows == before - 1
+
+
+def test_a_confirmation_of_numbers_in_reverse_is_a_defect(folder: Path) -> None:
+    path = folder / "00.ledger.jsonl"
+    lines = lines_of(path)
+    place = next(place for place, line in enumerate(lines) if b'"confirmed"' in line)
+    path.write_bytes(b"".join(changed(place, last_seq=orjson.loads(lines[place])["first_seq"] - 1)(lines)))
+
+    [ledger, *_] = read_run(folder).ledgers.to_pylist()
+
+    assert ledger["defect"] == f"line {place + 1}: a confirmed record with a missing or impossible value"
+
+
+def refused(run: Run) -> Journal:
+    """The journal of a member that came with other settings and left at once, as the group has others."""
+    header = replace(run.journals[0].header, member="refused", incarnation=99, hash_count=7, queue_count=5)
+    status = StatusRecord(queue=0, bind_epoch=0, role="secondary", state="unbound", in_flight=0, handled=0, t=5)
+    return Journal(header, [status], CloseRecord(written=2, dropped=0, clean=True, t=6))
+
+
+def test_a_member_that_was_refused_at_its_start_leaves_the_verdict_of_the_others_as_it_is(tmp_path: Path) -> None:
+    run = story()
+    others = validate(run.tables())
+    run.journals.append(refused(run))
+    run.write(tmp_path)
+
+    tables = read_run(tmp_path)
+
+    assert (validate(tables).kind, validate(tables).reasons) == (others.kind, ()) == (VerdictKind.VALID, ())
+    assert tables.journals["queue_count"].null_count == 1
+    assert validate_locally(lay_out(tmp_path, tmp_path / "laid"), 1_500).kind is VerdictKind.VALID
+
+
+@pytest.mark.parametrize("what", ["had a flow", "was killed", "dropped a record"])
+def test_other_settings_of_a_member_that_may_have_been_at_work_make_the_verdict_unknown(
+    tmp_path: Path, what: str
+) -> None:
+    run = story()
+    stranger = refused(run)
+    if what == "had a flow":
+        stranger.records.append(run.journals[0].flows[0])
+        stranger.close = replace(stranger.close or CloseRecord(0, 0, True, 0), written=3)
+    else:
+        stranger.close = None if what == "was killed" else CloseRecord(written=2, dropped=1, clean=True, t=6)
+    run.journals.append(stranger)
+    run.write(tmp_path)
+
+    verdict = validate(read_run(tmp_path))
+
+    assert verdict.kind is VerdictKind.UNKNOWN
+    assert any("disagree on hash_count" in reason for reason in verdict.reasons)
 
 
 def test_status_records_move_only_the_last_moment(tmp_path: Path) -> None:

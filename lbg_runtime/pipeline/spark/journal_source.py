@@ -21,7 +21,6 @@ from lbg_runtime.journal.facts import FileFacts
 from lbg_runtime.journal.pieces import Place, cut_piece, is_ledger, read_piece
 from lbg_runtime.journal.reader import JOURNAL_PATTERN, LEDGER_PATTERN, open_records
 from lbg_runtime.model.errors import UserError
-from lbg_runtime.validator.schema import JOURNALS
 
 FORMAT = "lbg-journals"
 COLUMNS = "part int, name string, number int, has_more boolean, payload binary"
@@ -179,7 +178,7 @@ def _told_of(path: Path) -> Iterator[None]:
 
 def _queue_count(facts: FileFacts) -> int:
     """From the header; 0 without one, and for a ledger."""
-    count = facts.row(JOURNALS)["queue_count"]
+    count = (facts.header or {}).get("queue_count")
     return count if isinstance(count, int) else 0
 
 
