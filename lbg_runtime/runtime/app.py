@@ -189,10 +189,14 @@ class App:
                     guard.arm(_tail_s())
                     raise
         except SystemExit as leaving:
-            _log.error("ended_by_handler", exit_code=leaving.code)
-            if leaving.code and leaving.code != USER_MISTAKE:
+            given = leaving.code
+            # The system keeps the lowest byte. Anything but a number is printed, and ends with 1.
+            exit_code = given & 0xFF if isinstance(given, int) else 1
+            exit_code = 1 if exit_code in (0, USER_MISTAKE) else exit_code
+            _log.error("ended_by_handler", exit_code=exit_code, given=given)
+            if given == exit_code or not isinstance(given, int | None):
                 raise
-            raise SystemExit(1) from leaving
+            raise SystemExit(exit_code) from leaving
         finally:
             # Only here: until now the runner may have waited for threads of what was cancelled.
             guard.disarm()

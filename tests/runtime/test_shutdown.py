@@ -5,6 +5,7 @@ And the stretch of a task that is cut short.
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -242,7 +243,7 @@ def test_a_thread_of_a_lifespan_cannot_keep_the_process(member):
     assert "a handler, a lifespan, a thread of theirs or an atexit function had not ended" in output
 
 
-@pytest.mark.parametrize(("code", "expected"), [(7, 7), (0, 1), (2, 1)])
+@pytest.mark.parametrize(("code", "expected"), [(7, 7), (0, 1), (2, 1), (256, 1), (258, 1), (-249, 7)])
 def test_a_handler_that_exits_ends_the_process_with_its_code_which_never_says_that_all_is_well_or_the_users_mistake(
     tmp_path, code, expected
 ):
@@ -252,6 +253,7 @@ def test_a_handler_that_exits_ends_the_process_with_its_code_which_never_says_th
         [sys.executable, script, f"exit {code}", "1s"], check=False, capture_output=True, text=True, timeout=20
     )
     assert ended.returncode == expected, ended.stderr
+    assert re.search(rf"ended_by_handler +exit_code={expected} given={code}\n", ended.stdout)
     assert "handled\n" not in ended.stdout
 
 
