@@ -67,7 +67,11 @@ class Parameters:
 
 def read_parameters(function: Callable[..., object], where: str) -> Parameters:
     """How a function is called. Raises `HandlerError` for an unknown parameter. Those with a default keep it."""
-    signature = inspect.signature(function)
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        # It cannot be called, or is built in and does not say how.
+        raise HandlerError(where, "no parameters that can be read", _EXPECTED) from None
     wanted = [each for each in signature.parameters.values() if _is_filled(each)]
     annotations = {each.name: _resolved(each.annotation, function, where) for each in wanted}
     unnamed = [each for each in wanted if annotations[each.name] in (inspect.Parameter.empty, Any, object)]

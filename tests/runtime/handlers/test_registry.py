@@ -92,7 +92,7 @@ async def _keyword(*, message):
     pass
 
 
-@pytest.mark.parametrize("function", [_none, _two, _keyword])
+@pytest.mark.parametrize("function", [_none, _two, _keyword, int, max, None])
 def test_a_function_that_cannot_take_just_the_message_is_refused(function):
     with pytest.raises(HandlerError, match="expected exactly one parameter, the message"):
         Handlers().handler("orders/>")(function)
