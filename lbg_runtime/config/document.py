@@ -14,6 +14,9 @@ _NAMED = re.compile(r"(alias|tag|tag handle) (['\"]).*\2", re.DOTALL)
 MAX_MERGED = 10_000
 """Keys of one mapping, including those merged into it by `<<`."""
 
+_MISREAD = re.compile(r"[-+]?(0[0-7_]+|[0-9][0-9_]*(:[0-9]+)+)")
+"""YAML 1.1 reads `010` as 8 and `1:30` as 90, and few who write that mean it."""
+
 _AS_TEXT = "valid YAML, with quotes around values that are meant as text"
 
 _KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "timestamp": "a date"}
@@ -21,6 +24,9 @@ _KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false",
 
 class _UniqueKeysLoader(yaml.SafeLoader):
     def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
+        if node.tag == "tag:yaml.org,2002:int" and _MISREAD.fullmatch(str(node.value)):
+            problem, expected = "a number that YAML reads as another one", "plain digits, or quotes around what is text"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark, expected)
         try:
             value: object = super().construct_object(node, deep)
             if isinstance(value, str):
@@ -73,6 +79,6 @@ def read_document(path: Path) -> dict[str, object]:
     except RecursionError:
         raise ConfigError(str(path), "nested too deep", "sections a few levels deep") from None
     if not isinstance(document, dict):
-        found = "an empty file" if document is None else f"a {type(document).__name__}"
+        found = "a list" if isinstance(document, list) else "an empty file" if document is None else "a single value"
         raise ConfigError(str(path), found, "sections such as `connection:` and `group:`")
     return document

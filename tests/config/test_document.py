@@ -36,6 +36,18 @@ def test_a_value_that_is_none_of_its_kind_is_one_line(tmp_path, value, found):
     assert _problem(tmp_path, f"group:\n  name: {value}\n") == f":2: {found}; {AS_TEXT}"
 
 
+@pytest.mark.parametrize("value", ["010", "-017", "0_7", "00", "1:30", "12:34", "190:20:30", "!!int 010"])
+def test_a_number_that_yaml_would_read_as_another_one_is_refused_and_not_shown(tmp_path, value):
+    expected = ":2: a number that YAML reads as another one; expected plain digits, or quotes around what is text"
+    assert _problem(tmp_path, f"group:\n  hash_count: {value}\n") == expected
+
+
+@pytest.mark.parametrize(("value", "number"), [("0", 0), ("-5", -5), ("1_000", 1_000), ("0x10", 16), ('"010"', "010")])
+def test_other_numbers_are_what_they_look_like(tmp_path, value, number):
+    (tmp_path / "config.yaml").write_text(f"count: {value}")
+    assert read_document(tmp_path / "config.yaml") == {"count": number}
+
+
 @pytest.mark.parametrize("key", ["[a, b]", "{a: b}", "&x [c]"])
 def test_a_key_that_can_be_none_is_one_line(tmp_path, key):
     assert _problem(tmp_path, f"a: 1\n? {key}\n: 1\n") == ":2: found unhashable key; expected valid YAML"
