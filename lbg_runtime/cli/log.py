@@ -7,6 +7,8 @@ reports a user's mistake is not part of the log, nor is the line in which a serv
 
 import logging
 import os
+import select
+import stat
 import sys
 import threading
 from io import StringIO
@@ -29,6 +31,9 @@ WIDEST_GROUP, DEEPEST_GROUP = 15, 10
 """Most errors of one group that are logged, and most groups within groups: a task group may fail with thousands. The
 limits are those of the tracebacks that Python writes itself."""
 
+READER_WAIT_MS = 1_000
+"""How long a line waits for a reader that does not read, before it and those after it are counted as not written."""
+
 _log = structlog.get_logger(__name__)
 
 # Without the local variables of each frame: they hold payloads and may hold secrets.
@@ -38,11 +43,11 @@ _frames_of = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
 class LogOutput:
     """A stream for a log: a failed write raises nothing, and is reported in the log once writing works again.
 
-    Lines are written while messages are handled, and a reader that went away or a full disk must not end the handling.
-    They bypass the stream and go to its file, if it has one: a stream silently drops or keeps what its file did not
-    take as a whole. This is structlog's logger as well, as structlog's own loggers wait forever if a line is written
-    while another one is being written: here that happens after a failed write, and when a finalizer fails meanwhile.
-    Used from any thread.
+    Lines are written while messages are handled: a reader that went away or a full disk must not end the handling, and
+    a reader that stopped reading must not hold it up for longer than `READER_WAIT_MS`. They bypass the stream and go to
+    its file, if it has one: a stream silently drops or keeps what its file did not take as a whole. This is structlog's
+    logger as well, as structlog's own loggers wait forever if a line is written while another one is being written:
+    here that happens after a failed write, and when a finalizer fails meanwhile. Used from any thread.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -50,6 +55,8 @@ class LogOutput:
         self._lock = threading.RLock()
         self._is_torn = False
         """Whether the last write ended in the middle of a line."""
+        self._is_stuck = False
+        """Whether the last write found no room."""
         self._failed_count = 0
         self._told_count = 0
         """How many of the failed writes have been reported."""
@@ -82,13 +89,25 @@ class LogOutput:
                 self._stream.flush()
                 return True
             rest = memoryview(("\n" * self._is_torn + text).encode("utf-8", "backslashreplace"))
+            # A file takes a line in one piece, which keeps lines of several processes apart. Anything else takes so
+            # much without waiting, once it has room.
+            largest = len(rest) if stat.S_ISREG(os.fstat(file).st_mode) else select.PIPE_BUF
             while rest:
-                written = os.write(file, rest)
+                if not self._has_room(file):
+                    return False
+                written = os.write(file, rest[:largest])
                 self._is_torn, rest = True, rest[written:]
         except (OSError, ValueError):
             return False
         self._is_torn = False
         return True
+
+    def _has_room(self, file: int) -> bool:
+        """Wait for room, but only once for a reader that does not read. True if a write would fail at once."""
+        looking = select.poll()
+        looking.register(file, select.POLLOUT)
+        self._is_stuck = not looking.poll(0 if self._is_stuck else READER_WAIT_MS)
+        return not self._is_stuck
 
     def _renew_lock(self) -> None:
         self._lock = threading.RLock()

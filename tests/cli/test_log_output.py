@@ -10,6 +10,7 @@ import sys
 import pytest
 from structlog.testing import capture_logs
 
+from lbg_runtime.cli import log
 from lbg_runtime.cli.log import LogOutput
 
 pytestmark = pytest.mark.real_time
@@ -128,7 +129,7 @@ def test_what_a_pipe_does_not_take_is_counted_and_half_a_line_is_a_line_of_its_o
     os.set_blocking(writing, False)
     with os.fdopen(reading, "rb"), os.fdopen(writing, "wb", buffering) as raw, capture_logs() as logs:
         output = LogOutput(io.TextIOWrapper(raw, write_through=not buffering))
-        lines = [f"{number}:{'x' * 5_000}\n" for number in range(30)]
+        lines = [f"{number}:{'x' * 10_000}\n" for number in range(30)]
         for line in lines:
             output.write(line)
         os.set_blocking(reading, False)
@@ -137,6 +138,20 @@ def test_what_a_pipe_does_not_take_is_counted_and_half_a_line_is_a_line_of_its_o
         assert logs == [{"event": "log_writes_failed", "log_level": "error", "count": 30 - read.count("\n")}]
         assert read.startswith("".join(lines[: read.count("\n")]))
         assert os.read(reading, 1 << 20) == b"\nwhole\n"
+
+
+def test_a_reader_that_stopped_reading_holds_up_one_line_for_a_moment_and_none_after_it(monkeypatch):
+    monkeypatch.setattr(log, "READER_WAIT_MS", 20)
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb", 0), os.fdopen(writing, "w") as stream, capture_logs() as logs:
+        output = LogOutput(stream)
+        for number in range(100):
+            output.write(f"{number}:{'x' * 5_000}\n")
+        assert logs == []
+        read = os.read(reading, 1 << 20)
+        output.write("read again\n")
+        assert logs == [{"event": "log_writes_failed", "log_level": "error", "count": 100 - read.count(b"\n")}]
+        assert os.read(reading, 1 << 20).lstrip(b"\n") == b"read again\n"
 
 
 def test_a_line_that_can_be_written_is_there_at_once():
