@@ -49,11 +49,12 @@ class MemberStatus:
         dispatcher: Dispatcher,
         meters: MemberMeters | None,
         striping: StripingBook,
+        is_connected: Callable[[], bool],
         sidecar: Callable[[], SidecarReading | None] | None = None,
     ) -> None:
         """`runners` by the index of their queue. `control` is None if members do not talk to each other.
 
-        `meters` is None if nothing is counted; the figures are then 0.
+        `meters` is None if nothing is counted; the figures are then 0. `is_connected` counts where there is no control.
         """
         self._settings = settings
         self._member = member
@@ -65,6 +66,7 @@ class MemberStatus:
         self._dispatcher = dispatcher
         self._meters = meters or MemberMeters()
         self._striping = striping
+        self._is_connected = is_connected
         self._sidecar = sidecar
         self.changed_settings: Callable[[], tuple[str, ...]] = tuple
         """Called for every picture: the group's settings that differ on the broker by now."""
@@ -81,6 +83,7 @@ class MemberStatus:
             flows=tuple(_flow_picture(runner, self._dispatcher, waits) for runner in self._runners),
             view=None if self._control is None else _view_picture(self._control),
             changed_settings=self.changed_settings(),
+            is_connected=self._is_connected(),
         )
 
     def reading(self) -> MemberReading:

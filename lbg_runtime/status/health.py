@@ -40,7 +40,7 @@ def lacks(picture: MemberPicture) -> tuple[Lack, ...]:
         return (Lack(f"the member is {picture.state.value}"),)
     if not has_started(picture):
         return (Lack("it has no place in the group yet"),)
-    if picture.view is not None and not picture.view.can_hear:
+    if not (picture.is_connected if picture.view is None else picture.view.can_hear):
         return (Lack("the broker is out of reach"),)
     waiting = [
         Lack(f"waits for its parking queue: {flow.parking_wait.reason}", flow.queue, flow.state)

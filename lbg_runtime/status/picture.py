@@ -68,6 +68,8 @@ class MemberPicture:
     """None if members do not talk to each other."""
     changed_settings: tuple[str, ...] = ()
     """Settings of the group that differ on the broker from those it was started with, if it looks."""
+    is_connected: bool = True
+    """Whether the broker is in reach, if members do not talk to each other; else `view.can_hear` says so."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
 from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.core.group.membership import OwnState
 from lbg_runtime.model.errors import UserError
@@ -281,3 +282,20 @@ async def test_a_hand_back_is_counted_on_both_sides(trial, shown):
             given, taken = (shown[name].reading().meters for name in "ab")
             assert given.owner_changes["given", "handback"] == taken.owner_changes["taken", "handback"] == 2
             assert sum(given.drains.counts) == 2
+
+
+@pytest.mark.parametrize("backend", ["exclusive", "partitioned"])
+async def test_a_member_that_talks_to_nobody_is_ready_only_while_the_broker_is_in_reach(trial, shown, backend):
+    if backend == "partitioned":
+        settings = QueueSettings(AccessType.NON_EXCLUSIVE, partition_count=4)
+        trial.broker.create_queue("orders/0", [f"h/{shard}/>" for shard in range(8)], settings=settings)
+        group = {"backend": backend, "provision": "none"}
+        app = trial.discovered("member-0", group=group, dispatch={"missing_key": "error"}, **ON)
+    else:
+        app = trial.member(**ON)
+    async with trial.running(app):
+        await trial.until(lambda: "member-0" in shown and not lacks(shown["member-0"].picture()))
+        trial.sessions["member-0"].drop_connection(30)
+        (lack,) = lacks(shown["member-0"].picture())
+        assert lack.reason == "the broker is out of reach"
+        await trial.until(lambda: not lacks(shown["member-0"].picture()))

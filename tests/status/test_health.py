@@ -76,6 +76,11 @@ def test_what_is_known_of_other_owners_is_worth_nothing_while_the_broker_is_out_
     assert [lack.reason for lack in lacks(cut_off)] == ["the broker is out of reach"]
 
 
+def test_where_nobody_talks_a_member_out_of_reach_of_the_broker_is_not_ready() -> None:
+    cut_off = replace(counted(member(ACTIVE)), is_connected=False)
+    assert [lack.reason for lack in lacks(cut_off)] == ["the broker is out of reach"]
+
+
 def test_a_queue_that_waits_for_its_parking_queue_is_not_looked_after_wherever_its_home_is() -> None:
     for place in (HOME, STANDBY):
         began, stuck = (
