@@ -66,7 +66,7 @@ class Provision(Enum):
     """Nothing; the queues have to be made beforehand."""
     CREATE_MISSING = "create_missing"
     """They create them, once. A queue that is deleted while they run is not created again: somebody may have meant
-    that."""
+    that. Members do not start where the group has another number of queues."""
 
 
 class GroupBackend(Enum):

@@ -35,12 +35,14 @@ async def provision_queues(session: Session, group: GroupSettings) -> None:
 
     The first queue, which every layout has, comes last: where it is there, all others are whole. Outages are waited
     for, without a bound; queues that somebody deletes meanwhile are made again, `ROUNDS` times at most. Raises
-    `ConfigError` if the broker refuses.
+    `ConfigError` if the broker refuses, or if the group has another number of queues; then nothing is changed.
     """
     if group.provision is not Provision.CREATE_MISSING:
         return
+    shape = group.shape()
     try:
-        await _provision(session, group.shape())
+        await _insist_on_layout(session, shape)
+        await _provision(session, shape)
     except RequestRefused as error:
         raise _refused(error) from error
 
@@ -68,6 +70,20 @@ async def provision_queue(session: Session, queue: QueueName, subscriptions: Seq
     """
     for start in range(0, max(1, len(subscriptions)), SUBSCRIPTIONS_AT_ONCE):
         await _answered(partial(session.provision, queue, subscriptions[start : start + SUBSCRIPTIONS_AT_ONCE]))
+
+
+async def _insist_on_layout(session: Session, shape: GroupShape) -> None:
+    """Raise `ConfigError` if the queues that are there are those of another number: with ours beside them, shards would
+    be in two queues, and their messages be handled twice."""
+    count = shape.queue_count
+    first, last, next_one = (shape.queue_name(index) for index in (0, count - 1, count))
+    if await _answered(partial(session.has_queue, next_one)):
+        found, otherwise = f"{count}, and there is a queue {next_one}", "delete that queue, if nobody wants it"
+    elif await _answered(partial(session.has_queue, last)) or not await _answered(partial(session.has_queue, first)):
+        return
+    else:
+        found, otherwise = f"{count}, and there is a queue {first}, but no {last}", f"make {last}, if it was deleted"
+    raise ConfigError("group.queue_count", found, f"the number of queues that the group has; or {otherwise}")
 
 
 async def _provision(session: Session, shape: GroupShape) -> None:

@@ -112,6 +112,22 @@ async def test_a_publisher_leaves_every_whole_layout_as_it_is(present: int, told
     assert layout(broker) == before == layout_of(group_of(present).shape())
 
 
+@given(present=st.integers(1, HASH_COUNT), told=st.integers(1, HASH_COUNT))
+async def test_a_member_that_was_told_another_number_of_queues_is_refused_and_changes_nothing(
+    present: int, told: int
+) -> None:
+    """Else shards are in two queues, and each of their messages is handled twice."""
+    broker = MemoryBroker()
+    member = await transport_to(broker, "member")
+    await provision_queues(member, group_of(present))
+    if told == present:
+        await provision_queues(member, group_of(told))
+    else:
+        with pytest.raises(ConfigError, match=rf"group\.queue_count: {told}, and there is a queue"):
+            await provision_queues(member, group_of(told))
+    assert layout(broker) == layout_of(group_of(present).shape())
+
+
 async def test_nobody_makes_queues_where_they_are_made_by_hand() -> None:
     broker = MemoryBroker()
     transport = await transport_to(broker, "publisher")
