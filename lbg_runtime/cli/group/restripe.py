@@ -80,5 +80,5 @@ class _Teller:
 async def _restripe(settings: "Settings", queues: int, on_progress: _Teller) -> "Progress | None":
     from lbg_runtime.runtime.restripe.restriper import open_restriper
 
-    async with open_restriper(settings, on_progress) as restriper:
+    async with open_restriper(settings, queues, on_progress) as restriper:
         return await restriper.run(queues)

@@ -52,6 +52,16 @@ def ensure_layout(shape: GroupShape, subscriptions: Subscriptions) -> None:
     layout_of(shape, subscriptions)
 
 
+def ensure_target(plan: StripePlan, queue_count: int) -> None:
+    """Raise `UserError` unless the plan leads to this number of queues."""
+    if plan.to_count != queue_count:
+        raise UserError(
+            "--queues",
+            f"{queue_count}, while the group is brought from {plan.from_count} to {plan.to_count} queues",
+            f"{plan.to_count}, to end that first",
+        )
+
+
 def ensure_on_the_way(plan: StripePlan, shape: GroupShape, subscriptions: Subscriptions) -> None:
     """Raise `UserError` if a shard is where no step of this plan leaves it.
 

@@ -4,7 +4,13 @@ from lbg_runtime.admin.queues import SMALL_MESSAGE_BYTES, QueueAdmin
 from lbg_runtime.config.settings import GroupBackend, Provision, RebindMode, Settings
 from lbg_runtime.core.group.picture import GroupPicture
 from lbg_runtime.core.parking.records import SHOWN_UNSETTLED, parking_queue
-from lbg_runtime.core.restripe.layout import Subscriptions, ensure_unclaimed
+from lbg_runtime.core.restripe.layout import (
+    Subscriptions,
+    ensure_target,
+    ensure_unclaimed,
+    leftover_plans,
+    plans_on,
+)
 from lbg_runtime.core.restripe.records import StripePlan
 from lbg_runtime.model.errors import ConfigError, PublishRefused, SempError, UserError
 from lbg_runtime.model.failure import Then
@@ -39,6 +45,29 @@ def insist_on_few_moves(plan: StripePlan, shape: GroupShape) -> None:
     if moves > MOST_MOVES:
         found = f"{plan.to_count} instead of {plan.from_count}, so that {moves} of {shape.hash_count} shards move"
         raise UserError("--queues", found, f"a number for which at most {MOST_MOVES} do, or a new group")
+
+
+async def subscriptions_of(queues: QueueAdmin, shape: GroupShape, count: int) -> dict[int, frozenset[str]]:
+    """The subscriptions of the first `count` queues with the group's names that are there, and of those that follow
+    without a gap; the last ones may be somebody else's, as nothing but their subscriptions says how many the group
+    has."""
+    index, read = 0, dict[int, frozenset[str]]()
+    while True:
+        found = await queues.subscriptions(shape.queue_name(index))
+        if found is None and index >= count:
+            return read
+        if found is not None:
+            read[index] = found
+        index += 1
+
+
+async def insist_on_target(queues: QueueAdmin, settings: Settings, queue_count: int) -> None:
+    """Raise `UserError` if the group is being brought to another number of queues, perhaps by somebody at work."""
+    shape, topic = settings.group.shape(), settings.group.control_topic_name
+    subscriptions = await subscriptions_of(queues, shape, max(queue_count, shape.queue_count))
+    plans = plans_on(subscriptions, topic) - leftover_plans(shape, subscriptions, topic, queue_count)
+    if plans:
+        ensure_target(max(plans, key=lambda plan: plan.generation), queue_count)
 
 
 async def insist_on_fit_queues(

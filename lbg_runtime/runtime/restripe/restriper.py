@@ -36,6 +36,7 @@ from lbg_runtime.core.restripe.layout import (
     ensure_informed,
     ensure_layout,
     ensure_on_the_way,
+    ensure_target,
     has_begun,
     is_unmoved,
     layout_of,
@@ -62,7 +63,9 @@ from lbg_runtime.runtime.restripe.fitness import (
     insist_on_fit_queues,
     insist_on_fit_settings,
     insist_on_no_parking,
+    insist_on_target,
     insist_on_unclaimed_queues,
+    subscriptions_of,
     with_refusing_queues,
 )
 from lbg_runtime.runtime.restripe.hearing import Hearing
@@ -225,18 +228,8 @@ class Restriper:
     # -- what exists
 
     async def _read_subscriptions(self, queue_count: int) -> None:
-        """Read the subscriptions of the queues with the group's names, numbered without gaps; the last ones may be
-        somebody else's, as nothing but their subscriptions says how many the group has."""
-        index, read = 0, dict[int, frozenset[str]]()
         count = max(queue_count, self._shape.queue_count, *(index + 1 for index in self._subscriptions))
-        while True:
-            found = await self._queues.subscriptions(self._shape.queue_name(index))
-            if found is None and index >= count:
-                break
-            if found is not None:
-                read[index] = found
-            index += 1
-        self._subscriptions = read
+        self._subscriptions = await subscriptions_of(self._queues, self._shape, count)
 
     async def _clear_leftovers(self, queue_count: int) -> None:
         """Take away what is left of plans that never began or are over, which nobody could end."""
@@ -301,12 +294,7 @@ class Restriper:
             if present == queue_count:
                 return None
             plan = StripePlan(wall_us(), present, queue_count, secrets.token_hex(16))
-        elif plan.to_count != queue_count:
-            raise UserError(
-                "--queues",
-                f"{queue_count}, while the group is brought from {plan.from_count} to {plan.to_count} queues",
-                f"{plan.to_count}, to end that first",
-            )
+        ensure_target(plan, queue_count)
         ensure_on_the_way(plan, self._shape, self._subscriptions)
         ensure_informed(plan, self._shape, self._subscriptions, self._topic)
         return Conductor(replace(self._shape, queue_count=plan.from_count), plan, self._topic)
@@ -382,10 +370,13 @@ class Restriper:
 
 
 @asynccontextmanager
-async def open_restriper(settings: Settings, on_progress: Callable[[Progress], None]) -> AsyncIterator[Restriper]:
-    """A restriper with its own administrator's session and client session.
+async def open_restriper(
+    settings: Settings, queue_count: int, on_progress: Callable[[Progress], None]
+) -> AsyncIterator[Restriper]:
+    """A restriper with its own administrator's session and client session, for `run` with this number of queues.
 
-    Raises `ConfigError` if the settings do not allow it, or nobody answers.
+    Raises `ConfigError` if the settings do not allow it, or nobody answers, and `UserError` if the group is being
+    brought to another number; whoever conducts then goes on.
     """
     insist_on_fit_settings(settings)
     name = f"lbg-restriper-{settings.group.name}"
@@ -394,6 +385,7 @@ async def open_restriper(settings: Settings, on_progress: Callable[[Progress], N
     async with open_semp(settings) as client:
         # Before the session, which throws out whoever conducts.
         queues = await queue_admin(client, settings)
+        await insist_on_target(queues, settings, queue_count)
         async with opening as session:
             restriper = Restriper(settings, queues, session, on_progress, partial(store_queue_count, client, settings))
             client.fence(restriper.insist_on_connection)

@@ -296,7 +296,7 @@ async def test_what_cannot_be_is_refused_before_anything_is_changed(trial, setti
 )
 async def test_settings_that_a_re_striping_would_not_survive_are_refused(settings, sections, where: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        async with open_restriper(settings(**sections), lambda _: None):
+        async with open_restriper(settings(**sections), 6, lambda _: None):
             pass
     assert refused.value.where == where
 

@@ -71,7 +71,7 @@ class Conductors:
 
     async def restripe(self, count, gateway=None):
         self._gateway = gateway or Gateway(self._broker)
-        async with open_restriper(self._settings, lambda _: None) as restriper:
+        async with open_restriper(self._settings, count, lambda _: None) as restriper:
             return await restriper.run(count)
 
     @asynccontextmanager
@@ -184,6 +184,20 @@ async def test_an_administrator_that_is_refused_throws_nobody_out(trial, conduct
     with pytest.raises(ConfigError):
         await conductors.restripe(6)
     assert not conductors.sessions
+
+
+async def test_who_asks_for_another_number_throws_out_nobody_who_conducts(trial, conductors) -> None:
+    """The shard that was just moving would wait for the next run."""
+    gateway = Gateway(trial.broker, A_SHARD, 1)
+    async with trial.running(trial.discovered("a", group=GROUP)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        restriping = asyncio.ensure_future(conductors.restripe(6, gateway))
+        await gateway.slow_request(restriping)
+        for count in (3, 4):
+            with pytest.raises(UserError, match=f"--queues: {count}, while .* from 4 to 6 queues; expected 6, to end"):
+                await conductors.restripe(count)
+        assert len(conductors.sessions) == 1
+        assert (await restriping).moved == 4
 
 
 @pytest.mark.parametrize("is_replaced", [True, False])
