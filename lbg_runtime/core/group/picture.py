@@ -57,8 +57,9 @@ class GroupPicture:
                     del self._beats[member]
                     self._views.pop(member, None)
                     self._waits.pop(member, None)
-                    # A life that has left is not a second process.
-                    self._lives[member].discard((header.life.incarnation, header.life.nonce))
+                    # Its older lives are not told as second processes either: one that is left speaks again, and who
+                    # watches for months must not keep the name of every member there ever was.
+                    del self._lives[member]
             case _:
                 pass
 

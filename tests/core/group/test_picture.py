@@ -78,6 +78,18 @@ def test_a_restart_while_one_listens_is_no_second_process() -> None:
     assert list(picture.members) == [A]
 
 
+def test_of_who_left_nothing_is_kept_however_many_come_and_go_and_whatever_became_of_their_former_lives() -> None:
+    picture = GroupPicture()
+    for number in range(100):
+        name = MemberId(f"host-{number}")
+        for incarnation in (1, 2):
+            picture.hear(beat(name, incarnation=incarnation))
+        assert picture.twice == (name,)
+        picture.hear(Leave(header(name, 2, incarnation=2)))
+        assert picture.twice == ()
+    assert not any(vars(picture).values())
+
+
 def test_suspects_and_the_unheard_are_named_with_those_who_say_so() -> None:
     question = QuestionId("q")
     picture = picture_of(
