@@ -5,7 +5,7 @@ import os
 import random
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -96,6 +96,8 @@ class App:
         """What it is connecting in, or makes queues in."""
         self._stop_wanted = False
         self._was_run = False
+        self._begin_watch: Callable[[], None] = lambda: None
+        """Has the loop watched from then on; called before anything is bound."""
 
     @property
     def handlers(self) -> Handlers:
@@ -146,6 +148,9 @@ class App:
                     source = supervisor.status()
                     source.changed_settings = changed_settings
                     status.show(source)
+                # Not sooner: on a host that starts many at once, the imports of a start may block the loop for longer
+                # than the limit, and would again at every new start; nobody waits for queues of this member yet.
+                self._begin_watch()
                 report = await supervisor.run()
                 if status is not None:
                     # While the session ends, so that leaving takes no longer.
@@ -230,10 +235,8 @@ class App:
                 guard.arm(self.settings.rebind.drain_timeout_ms / 1_000 + _tail_s())
                 self.stop()
 
-        with (
-            stop_requests(leave, parent_pid=parent_pid, ends_process=ends_process),
-            watched_loop(self.settings.ops.watchdog_ms),
-        ):
+        with stop_requests(leave, parent_pid=parent_pid, ends_process=ends_process), ExitStack() as watch:
+            self._begin_watch = lambda: watch.enter_context(watched_loop(self.settings.ops.watchdog_ms))
             try:
                 return await self.run()
             finally:

@@ -1,14 +1,17 @@
 """Members that are asked to leave while they begin, or while their lifespans end."""
 
 import asyncio
+from contextlib import contextmanager
 
 import anyio
 import pytest
 from structlog.testing import capture_logs
 
 from lbg_runtime.model.errors import ConnectFailed, HandlerError
+from lbg_runtime.runtime import app as app_module
 from lbg_runtime.runtime.handlers.lifespan import LifespanFailed
 from lbg_runtime.runtime.handlers.registry import Handlers
+from lbg_runtime.runtime.shutdown import ExitGuard
 
 
 @pytest.mark.parametrize("is_stopped", [True, False])
@@ -53,6 +56,42 @@ async def test_a_member_that_is_to_leave_waits_for_no_connection(trial, how):
     assert report.exit_code == 0
     assert trial.records()[-1]["clean"] is True
     assert task.cancelling() == 0
+
+
+async def test_the_loop_is_watched_from_before_the_first_handler_of_the_user_to_the_end_and_not_while_it_connects(
+    trial, monkeypatch
+):
+    """The imports of a start took so long on a crowded host that each start was ended for a blocked loop."""
+    told, hooks = [], Handlers()
+
+    @contextmanager
+    def watched(_):
+        told.append("watched")
+        yield
+        told.append("no longer watched")
+
+    @hooks.lifespan
+    async def lived():
+        told.append("begins")
+        yield
+        told.append("ends")
+
+    monkeypatch.setattr(app_module, "watched_loop", watched)
+    app = trial.member(hooks=hooks)
+    session = trial.sessions["member-0"]
+    for name, asked in (("open", session.open), ("provision", session.provision), ("close", session.close)):
+
+        async def noted(*arguments, name=name, asked=asked, **options):
+            told.append(name)
+            return await asked(*arguments, **options)
+
+        monkeypatch.setattr(session, name, noted)
+    running = asyncio.ensure_future(app._run_as_process(ExitGuard(), None, ends_process=False))
+    await trial.until(lambda: len(trial.active()) == 4)
+    app.stop()
+    assert (await running).is_clean
+    in_order = list(dict.fromkeys(told))
+    assert in_order == ["open", "provision", "watched", "begins", "ends", "close", "no longer watched"]
 
 
 @pytest.mark.parametrize("how", ["stop", "stop_now"])
