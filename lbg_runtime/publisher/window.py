@@ -1,7 +1,7 @@
 """Back-pressure: how many messages, and how many bytes, may be on their way without a confirm."""
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
 
 
 class UnconfirmedWindow:
@@ -16,7 +16,8 @@ class UnconfirmedWindow:
         self.size_bytes = 0
         self._max_count = max_count
         self._max_bytes = max_bytes
-        self._waiters: deque[tuple[asyncio.Future[None], int]] = deque()
+        self._waiters: OrderedDict[asyncio.Future[None], int] = OrderedDict()
+        """In line, with what they ask for. Any of thousands may leave at once, so none is searched for."""
         self._closed = False
 
     def take(self, size_bytes: int) -> bool:
@@ -51,7 +52,7 @@ class UnconfirmedWindow:
     def close(self) -> None:
         """Grant no more room; everyone who is waiting is told so."""
         self._closed = True
-        for turn, _ in self._waiters:
+        for turn in self._waiters:
             if not turn.done():
                 turn.set_result(None)
 
@@ -59,20 +60,19 @@ class UnconfirmedWindow:
         if self._closed:
             return
         turn = asyncio.get_running_loop().create_future()
-        place = (turn, size_bytes)
-        self._waiters.append(place)
+        self._waiters[turn] = size_bytes
         try:
             await turn
         except BaseException:  # also if the caller's coroutine is closed: nobody would ever leave its place
-            self._waiters.remove(place)
+            del self._waiters[turn]
             self._wake_first()
             raise
         # A woken caller stays at the head of the line until it runs: later callers queue behind it.
-        self._waiters.remove(place)
+        del self._waiters[turn]
 
     def _wake_first(self) -> None:
         if self._waiters:
-            turn, size_bytes = self._waiters[0]
+            turn, size_bytes = next(iter(self._waiters.items()))
             if not turn.done() and self._has_room(size_bytes):
                 turn.set_result(None)
 
