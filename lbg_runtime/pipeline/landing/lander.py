@@ -6,7 +6,7 @@ readers drop the copy.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -178,9 +178,11 @@ class Lander:
                         each.cancel()
         finally:
             self._room.close()
-            for held in self._lanes.values():
-                await held.lane.close()
-            self._threads.shutdown(wait=True)
+            try:
+                await self._close_lanes(list(self._lanes))
+            finally:
+                # Not waited for: the idle ones end at once, and one whose disk hangs would hold up the loop.
+                self._threads.shutdown(wait=False)
 
     def reading(self) -> SidecarReading | None:
         """See `Companion.reading`."""
@@ -232,8 +234,17 @@ class Lander:
 
     async def _close_lane(self, queue: QueueName, epoch: Epoch) -> None:
         # Handlings of older epochs have ended too by now.
-        for handle in [each for each in self._lanes if each[0] == queue and each[1] <= epoch]:
-            await self._lanes.pop(handle).lane.close()
+        await self._close_lanes([each for each in self._lanes if each[0] == queue and each[1] <= epoch])
+
+    async def _close_lanes(self, handles: Sequence[tuple[QueueName, Epoch]]) -> None:
+        """If cancelled, each of them ends with its flush."""
+        # Popped all at once, as their handles may be revoked while one of them is being closed; and all are ended
+        # before one is waited for, as whoever waits may be cancelled: a disk may hang.
+        lanes = [self._lanes.pop(handle).lane for handle in handles]
+        for lane in lanes:
+            lane.end()
+        for lane in lanes:
+            await lane.close()
 
     def _lane(self, queue: QueueName, epoch: Epoch) -> _HeldLane:
         held = self._lanes.get((queue, epoch))
@@ -305,10 +316,9 @@ class Lander:
         """
         kept_ms = IDLE_MS if self._options.retention_ms is None else self._options.retention_ms
         before_s = asyncio.get_running_loop().time() - kept_ms / 1_000
-        idle = [handle for handle, held in self._lanes.items() if not held.landing_count and held.used_s < before_s]
-        # Popped all at once, as their handles may be revoked while one of them is being closed.
-        for held in [self._lanes.pop(handle) for handle in idle]:
-            await held.lane.close()
+        await self._close_lanes(
+            [handle for handle, held in self._lanes.items() if not held.landing_count and held.used_s < before_s]
+        )
 
     async def _prune(self) -> None:
         before_us = self._ages.look(self._clock_us(), int(asyncio.get_running_loop().time() * 1e6))

@@ -124,21 +124,25 @@ class OpenLane:
             self._unclaimed[delivery_id] = outcome
             raise
 
-    async def close(self) -> None:
-        """Wait for the flush under way, and write nothing more. To be called when all handlers are gone.
+    def end(self) -> None:
+        """Begin nothing more: the lane ends now, or with the flush under way. To be called when all handlers are gone.
 
-        Rows that they have left are dropped, as their messages come again. If cancelled, the lane ends with its flush.
+        Rows that they have left are dropped, as their messages come again. Idempotent.
         """
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
         # Otherwise the end of the flush would begin another one.
         self._rows, self._answers = Gathered(), []
+        if not self._is_flushing:
+            self._end_writer()
+
+    async def close(self) -> None:
+        """`end`, and wait for the flush under way. If cancelled, the lane ends with its flush."""
+        self.end()
         if self._flush is not None and self._is_flushing:
             # No bound: as above.
             await asyncio.wait((self._flush,))
-        else:
-            self._end_writer()
 
     async def _landed_before(self, delivery_id: DeliveryId) -> bool:
         """Whether the row of an earlier attempt is on the disk."""

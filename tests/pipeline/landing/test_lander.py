@@ -18,9 +18,10 @@ from lbg_runtime.model.ids import GroupName
 from lbg_runtime.model.message import PARTITION_KEY_PROPERTY, Message
 from lbg_runtime.pipeline.landing import lander as lander_module
 from lbg_runtime.pipeline.landing.lander import Lander
+from lbg_runtime.pipeline.landing.lane import is_being_written
 from lbg_runtime.pipeline.landing.layout import claim_folder
 from lbg_runtime.pipeline.landing.log import LandingLog
-from lbg_runtime.pipeline.landing.open_lane import FlushLimits
+from lbg_runtime.pipeline.landing.open_lane import FlushLimits, OpenLane
 from lbg_runtime.pipeline.landing.segment import INDEX_SUFFIX
 from lbg_runtime.runtime.app import App
 from lbg_runtime.runtime.handlers.registry import Handlers
@@ -323,8 +324,8 @@ async def test_the_threads_for_flushes_end_with_a_member_that_is_stopped_while_i
         measures.set()
         await asyncio.Event().wait()
 
-    def threads() -> list[str]:
-        return [each.name for each in threading.enumerate() if each.name.startswith("lbg-landing")]
+    def threads() -> list[threading.Thread]:
+        return [each for each in threading.enumerate() if each.name.startswith("lbg-landing")]
 
     monkeypatch.setattr(Lander, "_measure", measure)
     member = asyncio.ensure_future(trial.lander("a").run())
@@ -332,4 +333,43 @@ async def test_the_threads_for_flushes_end_with_a_member_that_is_stopped_while_i
     assert len(threads()) == lander_module.THREADS
     member.cancel()
     await asyncio.wait([member])
+    for each in threads():
+        each.join(PATIENCE_S)
     assert threads() == []
+
+
+async def test_who_is_cancelled_while_the_disk_hangs_leaves_no_lane_that_counts_as_written(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial.options = replace(trial.options, is_synced=True)
+    sync, close = os.fdatasync, OpenLane.close
+    loop, disk, closes = asyncio.get_running_loop(), threading.Event(), asyncio.Event()
+    hanging: asyncio.Queue[int] = asyncio.Queue()
+
+    def hang(file: int) -> None:
+        if not disk.is_set():
+            loop.call_soon_threadsafe(hanging.put_nowait, file)
+        disk.wait(PATIENCE_S)
+        sync(file)
+
+    async def watched(lane: OpenLane) -> None:
+        closes.set()
+        await close(lane)
+
+    monkeypatch.setattr(os, "fdatasync", hang)
+    monkeypatch.setattr(OpenLane, "close", watched)
+    member = asyncio.ensure_future(trial.lander("a").run())
+    await trial.publish(20)
+    for _ in range(QUEUES):
+        await hanging.get()
+    member.cancel()
+    await closes.wait()
+    member.cancel()
+    await asyncio.wait([member])
+    assert all(is_being_written(lane) for lane in lanes_of(trial))
+    disk.set()
+    await trial.until(lambda: not any(is_being_written(lane) for lane in lanes_of(trial)))
+
+
+def lanes_of(trial: Trial) -> list[Path]:
+    return list(trial.options.root.glob("queue=*/lane=*"))
