@@ -98,7 +98,7 @@ def replay(
             # What was published stays published: whoever goes on from here must know how far it came.
             replayed.failure = replayed.failure or error
         seconds = time.monotonic() - began_s
-    is_left = not dry_run and replayed.confirmed < replayed.selected
+    is_left = replayed.without_key > 0 if dry_run else replayed.confirmed < replayed.selected
     if json:
         print_json(_as_object(replayed, dry_run=dry_run, seconds=seconds))
     else:

@@ -20,6 +20,7 @@ from lbg_runtime.model.message import NO_HEADERS, Headers, Message
 from lbg_runtime.pipeline import replay as replay_module
 from lbg_runtime.pipeline.landing.log import LandingLog, LaneExtent
 from lbg_runtime.pipeline.landing.prune import prune
+from lbg_runtime.pipeline.landing.schema import LANDING_SCHEMA
 from lbg_runtime.pipeline.replay import REPLAY_PROPERTY, LandedMessage, Replayed, Selection, count, replay, selected
 from lbg_runtime.pipeline.replay_order import find_moved
 from lbg_runtime.publisher.hashed import HashedPublisher
@@ -390,6 +391,17 @@ def test_a_dry_run_needs_no_broker(
     ended = lbg_replay("--key", "k", "--dry-run")
     assert ended.exit_code == 0
     assert ended.stdout.startswith("4 messages would be published to again, landed 1970-01-01T00:00:00.000+00:00 to")
+
+
+@pytest.mark.parametrize("options", [(), ("--dry-run",)])
+def test_messages_without_a_key_are_told_by_the_exit_code(
+    landed: LogOnDisk, lbg_replay: Callable[..., Result], options: tuple[str, ...]
+) -> None:
+    keyless = rows([id_of("k", 9)], queue=2)
+    column = pa.array([None], pa.string())
+    landed.lane("f", 1, 2).append(keyless.set_column(2, LANDING_SCHEMA.field("key"), column))
+    ended = lbg_replay(*options)
+    assert (ended.exit_code, "lbg: 1 messages have no key and are left out" in ended.stderr) == (1, True)
 
 
 @pytest.mark.parametrize("dry_run", [(), ("--dry-run",)])
