@@ -10,9 +10,34 @@ def now_ms() -> int:
     return round(asyncio.get_running_loop().time() * 1_000)
 
 
-def call_at_ms(deadline_ms: int, callback: Callable[[], None]) -> asyncio.TimerHandle:
-    """Have the event loop call back when `now_ms` reaches the deadline."""
-    return asyncio.get_running_loop().call_at(deadline_ms / 1_000, callback)
+class DeadlineTimer:
+    """Has the event loop call back when `now_ms` reaches the deadline that was set last. Used on the loop's thread."""
+
+    __slots__ = ("_callback", "_deadline_ms", "_handle")
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self._callback = callback
+        self._deadline_ms: int | None = None
+        self._handle: asyncio.TimerHandle | None = None
+
+    def set(self, deadline_ms: int | None) -> None:
+        """Call back then, and at no deadline set before; None for never."""
+        if deadline_ms == self._deadline_ms:
+            return
+        self.cancel()
+        if deadline_ms is not None:
+            self._deadline_ms = deadline_ms
+            self._handle = asyncio.get_running_loop().call_at(deadline_ms / 1_000, self._ring)
+
+    def cancel(self) -> None:
+        """Call back no more until the next `set`."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = self._deadline_ms = None
+
+    def _ring(self) -> None:
+        self._handle = self._deadline_ms = None
+        self._callback()
 
 
 def wall_us() -> int:

@@ -59,7 +59,7 @@ from lbg_runtime.model.failure import Then
 from lbg_runtime.model.ids import GroupName, MemberId, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.answering import Answerer
-from lbg_runtime.runtime.clock import call_at_ms, now_ms
+from lbg_runtime.runtime.clock import DeadlineTimer, now_ms
 from lbg_runtime.runtime.dispatch.key_book import KeyBook
 from lbg_runtime.runtime.flight_recorder import FlightRecorder
 from lbg_runtime.runtime.flow_runner import FlowRunner
@@ -113,8 +113,7 @@ class ControlPlane:
         self._pins = pins
         self._inputs: deque[ControlInput] = deque()
         self._wake_up = asyncio.Event()
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ms: int | None = None
+        self._timer = DeadlineTimer(self._wake_up.set)
         self._on_handed_over: Callable[[], None] | None = None
         self._members_told: dict[MemberId, str] = {}
         """Members and their states, as logged last."""
@@ -131,13 +130,13 @@ class ControlPlane:
             tasks.create_task(self._subscription.keep(failure, self._topic_confirmed))
             try:
                 while True:
-                    self._set_timer()
+                    self._timer.set(self.machine.deadline_ms)
                     # No bound: if the machine has a deadline, the timer above ends this.
                     await self._wake_up.wait()
                     self._wake_up.clear()
                     self._take_inputs()
             finally:
-                self._cancel_timer()
+                self._timer.cancel()
                 self._inputs = deque([LeaveRequested()])
                 self._take_inputs()
 
@@ -250,26 +249,6 @@ class ControlPlane:
             self._recorder.said(message)
         except ControlMessageRefused as refusal:
             _log.error("control_message_not_sent", reason=str(refusal))
-
-    # -- the deadline
-
-    def _set_timer(self) -> None:
-        deadline_ms = self.machine.deadline_ms
-        if deadline_ms == self._timer_ms:
-            return
-        self._cancel_timer()
-        self._timer_ms = deadline_ms
-        if deadline_ms is not None:
-            self._timer = call_at_ms(deadline_ms, self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer_ms = None
-        self._wake_up.set()
-
-    def _cancel_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
 
 def make_control_plane(

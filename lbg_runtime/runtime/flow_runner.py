@@ -54,7 +54,7 @@ from lbg_runtime.model.failure import Then
 from lbg_runtime.model.ids import DeliveryId, Epoch
 from lbg_runtime.model.message import Delivery
 from lbg_runtime.model.outcome import Outcome
-from lbg_runtime.runtime.clock import call_at_ms
+from lbg_runtime.runtime.clock import DeadlineTimer
 from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
 from lbg_runtime.runtime.handlers.hooks import Assignment, QueueHooks
 from lbg_runtime.runtime.journal import FlowEventName, MemberJournal
@@ -124,7 +124,6 @@ class FlowRunner:
         "_settlements",
         "_stop_requested",
         "_timer",
-        "_timer_ms",
         "_transport",
         "_turns",
         "handled",
@@ -203,8 +202,7 @@ class FlowRunner:
         self._is_busy = True
         """New events must wait for their turn: a batch is being taken, or there will be no more."""
         self._deadline_may_differ = True
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ms: int | None = None
+        self._timer = DeadlineTimer(self._deadline_reached)
         self._flow: BoundFlow | None = None
         self._flow_epoch = Epoch(0)
         self._settlements: list[tuple[Epoch, DeliveryId, Outcome]] = []
@@ -275,7 +273,7 @@ class FlowRunner:
         finally:
             self._is_busy = True
             self._over = None
-            self._cancel_timer()
+            self._timer.cancel()
 
     # -- turns
 
@@ -362,8 +360,11 @@ class FlowRunner:
             self._record_state(before)
             self._carry_out(commands, children)
             deadline_ms = self.machine.deadline_ms
-        if deadline_ms != self._timer_ms:
-            self._set_timer(deadline_ms)
+        self._timer.set(deadline_ms)
+
+    def _deadline_reached(self) -> None:
+        self._deadline_may_differ = True
+        self._ask_for_turn()
 
     def _take_event(self, event: MachineEvent, children: asyncio.TaskGroup, now: int) -> None:
         before, cause = self.machine.state, self.machine.cause
@@ -602,24 +603,6 @@ class FlowRunner:
     def _facts(self) -> dict[str, str | int]:
         # Not the role of the journal, which calls everything secondary that is not at home, also where a member leaves.
         return {"queue": self.machine.queue, "epoch": self.machine.epoch, "place": str(self.machine.place)}
-
-    # -- the deadline
-
-    def _set_timer(self, deadline_ms: int | None) -> None:
-        self._cancel_timer()
-        self._timer_ms = deadline_ms
-        if deadline_ms is not None:
-            self._timer = call_at_ms(deadline_ms, self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer_ms = None
-        self._deadline_may_differ = True
-        self._ask_for_turn()
-
-    def _cancel_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
 
 def _cause_fact(cause: ReleaseCause | None) -> dict[str, str]:

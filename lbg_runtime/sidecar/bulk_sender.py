@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from uuid import uuid4
 
 from lbg_runtime.model.errors import LbgError
-from lbg_runtime.runtime.clock import call_at_ms, now_ms
+from lbg_runtime.runtime.clock import DeadlineTimer, now_ms
 from lbg_runtime.sidecar.answer import Answer, read_bulk_answer
 from lbg_runtime.sidecar.application import Application, ApplicationFailed, ApplicationUnreachable
 from lbg_runtime.sidecar.bulk import BulkGathering, bulk_body
@@ -30,7 +30,7 @@ class BulkSender:
         self._gathering = BulkGathering(bulk)
         self._waiting: dict[int, _Entry] = {}
         self._count = 0
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = DeadlineTimer(self._arm)
         self._is_armed = False
 
     async def deliver(self, event: Event) -> Answer:
@@ -57,10 +57,7 @@ class BulkSender:
         self._is_armed = False
         while numbers := self._gathering.take(now_ms()):
             self._spawn(self._send({str(number): self._waiting[number] for number in numbers}))
-        if self._timer is not None:
-            self._timer.cancel()
-        deadline_ms = self._gathering.deadline_ms
-        self._timer = None if deadline_ms is None else call_at_ms(deadline_ms, self._arm)
+        self._timer.set(self._gathering.deadline_ms)
 
     async def _send(self, entries: dict[str, _Entry]) -> None:
         failure: LbgError | None = None

@@ -32,7 +32,7 @@ from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.keys import PARTITION_KEY, KeySource
 from lbg_runtime.model.message import PARTITION_KEY_PROPERTY, Delivery
 from lbg_runtime.model.outcome import Outcome
-from lbg_runtime.runtime.clock import call_at_ms, now_ms
+from lbg_runtime.runtime.clock import DeadlineTimer, now_ms
 from lbg_runtime.runtime.dispatch.error_queue import ErrorQueue
 from lbg_runtime.runtime.dispatch.key_reports import KeyReports
 from lbg_runtime.runtime.dispatch.keyless import KeylessMessages
@@ -102,8 +102,7 @@ class Dispatcher:
         self._on_hold_up: dict[QueueName, OnHoldUp] = {}
         self._starts = 0
         self._is_closed = False
-        self._retry_timer: asyncio.TimerHandle | None = None
-        self._retry_at_ms: int | None = None
+        self._retry_timer = DeadlineTimer(self._release_due)
 
     # -- what the flow runners call
 
@@ -149,7 +148,7 @@ class Dispatcher:
 
         for handling in self._lanes.return_unstarted(queue, epoch, is_kept):
             self._end_unhandled(handling, None)
-        self._set_retry_timer()
+        self._retry_timer.set(self._lanes.next_delayed_ms())
         # A lane whose head went back may be ready for another flow's delivery.
         self._pool.wake()
 
@@ -179,8 +178,7 @@ class Dispatcher:
             await self._pool.run()
         finally:
             self._attempts.close()
-            if self._retry_timer is not None:
-                self._retry_timer.cancel()
+            self._retry_timer.cancel()
             for handling in self._lanes.held():
                 self._end(handling, None)
 
@@ -355,7 +353,7 @@ class Dispatcher:
 
     def _try_again_in(self, delay_ms: int, lane: Lane[Handling]) -> None:
         if self._lanes.delay(lane, now_ms() + delay_ms):
-            self._set_retry_timer()
+            self._retry_timer.set(self._lanes.next_delayed_ms())
             self._hold_up(lane)
         else:
             self._finish(lane, None)
@@ -476,19 +474,9 @@ class Dispatcher:
 
     # -- retries, hanging handlers
 
-    def _set_retry_timer(self) -> None:
-        next_ms = self._lanes.next_delayed_ms()
-        if next_ms == self._retry_at_ms:
-            return
-        if self._retry_timer is not None:
-            self._retry_timer.cancel()
-        self._retry_at_ms = next_ms
-        self._retry_timer = None if next_ms is None else call_at_ms(next_ms, self._release_due)
-
     def _release_due(self) -> None:
-        self._retry_at_ms = None
         self._lanes.release_due(now_ms())
-        self._set_retry_timer()
+        self._retry_timer.set(self._lanes.next_delayed_ms())
         self._pool.wake()
 
     def _replace_stuck_runner(self, handling: Handling) -> None:
