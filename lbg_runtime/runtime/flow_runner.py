@@ -143,12 +143,12 @@ class FlowRunner:
         journal: MemberJournal,
         turns: Turns,
         *,
-        on_settled: OnSettled | None = None,
+        on_settled: OnSettled,
+        on_change: OnChange,
+        on_stripes: OnStripes,
+        on_probe: OnProbe,
+        hooks: QueueHooks,
         on_refused: OnRefused | None = None,
-        on_change: OnChange | None = None,
-        hooks: QueueHooks | None = None,
-        on_stripes: OnStripes | None = None,
-        on_probe: OnProbe | None = None,
         parking: ParkedQueue | None = None,
     ) -> None:
         """`turns`: those of the member; they write the journal between the records of a batch and its settlements.
@@ -251,8 +251,7 @@ class FlowRunner:
         self._journal.flush()
         if is_settled:
             self.handled += 1
-            if self._on_settled is not None:
-                self._on_settled(handling)
+            self._on_settled(handling)
 
     def stop(self) -> None:
         """Make the flow leave for good; `run` then ends. Idempotent."""
@@ -471,8 +470,7 @@ class FlowRunner:
                         # Until it comes back, perhaps within the epoch, its keys are with the other queue's owner.
                         self._dispatcher.forget_keys(self.machine.queue)
                     self._journal.stripes(self.queue_index, self.machine.epoch, news)
-                    if self._on_stripes is not None:
-                        self._on_stripes(self, news)
+                    self._on_stripes(self, news)
                 case Note("handling_abandoned", facts) if ended is not None:
                     self._note("handling_abandoned", {**facts_of(ended), **facts})
                 case Note(name, facts):
@@ -486,9 +484,8 @@ class FlowRunner:
         if self._probes:
             self._bound_flow().flush()
             probes, self._probes = self._probes, []
-            if self._on_probe is not None:
-                for probe in probes:
-                    self._on_probe(probe)
+            for probe in probes:
+                self._on_probe(probe)
         if self._flushes:
             self._bound_flow().flush()
             for flushed in self._flushes:
@@ -504,9 +501,8 @@ class FlowRunner:
                 )
             flow.settle(delivery_id, outcome)
         self._settlements.clear()
-        if self._on_settled is not None:
-            for handling in self._settled:
-                self._on_settled(handling)
+        for handling in self._settled:
+            self._on_settled(handling)
         self._settled.clear()
 
     # -- hooks and intake
@@ -587,8 +583,7 @@ class FlowRunner:
             self._record("active")
         elif after is FlowState.DRAINING:
             self._record("draining", cause)
-        if self._on_change is not None:
-            self._on_change(self)
+        self._on_change(self)
 
     def _record(self, event: FlowEventName, cause: ReleaseCause | None = None) -> None:
         self._journal.flow_changed(self.queue_index, self.machine, event, cause.value if cause else "")

@@ -118,7 +118,8 @@ class Trial:
             on_refused=self.refused.append,
             on_probe=lambda probe: self.log.append(("probe", probe.epoch)),
             on_change=self._note_change,
-            hooks=None if hooks is None else QueueHooks(hooks.hooks, QUEUE, made.failure.timeout_ms),
+            on_stripes=lambda _, news: self.log.append(("stripes", news)),
+            hooks=QueueHooks(() if hooks is None else hooks.hooks, QUEUE, made.failure.timeout_ms),
         )
 
     def _note_change(self, runner):

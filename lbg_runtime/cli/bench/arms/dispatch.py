@@ -21,6 +21,7 @@ from lbg_runtime.model.message import Delivery, Message
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
 from lbg_runtime.runtime.flow_runner import FlowRunner
+from lbg_runtime.runtime.handlers.hooks import QueueHooks
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.journal import MemberJournal
 from lbg_runtime.runtime.runners.pool import RunnerPool
@@ -165,6 +166,9 @@ class _Transport:
     async def provision(self, queue: QueueName, subscriptions: Sequence[str]) -> None: ...
 
 
+def _ignore(*_: object) -> None: ...
+
+
 async def _runtime(messages: Sequence[Message]) -> float:
     handlers = Handlers()
 
@@ -188,7 +192,19 @@ async def _runtime(messages: Sequence[Message]) -> float:
         QUEUE, Place(0, gives_way=False), rebind, MAX_IN_FLIGHT, chance, 0, StripeGate(0, SHAPE, "control/restripe/")
     )
     journal = MemberJournal(None, 1)
-    runner = FlowRunner(0, machine, transport, dispatcher, journal, Turns(journal.flush))
+    runner = FlowRunner(
+        0,
+        machine,
+        transport,
+        dispatcher,
+        journal,
+        Turns(journal.flush),
+        on_settled=_ignore,
+        on_change=_ignore,
+        on_stripes=_ignore,
+        on_probe=_ignore,
+        hooks=QueueHooks((), QUEUE, timeout_ms=1_000),
+    )
     flow = transport.flow
     async with asyncio.TaskGroup() as group:
         handling = group.create_task(dispatcher.run())
