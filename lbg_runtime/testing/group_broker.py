@@ -58,17 +58,17 @@ class GroupBroker(MemoryBroker):
         Context().run(super().post, effects)
         self._on_change()
 
-    def depth(self, queue: QueueName) -> int:
+    def depth(self, queue: str) -> int:
         """Messages on a queue, unsettled ones included; 0 if there is no such queue."""
-        return self.engine.queue_depth(DEFAULT_VPN, queue) if self._has(queue) else 0
+        return self.engine.queue_depth(DEFAULT_VPN, QueueName(queue)) if self._has(queue) else 0
 
-    def left_on(self, queue: QueueName) -> list[Message]:
+    def left_on(self, queue: str) -> list[Message]:
         """The messages on a queue, in order; they stay there, and members do not notice."""
         if not self._has(queue):
             return []
         if self._witness is None:
             self._witness, _ = self.engine.connect(DEFAULT_VPN, "witness", "", "lbg-testing-witness")
-        flow = self.engine.bind(self._witness, queue, browser=True)[0].flow
+        flow = self.engine.bind(self._witness, QueueName(queue), browser=True)[0].flow
         try:
             return self._browse(flow)
         finally:
@@ -94,7 +94,7 @@ class GroupBroker(MemoryBroker):
         partitions = self.engine.queue_status(DEFAULT_VPN, queue).partitions
         return tuple(each.client_name if each.state is PartitionState.READY else None for each in partitions)
 
-    def _has(self, queue: QueueName) -> bool:
+    def _has(self, queue: str) -> bool:
         return queue in self.engine.queue_names(DEFAULT_VPN)
 
     def _browse(self, flow: FlowId) -> list[Message]:

@@ -26,6 +26,8 @@ def find_handlers(given: Handlers | ModuleType | App) -> Handlers:
         return given.handlers
     if isinstance(given, ModuleType):
         return load_handlers([given.__name__])
+    if not isinstance(given, Handlers):
+        raise HandlerError("handlers", f"a {type(given).__name__}", "a Handlers, the module that has one, or an App")
     if not given:
         raise HandlerError("handlers", "none", "at least one function with @handlers.handler(...)")
     return given

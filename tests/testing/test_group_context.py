@@ -65,6 +65,8 @@ def test_no_handlers_are_refused() -> None:
         running(Handlers())
     with pytest.raises(HandlerError, match="no Handlers object in the module"):
         running(asyncio)
+    with pytest.raises(HandlerError, match="handlers: a str; expected a Handlers, the module that has one, or an App"):
+        running("handlers.orders")
 
 
 def test_names_are_for_members_that_discover_each_other(handlers) -> None:

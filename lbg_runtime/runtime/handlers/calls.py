@@ -85,12 +85,10 @@ def _called(function: object) -> object:
 
 
 def _check_called(function: Callable[..., object], where: str, *, sends: bool) -> None:
-    """Raise `HandlerError` if a call would not run the function: for a class, or under a decorator of another kind.
+    """Raise `HandlerError` if a call would not run the function: under a decorator of another kind.
 
     This sees decorators that set `__wrapped__`, as `functools.wraps` does; others are found out when they are called.
     """
-    if isinstance(function, type):
-        raise HandlerError(where, "a class", "a function, or an object of the class")
     if yields(function):
         return
     innermost = inspect.unwrap(_called(inspect.unwrap(function)))  # type: ignore[arg-type]  # whatever it is

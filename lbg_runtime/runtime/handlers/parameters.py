@@ -67,6 +67,8 @@ class Parameters:
 
 def read_parameters(function: Callable[..., object], where: str) -> Parameters:
     """How a function is called. Raises `HandlerError` for an unknown parameter. Those with a default keep it."""
+    if isinstance(function, type):
+        raise HandlerError(where, "a class", "a function, or an object of the class")
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -75,12 +77,12 @@ def read_parameters(function: Callable[..., object], where: str) -> Parameters:
     wanted = [each for each in signature.parameters.values() if _is_filled(each)]
     annotations = {each.name: _resolved(each.annotation, function, where) for each in wanted}
     unnamed = [each for each in wanted if annotations[each.name] in (inspect.Parameter.empty, Any, object)]
-    if not wanted or len(unnamed) > 1 or any(each.kind is each.KEYWORD_ONLY for each in unnamed):
-        raise HandlerError(where, f"parameters {signature}", _EXPECTED)
     if unnamed and unnamed[0].name == "self":
         raise HandlerError(
             where, f"parameters {signature}", "a bound method: register that of an object, not its class's"
         )
+    if not wanted or len(unnamed) > 1 or any(each.kind is each.KEYWORD_ONLY for each in unnamed):
+        raise HandlerError(where, f"parameters {signature}", _EXPECTED)
     if unnamed and any(annotation is Message for annotation in annotations.values()):
         # Nobody wants it twice: the one without an annotation was meant for something else.
         raise HandlerError(where, f"parameters {signature}", _EXPECTED)

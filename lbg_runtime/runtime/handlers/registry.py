@@ -3,6 +3,7 @@
 import copy
 import importlib
 import inspect
+import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
@@ -29,6 +30,8 @@ from lbg_runtime.runtime.runners.failure_report import error_text
 from lbg_runtime.runtime.runners.handling import HandlerFunction
 
 _log = structlog.get_logger(__name__)
+
+_MODULE_NAME = re.compile(r"[\w-]+(\.[\w-]+)*")
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 _Lifespan = TypeVar("_Lifespan", bound=LifespanFunction)
@@ -132,7 +135,7 @@ class Handlers:
 
         Handlers get what it yields as `State[...]` of its type. Raises `HandlerError` if it cannot be a lifespan.
         """
-        where = _where(function)
+        where = _where_decorated(function, "lifespan")
         self._check_open(where)
         self._lifespans.append(make_lifespan(function, where))
         return function
@@ -147,7 +150,7 @@ class Handlers:
         attempt has failed if its handler failed or was not called, even if the middleware returns. Raises
         `HandlerError` if the function cannot be middleware.
         """
-        where = _where(function)
+        where = _where_decorated(function, "middleware")
         self._check_open(where)
         self._middleware.append(make_middleware(function, where))
         return function
@@ -168,11 +171,11 @@ class Handlers:
         Raises `HandlerError` if both have the same subscription. A later registration in `other` raises it too, as it
         would be missing here; so does a later `include` there.
         """
-        if other is self or self._is_included:
-            caller = traceback.extract_stack(limit=2)[0]
-            where = f"include ({caller.filename}:{caller.lineno})"
+        if other is self or self._is_included or not isinstance(other, Handlers):
+            where = f"include {_caller()}"
             self._check_open(where)
-            raise HandlerError(where, "a Handlers in itself", "another one")
+            found = "a Handlers in itself" if other is self else f"a {type(other).__name__}"
+            raise HandlerError(where, found, "another Handlers, such as `bills.handlers` of a module `bills`")
         for handler in other:
             self._add(replace(handler, middleware=(*other._middleware, *handler.middleware)))
         self._hooks += other.hooks
@@ -273,14 +276,12 @@ class Handlers:
 
         if not subscriptions or not all(isinstance(subscription, str) for subscription in subscriptions):
             # If the decorator was not called, the function is in the place of the topics.
-            caller = traceback.extract_stack(limit=3)[0]
-            place = f"@{name} ({caller.filename}:{caller.lineno})"
-            where = next((_where(each) for each in subscriptions if callable(each)), place)
+            where = next((_where(each) for each in subscriptions if callable(each)), f"@{name} {_caller()}")
             raise HandlerError(where, "no topic", f'a call of the decorator, as in @handlers.{name}("orders/>")')
         return register
 
     def _add_hook(self, kind: HookKind, function: _Hook) -> _Hook:
-        where = _where(function)
+        where = _where_decorated(function, kind.value)
         self._check_open(where)
         self._hooks.append(make_hook(kind, function, where))
         return function
@@ -321,9 +322,13 @@ def load_handlers(module_names: Iterable[str]) -> Handlers:
     """Import the modules and join their `Handlers`, in order. Raises `HandlerError` with one line for the user."""
     found: dict[Handlers, None] = {}
     for name in module_names:
-        here = [value for value in vars(_import(name)).values() if isinstance(value, Handlers)]
+        module = _import(name)
+        here = [value for value in vars(module).values() if isinstance(value, Handlers)]
         if not here:
-            raise HandlerError(f"handlers: {name}", "no Handlers object in the module", "`handlers = Handlers()` there")
+            # Which file that is: another one may have the same name, such as `queue` of the standard library.
+            folder = "a folder without __init__.py" if hasattr(module, "__path__") else "built in"
+            found_in = f"no Handlers object in the module ({getattr(module, '__file__', None) or folder})"
+            raise HandlerError(f"handlers: {name}", found_in, "`handlers = Handlers()` there")
         # Modules may share an object by importing it from each other, and a module may have two names for one.
         found |= dict.fromkeys(here)
     joined = Handlers()
@@ -345,7 +350,9 @@ def _import(name: str) -> ModuleType:
     except BaseException as error:  # the handler boundary: importing runs the user's code, which may also want to exit
         found = f"{error_text(error)}{_place_of(error, name)}"
         expected = "a module that can be imported"
-        if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
+        if name.endswith(".py") or not _MODULE_NAME.fullmatch(name):
+            expected = "the name of a module, such as `shop` or `shop.orders`, and not of a file or an object"
+        elif isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
             expected = f"a module in the current folder, {Path.cwd()} (wherever config.yaml is), or an installed one"
         raise HandlerError(f"handlers: {name}", found, expected) from error
 
@@ -358,6 +365,19 @@ def _place_of(error: BaseException, name: str) -> str:
     tail = name.replace(".", "/")
     mine = [frame for frame in frames if frame.filename.removesuffix(".py").removesuffix("/__init__").endswith(tail)]
     return f" ({mine[-1].filename}:{mine[-1].lineno})" if mine else ""
+
+
+def _where_decorated(function: object, name: str) -> str:
+    """`_where`. Raises `HandlerError` if the decorator was called, with something that is not the function."""
+    if not callable(function):
+        raise HandlerError(f"@{name} {_caller()}", f"argument {function!r}", f"none, as in @handlers.{name}")
+    return _where(function)
+
+
+def _caller() -> str:
+    """Where in the user's code this module was called: `(file:line)`."""
+    caller = next(frame for frame in reversed(traceback.extract_stack()) if frame.filename != __file__)
+    return f"({caller.filename}:{caller.lineno})"
 
 
 def _where(function: object) -> str:

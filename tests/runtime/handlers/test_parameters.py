@@ -186,6 +186,8 @@ class _Desk:
 
     async def on_anything(self) -> None: ...
 
+    async def on_bare(self, message): ...
+
 
 class _Priced(Protocol):
     def price(self) -> int: ...
@@ -255,6 +257,7 @@ async def _state_of_no_class(message: Message, shop: State["list[int] | None"]) 
         (_Desk.on_message, "expected a bound method: register that of an object, not its class's"),
         (_Desk.on_order, "expected a bound method"),
         (_Desk.on_anything, "parameters (self) -> None; expected a bound method"),
+        (_Desk.on_bare, "parameters (self, message); expected a bound method"),
         (_state_of_no_class, "parameter shop: State[ForwardRef('list[int] | None')]; expected a class"),
         (_state_of_a_protocol, "parameter shop: State[_Priced]; expected a class; a protocol only with @runtime_check"),
         (_state_of_a_typed_dictionary, "parameter note: State[_Note]; expected a class"),
@@ -296,3 +299,8 @@ async def test_state_may_be_asked_for_by_a_protocol_that_can_be_checked(rig, del
     handlers.lifespan(shop)
     await _dispatched(rig, delivery(1), handle, handlers.lifespans)
     assert seen == ["corner"]
+
+
+def test_a_class_is_called_one_whatever_its_objects_are_made_of():
+    with pytest.raises(HandlerError, match=r"_Desk: a class; expected a function, or an object of the class$"):
+        _registered(_Desk)

@@ -92,7 +92,7 @@ async def _keyword(*, message):
     pass
 
 
-@pytest.mark.parametrize("function", [_none, _two, _keyword, int, max, None])
+@pytest.mark.parametrize("function", [_none, _two, _keyword, max, None])
 def test_a_function_that_cannot_take_just_the_message_is_refused(function):
     with pytest.raises(HandlerError, match="expected exactly one parameter, the message"):
         Handlers().handler("orders/>")(function)
@@ -208,6 +208,44 @@ def test_a_module_that_does_not_exist_is_one_line():
         "handlers: no_such_module_here: ModuleNotFoundError: No module named 'no_such_module_here'; "
         f"expected a module in the current folder, {Path.cwd()} (wherever config.yaml is), or an installed one"
     )
+
+
+@pytest.mark.parametrize("name", ["shop.py", "handlers/shop", "./shop", "shop:handlers"])
+def test_a_file_or_an_object_in_place_of_a_module_is_told_so(name):
+    with pytest.raises(HandlerError, match=r"expected the name of a module, such as `shop` or `shop\.orders`, and not"):
+        load_handlers([name])
+
+
+def test_a_module_without_handlers_is_told_with_its_file():
+    """A module of the standard library is imported in place of a file of the same name in the current folder."""
+    with pytest.raises(HandlerError, match=r"^handlers: queue: no Handlers object in the module \(.*/queue\.py\); exp"):
+        load_handlers(["queue"])
+    with pytest.raises(HandlerError, match=r"^handlers: sys: no Handlers object in the module \(built in\); expected"):
+        load_handlers(["sys"])
+
+
+def test_a_folder_in_place_of_a_module_is_told_so(tmp_path, monkeypatch):
+    (tmp_path / "shop_folder").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(HandlerError, match=r"no Handlers object in the module \(a folder without __init__\.py\)"):
+        load_handlers(["shop_folder"])
+
+
+@pytest.mark.parametrize("name", ["on_assigned", "on_drain", "on_revoked", "lifespan", "middleware"])
+def test_a_decorator_that_was_called_is_told_with_its_place(name):
+    with pytest.raises(HandlerError) as caught:
+        getattr(Handlers(), name)("orders/>")
+    assert re.fullmatch(
+        rf"@{name} \(.*test_registry\.py:\d+\): argument 'orders/>'; expected none, as in @handlers\.{name}",
+        str(caught.value),
+    )
+
+
+def test_what_is_no_handlers_is_not_included():
+    with pytest.raises(
+        HandlerError, match=r"^include \(.*test_registry\.py:\d+\): a module; expected another Handlers"
+    ):
+        Handlers().include(re)
 
 
 def test_a_module_that_raises_is_one_line_with_the_place(module):
