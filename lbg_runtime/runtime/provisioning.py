@@ -79,7 +79,8 @@ async def _insist_on_layout(session: Session, shape: GroupShape) -> None:
     first, last, next_one = (shape.queue_name(index) for index in (0, count - 1, count))
     if await _answered(partial(session.has_queue, next_one)):
         found, otherwise = f"{count}, and there is a queue {next_one}", "delete that queue, if nobody wants it"
-    elif await _answered(partial(session.has_queue, last)) or not await _answered(partial(session.has_queue, first)):
+    # The first is looked for before the last, as others with the same settings may be making all of them right now.
+    elif not await _answered(partial(session.has_queue, first)) or await _answered(partial(session.has_queue, last)):
         return
     else:
         found, otherwise = f"{count}, and there is a queue {first}, but no {last}", f"make {last}, if it was deleted"

@@ -128,6 +128,32 @@ async def test_a_member_that_was_told_another_number_of_queues_is_refused_and_ch
     assert layout(broker) == layout_of(group_of(present).shape())
 
 
+class Beside(MemoryTransport):
+    """After so many of its questions for a queue, somebody else makes all of them."""
+
+    def __init__(self, broker: MemoryBroker, asked_before: int) -> None:
+        super().__init__(broker, "beside")
+        self._other = MemoryTransport(broker, "other")
+        self._asked_before = asked_before
+
+    async def has_queue(self, queue: QueueName) -> bool:
+        found = await super().has_queue(queue)
+        self._asked_before -= 1
+        if self._asked_before == 0:
+            await self._other.open()
+            await provision_queues(self._other, group_of(3))
+        return found
+
+
+@pytest.mark.parametrize("asked_before", [1, 2])
+async def test_members_that_make_a_new_group_at_the_same_time_are_of_one_mind(asked_before: int) -> None:
+    broker = MemoryBroker()
+    transport = Beside(broker, asked_before)
+    await transport.open()
+    await provision_queues(transport, group_of(3))
+    assert layout(broker) == layout_of(group_of(3).shape())
+
+
 async def test_nobody_makes_queues_where_they_are_made_by_hand() -> None:
     broker = MemoryBroker()
     transport = await transport_to(broker, "publisher")
