@@ -5,11 +5,13 @@ tells it nothing. Several processes may share one stream, so each line says whos
 reports a user's mistake is not part of the log, nor is the line in which a server says where it listens.
 """
 
+import fcntl
 import logging
 import os
 import select
 import stat
 import sys
+import termios
 import threading
 from io import StringIO
 from types import TracebackType
@@ -89,9 +91,7 @@ class LogOutput:
                 self._stream.flush()
                 return True
             rest = memoryview(("\n" * self._is_torn + text).encode("utf-8", "backslashreplace"))
-            # A file takes a line in one piece, which keeps lines of several processes apart. Anything else takes so
-            # much without waiting, once it has room.
-            largest = len(rest) if stat.S_ISREG(os.fstat(file).st_mode) else select.PIPE_BUF
+            largest = _taken_at_once(file, len(rest))
             while rest:
                 if not self._has_room(file):
                     return False
@@ -120,6 +120,22 @@ class LogOutput:
         self.write(f"{line}\n")
 
     debug = info = warning = error = critical = msg
+
+
+def _taken_at_once(file: int, size: int) -> int:
+    """How much of a line of this size the file takes in one piece, without waiting, once it has room.
+
+    Of a whole line if possible: the lines of several processes would break into each other otherwise.
+    """
+    mode = os.fstat(file).st_mode
+    if stat.S_ISREG(mode):
+        return size
+    if stat.S_ISFIFO(mode) and sys.platform == "linux":
+        used = int.from_bytes(fcntl.ioctl(file, termios.FIONREAD, bytes(4)), sys.byteorder)
+        # It is kept in pages. Lines may leave up to half of each unused, and reading that of the first.
+        if size + 2 * (used + select.PIPE_BUF) <= fcntl.fcntl(file, fcntl.F_GETPIPE_SZ):
+            return size
+    return select.PIPE_BUF
 
 
 class _Whose:

@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import os
+import select
 import subprocess
 import sys
 
@@ -152,6 +153,22 @@ def test_a_reader_that_stopped_reading_holds_up_one_line_for_a_moment_and_none_a
         output.write("read again\n")
         assert logs == [{"event": "log_writes_failed", "log_level": "error", "count": 100 - read.count(b"\n")}]
         assert os.read(reading, 1 << 20).lstrip(b"\n") == b"read again\n"
+
+
+def test_a_line_for_which_a_pipe_has_room_is_written_in_one_piece_and_no_other_process_breaks_into_it(monkeypatch):
+    pieces, write = [], os.write
+    monkeypatch.setattr(os, "write", lambda file, data: pieces.append(len(data)) or write(file, data))
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb", 0) as reader, os.fdopen(writing, "w") as stream:
+        output = LogOutput(stream)
+        for _ in range(5):
+            output.write("x" * 9_999 + "\n")
+            output.write("y\n")
+        assert pieces[:4] == [10_000, 2, 10_000, 2]
+        assert max(pieces[-4:-1]) <= select.PIPE_BUF  # It may not have room for all of it at once.
+        reader.read(60_000)
+        output.write("x" * 9_999 + "\n")
+        assert pieces[-1] == 10_000
 
 
 def test_a_line_that_can_be_written_is_there_at_once():
