@@ -148,8 +148,8 @@ class App:
                     source = supervisor.status()
                     source.changed_settings = changed_settings
                     status.show(source)
-                # Not sooner: on a host that starts many at once, the imports of a start may block the loop for longer
-                # than the limit, and would again at every new start; nobody waits for queues of this member yet.
+                # Not sooner: where many start at once, the imports of a start may block the loop for longer than the
+                # limit, and nobody waits for queues of this member yet.
                 self._begin_watch()
                 report = await supervisor.run()
                 if status is not None:

@@ -61,7 +61,7 @@ async def test_a_member_that_is_to_leave_waits_for_no_connection(trial, how):
 async def test_the_loop_is_watched_from_before_the_first_handler_of_the_user_to_the_end_and_not_while_it_connects(
     trial, monkeypatch
 ):
-    """The imports of a start took so long on a crowded host that each start was ended for a blocked loop."""
+    """Where many started at once, some were ended for a loop that their imports blocked."""
     told, hooks = [], Handlers()
 
     @contextmanager
