@@ -15,6 +15,7 @@ from lbg_runtime.model.errors import UserError
 from lbg_runtime.runtime.stop import starting_parent, stop_requests
 
 if TYPE_CHECKING:
+    from lbg_runtime.broker.http_server import HttpServer
     from lbg_runtime.broker.server.tls import TlsFiles
     from lbg_runtime.broker.store.store import Store
     from lbg_runtime.config.listen_address import ListenAddress
@@ -119,28 +120,30 @@ async def _serve(
     from lbg_runtime.broker.server.server import BrokerServer
 
     server = BrokerServer(address.host, address.port, tls=tls, store=store, replay_log_bytes=replay_log_bytes)
-    if store is not None and administration is None:
-        # What administrators have stored applies even if no SEMP is served.
+    semp: HttpServer | None = None
+    # Before the first client comes, as this is when what administrators have stored begins to apply; and before the
+    # server starts, as what the options say of logins applies then.
+    if administration is not None:
+        from lbg_runtime.broker.semp.server import SempServer
+
+        semp = SempServer(
+            server.engine,
+            server.carry_out,
+            administration.host,
+            administration.port,
+            tls=None if tls is None else tls.context(),
+            kept=server,
+            write_down=server.write_down,
+        )
+    elif store is not None:
+        # Even if no SEMP is served.
         Configuration(server.engine, server.carry_out, server)
     stop = asyncio.Event()
     with stop_requests(lambda _: stop.set(), parent_pid=parent_pid):
         async with server, AsyncExitStack() as stack:
             ready = f"lbg broker ready: smf {server.host}:{server.port}"
-            if administration is not None:
-                from lbg_runtime.broker.semp.server import SempServer
-
-                context = None if tls is None else tls.context()
-                semp = await stack.enter_async_context(
-                    SempServer(
-                        server.engine,
-                        server.carry_out,
-                        administration.host,
-                        administration.port,
-                        tls=context,
-                        kept=server,
-                        write_down=server.write_down,
-                    )
-                )
+            if semp is not None:
+                await stack.enter_async_context(semp)
                 ready += f", semp {semp.host}:{semp.port}"
             if faults is not None:
                 from lbg_runtime.broker.fault_port import FaultPort

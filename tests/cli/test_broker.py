@@ -211,6 +211,28 @@ def test_with_a_certificate_it_speaks_tls_alone(tmp_path: Path) -> None:
             httpx.get(url.replace("https", "http"), auth=("admin", "admin"), trust_env=False)
 
 
+@pytest.mark.real_time
+def test_passwords_are_refused_where_certificates_are_asked_for_whatever_an_earlier_life_has_stored(
+    tmp_path: Path,
+) -> None:
+    certificates = Certificates(tmp_path)
+    files = certificates.broker(clients=True)
+    context = ssl.create_default_context(cafile=certificates.authority_file)
+    context.load_cert_chain(certificates.client("administrator"))
+    options = ["--smf", "127.0.0.1:0", "--semp", "127.0.0.1:0", "--store", str(tmp_path / "store")]
+    vpn = "{}://localhost:{}/SEMP/v2/config/msgVpns/default"
+    with httpx.Client(auth=("admin", "admin"), verify=context, trust_env=False) as http:
+        with broker(*options) as (_, line):
+            url = vpn.format("http", line.strip().rpartition(":")[2])
+            http.patch(url, json={"authenticationBasicType": "internal"}).raise_for_status()
+        options += ["--tls-cert", str(files.certificate), "--tls-key", str(files.key)]
+        options += ["--client-ca", str(files.client_authorities)]
+        with broker(*options) as (_, line):
+            found = http.get(vpn.format("https", line.strip().rpartition(":")[2])).json()["data"]
+    assert found["authenticationBasicType"] == "internal"
+    assert (found["authenticationBasicEnabled"], found["authenticationClientCertEnabled"]) == (False, True)
+
+
 def test_options_of_tls_belong_together() -> None:
     some = Path("some.pem")
     assert tls_files(None, None, None) is None
