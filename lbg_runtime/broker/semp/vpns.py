@@ -17,6 +17,8 @@ class Vpns:
         self._kept = kept
         self._administration = administration
         self._accounts = accounts
+        self._said: dict[Keys, Row] = {}
+        """What administrators have changed of each VPN; in all else it is as its broker was started."""
 
     def keys(self, above: Keys) -> Iterable[Key]:  # noqa: ARG002  # there is nothing above
         return ((name,) for name in self._administration.vpn_names())
@@ -36,17 +38,26 @@ class Vpns:
     def create(self, keys: Keys, row: Row) -> None:
         """VPNs are fixed."""
 
-    def change(self, keys: Keys, before: Row, row: Row) -> None:  # noqa: ARG002  # all is set again
-        self.restore(keys, row)
-        keep_row(self._kept, VPN.noun, keys, row)
+    def change(self, keys: Keys, before: Row, row: Row) -> None:
+        changed = {name: value for name, value in row.items() if value != before[name]}
+        self._set(keys, changed)
+        self._said[keys] = self._said.get(keys, {}) | changed
+        keep_row(self._kept, VPN.noun, keys, self._said[keys])
 
     def restore(self, keys: Keys, row: Row) -> None:
         """Set a VPN to what an already kept row says."""
-        (vpn,) = only(keys, 1)
-        accounts = self._administration.accounts(vpn)
-        accounts.is_closed = row["authenticationBasicType"] == "internal"
-        accounts.takes_passwords = row["authenticationBasicEnabled"] is True
-        accounts.takes_certificates = row["authenticationClientCertEnabled"] is True
+        self._said[keys] = row
+        self._set(keys, row)
 
     def delete(self, keys: Keys) -> None:
         """VPNs are fixed."""
+
+    def _set(self, keys: Keys, row: Row) -> None:
+        (vpn,) = only(keys, 1)
+        accounts = self._administration.accounts(vpn)
+        if "authenticationBasicType" in row:
+            accounts.is_closed = row["authenticationBasicType"] == "internal"
+        if "authenticationBasicEnabled" in row:
+            accounts.takes_passwords = row["authenticationBasicEnabled"] is True
+        if "authenticationClientCertEnabled" in row:
+            accounts.takes_certificates = row["authenticationClientCertEnabled"] is True

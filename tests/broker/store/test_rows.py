@@ -120,3 +120,24 @@ async def test_what_administrators_say_and_cannot_be_kept_ends_the_broker(path):
             await server.failed()
     with left_at_once(path) as server:
         assert len([kind for kind, _, _ in server.rows() if kind == "ACL profile"]) == 1 + answers.count(200)
+
+
+async def test_of_a_vpn_only_what_administrators_changed_is_kept(path):
+    async def ways_to_log_in(client: httpx.AsyncClient) -> list[object]:
+        row = (await client.get(VPN)).json()["data"]
+        return [row[f"authentication{name}"] for name in ("BasicType", "BasicEnabled", "ClientCertEnabled")]
+
+    with left_at_once(path) as server:
+        # As `--client-ca` has it: a broker that is started without it is not to refuse everybody.
+        accounts = server.engine.administration.accounts("default")
+        accounts.takes_certificates, accounts.takes_passwords = True, False
+        async with http(server) as client:
+            await client.patch(VPN, json={"authenticationBasicType": "internal"})
+            assert await ways_to_log_in(client) == ["internal", False, True]
+    with left_at_once(path) as server:
+        async with http(server) as client:
+            assert await ways_to_log_in(client) == ["internal", True, False]
+            await client.patch(VPN, json={"authenticationBasicEnabled": False})
+    with left_at_once(path) as server:
+        async with http(server) as client:
+            assert await ways_to_log_in(client) == ["internal", False, False]
