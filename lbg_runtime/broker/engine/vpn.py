@@ -94,9 +94,12 @@ class Vpn:
     ) -> list[Effect] | None:
         """Put a message that left a queue into its dead message queue; None if it is discarded."""
         target = self.queues.get(QueueName(settings.dead_message_queue))
-        if target is None or target.name == name or target.refusal_of(message) is not None:
+        if target is None or target.name == name:
             return None
         if settings.respect_dead_message_eligible and not traits_of(message).may_go_to_dead_messages:
+            return None
+        # Last, as it counts what it refuses.
+        if target.refusal_of(message) is not None:
             return None
         return target.add(message)
 

@@ -95,6 +95,18 @@ def test_a_full_dead_message_queue_takes_nothing():
     assert (stage.queue.depth, stage.dead(), stage.queue.deaths.rejected_discarded) == (0, 0, 1)
 
 
+def test_a_message_that_may_not_go_to_the_dead_message_queue_is_no_discard_of_that_queue():
+    stage = AgingStage(respect_dead_message_eligible=True)
+    stage.engine.administration.change_queue("default", DEAD, QueueSettings(quota_bytes=0))
+    _, flow = stage.consumer("ann")
+    stage.open(flow)
+    for id_, eligible in ((1, False), (2, True)):
+        stage.send(Traits(may_go_to_dead_messages=eligible))
+        stage.settle(flow, id_, id_, Outcome.REJECTED)
+    assert stage.queue.deaths.rejected_discarded == 2
+    assert stage.engine.queue_status("default", DEAD).discards.over_quota == 1
+
+
 def test_a_message_is_redelivered_as_often_as_may_be_and_then_dies():
     stage = AgingStage(max_redelivery_count=2)
     _, flow = stage.consumer("ann")
