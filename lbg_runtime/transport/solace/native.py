@@ -218,9 +218,11 @@ def let_go(receiver: Any) -> None:
     finalizer = getattr(receiver, "_finalizer", None)
     if finalizer is not None:
         finalizer.detach()
-    holder = getattr(receiver, "_persistent_message_receiver_thread_holder", None)
-    if holder is not None:
-        holder.value = None
+    # One of messages of a queue, and one of direct messages.
+    for name in ("_persistent_message_receiver_thread_holder", "_message_receiver_thread_holder"):
+        holder = getattr(receiver, name, None)
+        if holder is not None:
+            holder.value = None
 
 
 def break_off(service: Any) -> None:
@@ -239,6 +241,10 @@ def release(service: Any) -> None:
     The client keeps both for the life of the process when connecting failed or the session ended by itself.
     """
     service.session.session_cleanup()
+    # It holds the service, by way of the session: without this neither would ever be collected.
+    finalizer = getattr(service, "_service_finalizer", None)
+    if finalizer is not None:
+        finalizer.detach()
 
 
 def forget_failed(receiver: Any) -> None:

@@ -190,7 +190,7 @@ class SolaceSession:
                 # needs the session any more; the broker notices that the socket is closed.
                 _log.info("disconnect_failed", reason=subcode_and_reason(error)[1])
         held, self._held = self._held, set()
-        for receiver in held:
+        for receiver in (*held, *self._receivers.values()):
             native.let_go(receiver)
 
     def follow_token(self, source: TokenFile) -> None:

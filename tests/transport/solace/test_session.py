@@ -86,16 +86,9 @@ class Library:
 
     # -- receivers of direct messages
 
-    def create_direct_message_receiver_builder(self) -> "Library":
+    def create_direct_message_receiver_builder(self) -> "Direct":
         self.receivers_built += 1
-        return self
-
-    def build(self, *_: object) -> "Library":
-        return self
-
-    def start(self) -> None: ...
-
-    def receive_async(self, _: object) -> None: ...
+        return Direct(self)
 
     def add_subscription(self, _: object) -> None:
         self.wait()
@@ -113,6 +106,9 @@ class Library:
     def with_queue_browser_window_size(self, _: int) -> "Library":
         return self
 
+    def build(self, *_: object) -> "Library":
+        return self
+
     def start_async(self) -> "Future[Any]":
         self.is_asked.set()
         return self.started
@@ -128,6 +124,23 @@ class Library:
 
     def _finalizer(self) -> None:
         self.calls.append("browser freed")
+
+
+class Direct:
+    """A builder of receivers of direct messages, and the receiver."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+
+    def build(self) -> "Direct":
+        return self
+
+    def start(self) -> None: ...
+
+    def receive_async(self, _: object) -> None: ...
+
+    def add_subscription(self, subscription: object) -> None:
+        self._library.add_subscription(subscription)
 
 
 class Flows:
