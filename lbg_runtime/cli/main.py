@@ -13,8 +13,8 @@ import signal
 import sys
 from contextlib import suppress
 from importlib.metadata import version
-from io import TextIOWrapper
-from typing import Annotated, TextIO
+from io import BufferedWriter, FileIO, TextIOWrapper
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
@@ -58,6 +58,9 @@ from lbg_runtime.model.errors import LbgError, UserError
 from lbg_runtime.model.printable import printable
 from lbg_runtime.runtime.shutdown import EXIT_GRACE_S, ExitGuard
 from lbg_runtime.runtime.stop import ignore_requests
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -134,6 +137,8 @@ def _commands(
 def main() -> None:
     """Run the command line; never shows a traceback for a user's mistake or a broker's refusal."""
     _open_missing_streams()
+    if sys.__stderr__ is sys.stderr and isinstance(sys.stderr, TextIOWrapper):
+        sys.stderr = _unfailing(sys.stderr)
     # A character that the output's encoding lacks is shown by its number, and is no reason to fail.
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -211,6 +216,23 @@ def _open_missing_streams() -> None:
             os.set_inheritable(number, True)
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, mode, encoding="utf-8", errors="backslashreplace"))  # noqa: SIM115
+
+
+class _Unfailing(FileIO):
+    """A file that takes what the system refuses, and drops it."""
+
+    def write(self, data: "ReadableBuffer") -> int:
+        try:
+            return super().write(data)
+        except OSError:
+            return memoryview(data).nbytes
+
+
+def _unfailing(stream: TextIOWrapper) -> TextIOWrapper:
+    """The same stream, but what is said there raises nothing: a disk that is full, or a reader that went away, ends no
+    command and changes no exit code."""
+    file = _Unfailing(stream.fileno(), "wb", closefd=False)
+    return TextIOWrapper(BufferedWriter(file), stream.encoding, stream.errors, line_buffering=True)
 
 
 def _is_written(stream: TextIO, more: str = "") -> bool:

@@ -102,6 +102,28 @@ def test_the_exit_code_tells_of_a_mistake_where_its_line_cannot(folder, streams)
     assert ended.returncode == 2
 
 
+@pytest.mark.parametrize("streams", ["no errors", "errors on a full disk", "errors that nobody reads"])
+def test_a_remark_that_finds_no_room_changes_neither_output_nor_exit_code(folder, streams):
+    with STREAMS[streams]() as given:
+        command = [*LBG, "group", "moves", "."]
+        ended = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, check=False, timeout=30, **given)
+    assert (ended.returncode, ended.stdout) == (3, b"owner changes: 0\n")
+
+
+def test_a_broker_whose_address_finds_no_room_to_be_told_runs_nevertheless():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with _full() as given, running([*LBG, "broker", "--smf", f"127.0.0.1:{port}"], **given) as process:
+        while True:
+            assert process.poll() is None, "it ended before it listened"
+            with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port), timeout=10):
+                break
+            time.sleep(0.01)  # a port of another process has no event to wait for
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+
+
 def test_what_the_encoding_of_the_output_has_not_is_shown_by_its_number(folder):
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "LBG_MEMBER_ID": "ü"}
     ended = subprocess.run(
