@@ -46,9 +46,6 @@ def _examine(
     config: Path, member_index: int | None, member_count: int | None, member_id: str | None, problems: list[UserError]
 ) -> dict[str, object]:
     """Collect every problem; the returned summary is empty if the settings cannot be read."""
-    import os
-    import socket
-
     from lbg_runtime.admin.stored import load_group_settings
     from lbg_runtime.config.broker_names import check_client_name
     from lbg_runtime.config.connection_settings import TransportKind
@@ -57,7 +54,7 @@ def _examine(
     from lbg_runtime.runtime.handlers.registry import load_handlers
     from lbg_runtime.runtime.handlers.resources import MemberResources
     from lbg_runtime.runtime.handlers.routes import check_states, policies_of
-    from lbg_runtime.runtime.membership import find_membership
+    from lbg_runtime.runtime.membership import membership_of_process
     from lbg_runtime.runtime.session import embedded_address
 
     try:
@@ -72,16 +69,7 @@ def _examine(
     except ConfigError as error:
         problems.append(error)
     try:
-        membership = find_membership(
-            settings.membership,
-            settings.group.queue_count,
-            os.environ,
-            socket.gethostname(),
-            os.getpid(),
-            member_index,
-            member_count,
-            member_id,
-        )
+        membership = membership_of_process(settings, member_index, member_count, member_id)
         check_client_name(settings.group.name, membership.member, settings.connection.client_name)
     except ConfigError as error:
         problems.append(error)

@@ -1,6 +1,5 @@
 """`lbg run`: one member of the group, or several on one host."""
 
-import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -103,11 +102,10 @@ def _run_siblings(
     parent_pid: int | None,
 ) -> int:
     import asyncio
-    import socket
 
     from lbg_runtime.config.connection_settings import TransportKind
     from lbg_runtime.config.settings import MembershipMode
-    from lbg_runtime.runtime.membership import find_membership
+    from lbg_runtime.runtime.membership import membership_of_process
     from lbg_runtime.runtime.siblings import Siblings
 
     if settings.sidecar is not None:
@@ -127,10 +125,7 @@ def _run_siblings(
             f"{count} with status port {address.port}",
             f"a status port up to {LAST_PORT + 1 - count}, as it is increased by one for each process",
         )
-    queue_count = settings.group.queue_count
-    name = find_membership(
-        settings.membership, queue_count, os.environ, socket.gethostname(), os.getpid(), None, None, member_id
-    ).member
+    name = membership_of_process(settings, member_id=member_id).member
     commands = []
     for number in range(count):
         command = [sys.executable, "-m", "lbg_runtime.cli", "run", "--config", str(config), "--exit-with-parent"]

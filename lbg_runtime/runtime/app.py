@@ -3,7 +3,6 @@
 import asyncio
 import os
 import random
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager, nullcontext
 from pathlib import Path
@@ -20,7 +19,7 @@ from lbg_runtime.runtime.companion import Companion
 from lbg_runtime.runtime.handlers.lifespan import LifespanFailed
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.journal import open_journal
-from lbg_runtime.runtime.membership import Membership, find_membership
+from lbg_runtime.runtime.membership import Membership, membership_of_process
 from lbg_runtime.runtime.meters import MemberMeters
 from lbg_runtime.runtime.provisioning import provision_queues
 from lbg_runtime.runtime.session import Session, open_session
@@ -79,16 +78,7 @@ class App:
         self._companion = companion
         self._handlers = handlers
         self._session = session
-        self.membership = find_membership(
-            self.settings.membership,
-            self.settings.group.queue_count,
-            os.environ,
-            socket.gethostname(),
-            os.getpid(),
-            member_index,
-            member_count,
-            member_id,
-        )
+        self.membership = membership_of_process(self.settings, member_index, member_count, member_id)
         if session is None:
             check_client_name(self.settings.group.name, self.membership.member, self.settings.connection.client_name)
         self._supervisor: Supervisor | None = None

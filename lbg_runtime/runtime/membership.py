@@ -1,10 +1,12 @@
 """Which member this process is, from the command line, the environment, the settings or the host name."""
 
+import os
 import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lbg_runtime.config.settings import MembershipMode, MembershipSettings
+from lbg_runtime.config.settings import MembershipMode, MembershipSettings, Settings
 from lbg_runtime.core.roles import check_membership
 from lbg_runtime.model.errors import ConfigError, UserError
 from lbg_runtime.model.ids import MemberId
@@ -41,6 +43,22 @@ class Membership:
 def counted_member(index: int) -> MemberId:
     """The name of a planned member."""
     return MemberId(f"member-{index}")
+
+
+def membership_of_process(
+    settings: Settings, index: int | None = None, count: int | None = None, member_id: str | None = None
+) -> Membership:
+    """`find_membership` for this process."""
+    return find_membership(
+        settings.membership,
+        settings.group.queue_count,
+        os.environ,
+        socket.gethostname(),
+        os.getpid(),
+        index,
+        count,
+        member_id,
+    )
 
 
 def find_membership(
