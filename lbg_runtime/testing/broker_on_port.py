@@ -116,7 +116,7 @@ class BrokerOnPort:
 
     def cut(self, client_name: str | None = None) -> int:
         """Break the connections of this client, or of all clients, which can come back; return how many there were."""
-        return self._call(lambda: self._server.abort_connections(client_name))
+        return self._call(lambda: self._server.faults.drop(client_name))
 
     def fail(self) -> None:
         """Break all connections and let nobody connect until `restore`. What is spooled is kept."""

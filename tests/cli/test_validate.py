@@ -278,7 +278,7 @@ async def listen(config: str, *arguments: str) -> Process:
 async def turn_deaf(process: Process, broker: BrokerServer) -> None:
     """Return when the command has lost its connection, and has been refused its topic on the next one."""
     let_subscribe(broker.engine, DEFAULT_NAME, is_allowed=False)
-    assert broker.abort_connections(f"lbg-validate-{process.pid}") == 1
+    assert broker.faults.drop(f"lbg-validate-{process.pid}") == 1
     await told(process, b"hears nothing")
     await told(process, b"control_topic_refused")
 

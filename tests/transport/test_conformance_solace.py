@@ -41,7 +41,7 @@ class SolaceHarness:
         let_subscribe(self.broker.engine, is_allowed=is_allowed)
 
     def cut(self, client_name: str) -> None:
-        assert self.broker.abort_connections(client_name) == 1
+        assert self.broker.faults.drop(client_name) == 1
 
     async def begin_outage(self) -> None:
         await self.broker.stop()

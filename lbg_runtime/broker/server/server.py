@@ -138,7 +138,7 @@ class BrokerServer:
         if self._listener is not None:
             self._listener.close()
             self._listener = None
-        self.abort_connections()
+        self.faults.drop()
         # Without a bound: an aborted connection is gone in the next turn of the loop, whatever its peer does.
         await self._no_connections.wait()
         self._timer.stop()
@@ -172,13 +172,9 @@ class BrokerServer:
             self.engine.add_queue_subscription(vpn, QueueName(queue), subscription)
         self.write_down()
 
-    def delete_queue(self, queue: str, *, vpn: str = DEFAULT_VPN) -> None:
+    def delete_queue(self, queue: str) -> None:
         """Delete a queue and its messages; its flows end."""
-        self.carry_out(self.engine.delete_queue(vpn, QueueName(queue)))
-
-    def abort_connections(self, client_name: str | None = None) -> int:
-        """Cut the connections of this client, or all of them, as a network does; return how many."""
-        return self.faults.drop(client_name)
+        self.carry_out(self.engine.delete_queue(DEFAULT_VPN, QueueName(queue)))
 
     def client_names(self) -> list[str]:
         """Names of all logged-in clients, sorted."""
@@ -222,7 +218,7 @@ class BrokerServer:
             self._failure = failure
             self._has_failed.set()
             self._is_stopped = True
-            self.abort_connections()
+            self.faults.drop()
             raise
 
     async def failed(self) -> None:

@@ -100,7 +100,7 @@ def test_a_client_that_reconnects_in_time_keeps_its_partitions(broker, make_clie
     counts = {flow.client_name: flow.unacked_count for flow in broker.status(queue).flows}
     held = ann.take(counts["back-ann"])
     bob.take(counts["back-bob"])
-    broker.call(broker.server.abort_connections, "back-ann")
+    broker.call(broker.server.faults.drop, "back-ann")
     client.reconnected.get(timeout=20)
     status = broker.wait_for_status(queue, lambda s: len(s.flows) == 2 and is_known(s, counts))
     publish(queue, *((key, 1) for key in KEYS))
@@ -121,7 +121,7 @@ def test_a_client_that_never_received_anything_keeps_its_partitions_too(broker, 
     broker.wait_for_status(queue, lambda s: len(s.flows) == 2)
     broker.call(rebalance_now, broker, queue)
     before = broker.wait_for_status(queue, is_settled_down)
-    broker.call(broker.server.abort_connections, "silent-ann")
+    broker.call(broker.server.faults.drop, "silent-ann")
     client.reconnected.get(timeout=20)
     status = broker.wait_for_status(queue, is_back)
     assert [p.client_name for p in status.partitions] == [p.client_name for p in before.partitions]

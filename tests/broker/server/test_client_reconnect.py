@@ -25,7 +25,7 @@ def test_nothing_is_lost_or_doubled_when_a_publishing_client_is_cut_off(broker, 
     for number in range(3000):
         publisher.publish(client.message(str(number)), Topic.of("cut/a"), user_context=number)
         if number == cut_at:
-            assert broker.call(broker.server.abort_connections, "cut") == 1
+            assert broker.call(broker.server.faults.drop, "cut") == 1
             client.reconnected.get(timeout=10)
             cut_at = next(cuts, None)
     confirmed = [receipts.inbox.get(timeout=20) for _ in range(3000)]
@@ -50,7 +50,7 @@ def test_what_was_accepted_and_not_yet_acknowledged_is_not_taken_again(broker, m
         accepted.append(message_id)
         if len(accepted) in (100, 101, 350, 600):
             # The acknowledgement of what this read brought is never written.
-            broker.server.abort_connections("unacknowledged")
+            broker.server.faults.drop("unacknowledged")
         return effects
 
     monkeypatch.setattr(broker.server.engine, "publish", cut_off_after)
@@ -90,7 +90,7 @@ def test_a_refusal_that_was_lost_with_the_connection_comes_after_it(
             if cuts and len(seen) >= cuts[0] and (is_refused or len(cuts) == 2):
                 del cuts[0]
                 # No answer to what this read brought is ever written.
-                broker.server.abort_connections(name)
+                broker.server.faults.drop(name)
 
     monkeypatch.setattr(broker.server.engine, "publish", cut_off_after)
     for number in range(300):
@@ -102,7 +102,7 @@ def test_a_refusal_that_was_lost_with_the_connection_comes_after_it(
     assert broker.status(name).depth == 1 + 225
     assert len(seen) > 300
     # What has been heard is not refused again, and not told again.
-    assert broker.call(broker.server.abort_connections, name) == 1
+    assert broker.call(broker.server.faults.drop, name) == 1
     client.reconnected.get(timeout=10)
     seen[:] = [0] * 1000
     client.publish(publisher, f"{name}/a", "fine")
@@ -119,7 +119,7 @@ def test_a_receiver_that_is_cut_off_settles_what_it_holds_and_sees_the_rest_once
     received = client.receiver("held")
     messages = received.take(20)
     received.receiver.ack(messages[3])
-    assert broker.call(broker.server.abort_connections, "holder") == 1
+    assert broker.call(broker.server.faults.drop, "holder") == 1
     client.reconnected.get(timeout=10)
     other.publish(publisher, "held/a", *map(str, range(20, 30)))
     later = received.take(10)
@@ -148,7 +148,7 @@ def test_messages_that_got_lost_with_the_connection_come_under_ids_the_client_ta
         )
         sender.start()
         first = received.next()
-        assert broker.call(broker.server.abort_connections, "under-way") == 1
+        assert broker.call(broker.server.faults.drop, "under-way") == 1
         client.reconnected.get(timeout=10)
         sender.join(20)
         messages = [first, *received.take(199)]
@@ -169,7 +169,7 @@ def test_the_standby_takes_over_when_the_active_client_is_cut_off(broker, make_c
     second = second_client.receiver("lost", events=standby_events)
     second_client.publish(second_client.publisher(), "lost/a", "1", "2")
     first.take(2)
-    broker.call(broker.server.abort_connections, "active")
+    broker.call(broker.server.faults.drop, "active")
     assert standby_events.get(timeout=5) == "ACTIVE"
     assert active_events.get(timeout=5) == "PASSIVE"
     messages = second.take(2)
@@ -193,7 +193,7 @@ def test_direct_subscriptions_and_inboxes_are_restored_after_a_cut(broker, make_
 
     builder = client.service.create_direct_message_receiver_builder()
     received = client.received(builder.with_subscriptions([TopicSubscription.of("restored/>")]).build().start())
-    broker.call(broker.server.abort_connections, "restored")
+    broker.call(broker.server.faults.drop, "restored")
     client.reconnected.get(timeout=10)
     other.direct_publisher().publish(other.message("1"), Topic.of("restored/a"))
     assert received.next().get_payload_as_string() == "1"

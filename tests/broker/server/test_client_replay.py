@@ -130,7 +130,7 @@ def test_a_receiver_that_is_cut_off_while_it_is_replayed_to_sees_the_rest_once(b
     client.publish(publisher, f"{orders}/a", *map(str, range(20)))
     received = replayed(client, orders)
     messages = received.take(5)
-    broker.call(broker.server.abort_connections, "cut-in-replay")
+    broker.call(broker.server.faults.drop, "cut-in-replay")
     client.reconnected.get(timeout=20)
     client.publish(publisher, f"{orders}/a", "live")
     messages += received.take(16)

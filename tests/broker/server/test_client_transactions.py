@@ -130,7 +130,7 @@ def test_a_connection_that_breaks_takes_its_transaction_with_it(broker, make_cli
     client = make_client("breaking")
     session = Transacted(client)
     session.publish("broken/a", "1")
-    broker.call(broker.server.abort_connections, "breaking")
+    broker.call(broker.server.faults.drop, "breaking")
     client.reconnected.get(timeout=10)
     with pytest.raises(PubSubPlusClientError, match="Transaction Failure"):
         session.service.commit()
@@ -154,7 +154,7 @@ def consuming(broker, make_client, queue):
 
 def test_a_transaction_that_only_consumed_outlasts_a_broken_connection(broker, make_client):
     session, receiver = consuming(broker, make_client, "outlasting")
-    broker.call(broker.server.abort_connections, "outlasting")
+    broker.call(broker.server.faults.drop, "outlasting")
     session.client.reconnected.get(timeout=10)
     session.service.commit()
     assert broker.status("outlasting").depth == 2
@@ -167,7 +167,7 @@ def test_a_transaction_that_only_consumed_outlasts_a_broken_connection(broker, m
 def test_what_a_broken_transaction_consumed_comes_again_where_it_published_too(broker, make_client):
     session, receiver = consuming(broker, make_client, "undoing")
     session.publish("elsewhere", "never sent again")
-    broker.call(broker.server.abort_connections, "undoing")
+    broker.call(broker.server.faults.drop, "undoing")
     session.client.reconnected.get(timeout=10)
     with pytest.raises(PubSubPlusClientError, match="Transaction Failure"):
         session.service.commit()
@@ -189,7 +189,7 @@ def test_what_transactions_move_arrives_once_and_in_order_through_breaks_and_rol
         for _ in range(min(20, broker.status("from").depth)):
             session.publish("to/a", next_of(receiver)[0])
         if turn % 5 == 3:
-            broker.call(broker.server.abort_connections, "moving")
+            broker.call(broker.server.faults.drop, "moving")
             client.reconnected.get(timeout=10)
             with pytest.raises(PubSubPlusClientError, match="Transaction Failure"):
                 session.service.commit()

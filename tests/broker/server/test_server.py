@@ -124,8 +124,8 @@ async def test_a_client_is_cut_off_by_name_and_its_name_is_free_again() -> None:
             async with peer(server) as (reader, writer):
                 writer.write(LOGIN)
                 await read_frame(reader)
-                assert server.abort_connections("nobody") == 0
-                assert server.abort_connections("cl-1") == 1
+                assert server.faults.drop("nobody") == 0
+                assert server.faults.drop("cl-1") == 1
                 with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
                     await read_frame(reader)
             assert server.client_names() == []

@@ -252,7 +252,7 @@ async def test_a_token_that_was_replaced_is_shown_after_an_outage(
                 await until(lambda: getattr(session._session, "token", "") == "second-token")
             tokens_of(server).clear()
             tokens_of(server)["second-token"] = "renewed"
-            server.abort_connections()
+            server.faults.drop()
             clients = server.engine.administration.clients
             await until(lambda: [each.username for each in clients("default")] == ["renewed"])
     if change_before_the_cut:

@@ -157,7 +157,7 @@ async def test_a_connection_that_is_cut_again_and_again_loses_repeats_and_reorde
         if confirmed:
             assert broker.engine.queue_depth("default", QUEUE) > max(confirmed[-64:])
         if cuts < 5 and len(confirmed) > (cuts + 1) * 2_000:
-            cuts += broker.abort_connections("first")
+            cuts += broker.faults.drop("first")
     await publishing
     assert cuts == 5
     assert sorted(confirmed) == list(range(count))
@@ -249,7 +249,7 @@ async def test_refusals_and_cuts_together_leave_no_future_and_no_message_behind(
         futures.append(transport.send(numbered(number, "small" if number % 10 == 0 else "orders/new")))
         if number % 500 == 250:
             await asyncio.sleep(0.01)
-            broker.abort_connections("first")
+            broker.faults.drop("first")
     async with asyncio.timeout(PATIENCE_S):
         await asyncio.wait(futures)
     for number, future in enumerate(futures):
