@@ -50,7 +50,7 @@ class MemberStatus:
         meters: MemberMeters | None,
         striping: StripingBook,
         is_connected: Callable[[], bool],
-        sidecar: Callable[[], SidecarReading | None] | None = None,
+        sidecar: Callable[[], SidecarReading | None] | None,
     ) -> None:
         """`runners` by the index of their queue. `control` is None if members do not talk to each other.
 
@@ -73,7 +73,7 @@ class MemberStatus:
 
     def picture(self) -> MemberPicture:
         """The present state of the member."""
-        waits = self._keys.parking_waits()
+        waits = self._dispatcher.parking_waits()
         return MemberPicture(
             group=GroupName(self._settings.group.name),
             member=self._member,
@@ -148,8 +148,8 @@ class MemberStatus:
         owner = self._member if flow is not None and flow.is_owner else None
         if owner is None and self._control is not None:
             owner = self._control.membership.owner_of(queue)
-        wait = self._keys.parking_waits().get(queue)
-        is_stopped = flow is not None and self._keys.is_stopped(queue, flow.epoch)
+        wait = self._dispatcher.parking_waits().get(queue)
+        is_stopped = flow is not None and self._dispatcher.is_stopped(queue, flow.epoch)
         return KeyPicture(self._member, key, shard, queue, owner, flow, self._keys.sight(key), wait, is_stopped)
 
     def _weight(self) -> int:
