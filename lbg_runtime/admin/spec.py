@@ -119,7 +119,7 @@ class GroupSpec:
         """Whether the client profile is the group's own."""
         return self.has_account and self.client_profile is None
 
-    def profile_name(self, role: Role = Role.MEMBER) -> str:
+    def profile_name(self, role: Role) -> str:
         """The name of a role's ACL profile, and of its client profile if that is the group's own."""
         # With an empty level, so that it is the name of no other group.
         name = self.shape.name if role is Role.MEMBER else f"{self.shape.name}//{role.value}"

@@ -70,7 +70,7 @@ def sidecar_app(
 class Sidecar:
     """The `Companion` of one member, and its handlers. Created anywhere, attended once, on the member's loop."""
 
-    def __init__(self, settings: Settings, sidecar: SidecarSettings, application: Application | None = None) -> None:
+    def __init__(self, settings: Settings, sidecar: SidecarSettings, application: Application | None) -> None:
         """Parameters as for `sidecar_app`; `sidecar` is the section."""
         self.counts = Counts()
         self.shared: dict[str, str] = {}

@@ -274,7 +274,7 @@ class World:
         self.schedule.after(delay_ms, due)
 
 
-def time_to_agree_ms(settings: SimSettings, forget_ms: int = 0) -> int:
+def time_to_agree_ms(settings: SimSettings, forget_ms: int) -> int:
     """How long after the last fault cooperative members may take until every queue is at home permanently.
 
     The sum of everything that may happen in sequence: a client that has yet to notice and come back, binds with the

@@ -12,6 +12,14 @@ from lbg_runtime.model.ids import DeliveryId
 
 LARGEST_ID = DeliveryId((1 << 64) - 1)
 
+Wants = Callable[[Published], bool]
+"""Whether a selector matches a message."""
+
+
+def wants_everything(_: Published) -> bool:
+    """The answer for a flow without a selector."""
+    return True
+
 
 class Window:
     """The transport window of one flow: which ids are in transit, and how many more the client takes. Starts closed.
@@ -93,7 +101,7 @@ class ConsumerFlow:
         max_unacked: int,
         received_up_to: DeliveryId,
         journal: QueueJournal | None = None,
-        wants: "Wants | None" = None,
+        wants: Wants = wants_everything,
     ) -> None:
         self.id = flow
         self.client = client
@@ -106,7 +114,7 @@ class ConsumerFlow:
         self.partition_group: int | None = None
         """Identifies its share of a partitioned queue, across re-binds."""
         self._journal = journal
-        self.wants = wants or wants_everything
+        self.wants = wants
         """Whether it takes a message; called only if `is_selective`."""
         self.next_sequence = 0
         """Where a selective flow looks next; messages before this that it wants have been sent or are held."""
@@ -150,11 +158,9 @@ class ConsumerFlow:
 class BrowserFlow:
     """Shows every message of a queue once, in order, and takes none. Called only by its queue."""
 
-    def __init__(
-        self, flow: FlowId, client: ClientId, client_name: str, first_sequence: int, wants: "Wants | None" = None
-    ) -> None:
+    def __init__(self, flow: FlowId, client: ClientId, client_name: str, first_sequence: int, wants: Wants) -> None:
         self.id = flow
-        self.wants = wants or wants_everything
+        self.wants = wants
         """Whether it is shown a message."""
         self.client = client
         self.client_name = client_name
@@ -172,10 +178,3 @@ class BrowserFlow:
 
 
 Flow = ConsumerFlow | BrowserFlow
-Wants = Callable[[Published], bool]
-"""Whether a selector matches a message."""
-
-
-def wants_everything(_: Published) -> bool:
-    """The answer for a flow without a selector."""
-    return True

@@ -4,13 +4,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from lbg_runtime.broker.engine.admission import Admission, allows
-from lbg_runtime.broker.engine.answers import (
-    FlowStatus,
-    GroupStatus,
-    MessageStatus,
-    QueueStatus,
-    SettledRange,
-)
+from lbg_runtime.broker.engine.answers import FlowStatus, GroupStatus, MessageStatus, QueueStatus, SettledRange
 from lbg_runtime.broker.engine.changes import QueueJournal
 from lbg_runtime.broker.engine.claims import Claims
 from lbg_runtime.broker.engine.deliveries import DeliveryIds

@@ -13,7 +13,7 @@ from lbg_runtime.model.errors import BrokerRefusal
 class Registry:
     """Called only by the engine and its administration."""
 
-    def __init__(self, changes: Changes | None = None) -> None:
+    def __init__(self, changes: Changes | None) -> None:
         self.changes = changes
         """Takes note of what outlives the broker; None if nothing does."""
         self.numbers = Numbers()

@@ -24,7 +24,7 @@ from lbg_runtime.model.semp_code import SempCode
 class Configuration:
     """Called by the HTTP front end, on the loop's thread; a request is carried out entirely before the next one."""
 
-    def __init__(self, engine: Engine, carry_out: CarryOut, kept: Kept | None = None) -> None:
+    def __init__(self, engine: Engine, carry_out: CarryOut, kept: Kept | None) -> None:
         """`kept`: where state that the engine does not keep outlives the broker; its contents take effect now, and
         `UserError` is raised if they cannot be what was written."""
         kept = kept or Nowhere()

@@ -94,7 +94,7 @@ MakeSending = Callable[[str], Sending]
 """Makes the `Sending` of an attempt; the argument says where its handler is."""
 
 
-def published_results(call: HandlerFunction, where: str, make_sending: MakeSending = Confirms) -> HandlerFunction:
+def published_results(call: HandlerFunction, where: str, make_sending: MakeSending) -> HandlerFunction:
     """A handler that returns what to publish: a `Message`, an iterable of them, or None."""
 
     async def call_and_publish(message: Message) -> None:
@@ -111,7 +111,7 @@ def published_results(call: HandlerFunction, where: str, make_sending: MakeSendi
 
 
 def published_yields(
-    make: Callable[[Message], AsyncIterator[object]], where: str, make_sending: MakeSending = Confirms
+    make: Callable[[Message], AsyncIterator[object]], where: str, make_sending: MakeSending
 ) -> HandlerFunction:
     """A handler that yields the messages to publish, one after another."""
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from random import Random
+from random import randrange
 
 from lbg_runtime.broker.engine.effects import ClientId, Effect, Published, SingleEffect, one_by_one
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN, Engine
@@ -23,9 +23,7 @@ class MemoryBroker:
     Made and used on one event loop, by `MemoryTransport`s and by tests. Its time is the loop's, virtual or not.
     """
 
-    def __init__(self, chance: Random | None = None) -> None:
-        """`chance` decides where a partitioned queue puts a message without a key; without it, anywhere."""
-        chance = chance if chance is not None else Random()
+    def __init__(self) -> None:
         self.engine = Engine()
         self.is_reachable = True
         """Set to False to make new connections fail as if nothing listened; existing ones stay until dropped."""
@@ -35,7 +33,7 @@ class MemoryBroker:
         self._timer = EngineTimer(self.engine, self.post)
         self.engine.surroundings.key_of = _key_of
         self.engine.surroundings.closes_group = _closes_group
-        self.engine.surroundings.choose = chance.randrange
+        self.engine.surroundings.choose = randrange
 
     # -- administration
 
@@ -45,16 +43,15 @@ class MemoryBroker:
         subscriptions: Sequence[str] = (),
         *,
         settings: QueueSettings | None = None,
-        vpn: str = DEFAULT_VPN,
     ) -> None:
         """Create a queue with its topic subscriptions; raises `BrokerRefusal` as the engine does."""
-        self.engine.create_queue(vpn, QueueName(queue), settings if settings is not None else QueueSettings())
+        self.engine.create_queue(DEFAULT_VPN, QueueName(queue), settings if settings is not None else QueueSettings())
         for subscription in subscriptions:
-            self.engine.add_queue_subscription(vpn, QueueName(queue), subscription)
+            self.engine.add_queue_subscription(DEFAULT_VPN, QueueName(queue), subscription)
 
-    def delete_queue(self, queue: str, *, vpn: str = DEFAULT_VPN) -> None:
+    def delete_queue(self, queue: str) -> None:
         """Delete a queue and its messages; its flows end."""
-        self.post(self.engine.delete_queue(vpn, QueueName(queue)))
+        self.post(self.engine.delete_queue(DEFAULT_VPN, QueueName(queue)))
 
     # -- called by transports
 
