@@ -41,7 +41,6 @@ from lbg_runtime.core.flow.events import (
     UnbindFinished,
 )
 from lbg_runtime.core.flow.machine import FlowMachine
-from lbg_runtime.core.flow.rebind import RebindSettings
 from lbg_runtime.core.flow.table import TRANSITIONS, EventKind, FlowState
 from lbg_runtime.core.restripe.striping import Striping
 from lbg_runtime.core.roles import Place, Role
@@ -49,17 +48,9 @@ from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import Delivery, Message
 from lbg_runtime.model.outcome import Outcome, Settlement
+from tests.core.rebind import REBIND
 
 QUEUE = QueueName("orders/0")
-SETTINGS = RebindSettings(
-    interval_ms=30_000,
-    jitter=0.0,
-    drain_timeout_ms=5_000,
-    bind_backoff_min_ms=100,
-    bind_backoff_max_ms=5_000,
-    quiet_gap_ms=20,
-    rank_delay_ms=100,
-)
 HOME = Place(0, gives_way=True)
 CYCLING = Place(1, gives_way=True)
 STANDBY = Place(1, gives_way=False)
@@ -68,7 +59,7 @@ MESSAGE = Message("lbg/0/orders", b"")
 
 
 def new_machine(place: Place = CYCLING, max_in_flight: int = 4, max_held: int | None = None) -> FlowMachine:
-    return FlowMachine(QUEUE, place, SETTINGS, max_in_flight, random.Random(1), now_ms=0, max_held=max_held)
+    return FlowMachine(QUEUE, place, REBIND, max_in_flight, random.Random(1), now_ms=0, max_held=max_held)
 
 
 def delivery(number: int, epoch: int = 1) -> Delivery:
@@ -664,7 +655,7 @@ def test_a_hand_back_handles_what_has_arrived_and_unbinds_after_a_quiet_gap() ->
 
 
 def test_a_hand_back_whose_timeout_is_shorter_than_the_quiet_gap_still_gives_the_queue_away() -> None:
-    settings = replace(SETTINGS, drain_timeout_ms=5)
+    settings = replace(REBIND, drain_timeout_ms=5)
     machine = active(FlowMachine(QUEUE, CYCLING, settings, 4, random.Random(1), now_ms=0))
     machine.handle(HandBackRequested("m"), 100)
     assert machine.deadline_ms == 120
@@ -997,7 +988,7 @@ def machines_in(state: FlowState) -> list[FlowMachine]:
             abandoned.handle(received(1), 1)
             abandoned.handle(received(2), 1)
             # With no quiet gap an idle flow needs no draining.
-            hasty = FlowMachine(QUEUE, CYCLING, replace(SETTINGS, quiet_gap_ms=0), 4, random.Random(1), 0)
+            hasty = FlowMachine(QUEUE, CYCLING, replace(REBIND, quiet_gap_ms=0), 4, random.Random(1), 0)
             return [busy, abandoned, active(new_machine()), active(hasty)]
         case FlowState.DRAINING:
             machines = machines_in(FlowState.ACTIVE)[:3]
@@ -1008,7 +999,7 @@ def machines_in(state: FlowState) -> list[FlowMachine]:
             handing_back = machines_in(FlowState.ACTIVE)[0]
             handing_back.handle(HandBackRequested("m"), 30_000)
             # Its next deadline is the end of its time; that of the other is a look.
-            no_time = replace(SETTINGS, drain_timeout_ms=0)
+            no_time = replace(REBIND, drain_timeout_ms=0)
             short_of_time = active(FlowMachine(QUEUE, CYCLING, no_time, 4, random.Random(1), 0))
             short_of_time.handle(received(1), 1)
             short_of_time.handle(HandBackRequested("m"), 30_000)

@@ -33,7 +33,6 @@ from lbg_runtime.core.flow.events import (
     UnbindFinished,
 )
 from lbg_runtime.core.flow.machine import FlowMachine
-from lbg_runtime.core.flow.rebind import RebindSettings
 from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.core.restripe.gate import StripeGate
 from lbg_runtime.core.restripe.news import PlanReached, ShardLeft, StripesEnded, StripesFinished
@@ -42,6 +41,7 @@ from lbg_runtime.core.restripe.striping import Striping
 from lbg_runtime.core.roles import Place
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.outcome import Outcome, Settlement
+from tests.core.rebind import REBIND
 from tests.core.restripe.gate_shell import (
     COMING,
     FINISH,
@@ -57,15 +57,6 @@ from tests.core.restripe.gate_shell import (
 )
 
 QUEUE = QueueName("orders/0")
-SETTINGS = RebindSettings(
-    interval_ms=30_000,
-    jitter=0.0,
-    drain_timeout_ms=5_000,
-    bind_backoff_min_ms=100,
-    bind_backoff_max_ms=5_000,
-    quiet_gap_ms=20,
-    rank_delay_ms=100,
-)
 LEFT = TellStripes(ShardLeft(PLAN, LEAVING))
 
 
@@ -79,7 +70,7 @@ class Flow:
         max_held: int | None = None,
     ) -> None:
         self.gate = StripeGate(QUEUE_INDEX, SHAPE, PREFIX)
-        self.machine = FlowMachine(QUEUE, place, SETTINGS, max_in_flight, random.Random(1), 0, self.gate, max_held)
+        self.machine = FlowMachine(QUEUE, place, REBIND, max_in_flight, random.Random(1), 0, self.gate, max_held)
         self.activate(0)
         assert self.get(1, PLAN) == [TellStripes(PlanReached(PLAN))]
 
@@ -150,7 +141,7 @@ class TestAnActiveFlow:
         assert flow.get(3, STAYING) == []
 
     def test_without_a_gate_takes_records_for_messages(self) -> None:
-        machine = FlowMachine(QUEUE, Place(0, gives_way=False), SETTINGS, 4, random.Random(1), 0)
+        machine = FlowMachine(QUEUE, Place(0, gives_way=False), REBIND, 4, random.Random(1), 0)
         machine.on_deadline(0)
         machine.handle(BindSucceeded(Epoch(1)), 0)
         machine.handle(FlowActive(Epoch(1)), 0)

@@ -13,7 +13,6 @@ from lbg_runtime.core.flow.events import (
     StepAsideRequested,
 )
 from lbg_runtime.core.flow.machine import FlowMachine
-from lbg_runtime.core.flow.rebind import RebindSettings
 from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.core.group.control_messages import (
     Accept,
@@ -56,21 +55,13 @@ from lbg_runtime.core.group.rebalance_settings import RebalanceSettings
 from lbg_runtime.core.restripe.striping import Striping, StripingBook, StripingReport
 from lbg_runtime.core.roles import Place
 from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
+from tests.core.rebind import REBIND
 
 STRIPING = StripingReport(Striping(0, 2), "")
 
 A, B = MemberId("a"), MemberId("b")
 Q0, Q1 = QueueName("q0"), QueueName("q1")
 SILENCE_MS = 5_500
-FLOW_SETTINGS = RebindSettings(
-    interval_ms=30_000,
-    jitter=0.0,
-    drain_timeout_ms=5_000,
-    bind_backoff_min_ms=100,
-    bind_backoff_max_ms=5_000,
-    quiet_gap_ms=20,
-    rank_delay_ms=100,
-)
 
 
 class Plane:
@@ -81,7 +72,7 @@ class Plane:
     is_mute = False
 
     def __init__(self, looks_ms_per_thousand: int = 0) -> None:
-        self.flows = {q: FlowMachine(q, AWAY, FLOW_SETTINGS, 4, random.Random(1), 0) for q in (Q0, Q1)}
+        self.flows = {q: FlowMachine(q, AWAY, REBIND, 4, random.Random(1), 0) for q in (Q0, Q1)}
         identity = Identity(GroupName("orders"), A, Life(1, 1), 1, {"count": "2"})
         membership = MembershipMachine(identity, MembershipTiming(jitter=0.0), random.Random(1), 0, StripingBook(2))
         settings = RebalanceSettings(min_tenure_ms=0)
@@ -201,7 +192,7 @@ def test_a_standby_that_hears_nobody_gives_way_in_turn() -> None:
     plane = Plane()
     plane.settled_with_b()
     plane.flows[Q1].handle(HandBackRequested("m"), 4_100)
-    plane.flows[Q1] = standby = FlowMachine(Q1, Place(1, False), FLOW_SETTINGS, 4, random.Random(1), 4_200)
+    plane.flows[Q1] = standby = FlowMachine(Q1, Place(1, False), REBIND, 4, random.Random(1), 4_200)
     standby.on_deadline(4_200)
     standby.handle(BindSucceeded(Epoch(1)), 4_200)
     plane.machine._flows = dict(plane.flows)

@@ -15,7 +15,6 @@ from lbg_runtime.core.flow.events import (
     StripingLearned,
 )
 from lbg_runtime.core.flow.machine import FlowMachine
-from lbg_runtime.core.flow.rebind import RebindSettings
 from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.core.group.control_messages import ControlMessage, Header, Heartbeat, Leave, Life, MemberState
 from lbg_runtime.core.group.control_plane import (
@@ -48,18 +47,10 @@ from lbg_runtime.core.restripe.striping import Striping, StripingBook, StripingR
 from lbg_runtime.core.roles import Place
 from lbg_runtime.model.ids import DeliveryId, Epoch, GroupName, MemberId, QueueName
 from lbg_runtime.model.message import Delivery, Message
+from tests.core.rebind import REBIND
 
 A, B = MemberId("a"), MemberId("b")
 Q0, Q1, Q2 = QueueName("q0"), QueueName("q1"), QueueName("q2")
-FLOW_SETTINGS = RebindSettings(
-    interval_ms=30_000,
-    jitter=0.0,
-    drain_timeout_ms=5_000,
-    bind_backoff_min_ms=100,
-    bind_backoff_max_ms=5_000,
-    quiet_gap_ms=20,
-    rank_delay_ms=100,
-)
 GENERATION = 7
 PLAN = StripePlan(GENERATION, from_count=2, to_count=3, secret="s3cr3t")
 PLANNED = Striping(GENERATION, 2, 3)
@@ -80,7 +71,7 @@ class Plane:
 
     @staticmethod
     def new_flow(queue: QueueName) -> FlowMachine:
-        return FlowMachine(queue, AWAY, FLOW_SETTINGS, 4, random.Random(1), 0)
+        return FlowMachine(queue, AWAY, REBIND, 4, random.Random(1), 0)
 
     def take(self, now_ms: int, *inputs: object) -> list[ControlOutput]:
         outputs = self.machine.take(inputs, now_ms)  # type: ignore[arg-type]

@@ -2,8 +2,6 @@
 
 import asyncio
 import gc
-import sys
-from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -29,6 +27,7 @@ from lbg_runtime.transport.solace.fast.calls import OK
 from lbg_runtime.transport.solace.fast.publish_calls import WOULD_BLOCK
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.transport import SolaceTransport
+from tests.transport.solace.fast.leaver import WAYS, check_leaving
 from tests.transport.solace.fast.resident_memory import resident_bytes
 
 pytestmark = pytest.mark.real_time
@@ -345,47 +344,14 @@ async def test_memory_does_not_grow_with_what_is_published(
     assert counts.allocated == counts.freed == OF_THE_CHECK + fast_publish.BATCH
 
 
-EXIT = """
-import asyncio, sys, time
-from lbg_runtime.config.settings import ClientPathChoice
-from lbg_runtime.model.message import Message
-from lbg_runtime.transport.solace.settings import SolaceSettings
-from lbg_runtime.transport.solace.transport import SolaceTransport
-
-async def main():
-    settings = SolaceSettings(hosts=(sys.argv[1],), client_name="leaver", client_path=ClientPathChoice.FAST)
-    transport = SolaceTransport(settings)
-    await transport.open()
+PUBLISHING = """
+async def work(transport):
     futures = [transport.send(Message("orders/new", b"x" * 256, {"JMSXGroupID": "k"})) for _ in range(20_000)]
     await asyncio.wait_for(futures[1_000], 10)
     assert not futures[-1].done()
-    return transport
-
-how = sys.argv[2]
-if how == "running":
-    async def leave():
-        await main()
-        sys.exit(7)
-    asyncio.run(leave())
-loop = asyncio.new_event_loop()
-transport = loop.run_until_complete(main())
-if how == "closed":
-    loop.close()
-    time.sleep(0.2)
-sys.exit(7)
 """
 
 
-@pytest.mark.parametrize("how", ["running", "left", "closed"])
+@pytest.mark.parametrize("how", WAYS)
 async def test_the_interpreter_ends_in_good_order_with_unconfirmed_messages(broker: BrokerServer, how: str) -> None:
-    address = f"tcp://{broker.host}:{broker.port}"
-    command = (sys.executable, "-W", "ignore::ResourceWarning", "-c", EXIT, address, how)
-    process = await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE)
-    try:
-        async with asyncio.timeout(30):
-            output, errors = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.communicate()
-    assert (process.returncode, output, errors.decode()) == (7, b"", "")
+    await check_leaving(PUBLISHING, broker, how)

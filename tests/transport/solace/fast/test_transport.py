@@ -29,6 +29,7 @@ from lbg_runtime.transport.solace.inbox import FULL
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.transport import SolaceTransport
 from tests.transport.solace.conftest import choose_parts
+from tests.transport.solace.fast.leaver import WAYS, check_leaving
 from tests.transport.solace.fast.resident_memory import resident_bytes
 
 pytestmark = pytest.mark.real_time
@@ -340,61 +341,18 @@ async def test_messages_and_events_of_a_flow_keep_their_order(
     assert kinds == [FlowActive, *[MessageReceived] * 50, FlowInactive, FlowActive, *[MessageReceived] * 50]
 
 
-EXIT = """
-import asyncio, sys
-from lbg_runtime.config.settings import ClientPathChoice
-from lbg_runtime.core.flow.events import MessageReceived
-from lbg_runtime.transport.solace.settings import SolaceSettings
-from lbg_runtime.transport.solace.transport import SolaceTransport
-from tests.transport.solace.conftest import choose_parts
-
-async def main():
-    settings = SolaceSettings(hosts=(sys.argv[1],), client_name="leaver", client_path=ClientPathChoice.FAST)
-    transport = SolaceTransport(settings)
-    await transport.open()
+FLOWING = """
+async def work(transport):
     flowing = asyncio.Event()
     def sink(event):
         if isinstance(event, MessageReceived):
             flowing.set()
     (await transport.bind("orders/0", 1, sink)).start_intake()
     await asyncio.wait_for(flowing.wait(), 10)
-    return transport
-
-how = sys.argv[2]
-if how == "running":
-    async def leave():
-        await main()
-        sys.exit(7)
-    asyncio.run(leave())
-loop = asyncio.new_event_loop()
-transport = loop.run_until_complete(main())
-if how == "closed":
-    loop.close()
-    import time
-    time.sleep(0.2)
-sys.exit(7)
 """
 
 
-@pytest.mark.parametrize("how", ["running", "left", "closed"])
+@pytest.mark.parametrize("how", WAYS)
 async def test_the_interpreter_ends_in_good_order_with_flows_that_flow(broker: BrokerServer, how: str) -> None:
     fill(broker, 30_000)
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-W",
-        "ignore::ResourceWarning",
-        "-c",
-        EXIT,
-        f"tcp://{broker.host}:{broker.port}",
-        how,
-        stdout=PIPE,
-        stderr=PIPE,
-    )
-    try:
-        async with asyncio.timeout(30):
-            output, errors = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.communicate()
-    assert (process.returncode, output, errors.decode()) == (7, b"", "")
+    await check_leaving(FLOWING, broker, how)
