@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lbg_runtime.testing.handled import Handled
     from lbg_runtime.testing.handler_watch import Attempt
     from lbg_runtime.testing.life import LifeState
-    from lbg_runtime.testing.virtual_time import VirtualTimeLoop
+    from lbg_runtime.testing.virtual_time import VirtualTimeLoop, VirtualTimeStall
 
 __all__ = [
     "running",
@@ -28,6 +28,7 @@ __all__ = [
     "AwaitForgotten",
     "NotReached",
     "VirtualTimeLoop",
+    "VirtualTimeStall",
     "BrokerOnPort",
 ]
 
@@ -42,6 +43,7 @@ _HOMES = {
     "AwaitForgotten": "failures",
     "NotReached": "failures",
     "VirtualTimeLoop": "virtual_time",
+    "VirtualTimeStall": "virtual_time",
     "BrokerOnPort": "broker_on_port",
 }
 

@@ -97,9 +97,12 @@ class Group:
     ) -> None:
         """Publish messages of one key, in this order; return when they are sent.
 
-        Without `key`, the key is found by the rule of `group.key`. Raises `UserError` for a message without a key, or
-        with an impossible topic.
+        Without `key`, the key is found by the rule of `group.key`. Raises `UserError` for no payload, a message without
+        a key, or an impossible topic.
         """
+        if not payloads:
+            # Else a test that wanted an empty message would pass with none.
+            raise UserError("group.publish", f"no payload for {topic}", 'at least one; b"" is an empty message')
         for payload in payloads:
             content = payload.encode() if isinstance(payload, str) else payload
             try:
@@ -360,8 +363,7 @@ class Group:
     def _standstill(self) -> Reasons:
         now_s = asyncio.get_running_loop().time()
         why = Standstill(self.settings, self._handlers, self.broker, self._latest(), now_s).reasons()
-        unconfirmed = self._publisher.counts.unconfirmed
-        if unconfirmed:
+        if unconfirmed := self._publisher.counts.unconfirmed:
             return Reasons((*why.lines, f"{unconfirmed} published messages have no answer of the broker"), why.error)
         return why
 
@@ -375,8 +377,7 @@ class Group:
             self._raise_failures()
             if condition():
                 return
-            left_s = deadline_s - loop.time()
-            if left_s <= 0:
+            if (left_s := deadline_s - loop.time()) <= 0:
                 reasons = why()
                 raise NotReached(what, within_s, reasons.lines) from reasons.error
             self._something_happened.clear()
@@ -387,8 +388,7 @@ class Group:
 
     def _raise_failures(self) -> None:
         for life in self.lives:
-            failure = life.take_failure()
-            if failure is not None:
+            if (failure := life.take_failure()) is not None:
                 raise failure
 
     def _note_answer(self, answer: "asyncio.Future[Confirmation]") -> None:

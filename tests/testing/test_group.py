@@ -285,6 +285,15 @@ async def test_counted_members_are_as_many_as_they_are(handlers) -> None:
         await group.settled()
 
 
+async def test_publishing_nothing_is_refused_and_an_empty_message_is_one(handlers) -> None:
+    async with running(handlers()) as group:
+        with pytest.raises(UserError, match=r'group\.publish: no payload for orders/new; expected at least one; b"" i'):
+            await group.publish("orders/new", key="k")
+        await group.publish("orders/new", b"", key="k")
+        await group.settled()
+        group.assert_handled({"k": [""]})
+
+
 async def test_a_message_without_a_key_is_refused_and_a_key_is_found_by_the_groups_rule(handlers) -> None:
     async with running(handlers()) as group:
         with pytest.raises(UserError, match="key: none in a message to orders/new"):
