@@ -43,6 +43,13 @@ If it was not at work before, starting it again would change nothing. Handlers c
 """
 
 
+def _exit_code(given: object) -> int:
+    """What a process ends with if a handler's `SystemExit` gives this: never that all is well, or a user's mistake."""
+    # The system keeps the lowest byte. Anything but a number is printed, and ends with 1.
+    code = given & 0xFF if isinstance(given, int) else 1
+    return 1 if code in (0, USER_MISTAKE) else code
+
+
 def _tail_s() -> float:
     """What a member may take to leave once nothing is waited for any more."""
     return 2 * TAIL_MS / 1_000 + EXIT_GRACE_S
@@ -179,17 +186,16 @@ class App:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 try:
                     return runner.run(self._run_as_process(guard, parent_pid, ends_process=ends_process))
-                except BaseException:
+                except BaseException as error:
                     # A `SystemExit` leaves the loop at once, and the runner waits for every other handler.
                     guard.arm(_tail_s())
+                    if isinstance(error, SystemExit):
+                        # Now, as the guard may end the process while the runner waits.
+                        _log.error("ended_by_handler", exit_code=_exit_code(error.code), given=error.code)
                     raise
         except SystemExit as leaving:
-            given = leaving.code
-            # The system keeps the lowest byte. Anything but a number is printed, and ends with 1.
-            exit_code = given & 0xFF if isinstance(given, int) else 1
-            exit_code = 1 if exit_code in (0, USER_MISTAKE) else exit_code
-            _log.error("ended_by_handler", exit_code=exit_code, given=given)
-            if given == exit_code or not isinstance(given, int | None):
+            exit_code = _exit_code(leaving.code)
+            if leaving.code == exit_code or not isinstance(leaving.code, int | None):
                 raise
             raise SystemExit(exit_code) from leaving
         finally:

@@ -200,6 +200,7 @@ def test_a_handler_that_ignores_cancellation_cannot_keep_the_process_that_anothe
     process = member("stubborn beside an exit", "60s")
     output, _ = process.communicate(timeout=20)
     assert process.returncode == 1, output
+    assert "ended_by_handler" in output
     assert "exit_forced" in output
 
 
@@ -254,6 +255,7 @@ def test_a_handler_that_exits_ends_the_process_with_its_code_which_never_says_th
     )
     assert ended.returncode == expected, ended.stderr
     assert re.search(rf"ended_by_handler +exit_code={expected} given={code}\n", ended.stdout)
+    assert (ended.stdout + ended.stderr).count("ended_by_handler") == 1
     assert "handled\n" not in ended.stdout
 
 
