@@ -75,7 +75,3 @@ class Timetable:
                 del self._times[part]
                 self.has_changed = True
                 yield part
-
-    def call_due(self) -> list[Effect]:
-        """Call every part whose time has come."""
-        return [effect for part in self.due() for effect in part.on_deadline()]

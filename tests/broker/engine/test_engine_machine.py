@@ -10,6 +10,7 @@ from lbg_runtime.broker.engine.effects import ClientEnded, Deliver, Published, o
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.ids import DeliveryId, QueueName
 from lbg_runtime.model.outcome import Outcome
+from tests.broker.deadlines import call_due
 from tests.broker.engine.engine_model import (
     CLIENT_NAMES,
     LIFE_MS,
@@ -278,7 +279,7 @@ class MortalMachine(EngineMachine):
         self.now_ms += ms
         for queue in QUEUES:
             self.end_lives(queue)
-        self.carry_out(self.engine.surroundings.timetable.call_due())
+        self.carry_out(call_due(self.engine.surroundings.timetable))
 
 
 TestMortalMachine = MortalMachine.TestCase

@@ -4,6 +4,7 @@ import pytest
 
 from lbg_runtime.broker.engine.effects import ActivityChanged
 from lbg_runtime.broker.engine.traits import Traits
+from tests.broker.deadlines import call_due
 
 
 def lost_after_five(stage):
@@ -223,7 +224,7 @@ def test_a_handle_comes_back_to_what_lives_on_when_lives_ended_while_it_was_away
     bob = stage.consumer("bob")[1] if is_standby else None
     stage.engine.disconnect(ann)
     now_ms = 100
-    surroundings.timetable.call_due()
+    call_due(surroundings.timetable)
     assert stage.queue.depth == 1
 
     flow = stage.bind(stage.client("ann"), last_received_id=5).flow

@@ -12,6 +12,7 @@ from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
 from lbg_runtime.broker.engine.traits import Traits
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.outcome import Outcome
+from tests.broker.deadlines import call_due
 from tests.broker.engine.conftest import QUEUE, Stage
 
 DEAD = QueueName("#DEAD_MSG_QUEUE")
@@ -42,7 +43,7 @@ class AgingStage(Stage):
 
     def pass_time(self, ms: int) -> list:
         self.now_ms += ms
-        return self.engine.surroundings.timetable.call_due()
+        return call_due(self.engine.surroundings.timetable)
 
     def dead(self) -> int:
         return self.engine.queue_depth("default", DEAD)

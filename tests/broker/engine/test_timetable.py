@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from lbg_runtime.broker.engine.effects import Effect
 from lbg_runtime.broker.engine.timetable import Timetable
+from tests.broker.deadlines import call_due
 
 
 class Part:
@@ -34,7 +35,7 @@ def test_every_part_is_called_once_at_the_time_that_it_has(deeds: list[tuple[int
     for deed in deeds:
         if isinstance(deed, int):
             now_ms += deed
-            table.call_due()
+            call_due(table)
             for number in [number for number, at_ms in due_ms.items() if at_ms <= now_ms]:
                 del due_ms[number]
                 calls[number] += 1
@@ -65,6 +66,6 @@ def test_a_part_that_is_due_again_at_once_is_called_once_at_a_time_and_keeps_nob
     eager, patient = Eager(table), Part()
     table.set(eager, 1)
     table.set(patient, 5)
-    table.call_due()
+    call_due(table)
     assert (eager.calls, patient.calls) == (1, 1)
     assert table.next_ms == 0

@@ -1,5 +1,6 @@
 from lbg_runtime.broker.engine.effects import ClientEnded
 from lbg_runtime.broker.semp import monitor
+from tests.broker.deadlines import call_due
 
 CONFIG = "config/msgVpns/default/queues"
 QUEUES = "monitor/msgVpns/default/queues"
@@ -132,7 +133,7 @@ async def test_the_partitions_of_a_queue_are_seen_as_queues_beside_it(desk):
     assert (row["partitionOperationalCount"], row["partitionScaleStatus"]) == (2, "ready")
     assert row["partitionRebalanceStatus"] == "holddown"
     now_ms = 7_000
-    desk.engine.surroundings.timetable.call_due()
+    call_due(desk.engine.surroundings.timetable)
     assert (await desk.get(QUEUES, "pq"))["partitionRebalanceStatus"] == "ready"
     answer = await desk.ask("GET", QUEUES)
     seen = [row for row in answer["data"] if row.get("partitionQueueName") == "pq"]

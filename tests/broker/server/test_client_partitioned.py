@@ -6,6 +6,7 @@ from solace.messaging.resources.topic import Topic
 
 from lbg_runtime.broker.engine.lines.partitions import PartitionState
 from lbg_runtime.broker.engine.settings import AccessType
+from tests.broker.deadlines import call_due
 
 pytestmark = pytest.mark.real_time
 
@@ -140,7 +141,7 @@ def rebalance_now(broker, queue):
     engine = broker.server.engine
     now, timetable = engine.surroundings.timetable.now, engine.surroundings.timetable
     timetable.now = lambda: now() + 60_000
-    broker.server.carry_out(timetable.call_due())
+    broker.server.carry_out(call_due(timetable))
     timetable.now = now
 
 

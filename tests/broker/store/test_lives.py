@@ -14,6 +14,7 @@ from lbg_runtime.broker.store.store import Store
 from lbg_runtime.model.ids import DeliveryId, QueueName
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.smf.message import make_relay
+from tests.broker.deadlines import call_due
 
 
 class Desk:
@@ -37,7 +38,7 @@ class Desk:
 
     def pass_time(self) -> list[Deliver]:
         """What is sent when everything that is due has been done."""
-        return sent(self.engine.surroundings.timetable.call_due())
+        return sent(call_due(self.engine.surroundings.timetable))
 
     def bind(
         self, client: ClientId, queue: str, window: int, last: DeliveryId | None = None

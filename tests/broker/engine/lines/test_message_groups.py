@@ -12,6 +12,7 @@ from lbg_runtime.broker.engine.lines.grouping import Grouping
 from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
 from lbg_runtime.model.ids import DeliveryId, QueueName
 from lbg_runtime.model.outcome import Outcome
+from tests.broker.deadlines import call_due
 
 QUEUE = QueueName("orders")
 
@@ -98,7 +99,7 @@ class GroupStage:
         until_ms, timetable = self.now_ms + duration_ms, self.engine.surroundings.timetable
         while (at_ms := timetable.next_ms) is not None and at_ms <= until_ms:
             self.now_ms = at_ms
-            self.carry_out(timetable.call_due())
+            self.carry_out(call_due(timetable))
         self.now_ms = until_ms
 
     def reset(self, group: str | None = None) -> None:

@@ -11,6 +11,7 @@ from lbg_runtime.broker.engine.lines.partition_line import partition_of
 from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
 from lbg_runtime.model.ids import DeliveryId, QueueName
 from lbg_runtime.model.outcome import Outcome
+from tests.broker.deadlines import call_due
 
 QUEUE = QueueName("orders")
 DELAY_MS, HANDOFF_MS = 5_000, 3_000
@@ -127,7 +128,7 @@ class PartitionStage:
         timetable = self.engine.surroundings.timetable
         while (at_ms := timetable.next_ms) is not None and at_ms <= until_ms:
             self.now_ms = at_ms
-            self.carry_out(timetable.call_due())
+            self.carry_out(call_due(timetable))
         self.now_ms = until_ms
 
 

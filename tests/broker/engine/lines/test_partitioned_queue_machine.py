@@ -17,6 +17,7 @@ from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
 from lbg_runtime.model.ids import DeliveryId, QueueName
 from lbg_runtime.model.outcome import Outcome
+from tests.broker.deadlines import call_due
 
 QUEUE = QueueName("orders")
 KEYS = tuple("abcdef")
@@ -222,7 +223,7 @@ class PartitionedQueueMachine(RuleBasedStateMachine):
     @rule(passed_ms=st.integers(1, 80))
     def pass_time(self, passed_ms: int) -> None:
         self.now_ms += passed_ms
-        self.refresh_before(self.engine.surroundings.timetable.call_due())
+        self.refresh_before(call_due(self.engine.surroundings.timetable))
 
     # -- what must be true
 
