@@ -46,12 +46,16 @@ class ControlThreads:
         """Run a call to its end even if the caller is cancelled; the cancellation is raised afterwards."""
         return await wait_to_the_end(self.begin(call, *args, **kwargs))
 
+    def refuse_more(self) -> None:
+        """Refuse further calls; the threads end with those under way. `start` may be called again."""
+        self._pool.shutdown(wait=False)
+
     async def close(self) -> None:
         """Refuse further calls and wait for those under way, each of which is bounded by a timeout of the client.
 
         A subscription that is asked for in an outage was seen to have none, so that is not done.
         """
-        self._pool.shutdown(wait=False)
+        self.refuse_more()
         for future in tuple(self._under_way):
             await wait_to_the_end(asyncio.ensure_future(asyncio.wait([future])))
 

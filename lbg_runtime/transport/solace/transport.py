@@ -5,7 +5,7 @@ More than 400 lines, as all of it either asks the one session for something or r
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -125,18 +125,24 @@ class SolaceTransport:
             raise ConnectFailed(host, "a transport is opened once", permanent=True)
         if self._inbox is None:
             self._inbox = Inbox(asyncio.get_running_loop())
-        try:
+        with ExitStack() as undo:
+            # Whoever has no session need not close this, and threads that wait for calls would stay.
             for threads in (self._threads, self._session_threads):
-                threads.start()
-        except RuntimeError as error:
-            expected = f"a limit of threads with room for {THREAD_COUNT + SESSION_THREADS} more"
-            raise ConnectFailed(host, f"no thread for the client: {error}", expected=expected) from error
-        try:
-            if self._make_path is None:
-                self._make_path, self._make_publisher = await self._session_threads.run(_load_client, self._settings)
-        except ImportError as error:
-            raise ConnectFailed(host, f"the client cannot be loaded: {error}", permanent=True) from error
-        await self._connect(self._inbox)
+                undo.callback(threads.refuse_more)
+            try:
+                for threads in (self._threads, self._session_threads):
+                    threads.start()
+            except RuntimeError as error:
+                expected = f"a limit of threads with room for {THREAD_COUNT + SESSION_THREADS} more"
+                raise ConnectFailed(host, f"no thread for the client: {error}", expected=expected) from error
+            try:
+                if self._make_path is None:
+                    loading = self._session_threads.run(_load_client, self._settings)
+                    self._make_path, self._make_publisher = await loading
+            except ImportError as error:
+                raise ConnectFailed(host, f"the client cannot be loaded: {error}", permanent=True) from error
+            await self._connect(self._inbox)
+            undo.pop_all()
         if self._settings.max_in_flight is not None:
             self._tell_path()
         if self._settings.token_file is not None:

@@ -137,3 +137,23 @@ async def test_threads_that_the_system_refuses_fail_the_opening_and_nothing_afte
         transport._log_in_again("for a test")
         await transport.send(Message("orders/new", b""))
     assert broker.engine.queue_depth(DEFAULT_VPN, QUEUE) == 2
+
+
+async def test_an_opening_that_fails_or_is_cancelled_leaves_no_threads(client_path: ClientPathChoice) -> None:
+    """A program that tries again until there is a broker had 22 more of them each time."""
+    others = set(threading.enumerate())
+    settings = SolaceSettings(("tcp://127.0.0.1:1",), "first", client_path=client_path)
+    failed = SolaceTransport(settings)
+    with pytest.raises(ConnectFailed):
+        await failed.open()
+    cancelled = SolaceTransport(settings)
+    opening = asyncio.ensure_future(cancelled.open())
+    await asyncio.sleep(0)
+    opening.cancel()
+    await asyncio.wait([opening])
+    started = {each for each in set(threading.enumerate()) - others if each.name.startswith("solace-control")}
+    await eventually(lambda: not any(thread.is_alive() for thread in started))
+    # Whoever still has them may close them, or try again.
+    await cancelled.close()
+    with pytest.raises(ConnectFailed, match="TCP connection failure"):
+        await failed.open()
