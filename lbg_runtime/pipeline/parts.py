@@ -15,7 +15,8 @@ from lbg_runtime.validator.recall import forgotten_messages, recalled
 from lbg_runtime.validator.slices import SlicedExamination
 
 SLICE_RECORDS = 500_000
-"""Handlings judged at a time in a part with more than twice as many; takes half a gigabyte, whatever the part."""
+"""Handlings judged at a time in a part with more than twice as many. Takes half a gigabyte for a few queues and
+journals, and more the more there are, as a row group of each is held."""
 
 
 def parts_of_run(run: Path) -> Mapping[int, Sequence[int]]:
