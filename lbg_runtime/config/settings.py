@@ -336,7 +336,8 @@ class OpsSettings(Section):
     ] = 15_000
     """A member whose event loop is blocked for longer ends its process, if the process is its own (`App.run_sync`).
 
-    None, in the file `off`: nothing watches the loop, as is useful under a debugger.
+    None, in the file `off`: nothing watches the loop, as is useful under a debugger, and nothing notices that the whole
+    process was stopped.
     """
     status: Annotated[ListenAddress | None, BeforeValidator(off_or_address)] = None
     """Address of the member's status API. It has to be on loopback, unless there is a token. None, in the file `off`:

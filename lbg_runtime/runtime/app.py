@@ -26,6 +26,7 @@ from lbg_runtime.runtime.session import Session, open_session
 from lbg_runtime.runtime.shutdown import EXIT_GRACE_S, ExitGuard, Interruption
 from lbg_runtime.runtime.stop import StopCause, stop_requests
 from lbg_runtime.runtime.supervisor import TAIL_MS, StopReport, Supervisor
+from lbg_runtime.runtime.suspension import Suspension
 from lbg_runtime.runtime.watchdog import watched_loop
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class App:
         """What it is connecting in, or makes queues in."""
         self._stop_wanted = False
         self._was_run = False
-        self._begin_watch: Callable[[], None] = lambda: None
+        self._begin_watch: Callable[[], Suspension | None] = lambda: None
         """Has the loop watched from then on; called before anything is bound."""
 
     @property
@@ -147,7 +148,8 @@ class App:
                     status.show(source)
                 # Not sooner: where many start at once, the imports of a start may block the loop for longer than the
                 # limit, and nobody waits for queues of this member yet.
-                self._begin_watch()
+                if (suspension := self._begin_watch()) is not None:
+                    supervisor.heed(suspension)
                 report = await supervisor.run()
                 if status is not None:
                     # While the session ends, so that leaving takes no longer.

@@ -234,6 +234,16 @@ class FlowRunner:
         """Learn from the dispatcher that nobody knows when these will be handled; some may have ended."""
         self.post(DeliveriesHeldUp(epoch, delivery_ids))
 
+    def give_handle_up(self) -> None:
+        """Start nothing more on the present handle, and bind a new one: another member may have the queue by now."""
+        if self._parking is not None:
+            self._parking.give_up()
+        queue, epoch = self.machine.queue, self.machine.epoch
+        if self.machine.state in (FlowState.ACTIVE, FlowState.DRAINING):
+            # Also of what has come and was not dispatched yet.
+            self._dispatcher.stop(queue, epoch)
+            self.post(FlowInactive(epoch))
+
     def flush(self) -> "asyncio.Future[None]":
         """Return a future that is done when all events posted until now are taken and their settlements are sent."""
         flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()

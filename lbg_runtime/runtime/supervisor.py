@@ -55,6 +55,7 @@ from lbg_runtime.runtime.parking_lot import ParkingLot
 from lbg_runtime.runtime.runners.handling import Handling
 from lbg_runtime.runtime.session import Session
 from lbg_runtime.runtime.shutdown import Interruption
+from lbg_runtime.runtime.suspension import Suspension
 from lbg_runtime.runtime.turns import Turns
 
 _log = structlog.get_logger(__name__)
@@ -258,6 +259,19 @@ class Supervisor:
             if sight.retry_at_ms is not None:
                 facts["next_attempt_ms"] = max(0, sight.retry_at_ms - now_ms())
         return facts
+
+    def heed(self, suspension: Suspension) -> None:
+        """Give all queues up after a stop of the process, before anything more of them is started.
+
+        What was received before the stop, or is still on its way from a connection that the broker has closed, may be
+        with other members by now; a new handle shows who has the queue.
+        """
+        self._dispatcher.heed(suspension, self._give_handles_up)
+
+    def _give_handles_up(self, stopped_ns: int) -> None:
+        _log.warning("process_was_stopped", member=self._member, stopped_for_ms=stopped_ns // 1_000_000)
+        for runner in self.runners:
+            runner.give_handle_up()
 
     def be_able(self, *, is_able: bool) -> None:
         """Say whether messages can be handled here. While they cannot, the queues go to members where they can.
@@ -489,6 +503,7 @@ class Supervisor:
     async def _report_status(self) -> None:
         while True:
             await asyncio.sleep(STATUS_INTERVAL_S)
+            self._dispatcher.be_awake()
             for runner in self.runners:
                 self._journal.status(runner.queue_index, runner.machine, runner.handled)
             self._journal.flush()

@@ -7,6 +7,8 @@ in line, and what was not settled comes again there.
 
 Out of reach: code that keeps the interpreter's lock that long (an extension, one huge regular expression), as it stops
 this thread as well.
+
+The same thread knows whether the whole process was stopped.
 """
 
 import asyncio
@@ -27,6 +29,7 @@ import structlog
 from lbg_runtime.runtime.handlers.batches import CURRENT_BATCH
 from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, Handling, facts_of
 from lbg_runtime.runtime.shutdown import end_process
+from lbg_runtime.runtime.suspension import Suspension
 
 _log = structlog.get_logger(__name__)
 
@@ -59,21 +62,21 @@ class BlockedTime:
 
 
 @contextmanager
-def watched_loop(limit_ms: int | None) -> Iterator[None]:
+def watched_loop(limit_ms: int | None) -> Iterator[Suspension | None]:
     """End the process when the running loop is blocked for longer than the limit, while the context lasts.
 
-    None: no watching. Enter it on the loop's thread. The process ends at the latest `2 * limit_ms / 10` (at most 2 s)
-    after the limit, plus the time it takes to write one log line.
+    Yields what is known of stops of the whole process. None: no watching. Enter it on the loop's thread. The process
+    ends at the latest `2 * limit_ms / 10` (at most 2 s) after the limit, plus the time it takes to write one log line.
 
     Raises `RuntimeError` if no thread can be started: no member should hold queues unwatched.
     """
     if limit_ms is None:
-        yield
+        yield None
         return
     watchdog = _Watchdog(asyncio.get_running_loop(), limit_ms)
     watchdog.start()
     try:
-        yield
+        yield watchdog.suspension
     finally:
         watchdog.stop()
 
@@ -84,6 +87,7 @@ class _Watchdog:
         self._loop_thread = threading.get_ident()
         self._limit_ms = limit_ms
         self._tick_ms = max(1, min(limit_ms // _TICKS, _LONGEST_TICK_MS))
+        self.suspension = Suspension(time.monotonic_ns())
         self._answered = threading.Event()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="lbg-watchdog", daemon=True)
@@ -104,6 +108,7 @@ class _Watchdog:
         looked_ns = time.monotonic_ns()
         while not self._stopped.wait(self._tick_ms / 1_000):
             now_ns = time.monotonic_ns()
+            self.suspension.look(now_ns)
             has_answered = self._answered.is_set()
             blocked_ms = blocked.count((now_ns - looked_ns) // 1_000_000, has_answered=has_answered)
             looked_ns = now_ns

@@ -35,6 +35,7 @@ from lbg_runtime.core.flow.events import (
     StopRequested,
 )
 from lbg_runtime.core.flow.machine import FlowMachine
+from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.core.group.control_plane import ProbeAsked
 from lbg_runtime.core.group.rebalance import AWAY
 from lbg_runtime.core.lanes import Lane, LaneKey
@@ -153,6 +154,8 @@ class SimMember:
             for queue_index, queue in enumerate(map(broker.shape.queue_name, range(queue_count)))
         }
         self._dispatched: set[tuple[QueueName, Epoch, DeliveryId]] = set()
+        self._given_up: set[tuple[QueueName, Epoch]] = set()
+        """Handles from which nothing more is started, as the process was stopped."""
         self._flows: dict[QueueName, _Flow] = {}
         for queue_index, queue in enumerate(self._places):
             self._add_flow(queue_index, queue)
@@ -411,11 +414,24 @@ class SimMember:
             self._post(flow, DeliveriesHeldUp(epoch, (delivery_id,)))
 
     def _start_ready(self) -> None:
+        stopped_ms, self.process.was_stopped_ms = self.process.was_stopped_ms, 0
+        if self._settings.heeds_stops and stopped_ms > self._settings.keep_alive_ms // 2:
+            self._give_handles_up()
         while self.is_alive and self._lanes.running < self._settings.runners:
             lane = self._lanes.next_ready()
             if lane is None:
                 return
-            self._start(lane)
+            if (lane.head.queue, lane.head.epoch) in self._given_up:
+                self._lanes.hold(lane)
+            else:
+                self._start(lane)
+
+    def _give_handles_up(self) -> None:
+        # As in runtime/flow_runner.py.
+        for queue, flow in self._flows.items():
+            if flow.machine.state in (FlowState.ACTIVE, FlowState.DRAINING):
+                self._given_up.add((queue, flow.machine.epoch))
+                self._post(flow, FlowInactive(flow.machine.epoch))
 
     def _start(self, lane: Lane[Delivery]) -> None:
         delivery, now_ms = lane.head, self._schedule.now_ms

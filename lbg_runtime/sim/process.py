@@ -19,6 +19,8 @@ class Process:
         self.is_hung = False
         self.keeps_settlements = False
         """Whether the client sends no settlements while the loop hangs."""
+        self.was_stopped_ms = 0
+        """How long it was paused last; whoever heeds that sets it back."""
 
     @property
     def stands_still(self) -> bool:
@@ -64,20 +66,22 @@ class Process:
     def pause(self, until_ms: int) -> None:
         """Stand still; frames and timers wait and come in order when the process goes on."""
         self.is_paused = True
-        self._schedule.at(until_ms, self._resume)
+        paused_ms = until_ms - self._schedule.now_ms
+        self._schedule.at(until_ms, lambda: self._resume(paused_ms))
 
     def hang(self, until_ms: int | None, *, keeps_settlements: bool) -> None:
         """The loop stands still, the client's threads go on; None means until the end of the process."""
         self.is_hung, self.keeps_settlements = True, keeps_settlements
         if until_ms is not None:
-            self._schedule.at(until_ms, self._resume)
+            self._schedule.at(until_ms, lambda: self._resume(0))
 
     def end(self) -> None:
         """The process is gone."""
         self.is_alive = False
         self._held_back.clear()
 
-    def _resume(self) -> None:
+    def _resume(self, paused_ms: int) -> None:
         self.is_paused = self.is_hung = self.keeps_settlements = False
+        self.was_stopped_ms = paused_ms
         while self._held_back and self.is_alive:
             self._held_back.popleft()()

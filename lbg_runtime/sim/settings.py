@@ -129,6 +129,8 @@ class SimSettings:
     """Of one frame, one way."""
     keep_alive_ms: int
     """Longest time until a broken connection is noticed at either end."""
+    heeds_stops: bool
+    """Whether a member gives its handles up after a pause of its process that is longer than half of that."""
     activity_lag_ms: int
     """How late a client reports activity, on its own thread, after the messages."""
     bind_lag_ms: int
@@ -191,6 +193,7 @@ def draw_settings(
         ack_timer_ms=chance.pick((20, 200, 1_000)),
         longest_delay_ms=chance.pick((1, 5, 30)),
         keep_alive_ms=chance.pick((10, 500, 3_000)),
+        heeds_stops=chance.fork("stops").happens(0.5),
         activity_lag_ms=chance.pick((0, 0, 10)),
         bind_lag_ms=chance.pick((0, 0, 10)),
         message_lag_ms=chance.fork("message lag").pick((0, 0, 10, 40)),

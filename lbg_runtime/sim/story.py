@@ -89,6 +89,7 @@ def story_settings(mode: Mode, members: int, queues: int) -> SimSettings:
         ack_timer_ms=1_000,
         longest_delay_ms=1,
         keep_alive_ms=3_000,
+        heeds_stops=True,
         activity_lag_ms=0,
         bind_lag_ms=0,
         message_lag_ms=0,

@@ -220,3 +220,43 @@ async def test_a_standby_that_steps_aside_or_is_not_wanted_opens_no_intake(flow_
     assert [name for name, *_ in trial.log if name.endswith("intake")] == []
     expected = [("bound", ""), ("released", "hop"), ("bound", ""), ("released", "unwanted")]
     assert trial.flow_changes() == expected
+
+
+async def test_a_handle_that_is_given_up_starts_nothing_more_and_a_new_one_is_bound(flow_trial, delivery):
+    """Also of what has come, but has not been dispatched, and of what the transport still brings."""
+    started, may_end = [], asyncio.Event()
+
+    async def work(message):
+        started.append(message.payload)
+        await may_end.wait()
+
+    trial = flow_trial(work)
+    async with trial.running():
+        epoch = await trial.activate()
+        for number, key in ((1, "a"), (2, "a")):
+            trial.transport.sink(MessageReceived(delivery(number, key)))
+        await asyncio.sleep(0.01)
+        trial.runner.hold_up(epoch, ())
+        trial.transport.sink(MessageReceived(delivery(3, "b")))
+        trial.runner.give_handle_up()
+        trial.runner.give_handle_up()
+        trial.transport.sink(MessageReceived(delivery(4, "c")))
+        await asyncio.sleep(1)
+        may_end.set()
+        assert await trial.activate() == epoch + 1
+        trial.transport.sink(MessageReceived(delivery(1, "a", epoch=epoch + 1)))
+        await trial.transport.settled(1)
+    assert started == [b"1", b"1"]
+    assert trial.settled() == [(epoch, 1), (epoch + 1, 1)]
+    changes = [("bound", ""), ("active", ""), ("inactive", ""), ("draining", "inactive"), ("released", "inactive")]
+    assert trial.flow_changes()[:5] == changes
+
+
+async def test_a_standby_has_nothing_to_give_up(flow_trial):
+    trial = flow_trial(_return, place=STANDBY)
+    async with trial.running():
+        await trial.transport.binds.get()
+        await asyncio.sleep(1)
+        trial.runner.give_handle_up()
+        await asyncio.sleep(1)
+        assert trial.transport.binds.empty()

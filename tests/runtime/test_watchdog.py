@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.runtime.handlers.batches import Batch
 from lbg_runtime.runtime.handlers.registry import Handlers
+from lbg_runtime.runtime.suspension import STOPPED_FOR_NS
 from lbg_runtime.runtime.watchdog import EXIT_CODE, BlockedTime, _tell, watched_loop
 from tests.processes import running
 
@@ -190,12 +192,12 @@ def members(tmp_path):
             async with asyncio.timeout(30):
                 return (await asyncio.to_thread(started[name].stdout.readline)).strip()
 
-        async def publish(self):
+        async def publish(self, count=1):
             config = tmp_path / "config.yaml"
             group = {"name": "orders", "hash_prefix": "h", "hash_count": 1, "queue_count": 1}
             settings = {"connection": {"transport": "solace", "host": self.address}, "group": group}
             config.write_text(json.dumps(settings))
-            command = ["publish", "--config", config, "--topic", "orders/new", "--count", "1", "--keys", "1"]
+            command = ["publish", "--config", config, "--topic", "orders/new", "--count", str(count), "--keys", "1"]
             command = [sys.executable, "-m", "lbg_runtime.cli", *command]
             await asyncio.to_thread(subprocess.run, command, stdout=subprocess.DEVNULL, timeout=30, check=True)
 
@@ -261,3 +263,30 @@ async def test_a_slow_handler_and_a_stopped_process_are_left_alone(members):
         process.send_signal(signal.SIGTERM)
         assert await group.wait("a") == 0
         assert not any(entry["event"] == "event_loop_blocked" for entry in group.log("a"))
+
+
+@pytest.mark.real_time
+@pytest.mark.end_to_end
+async def test_a_member_that_was_stopped_starts_nothing_of_what_another_has_handled_meanwhile(members):
+    async with BrokerServer(port=0) as broker:
+        group = members(f"tcp://127.0.0.1:{broker.port}")
+        process = group.start("a", "slow", "60s")
+        await group.until_logged("a", "flow_changed", change="active")
+        other = group.start("b", "quick")
+        await group.until_logged("b", "flow_changed", change="bound")
+        await group.publish(count=3)
+        assert await group.line("a") == "started 1"
+        process.send_signal(signal.SIGSTOP)
+        stopped_s = time.monotonic()
+        # As a broker does with a client that is silent for too long.
+        assert broker.faults.drop(f"orders/a/{socket.gethostname()}/{process.pid}") == 1
+        for number in (1, 2, 3):
+            assert [await group.line("b"), await group.line("b")] == [f"started {number}", f"handled {number}"]
+        await asyncio.sleep(stopped_s + 1.2 * STOPPED_FOR_NS / 1e9 - time.monotonic())
+        process.send_signal(signal.SIGCONT)
+        assert await group.line("a") == "handled 1"
+        await group.until_logged("a", "process_was_stopped")
+        for name, member in (("a", process), ("b", other)):
+            member.send_signal(signal.SIGTERM)
+            assert await group.wait(name) == 0
+            assert await group.line(name) == ""

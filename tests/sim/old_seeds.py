@@ -18,6 +18,7 @@ def as_before(settings: SimSettings) -> SimSettings:
         faults=tuple(kind for kind in settings.faults if kind not in LATER),
         control=replace(settings.control, last_words_arrive=False),
         message_lag_ms=0,
+        heeds_stops=False,
     )
 
 

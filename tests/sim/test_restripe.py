@@ -88,7 +88,9 @@ def test_control_messages_that_overtake_acknowledgements_are_found_out(monkeypat
     def send_at_once(link: Link, call: Call) -> None:
         link._schedule.at(link._schedule.now_ms, lambda: None if link._up_is_cut else call())
 
-    drawn = replace(draw_settings(SeededChance(18).fork("settings"), Mode.COOPERATIVE), message_lag_ms=0)
+    drawn = replace(
+        draw_settings(SeededChance(18).fork("settings"), Mode.COOPERATIVE), message_lag_ms=0, heeds_stops=False
+    )
     assert simulate(18, drawn).violations == ()
     monkeypatch.setattr(Link, "send_up_with_last", send_at_once)
     assert {violation.law for violation in simulate(18, drawn).violations} == {"moved_keys_wait"}

@@ -46,8 +46,10 @@ from lbg_runtime.runtime.runners.dispatch_counts import DispatchCounts
 from lbg_runtime.runtime.runners.failure_report import FailureReport, plain, report_of
 from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, GivenBack, Handling, refuse_unrun
 from lbg_runtime.runtime.runners.pool import RunnerPool, is_changed, is_closed
+from lbg_runtime.runtime.suspension import STOPPED_FOR_NS, Suspension
 
 OnEnd = Callable[[Handling], None]
+OnResumed = Callable[[int], None]
 OnHoldUp = Callable[[Epoch, tuple[DeliveryId, ...]], None]
 
 # Looked up once: before Python 3.12, access to an enum member costs as much as a function call.
@@ -101,6 +103,10 @@ class Dispatcher:
         self._on_end: dict[QueueName, OnEnd] = {}
         self._on_hold_up: dict[QueueName, OnHoldUp] = {}
         self._starts = 0
+        self._seen_ns = monotonic_ns()
+        """When the loop was last seen at work."""
+        self._suspension: Suspension | None = None
+        self._on_resumed: OnResumed = lambda _: None
         self._is_closed = False
         self._retry_timer = DeadlineTimer(self._release_due)
 
@@ -140,7 +146,7 @@ class Dispatcher:
 
         `keeps_moved`: but for those of which a copy may have arrived elsewhere, which are tried again.
         """
-        if self._stopped.get(queue) == epoch:
+        if self._stopped.get(queue, epoch + 1) <= epoch:
             del self._stopped[queue]
 
         def is_kept(each: Handling) -> bool:
@@ -160,6 +166,10 @@ class Dispatcher:
         return self._lanes.is_stalled(queue, epoch) and not any(
             _may_be_elsewhere(each, queue, epoch) for each in self._lanes.held()
         )
+
+    def stop(self, queue: QueueName, epoch: Epoch) -> None:
+        """Start nothing more of a flow handle, whose flow runner is to give it up."""
+        self._stopped[queue] = epoch
 
     def forget_keys(self, queue: QueueName) -> None:
         """Take the next message of each of the queue's keys for the first: a shard has left the queue, and may come
@@ -181,6 +191,14 @@ class Dispatcher:
             self._retry_timer.cancel()
             for handling in self._lanes.held():
                 self._end(handling, None)
+
+    def heed(self, suspension: Suspension, on_resumed: OnResumed) -> None:
+        """Call back after a stop of the process, before anything more is started, with its length in nanoseconds."""
+        self._suspension, self._on_resumed, self._seen_ns = suspension, on_resumed, monotonic_ns()
+
+    def be_awake(self) -> None:
+        """Note that the loop is at work; called about once a second, so that a rest is not taken for a stop."""
+        self._be_awake(monotonic_ns())
 
     def cancel_everything(self) -> None:
         """End all deliveries without an outcome, present and future: no further handler is started.
@@ -256,6 +274,13 @@ class Dispatcher:
 
     async def _handle_turn(self, lane: Lane[Handling], task: "asyncio.Task[object]") -> None:
         handling = lane.head
+        now_ns = monotonic_ns()
+        if now_ns - self._seen_ns > STOPPED_FOR_NS:
+            self._be_awake(now_ns)
+            if lane.is_recalled:
+                self._finish(lane, None)
+                return
+        self._seen_ns = now_ns
         if self._stopped and self._stopped.get(handling.queue) == handling.epoch:
             self._hold(lane)
             return
@@ -265,7 +290,7 @@ class Dispatcher:
             delivery = handling.delivery
             self._starts += 1
             handling.local_seq = self._starts
-            handling.start_mono_ns = monotonic_ns()
+            handling.start_mono_ns = now_ns
             if self._keys_move_unseen or self._seen_keys.meet(delivery.queue, delivery.epoch, handling.lane):
                 handling.message = handling.message.as_first_of_key()
         elif handling.end_report is not None:
@@ -464,6 +489,11 @@ class Dispatcher:
             return False
         await self._handle_turn(lane, task)
         return True
+
+    def _be_awake(self, now_ns: int) -> None:
+        unseen_ns, since_ns, self._seen_ns = now_ns - self._seen_ns, self._seen_ns, now_ns
+        if unseen_ns > STOPPED_FOR_NS and self._suspension is not None and self._suspension.was_since(since_ns, now_ns):
+            self._on_resumed(unseen_ns)
 
     def _hold(self, lane: Lane[Handling]) -> bool:
         """Keep the head of the lane where it is until its flow is given up; False if it already was."""

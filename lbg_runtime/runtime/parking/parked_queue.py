@@ -89,6 +89,11 @@ class ParkedQueue:
         elif state is FlowState.ACTIVE:
             stay.resume()
 
+    def give_up(self) -> None:
+        """Start no further replay: another member may have the queue by now, and this one is about to give it up."""
+        if self._stay is not None:
+            self._stay.give_up()
+
     async def leave(self, epoch: Epoch) -> bool:
         """Return when the parking queue of this epoch is given up: running replays are waited for, within bounds.
 

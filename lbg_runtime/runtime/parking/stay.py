@@ -132,6 +132,13 @@ class ParkingStay:
         if self.is_open and self._state is StayState.OWNING:
             self._obey(self.ledger.resume())
 
+    def give_up(self) -> None:
+        """Take the parking queue for lost, as another member may have it by now."""
+        if self._state in HELD:
+            # At once, as a runner is about to take the next turn.
+            self._ports.return_unstarted(self._parking, self.epoch, False)
+            self._take_event(FlowInactive(self.epoch))
+
     def end(self) -> None:
         """Give the parking queue up; `run` then ends. Idempotent."""
         self._move(StayEvent.LET_GO)

@@ -1,0 +1,109 @@
+"""After a stop of the process, nothing is started of what may be with another member by now."""
+
+import asyncio
+
+import pytest
+
+from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.runtime.dispatch import dispatcher as dispatcher_module
+from lbg_runtime.runtime.suspension import STOPPED_FOR_NS, Suspension
+
+QUEUE = QueueName("orders/0")
+STOP_NS = STOPPED_FOR_NS + 1
+
+
+class Clock:
+    def __init__(self):
+        self.now_ns = 1
+
+    def __call__(self):
+        return self.now_ns
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr(dispatcher_module, "monotonic_ns", made)
+    return made
+
+
+class Watched:
+    """A dispatcher whose flow runner stops its handles after a stop of the process; `may_end` lets handlers return."""
+
+    def __init__(self, rig, clock, **sections):
+        self.started, self.stops_ns, self.may_end = [], [], asyncio.Event()
+        self.rig = rig(self._handle, **sections)
+        self.dispatcher = self.rig.dispatcher
+        self.suspension = Suspension(clock.now_ns)
+        self.dispatcher.heed(self.suspension, self._resumed)
+
+    async def _handle(self, message):
+        self.started.append(message.payload)
+        await self.may_end.wait()
+
+    def _resumed(self, stopped_ns):
+        self.stops_ns.append(stopped_ns)
+        self.dispatcher.stop(QUEUE, Epoch(1))
+
+
+async def test_what_runs_goes_on_and_nothing_more_of_the_handle_is_started(rig, delivery, clock):
+    made = Watched(rig, clock)
+    async with made.rig.running():
+        for number, key in enumerate(("a", "a", "b"), 1):
+            made.dispatcher.dispatch(delivery(number, key))
+        await asyncio.sleep(1)
+        clock.now_ns += STOP_NS
+        made.may_end.set()
+        await made.rig.until_ended(2)
+        made.dispatcher.dispatch(delivery(4, "c"))
+        await asyncio.sleep(100)
+        assert made.started == [b"1", b"3"]
+        assert made.stops_ns == [STOP_NS]
+        made.dispatcher.return_unstarted(QUEUE, Epoch(1))
+        assert made.rig.outcomes() == {1: Outcome.ACCEPTED, 3: Outcome.ACCEPTED, 2: None, 4: None}
+        made.dispatcher.dispatch(delivery(5, "a", epoch=2))
+        await made.rig.until_ended(5)
+    assert made.started == [b"1", b"3", b"5"]
+
+
+async def test_a_second_attempt_is_not_begun_either(rig, delivery, clock):
+    attempts = []
+
+    async def fail(message):
+        attempts.append(message.payload)
+        raise ValueError
+
+    made = rig(fail, failure={"backoff": {"initial": "100ms", "maximum": "1s"}})
+    made.dispatcher.heed(Suspension(clock.now_ns), lambda _: made.dispatcher.stop(QUEUE, Epoch(1)))
+    async with made.running():
+        made.dispatcher.dispatch(delivery(1, "a"))
+        await asyncio.sleep(0.01)
+        clock.now_ns += STOP_NS
+        await asyncio.sleep(100)
+    assert attempts == [b"1"]
+    assert made.outcomes() == {1: None}
+
+
+async def test_a_blocked_loop_and_a_rest_are_no_stop(rig, delivery, clock):
+    made = Watched(rig, clock)
+    made.may_end.set()
+    async with made.rig.running():
+        for number in range(1, 4):
+            clock.now_ns += STOP_NS
+            made.suspension.look(clock.now_ns - STOP_NS // 2)
+            made.suspension.look(clock.now_ns)
+            made.dispatcher.dispatch(delivery(number, "a"))
+            await made.rig.until_ended(number)
+        made.dispatcher.be_awake()
+    assert made.stops_ns == []
+
+
+async def test_a_member_that_had_nothing_to_do_notices_the_stop_once(rig, clock):
+    made = Watched(rig, clock)
+    clock.now_ns += STOP_NS
+    made.dispatcher.be_awake()
+    made.suspension.look(clock.now_ns)
+    clock.now_ns += 1
+    made.dispatcher.be_awake()
+    assert made.stops_ns == [STOP_NS]
