@@ -239,7 +239,6 @@ async def test_a_handle_that_is_given_up_starts_nothing_more_and_a_new_one_is_bo
         trial.runner.hold_up(epoch, ())
         trial.transport.sink(MessageReceived(delivery(3, "b")))
         trial.runner.give_handle_up()
-        trial.runner.give_handle_up()
         trial.transport.sink(MessageReceived(delivery(4, "c")))
         await asyncio.sleep(1)
         may_end.set()
