@@ -86,10 +86,15 @@ async def test_the_loop_is_watched_from_before_the_first_handler_of_the_user_to_
             return await asked(*arguments, **options)
 
         monkeypatch.setattr(session, name, noted)
-    running = asyncio.ensure_future(app._run_as_process(ExitGuard(), None, ends_process=False))
-    await trial.until(lambda: len(trial.active()) == 4)
-    app.stop()
-    assert (await running).is_clean
+    guard = ExitGuard()
+    running = asyncio.ensure_future(app._run_as_process(guard, None, ends_process=False))
+    try:
+        await trial.until(lambda: len(trial.active()) == 4)
+        app.stop()
+        assert (await running).is_clean
+    finally:
+        # Otherwise it ends the process of these tests half a minute later.
+        guard.disarm()
     in_order = list(dict.fromkeys(told))
     assert in_order == ["open", "provision", "watched", "begins", "ends", "close", "no longer watched"]
 
