@@ -5,14 +5,15 @@ tells it nothing. Several processes may share one stream, so each line says whos
 reports a user's mistake is not part of the log, nor is the line in which a server says where it listens.
 """
 
-import fcntl
 import logging
 import os
 import select
 import stat
 import sys
-import termios
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import StringIO
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO, cast
@@ -34,7 +35,8 @@ WIDEST_GROUP, DEEPEST_GROUP = 15, 10
 limits are those of the tracebacks that Python writes itself."""
 
 READER_WAIT_MS = 1_000
-"""How long a line waits for a reader that does not read, before it and those after it are counted as not written."""
+"""How long a line waits for its reader in all. If it finds no room until then, it and those after it are counted as not
+written."""
 
 _log = structlog.get_logger(__name__)
 
@@ -91,22 +93,31 @@ class LogOutput:
                 self._stream.flush()
                 return True
             rest = memoryview(("\n" * self._is_torn + text).encode("utf-8", "backslashreplace"))
-            largest = _taken_at_once(file, len(rest))
-            while rest:
-                if not self._has_room(file):
-                    return False
-                written = os.write(file, rest[:largest])
-                self._is_torn, rest = True, rest[written:]
+            with _not_waiting(file) as (target, largest):
+                # Of the whole line, however many pieces of it a slow reader takes one by one.
+                until_s = time.monotonic() + (0 if self._is_stuck else READER_WAIT_MS / 1_000)
+                while rest:
+                    if not self._has_room(target, until_s):
+                        return False
+                    try:
+                        written = os.write(target, rest[:largest])
+                    except BlockingIOError:
+                        # Another process took the room, or it is too little.
+                        self._is_stuck = time.monotonic() >= until_s
+                        if self._is_stuck:
+                            return False
+                        continue
+                    self._is_torn, rest = True, rest[written:]
         except (OSError, ValueError):
             return False
         self._is_torn = False
         return True
 
-    def _has_room(self, file: int) -> bool:
+    def _has_room(self, file: int, until_s: float) -> bool:
         """Wait for room, but only once for a reader that does not read. True if a write would fail at once."""
         looking = select.poll()
         looking.register(file, select.POLLOUT)
-        self._is_stuck = not looking.poll(0 if self._is_stuck else READER_WAIT_MS)
+        self._is_stuck = not looking.poll(max(0, until_s - time.monotonic()) * 1_000)
         return not self._is_stuck
 
     def _renew_lock(self) -> None:
@@ -122,20 +133,26 @@ class LogOutput:
     debug = info = warning = error = critical = msg
 
 
-def _taken_at_once(file: int, size: int) -> int:
-    """How much of a line of this size the file takes in one piece, without waiting, once it has room.
+@contextmanager
+def _not_waiting(file: int) -> Iterator[tuple[int, int]]:
+    """A descriptor of the same file, and how much a write to it takes without waiting once there is room.
 
-    Of a whole line if possible: the lines of several processes would break into each other otherwise.
+    Opened anew, as the file itself would make others not wait either: it then takes a whole line in one piece, if there
+    is room for it, and the lines of several processes do not break into each other.
     """
-    mode = os.fstat(file).st_mode
-    if stat.S_ISREG(mode):
-        return size
-    if stat.S_ISFIFO(mode) and sys.platform == "linux":
-        used = int.from_bytes(fcntl.ioctl(file, termios.FIONREAD, bytes(4)), sys.byteorder)
-        # It is kept in pages. Lines may leave up to half of each unused, and reading that of the first.
-        if size + 2 * (used + select.PIPE_BUF) <= fcntl.fcntl(file, fcntl.F_GETPIPE_SZ):
-            return size
-    return select.PIPE_BUF
+    if stat.S_ISREG(os.fstat(file).st_mode):
+        yield file, sys.maxsize
+        return
+    try:
+        target = os.open(f"/proc/self/fd/{file}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError:
+        # A socket, somebody else's terminal, or not Linux. A pipe and a socket with room take at least this.
+        yield file, select.PIPE_BUF
+        return
+    try:
+        yield target, sys.maxsize
+    finally:
+        os.close(target)
 
 
 class _Whose:

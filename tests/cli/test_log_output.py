@@ -7,6 +7,7 @@ import os
 import select
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from structlog.testing import capture_logs
@@ -155,20 +156,74 @@ def test_a_reader_that_stopped_reading_holds_up_one_line_for_a_moment_and_none_a
         assert os.read(reading, 1 << 20).lstrip(b"\n") == b"read again\n"
 
 
+class _SlowReader:
+    """In the place of `select` and `time`: reads a page from a full pipe each time somebody has waited 900 ms."""
+
+    POLLOUT, PIPE_BUF = select.POLLOUT, select.PIPE_BUF
+
+    def __init__(self, reading):
+        self.reading = reading
+        self.now_ms = 0
+
+    def poll(self):
+        looking = select.poll()
+        return SimpleNamespace(register=looking.register, poll=lambda within_ms: self._poll(looking, within_ms))
+
+    def monotonic(self):
+        return self.now_ms / 1_000
+
+    def _poll(self, looking, within_ms):
+        if (found := looking.poll(0)) or within_ms < 900:
+            self.now_ms += 0 if found else within_ms
+            return found
+        self.now_ms += 900
+        os.read(self.reading, 4096)
+        return looking.poll(0)
+
+
+def test_a_line_of_many_pieces_waits_for_a_slow_reader_no_longer_than_one_of_one(monkeypatch):
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb", 0), os.fdopen(writing, "w") as stream, capture_logs():
+        slow = _SlowReader(reading)
+        monkeypatch.setattr(log, "select", slow)
+        monkeypatch.setattr(log, "time", slow)
+        output = LogOutput(stream)
+        output.write("x" * 200_000)
+        assert slow.now_ms == log.READER_WAIT_MS
+
+
+ON_A_TERMINAL = """
+from lbg_runtime.cli import log
+import sys
+log.READER_WAIT_MS = 20
+output = log.LogOutput(sys.stderr)
+for number in range(2_000):
+    output.write(f"{number}:{'x' * 200}\\n")
+"""
+
+
+def test_a_terminal_that_nobody_reads_holds_nobody_up():
+    """It says that it has room as long as it has any, and keeps whoever writes more until there is more."""
+    reading, writing = os.openpty()
+    try:
+        subprocess.run([sys.executable, "-c", ON_A_TERMINAL], stderr=writing, check=True, timeout=30)
+        assert os.read(reading, 1_000).startswith(b"0:xxx")
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
 def test_a_line_for_which_a_pipe_has_room_is_written_in_one_piece_and_no_other_process_breaks_into_it(monkeypatch):
     pieces, write = [], os.write
     monkeypatch.setattr(os, "write", lambda file, data: pieces.append(len(data)) or write(file, data))
     reading, writing = os.pipe()
-    with os.fdopen(reading, "rb", 0) as reader, os.fdopen(writing, "w") as stream:
+    with os.fdopen(reading, "rb", 0), os.fdopen(writing, "w") as stream:
         output = LogOutput(stream)
         for _ in range(5):
             output.write("x" * 9_999 + "\n")
             output.write("y\n")
-        assert pieces[:4] == [10_000, 2, 10_000, 2]
-        assert max(pieces[-4:-1]) <= select.PIPE_BUF  # It may not have room for all of it at once.
-        reader.read(60_000)
-        output.write("x" * 9_999 + "\n")
-        assert pieces[-1] == 10_000
+        assert pieces == [10_000, 2] * 5
+        assert os.get_blocking(writing)  # It is shared with other processes.
 
 
 def test_a_line_that_can_be_written_is_there_at_once():
