@@ -65,12 +65,27 @@ def _unread():
         os.close(writing)
 
 
+@contextmanager
+def _stopped():
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    try:
+        with suppress(BlockingIOError):
+            while True:
+                os.write(writing, bytes(4096))
+        yield {"stderr": writing}
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
 STREAMS = {
     "no input": lambda: _closed(0),
     "no output": lambda: _closed(1),
     "no errors": lambda: _closed(2),
     "errors on a full disk": _full,
     "errors that nobody reads": _unread,
+    "errors that do not wait for their reader": _stopped,
 }
 
 
@@ -95,14 +110,14 @@ def test_publishing_without_an_input_is_no_reason_to_abort(folder):
     assert (ended.returncode, ended.stderr[:21]) == (2, b"lbg: connection.host:")
 
 
-@pytest.mark.parametrize("streams", ["no errors", "errors on a full disk", "errors that nobody reads"])
+@pytest.mark.parametrize("streams", [name for name in STREAMS if "errors" in name])
 def test_the_exit_code_tells_of_a_mistake_where_its_line_cannot(folder, streams):
     with STREAMS[streams]() as given:
         ended = subprocess.run([*LBG, "run", "--config", "none.yaml"], cwd=folder, check=False, timeout=30, **given)
     assert ended.returncode == 2
 
 
-@pytest.mark.parametrize("streams", ["no errors", "errors on a full disk", "errors that nobody reads"])
+@pytest.mark.parametrize("streams", [name for name in STREAMS if "errors" in name])
 def test_a_remark_that_finds_no_room_changes_neither_output_nor_exit_code(folder, streams):
     with STREAMS[streams]() as given:
         command = [*LBG, "group", "moves", "."]
