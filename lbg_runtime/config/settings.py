@@ -334,7 +334,8 @@ class OpsSettings(Section):
         BeforeValidator(off_is_none),
         Field(alias="watchdog"),
     ] = 15_000
-    """A member whose event loop is blocked for longer ends its process, if the process is its own (`App.run_sync`).
+    """A member whose event loop is blocked for longer, once it may get queues, ends its process, if the process is its
+    own (`App.run_sync`).
 
     None, in the file `off`: nothing watches the loop, as is useful under a debugger, and nothing notices that the whole
     process was stopped.
