@@ -109,6 +109,10 @@ def _key_beside(headers: Headers, query: QueryParams) -> str | None:
             given.add(said)
     if len(given) > 1:
         raise UserError("key", "two different ones", "one, wherever it is given")
+    if "" in given:
+        # Mostly a variable that was not set. All such messages would be one key, and no event can say it: CloudEvents
+        # has no empty `partitionkey`.
+        raise UserError("key", "an empty one", "the key; without it, that of group.key")
     return next(iter(given), None)
 
 

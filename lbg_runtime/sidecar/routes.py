@@ -138,7 +138,11 @@ class SidecarRoutes:
         return as_json({"application": "ready" if self._gate.is_open else "away", **asdict(self._counts)})
 
     async def _body(self, request: Request) -> bytes:
-        """The whole body; raises `HTTPException` if it is too large, or does not arrive."""
+        """The whole body; raises `HTTPException` if it is compressed or too large, or does not arrive."""
+        encodings = ",".join(request.headers.getlist("content-encoding")).lower().split(",")
+        if {each.strip() for each in encodings} - {"", "identity"}:
+            # A message has no place to say that it is compressed, so its readers would not know.
+            raise HTTPException(415, "a body with a Content-Encoding; expected one that is not compressed")
         length = request.headers.get("content-length", "")
         is_too_long = (
             length.isascii() and length.isdecimal() and (len(length) > 10 or int(length) > self._max_body_bytes)

@@ -87,6 +87,14 @@ def test_two_different_keys_are_refused(headers, query):
 
 
 @pytest.mark.parametrize(
+    ("headers", "query"), [({"lbg-key": ""}, {}), ({}, {"key": ""}), ({}, {"metadata.partitionKey": ""})]
+)
+def test_an_empty_key_beside_an_event_is_refused(headers, query):
+    with pytest.raises(UserError, match="an empty one"):
+        read_publication(headers, query, b"x")
+
+
+@pytest.mark.parametrize(
     ("headers", "query"),
     [
         ({"lbg-key": "%ff"}, {}),
@@ -108,7 +116,6 @@ def test_what_cannot_be_decoded_is_refused_and_no_key_of_many(headers, query):
     [
         ("acct-1", {"lbg-key": "acct-7"}, {}),
         ("acct-1", {}, {"key": "acct-7"}),
-        ("acct-1", {}, {"metadata.partitionKey": ""}),
         (4711, {}, {}),
         (True, {"lbg-key": "k"}, {}),
         (["k"], {"lbg-key": "k"}, {}),

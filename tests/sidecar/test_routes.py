@@ -127,6 +127,13 @@ async def test_a_body_that_is_no_event_is_refused(rig):
     assert (answer.status_code, answer.json()["where"]) == (400, "body")
 
 
+@pytest.mark.parametrize(("encoding", "status"), [("gzip", 415), ("identity, br", 415), ("Identity", 200), ("", 200)])
+async def test_a_body_that_is_compressed_is_refused(rig, encoding, status):
+    answer = await rig.post("/v1/publish/a?key=k", b"x", content_encoding=encoding)
+    assert answer.status_code == status
+    assert len(rig.broker.sent) == (status == 200)
+
+
 @pytest.mark.parametrize(
     ("failure", "status", "fate"),
     [(PublishRefused("t", "no"), 422, "refused"), (PublishFailed("t", "gone"), 503, "unknown")],
