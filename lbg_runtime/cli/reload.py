@@ -168,7 +168,7 @@ class Reloader:
         _log.info("stop_requested", cause=cause.value)
         if not self._is_leaving.is_set():
             self._is_leaving.set()
-        elif cause is not StopCause.PARENT_GONE:
+        elif cause.hurries:
             self._is_hurried.set()
 
 

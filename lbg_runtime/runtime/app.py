@@ -174,9 +174,9 @@ class App:
             journal.close(clean=ended is None or (left is not None and left.is_clean))
 
     def run_sync(self, *, parent_pid: int | None = None, ends_process: bool = False) -> StopReport:
-        """Be a member until SIGTERM or SIGINT, or until the process `parent_pid` has gone; return how it left.
+        """Be a member until SIGTERM, SIGINT or SIGHUP, or until the process `parent_pid` has gone; return how it left.
 
-        `ends_process`: nothing follows but the end of the process, so both signals are ignored once it has left. Make
+        `ends_process`: nothing follows but the end of the process, so these signals are ignored once it has left. Make
         sure that what follows has a bound.
 
         Ends the process with exit code 1 if handlers, lifespans or their threads keep it from leaving long after its
@@ -225,8 +225,7 @@ class App:
     async def _run_as_process(self, guard: ExitGuard, parent_pid: int | None, *, ends_process: bool) -> StopReport:
         def leave(cause: StopCause) -> None:
             _log.info("stop_requested", cause=cause.value)
-            # Whoever asks twice is in a hurry; a parent that ends after its signal is not.
-            if self._stop_wanted and cause is not StopCause.PARENT_GONE:
+            if self._stop_wanted and cause.hurries:
                 guard.arm(_tail_s())
                 self.stop_now()
             elif not self._stop_wanted:

@@ -76,8 +76,8 @@ class Siblings:
 
     def _leave(self, cause: StopCause) -> None:
         _log.info("stop_requested", cause=cause.value)
-        # A parent that ends after its signal is in no hurry, and the members watch us as well.
-        if cause is not StopCause.PARENT_GONE or not self._is_leaving.is_set():
+        # The members watch us as well.
+        if cause.hurries or not self._is_leaving.is_set():
             self._end_all()
 
     def _end_all(self) -> None:

@@ -9,7 +9,7 @@ from enum import Enum
 
 _PARENT_CHECK_S = 0.2
 _PARENT_VARIABLE = "LBG_PARENT_PID"
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class StopCause(Enum):
@@ -17,7 +17,17 @@ class StopCause(Enum):
 
     SIGTERM = "SIGTERM"
     SIGINT = "SIGINT"
+    SIGHUP = "SIGHUP"
+    """The terminal has closed."""
     PARENT_GONE = "parent gone"
+
+    @property
+    def hurries(self) -> bool:
+        """Whether it tells a process that is leaving already to hurry: whoever asks twice does.
+
+        A parent that ends after its signal does not; nor does a terminal, which may send SIGHUP twice as it closes.
+        """
+        return self in (StopCause.SIGTERM, StopCause.SIGINT)
 
 
 def child_environment() -> dict[str, str]:
@@ -36,7 +46,7 @@ def starting_parent() -> int:
 
 
 def ignore_requests() -> None:
-    """Ignore SIGTERM and SIGINT from now on: this process is already on its way out. Main thread only.
+    """Ignore SIGTERM, SIGINT and SIGHUP from now on: this process is already on its way out. Main thread only.
 
     For the end of a process, whose exit code no signal must replace. Make sure that it has a bound.
     """
@@ -52,11 +62,14 @@ def stop_requests(
 
     `parent_pid`: the process that started this one (`starting_parent`); its end is reported once, at once if it has
     gone already. `ends_process`: nothing follows the context but the end of the process, so later requests are ignored
-    (`ignore_requests`).
+    (`ignore_requests`). SIGHUP is heard only where it has its default: not under `nohup`, nor if a handler's module
+    uses it.
     """
     loop = asyncio.get_running_loop()
-    for cause, number in ((StopCause.SIGTERM, signal.SIGTERM), (StopCause.SIGINT, signal.SIGINT)):
-        loop.add_signal_handler(number, on_request, cause)
+    is_free = signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+    heard = [number for number in _SIGNALS if number is not signal.SIGHUP or is_free]
+    for number in heard:
+        loop.add_signal_handler(number, on_request, StopCause(number.name))
     timer: asyncio.TimerHandle | None = None
 
     def look() -> None:
@@ -75,7 +88,7 @@ def stop_requests(
     finally:
         if timer is not None:
             timer.cancel()
-        for number in _SIGNALS:
+        for number in heard:
             loop.remove_signal_handler(number)
         if ends_process:
             # Not earlier: the loop restores a signal's default when its handler is removed, which happened just now.

@@ -65,13 +65,14 @@ sys.exit(App(handlers, settings).run_sync(ends_process=True).exit_code)
 """
 
 MEMBER = """
-import asyncio, os, structlog, sys, time
+import asyncio, os, signal, structlog, sys, time
 from lbg_runtime import App, Handlers, Message
 from lbg_runtime.config.load import parse_settings
 from lbg_runtime.runtime import app as app_module, supervisor
 from lbg_runtime.transport.memory.broker import MemoryBroker
 from lbg_runtime.transport.memory.transport import MemoryTransport
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
 supervisor.TAIL_MS = app_module.TAIL_MS = 200
 app_module.EXIT_GRACE_S = 0.3
 work = sys.argv[1]
@@ -159,6 +160,18 @@ def test_a_signal_lets_the_handler_finish_and_exits_with_0(member, number):
     output, _ = process.communicate(timeout=20)
     assert process.returncode == 0, output
     assert "handled\n" in output
+    assert "left_behind=0, still_bound=0" in output
+
+
+def test_a_terminal_that_closes_and_says_so_twice_lets_the_handler_finish(member):
+    process = member("short", "20s")
+    process.send_signal(signal.SIGHUP)
+    for line in process.stdout:
+        if "stop_requested" in line:
+            break
+    process.send_signal(signal.SIGHUP)
+    output, _ = process.communicate(timeout=20)
+    assert process.returncode == 0, output
     assert "left_behind=0, still_bound=0" in output
 
 

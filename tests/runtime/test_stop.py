@@ -11,12 +11,38 @@ from lbg_runtime.runtime.stop import StopCause, child_environment, starting_pare
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(20)]
 
 
-@pytest.mark.parametrize(("number", "cause"), [(signal.SIGTERM, StopCause.SIGTERM), (signal.SIGINT, StopCause.SIGINT)])
+@pytest.mark.parametrize(
+    ("number", "cause"),
+    [
+        (signal.SIGTERM, StopCause.SIGTERM),
+        (signal.SIGINT, StopCause.SIGINT),
+        (signal.SIGHUP, StopCause.SIGHUP),
+    ],
+)
 async def test_a_signal_is_told_by_its_name(number: int, cause: StopCause) -> None:
     heard: asyncio.Queue[StopCause] = asyncio.Queue()
-    with stop_requests(heard.put_nowait):
-        os.kill(os.getpid(), number)
-        assert await heard.get() is cause
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        with stop_requests(heard.put_nowait):
+            os.kill(os.getpid(), number)
+            assert await heard.get() is cause
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+async def test_a_signal_of_the_terminal_is_left_to_whoever_ignores_or_uses_it() -> None:
+    heard: asyncio.Queue[StopCause] = asyncio.Queue()
+    for kept in (signal.SIG_IGN, lambda *_: None):
+        before = signal.signal(signal.SIGHUP, kept)
+        try:
+            with stop_requests(heard.put_nowait):
+                assert signal.getsignal(signal.SIGHUP) is kept
+                os.kill(os.getpid(), signal.SIGHUP)
+                os.kill(os.getpid(), signal.SIGTERM)
+                assert await heard.get() is StopCause.SIGTERM
+            assert signal.getsignal(signal.SIGHUP) is kept
+        finally:
+            signal.signal(signal.SIGHUP, before)
 
 
 async def test_the_end_of_the_parent_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,7 +66,7 @@ async def test_a_parent_that_had_gone_before_it_was_looked_up_is_told_at_once(mo
 
 
 async def test_where_the_process_ends_afterwards_nobody_is_heard_any_more() -> None:
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     try:
         with stop_requests(lambda _: None, ends_process=True):
             pass
