@@ -1,5 +1,6 @@
 """Derives advice from the records of a run."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ import pyarrow.compute as pc
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.pipeline.advise.skew import (
+    ENOUGH,
     Cut,
     Spread,
     best_of,
@@ -77,7 +79,8 @@ class Advice:
     hot_keys: Sequence[HotKey]
     members: Sequence[MemberLoad]
     useful_queues: int
-    """More queues than this cannot be kept busy, whatever the cut: one divided by the share of the hottest key."""
+    """More queues than this cannot be kept busy, whatever the cut: one divided by the share of the hottest key, rounded
+    up."""
     now: Cut
     """The group as it is."""
     cuts: Sequence[Cut]
@@ -126,8 +129,11 @@ def analyse(
     [now] = cuts(hashes, counts, [hash_count], [queue_count])
     members = _members(tables)
     hot = _hot_keys(table, total, queue_count)
-    useful = max(1, int(total / float(counts.max()) + 1e-9))
+    useful = max(1, math.ceil(total / float(counts.max()) - 1e-9))
     best = best_of(candidates, sum(not each.is_idle for each in members), useful, hash_count)
+    if best.busy_queues < ENOUGH * now.busy_queues:
+        # More queues than are useful leave a hot key alone in its queue more often, and fewer may be unlucky.
+        best = now
     return Advice(
         group=str(group),
         hash_count=hash_count,
@@ -242,8 +248,8 @@ def _recommendations(
     if useful < max(now.queue_count, best.queue_count):
         share = hot[0].share
         said.append(
-            f"More than {useful} queues do not help: key {hot[0].key!r} alone is {share:.1%} of the messages, and one "
-            "key is handled by one member at a time. Split the key, or make its handling shorter."
+            f"No cut keeps more than {1 / share:.1f} queues busy: key {hot[0].key!r} alone is {share:.1%} of the "
+            "messages, and one key is handled by one member at a time. Split the key, or make its handling shorter."
         )
     elif hot[0].share > 1 / (2 * now.queue_count):
         said.append(

@@ -95,16 +95,29 @@ def test_the_load_is_counted_by_key_shard_and_queue(run: Path) -> None:
 
 def test_no_more_queues_are_of_use_than_the_hottest_key_allows(run: Path) -> None:
     advice = advice_of(run)
-    assert advice.useful_queues == 4
+    assert advice.useful_queues == 5
     assert all(cut.busy_queues <= 801 / 200 for cut in advice.cuts)
-    assert advice.best.queue_count <= 4
+    assert advice.best.queue_count <= 5
     assert advice.now == next(cut for cut in advice.cuts if cut.queue_count == QUEUE_COUNT)
 
 
 def test_the_hot_key_is_told_where_it_is_in_the_way(run: Path) -> None:
     text = as_text(advice_of(run))
     assert "Key 'hot' is 25.0% of the messages" in text
-    assert "useful queues: 4 at most" in text
+    assert "useful queues: 5 at most" in text
+
+
+def test_no_cut_is_recommended_that_keeps_fewer_queues_busy_than_there_are(tmp_path: Path) -> None:
+    """Two queues were, as three keys of about a third each left no use for more: all three were in one of them."""
+    odd = [f"key-{number}" for number in range(60) if shard_of(HashFunction.CRC32, f"key-{number}", HASH_COUNT) % 2]
+    queues = {shard_of(HashFunction.CRC32, key, HASH_COUNT) % QUEUE_COUNT: key for key in odd}
+    assert len(queues) == 2
+    write_journal(tmp_path, "a", [*[odd[0]] * 11, *(key for key in queues.values() for _ in range(10))])
+    advice = advice_of(tmp_path, [2])
+    assert advice.best == advice.now
+    assert advice.recommendations[0].startswith(f"Keep {QUEUE_COUNT} queues")
+    [hot] = [line for line in advice.recommendations if "Split" in line]
+    assert hot.startswith("No cut keeps more than 2.8 queues busy")
 
 
 def test_idle_members_are_told(run: Path) -> None:
@@ -222,7 +235,7 @@ def test_the_command_prints_one_object_and_writes_the_page(run: Path) -> None:
     code, text = invoke(str(run), "--queues", "2..8", "--hash-counts", "16,32", "--html", str(page), "--json")
     told = json.loads(text)
     assert code == 0
-    assert (told["useful_queues"], told["members"][2]["is_idle"], len(told["cuts"])) == (4, True, 14)
+    assert (told["useful_queues"], told["members"][2]["is_idle"], len(told["cuts"])) == (5, True, 14)
     assert page.read_text().startswith("<!doctype html>")
 
 
