@@ -59,6 +59,9 @@ def run(
     configure_log()
     # Handler modules are also looked up in the current folder, as with `python -m`.
     sys.path.insert(0, str(Path.cwd()))
+    if (processes > 1 or reload) and config.exists() and not config.is_file():
+        # Several processes read it, and what the first one has read of a pipe is gone for the others.
+        raise UserError("--config", str(config), "a file, with --processes or --reload")
     if reload:
         raise typer.Exit(_run_reloaded(config, processes, parent_pid))
     settings = member_settings(config, status_port, journal)

@@ -168,3 +168,13 @@ def test_several_processes_with_an_embedded_broker_are_refused_by_name(siblings_
     assert str(refused.value) == (
         "--processes: 2 with connection.transport: embedded; expected one, as each would be a broker of its own"
     )
+
+
+@pytest.mark.parametrize("option", [("--processes", "2"), ("--reload",)])
+def test_settings_in_a_pipe_are_refused_where_several_processes_read_them(tmp_path, monkeypatch, option):
+    """The members said that the file is empty: what the first process has read of a pipe is gone."""
+    monkeypatch.setattr("lbg_runtime.cli.log.configure_log", lambda: None)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match=r"^--config: .*pipe; expected a file, with --processes or --reload$"):
+        CliRunner().invoke(app, ["run", "--config", str(tmp_path / "pipe"), *option], catch_exceptions=False)
