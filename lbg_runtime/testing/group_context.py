@@ -73,6 +73,13 @@ class GroupContext:
         self._memberships = memberships
         self._surroundings = ExitStack()
 
+    if not TYPE_CHECKING:  # they find the mistake themselves
+
+        def __getattr__(self, name: str) -> object:
+            raise AttributeError(
+                f"{_WHERE}: .{name} without `async with`; expected `async with ... as group:` around it"
+            )
+
     async def __aenter__(self) -> Group:
         __tracebackhide__ = True
         _check_surroundings()

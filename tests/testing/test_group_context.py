@@ -87,6 +87,11 @@ async def test_real_time_is_refused_with_what_to_do(handlers) -> None:
             pass
 
 
+async def test_whoever_forgets_to_enter_it_is_told_how(handlers) -> None:
+    with pytest.raises(AttributeError, match=r"\.publish without `async with`; expected `async with ... as group:`"):
+        await running(handlers()).publish("orders/new", b"1", key="1")
+
+
 def test_whoever_runs_it_without_asyncio_is_told_the_same(handlers) -> None:
     """As anyio does on trio."""
     entering = running(handlers()).__aenter__()
