@@ -281,3 +281,5 @@ class Verdict:
     restripings: tuple[Restriping, ...]
     lost: pa.Table
     """Every violation of loss: publisher, key, first_seq, last_seq, both included. `findings` has only the first."""
+    unended: tuple[str, ...] = ()
+    """Files of members' lives without an end, if messages were lost: they died, or go on and may yet handle these."""

@@ -83,6 +83,7 @@ def judge(parts: Sequence[Examination], journals: pa.Table, ledgers: pa.Table) -
         moves=tuple(sorted((move for part in parts for move in part.moves), key=lambda m: (m.start_mono_ns, m.queue))),
         restripings=restripings,
         lost=lost,
+        unended=tuple(name or "?" for name in texts(journals.filter(pc.field("torn")), "file")) if len(lost) else (),
     )
 
 

@@ -31,6 +31,7 @@ def as_object(verdict: Verdict) -> dict[str, object]:
         "violations": {law.value: counts[law] for law in Law},
         "unproven": [law.value for law in verdict.unproven],
         "reasons": list(verdict.reasons),
+        "unended": list(verdict.unended),
         "moves": [_move(move) for move in verdict.moves],
         "restripings": [_restriping(restriping) for restriping in verdict.restripings],
         "witnesses": [_finding(finding) for finding in verdict.findings],
@@ -73,6 +74,12 @@ def _lines(verdict: Verdict) -> Iterator[str]:
             if counts[law] > len(shown):
                 where = ", which lbg validate --lost FILE lists" if law is Law.LOSS else ""
                 yield f"  and {counts[law] - len(shown)} more{where}"
+            if law is Law.LOSS and verdict.unended:
+                more = f" and {len(verdict.unended) - 1} more" if len(verdict.unended) > 1 else ""
+                yield (
+                    f"  no end in {verdict.unended[-1]}{more}: a member that still runs may yet handle these; judge "
+                    "when it has left, or with --live"
+                )
     for restriping in verdict.restripings:
         yield f"queues {restriping.from_count} -> {restriping.to_count}: {restriping.moved} shards moved"
     yield f"owner changes: {len(verdict.moves)}"

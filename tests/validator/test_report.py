@@ -52,6 +52,21 @@ def test_the_text_gives_judgement_reasons_and_findings() -> None:
     assert "owner changes: " in text
 
 
+def test_a_loss_is_told_with_the_lives_that_have_no_end() -> None:
+    """A run that still went on was said to have lost what its members had not come to yet, and nothing else."""
+    run = story()
+    run.journals[-1].close = None
+    torn = [f"{number}.member.jsonl" for number, journal in enumerate(run.journals) if journal.close is None]
+    assert as_object(validate(run.tables()))["unended"] == []
+
+    assert lose_last_of_key(run)
+    verdict = validate(run.tables())
+
+    assert as_object(verdict)["unended"] == torn
+    assert f"\n  no end in {torn[-1]}" in as_text(verdict)
+    assert ": a member that still runs may yet handle these; judge when it has left" in as_text(verdict)
+
+
 def test_a_key_that_its_publisher_made_to_look_like_a_line_of_the_text_is_written_out() -> None:
     run = story()
     assert run_into_next(run)
