@@ -104,17 +104,20 @@ async def test_a_page_that_is_shown_for_long_keeps_no_more_moves_than_it_shows(s
         assert browser.errors == []
 
 
-MOVES_OF_TWO_SERVERS = """(async () => {
-  const { take } = await import(document.scripts[0].src);
+WHOLE = r"""const { take } = await import(document.scripts[0].src);
   const reader = (await fetch('v1/feed')).body.getReader();
   const told = new TextDecoder().decode((await reader.read()).value);
   await reader.cancel();
-  const whole = JSON.parse(told.split('\\n\\n')[0].slice('data: '.length));
-  return [0, 1].map((queue) => {
-    take({ ...whole, moves: [[1, whole.now, queue, 0, 0, 'stop', 5]] });
+  const whole = JSON.parse(told.split('\n\n')[0].slice('data: '.length));"""
+"""What the page was told first, for a script that goes on from there."""
+
+MOVES_OF_TWO_SERVERS = f"""(async () => {{
+  {WHOLE}
+  return [0, 1].map((queue) => {{
+    take({{ ...whole, moves: [[1, whole.now, queue, 0, 0, 'stop', 5]] }});
     return [...document.querySelectorAll('#moves li b')].map((one) => one.textContent);
-  });
-})()"""
+  }});
+}})()"""
 
 
 async def test_a_server_that_was_started_anew_has_its_own_moves_listed(stage, browser):
@@ -125,6 +128,42 @@ async def test_a_server_that_was_started_anew_has_its_own_moves_listed(stage, br
         await browser.until(f"{FED}.length === 4")
         (first,), (second,) = await browser.evaluate(MOVES_OF_TWO_SERVERS)
         assert (first.split()[0], second.split()[0]) == ("orders/0", "orders/1")
+        assert browser.errors == []
+
+
+LONG_NAMES = f"""(async () => {{
+  {WHOLE}
+  const members = structuredClone(whole.members);
+  for (const row of Object.values(members)) row[0] += '-7f9c8d6b5-x2x9q.eu-central-1.worker.example.com';
+  const meta = {{ ...whole.meta, group: 'payments-of-the-northern-region/settlement' }};
+  take({{ ...whole, meta, members, moves: [[1, whole.now, 1, 0, 0, 'stop', 5]] }});
+  const isWithin = (inner, outer) =>
+    inner.width > 0 && outer.left <= inner.left && inner.right <= outer.right && inner.bottom <= outer.bottom;
+  const numberOf = (name) => {{
+    const words = name.lastChild.firstChild ?? name.lastChild;
+    const range = document.createRange();
+    range.setStart(words, words.length - 2);
+    range.setEnd(words, words.length);
+    return [range, name.closest('button, .row')];
+  }};
+  const numbers = [...document.querySelectorAll('#queues b, #rows .row > :first-child')].map(numberOf);
+  const moves = document.getElementById('moves');
+  const cells = [...moves.querySelectorAll('li > *')].map((cell) => [cell, moves]);
+  const boxes = (all) => all.map(([one, within]) => [one.getBoundingClientRect(), within.getBoundingClientRect(), one]);
+  const seen = (all) => boxes(all).filter(([inner, outer]) => isWithin(inner, outer)).map(([, , one]) => one);
+  return {{ numbers: seen(numbers).map(String), cells: seen(cells).length }};
+}})()"""
+
+
+@pytest.mark.parametrize("width", [1_280, 720])
+async def test_of_long_names_the_numbers_of_queues_and_the_times_of_moves_stay_in_sight(stage, browser, width):
+    async with stage() as group:
+        await group.start("a")
+        await group.all_fed()
+        await browser.open(await group.show(), width=width)
+        await browser.until(f"{FED}.length === 4")
+        found = await browser.evaluate(LONG_NAMES)
+        assert found == {"numbers": ["/0", "/1", "/2", "/3"] * 2, "cells": 4}
         assert browser.errors == []
 
 

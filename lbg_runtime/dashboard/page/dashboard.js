@@ -131,6 +131,15 @@ function make(kind, classes = '', words = '') {
   return element;
 }
 
+function nameQueue(element, index) {
+  if (!element.children.length) element.append(make('span', 'stem'), make('span'));
+  const [stem, number] = element.children;
+  text(stem, known.meta.group);
+  text(number, `/${index}`);
+  stem.style.maxWidth = `calc(100% - ${number.textContent.length}ch)`;
+  element.title = nameOf(index);
+}
+
 function link(state, words) {
   dress($('link'), [state]);
   text($('link'), words);
@@ -236,7 +245,7 @@ function dressQueue(button, index, fresh) {
   const one = known.queues[index];
   dress(button, [one.state, colour(one.owner), button.classList.contains('new') && 'new']);
   if (fresh.has(index)) again(button, 'new');
-  text(button.children[0], nameOf(index));
+  nameQueue(button.children[0], index);
   text(button.children[1], one.owner === null ? 'no owner' : one.flight || '');
   button.children[2].style.width = one.depth ? `${Math.min(100, 18 * Math.log10(one.depth + 1))}%` : '0';
   button.setAttribute('aria-label', `${nameOf(index)}, ${sentence(one)}`);
@@ -516,11 +525,17 @@ function showMoves() {
   list.replaceChildren(...(items.length ? items : [make('li', 'empty', 'No queue has changed its owner since this page is shown.')]));
 }
 
+function nameMember(position) {
+  const chip = make('span', `chip ${colour(position)}`, memberName(position));
+  chip.title = memberName(position);
+  return chip;
+}
+
 function buildMove(move) {
   const item = make('li', move.cause);
   const at = new Date(Date.now() - (now() - move.at));
   const way = make('span');
-  way.append(make('span', `chip ${colour(move.giver)}`, memberName(move.giver)), ' → ', make('span', `chip ${colour(move.taker)}`, memberName(move.taker)));
+  way.append(nameMember(move.giver), ' → ', nameMember(move.taker));
   const gap = move.gap === null ? '' : since(move.gap);
   const time = at.toLocaleTimeString('en-GB') + '.' + String(at.getMilliseconds()).padStart(3, '0').slice(0, 1);
   const what = make('b', '', `${nameOf(move.queue)} `);
@@ -574,7 +589,7 @@ function dressRow(row, index) {
   row.setAttribute('aria-selected', index === marked.chosen);
   dress(row, ['row', one.state, index === marked.chosen && 'chosen', marked.kept?.queue === index && 'kept']);
   const [name, owner, flight, rate, depth, times] = row.children;
-  text(name, nameOf(index));
+  nameQueue(name, index);
   dress(owner, ['chip', colour(one.owner)]);
   text(owner, one.owner === null ? 'no owner' : memberName(one.owner) + (one.state === 'draining' ? ', draining' : one.home === null || one.home === one.owner ? '' : ', not at home'));
   text(flight, count(one.flight));
