@@ -100,9 +100,9 @@ class ParkingStay:
         self._copies = Copies(self.ledger)
         self._tasks: asyncio.TaskGroup | None = None
         self._where = {"queue": ports.queue, "parking": parking, "epoch": epoch}
-        self._began_ms = now_ms()
+        self._waits_since_ms = now_ms()
         self._refusal: str | None = None
-        """Why the parking queue could not be bound; None again once it was."""
+        """Why there is no flow on the parking queue; None as long as there is one."""
         self._fence = StayFence(ports.queue, parking, epoch, self.ledger, ports.session)
         self._drops = CopyDrops(parking, ports.session, self._wake_up.set)
         self._room = ParkingRoom(parking, ports.session, self._settle_at_once)
@@ -117,7 +117,7 @@ class ParkingStay:
         reason = self._refusal or self._fence.trouble or "what lies there has not been read yet"
         if (obstacle := self.ledger.obstacle) is not None:
             reason = f"something lies there that this version cannot read ({obstacle}): see `lbg parked list`"
-        return ParkingWait(now_ms() - self._began_ms, reason)
+        return ParkingWait(now_ms() - self._waits_since_ms, reason)
 
     def pause(self) -> None:
         """Start no further replays, as the queue is being given up.
@@ -233,7 +233,9 @@ class ParkingStay:
                     self._fence.end()
                     self._drops.end()
         finally:
-            self.is_open = False
+            if self.is_open:
+                self.is_open, self._waits_since_ms = False, now_ms()
+            self._refusal = "its flow there has ended, and the queue is being given up"
             self._room.end()
             self._move(StayEvent.UNBOUND)
             self._copies.give_up()
@@ -430,7 +432,7 @@ class ParkingStay:
         if not self.is_open:
             self.is_open = True
             parked = {"lanes": self.ledger.lane_count, "messages": self.ledger.count}
-            _log.info("parking_opened", **self._where, **parked, waited_ms=now_ms() - self._began_ms)
+            _log.info("parking_opened", **self._where, **parked, waited_ms=now_ms() - self._waits_since_ms)
             self._on_open()
 
     def _publish_fence(self) -> None:

@@ -10,6 +10,7 @@ import pytest
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.core.flow.events import FlowActive, FlowDown, FlowEvent, FlowInactive, MessageReceived
+from lbg_runtime.core.group.control_messages import ParkingWait
 from lbg_runtime.core.parking.orders import PublishDrop, SettleParked
 from lbg_runtime.core.parking.records import (
     KIND_PROPERTY,
@@ -326,3 +327,18 @@ async def test_what_a_handle_reported_that_nobody_got_is_not_taken_for_news_of_t
     assert not running_stay.done()
     stay.end()
     await running_stay
+
+
+async def test_a_parking_queue_that_was_open_has_been_waited_for_only_since_it_is_not() -> None:
+    """A handling may keep the queue for long after an outage; the member was called unready for it at once."""
+    session = Session()
+    stay, running_stay = await fed_stay(session)
+    fence = Delivery(QueueName("parked"), Epoch(1), DeliveryId(1), encode_entry(OwnerFence(OWNER), "parked"), False, 0)
+    session.sink(MessageReceived(fence))
+    await asyncio.sleep(60)
+    assert stay.wait is None
+    session.sink(FlowInactive(Epoch(1)))
+    session.sink(FlowActive(Epoch(1)))
+    await running_stay
+    await asyncio.sleep(2)
+    assert stay.wait == ParkingWait(2_000, "its flow there has ended, and the queue is being given up")
