@@ -3,7 +3,7 @@
 More than 400 lines, as it is the one list of what front ends may call, and most of it documents what a call promises.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from lbg_runtime.broker.engine.accounts import Account, ClientProfile
@@ -35,7 +35,7 @@ from lbg_runtime.broker.engine.replay.replays import Replays
 from lbg_runtime.broker.engine.restoration import Restoration
 from lbg_runtime.broker.engine.settings import Permission, QueueSettings
 from lbg_runtime.broker.engine.surroundings import Asked, Surroundings
-from lbg_runtime.broker.engine.transactions import Transactions
+from lbg_runtime.broker.engine.transactions import Discard, Transactions
 from lbg_runtime.broker.engine.vpn import Client, Vpn
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.ids import DeliveryId, QueueName
@@ -43,6 +43,8 @@ from lbg_runtime.model.ids import DeliveryId, QueueName
 DEFAULT_VPN = "default"
 LARGEST_RECEIVED_ID = DeliveryId((1 << 62) - 1)
 """A client that claims a greater one would use up everybody's delivery ids."""
+
+_NOTHING_BEFORE: Mapping[Queue, int] = {}
 
 
 class Engine:
@@ -233,7 +235,13 @@ class Engine:
         if not known.account.acl.publish.allows(message.topic):
             return []
         effects = self._deliver_directly(vpn, message)
-        takers = [queue for queue in vpn.queue_subscriptions.match(message.topic) if queue.refusal_of(message) is None]
+        takers = []
+        for queue in vpn.queue_subscriptions.match(message.topic):
+            refusal = queue.refusal_of(message)
+            if refusal is None:
+                takers.append(queue)
+            else:
+                queue.count_discard(refusal)
         if takers:
             self._numbers.give(message)
             if vpn.replay_log is not None:
@@ -293,10 +301,12 @@ class Engine:
         if self._changes is not None:
             self._changes.note_publisher(client.vpn.name, state)
         try:
-            takers = self._takers(client, message)
+            takers, discards = self._takers(client, message)
         except BrokerRefusal as refusal:
             state.refuse(message_id, refusal)
             raise
+        for queue, reason in discards:
+            queue.count_discard(reason)
         vpn, effects = client.vpn, []
         self._numbers.give(message)
         if vpn.replay_log is not None:
@@ -306,18 +316,25 @@ class Engine:
         effects += self._deliver_directly(vpn, message)
         return effects
 
-    def _takers(self, client: Client, message: Published) -> list[Queue]:
+    def _takers(
+        self, client: Client, message: Published, before_bytes: Mapping[Queue, int] = _NOTHING_BEFORE
+    ) -> tuple[list[Queue], list[Discard]]:
         self.surroundings.check(Asked.PUBLISH, client.name)
         if not client.account.acl.publish.allows(message.topic):
             raise BrokerRefusal(403, "Publish ACL Denied")
         takers: list[Queue] = []
+        discards: list[Discard] = []
         for queue in client.vpn.queues_for(message.topic):
-            refusal = queue.refusal_of(message)
+            refusal = queue.refusal_of(message, before_bytes.get(queue, 0))
             if refusal is None:
                 takers.append(queue)
             elif queue.tells_publishers:
+                queue.count_discard(refusal)
                 raise refusal
-        return takers
+            else:
+                # Not counted yet: another queue may keep the message out of all.
+                discards.append((queue, refusal))
+        return takers, discards
 
     # -- consuming
 

@@ -11,7 +11,7 @@ from lbg_runtime.broker.engine.deliveries import DeliveryIds
 from lbg_runtime.broker.engine.effects import ActivityChanged, ClientId, Effect, FlowId, Published
 from lbg_runtime.broker.engine.feeder import Feeder
 from lbg_runtime.broker.engine.flow import BrowserFlow, ConsumerFlow, Flow, Wants, wants_everything
-from lbg_runtime.broker.engine.intake import Intake
+from lbg_runtime.broker.engine.intake import Intake, refusal_of
 from lbg_runtime.broker.engine.lines.group_line import GroupLine
 from lbg_runtime.broker.engine.lines.kinds import kind_of, make_line
 from lbg_runtime.broker.engine.lines.parted_line import PartedLine
@@ -89,14 +89,13 @@ class Queue:
         """Consumer flows in the order of the bind line, then browsers."""
         return (*self._line.flows.values(), *self._browsers.values())
 
-    def refusal_of(self, message: Published) -> BrokerRefusal | None:
-        """Why the queue cannot take the message, which then counts as discarded; None if it can."""
-        return self._intake.refusal_of(message, self.settings, self.spool.spooled_bytes)
+    def refusal_of(self, message: Published, before_bytes: int = 0) -> BrokerRefusal | None:
+        """Why the queue cannot take the message behind others of this size; None if it can."""
+        return refusal_of(message, self.settings, self.spool.spooled_bytes + before_bytes)
 
-    @property
-    def free_bytes(self) -> int:
-        """How many more bytes it takes."""
-        return self.settings.quota_bytes - self.spool.spooled_bytes
+    def count_discard(self, refusal: BrokerRefusal) -> None:
+        """Count a message that the queue did not take because of this."""
+        self._intake.count(refusal)
 
     @property
     def tells_publishers(self) -> bool:

@@ -1,7 +1,7 @@
 """Local transactions: all that was published and consumed takes effect together, or not at all."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lbg_runtime.broker.engine.answers import SettledRange
@@ -15,8 +15,12 @@ from lbg_runtime.broker.engine.vpn import Client
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.outcome import Outcome
 
-TakersOf = Callable[[Client, Published], list[Queue]]
-"""Returns the queues that get a message; raises the refusal of one that must take it and cannot."""
+Discard = tuple[Queue, BrokerRefusal]
+"""A queue that does not take a message, and why."""
+
+TakersOf = Callable[[Client, Published, Mapping[Queue, int]], tuple[list[Queue], list[Discard]]]
+"""Returns the queues that get a message behind others, whose bytes in each queue are given, and those that silently do
+without it; raises the refusal of one that must take it and cannot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +58,25 @@ class Transactions:
         return known
 
     def commit(self, client: ClientId, messages: Sequence[Published], consumed: Sequence[Consumed]) -> list[Effect]:
-        """Put everything into effect, or nothing: refused as `Engine.publish`, 503 `Spool Over Quota` also for the
-        whole.
+        """Put everything into effect, or nothing: refused as `Engine.publish`, of which each message finds what those
+        before it leave.
 
         Also refused as by `check`, and with 503 `Transaction Failure` if the client no longer holds what it consumed.
         """
         known = self.check(client)
         if any(self._held(part) != part.count for part in consumed):
             raise BrokerRefusal(503, "Transaction Failure")
-        takers = [self._takers_of(known, message) for message in messages]
-        needed: Counter[Queue] = Counter()
-        for message, queues in zip(messages, takers, strict=True):
+        takers: list[list[Queue]] = []
+        discards: list[Discard] = []
+        added_bytes: Counter[Queue] = Counter()
+        for message in messages:
+            queues, others = self._takers_of(known, message, added_bytes)
+            takers.append(queues)
+            discards += others
             for queue in queues:
-                needed[queue] += message.size_bytes
-        if any(size > queue.free_bytes for queue, size in needed.items()):
-            raise BrokerRefusal(503, "Spool Over Quota")
+                added_bytes[queue] += message.size_bytes
+        for queue, refusal in discards:
+            queue.count_discard(refusal)
         effects: list[Effect] = []
         for part in consumed:
             effects += self._settle(part.flow, [part.settled])

@@ -11,7 +11,7 @@ from lbg_runtime.broker.engine.effects import (
     Published,
 )
 from lbg_runtime.broker.engine.engine import Engine
-from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
+from lbg_runtime.broker.engine.settings import AccessType, QueueSettings, RejectOnDiscard
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.ids import DeliveryId, QueueName
 from lbg_runtime.model.outcome import Outcome
@@ -154,6 +154,24 @@ def test_a_refusal_of_one_queue_keeps_the_message_out_of_all_and_stands(make_sta
     with pytest.raises(BrokerRefusal, match=refusal):
         stage.engine.publish(stage.publisher, 1, Published("orders/new", "resent", 1))
     assert stage.queue.depth == 1
+
+
+def test_a_message_that_one_queue_keeps_out_of_all_is_counted_by_that_queue_alone(make_stage):
+    stage = make_stage(quota_bytes=9, reject_on_discard=RejectOnDiscard.NEVER)
+    strict = QueueName("strict")
+    stage.engine.create_queue("default", strict, QueueSettings(quota_bytes=19))
+    stage.engine.add_queue_subscription("default", strict, "orders/>")
+
+    def discards():
+        statuses = (stage.queue, stage.engine.queue_status("default", strict))
+        return [status.discards.over_quota for status in statuses]
+
+    with pytest.raises(BrokerRefusal, match="503 Spool Over Quota"):
+        stage.publish(size_bytes=20)
+    assert discards() == [0, 1]
+    stage.publish(size_bytes=10)
+    assert discards() == [1, 1]
+    assert (stage.queue.depth, stage.engine.queue_depth("default", strict)) == (0, 1)
 
 
 def test_a_refusal_that_was_lost_with_the_connection_is_no_confirm_after_it(make_stage):
