@@ -209,7 +209,11 @@ class FrameReader:
         self._needed = HEADER_BYTES
 
     def feed(self, data: bytes) -> None:
-        """Add what arrived; call `next_frame` until it returns None before feeding more."""
+        """Add what arrived, behind what `next_frame` has not returned yet, which is copied then."""
+        if self._position < len(self._data):
+            self._data = self._data[self._position :] + data
+            self._position = 0
+            return
         if not self._unfinished:
             self._data = data
             self._position = 0

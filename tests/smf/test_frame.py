@@ -123,6 +123,16 @@ def test_a_large_frame_in_small_pieces_is_put_together_once(monkeypatch: pytest.
     assert copied == [len(raw)]
 
 
+def test_what_is_fed_before_all_has_been_read_comes_behind_the_rest() -> None:
+    raw = [encode_frame(Frame(Protocol.MESSAGE, body=bytes(size))) for size in (1, 2, 3, 4)]
+    reader = FrameReader(1000)
+    reader.feed(raw[0] + raw[1] + raw[2][:5])
+    assert reader.next_frame() == raw[0]
+    reader.feed(b"")
+    reader.feed(raw[2][5:] + raw[3])
+    assert list(iter(reader.next_frame, None)) == raw[1:]
+
+
 def test_frames_before_an_impossible_one_are_still_read() -> None:
     keep_alive = encode_frame(Frame(Protocol.KEEP_ALIVE))
     reader = FrameReader(1000)

@@ -29,6 +29,9 @@ _LOGIN_LOOKS = 4
 _LOOKS_PER_INTERVAL = 4
 """How many looks there are in a keep-alive interval."""
 
+_MUCH_INPUT_BYTES = 128 * 1024
+"""After this much, the other connections have their turn; more than a window of messages of 256 bytes."""
+
 _WRITE_HIGH_BYTES = 1024 * 1024
 _WRITE_LOW_BYTES = 256 * 1024
 _MAX_ANSWER_BYTES = 1024 * 1024
@@ -113,7 +116,6 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Feed the session; bytes that are not the protocol end this connection and no other."""
-        self._silent_look_count = 0
         if not self._has_begun:
             self._has_begun = True
             self._streams = DeflateStreams() if is_deflate(data[0]) else None
@@ -179,8 +181,12 @@ class Connection(asyncio.Protocol):
     def _receive(self, data: bytes) -> None:
         if self._transport is None or self._transport.is_closing():
             return  # It closed while the rest of its input was waiting for its turn.
+        self._silent_look_count = 0
         try:
-            self.session.receive(data if self._streams is None else self._streams.inflate(data))
+            # What has been inflated comes first, or a few bytes would become very many that wait.
+            if self._streams is not None and not self.session.has_more:
+                data = self._streams.inflate(data)
+            self.session.receive(data)
         except ProtocolError as error:
             self._drop(error.what, offset=error.offset)
             return
@@ -188,7 +194,15 @@ class Connection(asyncio.Protocol):
             login = self.session.login
             reason = self.session.end_reason
             _log.warning("login_refused", peer=self.peer, client_name=login.client_name, vpn=login.vpn, reason=reason)
+        if self._has_more or len(data) > _MUCH_INPUT_BYTES:
+            # At once, until the next flush: uvloop reads up to 32 times in a turn from a socket that is always full.
+            self._read_on(False, self._transport)
         self._owner.written_to(self)
+
+    @property
+    def _has_more(self) -> bool:
+        """Whether input has come that waits for another turn; nothing is read meanwhile."""
+        return self.session.has_more or (self._streams is not None and self._streams.has_more)
 
     def _throttle(self, transport: asyncio.Transport) -> None:
         outbox = self.session.outbox
@@ -197,11 +211,13 @@ class Connection(asyncio.Protocol):
             or outbox.answer_bytes > _MAX_ANSWER_BYTES
             or outbox.waiting_count > _MAX_WAITING_COUNT
         )
-        more = self._streams is not None and self._streams.has_more
+        more = self._has_more
         if more and not slow:
             # The rest of the input, after the other connections have had their turn.
             self._loop.call_soon(self._receive, b"")
-        reading = not slow and not more
+        self._read_on(not slow and not more, transport)
+
+    def _read_on(self, reading: bool, transport: asyncio.Transport) -> None:
         if reading is self._reading:
             return
         self._reading = reading

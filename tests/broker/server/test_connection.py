@@ -13,9 +13,11 @@ from lbg_runtime.broker.server.connection import LOGIN_TIMEOUT_S, Connection
 from lbg_runtime.broker.server.session import Session
 from lbg_runtime.broker.server.trouble import NO_TROUBLE, Trouble
 from lbg_runtime.model.ids import DeliveryId
+from lbg_runtime.smf.frame import Frame, Parameter, ParameterKind, Protocol, encode_frame
 from lbg_runtime.smf.message import make_relay
 
 KEEP_ALIVE = bytes.fromhex("038b00010000000c0000000c")
+KEEP_ALIVE_ANSWER = bytes.fromhex("038b00ff0000000c0000000c")
 # Client name "cl-1", VPN "default", a keep-alive interval of 3 s.
 LOGIN = bytes.fromhex(
     "038c0001 0000000c 00000032 8100 00000026 050000000a 636c2d3100 860000000d 64656661756c7400 1800000009 00000003"
@@ -256,6 +258,17 @@ async def test_nothing_is_left_running_after_the_end() -> None:
     assert asyncio.get_running_loop().time() - before == pytest.approx(60)
 
 
+async def test_a_flood_of_messages_is_taken_in_turns_and_is_no_silence() -> None:
+    connection, wire = connect()
+    message = encode_frame(Frame(Protocol.MESSAGE, (Parameter(ParameterKind.TOPIC, b"a\0", mark=2),)))
+    connection.data_received(LOGIN + message * 5_000 + KEEP_ALIVE)
+    assert not wire.reading
+    assert KEEP_ALIVE_ANSWER not in b"".join(wire.written)
+    await asyncio.sleep(1)
+    assert wire.reading
+    assert wire.written[-1] == KEEP_ALIVE_ANSWER
+
+
 async def test_a_compressed_flood_is_taken_in_turns() -> None:
     deflater = zlib.compressobj(9, zlib.DEFLATED, -15)
     flood = deflater.compress(LOGIN + KEEP_ALIVE * 200_000) + deflater.flush(zlib.Z_SYNC_FLUSH)
@@ -268,4 +281,4 @@ async def test_a_compressed_flood_is_taken_in_turns() -> None:
         await asyncio.sleep(0)
     assert turns >= 9
     inflated = zlib.decompressobj(-15).decompress(b"".join(wire.written))
-    assert inflated.count(bytes.fromhex("038b00ff")) == 200_000
+    assert inflated.count(KEEP_ALIVE_ANSWER) == 200_000

@@ -118,6 +118,21 @@ def test_a_read_batch_is_acknowledged_once_and_with_a_response() -> None:
     assert desk.depth("q") == 3
 
 
+def test_a_flood_is_taken_in_parts_each_of_which_is_acknowledged() -> None:
+    desk = Desk()
+    session = desk.log_in()
+    desk.create_queue("q", "t")
+    flow, _, _ = open_flow(session)
+    session.receive(b"".join(published(flow, number, "t") for number in range(1, 4_502)))
+    parts = 1
+    while session.has_more:
+        session.receive(b"")
+        parts += 1
+    assert parts == 3
+    assert [item(answer, ItemKind.LAST_ACKED) for answer in answers(session)] == [2_000, 4_000, 4_501]
+    assert desk.depth("q") == 4_501
+
+
 def test_administrators_see_when_a_message_came_where_there_is_a_clock() -> None:
     desk = Desk()
     desk.create_queue("q", "t")
