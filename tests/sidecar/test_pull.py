@@ -7,6 +7,8 @@ import json
 import pytest
 from structlog.testing import capture_logs
 
+from lbg_runtime.broker.engine.engine import DEFAULT_VPN
+from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.sidecar.answer import Answer, Status
 from lbg_runtime.sidecar.pull import PulledEvents
 from tests.sidecar.conftest import SidecarTrial
@@ -84,9 +86,28 @@ async def test_a_queue_that_went_while_nobody_pulled_is_made_again(trial, pullin
     async with trial.running(app):
         await begun(trial, app)
         await asyncio.sleep(3_600)
-        trial.broker.delete_queue("orders/1")
+        trial.broker.delete_queue("orders/0")
         Puller(app)
         await trial.until(lambda: trial.owners() == 2)
+
+
+@pytest.mark.parametrize(("queue", "found"), [("orders/1", "but no orders/1"), ("orders/2", "a queue orders/2")])
+async def test_a_member_whose_group_has_another_number_of_queues_by_the_time_somebody_pulls_makes_none(
+    trial, pulling, queue, found
+):
+    """It may have been re-striped meanwhile."""
+    app = pulling()
+    member = asyncio.ensure_future(app.run())
+    await begun(trial, app)
+    if queue == "orders/1":
+        trial.broker.delete_queue(queue)
+    else:
+        trial.broker.create_queue(queue)
+    queues = trial.broker.engine.queue_names(DEFAULT_VPN)
+    Puller(app)
+    with pytest.raises(ConfigError, match=rf"group\.queue_count: 2, and there is .*{found}"):
+        await member
+    assert trial.broker.engine.queue_names(DEFAULT_VPN) == queues
 
 
 async def test_the_next_event_of_a_key_comes_when_the_one_before_is_settled(trial, pulling):
