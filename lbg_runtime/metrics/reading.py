@@ -118,7 +118,7 @@ class MetersReading:
     drains: DurationsReading
     first_handlings: DurationsReading
     owner_changes: Mapping[tuple[str, str], int]
-    """By event (`taken` or `given`) and cause, as `OwnerRecord` has them."""
+    """By event (`taken` or `given`) and cause, as `OwnerRecord` has them; those that never happened are there, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class MemberReading:
     is_ready: bool
     queues: tuple[QueueReading, ...]
     queue_states: Mapping[str, int]
-    """All queues of the group, by the state of the member's flow."""
+    """All queues of the group, by the state of the member's flow; states without a queue are there, too."""
     lanes: LanesReading
     troubles: TroublesReading
     meters: MetersReading

@@ -100,7 +100,7 @@ class MemberStatus:
                 for index, flow in enumerate(picture.flows)
                 if flow.place.is_wanted or flow.epoch
             ),
-            queue_states={state.value: count for state, count in Counter(f.state for f in picture.flows).items()},
+            queue_states=_counted_states(picture),
             lanes=self._dispatcher.held(),
             troubles=TroublesReading(
                 counts.failed_attempts,
@@ -177,6 +177,11 @@ def _flow_picture(runner: FlowRunner, dispatcher: Dispatcher, waits: Mapping[Que
         is_stopped=dispatcher.is_stopped(machine.queue, machine.epoch),
         parking_wait=waits.get(machine.queue),
     )
+
+
+def _counted_states(picture: MemberPicture) -> dict[str, int]:
+    counts = Counter(flow.state for flow in picture.flows)
+    return {state.value: counts[state] for state in FlowState}
 
 
 def _counted_members(picture: MemberPicture) -> dict[str, int]:

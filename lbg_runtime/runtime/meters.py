@@ -28,7 +28,10 @@ class MemberMeters:
         self._waiting = Durations()
         self._drains = Durations()
         self._first_handlings = Durations()
-        self._owner_changes: dict[tuple[str, str], int] = {}
+        # All of them from the beginning: Prometheus sees no increase in a series that begins with its first change.
+        self._owner_changes: dict[tuple[str, str], int] = dict.fromkeys(
+            [("taken", "elected"), ("taken", "handback"), *(("given", cause.value) for cause in ReleaseCause)], 0
+        )
         self._untouched: dict[int, int] = {}
         """Queues that came to us and have nothing handled yet, with the time (ns) when they came."""
 

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from lbg_runtime.core.flow.events import ReleaseCause
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.model.record import OwnerRecord
 from lbg_runtime.runtime.meters import MemberMeters
@@ -60,7 +61,18 @@ def test_owner_changes_are_counted_by_cause() -> None:
     meters = MemberMeters()
     for event, cause in (("taken", "elected"), ("given", "handback"), ("taken", "elected")):
         meters.owner_changed(changed(event, cause))
-    assert meters.read().owner_changes == {("taken", "elected"): 2, ("given", "handback"): 1}
+    counted = meters.read().owner_changes
+    assert {change: count for change, count in counted.items() if count} == {
+        ("taken", "elected"): 2,
+        ("given", "handback"): 1,
+    }
+
+
+def test_every_kind_of_owner_change_is_counted_from_the_beginning_of_a_life() -> None:
+    """The first takeover of a series that begins with it is no increase to Prometheus: the query of the docs is 0."""
+    counted = MemberMeters().read().owner_changes
+    given = {("given", cause.value) for cause in ReleaseCause}
+    assert counted == dict.fromkeys({("taken", "elected"), ("taken", "handback"), *given}, 0)
 
 
 @pytest.mark.parametrize(
