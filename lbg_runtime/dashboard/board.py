@@ -176,6 +176,12 @@ class GroupBoard:
         for member in self.members.values():
             member.heard_ms = max(member.heard_ms, now_ms)
 
+    @property
+    def has_lost_everybody(self) -> bool:
+        """Whether there were members, none of them is heard, and not all of them have said good-bye."""
+        found = {member.presence for member in self.members.values()} - {Presence.LEFT}
+        return bool(found) and found <= {Presence.SILENT, Presence.GONE}
+
     # -- members
 
     def _hear_heartbeat(self, beat: Heartbeat, now_ms: int) -> None:

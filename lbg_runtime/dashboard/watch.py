@@ -85,6 +85,8 @@ class GroupWatch:
         self.hears_group = False
         """Whether `member_count` and `queue_count` are known: from two heartbeats after it began to hear, as members
         that live may have been silent until then, and only while it hears, as members that have died may seem to live.
+        Not while all have fallen silent without a word: it may be our connection that has died, and not all members;
+        the client of the broker finds that out later.
         """
         self._hears_since_ms: int | None = None
         """Since when nothing that was said can have been missed; None while the broker is out of reach
@@ -211,7 +213,9 @@ class GroupWatch:
             if self._hears_since_ms is not None:
                 self._board.tick(last_ms)
                 # After the look at who is silent, so that members that have died meanwhile are not counted.
-                self.hears_group = last_ms - self._hears_since_ms >= 2 * self._settings.membership.heartbeat_ms
+                has_heard_ms = last_ms - self._hears_since_ms
+                heartbeat_ms = self._settings.membership.heartbeat_ms
+                self.hears_group = has_heard_ms >= 2 * heartbeat_ms and not self._board.has_lost_everybody
             if (not_understood := self.not_understood) != self._sight.not_understood:
                 self._sight = replace(self._sight, not_understood=not_understood)
                 self._update_soon()

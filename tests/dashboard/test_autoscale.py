@@ -10,6 +10,7 @@ from lbg_runtime.broker.engine.effects import Published
 from lbg_runtime.broker.semp.server import SempServer
 from lbg_runtime.config.settings import SempSettings
 from lbg_runtime.core.restripe.striping import Striping
+from lbg_runtime.dashboard.board import Presence
 from lbg_runtime.model.message import Message
 from tests.dashboard.words import Speaker, heartbeats_of_a_later_version
 from tests.status.asking import ask
@@ -130,6 +131,23 @@ async def test_members_that_cannot_be_heard_are_not_counted_as_they_were(stage):
         answer = await ask(group.port, PATH)
         assert (answer.status, list(answer.told)) == (503, ["error"])
         assert "members" in answer.told["error"]
+
+
+async def test_that_all_members_fell_silent_is_not_told_as_no_members(stage):
+    """A connection that is stalled looks like this until the client gives it up, while SEMP answers as before."""
+    async with stage() as group, administered(group):
+        await group.start("a", "b")
+        await heard(group)
+        board, seen = group.watch._board, set()
+        board.hear = lambda message, now_ms: None
+        async with asyncio.timeout(20):
+            while seen != {Presence.SILENT, Presence.GONE}:
+                await group.watch.news(group.watch.feed.version, 20)
+                presences = {member.presence for member in board.members.values()}
+                if presences <= {Presence.SILENT, Presence.GONE}:
+                    seen |= presences
+                    answer = await ask(group.port, PATH)
+                    assert (answer.status, list(answer.told)) == (503, ["error"])
 
 
 async def test_no_count_is_told_while_members_speak_another_version(stage):
