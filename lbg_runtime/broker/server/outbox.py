@@ -13,7 +13,8 @@ WRITE_BYTES = 256 * 1024
 """The approximate size of one write."""
 
 MAX_DIRECT_BYTES = 8 * 1024 * 1024
-"""The most direct messages of one class that may wait for a slow reader; more are lost, and the reader is told."""
+"""The most direct messages of one class that may wait for a slow reader; more are lost, and the reader is told. The
+0.5 KB that each takes besides is not counted."""
 
 
 @dataclass(frozen=True, slots=True)
