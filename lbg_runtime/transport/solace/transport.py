@@ -170,6 +170,9 @@ class SolaceTransport:
         self._watcher = None
         session, self._session = self._session, None
         self._disconnected()
+        # Whoever waits for a connection finds that there will be none.
+        self._connected.set()
+        self._connected.clear()
         if self._inbox is not None:
             self._inbox.close()
         for flow in self._flows:
@@ -195,7 +198,7 @@ class SolaceTransport:
             await self._threads.close()
 
     async def bind(self, queue: QueueName, epoch: Epoch, sink: FlowSink) -> BoundFlow:
-        """See `Transport.bind`. During an outage it waits for the connection, but not for long.
+        """See `Transport.bind`. During an outage it waits for the connection, but not for long, nor after `close`.
 
         A call cancelled while the client binds lasts until the flow is bound and given up again.
         """

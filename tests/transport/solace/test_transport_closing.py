@@ -11,7 +11,7 @@ import pytest
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.config.settings import ClientPathChoice
-from lbg_runtime.model.errors import ConnectFailed
+from lbg_runtime.model.errors import BindFailed, ConnectFailed
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.testing.flow_recorder import PATIENCE_S, FlowRecorder
@@ -157,3 +157,20 @@ async def test_an_opening_that_fails_or_is_cancelled_leaves_no_threads(client_pa
     await cancelled.close()
     with pytest.raises(ConnectFailed, match="TCP connection failure"):
         await failed.open()
+
+
+async def test_a_bind_that_waits_for_a_connection_ends_when_the_transport_is_closed(
+    broker: BrokerServer, make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It went on waiting, for up to 10 s after the transport was closed."""
+    monkeypatch.setattr(transport_module, "OUTAGE_PATIENCE_S", 10 * PATIENCE_S)
+    transport = make_transport("first")
+    await transport.open()
+    await broker.stop()
+    await eventually(lambda: not transport.is_connected)
+    async with asyncio.timeout(PATIENCE_S):
+        # Begun in this order: by the time of the second the first one waits.
+        bound, _ = await asyncio.gather(
+            transport.bind(QUEUE, Epoch(1), FlowRecorder()), transport.close(), return_exceptions=True
+        )
+    assert isinstance(bound, BindFailed)
