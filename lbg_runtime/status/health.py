@@ -23,9 +23,12 @@ def has_started(picture: MemberPicture) -> bool:
     """Whether the member has learned its place in the group and begun to bind. Once true it stays so."""
     if any(flow.epoch > 0 for flow in picture.flows):
         return True
-    is_placed = picture.view is not None and picture.view.placement is not None
+    placement = None if picture.view is None else picture.view.placement
     # There may be more members than homes. A standby binds some time after it has its place, and may get it later.
-    return is_placed and not any(flow.place.rank == 0 for flow in picture.flows)
+    # By the placement, as flows learn their places some time after it, if there are many.
+    return placement is not None and all(
+        not ranked or ranked[0] != picture.member for ranked in placement.ranks.values()
+    )
 
 
 def lacks(picture: MemberPicture) -> tuple[Lack, ...]:

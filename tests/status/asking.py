@@ -75,7 +75,8 @@ def member(
     hears_other_versions: bool = False,
 ) -> MemberPicture:
     """Member `a` of a group in which members talk to each other."""
-    ranks = {one.queue: (MemberId("a"), MemberId("b")) for one in flows}
+    ab = (MemberId("a"), MemberId("b"))
+    ranks = {one.queue: ab if one.place.rank == 0 else ab[::-1] for one in flows}
     group = GroupView(
         tuple(
             MemberView(MemberId(name), Life(5, 1), MemberState.ACTIVE, 1, name == "b", {}, "digest")

@@ -7,7 +7,9 @@ import pytest
 from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.core.group.control_messages import ParkingWait
 from lbg_runtime.core.group.membership import OwnState
+from lbg_runtime.core.group.placement import Placement
 from lbg_runtime.core.group.rebalance import AWAY
+from lbg_runtime.model.ids import MemberId, QueueName
 from lbg_runtime.status.health import has_started, lacks
 from lbg_runtime.status.picture import WAIT_IS_LONG_MS
 from tests.status.asking import HOME, STANDBY, counted, flow, member
@@ -31,6 +33,18 @@ def test_a_member_without_a_place_has_started_once_it_knows_so() -> None:
     assert has_started(member(flow(0, FlowState.UNBOUND, STANDBY, epoch=0))), "also when it gets one, before it binds"
     assert lacks(member(nowhere)) == ()
     assert [lack.reason for lack in lacks(member(nowhere, is_placed=False))] == ["it has no place in the group yet"]
+
+
+def test_a_member_whose_flows_have_not_learned_their_places_yet_has_not_started() -> None:
+    """With 1,000 queues that takes some of its time, in which it was ready, and a rolling update went on."""
+    placed = member(flow(0, FlowState.UNBOUND, AWAY, epoch=0))
+    assert placed.view is not None
+    at_home = Placement({QueueName("orders/0"): (placed.member,)})
+    learning = replace(placed, view=replace(placed.view, placement=at_home))
+    assert not has_started(learning)
+    assert [lack.reason for lack in lacks(learning)] == ["it has no place in the group yet"]
+    elsewhere = Placement({QueueName("orders/0"): (MemberId("another"), placed.member)})
+    assert has_started(replace(placed, view=replace(placed.view, placement=elsewhere)))
 
 
 @pytest.mark.parametrize("state", NOT_ACTIVE)

@@ -43,7 +43,7 @@ def test_a_member_is_told_with_its_flows_and_its_view() -> None:
     }  # fmt: skip
     assert (told["flows"]["orders/1"]["role"], told["flows"]["orders/1"]["rank"]) == ("secondary", 1)
     assert told["view"]["owners"] == {"orders/0": "a", "orders/1": "b"}
-    assert told["view"]["placement"]["orders/1"] == ["a", "b"]
+    assert told["view"]["placement"]["orders/1"] == ["b", "a"]
     assert [one["suspect"] for one in told["view"]["members"]] == [False, True]
     assert orjson.loads(orjson.dumps(member_as_object(counted(shown))))["view"] is None
 
