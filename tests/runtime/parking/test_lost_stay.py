@@ -232,6 +232,8 @@ class Session:
         self.flow = KeptFlow()
         self.sent: list[LedgerEntry] = []
         self.sink: Callable[[FlowEvent], None] = lambda _: None
+        self.returned: list[tuple[object, ...]] = []
+        self.lost: list[Epoch] = []
 
     async def bind(self, queue: QueueName, epoch: Epoch, sink: Callable[[FlowEvent], None]) -> KeptFlow:
         self.sink = sink
@@ -249,8 +251,8 @@ def stay_on(session: Session) -> ParkingStay:
         queue=QueueName("orders/0"),
         session=session,
         member=MemberId("m"),
-        lost=lambda _: None,
-        return_unstarted=lambda *_: None,
+        lost=session.lost.append,
+        return_unstarted=lambda *told: session.returned.append(told),
         patience_s=5.0,
     )
     return ParkingStay(QueueName("parked"), Epoch(1), OWNER, cast(ParkingPorts, ports), lambda: None)
@@ -299,6 +301,23 @@ async def test_an_order_to_drop_second_copies_is_sent_by_an_owner_that_gives_up_
     await running_stay
     assert session.flow.settled == [7]
     assert session.sent[-1] == drop
+
+
+async def test_a_stay_that_is_given_up_starts_no_further_replay_and_takes_its_queue_for_lost() -> None:
+    """As after a stop of the process. At once: a runner may be about to take the next turn."""
+    session = Session()
+    stay, running_stay = await fed_stay(session)
+    await asyncio.sleep(1)
+    stay.give_up()
+    assert session.returned == [("parked", Epoch(1), False)]
+    await asyncio.sleep(1)
+    assert not session.flow.is_open
+    assert session.lost == [Epoch(1)]
+    told = list(session.returned)
+    stay.give_up()
+    assert session.returned == told
+    stay.end()
+    await running_stay
 
 
 class RefusingSession(Session):
