@@ -237,11 +237,11 @@ class Engine:
         effects = self._deliver_directly(vpn, message)
         takers = []
         for queue in vpn.queue_subscriptions.match(message.topic):
-            refusal = queue.refusal_of(message)
-            if refusal is None:
+            obstacle = queue.obstacle_to(message)
+            if obstacle is None:
                 takers.append(queue)
             else:
-                queue.count_discard(refusal)
+                queue.count_discard(obstacle)
         if takers:
             self._numbers.give(message)
             if vpn.replay_log is not None:
@@ -305,8 +305,8 @@ class Engine:
         except BrokerRefusal as refusal:
             state.refuse(message_id, refusal)
             raise
-        for queue, reason in discards:
-            queue.count_discard(reason)
+        for queue, obstacle in discards:
+            queue.count_discard(obstacle)
         vpn, effects = client.vpn, []
         self._numbers.give(message)
         if vpn.replay_log is not None:
@@ -325,15 +325,15 @@ class Engine:
         takers: list[Queue] = []
         discards: list[Discard] = []
         for queue in client.vpn.queues_for(message.topic):
-            refusal = queue.refusal_of(message, before_bytes.get(queue, 0))
-            if refusal is None:
+            obstacle = queue.obstacle_to(message, before_bytes.get(queue, 0))
+            if obstacle is None:
                 takers.append(queue)
             elif queue.tells_publishers:
-                queue.count_discard(refusal)
-                raise refusal
+                queue.count_discard(obstacle)
+                raise obstacle.refusal()
             else:
                 # Not counted yet: another queue may keep the message out of all.
-                discards.append((queue, refusal))
+                discards.append((queue, obstacle))
         return takers, discards
 
     # -- consuming

@@ -1,9 +1,24 @@
 """Decides which messages a queue takes."""
 
+from enum import Enum
+from typing import assert_never
+
 from lbg_runtime.broker.engine.answers import DiscardCounts
 from lbg_runtime.broker.engine.effects import Published
 from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.model.errors import BrokerRefusal
+
+
+class Obstacle(Enum):
+    """Why a queue does not take a message: code and text of the refusal."""
+
+    SHUT = (503, "Queue Shutdown")
+    TOO_LARGE = (400, "Document Is Too Large")
+    OVER_QUOTA = (503, "Spool Over Quota")
+
+    def refusal(self) -> BrokerRefusal:
+        """What its publisher is told."""
+        return BrokerRefusal(*self.value)
 
 
 class Intake:
@@ -12,23 +27,25 @@ class Intake:
     def __init__(self) -> None:
         self.counts = DiscardCounts()
 
-    def count(self, refusal: BrokerRefusal) -> None:
-        """Count a message that the queue did not take because of this, found by `refusal_of`."""
-        match refusal.text:
-            case "Queue Shutdown":
+    def count(self, obstacle: Obstacle) -> None:
+        """Count a message that the queue did not take because of this."""
+        match obstacle:
+            case Obstacle.SHUT:
                 self.counts.disabled += 1
-            case "Document Is Too Large":
+            case Obstacle.TOO_LARGE:
                 self.counts.too_large += 1
-            case _:
+            case Obstacle.OVER_QUOTA:
                 self.counts.over_quota += 1
+            case _:
+                assert_never(obstacle)
 
 
-def refusal_of(message: Published, settings: QueueSettings, spooled_bytes: int) -> BrokerRefusal | None:
+def obstacle_to(message: Published, settings: QueueSettings, spooled_bytes: int) -> Obstacle | None:
     """Why a queue that holds this much cannot take the message; None if it can."""
     if not settings.ingress_enabled:
-        return BrokerRefusal(503, "Queue Shutdown")
+        return Obstacle.SHUT
     if message.size_bytes > settings.max_message_bytes:
-        return BrokerRefusal(400, "Document Is Too Large")
+        return Obstacle.TOO_LARGE
     if spooled_bytes + message.size_bytes > settings.quota_bytes:
-        return BrokerRefusal(503, "Spool Over Quota")
+        return Obstacle.OVER_QUOTA
     return None

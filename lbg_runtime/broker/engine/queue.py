@@ -11,7 +11,7 @@ from lbg_runtime.broker.engine.deliveries import DeliveryIds
 from lbg_runtime.broker.engine.effects import ActivityChanged, ClientId, Effect, FlowId, Published
 from lbg_runtime.broker.engine.feeder import Feeder
 from lbg_runtime.broker.engine.flow import BrowserFlow, ConsumerFlow, Flow, Wants, wants_everything
-from lbg_runtime.broker.engine.intake import Intake, refusal_of
+from lbg_runtime.broker.engine.intake import Intake, Obstacle, obstacle_to
 from lbg_runtime.broker.engine.lines.group_line import GroupLine
 from lbg_runtime.broker.engine.lines.kinds import kind_of, make_line
 from lbg_runtime.broker.engine.lines.parted_line import PartedLine
@@ -21,7 +21,6 @@ from lbg_runtime.broker.engine.settings import AccessType, Permission, QueueSett
 from lbg_runtime.broker.engine.spool import NO_DELIVERY, Spool, SpooledMessage
 from lbg_runtime.broker.engine.surroundings import Surroundings
 from lbg_runtime.broker.engine.traits import HIGHEST_PRIORITY
-from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.ids import DeliveryId, QueueName
 from lbg_runtime.model.outcome import Outcome
 
@@ -89,13 +88,13 @@ class Queue:
         """Consumer flows in the order of the bind line, then browsers."""
         return (*self._line.flows.values(), *self._browsers.values())
 
-    def refusal_of(self, message: Published, before_bytes: int = 0) -> BrokerRefusal | None:
+    def obstacle_to(self, message: Published, before_bytes: int = 0) -> Obstacle | None:
         """Why the queue cannot take the message behind others of this size; None if it can."""
-        return refusal_of(message, self.settings, self.spool.spooled_bytes + before_bytes)
+        return obstacle_to(message, self.settings, self.spool.spooled_bytes + before_bytes)
 
-    def count_discard(self, refusal: BrokerRefusal) -> None:
+    def count_discard(self, obstacle: Obstacle) -> None:
         """Count a message that the queue did not take because of this."""
-        self._intake.count(refusal)
+        self._intake.count(obstacle)
 
     @property
     def tells_publishers(self) -> bool:

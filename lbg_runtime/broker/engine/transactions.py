@@ -8,6 +8,7 @@ from lbg_runtime.broker.engine.answers import SettledRange
 from lbg_runtime.broker.engine.deliveries import DeliveryIds
 from lbg_runtime.broker.engine.effects import ClientId, Effect, FlowId, Published
 from lbg_runtime.broker.engine.flow import ConsumerFlow
+from lbg_runtime.broker.engine.intake import Obstacle
 from lbg_runtime.broker.engine.queue import Queue
 from lbg_runtime.broker.engine.registry import Registry
 from lbg_runtime.broker.engine.spool import NO_DELIVERY
@@ -15,7 +16,7 @@ from lbg_runtime.broker.engine.vpn import Client
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.outcome import Outcome
 
-Discard = tuple[Queue, BrokerRefusal]
+Discard = tuple[Queue, Obstacle]
 """A queue that does not take a message, and why."""
 
 TakersOf = Callable[[Client, Published, Mapping[Queue, int]], tuple[list[Queue], list[Discard]]]
@@ -75,8 +76,8 @@ class Transactions:
             discards += others
             for queue in queues:
                 added_bytes[queue] += message.size_bytes
-        for queue, refusal in discards:
-            queue.count_discard(refusal)
+        for queue, obstacle in discards:
+            queue.count_discard(obstacle)
         effects: list[Effect] = []
         for part in consumed:
             effects += self._settle(part.flow, [part.settled])

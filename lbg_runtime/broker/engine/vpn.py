@@ -98,8 +98,8 @@ class Vpn:
             return None
         if settings.respect_dead_message_eligible and not traits_of(message).may_go_to_dead_messages:
             return None
-        if (refusal := target.refusal_of(message)) is not None:
-            target.count_discard(refusal)
+        if (obstacle := target.obstacle_to(message)) is not None:
+            target.count_discard(obstacle)
             return None
         return target.add(message)
 
