@@ -184,7 +184,7 @@ class Connection(asyncio.Protocol):
         self._silent_look_count = 0
         try:
             # What has been inflated comes first, or a few bytes would become very many that wait.
-            if self._streams is not None and not self.session.has_more:
+            if self._streams is not None and (data or not self.session.has_more):
                 data = self._streams.inflate(data)
             self.session.receive(data)
         except ProtocolError as error:

@@ -269,6 +269,17 @@ async def test_a_flood_of_messages_is_taken_in_turns_and_is_no_silence() -> None
     assert wire.written[-1] == KEEP_ALIVE_ANSWER
 
 
+async def test_compressed_input_that_comes_behind_a_flood_is_inflated_all_the_same() -> None:
+    """Reading is paused by then, but what the layers below have read may still come."""
+    connection, wire = connect()
+    deflater, inflater = zlib.compressobj(6, zlib.DEFLATED, -15), zlib.decompressobj(-15)
+    message = encode_frame(Frame(Protocol.MESSAGE, (Parameter(ParameterKind.TOPIC, b"a\0", mark=2),)))
+    for sent in (LOGIN + message * 2_500, KEEP_ALIVE):
+        connection.data_received(deflater.compress(sent) + deflater.flush(zlib.Z_SYNC_FLUSH))
+    await asyncio.sleep(1)
+    assert inflater.decompress(b"".join(wire.written)).endswith(KEEP_ALIVE_ANSWER)
+
+
 async def test_a_compressed_flood_is_taken_in_turns() -> None:
     deflater = zlib.compressobj(9, zlib.DEFLATED, -15)
     flood = deflater.compress(LOGIN + KEEP_ALIVE * 200_000) + deflater.flush(zlib.Z_SYNC_FLUSH)
