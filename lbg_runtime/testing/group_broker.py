@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from contextvars import Context
+from random import Random
 
 from lbg_runtime.broker.engine.effects import ClientId, Deliver, Effect, FlowId, one_by_one
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN
@@ -27,7 +28,8 @@ class GroupBroker(MemoryBroker):
 
     def __init__(self, moments: Moments, on_change: Callable[[], None]) -> None:
         """`on_change` is called after every request to the broker."""
-        super().__init__()
+        # A test has the same course each time.
+        super().__init__(Random(0))
         self.failures_ns: list[int] = []
         """Moments at which it broke all connections."""
         self._moments = moments
