@@ -38,6 +38,8 @@ READER_WAIT_MS = 1_000
 """How long a line waits for its reader in all. If it finds no room until then, it and those after it are counted as not
 written."""
 
+_BREATH_S = 0.001
+
 _log = structlog.get_logger(__name__)
 
 # Without the local variables of each frame: they hold payloads and may hold secrets.
@@ -102,10 +104,11 @@ class LogOutput:
                     try:
                         written = os.write(target, rest[:largest])
                     except BlockingIOError:
-                        # Another process took the room, or it is too little.
+                        # Another process took the room, or it is too little, of which `poll` tells nothing.
                         self._is_stuck = time.monotonic() >= until_s
                         if self._is_stuck:
                             return False
+                        time.sleep(_BREATH_S)
                         continue
                     self._is_torn, rest = True, rest[written:]
         except (OSError, ValueError):
