@@ -106,6 +106,7 @@ class Dispatcher:
         self._seen_ns = monotonic_ns()
         """When the loop was last seen at work."""
         self._suspension: Suspension | None = None
+        """None if nobody watches the process."""
         self._on_resumed: OnResumed = lambda _: None
         self._is_closed = False
         self._retry_timer = DeadlineTimer(self._release_due)
@@ -241,7 +242,8 @@ class Dispatcher:
         return {queue: wait for queue, wait in waits.items() if wait is not None}
 
     def is_stopped(self, queue: QueueName, epoch: Epoch) -> bool:
-        """Whether nothing more of a flow handle is started, because one of its messages has failed for good."""
+        """Whether nothing more of a flow handle is started: one of its messages has failed for good, or it is being
+        given up after a stop of the process."""
         return self._stopped.get(queue) == epoch
 
     def held(self) -> LanesReading:
@@ -277,6 +279,7 @@ class Dispatcher:
         now_ns = monotonic_ns()
         if now_ns - self._seen_ns > STOPPED_FOR_NS:
             self._be_awake(now_ns)
+            # A replay of a parked message is taken back at once.
             if lane.is_recalled:
                 self._finish(lane, None)
                 return

@@ -67,6 +67,21 @@ async def test_what_runs_goes_on_and_nothing_more_of_the_handle_is_started(rig, 
     assert made.started == [b"1", b"3", b"5"]
 
 
+async def test_what_is_taken_back_at_once_although_its_turn_has_come_ends_without_a_start(rig, delivery, clock):
+    """As the replays of parked messages are."""
+    made = Watched(rig, clock, dispatch={"runners": 1})
+    made.dispatcher.heed(made.suspension, lambda _: made.dispatcher.return_unstarted(QUEUE, Epoch(1)))
+    async with made.rig.running():
+        for number, key in enumerate(("a", "b", "c"), 1):
+            made.dispatcher.dispatch(delivery(number, key))
+        await asyncio.sleep(1)
+        clock.now_ns += STOP_NS
+        made.may_end.set()
+        await made.rig.until_ended(3)
+    assert made.started == [b"1"]
+    assert made.rig.outcomes() == {1: Outcome.ACCEPTED, 2: None, 3: None}
+
+
 async def test_a_second_attempt_is_not_begun_either(rig, delivery, clock):
     attempts = []
 
