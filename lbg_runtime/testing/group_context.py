@@ -73,7 +73,7 @@ class GroupContext:
         self._memberships = memberships
         self._surroundings = ExitStack()
 
-    if not TYPE_CHECKING:  # they find the mistake themselves
+    if not TYPE_CHECKING:  # type checkers find the mistake themselves
 
         def __getattr__(self, name: str) -> object:
             raise AttributeError(
