@@ -1,4 +1,7 @@
-"""The PostgreSQL guard on a real server: connections that meet on one key, and sessions that die."""
+"""The PostgreSQL guard on a real server: connections that meet on one key, and sessions that die.
+
+Over 400 lines, as all of them share the one server and its table.
+"""
 
 import asyncio
 import re

@@ -1,4 +1,7 @@
-"""Every message is stamped, sent in order, and accounted for exactly once."""
+"""Every message is stamped, sent in order, and accounted for exactly once.
+
+Over 400 lines, as one publisher is looked at from all sides.
+"""
 
 import asyncio
 import gc

@@ -1,6 +1,8 @@
 """Real processes and signals: a member drains, is cut short, or is ended when its handlers will not let it go.
 
 And the stretch of a task that is cut short.
+
+Over 400 lines, as all of them start the one member that is written out here.
 """
 
 import asyncio

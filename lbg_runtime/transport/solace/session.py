@@ -1,4 +1,8 @@
-"""One life of the client's service object: connected once, back by itself after outages, useless once it has ended."""
+"""One life of the client's service object: connected once, back by itself after outages, useless once it has ended.
+
+More than 400 lines, as whatever is asked of the service object is one call at a time, and is worth something only if
+the connection was the same from its beginning to its end.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait

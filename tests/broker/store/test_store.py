@@ -1,4 +1,7 @@
-"""The store alone: what comes back, and what it says of files that cannot be used."""
+"""The store alone: what comes back, and what it says of files that cannot be used.
+
+Over 400 lines, as all of them write and damage the one store that is made here.
+"""
 
 import shutil
 import sqlite3
