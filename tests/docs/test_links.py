@@ -11,6 +11,7 @@ from tests.docs.pages import DOCS, ROOT, anchors, links
 
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
 _PATH = re.compile(r"`((?:lbg_runtime|tests|handlers|docker|docs)/[\w./-]+)`")
+_TEST = re.compile(r"`(test_\w+)`")
 _COMMAND = re.compile(r"`(?:\.venv/bin/)?(lbg [a-z][a-z ]*?)(?= [A-Z<\[.-]|[,.`])")
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -29,6 +30,14 @@ def test_links_lead_somewhere(page) -> None:
 def test_files_that_are_named_are_there(page) -> None:
     missing = [name for name in _PATH.findall(page.read_text()) if not (ROOT / name).exists()]
     assert missing == []
+
+
+def test_tests_that_are_named_are_there() -> None:
+    files = [*ROOT.glob("tests/**/test_*.py"), *ROOT.glob("lbg_runtime/testing/*.py")]
+    tests = "\n".join(file.read_text() for file in files)
+    named = {(page.name, name) for page in PAGES for name in _TEST.findall(page.read_text())}
+    assert len(named) > 50
+    assert {(page, name) for page, name in named if f"def {name}(" not in tests} == set()
 
 
 @every_page
