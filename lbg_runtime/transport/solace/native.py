@@ -1,15 +1,30 @@
 """What the client's Python layer can do to a flow but has no public method for.
 
-Only `provision_queue`, `repeat_inbox`, `destroy`, `end_browser`, `break_off` and `release` block. When the transport
-was opened, `library.missing_parts` checked that all of it exists, but for what `let_go` and `end_browser` can do
-without. A `handle` is a receiver's `flow_p` itself: the client empties it when it has freed the flow, and its functions
-then do nothing and say so. A copied number could belong to another flow by then.
+Only `newest_error`, `provision_queue`, `repeat_inbox`, `destroy`, `end_browser`, `break_off` and `release` block. When
+the transport was opened, `library.missing_parts` checked that all of it exists, but for what `newest_error`, `let_go`
+and `end_browser` can do without. A `handle` is a receiver's `flow_p` itself: the client empties it when it has freed
+the flow, and its functions then do nothing and say so. A copied number could belong to another flow by then.
 """
 
 import threading
 from collections.abc import Callable, Sequence
-from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_uint64, cast, create_string_buffer
+from concurrent.futures import Future
+from ctypes import (
+    CFUNCTYPE,
+    POINTER,
+    byref,
+    c_char_p,
+    c_int,
+    c_int64,
+    c_size_t,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+    cast,
+    create_string_buffer,
+)
 from enum import Enum
+from itertools import count
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -48,6 +63,12 @@ WATERMARK = 1
 
 REFUSAL_PATIENCE_S = 1.0
 """How long a refusal that is known to be on its way is waited for; it took 4 ms at most."""
+
+ERROR_PATIENCE_S = 1.0
+"""How long a session's own thread may take to name its last error: it may be looking for the address of a host."""
+
+ONCE = 0
+"""The kind of a timer that the library calls a single time."""
 
 
 class NativeFlowEvent(Enum):
@@ -269,6 +290,25 @@ def missing_right(service: Any, right: LoginRight) -> str | None:
     return f"this connection logged in without the right to {_SETTINGS[right]}, which counts from the next login on"
 
 
+def newest_error(service: Any) -> Exception | None:
+    """The last error on the session's own thread: while it is away, why it could not come back when it last tried.
+
+    The library keeps it there and says it to nobody else, so it is fetched there. None if the thread did not say it in
+    time. Blocks for a moment. Not while the session is being freed.
+    """
+    number, answer = next(_error_numbers), Future[Exception]()
+    _awaited_errors[number] = answer
+    try:
+        CORE.solClient_context_startTimer(
+            service.session._context_p, c_int(ONCE), c_uint32(1), _tell_error, c_void_p(number), byref(c_uint32())
+        )
+        return answer.result(ERROR_PATIENCE_S)
+    except TimeoutError:
+        return None
+    finally:
+        del _awaited_errors[number]
+
+
 def repeat_inbox(service: Any) -> None:
     """Make the broker answer, by repeating a subscription below the session's own inbox that it has already.
 
@@ -322,3 +362,16 @@ def _ask_ahead(properties: Any, session: Any, subscriptions: Sequence[str]) -> N
 
 def _do_nothing() -> None:
     return
+
+
+_error_numbers = count(1)
+_awaited_errors: dict[int, Future[Exception]] = {}
+
+
+def _take_error(_: int, number: int) -> None:
+    if (awaited := _awaited_errors.get(number)) is not None:
+        awaited.set_result(get_last_error_info(SOLCLIENT_OK, "connect again"))
+
+
+_tell_error = CFUNCTYPE(None, c_void_p, c_void_p)(_take_error)
+"""Of the module, and not of one call: the library may call it when nobody waits any more."""

@@ -6,7 +6,7 @@ the connection was the same from its beginning to its end.
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -218,6 +218,13 @@ class SolaceSession:
         if fault and fault != self._token_fault:
             _tell_of_token(source, fault)
         self._token_fault = fault
+
+    def why_away(self, hosts: str) -> ConnectFailed | None:
+        """Why the client, which is away, could not come back when it last tried; None if that is not known."""
+        with suppress(PubSubPlusClientError), self.calls.one():
+            error = native.newest_error(self.service)
+            return None if error is None else connect_failed(hosts, error)
+        return None
 
     def is_heard(self) -> bool:
         """Whether the broker answers something sent now, and so has read what this connection sent before."""

@@ -48,6 +48,9 @@ RESTORE_WAIT_S = 0.1
 BREAK_OFF_S = 0.05
 """Between two attempts to end a connect that is under way."""
 
+OUTAGE_LOOK_S = 10.0
+"""How often the client is asked why it is still not back."""
+
 TOKEN_LOOK_S = 2.0
 """How often a token file is read, in addition to each connection and outage."""
 
@@ -83,6 +86,8 @@ class SolaceTransport:
         self._connected = asyncio.Event()
         """Not set before `open`, in an outage, and after `close`."""
         self._restoring: asyncio.TimerHandle | None = None
+        self._outage: asyncio.Task[None] | None = None
+        """Says why the client does not come back, until it has."""
         self._relogin = Relogin(self._log_in_again)
         self._watcher: ConnectionSink | None = None
         self._life = 0
@@ -164,7 +169,7 @@ class SolaceTransport:
         self._closed = True
         _tell(self._unwanted, CLOSED)
         _tell(self._fallen, CLOSED)
-        tasks = [task for task in (self._renewal, self._token_follower) if task is not None]
+        tasks = [task for task in (self._renewal, self._token_follower, self._outage) if task is not None]
         for task in tasks:
             task.cancel()
         self._watcher = None
@@ -408,8 +413,10 @@ class SolaceTransport:
                 _log.warning("connection_lost", client_name=client_name, reason=reason)
                 self._token_is_due.set()
                 self._disconnected()
+                self._outage = asyncio.get_running_loop().create_task(self._follow_outage(self._session))
             case SessionEvent.RESTORED:
                 _log.info("connection_restored", client_name=client_name, reason=reason)
+                self._end_outage()
                 # The library is not yet done with the reconnect, and a bind now could go wrong (see `GhostFlow`).
                 self._restoring = asyncio.get_running_loop().call_later(RESTORE_WAIT_S, self._is_up)
             case SessionEvent.ENDED:
@@ -444,8 +451,23 @@ class SolaceTransport:
             self._watcher(False)
         self._connected.clear()
         self._relogin.disconnected()
+        self._end_outage()
         if self._restoring is not None:
             self._restoring.cancel()
+
+    def _end_outage(self) -> None:
+        if self._outage is not None:
+            self._outage.cancel()
+
+    async def _follow_outage(self, session: "SolaceSession") -> None:
+        """Tell why the client does not come back, which it does not by itself: it tries again, whatever the answer."""
+        told = None
+        while True:
+            await asyncio.sleep(OUTAGE_LOOK_S)
+            failure = await self._threads.run(session.why_away, self._settings.host_list)
+            if failure is not None and failure.reason != told:
+                told = failure.reason
+                _log.warning("connection_not_restored", client_name=self._settings.client_name, reason=told)
 
     def _replace(self, session: "SolaceSession", reason: str) -> None:
         _log.error("session_ended", client_name=self._settings.client_name, reason=reason)

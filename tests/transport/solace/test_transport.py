@@ -55,6 +55,36 @@ async def test_a_member_is_told_how_its_messages_come_and_others_are_not(
     assert line["compiled"] is (compiled.INTAKE is not None)
 
 
+async def test_a_login_that_is_refused_in_an_outage_is_told_with_its_reason(
+    broker: BrokerServer, make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client tries again for ever, and says nothing of the answers."""
+    monkeypatch.setattr(transport_module, "OUTAGE_LOOK_S", 0.05)
+    transport = make_transport("first")
+    told: asyncio.Queue[bool] = asyncio.Queue()
+    await transport.open()
+    transport.watch_connection(told.put_nowait)
+
+    def reasons() -> list[str]:
+        return [each["reason"] for each in logged if each["event"] == "connection_not_restored"]
+
+    with capture_logs() as logged:
+        broker.faults.refuse(Asked.LOGIN, 401, "Unauthorized")
+        assert broker.faults.drop("first") == 1
+        await eventually(lambda: "Unauthorized" in reasons())
+        broker.faults.clear()
+        broker.faults.refuse(Asked.LOGIN, 403, "Client Username Is Shutdown")
+        await eventually(lambda: "Client Username Is Shutdown" in reasons())
+        broker.faults.clear()
+        async with asyncio.timeout(PATIENCE_S):
+            assert [await told.get() for _ in range(3)] == [True, False, True]
+        outage = transport._outage
+        assert outage is not None
+        await asyncio.wait([outage])
+    # Each once, however often it was refused; what broke the connection may come before them.
+    assert reasons()[-2:] == ["Unauthorized", "Client Username Is Shutdown"]
+
+
 @pytest.mark.usefixtures("no_reconnects")
 async def test_a_session_that_ended_for_good_is_replaced(
     broker: BrokerServer, make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
