@@ -207,7 +207,8 @@ class SolaceTransport:
 
         A call cancelled while the client binds lasts until the flow is bound and given up again.
         """
-        if self._inbox is None or self._closed:
+        if self._closed or (self._session is None and self._renewal is None):
+            # Not open, or a session that was to have no successor has ended.
             raise BindFailed(queue, "not connected")
         # Waited for here and not in the client, which would occupy a control thread for that long.
         with suppress(TimeoutError):

@@ -137,6 +137,9 @@ async def test_who_was_replaced_and_does_not_reconnect_leaves_the_other_alone(br
         await second.open()
         second.watch_connection(partial(note, second))
         await asyncio.wait_for(lost.wait(), PATIENCE_S)
+        with pytest.raises(BindFailed, match="not connected"):
+            # In its first step: nothing is waited for.
+            first.bind(QUEUE, Epoch(1), FlowRecorder()).send(None)
         with pytest.raises(PublishFailed, match="not connected"):
             await asyncio.wait_for(first.send(Message("orders/new", b"")), PATIENCE_S)
         await publish(second, 3)
