@@ -84,7 +84,7 @@ class Dispatcher:
         self._keyless = KeylessMessages(dispatch.missing_key, self.counts)
         self._random = random
         self._lanes: KeyLanes[Handling] = KeyLanes(max_waiting=dispatch.waiting_limit)
-        self._pool = RunnerPool(self._lanes, dispatch.runners, self._handle_turn)
+        self._pool = RunnerPool(self._lanes, dispatch.runners, self._handle_turn, before_batch=self.be_awake)
         self._attempts = AttemptWatches(self._replace_stuck_runner)
         self._moves = self._attempts.of(None)
         self.key_reports = KeyReports(dispatch, self._lanes, self._attempts, self._hold_up)
@@ -194,11 +194,13 @@ class Dispatcher:
                 self._end(handling, None)
 
     def heed(self, suspension: Suspension, on_resumed: OnResumed) -> None:
-        """Call back after a stop of the process, before anything more is started, with its length in nanoseconds."""
+        """After a stop of the process, call back before anything more is started, with its length in nanoseconds, to
+        have all flow handles given up; then take back what waits to be called, as for a batch."""
         self._suspension, self._on_resumed, self._seen_ns = suspension, on_resumed, monotonic_ns()
 
     def be_awake(self) -> None:
-        """Note that the loop is at work; called about once a second, so that a rest is not taken for a stop."""
+        """Note that the loop is at work; called before a batch, and about once a second, so that a rest is not taken
+        for a stop."""
         self._be_awake(monotonic_ns())
 
     def cancel_everything(self) -> None:
@@ -497,6 +499,8 @@ class Dispatcher:
         unseen_ns, since_ns, self._seen_ns = now_ns - self._seen_ns, self._seen_ns, now_ns
         if unseen_ns > STOPPED_FOR_NS and self._suspension is not None and self._suspension.was_since(since_ns, now_ns):
             self._on_resumed(unseen_ns)
+            # Above all what waits for its batch. Behind the call, so that no successor takes its turn.
+            self._attempts.recall_put_off()
 
     def _hold(self, lane: Lane[Handling]) -> bool:
         """Keep the head of the lane where it is until its flow is given up; False if it already was."""

@@ -114,6 +114,11 @@ class RunningAttempts:
             if delivery.queue == queue and delivery.epoch == epoch:
                 attempt.interrupt(InterruptedBy.RECALL)
 
+    def recall_put_off(self) -> None:
+        """Cancel what waits to be called, of all flow handles."""
+        for attempt in self._put_off.values():
+            attempt.interrupt(InterruptedBy.RECALL)
+
     def handlings(self) -> list[Handling]:
         """What is being handled now, in the order of deadlines, followed by what is put off."""
         return [*self._attempts, *self._put_off]
@@ -169,6 +174,11 @@ class AttemptWatches:
         """Cancel what runs for one flow handle."""
         for watch in self._watches.values():
             watch.recall(queue, epoch)
+
+    def recall_put_off(self) -> None:
+        """See `RunningAttempts.recall_put_off`."""
+        for watch in self._watches.values():
+            watch.recall_put_off()
 
     def handlings(self) -> list[Handling]:
         """What is being handled now."""

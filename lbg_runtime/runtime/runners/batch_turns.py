@@ -1,5 +1,6 @@
 """Decides whose batch is handled next: as many at a time as there are runners, over all batch handlers of a member."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -21,8 +22,10 @@ class BatchTurns:
     No task waits for a turn: a line is called when it gets one, and the messages in it occupy no runner.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, before_turn: Callable[[], None] = lambda: None) -> None:
+        """`before_turn` is called before a line is asked whether it has a batch; it may take messages out of lines."""
         self._free = count
+        self._before_turn = before_turn
         self._asking: dict[BatchLine, None] = {}
 
     def ask(self, line: BatchLine) -> None:
@@ -39,6 +42,7 @@ class BatchTurns:
         while self._free and self._asking:
             line = next(iter(self._asking))
             del self._asking[line]
+            self._before_turn()
             if line.is_due():
                 self._free -= 1
                 line.begin()

@@ -7,7 +7,9 @@ import pytest
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.runtime.dispatch import dispatcher as dispatcher_module
+from lbg_runtime.runtime.handlers.resources import MemberResources
 from lbg_runtime.runtime.suspension import STOPPED_FOR_NS, Suspension
+from tests.runtime.handlers.batch_desk import Desk, batch_handlers
 
 QUEUE = QueueName("orders/0")
 STOP_NS = STOPPED_FOR_NS + 1
@@ -122,3 +124,25 @@ async def test_a_member_that_had_nothing_to_do_notices_the_stop_once(rig, clock)
     clock.now_ns += 1
     made.dispatcher.be_awake()
     assert made.stops_ns == [STOP_NS]
+
+
+@pytest.mark.parametrize("notices", ["the batch", "the status"])
+async def test_a_batch_that_was_gathering_is_not_begun(rig, delivery, clock, notices):
+    """Whichever comes first when the process goes on; what comes with a new handle is no part of it."""
+    desk = Desk()
+    made = rig(handlers=batch_handlers(desk.handle, max_wait="10s"))
+    made.dispatcher.heed(Suspension(clock.now_ns), lambda _: made.dispatcher.stop(QUEUE, Epoch(1)))
+    async with MemberResources().entered(()), made.running():
+        for number, key in ((1, "a"), (2, "b"), (3, "b")):
+            made.dispatcher.dispatch(delivery(number, key))
+        await asyncio.sleep(1)
+        clock.now_ns += STOP_NS
+        if notices == "the status":
+            made.dispatcher.be_awake()
+        await made.until_ended(2)
+        made.dispatcher.return_unstarted(QUEUE, Epoch(1))
+        made.dispatcher.dispatch(delivery(4, "a", epoch=2))
+        await made.until_ended(4)
+    assert made.outcomes() == {1: None, 2: None, 3: None, 4: Outcome.ACCEPTED}
+    assert [bodies for _, bodies in desk.batches] == [[4]]
+    assert made.dispatcher.counts.failed_attempts == 0
