@@ -25,8 +25,8 @@ _SPANS = """With `ops.tracing: spans` a member makes a span for each attempt of 
 message, from the moment it is sent to the broker's answer (`pip install 'lbg-runtime[otel]'`). They form one trace: the
 publisher's context travels in the user properties `traceparent` and `tracestate` of the W3C, and the spans of messages
 that a handler publishes through a publisher are below the handler's span. Messages that a handler yields or returns get
-no span, and no context but what the handler puts into their properties. The publisher of `open_publisher` makes spans
-by itself, by the settings that it is given:
+no span of their own, and carry the context of the handler's. The publisher of `open_publisher` makes spans by itself,
+by the settings that it is given:
 
 ```python
 from lbg_runtime import open_publisher

@@ -8,8 +8,9 @@ are kept and where they go; without one, nothing is kept, and the first span war
 This is the only module that imports `opentelemetry`. It is itself imported only if `ops.tracing` asks for spans.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.metadata import version
 
 import structlog
@@ -85,10 +86,13 @@ class MessageSpans:
         epoch: int,
         attempt: int,
         is_redelivered: bool,
+        overdue: Callable[[], Exception | None],
     ) -> Iterator[None]:
         """Make the span of one attempt to handle the message the current one, below the publisher's if there is one.
 
-        An exception raised inside ends the span as failed and is passed on; the same goes for a cancellation.
+        An exception raised inside ends the span as failed and is passed on; the same goes for a cancellation. If
+        `overdue`, asked at the end, has the failure of an attempt that took too long, that is the span's, whatever else
+        the handler did.
         """
         self._look_for_a_provider()
         with self._tracer.start_as_current_span(
@@ -110,8 +114,16 @@ class MessageSpans:
             try:
                 yield
             except BaseException as error:
-                _mark_failed(span, error)
+                _mark_failed(span, overdue() or error)
                 raise
+            if (late := overdue()) is not None:
+                _mark_failed(span, late)
+
+    def continued(self, message: Message) -> Message:
+        """The message, or a copy of it, with the context of the current span in the place of another."""
+        carrier: dict[str, str] = {}
+        _propagator.inject(carrier)
+        return replace(message, properties={**message.properties, **carrier}) if carrier else message
 
     def _look_for_a_provider(self) -> None:
         """Warn once if nobody takes the spans.

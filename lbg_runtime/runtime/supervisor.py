@@ -149,7 +149,7 @@ class Supervisor:
             self._error_queue,
             keys_move_unseen=settings.group.backend is GroupBackend.PARTITIONED,
         )
-        self._resources = MemberResources(session, settings.dispatch.runners, self._dispatcher.counts)
+        self._resources = MemberResources(session, settings.dispatch.runners, self._dispatcher.counts, spans)
         self._turns = Turns(journal.flush)
         self._recorder = FlightRecorder(membership.member, journal)
         self._shape = shape

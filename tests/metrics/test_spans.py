@@ -1,6 +1,7 @@
 """Spans of messages: their names, their facts, and the trace that goes from publisher to handler."""
 
 import asyncio
+import contextlib
 
 import pytest
 import structlog
@@ -24,7 +25,8 @@ def begun(spans, properties=None, topic="h/3/orders/new"):
 
 def handling(spans, properties, **facts):
     message = Message("h/3/orders/new", b"12345", properties, message_id="p-1")
-    given = {"queue": "orders/3", "key": "k", "shard": 3, "epoch": 2, "attempt": 1, "is_redelivered": False, **facts}
+    given = {"queue": "orders/3", "key": "k", "shard": 3, "epoch": 2, "attempt": 1, "is_redelivered": False}
+    given |= {"overdue": lambda: None, **facts}
     return spans.handling(message, **given)
 
 
@@ -127,6 +129,26 @@ def test_what_is_raised_ends_the_span_as_failed_and_is_passed_on() -> None:
         span = kept.ended[-1]
         assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, status)
         assert span.attributes["error.type"] == type(error).__name__
+
+
+@pytest.mark.parametrize("raised", [None, asyncio.CancelledError(), ValueError("no")])
+def test_an_attempt_that_took_too_long_has_failed_with_that_however_it_ended(raised) -> None:
+    kept, late = KeptSpans(), TimeoutError("too long")
+    with contextlib.suppress(ValueError, asyncio.CancelledError), handling(kept.make(), {}, overdue=lambda: late):
+        if raised is not None:
+            raise raised
+    (span,) = kept.ended
+    assert (span.status.description, span.attributes["error.type"]) == ("TimeoutError: too long", "TimeoutError")
+
+
+def test_a_message_is_continued_by_the_current_span_and_by_nothing_outside_of_one() -> None:
+    spans, message = KeptSpans().make(), Message("bills/new", b"", {"traceparent": "old", "colour": "red"})
+    assert spans.continued(message) is message
+    with handling(spans, {}):
+        inside = trace.get_current_span().get_span_context()
+        continued = spans.continued(message)
+    assert continued.properties["traceparent"][:-3] == f"00-{inside.trace_id:032x}-{inside.span_id:016x}"
+    assert (continued.properties["colour"], message.properties["traceparent"]) == ("red", "old")
 
 
 def test_a_refused_message_has_a_failed_span() -> None:

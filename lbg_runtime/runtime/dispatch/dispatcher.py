@@ -357,7 +357,7 @@ class Dispatcher:
         # A handler that was cut short and yet returned is not believed: better handled twice than lost.
         timed_out = attempt.interrupted_by is InterruptedBy.TIMEOUT
         if timed_out or failure is None:  # the latter for the type checker: without a failure it has timed out
-            failure = TimeoutError(f"the handler did not finish within {policy.timeout_ms / 1_000:g} s")
+            failure = policy.overdue()
         then = policy.end_after(handling.attempts, failure)
         is_parked = handling.queue in self._replayed
         if is_parked and then is Then.STOP:

@@ -72,6 +72,10 @@ class FailurePolicy:
         is_last = self.attempts is not None and attempts >= self.attempts
         return self.then if is_last or self.is_terminal(failure) else None
 
+    def overdue(self) -> TimeoutError:
+        """The failure of an attempt that took too long."""
+        return TimeoutError(f"the handler did not finish within {self.timeout_ms / 1_000:g} s")
+
     def delay_ms(self, attempts: int, failure: BaseException, random: RandomSource) -> int:
         """The wait before the attempt after this one."""
         if self.is_terminal(failure):

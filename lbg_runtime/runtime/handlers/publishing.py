@@ -47,7 +47,7 @@ class Confirms:
 
     async def send(self, message: object) -> None:
         """See `Sending.send`; waits while there are many unconfirmed."""
-        self._unconfirmed.append(self._messenger.send(own_copy(message, self._where)))
+        self._unconfirmed.append(self._messenger.send(_to_send(message, self._where)))
         while len(self._unconfirmed) >= MAX_UNCONFIRMED:
             await self._unconfirmed.popleft()
 
@@ -76,7 +76,7 @@ class Transaction:
         """See `Sending.send`; nothing leaves yet."""
         if len(self._messages) == MAX_TOGETHER:
             raise TerminalFailure(f"{self._where} publishes more than {MAX_TOGETHER} messages in a transaction")
-        self._messages.append(own_copy(message, self._where))
+        self._messages.append(_to_send(message, self._where))
 
     async def all(self) -> None:
         """See `Sending.all`."""
@@ -135,6 +135,12 @@ def _messenger() -> Messenger:
     if messenger is None:
         raise InvariantViolated("a handler publishes outside of a member")
     return messenger
+
+
+def _to_send(message: object, where: str) -> Message:
+    """As `own_copy`; if spans are made, with the context of the handler's."""
+    own, spans = own_copy(message, where), RESOURCES.get().spans
+    return own if spans is None else spans.continued(own)
 
 
 def own_copy(message: object, where: str) -> Message:

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar, copy_context
 from itertools import count
 from threading import Lock
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import structlog
 
@@ -16,6 +16,9 @@ from lbg_runtime.runtime.handlers.lifespan import Lifespan
 from lbg_runtime.runtime.runners.dispatch_counts import DispatchCounts
 from lbg_runtime.runtime.runners.failure_report import error_text
 from lbg_runtime.transport.base import Messenger
+
+if TYPE_CHECKING:
+    from lbg_runtime.metrics.spans import MessageSpans
 
 _log = structlog.get_logger(__name__)
 
@@ -31,11 +34,13 @@ class MemberResources:
         messenger: Messenger | None = None,
         thread_count: int | None = None,
         counts: DispatchCounts | None = None,
+        spans: "MessageSpans | None" = None,
     ) -> None:
         """`thread_count`: how many threads to keep for handlers that are not async; there are more while more are
         called at the same time. None: the loop's own threads, for which a call may have to wait.
         """
         self.messenger = messenger
+        self.spans = spans
         self.counts = counts or DispatchCounts()
         self._owned: dict[object, object] = {}
         self._states: list[object] = []

@@ -16,6 +16,11 @@ def traced(handlers: Handlers, spans: "MessageSpans") -> Handlers:
     def wrap(handler: Handler) -> HandlerFunction:
         async def handle(message: Message) -> object:
             handling = CURRENT_HANDLING.get()
+            route = handling.route
+
+            def overdue() -> TimeoutError | None:
+                return route.policy.overdue() if route.attempts.has_timed_out(handling) else None
+
             with spans.handling(
                 message,
                 queue=handling.queue,
@@ -24,6 +29,7 @@ def traced(handlers: Handlers, spans: "MessageSpans") -> Handlers:
                 epoch=handling.epoch,
                 attempt=handling.attempts,
                 is_redelivered=handling.delivery.redelivered,
+                overdue=overdue,
             ):
                 answer = await handler.function(message)
                 if answer is not None:

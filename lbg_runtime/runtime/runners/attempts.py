@@ -103,6 +103,11 @@ class RunningAttempts:
         attempt = self._attempts.get(handling)
         return attempt is not None and attempt.is_stuck
 
+    def has_timed_out(self, handling: Handling) -> bool:
+        """Whether its running attempt has taken too long, and so fails however its handler ends."""
+        attempt = self._attempts.get(handling)
+        return attempt is not None and attempt.interrupted_by is InterruptedBy.TIMEOUT
+
     def end(self, attempt: Attempt) -> None:
         """Forget an attempt whose handler has ended; nothing interrupts it any more. Not while it is put off."""
         del self._attempts[attempt.handling]

@@ -8,6 +8,7 @@ from opentelemetry import trace
 from structlog.testing import LogCapture
 
 from lbg_runtime.model.hashing import HashFunction
+from lbg_runtime.model.message import Message
 from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.log_facts import add_handling
@@ -92,6 +93,54 @@ async def test_an_attempt_whose_body_has_not_run_is_a_span_that_failed(trial, ke
         await publish(trial, "k")
         await trial.until(lambda: kept.ended)
     assert {span.attributes.get("error.type") for span in kept.ended} == {"TerminalFailure"}
+
+
+async def test_an_attempt_that_ran_into_its_time_out_is_told_as_such_and_a_recalled_one_as_cancelled(trial, kept):
+    handlers, tries = Handlers(), []
+
+    @handlers.handler("orders/*", timeout="90s")
+    async def hang(message):
+        tries.append(message)
+        try:
+            await asyncio.sleep(3_600)
+        except asyncio.CancelledError:
+            if len(tries) != 2:
+                raise
+
+    sections = {"ops": {"tracing": "spans"}, "rebind": {"drain_timeout": "5s"}}
+    async with trial.running(trial.discovered("a", hooks=handlers, **sections)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        await publish(trial, "k")
+        await trial.until(lambda: len(tries) == 3, within_s=600)
+    late, returned, recalled = kept.ended
+    for span in (late, returned):
+        told = span.attributes["error.type"], span.status.is_ok, span.status.description
+        assert told == ("TimeoutError", False, "TimeoutError: the handler did not finish within 90 s")
+    assert (recalled.attributes["error.type"], recalled.status.description) == ("CancelledError", "cancelled")
+
+
+@pytest.mark.parametrize("is_transacted", [False, True])
+async def test_what_a_handler_yields_has_the_context_of_its_span(trial, kept, is_transacted):
+    handlers, found = Handlers(), []
+
+    @handlers.handler("orders/*", transacted=is_transacted)
+    async def price(message: Message):
+        yield Message("bills/new", b"forwarded", message.properties)
+        yield Message("bills/new", b"own", {"colour": "red"})
+        yield Message("bills/new", b"bare")
+
+    session = MemoryTransport(trial.broker, "reader")
+    await session.open()
+    await session.subscribe("bills/new", found.append)
+    async with trial.running(trial.discovered("a", hooks=handlers, ops={"tracing": "spans"})):
+        await trial.until(lambda: len(trial.active()) == 4)
+        await publish(trial, "k", kept.make())
+        await trial.until(lambda: len(found) == 3)
+    await session.close()
+    (span,) = (each for each in kept.ended if each.name.startswith("process"))
+    context = f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}"
+    assert [each.properties["traceparent"][:-3] for each in found] == [context] * 3
+    assert found[1].properties["colour"] == "red"
 
 
 async def test_no_span_is_made_where_none_is_asked_for(trial, kept):
