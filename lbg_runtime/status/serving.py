@@ -2,18 +2,22 @@
 
 import asyncio
 import os
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
+from urllib.parse import unquote
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lbg_runtime.config.listen_address import ListenAddress
 from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.status.connections import BoundedConnection
+
+_ABSOLUTE = re.compile(rb"https?://([^/]*)(/.*)?", re.IGNORECASE)
 
 
 class QuietServer(uvicorn.Server):
@@ -30,7 +34,7 @@ class QuietServer(uvicorn.Server):
         """`last_answers_s`: for answers under way when it is to end; their clients may read slowly or not at all."""
         super().__init__(
             uvicorn.Config(
-                app,
+                in_origin_form(app),
                 http=connection,
                 ws="none",
                 lifespan="off",
@@ -75,6 +79,22 @@ class LoopServer:
         self._server.should_exit = True
         if self._serving is not None:
             await self._serving
+
+
+def in_origin_form(app: ASGIApp) -> ASGIApp:
+    """The application, to which a request for `http://host/path`, as proxies send it, is one for the path at the host.
+
+    The host in the target counts, and not that of the `Host` header, as RFC 9112 has it.
+    """
+
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        if (found := _ABSOLUTE.fullmatch(scope["raw_path"])) is not None:
+            raw_path = found[2] or b"/"
+            headers = [(b"host", found[1]), *(each for each in scope["headers"] if each[0] != b"host")]
+            scope = {**scope, "raw_path": raw_path, "path": unquote(raw_path.decode("ascii")), "headers": headers}
+        await app(scope, receive, send)
+
+    return call
 
 
 def listen(address: ListenAddress, where: str) -> socket.socket:

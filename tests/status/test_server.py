@@ -101,6 +101,16 @@ async def test_a_key_may_be_any_text() -> None:
         assert {path: (await ask(port, f"/v1/keys/{path}")).told["key"] for path in keys} == keys
 
 
+async def test_a_target_with_scheme_and_host_is_that_of_its_path_at_this_host() -> None:
+    """As a proxy sends it; its host counts, whatever the header says."""
+    async with serving(ShownMember(READY)) as (port, _):
+        here = f"HTTP://127.0.0.1:{port}"
+        for path in ("/v1/keys/a%2Fb", "/v1/moves?limit=1", "/livez"):
+            assert (await ask(port, here + path, host="elsewhere")).body == (await ask(port, path)).body
+        assert (await ask(port, here)).status == 404
+        assert [(await ask(port, f"http://{other}/livez")).status for other in ("elsewhere", "")] == [421, 421]
+
+
 async def test_a_request_that_makes_no_sense_is_told_so() -> None:
     limits = ("0", "1001", "-1", "x", "", "9" * 5_000)
     async with serving(ShownMember(READY)) as (port, _):
