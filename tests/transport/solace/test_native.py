@@ -1,9 +1,10 @@
-"""What a failed bind is put down to."""
+"""What a failed bind, or a session that does not come back, is put down to."""
 
 import threading
+from types import SimpleNamespace
 
 from lbg_runtime.transport.solace.library import PubSubPlusClientError
-from lbg_runtime.transport.solace.native import BindAnswer
+from lbg_runtime.transport.solace.native import BindAnswer, newest_error
 
 CLEAN_UP = PubSubPlusClientError("Bad Flow pointer '(nil)' in solClient_flow_destroy", 2)
 REFUSAL = PubSubPlusClientError("Permission Not Allowed", 76)
@@ -26,3 +27,7 @@ def test_a_refusal_that_is_on_its_way_is_waited_for() -> None:
 
 def test_what_the_broker_was_not_asked_is_the_clients_own_reason() -> None:
     assert BindAnswer().reason_of(LACK) is LACK
+
+
+def test_a_client_that_names_its_sessions_thread_otherwise_leaves_a_failed_reconnect_without_a_reason() -> None:
+    assert newest_error(SimpleNamespace(session=SimpleNamespace())) is None
