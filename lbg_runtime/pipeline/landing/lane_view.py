@@ -79,6 +79,11 @@ class LaneView:
         """Its place among the lanes of its queue."""
         return self.note.order, self.name
 
+    @property
+    def handle(self) -> tuple[str, int]:
+        """The flow handle that wrote it, as far as the note says: another life of the member may have the same."""
+        return self.note.member, self.note.epoch
+
     def is_there(self) -> bool:
         """Whether its folder exists: a lane can be removed, long after it was pruned."""
         return os.path.isdir(self._folder)
@@ -190,6 +195,20 @@ class LaneView:
                     self.check(max(first, start_row), end_row)
                     raise self._missing(first) from None
                 yield from _flushes(index.between(start_row, end_row))
+
+    def read_last_landed(self, end_row: int) -> Iterator[pa.RecordBatch]:
+        """The rows before `end_row` that landed at the same time as the last of them, without those that are pruned.
+
+        Several flushes may have landed together, if their payload is large. Raises as `LandingLog.read`.
+        """
+        t_land, row = None, end_row
+        while row:
+            # None if it is pruned.
+            flush = next(self.all_flushes(row - 1, row), None)
+            if flush is None or t_land not in (None, flush.t_land):
+                return
+            yield from self.read(flush.first_row, row)
+            t_land, row = flush.t_land, flush.first_row
 
     def pruned(self, low: int, high: int) -> Iterator[PrunedSegment]:
         """Pruned segments that may have held ids of this range."""

@@ -20,17 +20,24 @@ and still writes only adds copies, or what its successor is about to land, in or
 for this: if rows of a lane are counted, nothing that landed before that lane was begun may be missing.
 `LandingLog.lanes` gives such offsets, and `LandingLog.cut` those in between.
 
+An id of a single delivery can be twice only where a flush failed after readers could see rows of it, as when the disk
+refused to sync its entry: the lane ended with it, and the handle has landed the rows again in a later one. No range of
+an index has such ids, so they are looked for where they can be, in what landed last in older lanes of the handle. Once
+that is pruned, a copy comes.
+
 For readers that go on without them, rows that were pruned before they were read do not come out at all; everything else
 comes as if they had come in their place. So a copy that lies before them comes, and one that lies after does not: rows
 of the same handle may lie in between, in a new lane that it began, and the key would go back.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
 import pyarrow as pa
 
 from lbg_runtime.model.errors import LandingRowsPruned
 from lbg_runtime.pipeline.landing.lane_view import Flush, LaneView
+from lbg_runtime.pipeline.landing.schema import may_have_copies
 
 Offsets = Mapping[str, int]
 """Number of rows by lane; a lane that is not named is at 0."""
@@ -54,6 +61,9 @@ def merged(lanes: Sequence[LaneView], start: Offsets, end: Offsets, left: Offset
             and (rows := max(start.get(each.name, 0), end.get(each.name, 0) if number < position else 0))
         ]
         earlier = _Earlier(list(lane.all_flushes(first, last)) if others else (), others)
+        for older, rows in others:
+            if older.place < lane.place and older.handle == lane.handle:
+                earlier.take_last(older, rows)
         for batch in lane.read_checked(first, last):
             kept = earlier.without(batch)
             if kept.num_rows:
@@ -90,6 +100,13 @@ class _Earlier:
                     raise
             else:
                 return
+
+    def take_last(self, lane: LaneView, rows: int) -> None:
+        """Look also at the ids of single deliveries that landed last among these rows of a lane."""
+        with suppress(LandingRowsPruned, FileNotFoundError):
+            for batch in lane.read_last_landed(rows):
+                ids = batch.column("broker_id").to_pylist()
+                self._seen.update(each for each in ids if not may_have_copies(each))
 
     def without(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of the batch that have no copy among these."""

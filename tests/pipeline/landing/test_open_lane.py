@@ -1,9 +1,10 @@
 """The lane of a flow handle while its member lands: no delivery twice in a lane, whatever its handler goes through."""
 
 import asyncio
+import itertools
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from lbg_runtime.model.errors import LandingWriteFailed
 from lbg_runtime.model.ids import DeliveryId
 from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PARTITION_KEY_PROPERTY, PUBLISHER_PROPERTY, Message
 from lbg_runtime.pipeline.landing import lane as lane_module
+from lbg_runtime.pipeline.landing import rows
 from lbg_runtime.pipeline.landing.lane import LaneWriter, is_being_written
 from lbg_runtime.pipeline.landing.log import LandingLog
 from lbg_runtime.pipeline.landing.open_lane import FlushLimits, OpenLane
@@ -23,6 +25,11 @@ from tests.pipeline.landing.landed import LogOnDisk, ids_of
 def message(number: int) -> Message:
     properties = {PARTITION_KEY_PROPERTY: "k", PUBLISHER_PROPERTY: "p", KEY_SEQUENCE_PROPERTY: number}
     return Message("hp/3/orders", b"x", properties, sent_at_ms=number)
+
+
+def foreign(number: int) -> Message:
+    """Of a publisher that is not ours."""
+    return Message("hp/3/orders", f"{number}".encode(), sent_at_ms=number)
 
 
 class Bench:
@@ -39,10 +46,10 @@ class Bench:
         self.gate.wait(30)
         return self.log.lane()
 
-    async def land(self, number: int, received_at_ns: int | None = None) -> None:
-        await self.open.land(
-            message(number), 3, "k", DeliveryId(number), redelivered=False, received_at_ns=received_at_ns
-        )
+    async def land(
+        self, number: int, received_at_ns: int | None = None, made: Callable[[int], Message] = message
+    ) -> None:
+        await self.open.land(made(number), 3, "k", DeliveryId(number), redelivered=False, received_at_ns=received_at_ns)
 
     def begin(self, number: int) -> "asyncio.Task[None]":
         return asyncio.create_task(self.land(number))
@@ -166,6 +173,45 @@ async def test_after_a_flush_that_failed_another_lane_is_begun(bench: Bench, mon
     await bench.land(2)
     await bench.land(3)
     assert bench.lanes() == [[1, 2], [2, 3]]
+    await bench.open.close()
+
+
+@pytest.mark.parametrize("step", [1, 2, 9], ids=["row_by_row", "two_by_two", "at_once"])
+async def test_rows_of_a_foreign_publisher_come_once_though_flushes_failed_when_they_could_be_seen(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """Nothing in a range of an index told of them, and each came with every flush that had failed."""
+    flushes = itertools.count(1)
+    bench.open._clock_us = lambda: next(flushes)
+    # Every row is a batch of its own, as where payloads are large.
+    monkeypatch.setattr(rows, "FLUSH_BYTES", 1)
+    append = lane_module.SegmentWriter.append
+    appended: list[int] = []
+
+    def fail_at_the_end(self: lane_module.SegmentWriter, batch: object) -> int:
+        appended.append(append(self, batch))
+        if len(appended) in (3, 5):
+            raise LandingWriteFailed("lane", "Input/output error")
+        return appended[-1]
+
+    async def land(*numbers: int) -> None:
+        await asyncio.gather(*(bench.land(number, made=foreign) for number in numbers))
+
+    monkeypatch.setattr(lane_module.SegmentWriter, "append", fail_at_the_end)
+    await land(1)
+    for _ in range(2):
+        with pytest.raises(LandingWriteFailed):
+            await land(2, 3)
+    await land(2, 3, 4)
+    log = LandingLog(bench.log.root)
+    end = {name: extent.rows for name, extent in log.lanes(3).items()}
+    assert list(end.values()) == [3, 2, 3]
+    at, found = {}, []
+    while at != end:
+        to = log.cut(3, at, end, step)
+        found += [each for batch in log.read_queue(3, at, to) for each in batch.column("payload").to_pylist()]
+        at = to
+    assert found == [b"1", b"2", b"3", b"4"]
     await bench.open.close()
 
 
