@@ -6,7 +6,8 @@ from hashlib import sha256
 from typing import Any
 
 try:
-    from psycopg import AsyncConnection, AsyncCursor
+    from psycopg import AsyncConnection, AsyncCursor, sql
+    from psycopg.errors import UntranslatableCharacter
     from psycopg.pq import PipelineStatus, TransactionStatus
     from psycopg.rows import tuple_row
 except ImportError as error:
@@ -19,6 +20,7 @@ from lbg_runtime.guard.protocol import (
     ConnectionUnfit,
     EffectEndedTransaction,
     EffectSpoiledTransaction,
+    TextNotHeld,
     place_of,
     refuse_awaitable,
 )
@@ -41,8 +43,8 @@ LONGEST_TEXT_BYTES = 800
 _DIGEST = "lbg-sha256:"
 """Prefix of the digest that represents a text that the table cannot hold."""
 
-_CREATE = """
-CREATE TABLE IF NOT EXISTS lbg_guard (
+_CREATE = sql.SQL("""
+CREATE TABLE IF NOT EXISTS {table} (
     scope text NOT NULL,
     key text NOT NULL,
     publisher text NOT NULL,
@@ -50,22 +52,25 @@ CREATE TABLE IF NOT EXISTS lbg_guard (
     marked_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (scope, key, publisher)
 )
-"""
+""")
 # Where `CREATE TABLE` would look for it, and not where it would be found: another application's marks may lie there.
-_FIND = "SELECT 1 WHERE to_regclass(quote_ident(current_schema()) || '.lbg_guard') IS NOT NULL"
+_FIND = """
+SELECT place, to_regclass(quote_ident(place) || '.lbg_guard') IS NOT NULL
+FROM (SELECT coalesce(%s::text, current_schema()::text) AS place) AS found
+"""
 _LOCK = "SELECT pg_advisory_xact_lock(hashtext('lbg_guard'))"
 # With `synchronous_commit` off, a crash of the server would take what was answered.
-_MARK = """
-INSERT INTO lbg_guard AS mark (scope, key, publisher, number) VALUES (%s, %s, %s, %s)
+_MARK = sql.SQL("""
+INSERT INTO {table} AS mark (scope, key, publisher, number) VALUES (%s, %s, %s, %s)
 ON CONFLICT (scope, key, publisher) DO UPDATE SET number = excluded.number, marked_at = excluded.marked_at
 WHERE mark.number < excluded.number
-RETURNING xmin::text,
+RETURNING xmin::text::bigint,
     CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END
-"""
+""")
 # The age of a transaction is 0 as long as it lasts. Asked of no table: an effect may have set another role or path.
 _IS_THE_SAME = "SELECT 1 WHERE pg_catalog.age(%s::pg_catalog.text::pg_catalog.xid) = 0"
-_MARKED_AS_IT_IS = "SELECT 1 FROM lbg_guard WHERE scope = %s AND key = %s AND publisher = %s AND number >= %s"
-_FORGET = "DELETE FROM lbg_guard WHERE scope = %s AND marked_at < now() - make_interval(secs => %s)"
+_MARKED_AS_IT_IS = sql.SQL("SELECT 1 FROM {table} WHERE scope = %s AND key = %s AND publisher = %s AND number >= %s")
+_FORGET = sql.SQL("DELETE FROM {table} WHERE scope = %s AND marked_at < now() - make_interval(secs => %s)")
 
 
 class PostgresGuard:
@@ -82,33 +87,45 @@ class PostgresGuard:
     def __init__(self, connections: Connections, scope: str) -> None:
         self._connections = connections
         self._scope = scope
+        self._schema: str | None = None
+        self._table = sql.Identifier("lbg_guard")
 
     async def create_table(self) -> None:
         """Create the guard's table, `lbg_guard`, if it is missing; any number of members may do so at the same time.
 
         Call it once before the first use, in `on_assigned` or where the tables of the effect are created. If the table
-        is there, in the schema in which it would be created, no right to create one is needed.
+        is there, in the schema in which it would be created, no right to create one is needed. This guard then keeps to
+        that table, whatever search path an effect leaves on a connection.
         """
         async with self._transaction() as connection:
             # PostgreSQL asks for the right to create before it looks whether there is anything to do.
-            if await (await _own_cursor(connection).execute(_FIND)).fetchone() is not None:
-                return
-            # Without the lock, two members that find the table missing would both create it, and one would fail.
-            await connection.execute(_LOCK)
-            await connection.execute(_CREATE)
+            found = await (await _own_cursor(connection).execute(_FIND, (self._schema,))).fetchone()
+            place, is_there = found or (None, False)
+            # In a database in SQL_ASCII, the driver gives text as bytes.
+            schema = place.decode() if isinstance(place, bytes) else place
+            # None: the search path names no schema that exists, as PostgreSQL then says.
+            table = self._table if schema is None else sql.Identifier(schema, "lbg_guard")
+            if not is_there:
+                # Without the lock, two members that find the table missing would both create it, and one would fail.
+                await connection.execute(_LOCK)
+                await connection.execute(_CREATE.format(table=table))
+        self._schema, self._table = schema, table
 
     async def once(self, message: Message, effect: PostgresEffect) -> bool:
         """See `Guard.once`."""
         key, token = place_of(message)
-        row = (self._scope, _as_stored(key), _as_stored(token.publisher), token.number)
         async with self._transaction() as connection:
-            marked = await _own_cursor(connection).execute(_MARK, row)
-            if marked.rowcount not in (0, 1):
-                # Not a new message, and not a copy: to go on could be a second effect, to skip could lose it.
-                raise ConnectionUnfit(self._scope, f"says that {marked.rowcount} rows were marked")
-            found = await marked.fetchone()
-            if found is None or await self._is_marked_as_it_is(connection, key, token):
-                return False
+            try:
+                row = (self._scope, _as_stored(key), _as_stored(token.publisher), token.number)
+                marked = await _own_cursor(connection).execute(_MARK.format(table=self._table), row)
+                if marked.rowcount not in (0, 1):
+                    # Not a new message, and not a copy: to go on could be a second effect, to skip could lose it.
+                    raise ConnectionUnfit(self._scope, f"says that {marked.rowcount} rows were marked")
+                found = await marked.fetchone()
+                if found is None or await self._is_marked_as_it_is(connection, key, token):
+                    return False
+            except (UnicodeEncodeError, UntranslatableCharacter) as error:
+                raise TextNotHeld(self._scope, connection.info.parameter_status("server_encoding")) from error
             refuse_awaitable(await effect(connection), self._scope)
             status = connection.info.transaction_status
             if status is TransactionStatus.IDLE:
@@ -126,7 +143,7 @@ class PostgresGuard:
     async def forget(self, older_than_s: int) -> int:
         """Like `SqliteGuard.forget`."""
         async with self._transaction() as connection:
-            return (await connection.execute(_FORGET, (self._scope, older_than_s))).rowcount
+            return (await connection.execute(_FORGET.format(table=self._table), (self._scope, older_than_s))).rowcount
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[AsyncConnection[Any]]:
@@ -146,7 +163,8 @@ class PostgresGuard:
         place = (key, token.publisher)
         if place == (_as_stored(key), _as_stored(token.publisher)) or any("\0" in text for text in place):
             return False
-        found = await _own_cursor(connection).execute(_MARKED_AS_IT_IS, (self._scope, *place, token.number))
+        query = _MARKED_AS_IT_IS.format(table=self._table)
+        found = await _own_cursor(connection).execute(query, (self._scope, *place, token.number))
         return await found.fetchone() is not None
 
 

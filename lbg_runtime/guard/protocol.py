@@ -88,6 +88,18 @@ class ConnectionUnfit(LbgError):
         self.reason = reason
 
 
+class TextNotHeld(LbgError):
+    """The encoding of the database has no form for the key or publisher of a message; nothing was written."""
+
+    def __init__(self, scope: str, encoding: str | None) -> None:
+        super().__init__(
+            f"guard {scope}: the database is in {encoding}, which cannot hold the key or publisher of the message;"
+            " expected a database in UTF8, and text without halves of surrogate pairs"
+        )
+        self.scope = scope
+        self.encoding = encoding
+
+
 class EffectNotRun(LbgError):
     """What the effect returned has still to be awaited or read: it may not have run, and is not marked."""
 

@@ -24,6 +24,7 @@ from lbg_runtime.guard.protocol import (
     EffectEndedTransaction,
     EffectNotRun,
     EffectSpoiledTransaction,
+    TextNotHeld,
 )
 from tests.guard.bench import PostgresBench, message
 from tests.guard.conftest import open_pool
@@ -196,6 +197,66 @@ async def test_an_effect_may_set_a_role_and_a_path_to_which_the_guards_table_is_
     assert [await bench.guard.once(message(1), effect) for _ in range(2)] == [True, False]
 
 
+async def test_a_path_that_an_effect_leaves_on_a_connection_leads_to_no_other_table(
+    bench: PostgresBench, database: str
+) -> None:
+    """A copy had its effect again if another table was found there, and every message failed if there was none."""
+
+    async def stray(connection: psycopg.AsyncConnection) -> None:
+        await connection.execute("SET search_path = others")
+
+    async with await psycopg.AsyncConnection.connect(database) as connection:
+        await connection.execute("CREATE SCHEMA others")
+        await connection.execute("CREATE TABLE others.lbg_guard (LIKE lbg_guard INCLUDING ALL)")
+        await connection.commit()
+
+        @asynccontextmanager
+        async def lend() -> AsyncIterator[psycopg.AsyncConnection]:
+            yield connection
+
+        guard = PostgresGuard(lend, "orders")
+        await guard.create_table()
+        assert await guard.once(message(1), stray)
+        assert not await guard.once(message(1), stray)
+        await guard.create_table()
+        assert not await guard.once(message(1), stray)
+        assert await guard.forget(older_than_s=0) == 1
+
+
+async def test_a_text_that_the_encoding_of_the_database_does_not_have_is_said_in_one_line(
+    postgres_server: str,
+) -> None:
+    async def nothing(_: object) -> None: ...
+
+    name = f"test_{uuid.uuid4().hex}"
+    async with await psycopg.AsyncConnection.connect(postgres_server, autocommit=True) as admin:
+        await admin.execute(f"CREATE DATABASE {name} ENCODING 'LATIN1' TEMPLATE template0")
+    conninfo = postgres_server.replace("dbname=postgres", f"dbname={name}")
+    for encoding in ("LATIN1", "UTF8"):
+        async with open_pool(conninfo, client_encoding=encoding) as pool:
+            guard = PostgresGuard(pool.connection, "orders")
+            await guard.create_table()
+            for odd in ("€", "€" * 1_000):
+                with pytest.raises(TextNotHeld, match="guard orders: the database is in LATIN1, which cannot hold"):
+                    await guard.once(message(1, odd), nothing)
+            assert [await guard.once(message(1, "é", encoding), nothing) for _ in range(2)] == [True, False]
+
+
+async def test_in_a_database_without_an_encoding_the_guard_works(postgres_server: str) -> None:
+    """The driver gives its text as bytes there, and every effect was taken for one that had ended the transaction."""
+    name = f"test_{uuid.uuid4().hex}"
+    async with await psycopg.AsyncConnection.connect(postgres_server, autocommit=True) as admin:
+        await admin.execute(f"CREATE DATABASE {name} ENCODING 'SQL_ASCII' TEMPLATE template0")
+    conninfo = postgres_server.replace("dbname=postgres", f"dbname={name}")
+
+    async def nothing(_: object) -> None: ...
+
+    async with open_pool(conninfo) as pool:
+        guard = PostgresGuard(pool.connection, "orders")
+        await guard.create_table()
+        assert [await guard.once(message(1, "€"), nothing) for _ in range(2)] == [True, False]
+
+
 async def test_the_guard_has_its_own_shape_of_rows(bench: PostgresBench, database: str) -> None:
     """It read its own questions in the shape that the connection's owner had chosen for what the effects read."""
 
@@ -324,6 +385,9 @@ async def test_a_role_that_may_not_create_tables_finds_the_one_that_is_there(dat
         # A table that only lies further down the search path may be somebody else's.
         async with await psycopg.AsyncConnection.connect(database, autocommit=True) as admin:
             await admin.execute(f"CREATE SCHEMA {role} AUTHORIZATION {role}")
+        await member.guard.create_table()
+        assert not await member.apply(message(1)), "a guard keeps to the table that it found"
+        member = PostgresBench(pool)
         await member.guard.create_table()
         assert await member.apply(message(1)), "it has a table of its own now"
 
