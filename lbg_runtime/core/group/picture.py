@@ -12,6 +12,7 @@ from lbg_runtime.core.group.control_messages import (
     Heartbeat,
     Inquiry,
     Leave,
+    Life,
     ParkingWait,
     ParkingWaits,
 )
@@ -33,7 +34,7 @@ class GroupPicture:
 
     def __init__(self) -> None:
         self._beats: dict[MemberId, Heartbeat] = {}
-        self._lives: dict[MemberId, set[tuple[int, int]]] = {}
+        self._lives: dict[MemberId, set[Life]] = {}
         self._views: dict[MemberId, GroupAnswer] = {}
         self._waits: dict[MemberId, ParkingWaits] = {}
 
@@ -43,7 +44,7 @@ class GroupPicture:
         known = self._beats.get(member)
         match message:
             case Heartbeat(header):
-                self._lives.setdefault(member, set()).add((header.life.incarnation, header.life.nonce))
+                self._lives.setdefault(member, set()).add(header.life)
                 if known is None or (header.life, header.sequence) > (known.header.life, known.header.sequence):
                     self._beats[member] = message
             case GroupAnswer():
@@ -52,14 +53,15 @@ class GroupPicture:
                     del self._waits[member]
             case ParkingWaits():
                 self._waits[member] = message
-            case Leave(header):
-                if known is not None and header.life == known.header.life:
-                    del self._beats[member]
-                    self._views.pop(member, None)
-                    self._waits.pop(member, None)
-                    # Its older lives are not told as second processes either: one that is left speaks again, and who
-                    # watches for months must not keep the name of every member there ever was.
-                    del self._lives[member]
+            case Leave(header) if known is not None and header.life == known.header.life:
+                del self._beats[member]
+                self._views.pop(member, None)
+                self._waits.pop(member, None)
+                # Its older lives are not told as second processes either: one that is left speaks again, and who
+                # watches for months must not keep the name of every member there ever was.
+                del self._lives[member]
+            case Leave(header) if known is not None:
+                self._lives[member].discard(header.life)
             case _:
                 pass
 

@@ -78,6 +78,18 @@ def test_a_restart_while_one_listens_is_no_second_process() -> None:
     assert list(picture.members) == [A]
 
 
+def test_an_older_life_that_leaves_is_no_second_process_any_more_and_takes_nothing_from_the_newer() -> None:
+    wait = ParkingWaits(header(A, 2, incarnation=2), QuestionId("q"), {Q1: ParkingWait(5, "")})
+    picture = picture_of(beat(A, Q0, incarnation=1), beat(A, Q1, incarnation=2), wait)
+    assert picture.twice == (A,)
+
+    picture.hear(Leave(header(A, 9, incarnation=1)))
+
+    assert picture.twice == ()
+    assert picture.owners == {Q1: (A,)}
+    assert picture.waits == {Q1: (A, ParkingWait(5, ""))}
+
+
 def test_of_who_left_nothing_is_kept_however_many_come_and_go_and_whatever_became_of_their_former_lives() -> None:
     picture = GroupPicture()
     for number in range(100):
