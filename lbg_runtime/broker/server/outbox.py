@@ -12,9 +12,12 @@ from lbg_runtime.smf.message import HIGHEST_CLASS, Relay
 WRITE_BYTES = 256 * 1024
 """The approximate size of one write."""
 
-MAX_DIRECT_BYTES = 8 * 1024 * 1024
-"""The most direct messages of one class that may wait for a slow reader; more are lost, and the reader is told. The
-0.5 KB that each takes besides is not counted."""
+MAX_DIRECT_BYTES = 16 * 1024 * 1024
+"""The most that direct messages of one class may take while they wait for a slow reader; more are lost, and the reader
+is told."""
+
+OVERHEAD_BYTES = 512
+"""What a waiting direct message takes besides its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class Outbox:
         """Direct messages that have a place in the entries, by class of service."""
         self._held: deque[DeliverRun | _Direct] | None = None
         self._direct_bytes = [0] * (HIGHEST_CLASS + 1)
-        """Bytes of the direct messages of each class, held ones included."""
+        """What the direct messages of each class take, held ones included."""
         self._discarded = False
         self.answer_bytes = 0
         """Bytes of waiting answers; grows when a client asks and does not read."""
@@ -74,12 +77,13 @@ class Outbox:
         """Add a direct message, or lose it if too many wait."""
         message = delivery.message
         class_of_service = _relay_of(message).class_of_service
-        if self._direct_bytes[class_of_service] + message.size_bytes > MAX_DIRECT_BYTES:
+        taken_bytes = self._direct_bytes[class_of_service] + message.size_bytes + OVERHEAD_BYTES
+        if taken_bytes > MAX_DIRECT_BYTES:
             self._discarded = True
             return
         direct = _Direct(message, class_of_service, self._discarded)
         self._discarded = False
-        self._direct_bytes[class_of_service] += message.size_bytes
+        self._direct_bytes[class_of_service] = taken_bytes
         if self._held is None:
             self._place(direct)
         else:
@@ -118,7 +122,7 @@ class Outbox:
                 direct = self._next_direct()
                 message = direct.message
                 relay = _relay_of(message)
-                self._direct_bytes[direct.class_of_service] -= message.size_bytes
+                self._direct_bytes[direct.class_of_service] -= message.size_bytes + OVERHEAD_BYTES
                 pieces += (relay.direct_prefix(discarded=direct.discarded), relay.rest)
                 size += message.size_bytes
         return pieces

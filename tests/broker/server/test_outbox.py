@@ -1,10 +1,12 @@
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lbg_runtime.broker.engine.effects import ClientId, DeliverDirect, DeliverRun, FlowId, Published
-from lbg_runtime.broker.server.outbox import MAX_DIRECT_BYTES, WRITE_BYTES, Outbox
+from lbg_runtime.broker.server import outbox as outbox_module
+from lbg_runtime.broker.server.outbox import MAX_DIRECT_BYTES, OVERHEAD_BYTES, WRITE_BYTES, Outbox
 from lbg_runtime.model.ids import DeliveryId
 from lbg_runtime.smf.frame import DISCARDED, Frame, FrameReader, ParameterKind, Protocol, decode_frame, encode_frame
 from lbg_runtime.smf.message import make_relay
@@ -120,6 +122,17 @@ def test_direct_messages_beyond_the_bound_are_lost_and_the_one_after_them_says_s
     later = frames(outbox.take() + outbox.take())
     flags = [decode_frame(raw).flags & DISCARDED for raw in [*first, *later]]
     assert flags == [0, 0, 0, DISCARDED, 0]
+
+
+def test_small_direct_messages_are_counted_with_what_they_take_besides_their_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outbox_module, "MAX_DIRECT_BYTES", 10 * OVERHEAD_BYTES)
+    outbox = Outbox()
+    for _ in range(2):
+        for _ in range(20):
+            outbox.put_direct(direct(1, 0))
+        assert len(bodies(outbox)) == 9, "whatever has left counts no more"
 
 
 def test_answers_that_wait_are_counted() -> None:
