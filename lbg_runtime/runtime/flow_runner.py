@@ -43,6 +43,7 @@ from lbg_runtime.core.flow.events import (
     MachineEvent,
     MessageReceived,
     ReleaseCause,
+    StepAsideRequested,
     StopRequested,
     UnbindFinished,
 )
@@ -54,7 +55,7 @@ from lbg_runtime.model.failure import Then
 from lbg_runtime.model.ids import DeliveryId, Epoch
 from lbg_runtime.model.message import Delivery
 from lbg_runtime.model.outcome import Outcome
-from lbg_runtime.runtime.clock import DeadlineTimer
+from lbg_runtime.runtime.clock import DeadlineTimer, now_ms
 from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
 from lbg_runtime.runtime.handlers.hooks import Assignment, QueueHooks
 from lbg_runtime.runtime.journal import FlowEventName, MemberJournal
@@ -80,6 +81,9 @@ ALARMING_NOTES = frozenset(
     }
 )
 """Notes of the machine that someone should look at; the others report ordinary moves."""
+
+OLD_NEWS_MS = 5_000
+"""After a stop of the process, what the client received before is with the loop by then."""
 
 UNANSWERED = "the broker did not answer the unbind"
 
@@ -235,7 +239,8 @@ class FlowRunner:
         self.post(DeliveriesHeldUp(epoch, delivery_ids))
 
     def give_handle_up(self) -> None:
-        """Start nothing more on the present handle, and bind a new one: another member may have the queue by now."""
+        """Start nothing more on the present handle, and bind a new one: another member may have the queue by now. A
+        standby does so if it hears in the next `OLD_NEWS_MS` that it is fed."""
         if self._parking is not None:
             self._parking.give_up()
         queue, epoch = self.machine.queue, self.machine.epoch
@@ -243,6 +248,11 @@ class FlowRunner:
             # Also of what has come and was not dispatched yet.
             self._dispatcher.stop(queue, epoch)
             self.post(FlowInactive(epoch))
+        elif self.machine.state in (FlowState.BINDING, FlowState.STANDBY):
+            # That it is fed may be old news, which still lies in the client, or in a batch that has not been taken.
+            if not self._events:
+                self._ask_for_turn()
+            self._events.appendleft(StepAsideRequested(now_ms() + OLD_NEWS_MS))
 
     def flush(self) -> "asyncio.Future[None]":
         """Return a future that is done when all events posted until now are taken and their settlements are sent."""

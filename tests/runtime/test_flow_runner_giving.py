@@ -3,7 +3,10 @@
 import asyncio
 from types import SimpleNamespace
 
+import pytest
+
 from lbg_runtime.core.flow.events import (
+    FlowActive,
     FlowDown,
     FlowInactive,
     HandBackRequested,
@@ -251,11 +254,28 @@ async def test_a_handle_that_is_given_up_starts_nothing_more_and_a_new_one_is_bo
     assert trial.flow_changes()[:5] == changes
 
 
-async def test_a_standby_has_nothing_to_give_up(flow_trial):
+@pytest.mark.parametrize("comes", ["just before", "just after", "with the bind", "long after"])
+async def test_a_standby_gives_its_handle_up_if_it_hears_now_that_it_is_fed(flow_trial, comes):
+    """That lay in the client while the process was stopped. A standby that hears nothing keeps its place in line."""
     trial = flow_trial(_return, place=STANDBY)
     async with trial.running():
-        await trial.transport.binds.get()
-        await asyncio.sleep(1)
-        trial.runner.give_handle_up()
-        await asyncio.sleep(1)
-        assert trial.transport.binds.empty()
+        if comes == "with the bind":
+            await asyncio.sleep(0.0005)
+            trial.runner.give_handle_up()
+        epoch = await trial.transport.binds.get()
+        if comes == "just before":
+            await asyncio.sleep(1)
+            trial.transport.sink(FlowActive(epoch))
+            trial.runner.give_handle_up()
+        else:
+            if comes != "with the bind":
+                await asyncio.sleep(1)
+                trial.runner.give_handle_up()
+            if comes == "long after":
+                await asyncio.sleep(60)
+            trial.transport.sink(FlowActive(epoch))
+        await asyncio.sleep(10)
+        assert [name for name, *_ in trial.log if name == "start_intake"] == ["start_intake"] * (comes == "long after")
+        assert trial.transport.binds.empty() == (comes == "long after")
+    expected = [("bound", ""), ("active", "")] if comes == "long after" else [("bound", ""), ("released", "hop")]
+    assert trial.flow_changes()[:2] == expected
