@@ -5,7 +5,6 @@ Nothing here changes anything.
 
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from urllib.parse import parse_qsl
 
 import orjson
 from starlette.applications import Starlette
@@ -21,7 +20,7 @@ from lbg_runtime.model.errors import ConfigError, SempError, UserError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction, shard_of
 from lbg_runtime.runtime.clock import now_ms, wall_us
-from lbg_runtime.status.access import NOT_KEPT, Access, as_json
+from lbg_runtime.status.access import NOT_KEPT, Access, as_json, text_of
 from lbg_runtime.status.objects import found_as_object
 from lbg_runtime.status.routes import refuse, refuse_value
 
@@ -94,7 +93,8 @@ class DashboardRoutes:
                 await self._watch.news(seen, SIGN_OF_LIFE_S)
 
     async def _why(self, request: Request) -> Response:
-        keys = _keys_of(request.scope["query_string"])
+        text_of("key", request.scope["query_string"])
+        keys = request.query_params.getlist("key")
         if len(keys) != 1:
             raise UserError("key", f"given {len(keys)} times", "once")
         (key,) = keys
@@ -141,15 +141,6 @@ class _FeedResponse(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._has_ended()
-
-
-def _keys_of(query: bytes) -> list[str]:
-    """The keys as they were written: the framework would replace bytes that are not text by other characters."""
-    try:
-        asked = parse_qsl(query.decode("latin-1"), keep_blank_values=True, errors="strict")
-    except UnicodeDecodeError:
-        raise UserError("key", "bytes that are no text", "text in UTF-8, percent-encoded") from None
-    return [value for name, value in asked if name == "key"]
 
 
 def _file(name: str) -> Callable[[Request], Response]:

@@ -22,7 +22,7 @@ from lbg_runtime.sidecar.gate import Gate
 from lbg_runtime.sidecar.publication import read_publication
 from lbg_runtime.sidecar.pull import PulledEvents
 from lbg_runtime.sidecar.pulling import read_settlements
-from lbg_runtime.status.access import as_json
+from lbg_runtime.status.access import as_json, text_of
 from lbg_runtime.status.routes import refuse_value
 
 BODY_WITHIN_S = 30.0
@@ -88,9 +88,9 @@ class SidecarRoutes:
 
     async def _send(self, request: Request) -> Confirmation | tuple[int, str, str]:
         """The confirm; or an HTTP status, the message's fate, and the reason."""
+        text_of("topic", request.scope["raw_path"])
+        text_of("query", request.scope["query_string"])
         topic = request.path_params["topic"]
-        if "\ufffd" in topic:
-            raise UserError("topic", "bytes that are no text", "text in UTF-8, percent-encoded")
         wanted = read_publication(request.headers, request.query_params, await self._body(request))
         try:
             async with asyncio.timeout(CONFIRM_WITHIN_S):

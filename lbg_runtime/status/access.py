@@ -10,6 +10,7 @@
 """
 
 import hmac
+from urllib.parse import unquote_to_bytes
 
 import orjson
 from starlette.datastructures import Headers
@@ -17,6 +18,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lbg_runtime.config.listen_address import ListenAddress
+from lbg_runtime.model.errors import UserError
 
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/startedz"})
 NOT_KEPT = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
@@ -56,6 +58,17 @@ class Access:
 def as_json(told: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """An answer that nobody may cache, and that a browser takes for nothing but data."""
     return Response(orjson.dumps(told), status, {**NOT_KEPT, **(headers or {})}, media_type="application/json")
+
+
+def text_of(where: str, encoded: bytes) -> str:
+    """What is percent-encoded in a target; raises `UserError` if it is no text.
+
+    The framework would replace bytes that are not text by other characters: different keys would become one.
+    """
+    try:
+        return unquote_to_bytes(encoded).decode()
+    except UnicodeDecodeError:
+        raise UserError(where, "bytes that are no text", "text in UTF-8, percent-encoded") from None
 
 
 def is_from_another_page(headers: Headers) -> bool:

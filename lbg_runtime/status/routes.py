@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
-from urllib.parse import unquote_to_bytes
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -13,7 +12,7 @@ from starlette.routing import Route
 from lbg_runtime.config.listen_address import ListenAddress
 from lbg_runtime.metrics.member import CONTENT_TYPE, ScrapedMember, exposition
 from lbg_runtime.model.errors import UserError
-from lbg_runtime.status.access import NOT_KEPT, Access, as_json
+from lbg_runtime.status.access import NOT_KEPT, Access, as_json, text_of
 from lbg_runtime.status.health import has_started, lacks
 from lbg_runtime.status.member_loop import Blocked, MemberLoop
 from lbg_runtime.status.objects import (
@@ -173,13 +172,9 @@ def _limit(given: list[str]) -> int:
 
 
 def _key_of(raw_path: bytes) -> str:
-    """The key as it was written: the framework would replace bytes that are not text by other characters."""
     if not raw_path.startswith(_KEYS_PATH):
         raise HTTPException(404)
-    try:
-        return unquote_to_bytes(raw_path.removeprefix(_KEYS_PATH)).decode()
-    except UnicodeDecodeError:
-        raise UserError("key", "bytes that are no text", "text in UTF-8, percent-encoded") from None
+    return text_of("key", raw_path.removeprefix(_KEYS_PATH))
 
 
 async def refuse(_: Request, error: Exception) -> Response:

@@ -105,6 +105,17 @@ async def test_a_topic_may_be_percent_encoded_and_end_in_a_slash(rig):
 
 
 @pytest.mark.parametrize(
+    ("path", "key"),
+    [("a%EF%BF%BD?key=k", "k"), ("a?key=%EF%BF%BD", "\ufffd"), ("a?metadata.partitionKey=b%EF%BF%BD", "b\ufffd")],
+)
+async def test_the_character_that_stands_for_what_is_no_text_is_text(rig, path, key):
+    assert (await rig.post(f"/v1/publish/{path}")).status_code == 200
+    [message] = rig.broker.sent
+    assert message.key == key
+    assert message.topic.endswith("a\ufffd") == ("?key=k" in path)
+
+
+@pytest.mark.parametrize(
     ("path", "body"),
     [
         ("/v1/publish/orders/new", b"no key"),
