@@ -44,6 +44,7 @@ REST = 4
 ASK_MEMBERS_EVERY_S = 1.0
 ASK_BROKER_EVERY_S = 2.0
 ANSWER_WITHIN_S = 2.0
+"""For a member, and for the broker to each question: sooner than an autoscaler stops waiting for us."""
 KEY_ANSWERS_WITHIN_S = 2.5
 """Two and a half heartbeats at the default interval, as long as `lbg why` waits."""
 
@@ -69,7 +70,7 @@ class GroupWatch:
         self._observer = observer
         self._find_homes = find_homes
         self._members = members
-        self._semp = open_semp(settings) if settings.semp is not None else None
+        self._semp = open_semp(settings, within_s=ANSWER_WITHIN_S) if settings.semp is not None else None
         self._backlog: Backlog | SempError | None = None
         self._backlog_at_s = 0.0
         self.has_records = False
@@ -149,7 +150,8 @@ class GroupWatch:
     async def backlog(self) -> Backlog:
         """What the group has not handled yet, at most a few seconds old, however many ask.
 
-        Raises `ConfigError` if the settings have no `semp`, and `SempError` if the broker does not say.
+        Raises `ConfigError` if the settings have no `semp`, and `SempError` if the broker does not say, or not within
+        `ANSWER_WITHIN_S`.
         """
         if self._semp is None:
             raise semp_missing()

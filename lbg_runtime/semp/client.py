@@ -31,8 +31,6 @@ _CERTIFICATE = "one that is in date, names this host, and comes from an authorit
 
 _API = "the broker's management API at semp.url, by https:// if it speaks TLS and by http:// if it does not"
 
-_NO_ANSWER = f"no answer within {REQUEST_TIMEOUT_S:g} s"
-
 _NOT_READY = 503
 _UNAUTHORIZED = 401
 
@@ -72,8 +70,11 @@ class SempClient:
         *,
         tls: ssl.SSLContext | bool = True,
         transport: httpx.AsyncBaseTransport | None = None,
+        within_s: float | None = None,
     ) -> None:
-        """`tls` True checks the broker's certificate against the usual public authorities, False does not check it.
+        """`within_s`: a request is given up so long after it began, with all its attempts; None: no such bound.
+
+        `tls` True checks the broker's certificate against the usual public authorities, False does not check it.
 
         `transport` takes the place of the network, in tests. Raises `SempUnreachable` if the list of authorities cannot
         be read.
@@ -81,6 +82,7 @@ class SempClient:
         self.url = account.url.rstrip("/")
         self._shown = "semp.username or semp.password" if account.token is None else "semp.token"
         self._insist: Callable[[], Awaitable[None]] | None = None
+        self._within_s = within_s
         try:
             self._http = httpx.AsyncClient(
                 verify=tls,
@@ -108,7 +110,7 @@ class SempClient:
         Nothing of a request leaves later than `REQUEST_TIMEOUT_S` after an `insist` that allowed it: by then it is
         given up, with `SempUnreachable`, and not sent again. For those who may be replaced by others in mid-request.
         """
-        self._insist = insist
+        self._insist, self._within_s = insist, REQUEST_TIMEOUT_S
 
     async def get(self, api: SempApi, path: Sequence[Segment], *, select: Sequence[str] = ()) -> SempObject:
         """One object, with the selected attributes or all."""
@@ -182,7 +184,7 @@ class SempClient:
         headers = {} if body is None else {"content-type": "application/json"}
         hidden = body is not None and bool(body.get("password"))
         try:
-            async with asyncio.timeout(None if self._insist is None else REQUEST_TIMEOUT_S):
+            async with asyncio.timeout(self._within_s):
                 for attempt, pause_s in enumerate((*PAUSES_S, None), 1):
                     if self._insist is not None:
                         await self._insist()
@@ -196,7 +198,7 @@ class SempClient:
                         return self._read(request, response, hidden=hidden, is_repeated=attempt > 1)
                     await asyncio.sleep(pause_s)
         except TimeoutError:
-            raise SempUnreachable(self.url, _NO_ANSWER) from None
+            raise SempUnreachable(self.url, f"no answer within {self._within_s:g} s") from None
         raise AssertionError("the last attempt has no pause behind it")
 
     def _read(self, request: str, response: httpx.Response, *, hidden: bool, is_repeated: bool) -> SempAnswer:
@@ -229,7 +231,7 @@ def _query(**parameters: Sequence[str]) -> str:
 def _reason_of(error: Exception) -> tuple[str, str | None]:
     """Why there was no answer, and what was expected if that is known."""
     if isinstance(error, httpx.TimeoutException):
-        return _NO_ANSWER, None
+        return f"no answer within {REQUEST_TIMEOUT_S:g} s", None
     reason = str(error)
     cause: BaseException | None = error
     while cause is not None:

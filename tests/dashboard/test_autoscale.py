@@ -1,6 +1,7 @@
 """What an autoscaler is told: from the broker's administration how much is left, from members how many there are."""
 
 import asyncio
+import socket
 import time
 from contextlib import asynccontextmanager
 
@@ -176,6 +177,18 @@ async def test_no_number_is_told_that_is_not_known(stage):
         answer = await ask(group.port, PATH)
         assert answer.status == 503
         assert answer.told["error"].startswith("semp: not set; expected")
+
+
+async def test_a_broker_that_stands_still_is_not_waited_for_and_its_lag_is_not_known(stage):
+    """As one that is stopped: the system takes the connection, and nobody answers."""
+    async with stage() as group:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+            group.settings = group.settings.model_copy(update={"semp": SempSettings(url=url, password="admin")})
+            await group.show()
+            answer = await ask(group.port, PATH)
+    told = {"error": f"no SEMP answer from {url}: no answer within 2 s"}
+    assert (answer.status, answer.told) == (503, told)
 
 
 async def test_a_broker_that_says_no_is_told_and_its_password_is_not(stage, monkeypatch):

@@ -130,6 +130,16 @@ async def test_behind_a_fence_all_attempts_together_have_one_time_limit(after_s,
     assert broker.asked_at_s == asked_at_s
 
 
+@pytest.mark.parametrize(("after_s", "asked_at_s"), [(1, [0, 1.25]), (60, [0])])
+async def test_a_client_with_a_bound_gives_up_a_request_with_all_its_attempts(after_s, asked_at_s):
+    broker = Slow(after_s)
+    async with SempClient(ACCOUNT, transport=httpx.MockTransport(broker), within_s=2) as client:
+        with pytest.raises(SempUnreachable, match="no answer within 2 s"):
+            await client.delete((*QUEUES, "q"))
+    assert asyncio.get_running_loop().time() == 2
+    assert broker.asked_at_s == asked_at_s
+
+
 async def test_without_a_fence_each_attempt_has_its_own():
     broker = Slow(7)
     async with broker.client() as client:
