@@ -32,13 +32,15 @@ class Backlog:
     """When the oldest of them came to its queue: Unix time by the broker's clock. None if there are none."""
 
 
-async def read_backlog(client: SempClient, vpn: str, group: str) -> Backlog:
+async def read_backlog(client: SempClient, vpn: str, group: str, queue_count: int | None = None) -> Backlog:
     """Ask once for each page of queues, and once for each queue with messages, or a few times if it moves on meanwhile.
 
+    Only queues below `queue_count` count: no member handles what lies in one of a larger layout. None counts them all.
     Raises `SempError`, and `BacklogUnknown` rather than give a wrong age. Other queues whose names begin like the
     group's, for errors or made by hand, do not count: another member would not empty them.
     """
-    found = await find_shard_queues(client, vpn, group)
+    queues = await find_shard_queues(client, vpn, group)
+    found = {name: queue for name, queue in queues.items() if queue_count is None or _index_of(name) < queue_count}
     if not found:
         # Of a group, there is at least one.
         raise BacklogUnknown(f"there is no queue {group}/0 on the broker, nor any other of the group")
@@ -57,6 +59,10 @@ async def find_shard_queues(client: SempClient, vpn: str, group: str) -> dict[Qu
     is_shard_queue = re.compile(re.escape(group) + r"/\d+").fullmatch
     # A queue may appear twice if queues come and go between two pages.
     return {QueueName(name): each for each in found if is_shard_queue(name := each.text("queueName"))}
+
+
+def _index_of(queue: QueueName) -> int:
+    return int(queue.rpartition("/")[2])
 
 
 async def _look_at(client: SempClient, path: tuple[Segment, ...], queue: SempObject) -> tuple[int, int | None]:

@@ -162,7 +162,7 @@ class GroupWatch:
                 striping = self._board.picture.striping
                 self.has_records = striping is not None and striping.target is not None
                 try:
-                    self._backlog = await read_backlog(self._semp, connection.vpn, group.name)
+                    self._backlog = await read_backlog(self._semp, connection.vpn, group.name, self._queue_total())
                 except SempError as error:
                     # Kept as well: those who wait here must not ask a broker that is away again, one after the other.
                     self._backlog = error
@@ -187,6 +187,14 @@ class GroupWatch:
         """Why there may be members that are not counted; None if there is no sign of any."""
         other = self._observer.other_version
         return None if other is None else str(other)
+
+    def _queue_total(self) -> int | None:
+        """How many queues members have; None if none is heard: our settings may be older than a re-striping.
+
+        The most that any of them says: one may not know yet of a re-striping that adds some.
+        """
+        beats = self._board.picture.members.values()
+        return max((beat.striping.striping.queue_total for beat in beats), default=None)
 
     # -- what is heard
 

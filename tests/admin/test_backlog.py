@@ -42,6 +42,12 @@ async def test_messages_of_the_groups_queues_are_counted_and_the_oldest_is_found
     assert await read_backlog(client, "default", "orders") == Backlog(4, 40)
 
 
+async def test_queues_beyond_those_of_the_layout_do_not_count(broker: Broker, client) -> None:
+    spool(broker, ("orders/11", 40), ("orders/1", 50))
+    assert await read_backlog(client, "default", "orders", 12) == Backlog(2, 40)
+    assert await read_backlog(client, "default", "orders", 11) == Backlog(1, 50)
+
+
 async def test_a_group_without_queues_has_no_backlog_that_is_known(client) -> None:
     """Nothing to do would send its members away."""
     with pytest.raises(BacklogUnknown, match=r"^there is no queue cakes/0 on the broker, nor any other of the group$"):

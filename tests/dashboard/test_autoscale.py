@@ -77,6 +77,33 @@ async def test_lag_age_and_members_are_told_until_nothing_is_left(stage, monkeyp
             }
 
 
+async def test_what_no_member_will_handle_is_no_lag_and_without_members_all_is(stage, monkeypatch):
+    monkeypatch.setattr("lbg_runtime.dashboard.watch.ASK_BROKER_EVERY_S", 0)
+    async with stage() as group:
+        for index in range(6):
+            group.trial.broker.create_queue(f"orders/{index}", [f"h/{index + 1}/>"])
+        spool(group, 100, "a", "b", "c", "d", "e", "f")
+        async with administered(group):
+            await heard(group)
+            assert (await ask(group.port, PATH)).told["lag"] == 6
+            # However slow this test is, nobody falls silent.
+            monkeypatch.setattr(group.watch._board, "tick", lambda now_ms: None)
+            old, new = Speaker("old"), Speaker("new")
+            lags = []
+            for message in (
+                old.beat({}, striping=Striping(0, 4)),
+                new.beat({}, striping=Striping(7, 4, 5)),
+                old.beat({}, striping=Striping(8, 5, 3)),
+                new.beat({}, striping=Striping(8, 3)),
+                old.beat({}, striping=Striping(8, 3)),
+                old.leave(),
+                new.leave(),
+            ):
+                group.watch._heard(message)
+                lags.append((await ask(group.port, PATH)).told["lag"])
+            assert lags == [4, 5, 5, 5, 3, 3, 6]
+
+
 async def test_a_clock_that_is_behind_the_brokers_makes_no_age_below_zero(stage):
     async with stage() as group:
         group.trial.broker.create_queue("orders/0", ["h/1/>"])
