@@ -252,10 +252,11 @@ class Lander:
             if self._threads is None:
                 raise InvariantViolated("a message came before the lander was attended")
             index = int(queue.removeprefix(f"{self._group.name}/"))
+            handle = f"{self.member}-{epoch}.{self._born_us:x}"
             lane = OpenLane(
                 index,
-                f"{self.member}-{epoch}.{self._born_us:x}",
-                partial(self._make_writer, index, epoch),
+                handle,
+                partial(self._make_writer, index, epoch, handle),
                 self._options.limits,
                 self._threads,
                 self._clock_us,
@@ -264,7 +265,7 @@ class Lander:
             held = self._lanes[queue, epoch] = _HeldLane(lane)
         return held
 
-    def _make_writer(self, queue: int, epoch: Epoch) -> LaneWriter:
+    def _make_writer(self, queue: int, epoch: Epoch, handle: str) -> LaneWriter:
         """Runs on a thread."""
         writer = LaneWriter(
             self._options.root,
@@ -275,6 +276,7 @@ class Lander:
             is_synced=self._options.is_synced,
             segment_bytes=self._options.segment_bytes,
             claimed=self._claimed,
+            handle=handle,
         )
         _log.info("lane_begun", queue=queue, epoch=epoch, lane=writer.name)
         return writer

@@ -56,9 +56,10 @@ class LaneWriter:
         is_synced: bool = True,
         segment_bytes: int = SEGMENT_BYTES,
         claimed: GroupNote | None = None,
+        handle: str = "",
     ) -> None:
         """Begin the lane; if that fails, nothing of it stays. `claimed` is the log that it is for, as returned by
-        `claim_folder`; None takes the one that is there.
+        `claim_folder`; None takes the one that is there. `handle` is as in `LaneNote`.
 
         Raises `LandingWriteFailed`, also if there is no such log, and `LandingVersionUnknown`.
         """
@@ -78,7 +79,7 @@ class LaneWriter:
             # Read after the first message came, so that these include every lane of which something was acknowledged
             # before it came.
             order = _next_order(root, queue, began_us)
-            note = LaneNote(queue, member, epoch, order, began_us, socket.gethostname())
+            note = LaneNote(queue, member, epoch, order, began_us, socket.gethostname(), handle)
             self._folder = folder / f"lane={member}-{epoch}.{note.began_us:x}"
             self._make_folder(note)
         except OSError as error:

@@ -79,11 +79,6 @@ class LaneView:
         """Its place among the lanes of its queue."""
         return self.note.order, self.name
 
-    @property
-    def handle(self) -> tuple[str, int]:
-        """The flow handle that wrote it, as far as the note says: another life of the member may have the same."""
-        return self.note.member, self.note.epoch
-
     def is_there(self) -> bool:
         """Whether its folder exists: a lane can be removed, long after it was pruned."""
         return os.path.isdir(self._folder)

@@ -62,6 +62,9 @@ class LaneNote:
     began_us: int
     """Wall clock, microseconds since the epoch."""
     host: str
+    handle: str = ""
+    """Tells its flow handle from all others that ever landed into the log; empty if that is not known. A handle begins
+    another lane after a flush has failed."""
     format: int = FORMAT
 
 
@@ -175,7 +178,9 @@ def read_lane_note(folder: Path | str) -> LaneNote:
     found = _read(path)
     try:
         numbers = {name: int(str(found[name])) for name in ("queue", "epoch", "order", "began_us")}
-        return LaneNote(member=str(found["member"]), host=str(found["host"]), **numbers)
+        return LaneNote(
+            member=str(found["member"]), host=str(found["host"]), handle=str(found.get("handle", "")), **numbers
+        )
     except (KeyError, ValueError):
         raise _damaged(path) from None
 

@@ -22,8 +22,8 @@ for this: if rows of a lane are counted, nothing that landed before that lane wa
 
 An id of a single delivery can be twice only where a flush failed after readers could see rows of it, as when the disk
 refused to sync its entry: the lane ended with it, and the handle has landed the rows again in a later one. No range of
-an index has such ids, so they are looked for where they can be, in what landed last in older lanes of the handle. Once
-that is pruned, a copy comes.
+an index has such ids, so they are looked for where they can be, in what landed last in older lanes of the handle that
+the lane's note names. Once that is pruned, a copy comes.
 
 For readers that go on without them, rows that were pruned before they were read do not come out at all; everything else
 comes as if they had come in their place. So a copy that lies before them comes, and one that lies after does not: rows
@@ -62,7 +62,7 @@ def merged(lanes: Sequence[LaneView], start: Offsets, end: Offsets, left: Offset
         ]
         earlier = _Earlier(list(lane.all_flushes(first, last)) if others else (), others)
         for older, rows in others:
-            if older.place < lane.place and older.handle == lane.handle:
+            if lane.note.handle and older.note.handle == lane.note.handle and older.place < lane.place:
                 earlier.take_last(older, rows)
         for batch in lane.read_checked(first, last):
             kept = earlier.without(batch)

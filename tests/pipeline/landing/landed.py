@@ -53,7 +53,9 @@ class LogOnDisk:
         self.ticks = itertools.count(1)
         self.lanes: list[LaneWriter] = []
 
-    def lane(self, member: str = "m", epoch: int = 1, queue: int = 3, segment_bytes: int = 1 << 20) -> LaneWriter:
+    def lane(
+        self, member: str = "m", epoch: int = 1, queue: int = 3, segment_bytes: int = 1 << 20, handle: str = ""
+    ) -> LaneWriter:
         """Begin one; not synced, as tests pull no plug."""
         lane = LaneWriter(
             self.root,
@@ -63,6 +65,7 @@ class LogOnDisk:
             clock_us=lambda: next(self.ticks),
             is_synced=False,
             segment_bytes=segment_bytes,
+            handle=handle,
         )
         self.lanes.append(lane)
         return lane

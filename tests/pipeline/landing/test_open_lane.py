@@ -44,7 +44,7 @@ class Bench:
 
     def _make_writer(self) -> LaneWriter:
         self.gate.wait(30)
-        return self.log.lane()
+        return self.log.lane(handle="m-1.1")
 
     async def land(
         self, number: int, received_at_ns: int | None = None, made: Callable[[int], Message] = message
