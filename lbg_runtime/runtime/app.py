@@ -184,6 +184,7 @@ class App:
         with 1 in place of 0, as what the handler was called for is left behind, or of `USER_MISTAKE`.
         """
         guard = ExitGuard()
+        first: SystemExit | None = None
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 try:
@@ -192,13 +193,16 @@ class App:
                     # A `SystemExit` leaves the loop at once, and the runner waits for every other handler.
                     guard.arm(_tail_s())
                     if isinstance(error, SystemExit):
+                        first = error
                         # Now, as the guard may end the process while the runner waits.
                         _log.error("ended_by_handler", exit_code=_exit_code(error.code), given=error.code)
                     raise
-        except SystemExit as leaving:
+        except SystemExit as last:
+            # While the runner ended, another handler may have raised one.
+            leaving = first or last
             exit_code = _exit_code(leaving.code)
             if leaving.code == exit_code or not isinstance(leaving.code, int | None):
-                raise
+                raise leaving
             raise SystemExit(exit_code) from leaving
         finally:
             # Only here: until now the runner may have waited for threads of what was cancelled.

@@ -106,7 +106,8 @@ class _Watchdog:
         blocked = BlockedTime(self._tick_ms)
         self._ask()
         looked_ns = time.monotonic_ns()
-        while not self._stopped.wait(self._tick_ms / 1_000):
+        # Two handlers that exit leave a loop that is closed, and a watchdog that nobody has stopped.
+        while not self._stopped.wait(self._tick_ms / 1_000) and not self._loop.is_closed():
             now_ns = time.monotonic_ns()
             self.suspension.look(now_ns)
             has_answered = self._answered.is_set()
