@@ -81,4 +81,4 @@ async def _restripe(settings: "Settings", queues: int, on_progress: _Teller) -> 
     from lbg_runtime.runtime.restripe.restriper import open_restriper
 
     async with open_restriper(settings, queues, on_progress) as restriper:
-        return await restriper.run(queues)
+        return await restriper.run()

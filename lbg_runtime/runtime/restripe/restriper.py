@@ -99,12 +99,14 @@ class Restriper:
     def __init__(
         self,
         settings: Settings,
+        queue_count: int,
         queues: QueueAdmin,
         session: Session,
         on_progress: Callable[[Progress], None],
         store_count: Callable[[int], Awaitable[None]],
     ) -> None:
-        """`store_count` stores how many queues there are; called while nobody can begin another re-striping."""
+        """`queue_count` is what the group is to have at the end. `store_count` stores how many queues there are; called while nobody can begin another re-striping."""
+        self._queue_count = queue_count
         self._shape = settings.group.shape()
         self._topic = settings.group.control_topic_name
         self._queues = queues
@@ -119,8 +121,8 @@ class Restriper:
         timing = MembershipTiming(heartbeat_ms=settings.membership.heartbeat_ms)
         self._hearing = Hearing(self._shape, self._topic, session, timing)
 
-    async def run(self, queue_count: int) -> Progress | None:
-        """Bring the group to `queue_count` queues, or go on with a re-striping to that number.
+    async def run(self) -> Progress | None:
+        """Bring the group to its new number of queues, or go on with a re-striping to that number.
 
         Returns None if the group has that many and nothing is under way: an earlier run may have done it without being
         able to say so. What is left of a plan that never began is taken away. Raises, before anything else is changed,
@@ -132,7 +134,7 @@ class Restriper:
         conducts.
         """
         try:
-            return await self._run(queue_count)
+            return await self._run()
         except (SempError, TransportError, UserError):
             # It may be what another conductor has done to us, or to the queues; "run it again" would be bad advice.
             await self._hearing.wait()
@@ -143,25 +145,25 @@ class Restriper:
         """Raise `ConductorCutOff` if somebody else may conduct by now. To be asked before whatever leaves over SEMP."""
         await self._hearing.insist_on_connection()
 
-    async def _run(self, queue_count: int) -> Progress | None:
+    async def _run(self) -> Progress | None:
         await self._hearing.begin()
         asking = asyncio.create_task(self._hearing.ask_now_and_then())
         try:
-            return await self._bring_to(queue_count)
+            return await self._bring_there()
         finally:
             asking.cancel()
 
-    async def _bring_to(self, queue_count: int) -> Progress | None:
-        await self._read_subscriptions(queue_count)
+    async def _bring_there(self) -> Progress | None:
+        await self._read_subscriptions(self._queue_count)
         if plans_on(self._subscriptions, self._topic):
             # An earlier conductor was killed or replaced.
             self._quiet_from_s = asyncio.get_running_loop().time() + HELD_S
-        await self._clear_leftovers(queue_count)
-        conductor = self._conductor(queue_count)
+        await self._clear_leftovers()
+        conductor = self._conductor()
         if conductor is None:
             await self.insist_on_connection()
-            await self._store_count(queue_count)
-            self._tell_of_queues_left(queue_count)
+            await self._store_count(self._queue_count)
+            self._tell_of_queues_left()
             return None
         plan = conductor.plan
         is_maybe_known = has_begun(plan, self._shape, self._subscriptions, self._topic)
@@ -193,7 +195,7 @@ class Restriper:
             self._on_progress(progress)
             if isinstance(step, Done):
                 await self._look_at_the_end(conductor.plan)
-                self._tell_of_queues_left(conductor.plan.to_count)
+                self._tell_of_queues_left()
                 return progress
             if is_to_begin and step == Publish(conductor.plan):
                 # A late request could take the topic from a queue that must get the plan and its markers.
@@ -205,7 +207,7 @@ class Restriper:
                 # The last trace: while it is there, nobody begins another re-striping.
                 await self._wait_for_quiet(progress)
                 await self.insist_on_connection()
-                await self._store_count(conductor.plan.to_count)
+                await self._store_count(self._queue_count)
             await self._take(step, conductor)
 
     async def _hear_of_members(self, conductor: Conductor, *, is_maybe_known: bool) -> None:
@@ -231,14 +233,14 @@ class Restriper:
         count = max(queue_count, self._shape.queue_count, *(index + 1 for index in self._subscriptions))
         self._subscriptions = await subscriptions_of(self._queues, self._shape, count)
 
-    async def _clear_leftovers(self, queue_count: int) -> None:
+    async def _clear_leftovers(self) -> None:
         """Take away what is left of plans that never began or are over, which nobody could end."""
-        leftovers = leftover_plans(self._shape, self._subscriptions, self._topic, queue_count)
+        leftovers = leftover_plans(self._shape, self._subscriptions, self._topic, self._queue_count)
         if not leftovers:
             return
         await self._wait_for_quiet(Progress(max(leftovers, key=lambda plan: plan.generation), 0, 0, ""))
-        await self._read_subscriptions(queue_count)
-        leftovers &= leftover_plans(self._shape, self._subscriptions, self._topic, queue_count)
+        await self._read_subscriptions(self._queue_count)
+        leftovers &= leftover_plans(self._shape, self._subscriptions, self._topic, self._queue_count)
         for plan in sorted(leftovers, key=lambda plan: plan.generation):
             _log.warning(
                 "restripe_leftover_cleared", generation=plan.generation, before=plan.from_count, target=plan.to_count
@@ -251,9 +253,9 @@ class Restriper:
             if topic in self._subscriptions[index]:
                 await self._take(Unsubscribe(index, topic), Conductor(self._shape, plan, self._topic))
 
-    def _tell_of_queues_left(self, queue_count: int) -> None:
+    def _tell_of_queues_left(self) -> None:
         """They may be of a plan that never began; nothing says whether somebody else has made them."""
-        if left := [self._shape.queue_name(index) for index in self._subscriptions if index >= queue_count]:
+        if left := [self._shape.queue_name(index) for index in self._subscriptions if index >= self._queue_count]:
             expected = "deleted by hand, if nobody wants them; the next growth takes only empty ones of the group's"
             _log.warning("restripe_queues_left", queues=left, expected=expected)
 
@@ -287,14 +289,14 @@ class Restriper:
     async def _insist_on_no_parking(self) -> None:
         await insist_on_no_parking(self._queues, self._shape, self._subscriptions, self._hearing.picture)
 
-    def _conductor(self, queue_count: int) -> Conductor | None:
+    def _conductor(self) -> Conductor | None:
         plan = plan_under_way(self._subscriptions, self._topic)
         if plan is None:
             present = layout_of(self._shape, self._subscriptions)
-            if present == queue_count:
+            if present == self._queue_count:
                 return None
-            plan = StripePlan(wall_us(), present, queue_count, secrets.token_hex(16))
-        ensure_target(plan, queue_count)
+            plan = StripePlan(wall_us(), present, self._queue_count, secrets.token_hex(16))
+        ensure_target(plan, self._queue_count)
         ensure_on_the_way(plan, self._shape, self._subscriptions)
         ensure_informed(plan, self._shape, self._subscriptions, self._topic)
         return Conductor(replace(self._shape, queue_count=plan.from_count), plan, self._topic)
@@ -373,7 +375,7 @@ class Restriper:
 async def open_restriper(
     settings: Settings, queue_count: int, on_progress: Callable[[Progress], None]
 ) -> AsyncIterator[Restriper]:
-    """A restriper with its own administrator's session and client session, for `run` with this number of queues.
+    """A restriper with its own administrator's session and client session, to bring the group to this number of queues.
 
     Raises `ConfigError` if the settings do not allow it, or nobody answers, and `UserError` if the group is being
     brought to another number; whoever conducts then goes on.
@@ -387,6 +389,7 @@ async def open_restriper(
         queues = await queue_admin(client, settings)
         await insist_on_target(queues, settings, queue_count)
         async with opening as session:
-            restriper = Restriper(settings, queues, session, on_progress, partial(store_queue_count, client, settings))
+            store_count = partial(store_queue_count, client, settings)
+            restriper = Restriper(settings, queue_count, queues, session, on_progress, store_count)
             client.fence(restriper.insist_on_connection)
             yield restriper

@@ -117,7 +117,7 @@ async def restripe(trial, settings, queues, count, on_progress=lambda _: None):
     session = MemoryTransport(trial.broker, f"restriper-{count}")
     await session.open()
     try:
-        return await Restriper(cooperative(settings), queues, session, on_progress, queues.store_count).run(count)
+        return await Restriper(cooperative(settings), count, queues, session, on_progress, queues.store_count).run()
     finally:
         await session.close()
 

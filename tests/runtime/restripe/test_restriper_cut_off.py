@@ -72,7 +72,7 @@ class Conductors:
     async def restripe(self, count, gateway=None):
         self._gateway = gateway or Gateway(self._broker)
         async with open_restriper(self._settings, count, lambda _: None) as restriper:
-            return await restriper.run(count)
+            return await restriper.run()
 
     @asynccontextmanager
     async def _open_session(self, *_, **__):
