@@ -27,7 +27,10 @@ class NotReached(LbgError):
 
 
 class AwaitForgotten(LbgError):
-    """Members made coroutines that nobody awaited, so what handlers were to do was not done; `lines` has each."""
+    """What handlers were to do was not done, or not before their messages were settled; `lines` says of which.
+
+    Members made coroutines that nobody awaited, or something around a handler did not wait for it.
+    """
 
     def __init__(self, lines: Sequence[str]) -> None:
         super().__init__("\n  ".join(["an `await` was forgotten:", *lines]))

@@ -51,8 +51,8 @@ def running(
     On entry every queue is with its member. At the end, unless the test has failed, the members are stopped in good
     order; then the laws of the runtime are checked on everything that was done, and `LawsBroken` is raised if one is
     broken: messages lost, out of order, handled twice without a fault, or two of a key handled at once.
-    `AwaitForgotten` is raised if a handler made a coroutine and nobody awaited it. If the test has failed, both are
-    notes on its error.
+    `AwaitForgotten` is raised if a handler made a coroutine and nobody awaited it, or if what is around a handler did
+    not wait for it. If the test has failed, both are notes on its error.
 
     Raises `UserError`: here for impossible handlers and settings, on entry on an event loop of real time, or if a
     package is missing.
@@ -113,8 +113,15 @@ class GroupContext:
         verdict = _verdict(self._group)
         if verdict is not None and (lines := broken_laws(verdict)):
             if failure is None:
-                raise LawsBroken(verdict)
-            failure.add_note("\n  ".join(["the laws of the runtime are broken as well:", *lines]))
+                failure = LawsBroken(verdict)
+            else:
+                failure.add_note("\n  ".join(["the laws of the runtime are broken as well:", *lines]))
+        if unwaited := [line for life in self._group.lives for line in life.watch.unwaited]:
+            # Behind the laws: that a key was reordered says more.
+            if failure is None:
+                failure = AwaitForgotten(unwaited)
+            else:
+                failure.add_note("\n  ".join(["an `await` was forgotten as well:", *unwaited]))
         if failure is not None and failure is not error:
             raise failure
 

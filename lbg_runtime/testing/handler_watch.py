@@ -11,6 +11,7 @@ from lbg_runtime.core.parking.records import PARKING_PREFIX
 from lbg_runtime.model.failure import ERROR_KEY_SEQUENCE_PROPERTY, ERROR_PUBLISHER_PROPERTY
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PUBLISHER_PROPERTY, FencingToken, Message
+from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.runtime.handlers.registry import Handler
 from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, HandlerFunction, Handling, refuse_unrun
 from lbg_runtime.testing.moments import Moments
@@ -98,6 +99,11 @@ class Attempt:
         return self.end_ns is not None and self.error is None
 
     @property
+    def is_settled(self) -> bool:
+        """Whether the runtime has ended the delivery and settled it."""
+        return self.handling is not None and self.handling.outcome is Outcome.ACCEPTED
+
+    @property
     def is_given_up(self) -> bool:
         """Whether the runtime has ended the delivery's attempts without success, and moves the message away. That may
         be so although the handler has returned: after its time-out, or if middleware failed behind it."""
@@ -122,6 +128,8 @@ class HandlerWatch:
     def __init__(self, member: str, moments: Moments, on_change: Callable[[], None], around: Wrapper | None) -> None:
         """`on_change` is called when a handler begins or ends."""
         self.attempts: list[Attempt] = []
+        self.unwaited: list[str] = []
+        """A line for each call that ended when its message had been settled: what is around it had not waited."""
         self.is_over = False
         """Set when the process is dead: what its handlers do from then on does not count."""
         self.member = member
@@ -156,6 +164,11 @@ class HandlerWatch:
             finally:
                 if not self.is_over:
                     attempt.end_ns = self._moments.next_ns()
+                    if attempt.is_settled and not attempt.is_given_up:
+                        self.unwaited.append(
+                            f"{self.member}: {attempt.key} #{attempt.number} was settled before {handler.where} had "
+                            "handled it: what is around it did not wait for it"
+                        )
                     self._on_change()
 
         return watched if self._around is None else self._around(watched)

@@ -6,7 +6,7 @@ import pytest
 
 from lbg_runtime.broker.engine.effects import DeliverRun
 from lbg_runtime.model.message import Message
-from lbg_runtime.testing import LawsBroken, NotReached, running
+from lbg_runtime.testing import AwaitForgotten, LawsBroken, NotReached, running
 from lbg_runtime.validator.findings import Law
 
 
@@ -66,8 +66,31 @@ async def test_a_wrapper_that_does_not_wait_for_the_handler(handlers) -> None:
         return begin
 
     broken = await run(handlers(seconds=1), in_background)
+    assert "was settled before" in "".join(broken.__notes__)
     assert laws_of(broken) == {Law.OVERLAP_IN_PROCESS}
     assert "key 'k' handled by member-0 and member-0 at once, for up to 999 ms" in str(broken)
+
+
+@pytest.mark.parametrize("seconds", [0, 1])
+async def test_a_wrapper_that_does_not_wait_is_told_though_no_law_is_broken(handlers, seconds) -> None:
+    """A crash in between would have lost the message."""
+
+    def in_background(handle):
+        tasks = set()
+
+        async def begin(message):
+            tasks.add(asyncio.ensure_future(handle(message)))
+
+        return begin
+
+    with pytest.raises(AwaitForgotten) as told:
+        async with running(handlers(seconds=seconds), around=in_background) as group:
+            await group.publish("orders/new", "1", key="k")
+            await group.settled()
+            await group.until(lambda: group.attempts("k") and not group.attempts("k")[0].is_running)
+    (line,) = told.value.lines
+    assert line.startswith("member-0: k #1 was settled before ")
+    assert line.endswith(" had handled it: what is around it did not wait for it")
 
 
 async def test_a_handler_that_was_settled_and_never_ended(handlers) -> None:
