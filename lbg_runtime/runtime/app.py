@@ -202,7 +202,7 @@ class App:
             leaving = first or last
             exit_code = _exit_code(leaving.code)
             if leaving.code == exit_code or not isinstance(leaving.code, int | None):
-                raise leaving
+                raise leaving from None
             raise SystemExit(exit_code) from leaving
         finally:
             # Only here: until now the runner may have waited for threads of what was cancelled.

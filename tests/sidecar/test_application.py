@@ -63,8 +63,8 @@ class RawServer:
 async def application(*answers, timeout_ms=5_000, unix=None, **settings):
     """A server that answers so, and the client for it."""
     raw = RawServer(*answers)
-    async with listening(raw.serve, unix=unix) as server:
-        address = f"unix:{unix}" if unix else f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with listening(raw.serve, unix=unix) as place:
+        address = f"unix:{place}" if unix else f"http://127.0.0.1:{place}"
         client = HttpApplication(address, SidecarSettings(application=address, **settings), timeout_ms)
         try:
             yield client, raw
@@ -121,8 +121,8 @@ async def test_an_application_on_a_unix_socket_is_reached(tmp_path):
 
 async def test_an_address_with_a_path_has_the_routes_below_it():
     raw = RawServer(OK)
-    async with listening(raw.serve) as server:
-        address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/base"
+    async with listening(raw.serve) as port:
+        address = f"http://127.0.0.1:{port}/base"
         client = HttpApplication(address, SidecarSettings(application=address), 5_000)
         await client.post("/a", {}, b"")
         await client.post("b", {}, b"")

@@ -107,8 +107,7 @@ async def test_no_event_is_passed_over_whatever_is_answered(trial: SidecarTrial,
         port = 0
         while True:
             application.died.clear()
-            async with listening(application.serve, port=port) as server:
-                port = server.sockets[0].getsockname()[1]
+            async with listening(application.serve, port=port) as port:
                 if not address.done():
                     address.set_result(f"http://127.0.0.1:{port}")
                 await application.died.wait()

@@ -105,7 +105,8 @@ class Restriper:
         on_progress: Callable[[Progress], None],
         store_count: Callable[[int], Awaitable[None]],
     ) -> None:
-        """`queue_count` is what the group is to have at the end. `store_count` stores how many queues there are; called while nobody can begin another re-striping."""
+        """`queue_count` is what the group is to have at the end. `store_count` stores how many queues there are; called
+        while nobody can begin another re-striping."""
         self._queue_count = queue_count
         self._shape = settings.group.shape()
         self._topic = settings.group.control_topic_name
