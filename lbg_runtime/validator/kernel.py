@@ -52,8 +52,10 @@ started_after_loss
 two_active
     No two flows are fed on one queue at the same time. Only proof counts: a flow is fed from its `active` record to the
     last unflagged message it received and handled, or the start of its drain; a flow released in good order also to the
-    end of its last handling. A crashed or cut-off member proves nothing after that. Does not apply to members that
-    share a partitioned queue: there only keys have one owner at a time, which the laws on overlaps check.
+    end of its last handling. A crashed or cut-off member proves nothing after that. An `active` record right behind a
+    standstill tells of a moment in it: if it is the only proof, the law is broken only where another flow was fed from
+    before the standstill until after the record. Does not apply to members that share a partitioned queue: there only
+    keys have one owner at a time, which the laws on overlaps check.
 key_on_two_shards
     A key lies in one shard, whoever published it. Two shards mean two queues, and thus no order between them.
 shard_in_wrong_queue

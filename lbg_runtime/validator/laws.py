@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from lbg_runtime.validator.arrow import ints, is_one_of
 from lbg_runtime.validator.book import HOST_CLOCK_TOLERANCE_MS, Book
-from lbg_runtime.validator.columns import NONE, Columns, Handlings
+from lbg_runtime.validator.columns import NONE, Columns, Handlings, Lives
 from lbg_runtime.validator.epochs import Epochs, Tenures, release_causes
 from lbg_runtime.validator.findings import Law, Move, Witness
 from lbg_runtime.validator.messages import Messages
@@ -258,13 +258,18 @@ def _last_before(moments_ns: Ints, wanted_ns: Ints) -> Ints:
     return found
 
 
-def check_tenures(book: Book, epochs: Epochs, tenures: Tenures) -> None:
+def check_tenures(book: Book, lives: Lives, epochs: Epochs, tenures: Tenures) -> None:
     """Write the findings on two members being fed at once."""
     rows = np.flatnonzero(tenures.start_ns != FAR_FUTURE)
-    start, end = tenures.start_ns, tenures.fed_until_ns
-    earlier, later = overlapping(epochs.queue[tenures.epoch[rows]], start[rows], end[rows])
+    start, end, journal = tenures.start_ns, tenures.fed_until_ns, epochs.journal[tenures.epoch]
+    # Of an activity of which nothing but its record tells, and which a member notices right after it stood still, it is
+    # known only that it began in the standstill: whoever has been fed since then may have come behind it.
+    begin = np.where(end > start, start, lives.happened_at(journal, start))
+    proven = np.where(end > start, end, begin)
+    earlier, later = overlapping(epochs.queue[tenures.epoch[rows]], begin[rows], proven[rows])
     earlier, later = rows[earlier], rows[later]
-    journal = epochs.journal[tenures.epoch]
+    known = end[earlier] > start[later]
+    earlier, later = earlier[known], later[known]
     earlier, later = book.without_doubt(earlier, later, journal[earlier], journal[later], end[earlier] - start[later])
 
     def find(one: int, other: int) -> tuple[str, tuple[Witness, ...]]:

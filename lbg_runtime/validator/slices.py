@@ -139,7 +139,7 @@ class SlicedExamination:
         book, columns, messages, tables = step.book, step.columns, step.messages, step.tables
         lives, layouts = columns.lives, columns.layouts
         if not lives.is_partitioned:
-            check_tenures(book, step.epochs, step.tenures)
+            check_tenures(book, lives, step.epochs, step.tenures)
         holes = find_holes(step.epochs, step.tenures, tables.flows, lives, layouts)
         unplaced = None
         if layouts.steps:
@@ -333,7 +333,7 @@ def _what_stands(step: _Step, unsettled: Flags) -> Book:
     if not columns.lives.is_partitioned:
         # Later records can only extend the time for which there is this proof.
         proven = np.maximum(tenures.start_ns, tenures.last_fed_ns)
-        check_tenures(book, step.epochs, replace(tenures, fed_until_ns=proven))
+        check_tenures(book, columns.lives, step.epochs, replace(tenures, fed_until_ns=proven))
     if columns.layouts.steps:
         # Between two queues, what a member without a journal may have done is known only at the end.
         across = np.ones(len(columns.handlings.shard), dtype=np.bool_)

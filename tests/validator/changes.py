@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from lbg_runtime.model.record import ConfirmedRecord, DispatchRecord, FlowRecord, StripesRecord
+from lbg_runtime.model.record import ConfirmedRecord, DispatchRecord, FlowRecord, PauseRecord, StripesRecord
 from lbg_runtime.validator.findings import Law
 from tests.validator.history import HASH_COUNT, QUEUE_COUNT
 from tests.validator.run_files import MS, SECOND, Journal, Run, wall_us
@@ -277,9 +277,16 @@ def activate_early(run: Run) -> bool:
         if following and following[0][3] is not journal:
             _, _, flow, other = following[0]
             moment = record.receive_mono_ns - 100
+            if _may_have_been_over(other, moment):
+                continue
             other.records[other.records.index(flow)] = replace(flow, mono_ns=moment, t=wall_us(moment))
             return True
     return False
+
+
+def _may_have_been_over(journal: Journal, active_ns: int) -> bool:
+    pauses = [record for record in journal.records if isinstance(record, PauseRecord)]
+    return any(pause.from_mono_ns <= active_ns <= pause.to_mono_ns + 2 * SECOND for pause in pauses)
 
 
 def scatter_key(run: Run) -> bool:

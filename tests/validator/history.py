@@ -215,14 +215,25 @@ class World:
         self._activate(queue, self._dice.choice(self._members))
 
     def _stand_still(self) -> None:
-        """SIGSTOP, and SIGCONT when the broker has long given the queues to others, who are at work."""
+        """SIGSTOP, and SIGCONT when the broker has long given the queues to others, who are at work.
+
+        One of the queues came to it, a standby, right before the broker noticed.
+        """
         member = self._dice.choice(self._members)
         others = [other for other in self._members if other is not member]
         if not others:
             return
         cut, begin = self._now - self._dice.randrange(0, SECOND), self._now - self._dice.randrange(0, SECOND)
+        # It begins with the last record, at the earliest.
+        begin = max(begin, member.journal.last_mono_ns or begin)
         lost = sorted(queue for queue, owner in self._owner.items() if owner is member)
+        came = sorted(queue for queue in self._owner if queue not in lost)[:1]
         self._pass(LONGEST_SILENCE_NS)
+        for queue in came:
+            self._release(queue, self._owner[queue], "rebind")
+            member.epochs[queue] += 1
+            self._pass(MS)
+            self._activate(queue, self._dice.choice(others))
         for queue in lost:
             self._owner.pop(queue)
             self._give_back(queue, cut)
@@ -230,8 +241,10 @@ class World:
         self._handle()
         self._pass(self._dice.randrange(60 * SECOND))
         member.journal.records.append(PauseRecord(begin, self._now, wall_us(self._now)))
-        self._pass(self._dice.randrange(2 * SECOND))
-        for queue in lost:
+        self._pass(self._dice.randrange(1900 * MS))
+        for queue in came:
+            self._flow(member, queue, "active", "")
+        for queue in [*lost, *came]:
             self._flow(member, queue, "down", "connection lost")
 
     def _cancel(self) -> None:

@@ -368,23 +368,28 @@ def _count_two_active(
     run: Run, handlings: list[Handling], by_epoch: dict[tuple[int, int, int], list[FlowRecord]]
 ) -> int:
     """For runs in which no epoch is active twice."""
-    tenures: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    tenures: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for epoch in {*by_epoch, *(h.epoch for h in handlings)}:
         flows, own = by_epoch.get(epoch, []), [h for h in handlings if h.epoch == epoch]
         active = [flow.mono_ns for flow in flows if flow.event == "active"] or [h.start for h in own]
         if not active:
             continue
-        proofs = [min(active)] + [_fed(run.journals[h.life], h) for h in own if not h.record.redelivered]
+        start = min(active)
+        proofs = [start] + [_fed(run.journals[h.life], h) for h in own if not h.record.redelivered]
         broken = any(flow.event in ("inactive", "down") for flow in flows)
         if not broken:
             proofs += [flow.mono_ns for flow in flows if flow.event == "draining"]
             if any(flow.event == "released" for flow in flows):
                 proofs += [h.done for h in own]
-        tenures[epoch[1]].append((min(active), max(proofs)))
+        if max(proofs) > start:
+            tenures[epoch[1]].append((start, max(proofs), start))
+        else:
+            begin = _earliest(run.journals[epoch[0]], start)
+            tenures[epoch[1]].append((begin, begin, start))
     found = 0
     for spans in tenures.values():
         ordered = sorted(spans)
-        later = {two for one, two in combinations(range(len(ordered)), 2) if ordered[one][1] > ordered[two][0]}
+        later = {two for one, two in combinations(range(len(ordered)), 2) if ordered[one][1] > ordered[two][2]}
         found += len(later)
     return found
 

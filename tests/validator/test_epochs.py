@@ -278,6 +278,47 @@ def test_what_a_member_receives_when_it_goes_on_may_have_been_sent_long_before(
     assert broken(judged(run, 3)) & {Law.TWO_ACTIVE} == laws
 
 
+Rest = tuple[tuple[str, float], ...]
+STANDBY_DIES: Rest = (("down", 45_000),)
+GOOD_ORDER: Rest = (("draining", AWAKE_MS + 20), ("released", AWAKE_MS + 30))
+
+
+@pytest.mark.parametrize(
+    ("active_ms", "other_ms", "receive_ms", "rest", "found"),
+    [
+        (AWAKE_MS + 1, 15_000, None, STANDBY_DIES, 0),
+        (AWAKE_MS + 1, 15_000, AWAKE_MS + 1_999, STANDBY_DIES, 0),
+        (AWAKE_MS + 1, STOPPED_MS + 1, None, STANDBY_DIES, 0),
+        # The other had the queue before, and all the time.
+        (AWAKE_MS + 1, STOPPED_MS - 1, None, STANDBY_DIES, 1),
+        # It was fed when the other was.
+        (AWAKE_MS + 1, 15_000, AWAKE_MS + 2_001, STANDBY_DIES, 1),
+        (AWAKE_MS + 1, 15_000, None, GOOD_ORDER, 1),
+        # It had not stood still.
+        (AWAKE_MS + 2_001, 15_000, None, STANDBY_DIES, 1),
+        (STOPPED_MS - 1, 500, None, STANDBY_DIES, 1),
+    ],
+)
+def test_an_activity_of_which_a_member_hears_when_it_goes_on_may_have_been_over_long_before(
+    active_ms: float, other_ms: float, receive_ms: float | None, rest: Rest, found: int
+) -> None:
+    run = Run()
+    life = Life(run, "a").flow("bound", 1).pause(STOPPED_MS, AWAKE_MS).flow("active", active_ms)
+    if receive_ms is not None:
+        life.handle(2, receive_ms, receive_ms + 1, None, outcome="cancelled")
+    for event, moment_ms in rest:
+        life.flow(event, moment_ms)
+    other = Life(run, "b").flow("active", other_ms).handle(1, 15_100, 15_200, 15_200).handle(2, 44_000, 44_050, 44_050)
+    other.flow("draining", 50_000).flow("released", 50_001, cause="stop").close(60_000)
+    tables = published(run, 2).tables()
+    sliced = SlicedExamination(DEFAULT_ACK_WINDOW_MS)
+    sliced.feed(tables, at(49_000))
+
+    assert validate(tables).counts[Law.TWO_ACTIVE] == found
+    # What only a drain proves waits for the end.
+    assert sliced.standing.counts[Law.TWO_ACTIVE] == (0 if rest is GOOD_ORDER else found)
+
+
 def run_on(loss_ms: float, *again_ms: tuple[int, float]) -> Run:
     """Message 2 runs at "a" until 3,000 ms, whose flow is lost meanwhile; what "b" is given from 1,100 on, up to 2
     flagged."""

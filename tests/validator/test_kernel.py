@@ -82,7 +82,7 @@ def test_a_run_in_which_members_are_stopped_for_long_is_valid() -> None:
     without = replace(
         run.tables(), journals=run.tables().journals.drop(["pauses"]).append_column("pauses", no_texts(run))
     )
-    assert broken_laws(validate(without)) == {Law.DUPLICATE_WITHOUT_FAULT}
+    assert broken_laws(validate(without)) == {Law.DUPLICATE_WITHOUT_FAULT, Law.TWO_ACTIVE}
 
 
 def no_texts(run: Run) -> pa.Array:
