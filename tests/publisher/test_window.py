@@ -170,7 +170,7 @@ async def test_closing_turns_everyone_away() -> None:
     assert window.count == 1
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 80), st.integers(0, 5), st.booleans()), max_size=40),
     st.integers(1, 5),

@@ -20,19 +20,19 @@ def test_nothing_is_lost_or_doubled_when_a_publishing_client_is_cut_off(broker, 
     client = make_client("cut")
     publisher = client.publisher()
     publisher.set_message_publish_receipt_listener(receipts)
-    cuts = iter(range(500, 3000, 500))
+    cuts = iter(range(250, 1500, 250))
     cut_at = next(cuts)
-    for number in range(3000):
+    for number in range(1500):
         publisher.publish(client.message(str(number)), Topic.of("cut/a"), user_context=number)
         if number == cut_at:
             assert broker.call(broker.server.faults.drop, "cut") == 1
             client.reconnected.get(timeout=10)
             cut_at = next(cuts, None)
-    confirmed = [receipts.inbox.get(timeout=20) for _ in range(3000)]
+    confirmed = [receipts.inbox.get(timeout=20) for _ in range(1500)]
     assert all(receipt.is_persisted for receipt in confirmed)
     received = client.receiver("cut")
-    messages = received.take(3000)
-    assert payloads(messages) == list(map(str, range(3000)))
+    messages = received.take(1500)
+    assert payloads(messages) == list(map(str, range(1500)))
     assert not any(message.is_redelivered() for message in messages)
     received.close()
 

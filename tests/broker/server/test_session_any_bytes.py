@@ -59,7 +59,7 @@ def test_the_conversation_that_is_garbled_below_is_sound() -> None:
     assert desk.depth("made") == 1
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_a_garbled_conversation_ends_in_a_protocol_error_or_in_answers(data) -> None:
     stream = bytearray(b"".join(CONVERSATION))
@@ -139,7 +139,7 @@ requests = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(asked=st.lists(st.lists(requests, min_size=1, max_size=4).map(b"".join), max_size=15))
 def test_sound_requests_in_any_order_with_any_numbers_are_survived(asked: list[bytes]) -> None:
     desk = Desk()

@@ -42,6 +42,7 @@ QUEUES = any_of(
 )
 
 
+@settings(max_examples=40, deadline=None)
 @given(said=QUEUES)
 def test_the_settings_of_a_queue_come_back_whatever_they_are(said: QueueSettings) -> None:
     # Their types as well: 0 is not False.

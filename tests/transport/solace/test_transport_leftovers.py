@@ -43,7 +43,7 @@ async def test_refused_connections_and_binds_leave_nothing_behind(
     await fail()
     await eventually(lambda: control_thread_count() <= others + THREAD_COUNT + SESSION_THREADS)
     before, receivers = thread_count(), receiver_count()
-    for _ in range(10):
+    for _ in range(4):
         await fail()
     # Threads end a moment after the call that ended them.
     await eventually(lambda: thread_count() <= before)
@@ -67,7 +67,7 @@ async def test_rebind_cycles_leave_nothing_behind(broker: BrokerServer, make_tra
 
     await cycle(1)
     before, receivers = thread_count(), receiver_count()
-    for epoch in range(2, 22):
+    for epoch in range(2, 10):
         await cycle(epoch)
     await eventually(lambda: thread_count() <= before)
     await eventually(lambda: receiver_count() <= receivers)

@@ -251,7 +251,7 @@ def test_an_intake_that_is_referred_to_by_its_paths_is_collected_with_all_it_hol
 
 def test_threads_that_call_while_flows_come_and_go_lose_and_mix_up_nothing() -> None:
     """Four network threads, one flow each, one loop that pops and cuts as it likes, and another thread that binds."""
-    count = 5_000
+    count = 2_000
     rig = Rig(patience_ms=10_000, full=64)
     users = [16, 32, 48, 64]
     paths = rig.add(*users)

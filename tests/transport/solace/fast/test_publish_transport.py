@@ -148,14 +148,14 @@ async def test_a_connection_that_is_cut_again_and_again_loses_repeats_and_reorde
 ) -> None:
     transport = make_transport("first")
     await transport.open()
-    count, confirmed, cuts = 12_000, [], 0
+    count, confirmed, cuts = 6_000, [], 0
     publishing = asyncio.create_task(publish_by_tasks(transport, count, confirmed))
     while not publishing.done():
         await asyncio.sleep(0)
         # What is confirmed is there already: they come in order, so the latest says it of all.
         if confirmed:
             assert broker.engine.queue_depth("default", QUEUE) > max(confirmed[-64:])
-        if cuts < 5 and len(confirmed) > (cuts + 1) * 2_000:
+        if cuts < 5 and len(confirmed) > (cuts + 1) * 1_000:
             cuts += broker.faults.drop("first")
     await publishing
     assert cuts == 5
@@ -315,7 +315,7 @@ async def test_receiving_and_publishing_of_one_session_do_not_wait_for_each_othe
 
     flow = await transport.bind(QUEUE, Epoch(1), forward)
     flow.start_intake()
-    count = 5_000
+    count = 3_000
     confirmed: list[int] = []
     await publish_by_tasks(transport, count, confirmed)
     async with asyncio.timeout(PATIENCE_S):
@@ -333,12 +333,12 @@ async def test_memory_does_not_grow_with_what_is_published(
     before = 0
     for round_ in range(4):
         confirmed: list[int] = []
-        await publish_by_tasks(transport, 6_000, confirmed)
+        await publish_by_tasks(transport, 4_000, confirmed)
         broker.carry_out(broker.engine.administration.delete_messages("default", QUEUE))
         gc.collect()
-        if round_ == 1:
+        if round_ == 0:
             before = resident_bytes()
-    # A leak of 300 bytes a message would be 7 MB.
+    # A leak of 350 bytes a message would be as much.
     assert resident_bytes() - before < 4 * 1024 * 1024
     await transport.close()
     assert counts.allocated == counts.freed == OF_THE_CHECK + fast_publish.BATCH
@@ -346,7 +346,7 @@ async def test_memory_does_not_grow_with_what_is_published(
 
 PUBLISHING = """
 async def work(transport):
-    futures = [transport.send(Message("orders/new", b"x" * 256, {"JMSXGroupID": "k"})) for _ in range(20_000)]
+    futures = [transport.send(Message("orders/new", b"x" * 256, {"JMSXGroupID": "k"})) for _ in range(5_000)]
     await asyncio.wait_for(futures[1_000], 10)
     assert not futures[-1].done()
 """

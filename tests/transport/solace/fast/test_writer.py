@@ -107,7 +107,7 @@ MESSAGES = st.builds(
 
 
 @given(messages=st.lists(MESSAGES, min_size=1, max_size=4))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_what_goes_over_the_wire_is_the_message_and_nothing_of_those_before(
     native: Native, messages: list[Message]
 ) -> None:
