@@ -1,7 +1,5 @@
 """`python -m lbg_runtime.cli` is `lbg`, for places where the script is not on the path. The script calls this too."""
 
-import gc
-
 from lbg_runtime.cli.importing import end_when_asked, importing
 
 
@@ -10,8 +8,6 @@ def main() -> None:
     end_when_asked()
     with importing():
         from lbg_runtime.cli.main import main as run_command_line
-    # What is imported stays to the end, and need not be looked through for garbage.
-    gc.freeze()
     run_command_line()
 
 

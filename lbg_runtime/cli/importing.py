@@ -7,7 +7,6 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
-from importlib import metadata
 from pathlib import Path
 from types import FrameType
 
@@ -86,6 +85,8 @@ def users_modules() -> Iterator[None]:
 
 def missing_extra(error: ModuleNotFoundError) -> UserError | None:
     """The error that says what to install to get the module; None if none of our extras brings it."""
+    from importlib import metadata
+
     module = (error.name or "").partition(".")[0]
     wanted = _DISTRIBUTIONS.get(module, module)
     for requirement in metadata.requires("lbg-runtime") or ():

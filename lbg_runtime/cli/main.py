@@ -4,56 +4,23 @@ The code is fixed once the command is over: from then on no signal replaces it, 
 left running keeps the process alive for longer than `EXIT_GRACE_S`.
 
 Exit codes: 0 done and clean, 1 failed or an invalid verdict, 2 usage or configuration, 3 verdict unknown
-or no Spark, 130 interrupted. A command module imports heavy modules inside its function, so that `lbg --help` stays
-quick.
+or no Spark, 130 interrupted. Only the module of the command that is wanted is imported, and it imports heavy modules
+inside its function, so that `lbg --help` stays quick, too.
 """
 
+import gc
 import os
 import signal
 import sys
 from contextlib import suppress
-from importlib.metadata import version
+from importlib import import_module
 from io import BufferedWriter, FileIO, TextIOWrapper
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from lbg_runtime.cli.advise import advise
-from lbg_runtime.cli.asyncapi import asyncapi
-from lbg_runtime.cli.bench.acks import acks
-from lbg_runtime.cli.bench.broker import broker as bench_broker
-from lbg_runtime.cli.bench.dispatch import dispatch
-from lbg_runtime.cli.bench.everything import all_
-from lbg_runtime.cli.bench.faults import faults
-from lbg_runtime.cli.bench.landing import landing as bench_landing
-from lbg_runtime.cli.bench.latency import latency
-from lbg_runtime.cli.bench.moves import handback, moves, takeover
-from lbg_runtime.cli.bench.pipeline import pipeline
-from lbg_runtime.cli.bench.poison import poison
-from lbg_runtime.cli.bench.publish import publish as bench_publish
-from lbg_runtime.cli.bench.receive import receive
-from lbg_runtime.cli.bench.restripe import restripe
-from lbg_runtime.cli.bench.scale import scale
-from lbg_runtime.cli.bench.siblings import processes
-from lbg_runtime.cli.bench.sidecar import sidecar
-from lbg_runtime.cli.bench.soak import soak
-from lbg_runtime.cli.broker import broker
-from lbg_runtime.cli.check import check
-from lbg_runtime.cli.compare import compare
-from lbg_runtime.cli.dashboard import dashboard
-from lbg_runtime.cli.demo.stage import demo
-from lbg_runtime.cli.group.commands import group
-from lbg_runtime.cli.importing import missing_extra
-from lbg_runtime.cli.land import land
-from lbg_runtime.cli.landing import landing
-from lbg_runtime.cli.parked import parked
-from lbg_runtime.cli.publish import publish
-from lbg_runtime.cli.replay import replay
-from lbg_runtime.cli.run import run
-from lbg_runtime.cli.simulate import simulate
-from lbg_runtime.cli.spark import spark
-from lbg_runtime.cli.validate import validate
-from lbg_runtime.cli.why import why
+from lbg_runtime.cli.importing import importing, missing_extra
 from lbg_runtime.model.errors import LbgError, UserError
 from lbg_runtime.model.printable import printable
 from lbg_runtime.runtime.shutdown import EXIT_GRACE_S, ExitGuard
@@ -62,69 +29,50 @@ from lbg_runtime.runtime.stop import ignore_requests
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    help="Ordered, elastic consumption on Solace PubSub+.",
-    epilog="Settings are read from config.yaml here, or from --config FILE; first steps are in docs/start.md. "
-    "Exit codes: 0 done, 1 failed or invalid, 2 usage or settings, 3 verdict unknown or no Spark, 130 interrupted.",
-)
-bench = typer.Typer(no_args_is_help=True, help="Measure on this machine. The documents quote these figures.")
-bench.command()(acks)
-bench.command("all")(all_)
-bench.command("broker")(bench_broker)
-bench.command()(dispatch)
-bench.command()(faults)
-bench.command()(handback)
-bench.command("landing")(bench_landing)
-bench.command()(latency)
-bench.command()(moves)
-bench.command()(pipeline)
-bench.command()(poison)
-bench.command("publish")(bench_publish)
-bench.command()(processes)
-bench.command()(receive)
-bench.command()(restripe)
-bench.command()(scale)
-bench.command()(sidecar)
-bench.command()(soak)
-bench.command()(takeover)
+_COMMANDS = {
+    "Start": ("check", "run", "publish", "broker", "demo", "asyncapi"),
+    "Look at a group, and administer it": ("why", "dashboard", "group", "parked"),
+    "Prove and measure": ("validate", "simulate", "advise", "compare", "bench"),
+    "Land and replay": ("land", "replay", "landing", "spark"),
+}
+"""In the order in which they are needed; `lbg --help` shows groups of commands last in their panel."""
+
+_MODULES = {"bench": "bench.commands", "demo": "demo.stage", "group": "group.commands"}
+"""Where a command is whose module has not its name."""
 
 
-# In the order in which they are needed; `lbg --help` shows groups of commands last in their panel.
-_START = "Start"
-app.command(rich_help_panel=_START)(check)
-app.command(rich_help_panel=_START)(run)
-app.command(rich_help_panel=_START)(publish)
-app.command(rich_help_panel=_START)(broker)
-app.command(rich_help_panel=_START)(demo)
-app.command(rich_help_panel=_START)(asyncapi)
-_LOOK = "Look at a group, and administer it"
-app.command(rich_help_panel=_LOOK)(why)
-app.command(rich_help_panel=_LOOK)(dashboard)
-app.add_typer(group, name="group", rich_help_panel=_LOOK)
-app.add_typer(parked, name="parked", rich_help_panel=_LOOK)
-_PROVE = "Prove and measure"
-app.command(rich_help_panel=_PROVE)(validate)
-app.command(rich_help_panel=_PROVE)(simulate)
-app.command(rich_help_panel=_PROVE)(advise)
-app.command(rich_help_panel=_PROVE)(compare)
-app.add_typer(bench, name="bench", rich_help_panel=_PROVE)
-_LAND = "Land and replay"
-app.command(rich_help_panel=_LAND)(land)
-app.command(rich_help_panel=_LAND)(replay)
-app.add_typer(landing, name="landing", rich_help_panel=_LAND)
-app.add_typer(spark, name="spark", rich_help_panel=_LAND)
+def command_line(wanted: str | None = None) -> typer.Typer:
+    """All commands; if one of them is wanted, only that one: to import all takes longer than most of them need."""
+    app = typer.Typer(
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        help="Ordered, elastic consumption on Solace PubSub+.",
+        epilog="Settings are read from config.yaml here, or from --config FILE; first steps are in docs/start.md. "
+        "Exit codes: 0 done, 1 failed or invalid, 2 usage or settings, 3 verdict unknown or no Spark, 130 interrupted.",
+    )
+    app.callback()(_commands)
+    known = {"--version", *chain.from_iterable(_COMMANDS.values())}
+    for panel, names in _COMMANDS.items():
+        for name in names:
+            if wanted in known and name != wanted:
+                continue
+            command = getattr(import_module(f"lbg_runtime.cli.{_MODULES.get(name, name)}"), name)
+            if isinstance(command, typer.Typer):
+                app.add_typer(command, name=name, rich_help_panel=panel)
+            else:
+                app.command(rich_help_panel=panel)(command)
+    return app
 
 
 def _show_version(is_wanted: bool) -> None:
     if is_wanted:
+        from importlib.metadata import version
+
         print(f"lbg_runtime {version('lbg-runtime')}")
         raise typer.Exit
 
 
-@app.callback()
 def _commands(
     _: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
@@ -136,6 +84,10 @@ def _commands(
 
 def main() -> None:
     """Run the command line; never shows a traceback for a user's mistake or a broker's refusal."""
+    with importing():
+        app = command_line(*sys.argv[1:2])
+    # What is imported stays to the end, and need not be looked through for garbage.
+    gc.freeze()
     _open_missing_streams()
     if sys.__stderr__ is sys.stderr and isinstance(sys.stderr, TextIOWrapper):
         sys.stderr = _unfailing(sys.stderr)

@@ -7,7 +7,9 @@ from typer.testing import CliRunner
 from lbg_runtime.cli.comparison.patterns import PATTERNS
 from lbg_runtime.cli.comparison.play import PatternStuck, Stream, play
 from lbg_runtime.cli.comparison.stages import MemoryStage, open_stage
-from lbg_runtime.cli.main import app
+from lbg_runtime.cli.main import command_line
+
+app = command_line()
 
 ORDERED = ("exclusive queues", "partitioned queue", "message groups", "sticky shares")
 STREAM = Stream(member_count=3, keys=20, rate=400, seconds=2, work_ms=2)

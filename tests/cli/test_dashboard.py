@@ -12,9 +12,11 @@ from urllib.parse import urlsplit
 import pytest
 from typer.testing import CliRunner
 
-from lbg_runtime.cli.main import app
+from lbg_runtime.cli.main import command_line
 from lbg_runtime.model.errors import ConfigError, UserError
 from tests.processes import running
+
+app = command_line()
 
 BOUND_S = 60
 GROUP = {"name": "orders", "hash_prefix": "h", "hash_count": 8, "queue_count": 4, "provision": "create_missing"}

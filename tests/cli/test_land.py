@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from lbg_runtime.cli.main import app
+from lbg_runtime.cli.main import command_line
 from lbg_runtime.cli.sizes import bytes_text, parse_bytes
 from lbg_runtime.model.errors import UserError
 from tests.pipeline.landing.landed import LogOnDisk, id_of, rows
+
+app = command_line()
 
 
 @pytest.mark.parametrize(

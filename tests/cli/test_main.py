@@ -388,3 +388,10 @@ def test_garbage_is_looked_for_as_before_when_all_is_imported():
 def test_what_reads_settings_is_not_imported_before_it_is_known_that_settings_are_wanted():
     code = "import sys, lbg_runtime.cli.main; sys.exit('pydantic' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+
+
+def test_of_the_commands_only_the_one_that_is_wanted_is_imported():
+    code = "import sys; from lbg_runtime.cli.main import command_line; command_line('run'); command_line('--version')"
+    others = "{'check', 'publish', 'bench', 'demo', 'group'}"
+    code += f"; sys.exit(bool({others} & {{name.rpartition('.cli.')[2] for name in sys.modules}}))"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)

@@ -3,10 +3,12 @@
 import pytest
 from typer.testing import CliRunner
 
-from lbg_runtime.cli.main import app
+from lbg_runtime.cli.main import command_line
 from lbg_runtime.cli.options import duration_ms, insist_on_finite, listen_address, print_json, size_bytes
 from lbg_runtime.config.listen_address import ListenAddress
 from lbg_runtime.model.errors import UserError
+
+app = command_line()
 
 
 def test_what_is_written_as_it_should_be_is_read() -> None:

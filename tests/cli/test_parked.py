@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 from lbg_runtime.broker.engine.accounts import Account, ClientProfile
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.engine.settings import QueueSettings
-from lbg_runtime.cli.main import app
+from lbg_runtime.cli.main import command_line
 from lbg_runtime.core.parking.records import (
     DropAsked,
     OwnerFence,
@@ -38,6 +38,8 @@ from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PARTITION_KEY_PROPE
 from lbg_runtime.testing.broker_on_port import BrokerOnPort
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.transport import SolaceTransport
+
+app = command_line()
 
 pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end]
 

@@ -15,12 +15,14 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from lbg_runtime.cli.main import app
+from lbg_runtime.cli.main import command_line
 from lbg_runtime.cli.member import run_member
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.runtime import siblings
 from lbg_runtime.runtime.supervisor import StopReport
 from tests.processes import running
+
+app = command_line()
 
 pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end]
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner, Result
 
-from lbg_runtime.cli.main import app
+from lbg_runtime.cli.main import command_line
 from lbg_runtime.cli.simulate import SimulatedMode
 from lbg_runtime.config.rebind_mode import RebindMode
 from lbg_runtime.model.errors import UserError
@@ -15,6 +15,8 @@ from lbg_runtime.sim.figures import Duplicates
 from lbg_runtime.sim.simulation import SimResult
 from lbg_runtime.sim.story import StoryFigures
 from lbg_runtime.sim.violation import Violation
+
+app = command_line()
 
 STORY = StoryFigures(3_500, 4, 0, (52, 55), (2,), 3, Duplicates(7, 0, 0), ())
 

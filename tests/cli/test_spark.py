@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from lbg_runtime.cli.main import app
+from lbg_runtime.cli.main import command_line
 from lbg_runtime.cli.running_verdict import leaving_without_verdict
 from lbg_runtime.model.errors import StreamFailed, UserError
 from lbg_runtime.pipeline.spark import session
@@ -20,6 +20,8 @@ from lbg_runtime.pipeline.spark.checkpoint import sole_stream
 from lbg_runtime.pipeline.spark.stream_job import StreamProgress
 from tests.pipeline.landing.landed import LogOnDisk
 from tests.validator.history import story
+
+app = command_line()
 
 NO_JAVA = {"LBG_JAVA_HOME": "/nothing"}
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from lbg_runtime.broker.engine.accounts import DEFAULT_NAME
 from lbg_runtime.broker.server.server import BrokerServer
-from lbg_runtime.cli.main import app
+from lbg_runtime.cli.main import command_line
 from lbg_runtime.config.connection_settings import ConnectionSettings, TransportKind
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.message import Message
@@ -23,6 +23,8 @@ from lbg_runtime.runtime.session import Session, open_session
 from tests.transport.rights import let_subscribe
 from tests.validator.changes import lose_last_of_key, swap_two
 from tests.validator.history import Run, story
+
+app = command_line()
 
 BOUND_S = 30
 TOPIC = "lbg/notes"

@@ -5,9 +5,11 @@ import subprocess
 
 import pytest
 
-from lbg_runtime.cli.main import app
+from lbg_runtime.cli.main import command_line
 from lbg_runtime.cli.reference.commands import _commands
 from tests.docs.pages import DOCS, ROOT, anchors, links
+
+app = command_line()
 
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
 _PATH = re.compile(r"`((?:lbg_runtime|tests|handlers|docker|docs)/[\w./-]+)`")

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from lbg_runtime.cli.main import app
+from lbg_runtime.cli.main import command_line
 from lbg_runtime.cli.reference.commands import _commands
 from tests.docs.pages import ROOT, blocks, indented_lines
 from tests.docs.test_start import Terminal
+
+app = command_line()
 
 PAGE = ROOT / "README.md"
 BOUND_S = 60

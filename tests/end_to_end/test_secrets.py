@@ -20,9 +20,11 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from lbg_runtime.cli.main import app
+from lbg_runtime.cli.main import command_line
 from tests.certificates import KEY_PASSWORD, Certificates
 from tests.processes import running
+
+app = command_line()
 
 pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end, pytest.mark.timeout(240)]
 

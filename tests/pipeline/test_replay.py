@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from lbg_runtime import publishing
-from lbg_runtime.cli.main import app
+from lbg_runtime.cli.main import command_line
 from lbg_runtime.model.errors import LandingDamaged, LandingRowsPruned, PublishRefused, UserError
 from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.model.message import NO_HEADERS, Headers, Message
@@ -30,6 +30,8 @@ from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.transport.memory.broker import MemoryBroker
 from lbg_runtime.transport.memory.transport import MemoryTransport
 from tests.pipeline.landing.landed import SHAPE, LogOnDisk, id_of, rows
+
+app = command_line()
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from typing import Annotated, Union, get_args, get_origin, get_type_hints
 import typer
 from typer.models import ArgumentInfo, OptionInfo
 
+from lbg_runtime.cli.main import command_line
 from lbg_runtime.cli.reference.table import as_row
 
 _HEAD = """# Commands
@@ -49,10 +50,7 @@ class _Parameter:
 
 def commands_page() -> str:
     """The whole page: a section for each command, in alphabetical order."""
-    # Imported late, as the command line imports every command.
-    from lbg_runtime.cli.main import app
-
-    sections = (line for path, function in _commands("lbg", app) for line in _section(path, function))
+    sections = (line for path, function in _commands("lbg", command_line()) for line in _section(path, function))
     return "\n".join([_HEAD, *sections])
 
 

@@ -8,6 +8,7 @@ import pytest
 import typer
 
 from lbg_runtime.cli.bench import everything
+from lbg_runtime.cli.bench.commands import bench
 from lbg_runtime.cli.bench.everything import (
     BENCHES,
     Short,
@@ -19,7 +20,6 @@ from lbg_runtime.cli.bench.everything import (
     kept_object,
     read_kept,
 )
-from lbg_runtime.cli.main import bench
 from lbg_runtime.model.errors import UserError
 
 

@@ -8,8 +8,10 @@ from typer.testing import CliRunner
 
 from lbg_runtime.cli.bench import pipeline, pipeline_landing, pipeline_spark
 from lbg_runtime.cli.bench.processes import BenchFailed
-from lbg_runtime.cli.main import app
+from lbg_runtime.cli.main import command_line
 from lbg_runtime.model.errors import UserError
+
+app = command_line()
 
 
 def test_the_landing_part_counts_what_landed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,12 +26,14 @@ from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.semp.server import SempServer
 from lbg_runtime.cli.group.admin import _ends_of_handlers, _step_bar, print_table
 from lbg_runtime.cli.group.plan_text import plan_as_object, plan_lines, sights_as_table
-from lbg_runtime.cli.main import app
+from lbg_runtime.cli.main import command_line
 from lbg_runtime.config.load import parse_settings
 from lbg_runtime.model.errors import ConfigError, GroupMissing, UserError
 from lbg_runtime.model.ids import QueueName
 from tests.listening import listening
 from tests.processes import running
+
+app = command_line()
 
 BOUND_S = 60
 LBG = [sys.executable, "-m", "lbg_runtime.cli"]

@@ -25,7 +25,7 @@ from lbg_runtime.cli.group.text import (
     remarks,
     surplus_queues,
 )
-from lbg_runtime.cli.main import app
+from lbg_runtime.cli.main import command_line
 from lbg_runtime.config.connection_settings import ConnectionSettings
 from lbg_runtime.config.load import load_settings, parse_settings
 from lbg_runtime.core.group.control_messages import (
@@ -47,6 +47,8 @@ from lbg_runtime.runtime.control_reader import OtherVersion
 from lbg_runtime.validator.moves import OwnerChange
 from tests.processes import running
 from tests.validator.history import story
+
+app = command_line()
 
 STRIPING = StripingReport(Striping(0, 3), "")
 

@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from lbg_runtime.cli.main import app
+from lbg_runtime.cli.main import command_line
 from lbg_runtime.model.errors import QueueUnfit
+
+app = command_line()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lbg_runtime.cli.advise import _counts
-from lbg_runtime.cli.main import app
+from lbg_runtime.cli.main import command_line
 from lbg_runtime.journal.reader import read_run
 from lbg_runtime.journal.writer import RecordWriter
 from lbg_runtime.model.errors import UserError
@@ -18,6 +18,8 @@ from lbg_runtime.model.hashing import HashFunction, shard_of
 from lbg_runtime.model.record import DispatchRecord, FlowRecord, JournalHeader
 from lbg_runtime.pipeline.advise.analysis import Advice, analyse
 from lbg_runtime.pipeline.advise.report import as_page, as_text
+
+app = command_line()
 
 HASH_COUNT, QUEUE_COUNT = 16, 4
 MS = 1_000_000

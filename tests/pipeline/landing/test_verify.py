@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from lbg_runtime.cli.main import app
+from lbg_runtime.cli.main import command_line
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.pipeline.landing.log import LandingLog
 from lbg_runtime.pipeline.landing.prune import prune
 from lbg_runtime.pipeline.landing.verify import Finding, Grade, Walked, verify
 from tests.pipeline.landing.landed import LogOnDisk, id_of, rows
+
+app = command_line()
 
 
 @pytest.fixture
