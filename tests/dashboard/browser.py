@@ -1,7 +1,8 @@
 """A headless Chromium, driven over a pipe by the DevTools protocol: real clicks, real keys, screenshots.
 
-Over a pipe there is no port that anybody else could use, and no driver to install beside the browser. Each browser has
-a profile of its own, and is gone with its context.
+Over a pipe there is no port that anybody else could use, and no driver to install beside the browser. It is started
+once for many tests, as that takes longer than most of them; each has a browser context of its own, which shares no
+storage, cache or permission with another.
 """
 
 import asyncio
@@ -9,8 +10,10 @@ import base64
 import json
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 BOUND_S = 20.0
@@ -47,36 +50,55 @@ class BrowserFailed(Exception):
     """It refused a command, or a script in the page failed."""
 
 
-class Browser:
-    """One browser with one page."""
+@dataclass
+class Chromium:
+    """A browser's process, and the pipes to it."""
 
-    def __init__(self, reader: asyncio.StreamReader, commands: int) -> None:
+    commands: int
+    answers: int
+    rest: bytes = b""
+    """The beginning of a message that has not come as a whole."""
+    command_count: int = 0
+
+
+class Browser:
+    """One page, in a context of its own; used on one event loop."""
+
+    def __init__(self, chromium: Chromium) -> None:
         self.errors: list[str] = []
         """What the page complained of: exceptions, refused resources, violated policies."""
-        self._reader = reader
-        self._commands = commands
-        self._number = 0
+        self._chromium = chromium
         self._answers: dict[int, asyncio.Future[dict[str, object]]] = {}
         self._session: str | None = None
 
     # -- the protocol
 
-    async def listen(self) -> None:
-        while True:
-            message = json.loads((await self._reader.readuntil(b"\0"))[:-1])
+    def take(self) -> None:
+        """Called when there is something to read."""
+        found = os.read(self._chromium.answers, 1 << 20)
+        if not found:
+            asyncio.get_running_loop().remove_reader(self._chromium.answers)
+            for waiting in self._answers.values():
+                waiting.set_exception(BrowserFailed("the browser has gone"))
+            return
+        *messages, self._chromium.rest = (self._chromium.rest + found).split(b"\0")
+        for message in map(json.loads, messages):
             answer = self._answers.pop(message.get("id"), None)
             if answer is not None and not answer.done():
                 answer.set_result(message)
-            self._note(message.get("method"), message.get("params", {}))
+            # What former pages still had to say is not ours.
+            if self._session is not None and message.get("sessionId") == self._session:
+                self._note(message.get("method"), message.get("params", {}))
 
     async def call(self, method: str, **parameters: object) -> dict[str, object]:
         """Carry out one command; what it returned."""
-        self._number += 1
-        command: dict[str, object] = {"id": self._number, "method": method, "params": parameters}
+        self._chromium.command_count += 1
+        number = self._chromium.command_count
+        command: dict[str, object] = {"id": number, "method": method, "params": parameters}
         if self._session is not None:
             command["sessionId"] = self._session
-        answer = self._answers[self._number] = asyncio.get_running_loop().create_future()
-        os.write(self._commands, json.dumps(command).encode() + b"\0")
+        answer = self._answers[number] = asyncio.get_running_loop().create_future()
+        os.write(self._chromium.commands, json.dumps(command).encode() + b"\0")
         async with asyncio.timeout(BOUND_S):
             told = await answer
         if "error" in told:
@@ -92,12 +114,20 @@ class Browser:
         elif method == "Runtime.consoleAPICalled" and told["type"] in ("error", "assert"):
             self.errors.append(str([each.get("value") for each in told["args"]]))
 
-    async def begin(self) -> None:
-        target = await self.call("Target.createTarget", url="about:blank")
-        attached = await self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)
-        self._session = str(attached["sessionId"])
-        for domain in ("Page", "Runtime", "Log", "Accessibility"):
-            await self.call(f"{domain}.enable")
+    @asynccontextmanager
+    async def begun(self) -> AsyncIterator[None]:
+        """With a page."""
+        context = (await self.call("Target.createBrowserContext"))["browserContextId"]
+        try:
+            target = await self.call("Target.createTarget", url="about:blank", browserContextId=context)
+            attached = await self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)
+            self._session = str(attached["sessionId"])
+            for domain in ("Page", "Runtime", "Log", "Accessibility"):
+                await self.call(f"{domain}.enable")
+            yield
+        finally:
+            self._session = None
+            await self.call("Target.disposeBrowserContext", browserContextId=context)
 
     # -- the page
 
@@ -179,7 +209,19 @@ class Browser:
 
 
 @asynccontextmanager
-async def browsing(profile: Path) -> AsyncIterator[Browser]:
+async def browsing(chromium: Chromium) -> AsyncIterator[Browser]:
+    """With a page of its own in the browser."""
+    browser, loop = Browser(chromium), asyncio.get_running_loop()
+    loop.add_reader(chromium.answers, browser.take)
+    try:
+        async with browser.begun():
+            yield browser
+    finally:
+        loop.remove_reader(chromium.answers)
+
+
+@contextmanager
+def chromium_running(profile: Path) -> Iterator[Chromium]:
     """With a browser, whose profile is kept in this folder."""
     path = program()
     if path is None:
@@ -195,28 +237,20 @@ async def browsing(profile: Path) -> AsyncIterator[Browser]:
 
     try:
         with (profile.parent / f"{profile.name}.log").open("wb") as log:
-            process = await asyncio.create_subprocess_exec(
-                path, *OPTIONS, f"--user-data-dir={profile}", "about:blank",
-                stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
-                preexec_fn=at_its_descriptors, close_fds=False,
+            process = subprocess.Popen(
+                [path, *OPTIONS, f"--user-data-dir={profile}", "about:blank"],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                preexec_fn=at_its_descriptors,  # noqa: PLW1509 - no lock is taken in it, which a thread could hold
+                close_fds=False,
                 env={**os.environ, "HOME": str(profile.parent)},
             )  # fmt: skip
     finally:
         os.close(commands_out)
         os.close(answers_in)
-    reader = asyncio.StreamReader(limit=1 << 26)
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(answers_out, "rb")
-    )
-    browser = Browser(reader, commands_in)
-    listening = asyncio.create_task(browser.listen())
     try:
-        await browser.begin()
-        yield browser
+        yield Chromium(commands_in, answers_out)
     finally:
-        listening.cancel()
-        await asyncio.wait([listening])
         process.kill()
-        await process.wait()
+        process.wait()
         os.close(commands_in)
-        transport.close()
+        os.close(answers_out)

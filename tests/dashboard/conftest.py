@@ -16,7 +16,7 @@ from lbg_runtime.dashboard.watch import GroupWatch
 from lbg_runtime.runtime import app as app_module
 from lbg_runtime.runtime.observer import Observer
 from lbg_runtime.transport.memory.transport import MemoryTransport
-from tests.dashboard.browser import browsing, program
+from tests.dashboard.browser import browsing, chromium_running, program
 from tests.runtime.conftest import MemberTrial, make_settings
 
 HEARTBEAT = "300ms"
@@ -110,10 +110,17 @@ def stage(tmp_path, monkeypatch):
     return make
 
 
-@pytest.fixture
-async def browser(tmp_path):
-    """A headless browser; screenshots go to `tmp_path`."""
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory):
+    """The process of a headless browser."""
     if program() is None:
         pytest.skip("needs chromium")
-    async with browsing(tmp_path / "browser") as started:
+    with chromium_running(tmp_path_factory.mktemp("chromium") / "browser") as started:
         yield started
+
+
+@pytest.fixture
+async def browser(chromium):
+    """A page of its own in a headless browser; screenshots go to `tmp_path`."""
+    async with browsing(chromium) as page:
+        yield page
