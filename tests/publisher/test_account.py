@@ -109,7 +109,7 @@ def _check_account(
     assert lines[-1]["kind"] == "close"
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(STEPS, st.booleans())
 def test_every_message_is_accounted_for_exactly_once(steps: list[tuple[str, str]], answer_the_rest: bool) -> None:
     with (

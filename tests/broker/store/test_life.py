@@ -45,8 +45,8 @@ def test_killed_again_and_again_it_loses_nothing_confirmed_and_keeps_the_order(t
     assert verdict.confirmed == verdict.published > 0
 
 
-def test_what_administrators_said_survives(tmp_path):
-    with running(tmp_path / "store") as broker:
+def test_what_administrators_said_and_a_replay_log_with_the_ids_of_its_messages_survive(tmp_path):
+    with running(tmp_path / "store", options=("--replay-log", "1M")) as broker:
         broker.configure("aclProfiles", aclProfileName="narrow", clientConnectDefaultAction="allow")
         broker.configure(
             "aclProfiles/narrow/publishTopicExceptions", publishTopicExceptionSyntax="smf", publishTopicException="a/>"
@@ -55,33 +55,10 @@ def test_what_administrators_said_survives(tmp_path):
             "clientUsernames", clientUsername="ann", password="right", enabled=True, aclProfileName="narrow"
         )
         broker.configure("jndiQueues", queueName="/g", physicalName="{}")
-        broker.configure("queues", queueName="q", permission="consume", maxTtl=7, messageGroupsEnabled=True)
-        broker.end(signal.SIGKILL)
-        broker.start()
-        url = f"http://{broker.semp}/SEMP/v2/config/msgVpns/default"
-        with httpx.Client(auth=("admin", "admin")) as http:
-            queue = http.get(f"{url}/queues/q").json()["data"]
-            user = http.get(f"{url}/clientUsernames/ann").json()["data"]
-            assert http.get(f"{url}/jndiQueues/%2Fg").json()["data"]["physicalName"] == "{}"
-        assert (queue["permission"], queue["maxTtl"], queue["messageGroupsEnabled"]) == ("consume", 7, True)
-        assert user["aclProfileName"] == "narrow"
-        with pytest.raises(PubSubPlusClientError):
-            service(broker, "ann", "wrong")
-        ann = service(broker, "ann", "right")
-        publisher = ann.create_persistent_message_publisher_builder().build().start()
-        publisher.publish_await_acknowledgement("1", Topic.of("a/b"), 5000)
-        with pytest.raises(PubSubPlusClientError, match="ACL"):
-            publisher.publish_await_acknowledgement("1", Topic.of("b"), 5000)
-        # Its own thread may not have counted the refusal yet.
-        publisher.terminate(5000)
-        ann.disconnect()
-
-
-def test_a_replay_log_and_the_ids_of_its_messages_survive(tmp_path):
-    with running(tmp_path / "store", options=("--replay-log", "1M")) as broker:
+        broker.configure("queues", queueName="other", permission="consume", maxTtl=7, messageGroupsEnabled=True)
         broker.configure("queues", queueName="q", permission="delete", ingressEnabled=True, egressEnabled=True)
         broker.configure("queues/q/subscriptions", subscriptionTopic="a/>")
-        ann = service(broker, "ann", "")
+        ann = service(broker, "ann", "right")
         publisher = ann.create_persistent_message_publisher_builder().build().start()
         for number in ("1", "2", "3"):
             publisher.publish_await_acknowledgement(number, Topic.of("a/b"), 5000)
@@ -92,14 +69,29 @@ def test_a_replay_log_and_the_ids_of_its_messages_survive(tmp_path):
         # A log that is there is kept without being asked for.
         broker.options = ()
         broker.start()
-        url = f"http://{broker.semp}/SEMP/v2/monitor/msgVpns/default/replayLogs/default"
-        assert httpx.get(url, auth=("admin", "admin")).json()["collections"]["msgs"]["count"] == 3
-        ann = service(broker, "ann", "")
-        start = ReplicationGroupMessageId.of(before[0][0])
-        assert received(ann, 2, ReplayStrategy.replication_group_message_id_based(start)) == before[1:]
-        action = f"http://{broker.semp}/SEMP/v2/action/msgVpns/default/queues/q/startReplay"
-        httpx.put(action, json={"replayLogName": "default"}, auth=("admin", "admin")).raise_for_status()
+        url = f"http://{broker.semp}/SEMP/v2"
+        with httpx.Client(auth=("admin", "admin")) as http:
+            config = f"{url}/config/msgVpns/default"
+            queue = http.get(f"{config}/queues/other").json()["data"]
+            assert (queue["permission"], queue["maxTtl"], queue["messageGroupsEnabled"]) == ("consume", 7, True)
+            assert http.get(f"{config}/clientUsernames/ann").json()["data"]["aclProfileName"] == "narrow"
+            assert http.get(f"{config}/jndiQueues/%2Fg").json()["data"]["physicalName"] == "{}"
+            log = http.get(f"{url}/monitor/msgVpns/default/replayLogs/default").json()
+            assert log["collections"]["msgs"]["count"] == 3
+            with pytest.raises(PubSubPlusClientError):
+                service(broker, "ann", "wrong")
+            ann = service(broker, "ann", "right")
+            start = ReplicationGroupMessageId.of(before[0][0])
+            assert received(ann, 2, ReplayStrategy.replication_group_message_id_based(start)) == before[1:]
+            action = f"{url}/action/msgVpns/default/queues/q/startReplay"
+            http.put(action, json={"replayLogName": "default"}).raise_for_status()
         assert received(ann, 3) == before
+        publisher = ann.create_persistent_message_publisher_builder().build().start()
+        publisher.publish_await_acknowledgement("4", Topic.of("a/b"), 5000)
+        with pytest.raises(PubSubPlusClientError, match="ACL"):
+            publisher.publish_await_acknowledgement("4", Topic.of("b"), 5000)
+        # Its own thread may not have counted the refusal yet.
+        publisher.terminate(5000)
         ann.disconnect()
 
 

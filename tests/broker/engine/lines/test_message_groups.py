@@ -376,4 +376,4 @@ class GroupMachine(RuleBasedStateMachine):
 
 
 TestGroupMachine = GroupMachine.TestCase
-TestGroupMachine.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)
+TestGroupMachine.settings = settings(max_examples=25, stateful_step_count=50, deadline=None)

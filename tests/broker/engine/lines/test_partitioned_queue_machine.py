@@ -255,4 +255,4 @@ class PartitionedQueueMachine(RuleBasedStateMachine):
 
 
 TestPartitionedQueueMachine = PartitionedQueueMachine.TestCase
-TestPartitionedQueueMachine.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)
+TestPartitionedQueueMachine.settings = settings(max_examples=25, stateful_step_count=50, deadline=None)

@@ -309,4 +309,4 @@ class PartitionsMachine(RuleBasedStateMachine):
 
 
 TestPartitionsMachine = PartitionsMachine.TestCase
-TestPartitionsMachine.settings = settings(max_examples=50, stateful_step_count=60, deadline=None)
+TestPartitionsMachine.settings = settings(max_examples=30, stateful_step_count=60, deadline=None)

@@ -73,7 +73,6 @@ def call(user: int, *messages: int) -> list[int]:
 
 @pytest.fixture
 def rig() -> Iterator[Rig]:
-    gc.collect()
     rig = Rig()
     yield rig
     rig.intake.close()
