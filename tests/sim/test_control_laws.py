@@ -27,7 +27,10 @@ SCOPE = Scope(Mode.COOPERATIVE, members=4, queues=3)
 
 
 def laws_broken_by(parts: Parts, expected: str, first: int = 0) -> set[str]:
-    """The laws that the first seed breaks which breaks the expected one; all laws seen where none does."""
+    """The laws that the first seed breaks which breaks the expected one; all laws seen where none does.
+
+    `first`: the first to be tried, where one is known that finds it and takes little time.
+    """
     seen: set[str] = set()
     for seed in range(first, first + MOST_SEEDS):
         broken = {violation.law for violation in run_old_seed(SCOPE, seed, parts).violations}
@@ -114,19 +117,19 @@ class StepsAsideForEver(FlowMachine):
 
 
 @pytest.mark.parametrize(
-    ("mutant", "law"),
+    ("mutant", "law", "first"),
     [
-        (HandsBackWithoutAnAccept, "hand_backs_are_accepted"),
-        (AcceptsWhateverItIsOffered, "only_standbys_accept"),
-        (OffersAtOnceAndAgain, "offers_are_patient"),
-        (OffersInItsFirstMillisecond, "offers_are_patient"),
-        (NeverOffers, "calm_groups_are_settled"),
-        (FeelsAtHomeEverywhere, "calm_groups_are_settled"),
-        (PlacesBeforeItHasSeenTheGroup, "calm_groups_are_settled"),
+        (HandsBackWithoutAnAccept, "hand_backs_are_accepted", 12),
+        (AcceptsWhateverItIsOffered, "only_standbys_accept", 0),
+        (OffersAtOnceAndAgain, "offers_are_patient", 17),
+        (OffersInItsFirstMillisecond, "offers_are_patient", 9),
+        (NeverOffers, "calm_groups_are_settled", 0),
+        (FeelsAtHomeEverywhere, "calm_groups_are_settled", 0),
+        (PlacesBeforeItHasSeenTheGroup, "calm_groups_are_settled", 0),
     ],
 )
-def test_a_broken_rebalance_machine_is_found_out(mutant: type[RebalanceMachine], law: str) -> None:
-    assert law in laws_broken_by(Parts(make_rebalance=mutant), law)
+def test_a_broken_rebalance_machine_is_found_out(mutant: type[RebalanceMachine], law: str, first: int) -> None:
+    assert law in laws_broken_by(Parts(make_rebalance=mutant), law, first)
 
 
 def test_a_flow_whose_step_aside_never_ends_is_found_out() -> None:

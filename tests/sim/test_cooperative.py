@@ -1,4 +1,4 @@
-"""Random runs of members that talk to each other keep the laws, and come to rest."""
+"""Random runs of members that talk to each other keep the laws, and come to rest; `lbg simulate` runs thousands."""
 
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -13,8 +13,8 @@ from lbg_runtime.sim.settings import FaultKind, Mode, draw_settings
 from lbg_runtime.sim.simulation import SimResult, simulate
 from tests.sim.old_seeds import as_before, run_old_seed
 
-QUICK_SEEDS = 40
-LARGE_SEEDS = 9
+QUICK_SEEDS = 20
+LARGE_SEEDS = range(3, 7)
 SCOPE = Scope(Mode.COOPERATIVE)
 LARGE = Scope(Mode.COOPERATIVE, members=5, queues=12)
 
@@ -35,7 +35,7 @@ def play(scope: Scope, seed: int) -> Played:
 
 @pytest.fixture(scope="module")
 def larger() -> list[Played]:
-    return [play(LARGE, seed) for seed in range(LARGE_SEEDS)]
+    return [play(LARGE, seed) for seed in LARGE_SEEDS]
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def test_the_runs_meet_every_fault_and_are_not_idle(results: list[SimResult]) ->
 def test_joins_leaves_and_cut_topics_handle_nothing_twice() -> None:
     """But for what had failed when its queue was handed over, and was tried again by the next owner."""
     moves = 0
-    for seed in range(40):
+    for seed in range(16):
         drawn = draw_settings(SeededChance(seed), Mode.COOPERATIVE)
         calm = replace(
             drawn,
@@ -109,5 +109,6 @@ def test_between_two_looks_at_its_flows_a_member_says_nothing_untrue_of_them(see
 
 
 def test_a_seed_always_gives_the_same_run() -> None:
-    assert run_seed(SCOPE, 11) == run_seed(SCOPE, 11)
-    assert run_seed(SCOPE, 11).history != run_seed(SCOPE, 12).history
+    run = run_seed(SCOPE, 11)
+    assert run_seed(SCOPE, 11) == run
+    assert run_seed(SCOPE, 12).history != run.history

@@ -28,10 +28,13 @@ from tests.sim.old_seeds import run_old_seed
 MOST_SEEDS = 200
 
 
-def laws_broken_by(parts: Parts, expected: str) -> set[str]:
-    """The laws that the first seed breaks which breaks the expected one; all laws seen where none does."""
+def laws_broken_by(parts: Parts, expected: str, first: int = 0) -> set[str]:
+    """The laws that the first seed breaks which breaks the expected one; all laws seen where none does.
+
+    `first`: the first to be tried, where one is known that finds it and takes little time.
+    """
     seen: set[str] = set()
-    for seed in range(MOST_SEEDS):
+    for seed in range(first, first + MOST_SEEDS):
         broken = {violation.law for violation in simulate(seed, parts=parts).violations}
         if expected in broken:
             return broken
@@ -169,45 +172,45 @@ class LaneGoesOnWhileOneIsDelayed(KeyLanes):
 
 
 @pytest.mark.parametrize(
-    ("mutant", "law"),
+    ("mutant", "law", "first"),
     [
-        (SettlesOnDeadHandles, "settlements_stay_in_their_epoch"),
-        (GoesOnWhenInactive, "nothing_starts_after_activity_is_lost"),
-        (ReturnsNothing, "nothing_starts_after_activity_is_lost"),
-        (GivesWayWithoutDraining, "release_waits_for_what_is_in_flight"),
-        (GivesWayWithoutDraining, "processes_overlap_only_when_cut_off"),
-        (GivesWayWithoutDraining, "duplicates_are_excused"),
-        (HandsBackWithoutDraining, "release_waits_for_what_is_in_flight"),
-        (HandsBackWithoutDraining, "processes_overlap_only_when_cut_off"),
-        (HandsBackWithoutDraining, "duplicates_are_excused"),
-        (ForgetsAHandBackThatTakesTooLong, "release_waits_for_what_is_in_flight"),
-        (ForgetsAHandBackThatTakesTooLong, "duplicates_are_excused"),
-        (KeepsTheQueueAndItsIntakeClosed, "run_ends"),
-        (LooksBeforeItHops, "standbys_touch_nothing"),
-        (BindsWithItsIntakeOpen, "standbys_touch_nothing"),
-        (SettlesTheCancelled, "only_success_and_rejection_are_settled"),
-        (SettlesTheCancelled, "first_handlings_are_in_order"),
-        (LeavesBeforeItIsUnbound, "release_waits_for_what_is_in_flight"),
-        (DropsSettlementsAndKeepsTheHandle, "every_delivery_ends_once"),
-        (DropsSettlementsAndKeepsTheHandle, "run_ends"),
+        (SettlesOnDeadHandles, "settlements_stay_in_their_epoch", 71),
+        (GoesOnWhenInactive, "nothing_starts_after_activity_is_lost", 76),
+        (ReturnsNothing, "nothing_starts_after_activity_is_lost", 83),
+        (GivesWayWithoutDraining, "release_waits_for_what_is_in_flight", 83),
+        (GivesWayWithoutDraining, "processes_overlap_only_when_cut_off", 46),
+        (GivesWayWithoutDraining, "duplicates_are_excused", 37),
+        (HandsBackWithoutDraining, "release_waits_for_what_is_in_flight", 37),
+        (HandsBackWithoutDraining, "processes_overlap_only_when_cut_off", 46),
+        (HandsBackWithoutDraining, "duplicates_are_excused", 37),
+        (ForgetsAHandBackThatTakesTooLong, "release_waits_for_what_is_in_flight", 56),
+        (ForgetsAHandBackThatTakesTooLong, "duplicates_are_excused", 56),
+        (KeepsTheQueueAndItsIntakeClosed, "run_ends", 7),
+        (LooksBeforeItHops, "standbys_touch_nothing", 94),
+        (BindsWithItsIntakeOpen, "standbys_touch_nothing", 56),
+        (SettlesTheCancelled, "only_success_and_rejection_are_settled", 37),
+        (SettlesTheCancelled, "first_handlings_are_in_order", 83),
+        (LeavesBeforeItIsUnbound, "release_waits_for_what_is_in_flight", 67),
+        (DropsSettlementsAndKeepsTheHandle, "every_delivery_ends_once", 4),
+        (DropsSettlementsAndKeepsTheHandle, "run_ends", 104),
     ],
 )
-def test_a_broken_flow_machine_is_found_out(mutant: type[FlowMachine], law: str) -> None:
-    assert law in laws_broken_by(Parts(make_machine=mutant), law)
+def test_a_broken_flow_machine_is_found_out(mutant: type[FlowMachine], law: str, first: int) -> None:
+    assert law in laws_broken_by(Parts(make_machine=mutant), law, first)
 
 
 @pytest.mark.parametrize(
-    ("mutant", "law"),
+    ("mutant", "law", "first"),
     [
-        (LanePerDelivery, "lane_is_serial"),
-        (LanePerDelivery, "first_handlings_are_in_order"),
-        (LanePerDelivery, "settled_messages_are_a_prefix"),
-        (LanePerEpoch, "lane_is_serial"),
-        (LaneGoesOnWhileOneIsDelayed, "first_handlings_are_in_order"),
+        (LanePerDelivery, "lane_is_serial", 67),
+        (LanePerDelivery, "first_handlings_are_in_order", 67),
+        (LanePerDelivery, "settled_messages_are_a_prefix", 37),
+        (LanePerEpoch, "lane_is_serial", 132),
+        (LaneGoesOnWhileOneIsDelayed, "first_handlings_are_in_order", 89),
     ],
 )
-def test_broken_lanes_are_found_out(mutant: type[KeyLanes], law: str) -> None:
-    assert law in laws_broken_by(Parts(make_lanes=mutant), law)
+def test_broken_lanes_are_found_out(mutant: type[KeyLanes], law: str, first: int) -> None:
+    assert law in laws_broken_by(Parts(make_lanes=mutant), law, first)
 
 
 def test_a_client_that_lets_a_rejection_overtake_acceptances_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

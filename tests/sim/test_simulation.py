@@ -1,4 +1,4 @@
-"""Random runs of members, broker and network keep the laws."""
+"""Random runs of members, broker and network keep the laws: a few of each kind; `lbg simulate` runs thousands."""
 
 from collections import Counter
 from dataclasses import replace
@@ -12,7 +12,7 @@ from lbg_runtime.sim.figures import Duplicates
 from lbg_runtime.sim.settings import FaultKind, draw_settings
 from lbg_runtime.sim.simulation import SimResult, simulate
 
-QUICK_SEEDS = 150
+QUICK_SEEDS = 70
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def test_the_runs_meet_every_fault_and_are_not_idle(results: list[SimResult]) ->
 def test_graceful_moves_handle_nothing_twice() -> None:
     """But for what had failed when its queue was handed over, and was tried again by the next owner."""
     moves = 0
-    for seed in range(60):
+    for seed in range(25):
         drawn = draw_settings(SeededChance(seed))
         calm = replace(
             drawn,
@@ -56,7 +56,7 @@ def test_graceful_moves_handle_nothing_twice() -> None:
 
 def test_hand_backs_and_other_requests_handle_nothing_twice_however_long_a_handler_takes() -> None:
     moves = 0
-    for seed in range(60):
+    for seed in range(30):
         drawn = draw_settings(SeededChance(seed))
         calm = replace(
             drawn,
@@ -96,8 +96,9 @@ def test_every_queue_comes_home_when_its_primary_runs() -> None:
 
 
 def test_a_seed_always_gives_the_same_run() -> None:
-    assert simulate(11) == simulate(11)
-    assert simulate(11).history != simulate(12).history
+    run = simulate(11)
+    assert simulate(11) == run
+    assert simulate(12).history != run.history
 
 
 def test_a_simulation_that_runs_in_circles_does_not_put_it_down_to_the_machines(
