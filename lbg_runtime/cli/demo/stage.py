@@ -1,6 +1,7 @@
 """`lbg demo`: play the story with a live table, judge it, print the verdict."""
 
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -60,6 +61,8 @@ def demo(
     if engine is Engine.SPARK:
         # Said before the story, not after it.
         require_spark()
+    # By default it would end without a word of the folder.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     folder = Path(tempfile.mkdtemp(prefix="lbg-demo-"))
     keep = True
     try:
