@@ -354,6 +354,8 @@ def _import(name: str) -> ModuleType:
             expected = "the name of a module, such as `shop` or `shop.orders`, and not of a file or an object"
         elif isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
             expected = f"a module in the current folder, {Path.cwd()} (wherever config.yaml is), or an installed one"
+        elif isinstance(error, TypeError) and str(error).startswith("Handlers."):
+            expected = "`handlers = Handlers()`, with parentheses, and e.g. `@handlers.lifespan`, without them"
         raise HandlerError(f"handlers: {name}", found, expected) from error
 
 

@@ -201,6 +201,20 @@ def test_two_modules_that_want_one_subscription_are_refused(module):
         load_handlers(names)
 
 
+@pytest.mark.parametrize(
+    ("number", "body"),
+    [
+        (1, "handlers = Handlers\n\n@handlers.handler('orders/>')\nasync def on_order(message): pass\n"),
+        (2, "handlers = Handlers()\n\n@handlers.lifespan()\nasync def pool(): yield\n"),
+    ],
+)
+def test_parentheses_that_are_missing_or_too_many_are_said_to_be(module, number, body):
+    name = module(f"shop_parentheses_{number}", "from lbg_runtime import Handlers\n" + body)
+    expected = "expected `handlers = Handlers()`, with parentheses, and e.g. `@handlers.lifespan`, without them"
+    with pytest.raises(HandlerError, match=rf"^handlers: {name}: TypeError: .*:4\); {re.escape(expected)}$"):
+        load_handlers([name])
+
+
 def test_a_module_that_does_not_exist_is_one_line():
     with pytest.raises(HandlerError) as caught:
         load_handlers(["no_such_module_here"])
