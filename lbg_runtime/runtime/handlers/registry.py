@@ -31,6 +31,9 @@ from lbg_runtime.runtime.runners.handling import HandlerFunction
 
 _log = structlog.get_logger(__name__)
 
+_MISUSED = re.compile(r"^Handlers\.|'_registering'$")
+"""What Python says of a decorator of the class itself, and of one that is called where it must not be."""
+
 _MODULE_NAME = re.compile(r"[\w-]+(\.[\w-]+)*")
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
@@ -354,7 +357,7 @@ def _import(name: str) -> ModuleType:
             expected = "the name of a module, such as `shop` or `shop.orders`, and not of a file or an object"
         elif isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
             expected = f"a module in the current folder, {Path.cwd()} (wherever config.yaml is), or an installed one"
-        elif isinstance(error, TypeError) and str(error).startswith("Handlers."):
+        elif isinstance(error, TypeError | AttributeError) and _MISUSED.search(str(error)):
             expected = "`handlers = Handlers()`, with parentheses, and e.g. `@handlers.lifespan`, without them"
         raise HandlerError(f"handlers: {name}", found, expected) from error
 
