@@ -32,6 +32,7 @@ from lbg_runtime.model.errors import ConfigError, GroupMissing, UserError
 from lbg_runtime.model.ids import QueueName
 from tests.listening import listening
 from tests.processes import running
+from tests.warm import WarmLbg
 
 app = command_line()
 
@@ -265,7 +266,7 @@ def test_only_the_member_that_is_named_is_evicted(stage: Stage) -> None:
 @pytest.mark.real_time
 @pytest.mark.end_to_end
 @pytest.mark.timeout(240)  # Half a dozen processes, one after another.
-def test_members_work_on_what_was_created_and_one_is_evicted(stage: Stage) -> None:
+def test_members_work_on_what_was_created_and_one_is_evicted(stage: Stage, lbg: WarmLbg) -> None:
     (stage.folder / "quiet_handlers.py").write_text(
         "from lbg_runtime import Handlers\nhandlers = Handlers()\n"
         "@handlers.handler('orders/>')\nasync def handle(message):\n    pass\n"
@@ -276,15 +277,15 @@ def test_members_work_on_what_was_created_and_one_is_evicted(stage: Stage) -> No
     member, log = stage.start("member", "run", "--config", config, "--member-id", "a")
     stage.until(member, log, '"change": "active"', times=2)
 
-    told = lbg("group", "status", "--json", "--config", str(config))
+    told = lbg(stage.folder, "group", "status", "--json", "--config", str(config))
     assert told.returncode == 0, told.stderr
     for sight in json.loads(told.stdout)["broker"].values():
         assert (sight["depth"], sight["flows"]) == (0, 1)
         assert sight["fed"].startswith("orders/a/")
-    told = lbg("group", "status", "--config", str(config))
+    told = lbg(stage.folder, "group", "status", "--config", str(config))
     assert "fed client" in told.stdout
 
-    told = lbg("parked", "list", "--json", "--config", str(config))
+    told = lbg(stage.folder, "parked", "list", "--json", "--config", str(config))
     assert (told.returncode, json.loads(told.stdout)) == (0, {"parked": [], "unread": []}), told.stderr
 
     assert "still in use" in str(stage.group("delete", "orders").exception)
@@ -299,16 +300,12 @@ def test_members_work_on_what_was_created_and_one_is_evicted(stage: Stage) -> No
 
 @pytest.mark.real_time
 @pytest.mark.end_to_end
-def test_a_management_api_that_does_not_answer_leaves_the_rest_of_the_status(stage: Stage) -> None:
+def test_a_management_api_that_does_not_answer_leaves_the_rest_of_the_status(stage: Stage, lbg: WarmLbg) -> None:
     semp = {"url": "http://127.0.0.1:1", "password": "admin"}
-    told = lbg("group", "status", "--for", "300ms", "--config", str(stage.config(semp=semp)))
+    told = lbg(stage.folder, "group", "status", "--for", "300ms", "--config", str(stage.config(semp=semp)))
     assert told.returncode == 3
     assert "no SEMP answer from http://127.0.0.1:1" in told.stderr
     assert "nobody on lbg-control/orders" in told.stderr
-
-
-def lbg(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([*LBG, *arguments], capture_output=True, text=True, timeout=BOUND_S, check=False)
 
 
 # -- killed

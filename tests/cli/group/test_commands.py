@@ -1,6 +1,5 @@
 """`lbg group` and `lbg why`: their words, their exit codes, and real members that answer."""
 
-import asyncio
 import json
 import os
 import subprocess
@@ -47,6 +46,7 @@ from lbg_runtime.runtime.control_reader import OtherVersion
 from lbg_runtime.validator.moves import OwnerChange
 from tests.processes import running
 from tests.validator.history import story
+from tests.warm import WarmLbg
 
 app = command_line()
 
@@ -284,66 +284,62 @@ def with_more_shards(config: Path) -> Path:
     return other
 
 
-async def lbg(*arguments: str) -> tuple[int, str, str]:
-    command = [sys.executable, "-m", "lbg_runtime.cli", *arguments]
-    ended = await asyncio.to_thread(
-        subprocess.run, command, capture_output=True, text=True, timeout=BOUND_S, check=False
-    )
-    return ended.returncode, ended.stdout, ended.stderr
-
-
 @pytest.mark.real_time
 @pytest.mark.end_to_end
 @pytest.mark.timeout(300)  # A dozen processes, one after another.
-async def test_a_running_group_answers_how_it_stands_and_where_a_key_is(group: Path) -> None:
+async def test_a_running_group_answers_how_it_stands_and_where_a_key_is(group: Path, lbg: WarmLbg) -> None:
+    def told_by(*arguments: str) -> tuple[int, str, str]:
+        ended = lbg(group.parent, *arguments)
+        return ended.returncode, ended.stdout, ended.stderr
+
     config = ("--config", str(group))
     for key, count in (("slow", "2"), ("quick", "1")):
-        code, _, errors = await lbg("publish", *config, "--topic", "orders/x", "--key", key, "--count", count)
+        code, _, errors = told_by("publish", *config, "--topic", "orders/x", "--key", key, "--count", count)
         assert code == 0, errors
 
-    code, output, errors = await lbg("group", "status", "--json", *config)
+    code, output, errors = told_by("group", "status", "--json", *config)
     assert code == 0, errors
     told = json.loads(output)
     assert told["queues"] == {f"orders/{index}": ["a"] for index in range(4)}
     assert (told["without_owner"], told["suspects"], told["unheard"], told["disagreements"]) == ([], {}, {}, [])
-    code, output, _ = await lbg("group", "status", *config)
+    code, output, _ = told_by("group", "status", *config)
     assert code == 0
     assert "orders/3" in output
     assert "not as in" not in output
     other = str(with_more_shards(group))
-    code, output, _ = await lbg("group", "status", "--config", other)
+    code, output, _ = told_by("group", "status", "--config", other)
     assert code == 0, output
     assert f"not as in {other}: group.hash_count: 16 there, and 8 (a)" in " ".join(output.split())
 
     # As a re-striping leaves it for who goes on with a settings file of before.
     async with open_semp(load_settings(group)) as client:
         await client.create(("msgVpns", "default", "queues"), {"queueName": "orders/4", "permission": "consume"})
-    code, output, _ = await lbg("group", "status", *config)
+    code, output, _ = told_by("group", "status", *config)
     assert code == 0
     assert "surplus: orders/4, on the broker and named by no member" in output
-    code, output, _ = await lbg("group", "status", "--json", *config)
+    code, output, _ = told_by("group", "status", "--json", *config)
     told = json.loads(output)
     assert told["broker"]["orders/4"] == {"depth": 0, "flows": 0, "fed": None}
     assert (told["surplus"], len(told["broker"])) == (["orders/4"], 5)
 
-    code, output, errors = await lbg("why", "slow", *config)
+    code, output, errors = told_by("why", "slow", *config)
     assert code == 0, errors
     assert "owner: a, active" in output
     assert "attempt 1 runs" in output
     assert "waiting in line behind it: 1" in output
-    code, output, errors = await lbg("why", "quick", "--json", *config)
+    code, output, errors = told_by("why", "quick", "--json", *config)
     assert code == 0, errors
     assert json.loads(output)["answers"][0]["last"]["number"] == 1
-    code, _, errors = await lbg("why", "unpublished", *config)
+    code, _, errors = told_by("why", "unpublished", *config)
     assert (code, errors) == (
         1,
         "lbg: its owner has no message of key unpublished, and has not handled one lately\n",
     )
 
     for command in (("group", "status"), ("why", "slow")):
-        code, _, errors = await lbg(*command, "--config", changed(group, name="others"), "--for", "300ms")
+        code, _, errors = told_by(*command, "--config", changed(group, name="others"), "--for", "300ms")
         assert (code, errors) == (3, "lbg: nobody on lbg-control/others answered within 300 ms\n")
-    code, _, errors = await lbg("why", "slow", "--config", changed(group, hash_function="java_string"))
+    code, _, errors = told_by("why", "slow", "--config", changed(group, hash_function="java_string"))
     assert code == 2
     assert errors.startswith("lbg: group: these settings place the key in shard ")
 
