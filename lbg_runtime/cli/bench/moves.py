@@ -72,6 +72,22 @@ Steady = Annotated[
 ]
 Cycle = Annotated[bool, typer.Option(help="Measure the plain rebind cycle of 30 s as well; takes minutes.")]
 
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is done in each round."""
+
+    steps: Sequence[str]
+    rate: int
+    keys: int
+    steady: str
+
+    @property
+    def steady_s(self) -> float:
+        """Raises `UserError`."""
+        return duration_ms("--steady", self.steady) / 1_000
+
+
 COMING_AND_LEAVING = ("join", "sigterm", "rejoin")
 CRASH = ("sigkill",)
 
@@ -89,7 +105,7 @@ def moves(
 
     Exit code 1 unless everything is valid.
     """
-    _bench("moves", COMING_AND_LEAVING + CRASH, rate, keys, steady, rounds, cycle, profile, json)
+    _bench("moves", Plan(COMING_AND_LEAVING + CRASH, rate, keys, steady), rounds, cycle, profile, json)
 
 
 def handback(
@@ -105,7 +121,7 @@ def handback(
 
     Exit code 1 unless everything is valid.
     """
-    _bench("handback", COMING_AND_LEAVING, rate, keys, steady, rounds, cycle, profile, json)
+    _bench("handback", Plan(COMING_AND_LEAVING, rate, keys, steady), rounds, cycle, profile, json)
 
 
 def takeover(
@@ -121,21 +137,11 @@ def takeover(
 
     Exit code 1 unless everything is valid.
     """
-    _bench("takeover", CRASH, rate, keys, steady, rounds, cycle, profile, json)
+    _bench("takeover", Plan(CRASH, rate, keys, steady), rounds, cycle, profile, json)
 
 
-def _bench(
-    name: str,
-    steps: Sequence[str],
-    rate: int,
-    keys: int,
-    steady: str,
-    rounds: int,
-    cycle: bool,
-    profile: Path | None,
-    json: bool,
-) -> None:
-    steady_s = duration_ms("--steady", steady) / 1_000
+def _bench(name: str, plan: Plan, rounds: int, cycle: bool, profile: Path | None, json: bool) -> None:
+    settings = {"rate": plan.rate, "keys": plan.keys, "queues": SHAPE.queue_count, "steady": plan.steady_s}
     results = {}
     rows: list[Row] = []
     ratios: list[Ratio] = []
@@ -145,13 +151,12 @@ def _bench(
         for number in range(rounds):
             tell(name, f"{mode.value}, round {number + 1} of {rounds}")
             picture = profile if not played and mode is RebindMode.COOPERATIVE else None
-            played.append(_play(mode, rate, keys, steady_s, steps, picture))
+            played.append(_play(mode, plan, picture))
         results[mode.value] = result = summary(played)
         rows += rows_of(played, mode.value)
         ratios += ratios_of(played, mode.value)
         if result["invalid_rounds"]:
             wrong.append(f"{mode.value}: {result['invalid_rounds']} rounds are not valid")
-    settings = {"rate": rate, "keys": keys, "queues": SHAPE.queue_count, "steady": steady_s}
     finish(Report(name, rounds, rows, ratios, settings, results, wrong), json=json)
 
 
@@ -175,9 +180,7 @@ class Played:
     """In order of starts."""
 
 
-def _play(
-    mode: RebindMode, rate: int, keys: int, steady_s: float, steps: Sequence[str], profile: Path | None
-) -> Played:
+def _play(mode: RebindMode, plan: Plan, profile: Path | None) -> Played:
     from lbg_runtime.journal.reader import read_run
     from lbg_runtime.validator.judge import validate
 
@@ -186,7 +189,7 @@ def _play(
     try:
         group = LiveGroup(folder, SHAPE, _sections(mode), on_look=lambda: None)
         course = Course()
-        anyio.run(_story, group, course, rate, keys, steady_s, steps, profile)
+        anyio.run(_story, group, course, plan, profile)
         run = read_run(group.journals)
         verdict = validate(run)
         keep = verdict.kind.value != "valid"
@@ -198,34 +201,26 @@ def _play(
             shutil.rmtree(folder)
 
 
-async def _story(
-    group: LiveGroup,
-    course: Course,
-    rate: int,
-    keys: int,
-    steady_s: float,
-    steps: Sequence[str],
-    profile: Path | None,
-) -> None:
+async def _story(group: LiveGroup, course: Course, plan: Plan, profile: Path | None) -> None:
     patience_s = 60.0 if not group.is_counted else 240.0
-    first = MEMBERS - 1 if "join" in steps else MEMBERS
+    first = MEMBERS - 1 if "join" in plan.steps else MEMBERS
     async with group:
         await group.start_broker()
         for index in range(first):
             await group.start_member(index)
         await group.until("every queue is fed", group.everything_is_fed, patience_s)
-        await group.start_publisher(rate, keys)
+        await group.start_publisher(plan.rate, plan.keys)
         if not group.is_counted:
             await group.until("the queues are shared", lambda: group.is_balanced(first), patience_s)
         elif first == MEMBERS:
             await group.until("everyone has its share", lambda: _is_home(group), patience_s)
-        quiet_s = min(_QUIET_S, steady_s)
+        quiet_s = min(_QUIET_S, plan.steady_s)
         await group.play_on(quiet_s)
         # The member that stays from the beginning to the end.
         with profiled(profile, group.pid(member_name(2))):
             course.begin("steady")
-            await group.play_on(steady_s)
-            for step in steps:
+            await group.play_on(plan.steady_s)
+            for step in plan.steps:
                 course.begin(step)
                 await _take_step(group, step, patience_s)
                 await group.play_on(quiet_s)
