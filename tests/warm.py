@@ -17,9 +17,10 @@ from typing import Any
 
 SOURCE = """
 import gc, json, os, signal, sys
-import lbg_runtime.cli.check, lbg_runtime.cli.main, lbg_runtime.cli.run
-import lbg_runtime.cli.member, lbg_runtime.cli.log, lbg_runtime.runtime.app
+import lbg_runtime.cli.main, lbg_runtime.cli.member, lbg_runtime.cli.log, lbg_runtime.runtime.app
 import lbg_runtime.admin.stored, lbg_runtime.config.load, lbg_runtime.metrics.tracing, lbg_runtime.runtime.session
+
+lbg_runtime.cli.main.command_line()
 
 # What is looked through for garbage is copied, page by page.
 gc.collect()

@@ -1,8 +1,6 @@
 """`lbg asyncapi` on the handlers as shipped, as YAML and as JSON."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,22 +11,15 @@ pytestmark = pytest.mark.real_time
 ROOT = Path(__file__).parents[2]
 
 
-def _lbg(*arguments, cwd=ROOT):
-    return subprocess.run(
-        [sys.executable, "-m", "lbg_runtime.cli", "asyncapi", *arguments],
-        cwd=cwd, capture_output=True, text=True, timeout=30, check=False,
-    )  # fmt: skip
-
-
-def test_both_forms_say_the_same_of_the_handlers_as_shipped():
-    told = json.loads(_lbg("--json", "--app-version", "3.1").stdout)
-    assert yaml.safe_load(_lbg("--app-version", "3.1").stdout) == told
+def test_both_forms_say_the_same_of_the_handlers_as_shipped(lbg):
+    told = json.loads(lbg(ROOT, "asyncapi", "--json", "--app-version", "3.1").stdout)
+    assert yaml.safe_load(lbg(ROOT, "asyncapi", "--app-version", "3.1").stdout) == told
     assert told["info"]["version"] == "3.1"
     assert [channel["address"] for channel in told["channels"].values()] == ["orders-hash/{shard}/orders/{rest}"]
 
 
-def test_settings_without_handlers_are_a_mistake_of_one_line(tmp_path):
+def test_settings_without_handlers_are_a_mistake_of_one_line(lbg, tmp_path):
     (tmp_path / "config.yaml").write_text("group: {name: o, hash_prefix: h, hash_count: 4, queue_count: 1}\n")
-    said = _lbg(cwd=tmp_path)
+    said = lbg(tmp_path, "asyncapi")
     assert (said.returncode, said.stdout) == (2, "")
     assert said.stderr.splitlines()[-1].startswith("lbg: handlers: none; expected modules")

@@ -24,6 +24,7 @@ from lbg_runtime.cli.broker import tls_files
 from lbg_runtime.model.errors import UserError
 from tests.certificates import Certificates
 from tests.processes import running
+from tests.warm import WarmLbg
 
 BOUND_S = 20
 OPTIONS = {
@@ -99,9 +100,8 @@ def test_faults_are_ordered_where_it_is_asked_for() -> None:
 
 
 @pytest.mark.real_time
-def test_a_replay_log_is_kept_where_it_is_asked_for() -> None:
-    command = [*COMMAND, "--smf", "127.0.0.1:0", "--replay-log"]
-    ended = subprocess.run([*command, "much"], check=False, capture_output=True, text=True, timeout=BOUND_S)
+def test_a_replay_log_is_kept_where_it_is_asked_for(lbg: WarmLbg, tmp_path: Path) -> None:
+    ended = lbg(tmp_path, "broker", "--smf", "127.0.0.1:0", "--replay-log", "much")
     assert ended.returncode == 2
     assert "--replay-log: 'much'; expected a size such as 500M or 20G" in ended.stderr
     with broker("--smf", "127.0.0.1:0", "--replay-log", "1M") as (process, line):
@@ -112,23 +112,16 @@ def test_a_replay_log_is_kept_where_it_is_asked_for() -> None:
 
 
 @pytest.mark.real_time
-def test_faults_are_not_ordered_from_elsewhere() -> None:
-    command = [*COMMAND, "--smf", "127.0.0.1:0", "--faults", "0.0.0.0:0"]
-    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=BOUND_S)
+def test_faults_are_not_ordered_from_elsewhere(lbg: WarmLbg, tmp_path: Path) -> None:
+    ended = lbg(tmp_path, "broker", "--smf", "127.0.0.1:0", "--faults", "0.0.0.0:0")
     assert ended.returncode == 2
     assert "--faults: 0.0.0.0:0; expected an address of this machine alone" in ended.stderr
 
 
 @pytest.mark.real_time
-def test_a_bad_address_of_the_management_api_is_named() -> None:
+def test_a_bad_address_of_the_management_api_is_named(lbg: WarmLbg, tmp_path: Path) -> None:
     for address, reason in (("8080", "--semp: '8080'"), ("192.0.2.1:0", "semp 192.0.2.1:0")):
-        ended = subprocess.run(
-            [*COMMAND, "--smf", "127.0.0.1:0", "--semp", address],
-            capture_output=True,
-            text=True,
-            timeout=BOUND_S,
-            check=False,
-        )
+        ended = lbg(tmp_path, "broker", "--smf", "127.0.0.1:0", "--semp", address)
         assert ended.returncode == 2
         assert ended.stderr.startswith(f"lbg: {reason}")
 
@@ -169,8 +162,8 @@ def test_it_leaves_with_its_parent() -> None:
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.1:x", ":55555", "127.0.0.1:65536", "192.0.2.1:0"])
-def test_a_bad_address_is_one_line_and_exit_code_2(address: str) -> None:
-    ended = subprocess.run([*COMMAND, "--smf", address], capture_output=True, text=True, timeout=BOUND_S, check=False)
+def test_a_bad_address_is_one_line_and_exit_code_2(lbg: WarmLbg, tmp_path: Path, address: str) -> None:
+    ended = lbg(tmp_path, "broker", "--smf", address)
     assert ended.returncode == 2
     (line,) = ended.stderr.splitlines()
     assert line.startswith("lbg: ")
@@ -178,14 +171,12 @@ def test_a_bad_address_is_one_line_and_exit_code_2(address: str) -> None:
 
 
 @pytest.mark.real_time
-def test_a_port_in_use_is_one_line_and_exit_code_2() -> None:
+def test_a_port_in_use_is_one_line_and_exit_code_2(lbg: WarmLbg, tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        ended = subprocess.run(
-            [*COMMAND, "--smf", address], capture_output=True, text=True, timeout=BOUND_S, check=False
-        )
+        ended = lbg(tmp_path, "broker", "--smf", address)
     assert ended.returncode == 2
     (line,) = ended.stderr.splitlines()
     assert line == f"lbg: smf {address}: Address already in use; expected an address of this machine with a free port"

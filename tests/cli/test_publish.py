@@ -21,6 +21,7 @@ from lbg_runtime.config.settings import ClientPathChoice
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.publisher.load import LoadPlan
 from lbg_runtime.transport.solace import paths
+from tests.warm import WarmLbg
 
 PublishCommand = Callable[..., list[str]]
 BOUND_S = 30
@@ -82,7 +83,7 @@ def _confirmed(folder: Path) -> int:
 @pytest.mark.real_time
 @pytest.mark.end_to_end
 class TestProcess:
-    """Each test is one process of its own."""
+    """Each test is one process of its own; where nothing is published, it is a copy (`tests.warm`)."""
 
     async def test_a_counted_load_is_confirmed_and_on_the_ledger(self, broker: BrokerServer, tmp_path: Path) -> None:
         config = _write_config(tmp_path, broker.port)
@@ -173,15 +174,16 @@ class TestProcess:
         assert code == 0
         assert summary["confirmed"] == summary["sent"] == _confirmed(tmp_path)
 
-    async def test_an_unreachable_broker_is_told_in_one_line(self, tmp_path: Path) -> None:
+    def test_an_unreachable_broker_is_told_in_one_line(self, lbg: WarmLbg, tmp_path: Path) -> None:
         with socket.socket() as bound:
             # Bound and not listening: nobody else can have the port, and every connection is refused.
             bound.bind(("127.0.0.1", 0))
             port = bound.getsockname()[1]
-            code, _, errors = await _end(await _start(_write_config(tmp_path, port), "--count", "1"))
-        assert code == 2
-        assert b"Traceback" not in errors
-        assert errors.strip().splitlines()[-1].startswith(b"lbg: connection.host: tcp://127.0.0.1:%d" % port)
+            config = _write_config(tmp_path, port)
+            ended = lbg(tmp_path, "publish", "--config", str(config), "--topic", "orders/created", "--count", "1")
+        assert ended.returncode == 2
+        assert "Traceback" not in ended.stderr
+        assert ended.stderr.strip().splitlines()[-1].startswith(f"lbg: connection.host: tcp://127.0.0.1:{port}")
 
     async def test_a_ledger_that_cannot_be_written_stops_the_start(self, broker: BrokerServer, tmp_path: Path) -> None:
         config = _write_config(tmp_path, broker.port)
@@ -194,20 +196,21 @@ class TestProcess:
     @pytest.mark.parametrize(
         ("options", "named"),
         [
-            (("--key", "k", "--key-from", "topic"), b"--key-from"),
-            (("--key", "k", "--keys", "3"), b"--keys"),
-            (("--count", "3", "--key-from", "topic"), b"--key-from"),
-            (("--key-from", "nonsense"), b"--key-from"),
-            (("--rate", "inf"), b"--rate"),
-            (("--duration", "inf"), b"--duration"),
+            (("--key", "k", "--key-from", "topic"), "--key-from"),
+            (("--key", "k", "--keys", "3"), "--keys"),
+            (("--count", "3", "--key-from", "topic"), "--key-from"),
+            (("--key-from", "nonsense"), "--key-from"),
+            (("--rate", "inf"), "--rate"),
+            (("--duration", "inf"), "--duration"),
         ],
     )
-    async def test_options_that_contradict_each_other_are_a_usage_error(
-        self, tmp_path: Path, options: tuple[str, ...], named: bytes
+    def test_options_that_contradict_each_other_are_a_usage_error(
+        self, lbg: WarmLbg, tmp_path: Path, options: tuple[str, ...], named: str
     ) -> None:
-        code, _, errors = await _end(await _start(_write_config(tmp_path, 1), *options))
-        assert code == 2
-        assert errors.startswith(b"lbg: " + named + b":")
+        config = _write_config(tmp_path, 1)
+        ended = lbg(tmp_path, "publish", "--config", str(config), "--topic", "orders/created", *options)
+        assert ended.returncode == 2
+        assert ended.stderr.startswith(f"lbg: {named}:")
 
 
 async def _until_ledger_grows(folder: Path, beyond: int = 1) -> None:

@@ -44,7 +44,7 @@ def run(name: str, *options: str) -> dict[str, Any]:
 @pytest.mark.real_time
 @pytest.mark.end_to_end
 def test_two_processes_share_the_messages() -> None:
-    told = run("processes", "--messages", "2000", "--rounds", "1")
+    told = run("processes", "--messages", "1000", "--rounds", "1")
     assert {row["arm"] for row in told["rows"]} == {"1 process", "2 processes"}
     assert [ratio["goal"] for ratio in told["ratios"]] == [1.4]
 
@@ -52,8 +52,8 @@ def test_two_processes_share_the_messages() -> None:
 @pytest.mark.real_time
 @pytest.mark.end_to_end
 def test_many_queues_and_keys_beside_few() -> None:
-    told = run("scale", "--messages", "2000", "--queues", "30", "--keys", "6000", "--rounds", "1")
-    assert {row["case"] for row in told["rows"]} == {"8 queues, 100 keys", "30 queues, 6000 keys"}
+    told = run("scale", "--messages", "1000", "--queues", "30", "--keys", "2000", "--rounds", "1")
+    assert {row["case"] for row in told["rows"]} == {"8 queues, 100 keys", "30 queues, 2000 keys"}
     assert {ratio["name"] for ratio in told["ratios"]} == {
         "cost of a message, many / few",
         "MB more memory after all keys",
@@ -63,7 +63,7 @@ def test_many_queues_and_keys_beside_few() -> None:
 @pytest.mark.real_time
 @pytest.mark.end_to_end
 def test_a_handler_that_does_nothing_settles_in_ranges() -> None:
-    told = run("acks", "--messages", "3000", "--rounds", "1")
+    told = run("acks", "--messages", "1000", "--rounds", "1")
     met = {ratio["name"]: ratio["met"] for ratio in told["ratios"]}
     assert met["settle frames a message, no-op handler"] is True
 
