@@ -1,5 +1,7 @@
 """Broker, sidecar and application, each a process of its own, the official client between; and what a SIGKILL does."""
 
+import asyncio
+import itertools
 import json
 import re
 import signal
@@ -11,32 +13,41 @@ from itertools import pairwise
 
 import pytest
 
+from lbg_runtime import open_publisher
 from lbg_runtime.cli.live.group import free_ports
 from tests.processes import running
 
 pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end, pytest.mark.timeout(100)]
 
 BOUND_S = 60
+_numbers = itertools.count(1)
 LBG = [sys.executable, "-m", "lbg_runtime.cli"]
+
+
+def until(look, log):
+    """What `look` finds, once it finds something."""
+    end_s = time.monotonic() + BOUND_S
+    while not (found := look()):
+        assert time.monotonic() < end_s, log.read_text()
+        time.sleep(0.02)
+    return found
 
 
 class Stage:
     """The processes of one test; whatever happens, they are gone when it ends."""
 
-    def __init__(self, folder, stack):
+    def __init__(self, folder, stack, broker, number):
+        """A group of its own on the broker, by its number."""
         self.folder = folder
         self.log = folder / "events.jsonl"
         self.log.touch()
         self._stack = stack
         (self.port,) = free_ports(1)
-        broker = self._start("broker", [*LBG, "broker", "--smf", "127.0.0.1:0"])
-        assert broker
-        ready = self.until(lambda: re.search(r"ready: smf (\S+)\n", (folder / "broker.log").read_text()))
         config = {
-            "connection": {"transport": "solace", "host": f"tcp://{ready[1]}"},
+            "connection": {"transport": "solace", "host": f"tcp://{broker}"},
             "group": {
-                "name": "orders",
-                "hash_prefix": "h",
+                "name": f"orders-{number}",
+                "hash_prefix": f"h{number}",
                 "hash_count": 8,
                 "queue_count": 2,
                 "provision": "create_missing",
@@ -61,31 +72,18 @@ class Stage:
         return (self.folder / "sidecar.log").read_text().count(f'"{event}"')
 
     def publish(self, lines):
-        subprocess.run(
-            [
-                *LBG,
-                "publish",
-                "--config",
-                self.folder / "config.yaml",
-                "--topic",
-                "orders/new",
-                "--key-from",
-                "json:/k",
-            ],
-            input="".join(json.dumps(line) + "\n" for line in lines),
-            text=True,
-            check=True,
-            timeout=BOUND_S,
-            capture_output=True,
-        )
+        """Here, as one more process would cost more than the publisher."""
+
+        async def publish():
+            async with open_publisher(self.folder / "config.yaml") as publisher:
+                for line in lines:
+                    await publisher.submit("orders/new", json.dumps(line).encode(), key=line["k"])
+
+        asyncio.run(publish())
 
     def until(self, look):
         """What `look` finds, once it finds something."""
-        end_s = time.monotonic() + BOUND_S
-        while not (found := look()):
-            assert time.monotonic() < end_s, (self.folder / "sidecar.log").read_text()
-            time.sleep(0.02)
-        return found
+        return until(look, self.folder / "sidecar.log")
 
     def steps(self):
         return [json.loads(line) for line in self.log.read_text().splitlines()]
@@ -102,10 +100,18 @@ class Stage:
         return found
 
 
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    """The address of a broker in a process of its own, for all tests."""
+    log = tmp_path_factory.mktemp("broker") / "broker.log"
+    with log.open("wb") as output, running([*LBG, "broker", "--smf", "127.0.0.1:0"], stdout=output, stderr=output):
+        yield until(lambda: re.search(r"ready: smf (\S+)\n", log.read_text()), log)[1]
+
+
 @pytest.fixture
-def stage(tmp_path):
+def stage(tmp_path, broker):
     with ExitStack() as stack:
-        yield Stage(tmp_path, stack)
+        yield Stage(tmp_path, stack, broker, next(_numbers))
 
 
 def messages(keys=6, count=10, **special):
