@@ -5,7 +5,6 @@ import itertools
 import json
 import re
 import signal
-import subprocess
 import sys
 import time
 from contextlib import ExitStack
