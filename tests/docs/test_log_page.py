@@ -39,10 +39,13 @@ def _logged() -> dict[str, set[str]]:
     """Event names by level."""
     found: dict[str, set[str]] = {level: set() for level in LEVELS}
     for path in sorted(CODE.rglob("*.py")):
-        place, tree = path.relative_to(CODE).as_posix(), ast.parse(path.read_text())
+        place, text = path.relative_to(CODE).as_posix(), path.read_text()
+        if "_log" not in text and place not in NAMED_BY_CALLS:
+            continue
+        tree = ast.parse(text)
         loggers = _loggers(tree)
         for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
-            called = ast.unparse(call.func)
+            called = _name(call.func)
             if called in loggers:
                 names = list(_texts(call.args[:1]))
                 assert names or place in NAMED_ELSEWHERE, f"{place}:{call.lineno}: an event without a name"
@@ -56,11 +59,22 @@ def _logged() -> dict[str, set[str]]:
     return found
 
 
+def _name(called: ast.expr) -> str:
+    """`name` or `name.attribute`, as all are that are looked for; otherwise empty."""
+    match called:
+        case ast.Name(name):
+            return name
+        case ast.Attribute(ast.Name(name), attribute):
+            return f"{name}.{attribute}"
+        case _:
+            return ""
+
+
 def _loggers(tree: ast.Module) -> dict[str, str]:
     """What is called to log, with its level; for a name that stands for several of them, the highest."""
     found = {f"_log.{level}": level for level in LEVELS}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and isinstance(node.value, ast.IfExp):
             value = ast.unparse(node.value)
             levels = [level for level in LEVELS if f"_log.{level} if" in value or f"else _log.{level}" in value]
             if levels:

@@ -60,7 +60,9 @@ def test_that_is_none_of_it():
 
 def run(folder: Path, module: str, *options: str) -> subprocess.CompletedProcess[str]:
     (folder / "test_it.py").write_text(module)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options, str(folder)]
+    # Without a plugin that has no part in this, and takes a while to import.
+    others = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
+    command = [sys.executable, "-m", "pytest", *others, *options, str(folder)]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
 
 
