@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -46,32 +47,39 @@ def below(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+@pytest.fixture(scope="module")
+def broker() -> Iterator[str]:
+    """The address of a broker for all tests, each of which has a group of its own on it."""
+    with running([*LBG, "broker", "--smf", "127.0.0.1:0"], stderr=subprocess.PIPE, text=True) as process:
+        yield until(process, "lbg broker ready: ").split()[4].rstrip(",")
+
+
 @contextmanager
-def container(folder: Path, *options: str):
-    """`lbg run` and what it needs; the process outside of the namespace, and the first one in it."""
+def container(broker: str, group: str, folder: Path, *options: str):
+    """`lbg run`; the process outside of the namespace, and the first one in it."""
+    (folder / "work.py").write_text(HANDLERS)
+    settings = {
+        "connection": {"transport": "solace", "host": f"tcp://{broker}"},
+        "group": {
+            "name": group,
+            "hash_prefix": group,
+            "hash_count": 8,
+            "queue_count": 2,
+            "provision": "create_missing",
+        },
+        "handlers": ["work"],
+        "membership": {"settle": "100ms", "heartbeat": "200ms"},
+    }
+    (folder / "config.yaml").write_text(json.dumps(settings))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with running(
-        [*LBG, "broker", "--smf", "127.0.0.1:0", "--semp", "127.0.0.1:0"], stderr=subprocess.PIPE, text=True
-    ) as broker:
-        smf = until(broker, "lbg broker ready: ").split()[4].rstrip(",")
-        (folder / "work.py").write_text(HANDLERS)
-        group = {"name": "orders", "hash_prefix": "h", "hash_count": 8, "queue_count": 2, "provision": "create_missing"}
-        connection = {"transport": "solace", "host": f"tcp://{smf}"}
-        settings = {
-            "connection": connection,
-            "group": group,
-            "handlers": ["work"],
-            "membership": {"settle": "100ms", "heartbeat": "200ms"},
-        }
-        (folder / "config.yaml").write_text(json.dumps(settings))
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        with running(
-            [*NAMESPACE, *LBG, "run", *options], cwd=folder, env=environment, stderr=subprocess.PIPE, text=True
-        ) as outside:
-            yield outside
+        [*NAMESPACE, *LBG, "run", *options], cwd=folder, env=environment, stderr=subprocess.PIPE, text=True
+    ) as outside:
+        yield outside
 
 
-def test_members_that_it_started_are_stopped_in_order_and_reaped(tmp_path: Path) -> None:
-    with container(tmp_path, "--processes", "2") as outside:
+def test_members_that_it_started_are_stopped_in_order_and_reaped(broker: str, tmp_path: Path) -> None:
+    with container(broker, "several", tmp_path, "--processes", "2") as outside:
         until(outside, '"member_started"', times=2)
         (first,) = below(outside.pid)
         assert Path(f"/proc/{first}/status").read_text().count("\nNSpid:\t") == 1
@@ -81,8 +89,8 @@ def test_members_that_it_started_are_stopped_in_order_and_reaped(tmp_path: Path)
         assert outside.wait(BOUND_S) == 0
 
 
-def test_one_member_drains_and_its_exit_code_is_the_containers(tmp_path: Path) -> None:
-    with container(tmp_path) as outside:
+def test_one_member_drains_and_its_exit_code_is_the_containers(broker: str, tmp_path: Path) -> None:
+    with container(broker, "one", tmp_path) as outside:
         until(outside, '"change": "active"', times=2)
         (first,) = below(outside.pid)
         os.kill(first, signal.SIGTERM)
