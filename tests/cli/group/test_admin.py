@@ -355,8 +355,8 @@ async def test_a_creation_that_is_killed_is_finished_by_apply(tmp_path: Path, nu
     effects = list[Effect]()
     async with SempServer(Engine(), effects.extend, port=0) as server:
         proxy = KillingProxy(server.port, number)
-        async with listening(proxy.serve) as listener:
-            url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+        async with listening(proxy.serve) as port:
+            url = f"http://127.0.0.1:{port}"
             path.write_text(json.dumps({**document, "semp": {"url": url, "password": "admin"}}))
             process = proxy.victim = await asyncio.create_subprocess_exec(
                 *LBG, "group", "create", "--config", path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
