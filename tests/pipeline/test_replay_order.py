@@ -25,8 +25,9 @@ Landed = Mapping[int, list[tuple[int, str]]]
 def find(landed: Landed) -> Mapping[str, list[Run]]:
     def read(queue: int) -> Iterator[pa.RecordBatch]:
         # All in one shard.
-        for _, row_id in landed[queue]:
-            yield rows([row_id], queue=0)
+        ids = [row_id for _, row_id in landed[queue]]
+        for first in range(0, len(ids), 30):
+            yield rows(ids[first : first + 30], queue=0)
 
     return find_moved(read, landed)
 

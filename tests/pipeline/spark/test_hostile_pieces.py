@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import accumulate
+from math import ceil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -39,7 +40,7 @@ Damage = Callable[[list[bytes], int], list[bytes]]
 
 SHARE = st.floats(0, 1)
 WHOLE = 1 << 20
-BLOCKS = [2_000, 9_000, WHOLE]
+BLOCKS = [4_000, 9_000, WHOLE]
 """More than a file has."""
 AS_THEY_COME = [
     ".jsonl: ",
@@ -338,10 +339,17 @@ def cut_off_behind_a_line_that_is_no_record() -> Files:
     return {**files, name: files[name] + b'not a record\n{"key":'}
 
 
+def in_small_steps(files: Files, count: int = 200) -> list[float]:
+    """The shares, of so many, by which another line has come."""
+    lines = [line for name, content in files.items() if "member" in name for line in content.splitlines(keepends=True)]
+    moments = sorted(filter(None, map(moment_of, lines)))
+    return sorted({ceil(count * (each - moments[0]) / (moments[-1] - moments[0])) / count for each in moments})
+
+
 @settings(max_examples=8, deadline=None)
 @given(files=damaged(), block=st.sampled_from(BLOCKS), shares=st.lists(SHARE, max_size=12))
 @example(files=cut_off_behind_a_line_that_is_no_record(), block=WHOLE, shares=[])
-@example(files=files_of(has_faults=True), block=WHOLE, shares=[number / 200 for number in range(200)])
+@example(files=files_of(has_faults=True), block=WHOLE, shares=in_small_steps(files_of(has_faults=True)))
 def test_in_order_of_time_the_end_is_what_one_look_says(files: Files, block: int, shares: list[float]) -> None:
     with TemporaryDirectory() as folder:
         spark = looked_at(Path(folder), files, in_time(files), [*sorted(shares), 1], block)

@@ -35,8 +35,11 @@ def in_pieces(whole: Path, growing: Path, pieces: int) -> tuple[Standing, list[F
     for piece in range(1, pieces + 1):
         growth.until(piece / pieces)
         end = reader.latestOffset(offset, ReadAllAvailable())
+        if end == offset:
+            # Spark runs no batch.
+            continue
         batches = [batch for task in reader.partitions(offset, end) for batch in reader.read(task)]
-        rows = pd.concat([batch.to_pandas() for batch in batches]) if batches else pd.DataFrame({"part": []})
+        rows = pd.concat([batch.to_pandas() for batch in batches])
         for number, frame in rows.groupby("part"):
             part = parts.setdefault(number, _Part(SlicedExamination(DEFAULT_ACK_WINDOW_MS)))
             standings[number], found = _feed(part, iter([frame]))
