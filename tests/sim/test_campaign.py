@@ -22,13 +22,21 @@ class ForgetsWhatItHeldInAnOutage(FlowMachine):
         return super()._step(event, now_ms)
 
 
-def test_a_campaign_adds_its_seeds_up_and_tells_how_far_it_is() -> None:
+def test_a_campaign_adds_its_seeds_up_tells_how_far_it_is_and_has_a_story() -> None:
     progress: list[int] = []
-    campaign = run_campaign(Scope(Mode.COOPERATIVE, members=3, queues=3), range(5, 8), progress.append)
-    assert (campaign.seeds, campaign.failures, len(campaign.stories)) == (3, [], 1)
+    campaign = run_campaign(Scope(Mode.COOPERATIVE, members=4, queues=8), range(1, 3), progress.append)
+    assert (campaign.seeds, campaign.failures, len(campaign.stories)) == (2, [], 1)
     assert campaign.published > 0
     assert campaign.faults > 0
-    assert progress == [1, 2, 3]
+    assert progress == [1, 2]
+    # Its cooperative members move what they must and nothing else; test_story.py has those that only count.
+    story = campaign.stories[0]
+    assert story.violations == ()
+    assert (story.join_changes, story.steady_changes) == (2, 0)
+    assert story.time_to_own_ms is not None
+    assert story.time_to_own_ms < 5_000
+    assert max(story.move_pauses_ms) < 500
+    assert (story.duplicates.unfinished, story.duplicates.after_hand_over) == (0, 0)
 
 
 def test_a_failing_seed_is_shrunk_to_the_faults_it_needs() -> None:

@@ -1,4 +1,7 @@
-"""The story behind the figures of docs/rebalance.md, and how they are read from a history."""
+"""The story behind the figures of docs/rebalance.md, and how they are read from a history.
+
+That of cooperative members is in test_campaign.py, whose campaign tells it as well.
+"""
 
 from lbg_runtime.broker.engine.effects import FlowId
 from lbg_runtime.model.ids import Epoch, QueueName
@@ -9,16 +12,6 @@ from lbg_runtime.sim.story import tell_story
 
 QUEUE = QueueName("orders/0")
 A, B = Handle(Life("a#1"), QUEUE, Epoch(1)), Handle(Life("b#2"), QUEUE, Epoch(1))
-
-
-def test_cooperative_members_move_what_they_must_and_nothing_else() -> None:
-    story = tell_story(1, Mode.COOPERATIVE, members=4, queues=8)
-    assert story.violations == ()
-    assert (story.join_changes, story.steady_changes) == (2, 0)
-    assert story.time_to_own_ms is not None
-    assert story.time_to_own_ms < 5_000
-    assert max(story.move_pauses_ms) < 500
-    assert (story.duplicates.unfinished, story.duplicates.after_hand_over) == (0, 0)
 
 
 def test_members_that_only_count_keep_the_queues_of_an_absent_one_moving() -> None:
