@@ -464,8 +464,12 @@ class Killed(BaseException):
     """Nobody catches it, so nothing is taken back."""
 
 
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("number", range(1, CHANGES + 1))
+def kills(changes):
+    """Before each change, and after the last: who is killed after one leaves what he leaves before the next."""
+    return [*((number, False) for number in range(1, changes + 1)), (changes, True)]
+
+
+@pytest.mark.parametrize(("number", "after"), kills(CHANGES))
 async def test_a_creation_that_is_killed_is_finished_by_apply(broker, client, number, after):
     inner = broker.transport
     broker.transport = Wire(inner, number, Killed(), after)
@@ -963,8 +967,7 @@ DELETIONS = 2 + 1 + 1 + 2 + 2 + 1 + 1 + 1
 """Ingress, username, settings, egress, queues, username, ACL profile, client profile."""
 
 
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("number", range(1, DELETIONS + 1))
+@pytest.mark.parametrize(("number", "after"), kills(DELETIONS))
 async def test_a_deletion_that_is_killed_is_finished_by_the_next(broker, client, number, after):
     before = await everything(client)
     await create(client)
