@@ -56,11 +56,9 @@ class Plan:
     """If there are any, nothing is done."""
     surplus: tuple[str, ...]
     """Queues named like the group's that it should not have; no step touches them."""
-    stored: StoredGroup | None
-    """The group as its stored settings describe it, if there are any."""
-    remarks: tuple[UserError, ...] = ()
+    remarks: tuple[UserError, ...]
     """Faults that no step mends and that stop nothing: of queues that are not the group's, or that nobody reads."""
-    members_create: bool = False
+    members_create: bool
     """Whether members and publishers may be making the same queues, and count on those that they find."""
 
     @property
@@ -94,9 +92,8 @@ class GroupAdmin:
         problems = [*find_problems(spec, actual), *find_missing_rights(steps, rights)]
         if is_new:
             problems += find_taken_names(spec, actual)
-        surplus, stored = surplus_queues(spec, actual), stored_group(spec, actual)
         remarks = (*await self._look_at_borrowed(spec), *find_unread_parking(spec, actual))
-        return Plan(steps, tuple(problems), surplus, stored, remarks, spec.creates_queues)
+        return Plan(steps, tuple(problems), surplus_queues(spec, actual), remarks, spec.creates_queues)
 
     async def _look_at_borrowed(self, spec: GroupSpec) -> tuple[UserError, ...]:
         found = {
