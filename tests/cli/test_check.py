@@ -181,8 +181,8 @@ def test_a_mistake_in_a_handler_module_is_one_line_for_both_commands(lbg, folder
     assert line in _only_line(lbg(folder(), "run"))
 
 
-def test_a_missing_file_is_one_line(tmp_path):
-    assert _only_line(_lbg(tmp_path, "run")) == (
+def test_a_missing_file_is_one_line(lbg, tmp_path):
+    assert _only_line(lbg(tmp_path, "run")) == (
         "lbg: config.yaml: No such file or directory; expected a readable settings file"
     )
 
@@ -191,12 +191,12 @@ def test_a_member_number_that_cannot_be_is_one_line(lbg, folder):
     assert "membership.index: 7; expected 0 to 2" in _only_line(lbg(folder(), "run", "--member-index", "7"))
 
 
-def test_a_host_that_does_not_answer_is_one_line(folder):
+def test_a_host_that_does_not_answer_is_one_line(lbg, folder):
     with socket.socket() as bound_only:
         # Bound and not listening: nobody else can have the port, and nobody answers.
         bound_only.bind(("127.0.0.1", 0))
         host = f"tcp://127.0.0.1:{bound_only.getsockname()[1]}"
-        line = _only_line(_lbg(folder(transport="solace", host=host), "run"))
+        line = _only_line(lbg(folder(transport="solace", host=host), "run"))
     assert line.startswith(f"lbg: connection.host: {host}: ")
     assert line.endswith(
         "expected a broker that can be reached at its port for clients, "
@@ -212,12 +212,12 @@ def test_an_address_that_no_broker_can_listen_on_is_one_line_for_both_commands(l
     }
 
 
-def test_a_port_in_use_is_one_line(folder):
+def test_a_port_in_use_is_one_line(lbg, folder):
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         port = listener.getsockname()[1]
-        line = _only_line(_lbg(folder(host=f"tcp://127.0.0.1:{port}"), "run"))
+        line = _only_line(lbg(folder(host=f"tcp://127.0.0.1:{port}"), "run"))
     assert line.startswith(f"lbg: connection.host: tcp://127.0.0.1:{port}: Address already in use; expected a free")
     assert "connection.transport: solace (LBG_TRANSPORT=solace)" in line
 
@@ -232,8 +232,8 @@ def test_a_port_of_the_status_api_that_is_in_use_is_one_line(lbg, folder):
     assert line == f"lbg: ops.status: {address}: Address already in use; {expected}"
 
 
-def test_a_queue_that_does_not_exist_is_one_line(folder):
-    line = _only_line(_lbg(folder(), "run"))
+def test_a_queue_that_does_not_exist_is_one_line(lbg, folder):
+    line = _only_line(lbg(folder(), "run"))
     assert line.startswith("lbg: group.name: queue orders/")
     assert "Unknown Queue; expected queues that exist" in line
 

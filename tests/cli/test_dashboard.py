@@ -104,11 +104,10 @@ def test_a_real_group_is_shown_with_its_rates_and_the_page_leaves_when_asked(tmp
 
 @pytest.mark.real_time
 @pytest.mark.end_to_end
-def test_an_address_that_is_taken_is_one_line(tmp_path):
-    lbg = [sys.executable, "-m", "lbg_runtime.cli"]
+def test_an_address_that_is_taken_is_one_line(lbg, tmp_path):
     with (
         running(
-            [*lbg, "broker", "--smf", "127.0.0.1:0"],
+            [sys.executable, "-m", "lbg_runtime.cli", "broker", "--smf", "127.0.0.1:0"],
             cwd=tmp_path,
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -119,10 +118,7 @@ def test_an_address_that_is_taken_is_one_line(tmp_path):
         ready = next(line for line in broker.stderr if line.startswith("lbg broker ready: smf "))
         config = written(tmp_path, host=f"tcp://{ready.split()[4].rstrip(',')}")
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        ended = subprocess.run(
-            [*lbg, "dashboard", "--config", config, "--listen", address],
-            cwd=tmp_path, capture_output=True, text=True, timeout=BOUND_S, check=False,
-        )  # fmt: skip
+        ended = lbg(tmp_path, "dashboard", "--config", config, "--listen", address)
     assert ended.returncode == 2, ended.stderr
     (line,) = [line for line in ended.stderr.splitlines() if not line.startswith("{")]
     assert (

@@ -148,9 +148,8 @@ def test_what_the_encoding_of_the_output_has_not_is_shown_by_its_number(folder):
     assert "name \\xfc" in ended.stdout
 
 
-def test_a_mistake_is_told_in_a_line_that_no_terminal_obeys(folder):
-    command = [*LBG, "why", "k", "--config", "\x1b[2J.yaml"]
-    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=30)
+def test_a_mistake_is_told_in_a_line_that_no_terminal_obeys(lbg, folder):
+    ended = lbg(folder, "why", "k", "--config", "\x1b[2J.yaml")
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith("lbg: \\x1b[2J")
 
