@@ -22,7 +22,7 @@ from lbg_runtime.sidecar.gate import Gate
 from lbg_runtime.sidecar.publication import read_publication
 from lbg_runtime.sidecar.pull import PulledEvents
 from lbg_runtime.sidecar.pulling import read_settlements
-from lbg_runtime.status.access import as_json, text_of
+from lbg_runtime.status.access import as_json, number_of, text_of
 from lbg_runtime.status.routes import refuse_value
 
 BODY_WITHIN_S = 30.0
@@ -115,10 +115,7 @@ class SidecarRoutes:
 
     async def _pull(self, request: Request) -> Response:
         pulled = self._pulled()
-        text = request.query_params.get("max", str(DEFAULT_OPEN))
-        capacity = int(text) if text.isascii() and text.isdecimal() and len(text) <= 4 else 0
-        if not 1 <= capacity <= MAX_OPEN:
-            raise UserError("max", ascii(text)[:80], f"a whole number from 1 to {MAX_OPEN}")
+        capacity = number_of("max", request.query_params.get("max", str(DEFAULT_OPEN)), MAX_OPEN)
         return EventStream(pulled.stream(capacity), pulled.closed)
 
     async def _settle(self, request: Request) -> Response:

@@ -71,6 +71,14 @@ def text_of(where: str, encoded: bytes) -> str:
         raise UserError(where, "bytes that are no text", "text in UTF-8, percent-encoded") from None
 
 
+def number_of(where: str, text: str, most: int) -> int:
+    """A parameter that is a number from 1 to `most`, which has four digits at most; raises `UserError` for another."""
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) <= 4 else 0
+    if not 1 <= number <= most:
+        raise UserError(where, ascii(text)[:80], f"a whole number from 1 to {most}")
+    return number
+
+
 def is_from_another_page(headers: Headers) -> bool:
     """Whether a browser sends this for a page that came from elsewhere, another port of this machine included."""
     is_foreign = headers.get("sec-fetch-site") in ("cross-site", "same-site")

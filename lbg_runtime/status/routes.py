@@ -12,7 +12,7 @@ from starlette.routing import Route
 from lbg_runtime.config.listen_address import ListenAddress
 from lbg_runtime.metrics.member import CONTENT_TYPE, ScrapedMember, exposition
 from lbg_runtime.model.errors import UserError
-from lbg_runtime.status.access import NOT_KEPT, Access, as_json, text_of
+from lbg_runtime.status.access import NOT_KEPT, Access, as_json, number_of, text_of
 from lbg_runtime.status.health import has_started, lacks
 from lbg_runtime.status.member_loop import Blocked, MemberLoop
 from lbg_runtime.status.objects import (
@@ -115,7 +115,7 @@ class StatusRoutes:
         return as_json(handled_as_object(found)) if isinstance(found, HandledPicture) else as_json(found, 503)
 
     async def _moves(self, request: Request) -> Response:
-        limit = _limit(request.query_params.getlist("limit"))
+        limit = number_of("limit", request.query_params.get("limit", str(DEFAULT_CHANGES)), MAX_CHANGES)
         found = await self._ask_facts(lambda source: (source.picture(), source.changes(limit)))
         if not isinstance(found, tuple):
             return as_json(found, 503)
@@ -159,16 +159,6 @@ class StatusRoutes:
 def _probed(request: Request, name: str, passes: bool, facts: dict[str, object]) -> Response:
     told = facts if request.state.is_trusted else {}
     return as_json({name: passes, **told}, 200 if passes else 503)
-
-
-def _limit(given: list[str]) -> int:
-    if not given:
-        return DEFAULT_CHANGES
-    text = given[-1]
-    limit = int(text) if text.isascii() and text.isdecimal() and len(text) <= 4 else 0
-    if not 1 <= limit <= MAX_CHANGES:
-        raise UserError("limit", ascii(text)[:80], f"a whole number from 1 to {MAX_CHANGES}")
-    return limit
 
 
 def _key_of(raw_path: bytes) -> str:
