@@ -14,7 +14,7 @@ from tests.end_to_end.flood import fill
 
 pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end]
 
-MESSAGES = 20_000
+MESSAGES = 5_000
 KEYS = 50
 
 MEMBER = """

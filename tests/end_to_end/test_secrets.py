@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -134,9 +135,10 @@ class Scene:
 
     def until(self, name: str, process: "subprocess.Popen[bytes]", log: Path, text: str) -> str:
         """Bounded by the test's own time limit."""
+        pause = threading.Event()
         while text not in (said := log.read_text()):
             assert process.poll() is None, said
-            os.sched_yield()
+            pause.wait(0.02)
         self.command_lines[name] = Path(f"/proc/{process.pid}/cmdline").read_bytes()
         return said
 

@@ -68,7 +68,7 @@ async def test_what_a_handler_yields_in_a_transaction_is_there_whole_or_not_at_a
                         if kill < KILLS and engine.queue_depth(DEFAULT_VPN, out) >= aim:
                             member.kill()
                             break
-                        await asyncio.sleep(0)
+                        await asyncio.sleep(0.002)
         content = [message.payload.decode() for message in queue_content(engine, out)]
     whole = [content[first : first + PARTS] for first in range(0, len(content), PARTS)]
     numbers = [int(parts[0].partition(".")[0]) for parts in whole]

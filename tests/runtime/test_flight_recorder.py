@@ -147,7 +147,7 @@ async def test_an_offer_that_came_to_nothing_is_no_part_of_a_later_takeover(tria
     assert told == [("a", "elected", "broker", None)] * 4
 
 
-@given(st.lists(messages, max_size=20))
+@given(st.lists(messages, max_size=4))
 def test_nothing_that_is_said_on_the_topic_upsets_the_recorder(said):
     recorder = FlightRecorder(MemberId("a"), MemberJournal(None, 1))
     for message in said:

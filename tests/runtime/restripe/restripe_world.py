@@ -130,7 +130,13 @@ def handled(trial):
     return sum(map(len, trial.sequences().values()))
 
 
-async def publish_for(trial, seconds):
-    for _ in range(seconds * 20):
+async def publish_for(trial, seconds, per_s=10):
+    """A message of each key, so many times a second."""
+    for _ in range(seconds * per_s):
         await trial.publish(8, 8)
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(1 / per_s)
+
+
+def published_in(seconds, per_s=10):
+    """How many messages those are."""
+    return seconds * per_s * 8

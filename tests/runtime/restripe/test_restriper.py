@@ -23,7 +23,15 @@ from lbg_runtime.runtime.clock import wall_us
 from lbg_runtime.runtime.restripe import restriper as restriper_module
 from lbg_runtime.runtime.restripe.restriper import open_restriper
 from lbg_runtime.transport.memory.transport import MemoryTransport
-from tests.runtime.restripe.restripe_world import GROUP, handled, in_order_and_once, made_queues, publish_for, restripe
+from tests.runtime.restripe.restripe_world import (
+    GROUP,
+    handled,
+    in_order_and_once,
+    made_queues,
+    publish_for,
+    published_in,
+    restripe,
+)
 
 CONTROL_TOPIC = "lbg-control/orders"
 SECRET = "5ec7e7"
@@ -39,13 +47,13 @@ async def test_a_group_grows_and_shrinks_under_load_and_every_message_is_handled
 ) -> None:
     async with trial.running(trial.discovered("a", group=GROUP), trial.discovered("b", group=GROUP)):
         await trial.until(lambda: len(trial.active()) == 4)
-        publishing = asyncio.ensure_future(publish_for(trial, 60))
+        publishing = asyncio.ensure_future(publish_for(trial, 60, per_s=20))
         for count in (6, 3, 8, 1, 4):
             done = await restripe(trial, settings, queues, count)
             assert done.moved == done.moving
             assert queues.names() == [f"orders/{index}" for index in range(count)]
         await publishing
-        await trial.until(lambda: handled(trial) == 60 * 20 * 8)
+        await trial.until(lambda: handled(trial) == published_in(60, per_s=20))
         assert sorted(trial.active()) == [0, 1, 2, 3]
         assert trial.depths() == [0, 0, 0, 0]
     assert in_order_and_once(trial)
@@ -114,7 +122,7 @@ async def test_who_conducts_may_fail_after_any_step_and_the_next_one_goes_on(
                 break
         assert queues.names() == [f"orders/{index}" for index in range(6)]
         await publishing
-        await trial.until(lambda: handled(trial) == 20 * 20 * 8)
+        await trial.until(lambda: handled(trial) == published_in(20))
     assert in_order_and_once(trial)
 
 
@@ -136,7 +144,7 @@ async def test_a_member_that_dies_and_one_that_joins_in_the_middle_know_what_is_
         await joined.__aenter__()
         await restriping
         await publishing
-        await trial.until(lambda: sum(map(len, map(set, trial.sequences().values()))) == 30 * 20 * 8)
+        await trial.until(lambda: sum(map(len, map(set, trial.sequences().values()))) == published_in(30))
         await joined.__aexit__(None, None, None)
     assert 2 in seen
     assert "b" not in trial.sessions
@@ -160,7 +168,7 @@ async def test_a_clock_that_is_behind_does_not_make_a_plan_that_members_take_for
         assert behind.plan.generation == ahead.plan.generation + 1
         assert behind.moved == behind.moving
         await publishing
-        await trial.until(lambda: handled(trial) == 20 * 20 * 8)
+        await trial.until(lambda: handled(trial) == published_in(20))
     assert in_order_and_once(trial)
 
 
@@ -189,7 +197,7 @@ async def test_a_plan_under_way_that_members_take_for_old_is_renewed_and_goes_on
         for name in queues.names():
             assert topic not in await queues.subscriptions(QueueName(name))
         await publishing
-        await trial.until(lambda: handled(trial) >= 20 * 20 * 8)
+        await trial.until(lambda: handled(trial) >= published_in(20))
     assert in_order_and_once(trial)
 
 

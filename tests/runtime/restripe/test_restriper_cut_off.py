@@ -22,7 +22,7 @@ from lbg_runtime.runtime.restripe.hearing import LOOK_AGAIN_S, PROOF_PATIENCE_S,
 from lbg_runtime.runtime.restripe.restriper import HELD_S, Restriper, open_restriper
 from lbg_runtime.semp.client import PAUSES_S, REQUEST_TIMEOUT_S, SempAccount, SempClient
 from lbg_runtime.transport.memory.transport import MemoryTransport
-from tests.runtime.restripe.restripe_world import GROUP, handled, in_order_and_once, publish_for
+from tests.runtime.restripe.restripe_world import GROUP, handled, in_order_and_once, publish_for, published_in
 
 SLOW_S = 7.0
 A_SHARD = "DELETE /SEMP/v2/config/msgVpns/default/queues/orders%2F0/subscriptions/h%2F4%2F%3E"
@@ -115,7 +115,7 @@ async def test_who_was_replaced_does_not_send_its_request_again_when_slow_503s_c
         ):
             await replaced
         await publishing
-        await trial.until(lambda: handled(trial) == 60 * 20 * 8)
+        await trial.until(lambda: handled(trial) == published_in(60))
     assert max(gateway.came_at_s) <= replaced_at_s
     assert in_order_and_once(trial)
 

@@ -15,7 +15,15 @@ from lbg_runtime.model.ids import GroupName, MemberId, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.restripe.restriper import HELD_S
 from lbg_runtime.transport.memory.transport import MemoryTransport
-from tests.runtime.restripe.restripe_world import GROUP, handled, in_order_and_once, made_queues, publish_for, restripe
+from tests.runtime.restripe.restripe_world import (
+    GROUP,
+    handled,
+    in_order_and_once,
+    made_queues,
+    publish_for,
+    published_in,
+    restripe,
+)
 
 CONTROL_TOPIC = "lbg-control/orders"
 FIRST = QueueName("orders/0")
@@ -58,7 +66,7 @@ async def test_a_plan_that_others_left_and_that_does_not_fit_is_taken_away_by_wh
         assert told_of(await topics_of(queues)) == set()
         assert queues.names() == [f"orders/{index}" for index in range(count)]
         await publishing
-        await trial.until(lambda: handled(trial) == 40 * 20 * 8)
+        await trial.until(lambda: handled(trial) == published_in(40))
     assert in_order_and_once(trial)
 
 
@@ -197,7 +205,7 @@ async def test_a_late_request_of_who_was_killed_finds_nothing_to_change(trial, s
             await restripe(trial, settings, queues, count)
         await arriving
         await publishing
-        await trial.until(lambda: handled(trial) == 60 * 20 * 8)
+        await trial.until(lambda: handled(trial) == published_in(60))
     assert in_order_and_once(trial)
 
 
@@ -334,7 +342,7 @@ async def test_a_late_request_takes_its_topic_from_no_queue_that_is_to_have_the_
         await restripe(trial, settings, queues, 6)
         await late[0]
         await publishing
-        await trial.until(lambda: handled(trial) == 60 * 20 * 8)
+        await trial.until(lambda: handled(trial) == published_in(60))
     assert in_order_and_once(trial)
 
 
