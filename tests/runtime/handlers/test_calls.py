@@ -82,7 +82,9 @@ async def test_a_thread_is_waited_for_although_its_time_is_over_and_the_key_with
         assert made.ends == []
         release.set()
         await made.until_ended(2, within_s=20)
-    assert log == [b"1", b"1", b"2"], "not believed the first time"
+    # On a busy machine, what is quick takes too long as well, and is tried again.
+    assert log == sorted(log)
+    assert log.count(b"1") >= 2, "not believed the first time"
 
 
 @pytest.mark.real_time
