@@ -13,12 +13,14 @@ from lbg_runtime.sim.settings import FaultKind, draw_settings
 from lbg_runtime.sim.simulation import SimResult, simulate
 
 QUICK_SEEDS = 70
+LANES = 132
+"""The one seed of the first 150 in which lanes that end with their bind break a law."""
 
 
 @pytest.fixture(scope="module")
 def results() -> list[SimResult]:
     # Without the histories, which are long and which no test here reads.
-    return [replace(simulate(seed), facts=Facts(())) for seed in range(QUICK_SEEDS)]
+    return [replace(simulate(seed), facts=Facts(())) for seed in (*range(QUICK_SEEDS), LANES)]
 
 
 def test_every_law_holds_in_every_run(results: list[SimResult]) -> None:
