@@ -148,7 +148,7 @@ class LanesAgainstModel(RuleBasedStateMachine):
 
 
 TestLanesAgainstModel = LanesAgainstModel.TestCase
-TestLanesAgainstModel.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestLanesAgainstModel.settings = settings(max_examples=120, stateful_step_count=60, deadline=None)
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), EPOCHS), max_size=20))

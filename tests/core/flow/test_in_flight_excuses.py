@@ -114,7 +114,7 @@ steps = st.lists(
 
 
 @given(steps, st.integers(1, 8), st.integers(1, 24))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_the_intake_is_as_a_count_of_the_two_kinds_says(course: list[str | int], cap: int, most: int) -> None:
     in_flight, most = opened(cap, most), max(cap, most)
     plain: list[DeliveryId] = []

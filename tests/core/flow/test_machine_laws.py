@@ -376,4 +376,4 @@ class FlowLaws(RuleBasedStateMachine):
 
 
 TestFlowLaws = FlowLaws.TestCase
-TestFlowLaws.settings = settings(max_examples=120, stateful_step_count=80, deadline=None)
+TestFlowLaws.settings = settings(max_examples=100, stateful_step_count=80, deadline=None)

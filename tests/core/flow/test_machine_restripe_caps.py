@@ -57,7 +57,7 @@ class TestTheOutermostCap:
         st.integers(1, 4),
         st.integers(0, 8),
     )
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=150, deadline=None)
     def test_it_always_holds_and_short_of_it_what_is_kept_never_closes_the_intake(
         self, course: list[str], cap: int, more: int
     ) -> None:

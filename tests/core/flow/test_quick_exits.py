@@ -67,7 +67,7 @@ def delivery(number: int, message: Message, epoch: Epoch = E1) -> Delivery:
 
 
 @given(steps, st.integers(1, 3), st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_whichever_way_is_asked_the_same_is_ordered_and_the_same_is_left(
     course: list[object], cap: int, with_gate: bool
 ) -> None:

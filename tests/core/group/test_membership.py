@@ -18,7 +18,7 @@ from lbg_runtime.core.group.control_messages import (
     StateRequest,
     Taken,
 )
-from lbg_runtime.core.group.membership import MAX_MEMBERS, OwnState
+from lbg_runtime.core.group.membership import OwnState
 from lbg_runtime.core.group.membership_events import (
     ControlConnected,
     ControlMessageDropped,
@@ -34,7 +34,6 @@ from lbg_runtime.core.group.membership_events import (
     SettingsDisagree,
     ViewChanged,
 )
-from lbg_runtime.core.group.peer import MAX_NOTED
 from lbg_runtime.model.errors import InvariantViolated, UserError
 from lbg_runtime.model.ids import Epoch, MemberId, QueueName
 from tests.core.group.membership_shell import (
@@ -255,13 +254,16 @@ def test_another_version_is_heard_until_who_spoke_it_would_be_dead() -> None:
     assert not shell.machine.hears_other_versions(shell.now_ms + SETTINGS.dead_ms)
 
 
-def test_a_flood_of_strangers_fills_neither_memory_nor_the_log() -> None:
+def test_a_flood_of_strangers_fills_neither_memory_nor_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    most_members, most_noted = 100, 70
+    monkeypatch.setattr("lbg_runtime.core.group.membership.MAX_MEMBERS", most_members)
+    monkeypatch.setattr("lbg_runtime.core.group.peer.MAX_NOTED", most_noted)
     shell = Shell()
     notes = 0
-    for number in range(MAX_MEMBERS + MAX_NOTED + 500):
+    for number in range(most_members + most_noted + 50):
         commands = shell.hear(StateRequest(header(1, member=MemberId(f"stranger-{number}"))))
         notes += len(pick(commands, Note))
-    assert notes == MAX_NOTED
+    assert notes == most_noted
     shell.wait(SETTINGS.dead_ms)
     assert pick(shell.hear(beat(header(1))), ViewChanged)
 

@@ -78,6 +78,8 @@ class Letter:
     number: int
     to: int
     payload: bytes
+    message: ControlMessage = field(compare=False)
+    """What the receiver reads in it."""
 
 
 class MembershipLaws(RuleBasedStateMachine):
@@ -106,13 +108,14 @@ class MembershipLaws(RuleBasedStateMachine):
 
     def publish(self, sender: Process, message: ControlMessage) -> None:
         payload = encode(message)
+        message = decode(payload, GROUP)
         for receiver in self.processes.values():
             if self.loses(sender, receiver, message):
                 continue
             for _ in range(self.chance.choice((1, 1, 1, 2))):
                 self.letter_count += 1
                 arrives_ms = self.now_ms + self.chance.randint(0, LONGEST_WAY_MS)
-                self.letters.append(Letter(arrives_ms, self.letter_count, receiver.number, payload))
+                self.letters.append(Letter(arrives_ms, self.letter_count, receiver.number, payload, message))
 
     def loses(self, sender: Process, receiver: Process, message: ControlMessage) -> bool:
         if self.is_split and sender.number % 2 != receiver.number % 2:
@@ -130,7 +133,7 @@ class MembershipLaws(RuleBasedStateMachine):
         if process is None or not process.is_connected or process.machine.state is OwnState.LEFT:
             return
         process.heard.append((self.now_ms, letter.payload))
-        message = decode(letter.payload, GROUP)
+        message = letter.message
         known = process.lives().get(message.header.member)
         self.tell(process, ControlMessageReceived(message))
         if isinstance(message, Heartbeat) and known is not None and message.header.life > known:

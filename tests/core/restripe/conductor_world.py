@@ -1,6 +1,8 @@
 """A broker's queues and the members on them, as a conductor sees them; every step that it takes is checked."""
 
+from collections import Counter
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import replace
 
 from lbg_runtime.core.restripe.conductor import (
@@ -48,6 +50,8 @@ class Group:
             GroupShape(GroupName("orders"), "lbg", hash_count, count) for count in (from_count, to_count)
         )
         self.shards = range(hash_count)
+        self.topics = [self.old.subscription(shard) for shard in self.shards]
+        """Per shard, the topic that its queue subscribes to."""
         self.queues = {index: set(self.old.subscriptions(index)) for index in range(from_count)}
         self.foreign: dict[int, set[str]] = {}
         """Queues of somebody else that have names of the group: beyond both layouts, with their subscriptions. They are
@@ -57,6 +61,14 @@ class Group:
         self.said: Striping | None = None
         self.needless_depth = 2
         self.steps: list[Step] = []
+
+    def copied(self) -> "Group":
+        """The same group, to go on with in another way."""
+        other = copy(self)
+        other.plans, other.journal, other.steps = [*self.plans], [*self.journal], [*self.steps]
+        other.queues = {index: set(topics) for index, topics in self.queues.items()}
+        other.foreign = dict(self.foreign)
+        return other
 
     def conductor(self) -> Conductor:
         """One who knows nothing but what the queues say, as far as that goes."""
@@ -73,19 +85,21 @@ class Group:
     def sight(self) -> Sight:
         there = {**self.queues, **self.foreign}
         subscriptions = {index: frozenset(topics) for index, topics in sorted(there.items())}
+        records = self.records()
         depths = {
-            index: (self.needless_depth if index >= self.plan.to_count else MESSAGES) + self.records_in(index)
+            index: (self.needless_depth if index >= self.plan.to_count else MESSAGES) + records[index]
             for index in self.queues
         }
         depths |= dict.fromkeys(self.foreign, 1)
         return Sight(subscriptions, depths, set(self.queues), self.said)
 
-    def records_in(self, index: int) -> int:
-        """Records that lie in the queue, unsettled until the finish: the plan, and a marker of each of its shards."""
+    def records(self) -> Counter[int]:
+        """How many lie in each queue, unsettled until the finish: the plan, and a marker of each of its shards."""
         plan = self.plan
         markers = {record.shard for record in self.journal if isinstance(record, ShardMarker)}
-        cutting = [shard for shard in markers if index in (plan.leaves(shard), plan.goes_to(shard))]
-        return len(cutting) + (plan in self.journal)
+        found = Counter(index for shard in markers for index in {plan.leaves(shard), plan.goes_to(shard)})
+        found.update(list(self.queues) if plan in self.journal else [])
+        return found
 
     # -- the members
 
@@ -142,11 +156,11 @@ class Group:
                 self.queues.pop(index, None)
             case Wait() | Done():
                 raise AssertionError(f"{step} is nothing to do")
-        for shard in self.shards:
-            assert self.holders(shard), "no message is published past all queues"
+        assert set().union(*self.queues.values()).issuperset(self.topics), "no message is published past all queues"
 
     def holders(self, shard: int) -> set[int]:
-        return {index for index, topics in self.queues.items() if self.old.subscription(shard) in topics}
+        topic = self.topics[shard]
+        return {index for index, topics in self.queues.items() if topic in topics}
 
     def informed(self) -> set[int]:
         return {index for index, topics in self.queues.items() if self.topic in topics}
@@ -171,7 +185,7 @@ class Group:
             assert index != 0 or self.informed() <= {0}, "the first queue is told last"
             assert self.published(StripeFinish)
             return
-        [shard] = [shard for shard in self.shards if self.old.subscription(shard) == topic]
+        shard = self.topics.index(topic)
         assert index == self.plan.leaves(shard) != self.plan.goes_to(shard)
         assert self.plan.goes_to(shard) in self.holders(shard)
         assert self.said is not None

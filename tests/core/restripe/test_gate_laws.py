@@ -27,11 +27,11 @@ from tests.core.restripe.broken_gates import (
 )
 from tests.core.restripe.gate_world import KEYS, NONE, QUEUES, GateLaws
 
-SEEDS = range(500)
+SEEDS = range(250)
 STEPS = 150
 
 TestGateLaws = GateLaws.TestCase
-TestGateLaws.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestGateLaws.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
 
 
 def live(laws: GateLaws, chance: random.Random) -> None:
