@@ -20,7 +20,7 @@ from tests.validator.history import Step, World, runs, story
 from tests.validator.reference import count
 from tests.validator.run_files import Run
 
-EXAMPLES = settings(deadline=None, max_examples=40)
+EXAMPLES = settings(deadline=None, max_examples=25)
 
 
 def broken_laws(verdict: Verdict) -> set[Law]:

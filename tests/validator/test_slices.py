@@ -24,7 +24,7 @@ from tests.validator.script import Life, at, published
 from tests.validator.striping import striped_runs, striped_story
 from tests.validator.striping_changes import BREAKING_MOVES
 
-EXAMPLES = settings(deadline=None, max_examples=20)
+EXAMPLES = settings(deadline=None, max_examples=15)
 
 _RECORDS = {"dispatches": "start_mono_ns", "flows": "mono_ns", "confirmed": None, "unconfirmed": None}
 
@@ -98,7 +98,7 @@ def test_each_seeded_fault_is_found_in_slices(law: Law, change: Change) -> None:
     expected = validate(tables)
     assert expected.counts[law] > 0
 
-    for count, delay_ns in ((5, SECOND), (30, 0)):
+    for count, delay_ns in ((4, SECOND), (12, 0)):
         assert verdict_in_slices(tables, count, delay_ns, Random(count)) == expected
 
 
@@ -116,7 +116,7 @@ def test_a_seeded_fault_is_told_once_while_the_run_goes_on(law: Law, change: Cha
     tables = run.tables()
     sliced, told = SlicedExamination(DEFAULT_ACK_WINDOW_MS), []
     unknown, tables = tables.unconfirmed, replace(tables, unconfirmed=tables.unconfirmed.slice(0, 0))
-    for number, (part, until_ns) in enumerate(slices_of(tables, 30, 0, Random(1))):
+    for number, (part, until_ns) in enumerate(slices_of(tables, 12, 0, Random(1))):
         told += sliced.feed(replace(part, unconfirmed=unknown) if number == 0 else part, until_ns)
 
     assert {finding.law for finding in told} == {law}
@@ -132,7 +132,7 @@ def test_each_fault_of_a_move_is_found_in_slices(change: Change) -> None:
     expected = validate(tables)
     assert expected.kind is VerdictKind.INVALID
 
-    assert verdict_in_slices(tables, 30, 0, Random(1)) == expected
+    assert verdict_in_slices(tables, 12, 0, Random(1)) == expected
 
 
 @pytest.mark.parametrize("run", [story(), striped_story(4, 6)], ids=["plain", "striped"])
@@ -142,7 +142,7 @@ def test_no_slice_of_a_clean_run_finds_anything(run: Run) -> None:
 
     # A ledger says that it does not know of a message before it may say that a second sending was confirmed.
     unknown, tables = tables.unconfirmed, replace(tables, unconfirmed=tables.unconfirmed.slice(0, 0))
-    for number, (part, until_ns) in enumerate(slices_of(tables, 30, SECOND, Random(1))):
+    for number, (part, until_ns) in enumerate(slices_of(tables, 12, SECOND, Random(1))):
         assert sliced.feed(replace(part, unconfirmed=unknown) if number == 0 else part, until_ns) == ()
         assert sliced.standing.overtaken == 0
     assert sliced.standing.kind is VerdictKind.VALID
