@@ -32,6 +32,7 @@ from lbg_runtime.core.flow.events import (
     MachineEvent,
     MessageReceived,
     SettlementsReached,
+    StepAsideRequested,
     StopRequested,
 )
 from lbg_runtime.core.flow.machine import FlowMachine
@@ -432,6 +433,8 @@ class SimMember:
             if flow.machine.state in (FlowState.ACTIVE, FlowState.DRAINING):
                 self._given_up.add((queue, flow.machine.epoch))
                 self._post(flow, FlowInactive(flow.machine.epoch))
+            elif flow.machine.state in (FlowState.BINDING, FlowState.STANDBY):
+                self._post(flow, StepAsideRequested(self.clock.now_ms + self._settings.keep_alive_ms // 2))
 
     def _start(self, lane: Lane[Delivery]) -> None:
         delivery, now_ms = lane.head, self._schedule.now_ms

@@ -48,7 +48,7 @@ def test_a_phase_ends_where_the_next_begins() -> None:
 @pytest.mark.timeout(150)
 def test_a_short_run_is_valid_and_moves_nothing_in_peace() -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "lbg_runtime.cli", "bench", "moves", "--json", "--rate", "50", "--steady", "2s"],
+        [sys.executable, "-m", "lbg_runtime.cli", "bench", "moves", "--json", "--rate", "150", "--steady", "2s"],
         capture_output=True,
         text=True,
         timeout=140,
