@@ -55,7 +55,7 @@ def test_a_plan_is_a_line_for_each_object_and_shows_no_secret() -> None:
         Delete(Ref(ObjectKind.SUBSCRIPTION, ">", QueueName("orders/0"))),
         Change(QUEUE, {"owner": "members", "ingressEnabled": True}, {"owner": "", "ingressEnabled": False}),
     )
-    plan = Plan(steps, (UserError("a", "b", "c"),), ("orders/7",), None)
+    plan = Plan(steps, (UserError("a", "b", "c"),), ("orders/7",), (), members_create=False)
     assert list(plan_lines(plan)) == [
         "+ client username members: password (not shown), enabled off",
         "+ 2 subscriptions of queue orders/0",
@@ -73,8 +73,8 @@ def test_a_plan_is_a_line_for_each_object_and_shows_no_secret() -> None:
         "queue": "orders/0",
         "attributes": {},
     }
-    assert list(plan_lines(Plan((), (), (), None))) == ["the broker is as it should be"]
-    remarked = Plan((), (), (), None, (UserError("queue dead", "full", "room"),))
+    assert list(plan_lines(Plan((), (), (), (), members_create=False))) == ["the broker is as it should be"]
+    remarked = Plan((), (), (), (UserError("queue dead", "full", "room"),), members_create=False)
     assert (remarked.is_clean, list(plan_lines(remarked))) == (False, ["? queue dead: full; expected room"])
 
 
