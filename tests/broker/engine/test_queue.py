@@ -127,6 +127,13 @@ def test_the_one_between_two_flows_of_a_client_that_goes_is_elected(stage):
     assert stage.engine.disconnect(ann) == [ActivityChanged(bob_client, bob, active=True)]
 
 
+def test_nobody_is_elected_when_a_standby_is_lost(stage):
+    stage.consumer("ann")
+    bob, _ = stage.consumer("bob")
+
+    assert stage.engine.disconnect(bob) == []
+
+
 def test_a_flow_at_its_unacknowledged_limit_gets_its_turn_again_when_it_settles(make_stage):
     stage = make_stage(AccessType.NON_EXCLUSIVE, max_unacked_per_flow=1)
     flow = stage.consumer("ann")[1]

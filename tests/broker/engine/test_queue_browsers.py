@@ -1,5 +1,7 @@
 """Browsers of a queue: they see everything, take nothing, and may remove."""
 
+from dataclasses import replace
+
 from lbg_runtime.model.outcome import Outcome
 
 
@@ -14,6 +16,7 @@ def test_a_browser_sees_everything_in_order_and_takes_nothing(stage):
     assert stage.numbers(stage.publish()) == [4]
     assert stage.queue.active_flow == ann
     assert (stage.queue.depth, stage.queue.unacked_count) == (4, 1)
+    assert [flow.unacked_count for flow in stage.queue.flows] == [1, 0]
 
 
 def test_a_browser_removes_what_it_settles_even_from_its_holder(make_stage):
@@ -53,6 +56,17 @@ def test_a_browser_leaves_without_a_trace(stage):
     stage.bind(bob, browser=True)
     assert stage.engine.disconnect(bob) == []
     assert stage.queue.flows == ()
+
+
+def test_a_browser_that_was_ended_with_its_queue_is_shown_nothing_more(stage):
+    browser = stage.bind(stage.client("bob"), browser=True).flow
+    stage.open(browser)
+    shut = replace(stage.queue.settings, egress_enabled=False)
+
+    (ended,) = stage.engine.administration.change_queue("default", stage.queue.name, shut)
+
+    assert ended.flow == browser
+    assert stage.publish() == []
 
 
 def test_a_browser_skips_what_was_settled_before_it_came_there(stage):

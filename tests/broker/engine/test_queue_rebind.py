@@ -44,7 +44,8 @@ def test_a_standby_settles_what_it_holds_while_nobody_else_got_any_of_it(stage):
     stage.engine.disconnect(ann)
     flow = stage.bind(stage.client("ann"), last_received_id=5).flow
 
-    stage.settle(flow, 1, 3)
+    stage.settle(flow, 1, 1)
+    stage.settle(flow, 2, 3)
 
     assert stage.queue.depth == 2
     assert stage.numbers(stage.open(bob)) == [4, 5]
@@ -88,6 +89,17 @@ def test_one_message_given_to_someone_else_ends_the_claim_on_all_of_a_lost_handl
     assert stage.flags(effects) == [True] * 5
 
 
+def test_a_standby_that_lost_its_claim_gets_everything_again_when_it_is_fed(stage):
+    ann = lost_after_five(stage)
+    _, bob = stage.consumer("bob")
+    stage.engine.disconnect(ann)
+    flow = stage.bind(stage.client("ann"), last_received_id=5).flow
+    stage.open(flow, 5)
+    assert stage.numbers(stage.open(bob, window=1)) == [1]
+
+    assert stage.numbers(stage.engine.unbind(bob)) == [1, 2, 3, 4, 5]
+
+
 def test_a_standby_whose_connection_breaks_again_still_holds_what_it_held(stage):
     stage.consumer("bob")
     bob = stage.queue.active_flow
@@ -116,6 +128,27 @@ def test_what_was_taken_over_is_remembered_through_the_next_break(stage):
     stage.settle(flow, 0, 5)
 
     assert stage.queue.depth == 0
+
+
+def test_what_was_taken_over_is_claimed_no_more_when_one_message_of_it_went_to_someone_else(stage):
+    stage.engine.disconnect(lost_after_five(stage))
+    ann = stage.client("ann")
+    stage.bind(ann, last_received_id=5)
+    _, bob = stage.consumer("bob")
+    stage.open(bob, window=1)
+    stage.engine.disconnect(ann)
+    flow = stage.bind(stage.client("ann"), last_received_id=5).flow
+
+    stage.settle(flow, 2, 5)
+
+    assert stage.queue.depth == 5
+
+
+def test_the_last_id_of_a_client_gives_another_client_no_claim_to_what_it_holds(stage):
+    stage.engine.disconnect(lost_after_five(stage))
+    flow = stage.bind(stage.client("bob"), last_received_id=5).flow
+
+    assert stage.numbers(stage.open(flow, 5)) == [1, 2, 3, 4, 5]
 
 
 def test_a_new_handle_of_the_client_ends_what_the_lost_one_held(stage):

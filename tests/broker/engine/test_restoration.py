@@ -4,7 +4,15 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import initialize, rule
 
-from lbg_runtime.broker.engine.changes import Change, Changes, DeliveryIdsSkipped, MessageKept, MessagesDelivered
+from lbg_runtime.broker.engine.changes import (
+    Change,
+    Changes,
+    DeliveryIdsSkipped,
+    FlowGone,
+    FlowKept,
+    MessageKept,
+    MessagesDelivered,
+)
 from lbg_runtime.broker.engine.effects import Published
 from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.engine.settings import Permission, QueueSettings
@@ -137,6 +145,21 @@ def test_a_client_keeps_what_it_held_and_is_not_sent_it_again(kept):
     assert kept.queue.depth == 0
 
 
+def test_what_a_client_came_back_to_before_the_death_it_has_after_it_too(kept):
+    ann, flow = kept.consumer("ann")
+    kept.open(flow)
+    kept.publish(5)
+    kept.engine.disconnect(ann)
+    kept.bind(kept.client("ann"), last_received_id=5)
+    kept.die()
+
+    flow = kept.bind(kept.client("ann"), last_received_id=5).flow
+
+    assert kept.open(flow, 5) == []
+    kept.settle(flow, 0, 5)
+    assert kept.queue.depth == 0
+
+
 def test_what_a_client_gave_back_before_the_death_comes_to_it_again_in_its_place(kept):
     _, flow = kept.consumer("ann")
     kept.publish(3)
@@ -150,6 +173,83 @@ def test_what_a_client_gave_back_before_the_death_comes_to_it_again_in_its_place
     assert (kept.numbers(effects), kept.flags(effects)) == ([1, 3], [True, False])
     kept.settle(flow, 2, 2)
     assert kept.queue.depth == 2
+
+
+def lost_with_all_settled(kept, ann, flow):
+    kept.settle(flow, 1, 3)
+    kept.engine.disconnect(ann)
+
+
+def given_up(kept, ann, flow):
+    kept.engine.unbind(flow)
+
+
+def given_up_by_a_standby(kept, ann, flow):
+    kept.consumer("bob")
+    kept.engine.disconnect(ann)
+    kept.engine.unbind(kept.bind(kept.client("ann"), last_received_id=3).flow)
+
+
+def settled_by_a_standby(kept, ann, flow):
+    kept.consumer("bob")
+    kept.engine.disconnect(ann)
+    kept.settle(kept.bind(kept.client("ann"), last_received_id=3).flow, 1, 3)
+
+
+def given_back_by_a_standby(kept, ann, flow):
+    kept.consumer("bob")
+    kept.engine.disconnect(ann)
+    kept.settle(kept.bind(kept.client("ann"), last_received_id=3).flow, 1, 3, Outcome.FAILED)
+
+
+def lost_with_nothing_received(kept, ann, flow):
+    kept.settle(flow, 1, 1)
+    kept.engine.disconnect(ann)
+    kept.bind(kept.client("ann"), last_received_id=1)
+
+
+def taken_over_and_given_up(kept, ann, flow):
+    kept.engine.disconnect(ann)
+    kept.engine.unbind(kept.bind(kept.client("ann"), last_received_id=3).flow)
+
+
+def lost_and_then_removed(kept, ann, flow):
+    kept.engine.disconnect(ann)
+    kept.engine.administration.delete_messages("default", QUEUE)
+
+
+def ended_with_its_queue(kept, ann, flow):
+    kept.engine.administration.change_queue("default", QUEUE, QueueSettings(egress_enabled=False))
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        lost_with_all_settled,
+        given_up,
+        given_up_by_a_standby,
+        settled_by_a_standby,
+        given_back_by_a_standby,
+        lost_with_nothing_received,
+        taken_over_and_given_up,
+        lost_and_then_removed,
+        ended_with_its_queue,
+    ],
+)
+def test_nothing_is_kept_of_a_flow_to_which_nobody_can_come_back(kept, way):
+    ann, flow = kept.consumer("ann")
+    kept.open(flow)
+    kept.publish(3)
+
+    way(kept, ann, flow)
+
+    flows = set()
+    for change in kept.changes.take():
+        if isinstance(change, FlowKept):
+            flows.add(change.flow)
+        elif isinstance(change, FlowGone):
+            flows.discard(change.flow)
+    assert flows == set()
 
 
 def test_who_comes_anew_gets_everything_flagged_under_ids_never_used_before(kept):

@@ -108,6 +108,21 @@ def test_a_hand_off_waits_no_longer_than_its_longest_time(pair):
     assert pair.owners[loss.part] == C
 
 
+def test_a_hand_off_under_way_is_not_put_off_when_another_flow_is_to_have_the_partition():
+    table = Table(handoff_ms=500)
+    table.in_flight = dict.fromkeys(range(4), 1)
+    table.join(A)
+    table.settle_down(100)
+    table.join(B, now_ms=100)
+    table.settle_down(200)
+    table.join(C, D, now_ms=300)
+    table.settle_down(400)
+    assert [p.heir for p in table.partitions.all].count(B) == 1, "one of the two is for another flow now"
+
+    assert len(table.settle_down(700)) == 2
+    assert len(table.settle_down(900)) == 1
+
+
 def test_without_a_hand_off_time_a_partition_moves_at_once():
     table = Table(handoff_ms=0)
     table.in_flight = dict.fromkeys(range(4), 1)
