@@ -214,6 +214,16 @@ def test_messages_of_a_gone_flow_reach_a_living_one_under_new_ids(ring):
     assert ring.ids(effects)[0] > sent[-1]
 
 
+def test_what_a_flow_leaves_behind_goes_to_the_others_in_turn(ring):
+    (_, ann), (_, bob), (_, cat) = (ring.consumer(name) for name in ("ann", "bob", "cat"))
+    ring.open(ann)
+    ring.publish(4)
+    ring.open(bob)
+    ring.open(cat)
+
+    assert [each.flow for each in ring.deliveries(ring.engine.unbind(ann))] == [bob, cat, bob, cat]
+
+
 def test_round_robin_queue_says_who_is_bound(make_stage):
     stage = make_stage(AccessType.NON_EXCLUSIVE)
     client, flow = stage.consumer("ann")

@@ -1,18 +1,21 @@
-"""What a commit publishes into queues that have no room for all of it."""
+"""What a commit publishes, also into queues that have no room for all of it; and what it may have consumed."""
 
 import pytest
 
+from lbg_runtime.broker.engine.answers import SettledRange
 from lbg_runtime.broker.engine.effects import Published
 from lbg_runtime.broker.engine.settings import QueueSettings, RejectOnDiscard
+from lbg_runtime.broker.engine.transactions import Consumed
 from lbg_runtime.model.errors import BrokerRefusal
-from lbg_runtime.model.ids import QueueName
+from lbg_runtime.model.ids import DeliveryId, QueueName
+from lbg_runtime.model.outcome import Outcome
 
 OTHER = QueueName("other")
 
 
-def commit(stage, *sizes):
+def commit(stage, *sizes, consumed=()):
     messages = [Published("orders/new", number, size) for number, size in enumerate(sizes, 1)]
-    return stage.engine.transactions.commit(stage.publisher_client, messages, ())
+    return stage.engine.transactions.commit(stage.publisher_client, messages, consumed)
 
 
 def other_queue(stage, **settings):
@@ -40,3 +43,53 @@ def test_a_commit_that_is_refused_counts_as_one_discard_of_the_queue_that_refuse
 
     assert (stage.queue.depth, stage.queue.discards.over_quota) == (0, 0)
     assert (strict().depth, strict().discards.over_quota) == (0, 1)
+
+
+def removed_by_an_administrator(stage, flow):
+    stage.engine.administration.delete_messages("default", stage.queue.name, {2})
+
+
+def settled_before(stage, flow):
+    stage.settle(flow, 2, 2)
+
+
+def given_up_with_its_flow(stage, flow):
+    stage.engine.unbind(flow)
+
+
+@pytest.mark.parametrize("way", [removed_by_an_administrator, settled_before, given_up_with_its_flow])
+def test_a_commit_of_what_its_client_no_longer_holds_all_of_is_refused_and_changes_nothing(stage, way):
+    _, flow = stage.consumer("ann")
+    stage.open(flow)
+    stage.publish(3)
+    way(stage, flow)
+    depth = stage.queue.depth
+    three = Consumed(flow, SettledRange(DeliveryId(1), DeliveryId(3), Outcome.ACCEPTED), 3)
+
+    with pytest.raises(BrokerRefusal, match="503 Transaction Failure"):
+        commit(stage, 1, consumed=[three])
+
+    assert stage.queue.depth == depth
+
+
+def test_a_browser_s_flow_has_consumed_nothing(stage):
+    stage.publish(1)
+    browser = stage.bind(stage.client("bob"), browser=True).flow
+    stage.open(browser)
+    one = Consumed(browser, SettledRange(DeliveryId(1), DeliveryId(1), Outcome.ACCEPTED), 1)
+
+    with pytest.raises(BrokerRefusal, match="503 Transaction Failure"):
+        commit(stage, consumed=[one])
+
+    assert stage.queue.depth == 1
+
+
+def test_what_a_commit_publishes_is_numbered_and_in_the_replay_log_in_its_order(stage):
+    stage.engine.replays.keep_log_of_size("default", 100)
+
+    commit(stage, 1, 1, 1)
+
+    logged = [entry.message for entry in stage.engine.replays.log("default").entries()]
+    assert [message.content for message in logged] == [1, 2, 3]
+    numbers = [message.number for message in logged]
+    assert numbers == sorted({0, *numbers} - {0})
