@@ -1,8 +1,14 @@
 """Browsers of a queue: they see everything, take nothing, and may remove."""
 
 from dataclasses import replace
+from weakref import ref
 
+from lbg_runtime.broker.engine.effects import Published
 from lbg_runtime.model.outcome import Outcome
+
+
+class Content:
+    """Something that a weak reference can watch."""
 
 
 def test_a_browser_sees_everything_in_order_and_takes_nothing(stage):
@@ -84,12 +90,16 @@ def test_settled_messages_leave_the_memory_of_a_browser_and_it_can_still_remove_
     stage.open(ann, window=10_000)
     browser = stage.bind(stage.client("bob"), browser=True).flow
     shown = stage.ids(stage.open(browser, window=10_000))
-    for _ in range(3000):
-        delivered = stage.deliveries(stage.publish())
+    contents = []
+    for number in range(1, 3001):
+        content = Content()
+        contents.append(ref(content))
+        delivered = stage.deliveries(stage.engine.publish(stage.publisher, number, Published("orders/new", content, 1)))
         own = [each.delivery_id for each in delivered if each.flow == ann]
         shown += [each.delivery_id for each in delivered if each.flow == browser]
-        if stage.published > 1:
+        if number > 1:
             stage.settle(ann, own[0], own[0])
+    assert sum(each() is not None for each in contents) < 1500
 
     stage.settle(browser, shown[0], shown[0])
 

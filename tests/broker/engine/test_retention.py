@@ -161,6 +161,32 @@ def test_a_failed_message_waits_out_its_delay_which_grows_to_a_most_and_others_g
     assert stage.queue.depth == 2
 
 
+def test_each_of_several_failed_messages_waits_out_its_own_delay():
+    stage = AgingStage(redelivery_delay_enabled=True, redelivery_delay_initial_ms=100)
+    _, flow = stage.consumer("ann")
+    stage.open(flow)
+    stage.publish(2)
+    stage.settle(flow, 1, 1, Outcome.FAILED)
+    stage.pass_time(60)
+    stage.settle(flow, 2, 2, Outcome.FAILED)
+    assert stage.numbers(stage.pass_time(40)) == [1]
+    assert stage.numbers(stage.pass_time(60)) == [2]
+
+
+@pytest.mark.parametrize("settings", [{"redelivery_enabled": False}, {"respect_time_to_live": True}])
+def test_a_message_that_dies_where_there_is_no_queue_for_the_dead_is_counted_as_discarded(settings):
+    stage = AgingStage(dead_message_queue="missing", **settings)
+    _, flow = stage.consumer("ann")
+    stage.send(Traits(time_to_live_ms=10))
+    if settings.get("respect_time_to_live"):
+        stage.pass_time(10)
+    else:
+        stage.open(flow)
+        stage.settle(flow, 1, 1, Outcome.FAILED)
+    deaths = stage.queue.deaths
+    assert (stage.queue.depth, deaths.worn_out_discarded + deaths.expired_discarded) == (0, 1)
+
+
 def test_a_message_dies_of_its_own_time_to_live_where_that_is_respected():
     stage = AgingStage(respect_time_to_live=True)
     stage.send(Traits(time_to_live_ms=300))
@@ -172,11 +198,24 @@ def test_a_message_dies_of_its_own_time_to_live_where_that_is_respected():
     assert (stage.queue.deaths.expired, stage.queue.deaths.expired_discarded) == (1, 0)
 
 
-def test_a_message_lives_for_ever_where_that_is_not_respected():
-    stage = AgingStage(max_ttl_s=1)
+@pytest.mark.parametrize("max_redelivery_count", [0, 3])
+def test_a_message_lives_for_ever_where_that_is_not_respected(max_redelivery_count):
+    stage = AgingStage(max_ttl_s=1, max_redelivery_count=max_redelivery_count)
     stage.send(Traits(time_to_live_ms=1))
     stage.pass_time(1_000_000)
     assert stage.queue.depth == 1
+
+
+def test_what_is_left_of_very_many_messages_dies_when_its_life_ends():
+    stage = AgingStage(respect_time_to_live=True)
+    for _ in range(80):
+        stage.send(Traits(time_to_live_ms=100))
+    stage.engine.administration.delete_messages("default", QUEUE, range(2, 81))
+    stage.send(Traits(time_to_live_ms=200))
+    stage.pass_time(100)
+    assert (stage.queue.depth, stage.queue.deaths.expired) == (1, 1)
+    stage.pass_time(100)
+    assert (stage.queue.depth, stage.queue.deaths.expired) == (0, 2)
 
 
 def test_the_lesser_of_what_the_message_and_the_queue_say_counts():

@@ -72,7 +72,7 @@ def test_a_commit_of_what_its_client_no_longer_holds_all_of_is_refused_and_chang
     assert stage.queue.depth == depth
 
 
-def test_a_browser_s_flow_has_consumed_nothing(stage):
+def test_a_browser_has_consumed_nothing_nor_has_a_flow_that_is_gone(stage):
     stage.publish(1)
     browser = stage.bind(stage.client("bob"), browser=True).flow
     stage.open(browser)
@@ -80,8 +80,23 @@ def test_a_browser_s_flow_has_consumed_nothing(stage):
 
     with pytest.raises(BrokerRefusal, match="503 Transaction Failure"):
         commit(stage, consumed=[one])
+    stage.engine.unbind(browser)
+    with pytest.raises(BrokerRefusal, match="503 Transaction Failure"):
+        commit(stage, consumed=[one])
 
     assert stage.queue.depth == 1
+
+
+def test_what_is_rolled_back_comes_again_although_its_client_acknowledges_none_of_what_it_was_sent(stage):
+    _, flow = stage.consumer("ann")
+    stage.open(flow, window=2)
+    stage.publish(2)
+
+    again = stage.engine.transactions.roll_back([flow])
+
+    assert stage.numbers(again) == [1, 2]
+    assert stage.flags(again) == [True, True]
+    assert [each.previous_id for each in stage.deliveries(again)] == [0, stage.ids(again)[0]]
 
 
 def test_what_a_commit_publishes_is_numbered_and_in_the_replay_log_in_its_order(stage):

@@ -58,7 +58,6 @@ class PartitionLine(PartedLine):
 
     def leave(self, flow: ConsumerFlow) -> None:
         del self.flows[flow.id]
-        self._asleep.pop(flow.id, None)
         self._losses += self.partitions.leave(flow.id, self._now_ms)
         self._gone[flow.id] = flow
         self._forget_gone()

@@ -91,7 +91,7 @@ class Partitions:
         """The handle that had `lost` is bound again: it gets its partitions back at once, unless given away since."""
         self.flows[flow] = {}
         for partition in self.all:
-            if partition.state is PartitionState.UNBOUND and partition.flow == lost:
+            if partition.flow == lost:
                 self._give(partition, flow)
         if self._wants_rebalance():
             self._trigger(now_ms)
@@ -113,7 +113,7 @@ class Partitions:
                 self._give(partition, partition.flow)
         standby = self._standby()
         for partition in self.all:
-            if partition.flow != flow or partition.state is PartitionState.UNBOUND:
+            if partition.flow != flow:
                 continue
             taker = partition.heir if partition.heir is not None else standby
             if taker is None:
@@ -207,14 +207,14 @@ class Partitions:
         # Flows with the most keep the most; sorting keeps the bind order among equals.
         active = sorted(kept, key=lambda flow: -len(kept[flow]))[: len(self.all)]
         share, rest = divmod(len(self.all), len(active))
-        quota = {flow: share + (position < rest) for position, flow in enumerate(active)}
-        for flow, partitions in kept.items():
-            free += partitions[quota.get(flow, 0) :]
-            del partitions[quota.get(flow, 0) :]
+        for position, flow in enumerate(active):
+            most = share + (position < rest)
+            free += kept[flow][most:]
+            del kept[flow][most:]
         free.sort(key=lambda partition: partition.number)
         moves = []
         for partition in free:
-            taker = min((flow for flow in active if len(kept[flow]) < quota[flow]), key=lambda flow: len(kept[flow]))
+            taker = min(active, key=lambda flow: len(kept[flow]))
             kept[taker].append(partition)
             moves.append((partition, taker))
         return moves

@@ -269,6 +269,31 @@ def test_a_client_that_is_back_too_late_is_a_new_one(stage, pair):
     assert keys
 
 
+def test_a_client_that_is_back_when_its_partitions_were_taken_away_has_no_claim_though_nobody_has_them(stage):
+    ann = stage.consumer("ann")
+    stage.pass_time(DELAY_MS)
+    stage.publish(*KEYS)
+    held, group = ann.held, ann.partition_group
+    ann.lose_connection()
+    stage.pass_time(DELAY_MS)
+    ann.held = {}
+    ann.come_back(ann.last_id)
+    assert ann.partition_group != group
+    ann.held = held
+    ann.accept()
+    assert stage.engine.queue_depth("default", QUEUE) == len(KEYS), "its old ids count for nothing"
+    stage.pass_time(DELAY_MS)
+    assert ann.seen == [(key, 1) for key in KEYS] * 2
+
+
+def test_a_window_for_one_message_lets_one_through(stage):
+    ann = stage.consumer("ann")
+    stage.pass_time(DELAY_MS)
+    ann.open(window=1)
+    stage.publish(*KEYS)
+    assert ann.seen == [(KEYS[0], 1)]
+
+
 def test_a_client_that_was_restarted_has_no_claim_on_what_it_had(stage, pair):
     ann, bob = pair
     stage.publish(*KEYS)

@@ -54,6 +54,7 @@ def pair() -> Table:
 def test_a_queue_has_at_least_one_partition():
     with pytest.raises(InvariantViolated):
         Table(count=0)
+    assert Table(count=1).owners == [None]
 
 
 def test_nothing_is_assigned_before_the_rebalance_delay_is_over(table):
@@ -101,7 +102,8 @@ def test_a_hand_off_waits_no_longer_than_its_longest_time(pair):
     pair.in_flight = dict.fromkeys(range(4), 1)
     pair.join(C, now_ms=200)
     pair.settle_down(300)
-    assert pair.partitions.deadline_ms == 350
+    pair.join(D, now_ms=310)
+    assert pair.partitions.deadline_ms == 350, "before the next rebalance"
     assert pair.partitions.hand_over_settled() == []
     (loss,) = pair.settle_down(350)
     assert loss.flow == B
@@ -168,6 +170,27 @@ def test_a_flow_beyond_the_partitions_stands_by_and_takes_over_at_once():
     (loss,) = table.partitions.leave(A, 150)
     assert table.owners[loss.part] == C
     assert table.partitions.deadline_ms is None
+
+
+def test_a_flow_that_comes_later_gets_the_last_partition_there_is_for_it():
+    table = Table(count=2)
+    table.join(A)
+    table.settle_down(100)
+    table.join(B, now_ms=100)
+    assert table.partitions.deadline_ms == 200
+    table.settle_down(200)
+    assert sorted(table.owners) == [A, B]
+
+
+def test_a_flow_that_leaves_while_no_other_stands_by_leaves_its_partitions_to_the_rebalance():
+    table = Table(count=2)
+    table.join(A, B)
+    table.settle_down(100)
+    assert table.partitions.leave(A, 150) == []
+    table.join(C, now_ms=160)
+    assert B in table.owners
+    assert C not in table.owners
+    assert table.partitions.deadline_ms == 250
 
 
 def test_a_change_that_is_undone_in_time_moves_nothing(pair):
