@@ -22,6 +22,7 @@ from tests.broker.server.desk import (
     login,
     open_flow,
     published,
+    text,
     u32,
     u64,
 )
@@ -87,6 +88,12 @@ def test_a_long_frame_that_is_no_message_is_not_read() -> None:
     session = Desk().log_in()
     with pytest.raises(ProtocolError, match="262169 bytes that is no message"):
         session.receive(encode_frame(Frame(Protocol.ASSURED_CTRL, (TAG,), bytes((1 << 18) + 9))))
+
+
+def test_a_frame_of_a_protocol_that_is_not_spoken_ends_the_connection() -> None:
+    session = Desk().log_in()
+    with pytest.raises(ProtocolError, match="protocol 0x1 is not spoken here"):
+        session.receive(encode_frame(Frame(1)))
 
 
 def test_a_second_client_of_a_name_ends_the_first() -> None:
@@ -285,6 +292,21 @@ def test_an_unbind_is_answered_before_the_next_flow_is_told_and_fed() -> None:
         1,
     )
     assert response_of(changed) is None
+    assert delivered(message) == (2, 0, True)
+
+
+def test_a_client_that_did_not_ask_for_changes_is_not_told_that_its_flow_is_fed_now() -> None:
+    desk = Desk()
+    session, other = desk.log_in(), desk.log_in("other")
+    desk.create_queue("q", "t")
+    first = bind(session, "q")
+    asked = ((ItemKind.QUEUE, text("q")), (ItemKind.WINDOW, b"\xff"), (ItemKind.DURABILITY, b"\1"))
+    other.receive(control(AssuredKind.BIND, *asked))
+    publisher, _, _ = open_flow(session)
+    session.receive(published(publisher, 1, "t"))
+    answers(other)
+    session.receive(control(AssuredKind.UNBIND, (ItemKind.FLOW_ID, u32(first))))
+    (message,) = answers(other)
     assert delivered(message) == (2, 0, True)
 
 

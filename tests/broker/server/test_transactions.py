@@ -1,7 +1,11 @@
 """Transacted sessions without sockets: what a client may name in them, and what is kept of them."""
 
+import pytest
+
 from lbg_runtime.broker.engine.settings import AccessType
 from lbg_runtime.broker.server.session import Session
+from lbg_runtime.broker.server.transactions import MOST_HELD_MESSAGES
+from lbg_runtime.model.errors import ProtocolError
 from lbg_runtime.smf.assured_items import AssuredKind, ItemKind
 from lbg_runtime.smf.frame import Frame
 from lbg_runtime.smf.response import OK, Response, response_of
@@ -155,6 +159,16 @@ def test_nothing_is_kept_of_flows_and_sessions_that_were_closed() -> None:
     assert status.publisher_flow_count == 0
 
 
+def test_a_session_that_was_closed_is_unknown_and_so_are_its_flows() -> None:
+    session = Desk().log_in()
+    ask(session, TransactionKind.OPEN)
+    flow = item(open_transacted(session, 1), ItemKind.FLOW_ID)
+    assert ask(session, TransactionKind.CLOSE, 1) == OK
+    assert ask(session, TransactionKind.COMMIT, 1) == Response(400, "Unknown Transacted Session")
+    with pytest.raises(ProtocolError, match=f"flow {flow}, which is not open"):
+        session.receive(published(flow, 1, "o/a"))
+
+
 def test_what_was_published_before_its_flow_was_closed_is_committed() -> None:
     desk = Desk()
     desk.create_queue("orders", "o/>")
@@ -166,6 +180,36 @@ def test_what_was_published_before_its_flow_was_closed_is_committed() -> None:
     answers(session)
     assert ask(session, TransactionKind.COMMIT, 1, put(flow, 1, 1)) == OK
     assert desk.depth("orders") == 1
+
+
+def test_a_transaction_publishes_as_many_messages_as_may_be_and_one_more_undoes_it_and_no_other() -> None:
+    desk = Desk()
+    desk.create_queue("orders", "o/>")
+    session = desk.log_in()
+    ask(session, TransactionKind.OPEN)
+    flow = item(open_transacted(session, 1), ItemKind.FLOW_ID)
+    last_id = 0
+    for count in (MOST_HELD_MESSAGES, MOST_HELD_MESSAGES + 1, 1):
+        for _ in range(count):
+            last_id += 1
+            session.receive(published(flow, last_id, "o/a"))
+        expected = OK if count <= MOST_HELD_MESSAGES else Response(503, "Too Many Messages In Transaction")
+        assert ask(session, TransactionKind.COMMIT, 1, put(flow, count, last_id)) == expected
+    assert desk.depth("orders") == MOST_HELD_MESSAGES + 1
+
+
+def test_the_end_of_a_transaction_tells_of_open_flows_only() -> None:
+    session = Desk().log_in()
+    ask(session, TransactionKind.OPEN)
+    nothing = len(tell(session, TransactionKind.COMMIT, 1)[0].body)
+    unused, used = (item(open_transacted(session, 1), ItemKind.FLOW_ID) for _ in range(2))
+    assert len(tell(session, TransactionKind.COMMIT, 1)[0].body) > nothing
+    session.receive(published(used, 1, "o/a"))
+    for flow in (unused, used):
+        session.receive(control(AssuredKind.CLOSE_FLOW, (ItemKind.FLOW_ID, u32(flow))))
+    answers(session)
+    tell(session, TransactionKind.COMMIT, 1, put(used, 1, 1))
+    assert len(tell(session, TransactionKind.COMMIT, 1)[0].body) == nothing
 
 
 def test_a_name_that_was_closed_is_resumed_where_it_stood() -> None:

@@ -256,6 +256,13 @@ def test_a_message_that_is_not_what_was_written_is_refused(path):
     assert refused(path).expected == "an undamaged store"
 
 
+def test_a_store_that_cannot_be_read_to_its_end_is_refused(path):
+    filled(path)
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("DROP TABLE publisher")
+    assert refusal(path) == "no such table: publisher"
+
+
 def test_a_damaged_page_is_refused(path):
     filled(path)
     data = path.read_bytes()

@@ -192,6 +192,15 @@ def test_buckets_bound_the_table(make_stage):
     assert not ann.groups() & bob.groups()
 
 
+def test_what_was_there_before_the_groups_of_a_queue_changed_is_sent_in_the_new_ones(stage):
+    stage.publish(*"abab")
+    buckets = QueueSettings(AccessType.NON_EXCLUSIVE, grouping=Grouping(is_enabled=True, buckets=1))
+    stage.engine.administration.change_queue("default", QUEUE, buckets)
+    ann = Consumer(stage, "ann")
+    assert ann.seen == [("a", 1), ("b", 2), ("a", 3), ("b", 4)]
+    assert len(stage.owners()) == 1
+
+
 def test_a_group_out_of_use_is_pinned_anew(make_stage):
     stage = make_stage(timeout_ms=1_000)
     ann = Consumer(stage, "ann")

@@ -1,6 +1,8 @@
 """A partitioned queue in the engine: what is sent to whom, over joins, losses and hand-offs; over 400 lines, as all of
 it is played with the same few steps."""
 
+from dataclasses import replace
+
 import pytest
 
 from lbg_runtime.broker.engine.answers import SettledRange
@@ -345,6 +347,45 @@ def test_what_comes_back_is_sent_again_in_its_order(stage, pair):
     assert ann.flags[-2:] == [True, True]
 
 
+@pytest.mark.parametrize("way", ["connection", "broker"])
+def test_what_a_client_came_back_to_and_then_gives_back_comes_again(stage, way):
+    ann = stage.consumer("ann")
+    stage.pass_time(DELAY_MS)
+    stage.publish("a", "a")
+    first = min(ann.held)
+    if way == "connection":
+        ann.lose_connection()
+    else:
+        stage.restart()
+    ann.come_back(ann.last_id)
+    stage.publish("a")
+    assert [number for _, number in ann.seen] == [1, 2, stage.numbers["a"]], "nothing is sent again"
+    ann.settle(first, Outcome.FAILED)
+    assert ann.seen[-1] == ("a", 1)
+
+
+def test_what_failed_and_was_settled_then_keeps_no_partition_from_moving_at_once(stage):
+    ann = stage.consumer("ann")
+    stage.pass_time(DELAY_MS)
+    stage.publish(*KEYS)
+    for delivery_id in list(ann.held):
+        ann.settle(delivery_id, Outcome.FAILED)
+    ann.accept()
+    bob = stage.consumer("bob")
+    stage.pass_time(DELAY_MS)
+    stage.publish(*KEYS)
+    assert bob.held_keys() | ann.held_keys() == set(KEYS)
+    assert bob.seen
+
+
+def test_what_is_behind_a_deleted_message_that_waited_is_sent(stage):
+    stage.publish("a", "a")
+    stage.engine.administration.delete_messages("default", QUEUE, {1})
+    ann = stage.consumer("ann")
+    stage.pass_time(DELAY_MS)
+    assert ann.seen == [("a", 2)]
+
+
 def test_status_tells_the_partitions(stage, pair):
     ann, bob = pair
     stage.publish(*KEYS)
@@ -446,3 +487,20 @@ def test_what_waits_out_its_delay_when_its_flow_leaves_does_not_keep_its_partiti
     assert bob.held_keys() == set(KEYS) - {failed[1][0]}
     stage.pass_time(DELAY_MS)
     assert bob.held_keys() == set(KEYS)
+
+
+def test_what_waits_out_its_delay_when_its_queue_is_shut_is_counted_and_comes_again():
+    stage = PartitionStage(redelivery_delay_enabled=True, redelivery_delay_initial_ms=2 * DELAY_MS)
+    ann = stage.consumer("ann")
+    stage.pass_time(DELAY_MS)
+    stage.publish("a")
+    ann.settle(ann.last_id, Outcome.FAILED)
+    opened = stage.engine.queue_status("default", QUEUE).settings
+    stage.engine.administration.change_queue("default", QUEUE, replace(opened, egress_enabled=False))
+    stage.engine.administration.change_queue("default", QUEUE, opened)
+    assert sum(p.depth for p in stage.engine.queue_status("default", QUEUE).partitions) == 1
+    ann.bind()
+    stage.pass_time(2 * DELAY_MS)
+    assert ann.seen == [("a", 1)] * 2
+    ann.accept()
+    assert sum(p.depth for p in stage.engine.queue_status("default", QUEUE).partitions) == 0
