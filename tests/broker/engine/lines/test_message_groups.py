@@ -183,6 +183,22 @@ def test_a_client_that_comes_back_does_not_have_what_went_to_another(stage):
     assert stage.engine.queue_depth("default", QUEUE) == 0
 
 
+def test_a_client_that_comes_back_does_not_have_what_it_held_of_a_group_that_another_has_now(stage):
+    ann, bob = Consumer(stage, "ann"), Consumer(stage, "bob")
+    stage.publish("a")
+    ann.open(window=0)
+    stage.reset("a")
+    stage.publish("a")
+    assert stage.owners() == {"a": "bob"}
+    bob.open(window=0)
+    ann.lose_connection()
+    ann.connect(ann.last_id)
+    ann.accept()
+    assert stage.engine.queue_depth("default", QUEUE) == 2, "its settlement counts for nothing"
+    bob.open()
+    assert bob.seen == [("a", 2), ("a", 1)]
+
+
 def test_buckets_bound_the_table(make_stage):
     stage = make_stage(buckets=3)
     ann, bob = Consumer(stage, "ann"), Consumer(stage, "bob")
@@ -216,6 +232,19 @@ def test_a_group_out_of_use_is_pinned_anew(make_stage):
     stage.pass_time(1_000)
     assert stage.owners() == {}
     assert stage.engine.surroundings.timetable.next_ms is None
+
+
+def test_what_waits_for_a_consumer_without_room_goes_to_another_when_its_group_is_out_of_use(make_stage):
+    stage = make_stage(timeout_ms=1_000)
+    ann = Consumer(stage, "ann")
+    stage.publish("a")
+    ann.accept()
+    ann.open(window=0)
+    bob = Consumer(stage, "bob")
+    stage.publish("a")
+    assert bob.seen == []
+    stage.pass_time(1_000)
+    assert bob.seen == [("a", 2)]
 
 
 def test_the_first_message_of_a_group_is_marked_for_each_consumer(make_stage):
