@@ -255,3 +255,19 @@ def test_a_lane_is_held_up_no_more_when_its_head_was_taken_back_or_another_one_g
     assert lanes.hold_up(lane) == [delivery(3, epoch=2)]
     assert lanes.bring_forward(lane, lambda each: each.delivery_id == 3)
     assert not lanes.offer(A, delivery(4, epoch=2))
+
+
+def test_of_several_delayed_lanes_a_look_tells_each_its_own_time() -> None:
+    lanes = lanes_with((A, 1), (B, 2))
+    for until_ms in (500, 300):
+        lanes.delay(start(lanes), until_ms)
+    times = [sight.retry_at_ms for each in (A, B) if (sight := lanes.look(each)) is not None]
+    assert times == [500, 300]
+
+
+def test_what_is_held_is_all_that_is_here_in_the_order_of_each_key() -> None:
+    """At the end of a member each of these ends without an outcome; one that is missing would never end."""
+    lanes = lanes_with((A, 1), (B, 2), (A, 3), (C, 4), (A, 5))
+    start(lanes)
+    lanes.delay(start(lanes), 10)
+    assert lanes.held() == [delivery(each) for each in (1, 3, 5, 2, 4)]

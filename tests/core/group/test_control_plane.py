@@ -40,6 +40,7 @@ from lbg_runtime.core.group.identity import Identity
 from lbg_runtime.core.group.membership import MembershipMachine
 from lbg_runtime.core.group.membership_events import (
     ControlConnected,
+    ControlLost,
     ControlMessageReceived,
     DrainStarted,
     DuplicateMemberFound,
@@ -150,10 +151,21 @@ def test_a_queue_goes_to_its_home_when_that_has_accepted() -> None:
     ]
 
 
+def test_a_queue_is_offered_as_soon_as_its_home_says_that_it_stands_by() -> None:
+    plane = Plane()
+    plane.settled_with_b()
+    plane.take(4_300)
+    kinds = [type(message) for message in said(plane.hear_b(4_400, Q1))]
+    assert kinds == [Offer], "it does not take a heartbeat of ours"
+
+
 def test_counts_in_flight_alone_are_told_to_nobody() -> None:
     plane = Plane()
     plane.settled_with_b()
-    assert plane.take(4_101, FlowChanged()) == []
+    plane.take(4_300)
+    deadline_ms = plane.machine.deadline_ms
+    assert plane.take(4_400, FlowChanged()) == []
+    assert plane.machine.deadline_ms == deadline_ms, "nor is the next heartbeat hurried"
 
 
 def test_who_leaves_says_so_before_it_offers_and_tells_when_nothing_is_left() -> None:
@@ -234,6 +246,18 @@ def test_a_member_that_hears_the_others_and_not_itself_knows_that_nobody_hears_i
     outputs = [each for ms in range(12_000, 17_000, 100) for each in plane.hear_b(ms)]
     assert told_of_silence(*outputs) == [Note("control_topic_heard")]
     assert AskFlow(Q1, PlaceChanged(Place(1, gives_way=False))) in outputs
+
+
+def test_the_time_without_a_connection_is_no_silence_of_the_topic() -> None:
+    """Its last words went with the connection: a new one has yet to say whether the topic is dead."""
+    plane = Plane()
+    plane.settled_with_b()
+    plane.is_mute = True
+    plane.take(5_000)
+    plane.take(5_100, ControlLost())
+    outputs = plane.take(5_100 + 2 * SILENCE_MS, ControlConnected())
+    assert [type(each) for each in said(outputs)] == [Heartbeat, StateRequest]
+    assert not any(isinstance(each, AskFlow) for each in outputs)
 
 
 def test_a_member_that_stands_aside_says_nothing_and_misses_nothing_of_it() -> None:

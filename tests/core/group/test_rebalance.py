@@ -20,7 +20,7 @@ from lbg_runtime.core.group.control_messages import (
     Taken,
 )
 from lbg_runtime.core.group.membership_events import ControlMessageReceived, DrainStarted, OwnFlowsChanged
-from lbg_runtime.core.group.rebalance import RebalanceMachine
+from lbg_runtime.core.group.rebalance import LONGEST_WAIT_MS, RebalanceMachine
 from lbg_runtime.core.group.rebalance_events import AskFlow, GroupSeen, RebalanceCommand, Say
 from lbg_runtime.core.group.rebalance_settings import RebalanceSettings
 from lbg_runtime.core.group.view import GroupView, MemberView
@@ -184,6 +184,33 @@ class TestGiving:
         # A queue that stood still for a whole drain is left alone for as long, and ever longer.
         assert owner.deadline_ms == 104 + SETTINGS.step_aside_ms
 
+    def test_however_many_drains_took_too_long_the_queue_is_offered_again_within_the_longest_wait(
+        self, owner: RebalanceMachine
+    ) -> None:
+        now_ms, waits = 100, []
+        for _ in range(8):
+            offer = offer_of(owner, now_ms)
+            owner.handle(ControlMessageReceived(Accept(header_of(B), Q1, offer.move_id)), now_ms)
+            for state in (DRAINING, ACTIVE):
+                owner.handle(OwnFlowsChanged({Q0: report(ACTIVE), Q1: report(state, 7)}), now_ms)
+            assert owner.deadline_ms is not None
+            waits.append(owner.deadline_ms - now_ms)
+            now_ms = owner.deadline_ms
+        assert waits[:2] == [SETTINGS.step_aside_ms, 2 * SETTINGS.step_aside_ms]
+        assert waits[-2:] == [LONGEST_WAIT_MS, LONGEST_WAIT_MS]
+
+    def test_what_failed_before_a_queue_was_lost_does_not_delay_its_offers_when_it_has_come_back(
+        self, owner: RebalanceMachine
+    ) -> None:
+        for at_ms in (100, 170, 260):
+            offer_of(owner, at_ms)
+            owner.on_deadline(at_ms + SETTINGS.answer_timeout_ms)
+        owner.handle(OwnFlowsChanged({Q0: report(ACTIVE)}), 311)
+        owner.handle(OwnFlowsChanged({Q0: report(ACTIVE), Q1: report(ACTIVE, 8)}), 312)
+        offer_of(owner, 412)
+        owner.on_deadline(412 + SETTINGS.answer_timeout_ms)
+        assert owner.deadline_ms == 412 + SETTINGS.answer_timeout_ms + SETTINGS.backoff_min_ms
+
     def test_a_hand_back_that_never_begins_ends_too(self, owner: RebalanceMachine) -> None:
         offer = offer_of(owner, 100)
         owner.handle(ControlMessageReceived(Accept(header_of(B), Q1, offer.move_id)), 101)
@@ -220,9 +247,9 @@ class TestGiving:
 class TestLeaving:
     def leaver(self, *others: MemberView) -> RebalanceMachine:
         machine = machine_of(A, {})
-        machine.handle(OwnFlowsChanged({Q0: report(ACTIVE)}), 0)
-        machine.handle(DrainStarted(), 1)
-        machine.handle(seen(member(A, {Q0: ACTIVE}, MemberState.DRAINING), *others, is_stable=False), 1)
+        machine.handle(OwnFlowsChanged({Q0: report(ACTIVE)}), 1_000)
+        machine.handle(DrainStarted(), 1_001)
+        machine.handle(seen(member(A, {Q0: ACTIVE}, MemberState.DRAINING), *others, is_stable=False), 1_001)
         return machine
 
     def test_a_home_that_is_bound_is_offered_the_queue_before_its_tenure_is_over(self) -> None:
@@ -241,15 +268,17 @@ class TestLeaving:
         home, other = machine.placement.ranks[Q0]
         bound = member(other, {Q0: STANDBY})
         leaving = member(A, {Q0: ACTIVE}, MemberState.DRAINING)
-        assert machine.handle(seen(leaving, *sorted([bound, member(home)], key=lambda m: m.member)), 2) == []
-        [offer] = said(machine.on_deadline(1 + SETTINGS.answer_timeout_ms))
+        assert machine.handle(seen(leaving, *sorted([bound, member(home)], key=lambda m: m.member)), 1_002) == []
+        patience_ms = SETTINGS.answer_timeout_ms
+        assert machine.on_deadline(1_000 + patience_ms) == []
+        [offer] = said(machine.on_deadline(1_001 + patience_ms))
         assert isinstance(offer, Offer)
         assert offer.to == other
 
     def test_a_second_request_changes_nothing(self) -> None:
         machine = self.leaver(member(B))
         deadline_ms = machine.deadline_ms
-        assert machine.handle(DrainStarted(), 20) == []
+        assert machine.handle(DrainStarted(), 1_020) == []
         assert machine.deadline_ms == deadline_ms
 
 

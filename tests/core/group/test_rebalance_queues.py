@@ -140,3 +140,16 @@ def test_a_queue_that_comes_back_begins_anew() -> None:
     places = machine.handle(seen([Q0, Q1], [Q1]), 1_000)
     assert places == [AskFlow(Q1, PlaceChanged(STANDBY))], "it was away until then"
     assert machine.deadline_ms == 1_100, "and has its tenure"
+
+
+def test_an_offer_of_a_queue_that_is_gone_counts_no_more_when_the_queue_comes_back() -> None:
+    numbers = count(1)
+    pins = {Q0: A, Q1: A}
+    machine = RebalanceMachine(A, [Q0, Q1], pins, SETTINGS, lambda: header_of(A, next(numbers)))
+    machine.handle(OwnFlowsChanged({Q1: FlowReport(ReportedFlow.STANDBY, Epoch(1), 0)}), 0)
+    machine.handle(seen([], []), 0)
+    machine.handle(ControlMessageReceived(Offer(header_of(B), Q1, Epoch(1), MoveId("b/1"), A)), 1)
+    assert machine.accepted(Q1, 2) is not None
+    machine.set_queues([Q0], pins)
+    machine.set_queues([Q0, Q1], pins)
+    assert machine.accepted(Q1, 2) is None

@@ -112,6 +112,15 @@ def test_what_lies_before_every_fence_counts() -> None:
     assert Rig(parked(1, OLD), OwnerFence(OWN)).numbers() == [1]
 
 
+def test_of_two_owners_of_one_generation_only_the_one_counts_whose_fence_came_first() -> None:
+    rig = Rig(OwnerFence(OLD))
+    namesake = ParkingOwner(OLD.generation, "namesake")
+    assert rig.show(OwnerFence(namesake)) == settle(2)
+    assert rig.show(parked(1, namesake)) == settle(3)
+    assert rig.show(parked(2, OLD)) == []
+    assert rig.numbers() == [2]
+
+
 def test_a_clock_that_is_behind_makes_a_higher_fence() -> None:
     ahead = ParkingOwner(20, "ahead")
     rig = Rig(OwnerFence(ahead))
@@ -132,6 +141,7 @@ def test_a_higher_fence_that_comes_late_takes_nothing_for_granted_until_ours_is_
 
 def test_a_message_of_a_parked_key_is_parked_and_a_copy_of_one_is_dropped() -> None:
     ledger = Rig(OwnerFence(OWN), parked(3), parked(4)).ledger
+    assert not ledger.is_idle
 
     def judge(one: Message, *, redelivered: bool = True) -> Verdict:
         return ledger.judge("key a", one, redelivered=redelivered)

@@ -25,10 +25,11 @@ def test_a_lane_of_which_something_cannot_be_read_is_parked_and_not_replayed() -
     rig = Rig(OwnerFence(OLD), OF_LANE, OwnerFence(OWN))
     assert rig.ledger.is_open
     assert (rig.ledger.count, rig.ledger.count_of("key a"), rig.ledger.lane_count) == (1, 1, 1)
-    assert rig.ledger.unread() == {"key a": (OF_LANE,)}
+    assert (rig.ledger.unread(), rig.ledger.contents()) == ({"key a": (OF_LANE,)}, {})
     assert rig.ledger.judge("key a", message(2), redelivered=False) is Verdict.PARK
     assert rig.ledger.judge("key b", message(2), redelivered=False) is Verdict.HANDLE
     assert rig.show(parked(2)) == [ParkedSeen(number(2))]
+    assert (rig.ledger.count, rig.ledger.count_of("key a")) == (2, 2)
     assert rig.show(UnparkAsked("key a")) == []
     assert rig.ledger.judge("key a", message(2), redelivered=True) is Verdict.DROP, "its copy is here"
     assert rig.ledger.judge("key a", message(1), redelivered=True) is Verdict.PARK, "it may be behind what is not read"

@@ -323,6 +323,12 @@ class TestAPlanThatIsOlderThanWhatIsKnown:
         assert queue.get(1, self.OLDER) == ["restripe_plan_outdated"]
         assert queue.get(2, LEAVING) == ["drop 2"]
 
+    def test_it_takes_the_place_of_a_still_older_one_which_is_settled(self) -> None:
+        queue = Queue()
+        queue.learn()
+        queue.get(1, StripePlan(GENERATION - 2, 3, 2, "other"))
+        assert queue.get(2, self.OLDER) == ["drop 1", "restripe_plan_outdated"]
+
 
 def test_records_of_another_group_are_messages_like_any_other() -> None:
     queue = Queue(StripeGate(QUEUE_INDEX, SHAPE, "lbg-control/bills/restripe/"))
