@@ -10,6 +10,9 @@ from lbg_runtime.core.group.membership_events import (
     ControlConnected,
     ControlLost,
     ControlMessageReceived,
+    DrainStarted,
+    HeartbeatWanted,
+    JoinDone,
     LeaveRequested,
     MembershipCommand,
     MembershipEvent,
@@ -18,6 +21,7 @@ from lbg_runtime.core.group.membership_events import (
     SendLeave,
     SendStateRequest,
     ViewChanged,
+    WeightChanged,
 )
 from lbg_runtime.model.ids import MemberId
 from tests.core.group.membership_shell import (
@@ -87,6 +91,18 @@ def test_nobody_dies_while_we_cannot_hear() -> None:
     assert shell.members()[PEER] == ALIVE
     shell.wait(1)
     assert shell.members()[PEER] == SUSPECT
+
+
+@pytest.mark.parametrize(
+    "event",
+    [JoinDone(), DrainStarted(), HeartbeatWanted(), WeightChanged(3), LeaveRequested()],
+    ids=lambda event: type(event).__name__,
+)
+def test_nothing_is_said_while_the_topic_is_out_of_reach(event: MembershipEvent) -> None:
+    shell = Shell(joined=False)
+    shell.tell(ControlConnected())
+    shell.tell(ControlLost())
+    assert [each for each in shell.tell(event) if isinstance(each, SendHeartbeat | SendLeave)] == []
 
 
 def test_an_outage_does_not_clear_a_suspicion() -> None:

@@ -1,6 +1,8 @@
+from dataclasses import replace
+
 from lbg_runtime.core.group.control_messages import FlowReport, Life, MemberState, ReportedFlow
 from lbg_runtime.core.group.placement import place
-from lbg_runtime.core.group.view import GroupView, MemberView, owners_by_claims, updated_claims
+from lbg_runtime.core.group.view import GroupView, MemberView, owners_by_claims, tell_something_else, updated_claims
 from lbg_runtime.model.ids import Epoch, MemberId, QueueName
 
 ONE, TWO, THREE = MemberId("one"), MemberId("two"), MemberId("three")
@@ -38,6 +40,12 @@ def test_a_suspect_member_keeps_its_queues_and_gets_no_new_ones() -> None:
     assert all(placement.rank(queue, TWO) in (0, 2) for queue in QUEUES)
 
 
+def test_a_queue_goes_to_where_it_is_pinned_when_its_owner_leaves_and_is_silent() -> None:
+    leaving = member(TWO, MemberState.DRAINING, is_suspect=True)
+    view = GroupView((member(ONE), member(THREE), leaving), {QUEUES[0]: TWO})
+    assert view.pins({QUEUES[0]: THREE}) == {QUEUES[0]: THREE}
+
+
 def test_nothing_moves_while_a_member_is_suspect_and_when_it_is_back() -> None:
     before = place(QUEUES, GroupView((member(ONE), member(THREE), member(TWO)), {}).candidates(), {}, {})
     owners = {queue: ranked[0] for queue, ranked in before.ranks.items()}
@@ -52,6 +60,16 @@ def test_views_of_the_same_members_have_the_same_digest() -> None:
     assert view.digest() == GroupView((member(ONE), member(TWO)), {QUEUES[0]: ONE}).digest()
     assert view.digest() != GroupView((member(ONE), member(TWO, is_suspect=True)), {}).digest()
     assert view.digest() != GroupView((member(ONE),), {}).digest()
+
+
+def test_reports_tell_something_else_if_a_queue_a_state_or_an_epoch_is_another() -> None:
+    queue, other = QUEUES[:2]
+    active = FlowReport(ReportedFlow.ACTIVE, Epoch(1), 0)
+    before = {queue: active}
+    assert not tell_something_else({queue: replace(active, in_flight=5)}, before)
+    others = [replace(active, epoch=Epoch(2)), replace(active, state=ReportedFlow.STANDBY)]
+    for now in ({}, {other: active}, {queue: active, other: active}, *({queue: each} for each in others)):
+        assert tell_something_else(now, before), now
 
 
 def test_the_newest_claim_is_the_owners() -> None:

@@ -194,6 +194,14 @@ def test_a_late_message_goes_right_before_the_first_later_one_of_its_publisher()
     assert rig.numbers() == [1, 9, 2, 3]
 
 
+def test_a_late_message_of_a_lane_in_which_one_has_no_stamps_finds_its_place_too() -> None:
+    rig = Rig(OwnerFence(OLD))
+    rig.show(replace(parked(1, OLD), original=message(1, publisher=None)))
+    rig.show(parked(3, OLD))
+    rig.show(parked(2, OLD, as_number=OLD.generation + 4))
+    assert rig.numbers() == [1, 2, 3]
+
+
 def test_several_late_messages_stand_in_the_order_of_their_publisher() -> None:
     rig = Rig(OwnerFence(OLD))
     for count, late in enumerate((5, 1, 2), 1):

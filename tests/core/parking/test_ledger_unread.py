@@ -184,6 +184,14 @@ def test_what_cannot_be_read_and_does_not_count_is_not_kept_for_who_can_read_it(
     assert late not in queue.entries.values()
 
 
+def test_a_message_counts_though_the_fence_of_its_owner_could_not_be_read_and_is_gone() -> None:
+    """Its original is settled. What the owner before that one sent late counts for nobody, as behind the fence."""
+    queue = ParkingQueue(OwnerFence(FORMER), parked(1, BETWEEN), parked(2, FORMER))
+    own = queue.show(ParkingLedger(OWN), OwnerFence(OWN))
+    assert own.contents() == {"key a": (parked(1, BETWEEN),)}
+    assert queue.show(ParkingLedger(NEXT), OwnerFence(NEXT)).contents() == own.contents()
+
+
 def test_a_message_behind_the_own_fence_proves_no_fence_of_another() -> None:
     """Its owner's clock is ahead, and its fence was dropped; it has sent this late."""
     queue = ParkingQueue(OF_NOBODY_KNOWS)
