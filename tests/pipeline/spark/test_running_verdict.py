@@ -1,6 +1,7 @@
 """The running verdict on pieces of files without a JVM: however they are cut, what one process says of the whole."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pandas as pd
 import pytest
@@ -10,7 +11,7 @@ from lbg_runtime.journal.reader import read_run
 from lbg_runtime.pipeline.spark.journal_source import JournalReader
 from lbg_runtime.pipeline.spark.running_verdict import _feed, _Part
 from lbg_runtime.validator.doubts import NEEDS_EVERY_JOURNAL
-from lbg_runtime.validator.findings import Finding, Law, Standing, VerdictKind, total
+from lbg_runtime.validator.findings import NOTHING_YET, Finding, Law, Standing, VerdictKind, total
 from lbg_runtime.validator.judge import validate
 from lbg_runtime.validator.kernel import DEFAULT_ACK_WINDOW_MS
 from lbg_runtime.validator.slices import SlicedExamination
@@ -55,6 +56,25 @@ def test_pieces_of_files_come_to_what_the_whole_is(folders: tuple[Path, Path], p
     made_run(5, 60, has_faults=True).write(whole)
 
     assert said(*in_pieces(whole, growing, pieces)) == said_at_once(whole)
+
+
+def test_what_is_judged_is_in_the_order_of_the_files_whichever_was_read_first(folders: tuple[Path, Path]) -> None:
+    whole, _ = folders
+    made_run(5, 60, has_faults=True).write(whole)
+    reader = JournalReader(whole)
+    begin = reader.initialOffset()
+    end = reader.latestOffset(begin, ReadAllAvailable())
+    frames = [batch.to_pandas() for task in reader.partitions(begin, end) for batch in reader.read(task)]
+    sliced = Mock(SlicedExamination, standing=NOTHING_YET)
+
+    for each in (frames, frames[::-1]):
+        _feed(_Part(sliced), iter(each))
+
+    one, other = (call.args for call in sliced.feed.call_args_list)
+    assert one == other
+    journals = one[0].dispatches["journal"].unique().to_pylist()
+    assert journals == sorted(journals)
+    assert len(journals) > 1
 
 
 @pytest.mark.parametrize("pieces", [1, 5, 40])
