@@ -60,6 +60,26 @@ async def test_an_event_that_comes_later_has_a_grace_of_its_own_and_another_epoc
     newer.cancel()
 
 
+async def test_each_event_of_a_queue_that_stays_given_up_goes_back_after_a_grace():
+    gate, _ = _gate()
+    gate.flow_changed(QUEUE, EPOCH, is_kept=False)
+    for _ in range(2):
+        event = asyncio.ensure_future(gate.passed(make_event()))
+        await asyncio.sleep(GRACE_S + 0.1)
+        assert isinstance(event.exception(), GivenBack)
+
+
+async def test_the_grace_begins_when_the_queue_is_given_up_however_long_its_event_has_waited():
+    gate, _ = _gate()
+    waiting = asyncio.ensure_future(gate.passed(make_event()))
+    await asyncio.sleep(GRACE_S - 0.2)
+    gate.flow_changed(QUEUE, EPOCH, is_kept=False)
+    await asyncio.sleep(GRACE_S - 0.1)
+    assert not waiting.done()
+    await asyncio.sleep(0.2)
+    assert isinstance(waiting.exception(), GivenBack)
+
+
 async def test_an_application_that_comes_back_within_the_grace_gets_its_events():
     gate, _ = _gate()
     passing = asyncio.ensure_future(gate.passed(make_event()))

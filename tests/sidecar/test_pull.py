@@ -309,6 +309,20 @@ async def test_a_turn_that_nobody_takes_any_more_is_the_next_ones():
     await stream.aclose()
 
 
+async def test_the_application_is_there_until_its_last_stream_ends():
+    gate = make_gate()
+    pulled = PulledEvents(10_000, gate)
+    streams = [pulled.stream(1) for _ in range(2)]
+    readings = [asyncio.ensure_future(anext(stream)) for stream in streams]
+    await asyncio.sleep(0)
+    seen = [gate.is_open]
+    for reading in readings:
+        reading.cancel()
+        await asyncio.wait([reading])
+        seen.append(gate.is_open)
+    assert seen == [True, True, False]
+
+
 async def test_a_settlement_of_a_former_life_settles_nothing_of_this_one():
     lives = [PulledEvents(10_000, make_gate()) for _ in range(2)]
     streams = [pulled.stream(1) for pulled in lives]

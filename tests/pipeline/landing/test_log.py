@@ -81,6 +81,17 @@ def test_copies_of_messages_of_other_publishers_are_all_there(log_on_disk: LogOn
     assert ids_of(log.read_queue(3, {}, {lane.name: 2})) == ids
 
 
+def test_a_message_that_the_broker_had_twice_comes_twice_however_its_lane_is_cut(log_on_disk: LogOnDisk) -> None:
+    lane = log_on_disk.lane()
+    for _ in range(2):
+        lane.append(rows([id_of("k", 1)]))
+    log_on_disk.lane("b").append(rows([id_of("k", 2)]))
+    log = LandingLog(log_on_disk.root)
+    parts = [log.read_queue(3, {lane.name: start}, {lane.name: start + 1}) for start in (0, 1)]
+    assert [ids_of(part) for part in parts] == [[id_of("k", 1)]] * 2
+    assert ids_of(log.read_queue(3, {}, {lane.name: 2})) == [id_of("k", 1)] * 2
+
+
 def test_a_torn_entry_is_as_if_the_flush_had_not_been(log_on_disk: LogOnDisk) -> None:
     lane = log_on_disk.lane()
     lane.append(rows([id_of("k", 1)]))
@@ -129,6 +140,21 @@ def test_a_lane_that_is_not_there_is_pruned(log_on_disk: LogOnDisk) -> None:
     with pytest.raises(LandingRowsPruned) as caught:
         list(log.read_queue(3, {"queue=003/lane=x-1.1": 6}, {"queue=003/lane=x-1.1": 7}))
     assert (caught.value.lane, caught.value.row) == ("queue=003/lane=x-1.1", 6)
+
+
+def test_who_skips_what_is_pruned_reads_on_behind_a_lane_that_is_gone(log_on_disk: LogOnDisk) -> None:
+    lane = log_on_disk.lane()
+    lane.append(rows([id_of("k", 1)]))
+    log = LandingLog(log_on_disk.root)
+    end = {"queue=003/lane=x-1.1": 7, lane.name: 1}
+    assert ids_of(log.read_queue(3, {}, end, skips_pruned=True)) == [id_of("k", 1)]
+
+
+def test_a_part_for_who_skips_what_is_pruned_begins_no_earlier_than_it_should(log_on_disk: LogOnDisk) -> None:
+    lane = log_on_disk.lane()
+    lane.append(rows(id_of("k", number) for number in range(1, 5)))
+    log = LandingLog(log_on_disk.root)
+    assert log.cut(3, {lane.name: 2}, {lane.name: 4}, 1, skips_pruned=True) == {lane.name: 3}
 
 
 def test_rows_before_a_time(log_on_disk: LogOnDisk) -> None:

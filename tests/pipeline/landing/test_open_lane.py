@@ -81,6 +81,44 @@ async def test_rows_that_come_together_are_flushed_together(bench: Bench) -> Non
     await bench.open.close()
 
 
+async def test_as_many_rows_as_a_flush_takes_that_came_during_the_last_one_land_though_nothing_follows(
+    bench: Bench,
+) -> None:
+    bench.gate.clear()
+    first = [bench.begin(number) for number in (1, 2, 3)]
+    await asyncio.sleep(0)
+    following = [bench.begin(number) for number in (4, 5, 6)]
+    await asyncio.sleep(0)
+    bench.gate.set()
+    await asyncio.wait_for(asyncio.gather(*first, *following), 1)
+    assert bench.lanes() == [[1, 2, 3, 4, 5, 6]]
+    await bench.open.close()
+
+
+async def test_what_was_written_adds_up_to_what_the_lane_holds(bench: Bench) -> None:
+    for number in (1, 2, 3):
+        await bench.land(number)
+    [lane] = bench.log.lanes
+    assert sum(bench.written) == lane.bytes
+    await bench.open.close()
+
+
+async def test_a_lane_whose_rows_could_not_be_made_is_let_go(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    await bench.land(1)
+    with monkeypatch.context() as patched:
+        patched.setattr("lbg_runtime.pipeline.landing.open_lane.to_batches", fail)
+        with pytest.raises(MemoryError):
+            await bench.land(2)
+    [lane] = bench.log.root.glob("queue=003/lane=*")
+    assert not is_being_written(lane)
+    await bench.land(2)
+    assert bench.lanes() == [[1], [2]]
+    await bench.open.close()
+
+
 async def test_the_first_row_waits_no_longer_than_it_is_said(bench: Bench) -> None:
     began_s = asyncio.get_running_loop().time()
     await bench.land(1)
@@ -116,6 +154,18 @@ async def test_rows_that_wait_are_flushed_with_one_that_was_held_up(bench: Bench
     await waiting
     assert loop.time() - began_s == pytest.approx(0.006)
     assert bench.lanes() == [[1, 2, 3]]
+    await bench.open.close()
+
+
+async def test_so_are_those_that_come_after_it(bench: Bench) -> None:
+    await bench.land(1)
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    waiting = asyncio.create_task(bench.land(2, received_at_ns=0))
+    await asyncio.sleep(0.0005)
+    await bench.land(3, received_at_ns=int(loop.time() * 1e9))
+    await waiting
+    assert loop.time() - began_s == pytest.approx(0.0015)
     await bench.open.close()
 
 

@@ -149,6 +149,17 @@ def test_ids_are_forgotten_after_a_week_and_the_lane_with_them(log_on_disk: LogO
     assert log_on_disk.lane("b").name.startswith("queue=003/lane=b-1.")
 
 
+def test_it_stays_known_how_far_a_lane_went_whose_last_rows_were_pruned_by_a_clock_that_was_behind(
+    log_on_disk: LogOnDisk,
+) -> None:
+    lane = filled(log_on_disk, count=2)
+    log_on_disk.close()
+    pruned(log_on_disk, 200, now_us=1_000)
+    pruned(log_on_disk, 300, now_us=500)
+    pruned(log_on_disk, 300, now_us=IDS_KEPT_US + 600)
+    assert LandingLog(log_on_disk.root).lanes()[lane] == LaneExtent(2, 2)
+
+
 def test_ids_are_kept_of_the_last_rows_of_a_lane_alone(log_on_disk: LogOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prune_module, "IDS_KEPT", 2)
     lane = filled(log_on_disk)
@@ -207,6 +218,18 @@ def test_what_a_process_left_that_died_while_it_pruned_is_removed(log_on_disk: L
     pruned(log_on_disk, 200)
     assert not (folder / "000000000000.arrow").exists()
     assert not draft.exists()
+
+
+@pytest.mark.parametrize("is_live", [True, False])
+def test_a_segment_that_is_being_begun_stays_unless_its_writer_is_dead(log_on_disk: LogOnDisk, is_live: bool) -> None:
+    """Its data file is there before its index."""
+    folder = log_on_disk.root / filled(log_on_disk, count=1)
+    begun = folder / "000000000001.arrow"
+    begun.write_bytes((folder / "000000000000.arrow").read_bytes()[:8])
+    if not is_live:
+        log_on_disk.close()
+    pruned(log_on_disk, 50)
+    assert begun.exists() == is_live
 
 
 def test_a_part_that_ends_within_a_lane_passes_over_no_pruned_rows_of_the_next_ones(log_on_disk: LogOnDisk) -> None:
