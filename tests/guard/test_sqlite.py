@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from lbg_runtime.guard.protocol import EffectEndedTransaction, EffectNotRun
-from lbg_runtime.guard.sqlite import SqliteEffect, SqliteGuard
+from lbg_runtime.guard.sqlite import LOCK_PATIENCE_S, SqliteEffect, SqliteGuard
 from tests.guard.bench import SqliteBench, message
 from tests.processes import running
 
@@ -309,6 +309,28 @@ async def test_a_lock_that_somebody_keeps_fails_the_attempt_and_not_the_guard(
     somebody.execute("ROLLBACK")
     somebody.close()
     assert await bench.apply(message(2))
+
+
+async def test_what_comes_while_somebody_keeps_the_lock_is_waited_for_as_long_as_what_came_first(
+    bench: SqliteBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await bench.apply(message(1))
+    somebody = sqlite3.connect(bench.path, isolation_level=None, check_same_thread=False)
+    somebody.execute("BEGIN IMMEDIATE")
+    seconds: list[float] = []
+
+    def sleep(_: float) -> None:
+        seconds.append(1)
+        if len(seconds) == 25:
+            somebody.execute("ROLLBACK")
+
+    clock = SimpleNamespace(monotonic=lambda: 1_000.0 + len(seconds), sleep=sleep)
+    monkeypatch.setattr("lbg_runtime.guard.sqlite.time", clock)
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        await bench.apply(message(2))
+    assert len(seconds) == LOCK_PATIENCE_S
+    assert await bench.apply(message(2))
+    somebody.close()
 
 
 async def test_scopes_in_one_database_have_marks_of_their_own(bench: SqliteBench) -> None:

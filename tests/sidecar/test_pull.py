@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import weakref
 
 import pytest
 from structlog.testing import capture_logs
@@ -321,6 +322,28 @@ async def test_the_application_is_there_until_its_last_stream_ends():
         await asyncio.wait([reading])
         seen.append(gate.is_open)
     assert seen == [True, True, False]
+
+
+async def test_nothing_is_kept_of_an_event_that_is_settled():
+    class WatchedAnswer(Answer):
+        """One whose end can be seen."""
+
+    pulled = PulledEvents(10_000, make_gate())
+    stream = pulled.stream(1)
+    reading = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    delivering = asyncio.ensure_future(pulled.deliver(make_event()))
+    event_id = json.loads(await reading)["id"]
+    answer = WatchedAnswer(Status.SUCCESS)
+    seen = weakref.ref(answer)
+    pulled.settle([(event_id, answer)])
+    del answer
+    assert await delivering is seen()
+    del delivering
+    # The loop itself holds it during this turn.
+    await asyncio.sleep(0)
+    assert seen() is None
+    await stream.aclose()
 
 
 async def test_a_settlement_of_a_former_life_settles_nothing_of_this_one():

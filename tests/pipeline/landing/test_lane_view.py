@@ -183,3 +183,35 @@ def test_a_large_index_is_read_again_and_not_kept(log_on_disk: LogOnDisk, monkey
     look(log, lane)
     look(log, lane)
     assert read == [0, 0]
+
+
+def test_of_a_lane_that_is_gone_every_row_is_taken_to_be_left(log_on_disk: LogOnDisk) -> None:
+    lane, log = log_on_disk.lane(), LandingLog(log_on_disk.root)
+    land(lane, 0, 3)
+    view = log.view(lane.name)
+    assert view.extent() == LaneExtent(0, 3)
+    remove_lane(log_on_disk.root / lane.name)
+    assert view.first_left() == 0
+
+
+def test_what_landed_last_is_what_landed_at_one_time_and_is_not_pruned(log_on_disk: LogOnDisk) -> None:
+    lane, log = log_on_disk.lane(segment_bytes=1), LandingLog(log_on_disk.root)
+    for number, t_land in enumerate((1, 2, 2)):
+        lane.append(rows([id_of("k", number)], t_land=t_land))
+    view = log.view(lane.name)
+    assert sorted(ids_of(view.read_last_landed(3))) == [id_of("k", 1), id_of("k", 2)]
+    assert ids_of(view.read_last_landed(1)) == [id_of("k", 0)]
+    # Of what landed together, a part may be gone: the last segment stays while its writer lives.
+    list(prune(log_on_disk.root, 3, clock_us=lambda: 5))
+    assert ids_of(view.read_last_landed(3)) == [id_of("k", 2)]
+
+
+def test_rows_that_were_pruned_since_they_were_checked_are_told_as_pruned(log_on_disk: LogOnDisk) -> None:
+    lane, log = log_on_disk.lane(segment_bytes=1), LandingLog(log_on_disk.root)
+    land(lane, 0, 3)
+    view = log.view(lane.name)
+    view.check(0, 3)
+    list(prune(log_on_disk.root, 1, clock_us=lambda: 5))
+    view.extent()
+    with pytest.raises(LandingRowsPruned):
+        list(view.read_checked(0, 3))

@@ -100,6 +100,7 @@ async def test_what_was_written_adds_up_to_what_the_lane_holds(bench: Bench) -> 
         await bench.land(number)
     [lane] = bench.log.lanes
     assert sum(bench.written) == lane.bytes
+    assert min(bench.written) > 0
     await bench.open.close()
 
 
