@@ -266,6 +266,7 @@ def test_what_a_client_profile_denies(stage):
     assert stage.engine.profile_of(client) == profile
     for act in (
         lambda: stage.engine.open_publisher(client, ""),
+        lambda: stage.engine.open_transacted_publisher(client),
         lambda: stage.bind(client),
         lambda: stage.engine.provision(client, OTHER, QueueSettings()),
     ):
