@@ -114,13 +114,11 @@ class _Place:
 class _Call:
     """A batch that is being handled."""
 
-    __slots__ = ("has_begun", "is_cut", "places", "task", "turn_end")
+    __slots__ = ("is_cut", "places", "task", "turn_end")
 
     def __init__(self, places: dict[BatchItem[object], _Place]) -> None:
         self.places = places
         """Its items, with the place that each had in the line."""
-        self.has_begun = False
-        """The handler was called."""
         self.is_cut = False
         """It is cut short. That its task is cancelled would not prove it: a task group may leave it so."""
         self.task: asyncio.Task[BaseException | None]
@@ -192,7 +190,8 @@ class _Line:
         # When a runner would be replaced: its handler goes on for a whole timeout after it was cancelled.
         call.turn_end = self._loop.call_later(2 * timeout_ms / 1_000, self._end_turn, call)
         self._calls |= dict.fromkeys(items, call)
-        # Not at the end of `_handle`, which never begins if it is cut short before that.
+        # Not at the end of `_handle`, which never begins if the pool ends before that. Nothing else comes in between:
+        # who was recalled before the batch was made is not in it, and who is recalled later is woken behind its start.
         call.task.add_done_callback(lambda _: self._conclude(call))
 
     def _look(self) -> None:
@@ -234,7 +233,6 @@ class _Line:
 
     async def _handle(self, call: _Call) -> BaseException | None:
         """Call the handler; return what it failed with."""
-        call.has_begun = True
         items = list(call.places)
         CURRENT_BATCH.set(Batch(items))
         try:
@@ -256,20 +254,8 @@ class _Line:
             self._end_turn(call)
         for item in call.places:
             del self._calls[item]
-        if not call.has_begun and self._pool.is_open:
-            self._put_back(call)
-            return
         is_lost = call.task.cancelled() or call.task.exception() is not None
         _settle_open(call.places, BatchCutShort() if is_lost else call.task.result())
-
-    def _put_back(self, call: _Call) -> None:
-        """Put the items that were not recalled back into the line: the batch was cut short before its handler was
-        called, which is no attempt of theirs."""
-        kept = {item: place for item, place in call.places.items() if item.is_open}
-        for place in kept.values():
-            place.handling.route.attempts.put_off(place.handling)
-        self._waiting = kept | self._waiting
-        self._look()
 
     def _end_turn(self, call: _Call) -> None:
         call.turn_end = None
