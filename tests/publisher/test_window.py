@@ -207,3 +207,15 @@ def test_whatever_callers_do_the_bound_holds_and_the_order_is_theirs(
 
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         runner.run(run())
+
+
+async def test_who_comes_when_the_window_is_closed_does_not_queue_behind_those_who_have_not_left_yet() -> None:
+    window = UnconfirmedWindow(1, 100)
+    await window.reserve(1)
+    waiting = asyncio.create_task(window.reserve(1))
+    await settled()
+    window.close()
+    assert not await window.reserve(1)
+    assert not await waiting
+    assert not window.take(1)
+    assert window.count == 1

@@ -96,7 +96,7 @@ class ScriptedWriter:
 class Trial:
     """A flow runner whose every move stands in `log`; `hooks`: `Handlers` that have some; `gate`: for a re-striping."""
 
-    def __init__(self, rig, settings, handle, place=HOME, hooks=None, gate=None, **sections):
+    def __init__(self, rig, settings, handle, place=HOME, hooks=None, gate=None, parking=None, **sections):
         self.transport = ScriptedTransport()
         self.rig = rig(handle, **sections)
         made = settings(**sections)
@@ -120,6 +120,7 @@ class Trial:
             on_change=self._note_change,
             on_stripes=lambda _, news: self.log.append(("stripes", news)),
             hooks=QueueHooks(() if hooks is None else hooks.hooks, QUEUE, made.failure.timeout_ms),
+            parking=parking,
         )
 
     def _note_change(self, runner):

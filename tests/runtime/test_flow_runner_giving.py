@@ -254,6 +254,30 @@ async def test_a_handle_that_is_given_up_starts_nothing_more_and_a_new_one_is_bo
     assert trial.flow_changes()[:5] == changes
 
 
+@pytest.mark.parametrize("is_fed", [True, False])
+async def test_a_handle_is_given_up_together_with_its_parking_queue(flow_trial, is_fed):
+    """Of a standby too: what it hears next may be old news, and its parking queue may be fed already."""
+    given_up, left = [], []
+
+    async def leave(epoch):
+        left.append(epoch)
+        return True
+
+    parking = SimpleNamespace(
+        open_for=lambda *_: True, give_up=lambda: given_up.append(len(trial.log)), leave=leave, follow=lambda *_: None
+    )
+    trial = flow_trial(_return, parking=parking)
+    async with trial.running():
+        if is_fed:
+            await trial.activate()
+            await asyncio.sleep(1)
+        moves = len(trial.log)
+        trial.runner.give_handle_up()
+        assert given_up == [moves], "at once"
+        await asyncio.sleep(5)
+        assert left == [1] * is_fed
+
+
 @pytest.mark.parametrize("comes", ["just before", "just after", "with the bind", "long after"])
 async def test_a_standby_gives_its_handle_up_if_it_hears_now_that_it_is_fed(flow_trial, comes):
     """That lay in the client while the process was stopped. A standby that hears nothing keeps its place in line."""

@@ -2,14 +2,17 @@
 
 import asyncio
 import json
+from types import SimpleNamespace
 
 import pytest
 from structlog.testing import capture_logs
 
 from lbg_runtime.broker.engine.settings import QueueSettings
-from lbg_runtime.model.errors import ConfigError
-from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.model.errors import BindFailed, ConfigError, RequestRefused
+from lbg_runtime.model.failure import Then
+from lbg_runtime.model.ids import Epoch, MemberId, QueueName
 from lbg_runtime.model.message import FencingToken, Message
+from lbg_runtime.runtime.dispatch.error_queue import ErrorQueue
 from lbg_runtime.transport.memory.transport import MemoryTransport
 from tests.docs.pages import DOCS, blocks
 
@@ -227,6 +230,35 @@ async def test_an_error_queue_of_another_name_is_looked_for_and_let_go(trial):
         await trial.until(lambda: sum(trial.depths()) == 0)
         assert not trial.broker.engine.queue_flows("default", QueueName("dead"))
     assert [_number(message) for message in await _read(trial.broker, "dead")] == [1]
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_permanent", "is_told"),
+    [("Permission Not Allowed", True, False), ("the broker is starting", False, True)],
+)
+async def test_an_error_queue_that_cannot_be_looked_at_now_or_by_members_keeps_no_member_from_starting(
+    settings, reason, is_permanent, is_told
+):
+    """That it does not exist is not said: others may read it, and messages wait where it proves to be missing."""
+
+    async def refuse(queue, epoch, sink):
+        raise BindFailed(queue, reason, permanent=is_permanent)
+
+    session = SimpleNamespace(bind=refuse)
+    errors = ErrorQueue(session, settings(group={"provision": "none"}), {Then.ERROR_QUEUE}, MemberId("m"))
+    with capture_logs() as logs:
+        await errors.prepare()
+    assert [log["event"] for log in logs] == ["error_queue_not_looked_at"] * is_told
+
+
+async def test_a_broker_that_refuses_to_make_the_error_queue_is_told_by_its_setting(settings):
+    async def refuse(queue, subscriptions):
+        raise RequestRefused("create a queue", "Permission Not Allowed")
+
+    session = SimpleNamespace(provision=refuse)
+    errors = ErrorQueue(session, settings(group={"provision": "create_missing"}), {Then.ERROR_QUEUE}, MemberId("m"))
+    with pytest.raises(ConfigError, match=r"^failure.error_queue: .*Permission Not Allowed"):
+        await errors.prepare()
 
 
 async def test_a_stopped_queue_keeps_its_messages_and_the_others_go_on(trial):

@@ -1,6 +1,7 @@
 """Batches whose queue goes away: in the line, before the handler is called, and while it runs."""
 
 import asyncio
+import contextlib
 import gc
 
 from lbg_runtime.model.ids import Epoch, QueueName
@@ -27,6 +28,27 @@ async def test_a_recall_cuts_the_batch_short_settles_nothing_of_it_and_the_other
         made.dispatcher.cancel_handling(QUEUE, Epoch(1))
         await made.until_ended(3, within_s=10)
     assert made.outcomes() == {0: None, 1: None, 2: Outcome.ACCEPTED}
+
+
+async def test_a_batch_that_is_cut_short_and_returns_as_if_it_were_not_is_not_believed(rig, delivery):
+    """Those that were not recalled are handled once more: better twice than lost."""
+    desk = Desk()
+
+    async def act(batch):
+        if len(desk.batches) == 1:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(1_000_000)
+
+    desk.act = act
+    made = rig(handlers=batch_handlers(desk.handle, max_count=2, timeout="1h"))
+    async with MemberResources().entered(()), made.running():
+        made.dispatcher.dispatch(delivery(1, "a", epoch=1))
+        made.dispatcher.dispatch(delivery(2, "b", epoch=2))
+        await asyncio.sleep(1)
+        made.dispatcher.cancel_handling(QUEUE, Epoch(1))
+        await made.until_ended(2)
+    assert made.outcomes() == {1: None, 2: Outcome.ACCEPTED}
+    assert [bodies for _, bodies in desk.batches] == [[1, 2], [2]]
 
 
 async def test_a_batch_may_be_cut_short_before_it_has_begun(rig, delivery):

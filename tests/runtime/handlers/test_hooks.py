@@ -20,8 +20,10 @@ from lbg_runtime.core.flow.events import (
     StepAsideRequested,
 )
 from lbg_runtime.core.roles import Place
+from lbg_runtime.model.ids import Epoch
+from lbg_runtime.runtime.handlers.hooks import HookKind, QueueHooks, make_hook
 from lbg_runtime.runtime.handlers.registry import Handlers
-from tests.runtime.scripted import STANDBY, Trial
+from tests.runtime.scripted import QUEUE, STANDBY, Trial
 
 
 class Told:
@@ -438,3 +440,26 @@ async def test_the_first_message_of_a_key_says_so_in_every_epoch_and_every_attem
             trial.transport.sink(MessageReceived(delivery(number, key, epoch=second)))
         await trial.transport.settled(2)
     assert sorted(seen) == [(1, True), (1, True), (1, True), (2, False), (3, True), (4, True), (5, False)]
+
+
+async def test_a_hook_is_cut_short_with_its_member_and_waited_for_and_no_other_is_called():
+    loop, log = asyncio.get_running_loop(), []
+
+    async def slow(queue, epoch):
+        try:
+            await asyncio.sleep(50)
+        finally:
+            await asyncio.sleep(1)
+            log.append("slow")
+
+    async def second(queue, epoch):
+        log.append("second")
+
+    made = tuple(make_hook(HookKind.DRAIN, function, "here") for function in (slow, second))
+    call = asyncio.ensure_future(QueueHooks(made, QUEUE, 60_000).call(HookKind.DRAIN, Epoch(1)))
+    await asyncio.sleep(1)
+    began_s = loop.time()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert (log, round(loop.time() - began_s)) == (["slow"], 1)

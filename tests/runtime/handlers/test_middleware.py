@@ -9,7 +9,7 @@ import pytest
 from lbg_runtime.model.errors import HandlerError, TerminalFailure
 from lbg_runtime.model.message import Delivery, Message
 from lbg_runtime.model.outcome import Outcome
-from lbg_runtime.runtime.handlers.middleware import MiddlewareMisused, Proceed
+from lbg_runtime.runtime.handlers.middleware import MiddlewareMisused, Proceed, make_middleware, surrounded
 from lbg_runtime.runtime.handlers.parameters import State
 from lbg_runtime.runtime.handlers.receipts import Receipt
 from lbg_runtime.runtime.handlers.registry import Handlers
@@ -262,6 +262,26 @@ async def test_a_handler_that_its_middleware_leaves_running_is_waited_for(rig, d
         made.dispatcher.dispatch(delivery(2))
         await made.until_ended(2)
     assert log == ["begin 1", "end 1", "begin 2", "end 2"]
+
+
+async def test_a_handler_that_its_middleware_leaves_running_is_waited_for_also_by_who_is_to_end():
+    """As when its queue is recalled: the key is not free before."""
+    ended, kept_alive = [], []
+
+    async def handle(message):
+        await asyncio.sleep(3)
+        ended.append(message)
+
+    async def start(message, proceed):
+        kept_alive.append(asyncio.ensure_future(proceed(message)))
+        await asyncio.sleep(0)
+
+    turn = asyncio.ensure_future(surrounded(handle, (make_middleware(start, "here"),))(Message("orders/new", b"")))
+    await asyncio.sleep(1)
+    turn.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await turn
+    assert len(ended) == 1
 
 
 async def test_a_call_when_the_attempt_is_over_is_refused(rig, delivery):

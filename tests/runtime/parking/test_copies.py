@@ -2,6 +2,7 @@
 
 import asyncio
 
+from lbg_runtime.core.parking.ledger import ParkingLedger
 from lbg_runtime.core.parking.records import (
     OwnerFence,
     ParkedMessage,
@@ -15,6 +16,7 @@ from lbg_runtime.model.errors import PublishRefused
 from lbg_runtime.model.message import PARTITION_KEY_PROPERTY, Message
 from lbg_runtime.runtime.clock import wall_us
 from lbg_runtime.runtime.flow_runner import FlowRunner
+from lbg_runtime.runtime.parking.copies import Copies
 from lbg_runtime.runtime.parking.stay import COPY_PATIENCE_S
 from lbg_runtime.transport.memory.transport import MemoryTransport
 from tests.runtime.parking.test_parking_silence import slow_down
@@ -107,3 +109,12 @@ async def test_a_copy_that_is_given_up_before_it_is_sent_is_not_sent(trial, monk
         await visitor.close()
     assert handled == [b"1"]
     assert len(copies) == 1
+
+
+async def test_a_copy_that_was_given_up_and_comes_nevertheless_is_nobodys():
+    copies, handling = Copies(ParkingLedger(ParkingOwner(1, "own"))), object()
+    copy = copies.of(handling, "key a")
+    copies.give_up()
+    copies.seen(copy.number)
+    assert copy.is_given_up
+    assert not copies.has_come(handling)

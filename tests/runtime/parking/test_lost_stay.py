@@ -15,22 +15,20 @@ from lbg_runtime.core.parking.orders import PublishDrop, SettleParked
 from lbg_runtime.core.parking.records import (
     KIND_PROPERTY,
     DropAsked,
-    LedgerEntry,
     OwnerFence,
     ParkingOwner,
-    decode_entry,
     encode_entry,
 )
 from lbg_runtime.model.errors import BindFailed
 from lbg_runtime.model.ids import DeliveryId, Epoch, MemberId, QueueName
 from lbg_runtime.model.message import Delivery, Message
-from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.parking.ports import ParkingPorts
 from lbg_runtime.runtime.parking.stay import ParkingStay
 from lbg_runtime.testing.group_context import running
 from lbg_runtime.transport.memory.flow import MemoryFlow
 from tests.runtime.parking.poisoned import parked
+from tests.runtime.parking.scripted_session import KeptFlow, Session
 
 SETTINGS = {
     "group": {"queue_count": 1, "hash_count": 4},
@@ -201,49 +199,6 @@ async def test_a_replay_that_runs_while_a_connection_is_lost_and_back_is_waited_
 
 
 OWNER = ParkingOwner(1, "own")
-
-
-class KeptFlow:
-    """A handle on a parking queue that is bound again after an outage."""
-
-    def __init__(self) -> None:
-        self.settled: list[DeliveryId] = []
-        self.is_open = False
-
-    def settle(self, delivery_id: DeliveryId, outcome: Outcome) -> None:
-        self.settled.append(delivery_id)
-
-    def flush(self) -> None: ...
-
-    def start_intake(self) -> None:
-        self.is_open = True
-
-    def stop_intake(self) -> None:
-        self.is_open = False
-
-    async def unbind(self) -> bool:
-        return True
-
-
-class Session:
-    """That of the handle; notes what is sent."""
-
-    def __init__(self) -> None:
-        self.flow = KeptFlow()
-        self.sent: list[LedgerEntry] = []
-        self.sink: Callable[[FlowEvent], None] = lambda _: None
-        self.returned: list[tuple[object, ...]] = []
-        self.lost: list[Epoch] = []
-
-    async def bind(self, queue: QueueName, epoch: Epoch, sink: Callable[[FlowEvent], None]) -> KeptFlow:
-        self.sink = sink
-        return self.flow
-
-    def send(self, message: Message) -> "asyncio.Future[None]":
-        self.sent.append(decode_entry(message))
-        confirm = asyncio.get_running_loop().create_future()
-        confirm.set_result(None)
-        return confirm
 
 
 def stay_on(session: Session) -> ParkingStay:
