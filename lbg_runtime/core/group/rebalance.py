@@ -158,7 +158,6 @@ class RebalanceMachine:
     def set_queues(self, queues: Sequence[QueueName], pins: Mapping[QueueName, MemberId]) -> None:
         """Set the queues that the group now has, in their order. Nothing is ordered for a queue that is gone."""
         for queue in set(self._queues).difference(queues):
-            del self._places[queue]
             self._moves.pop(queue, None)
             self._accepted.pop(queue, None)
             self._backoffs.pop(queue, None)

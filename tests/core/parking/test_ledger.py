@@ -287,6 +287,16 @@ def test_a_replay_is_not_over_while_another_of_its_key_is_on_its_way() -> None:
     assert rig.ledger.replayed("key a") == settle(4, 3)
 
 
+def test_a_lane_that_has_only_what_is_on_its_way_offers_nothing_whatever_is_asked_until_that_has_come() -> None:
+    rig = Rig(OwnerFence(OWN), parked(1), UnparkAsked("key a"))
+    rig.begin()
+    assert rig.ledger.replayed("key a") == settle(2)
+    assert rig.show(UnparkAsked("key a")) == []
+    assert rig.ledger.resume() == []
+    assert rig.show(parked(2)) == [ParkedSeen(number(2)), Replay("key a", DeliveryId(5), message(2))]
+    assert rig.ledger.replayed("key a") == settle(5, 3, 4)
+
+
 def test_a_replay_is_over_when_the_one_on_its_way_is_refused() -> None:
     rig = Rig(OwnerFence(OWN), parked(1), UnparkAsked("key a"))
     follower = rig.begin()
