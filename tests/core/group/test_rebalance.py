@@ -140,6 +140,16 @@ class TestGiving:
         assert owner.deadline_ms is None
         assert owner.on_deadline(100) == []
 
+    def test_while_the_home_is_not_bound_no_other_standby_is_offered_its_queue(self) -> None:
+        machine = machine_of(A, {Q0: B, Q1: B})
+        both = {Q0: ACTIVE, Q1: ACTIVE}
+        machine.handle(OwnFlowsChanged({queue: report(ACTIVE) for queue in both}), 0)
+        machine.handle(seen(member(A, both), member(B), member(C, {Q0: STANDBY, Q1: STANDBY})), 0)
+        assert machine.placement is not None
+        assert (B, C, A) in machine.placement.ranks.values(), "or this shows nothing"
+        assert machine.deadline_ms is None
+        assert machine.on_deadline(100) == []
+
     def test_nothing_is_offered_to_a_suspect(self, owner: RebalanceMachine) -> None:
         owner.handle(seen(member(A, {Q1: ACTIVE}), member(B, {Q1: STANDBY}, is_suspect=True)), 1)
         assert owner.on_deadline(100) == []
@@ -358,6 +368,15 @@ class TestTaking:
         assert machine.handle(self.offer(to=C), 5) == [AskFlow(Q1, asked)]
         taken = ControlMessageReceived(Taken(header_of(C), Q1, MoveId("move"), Epoch(1)))
         assert machine.handle(taken, 6) == [AskFlow(Q1, StepAsideCancelled())]
+
+    @pytest.mark.parametrize("to_other", ["offered", "taken"])
+    def test_an_offer_counts_no_more_when_somebody_else_is_offered_the_queue_or_has_it(self, to_other: str) -> None:
+        machine = self.taker()
+        machine.handle(self.offer(), 1)
+        assert machine.accepted(Q1, 2) is not None
+        taken = ControlMessageReceived(Taken(header_of(C), Q1, None, Epoch(1)))
+        machine.handle(self.offer(to=C) if to_other == "offered" else taken, 2)
+        assert machine.accepted(Q1, 3) is None
 
     def test_a_queue_that_the_broker_gave_us_is_taken_without_a_move(self) -> None:
         [taken] = said(self.taker().handle(OwnFlowsChanged({Q1: report(ACTIVE)}), 1))
