@@ -321,3 +321,9 @@ def test_the_shards_of_a_queue_that_has_finished_have_moved_whoever_told_so() ->
     assert Striping(7, 2, 3, left=frozenset({2})).moves(12) == (8, 1)
     assert Striping(7, 2, 3, finished=frozenset({0, 1})).moves(12) == (8, 8)
     assert Striping(7, 3).moves(12) == (0, 0)
+
+
+def test_a_report_of_as_many_queues_as_shards_is_believed_and_of_one_more_is_not() -> None:
+    for queue_total, is_believed in ((8, True), (9, False)):
+        book = StripingBook(4, hash_count=8)
+        assert book.hear(StripingReport(Striping(7, 4, queue_total), "")) is is_believed
