@@ -122,6 +122,7 @@ async def test_what_needs_queues_of_ones_own_is_refused(shared, section, setting
     with pytest.raises(ConfigError) as caught:
         await shared.discovered("member-0", **sections).run()
     assert where in caught.value.where
+    assert "partitioned" in str(caught.value), "and not that a queue is missing, which somebody would make"
 
 
 @pytest.mark.real_time

@@ -110,6 +110,26 @@ async def test_a_member_with_a_queue_does_not_leave_over_another_one_that_is_mis
         await trial.until(lambda: len(trial.active()) == 4, within_s=15)
 
 
+async def test_a_member_that_has_got_a_queue_meanwhile_does_not_leave_with_the_last_of_its_first_answers(trial):
+    app, session = trial.member(), trial.sessions["member-0"]
+    bind, missing = session.bind, {"orders/0", "orders/1", "orders/2", "orders/3"}
+
+    async def bind_what_is_there(queue, epoch, sink):
+        if queue not in missing:
+            return await bind(queue, epoch, sink)
+        if queue == "orders/0":
+            missing.remove(queue)
+        else:
+            await asyncio.sleep(30)
+        raise BindFailed(queue, "Unknown Queue", permanent=True)
+
+    session.bind = bind_what_is_there
+    async with trial.running(app) as (task,):
+        await asyncio.sleep(60)
+        assert not task.done()
+        assert list(trial.active()) == [0]
+
+
 async def test_a_member_whose_own_queue_is_missing_still_stands_by_for_the_others(trial):
     """The refusal comes at once, and a standby's bind waits for its turn."""
     other, app = trial.discovered("a"), trial.discovered("b")

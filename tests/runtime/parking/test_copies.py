@@ -117,4 +117,5 @@ async def test_a_copy_that_was_given_up_and_comes_nevertheless_is_nobodys():
     copies.give_up()
     copies.seen(copy.number)
     assert copy.is_given_up
+    assert not copy.has_come
     assert not copies.has_come(handling)

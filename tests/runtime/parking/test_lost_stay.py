@@ -19,7 +19,7 @@ from lbg_runtime.core.parking.records import (
     ParkingOwner,
     encode_entry,
 )
-from lbg_runtime.model.errors import BindFailed
+from lbg_runtime.model.errors import BindFailed, PublishRefused
 from lbg_runtime.model.ids import DeliveryId, Epoch, MemberId, QueueName
 from lbg_runtime.model.message import Delivery, Message
 from lbg_runtime.runtime.handlers.registry import Handlers
@@ -256,6 +256,26 @@ async def test_an_order_to_drop_second_copies_is_sent_by_an_owner_that_gives_up_
     await running_stay
     assert session.flow.settled == [7]
     assert session.sent[-1] == drop
+
+
+async def test_an_order_to_drop_that_the_broker_never_takes_keeps_the_stay_no_longer_than_its_patience(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session = Session()
+    stay, running_stay = await fed_stay(session)
+    await asyncio.sleep(1)
+
+    def refuse(message: Message) -> "asyncio.Future[None]":
+        refused = asyncio.get_running_loop().create_future()
+        refused.set_exception(PublishRefused("parked", "no"))
+        return refused
+
+    monkeypatch.setattr(session, "send", refuse)
+    stay._obey([PublishDrop(DropAsked("key a", (OWNER, 3)))])
+    stay.end()
+    # As long as its ports say, and a little.
+    async with asyncio.timeout(5.5):
+        await running_stay
 
 
 async def test_a_stay_that_is_given_up_starts_no_further_replay_and_takes_its_queue_for_lost() -> None:
