@@ -17,7 +17,8 @@ from lbg_runtime.validator.kernel import DEFAULT_ACK_WINDOW_MS
 from lbg_runtime.validator.slices import SlicedExamination
 from tests.validator.changes import swap_two
 from tests.validator.history import story
-from tests.validator.run_files import MS
+from tests.validator.run_files import MS, Run
+from tests.validator.script import Life
 
 RECORDS = ("dispatches", "flows", "confirmed", "unconfirmed")
 
@@ -76,6 +77,19 @@ def test_what_has_come_is_read_once_however_the_files_grow(folders: tuple[Path, 
 
 def rows(table: pa.Table) -> list[str]:
     return sorted(map(repr, table.to_pylist()))
+
+
+def test_a_change_of_the_number_of_queues_is_known_at_every_later_look(tmp_path: Path) -> None:
+    run = Run()
+    life = Life(run, "a").flow("active", 0)
+    follower = RunFollower(tmp_path)
+    counts = []
+    for moment_ms, event in ((10, "planned"), (20, "left"), (30, None)):
+        if event is not None:
+            life.stripes(event, moment_ms, shard=0 if event == "left" else None)
+        run.write(tmp_path)
+        counts.append(follower.look().tables.stripes.num_rows)
+    assert counts == [1, 2, 2]
 
 
 def test_a_file_of_which_more_is_there_than_was_read_holds_the_others_up(
