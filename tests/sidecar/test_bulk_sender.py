@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import weakref
 
 import pytest
 
@@ -54,6 +55,24 @@ async def test_an_event_that_is_taken_back_under_way_harms_no_other(rig):
     application.may_answer.set()
     assert [(await each).status for each in (first, third)] == [Status.SUCCESS, Status.SUCCESS]
     assert application.bulks == [["1", "2", "3"]]
+
+
+class WatchedProperties(dict):
+    """Of a message whose end can be seen."""
+
+
+async def test_nothing_is_kept_of_an_event_that_is_answered(rig):
+    application, sender = rig
+    application.may_answer.set()
+    properties = WatchedProperties()
+    seen = weakref.ref(properties)
+    delivering = asyncio.ensure_future(sender.deliver(make_event(properties=properties)))
+    del properties
+    await delivering
+    del delivering
+    # The loop itself holds them during these turns.
+    await asyncio.sleep(1)
+    assert seen() is None
 
 
 async def test_an_event_that_is_taken_back_before_it_is_sent_is_not_sent(rig):
