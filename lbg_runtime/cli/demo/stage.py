@@ -61,8 +61,8 @@ def demo(
     if engine is Engine.SPARK:
         # Said before the story, not after it.
         require_spark()
-    # By default it would end without a word of the folder.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    # As an interrupt, which ends the story in order. By default it would end without a word of the folder.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     folder = Path(tempfile.mkdtemp(prefix="lbg-demo-"))
     keep = True
     try:
