@@ -1,4 +1,7 @@
-"""An application that pulls: streams, settling, and everything that may become of a stream."""
+"""An application that pulls: streams, settling, and everything that may become of a stream.
+
+More than 400 lines, as streams, turns and settlements are tested on the same rig.
+"""
 
 import asyncio
 import contextlib

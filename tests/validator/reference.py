@@ -1,6 +1,8 @@
 """The laws once more, as slowly and as plainly as they can be written, for runs on one host.
 
 Reads the records, not the tables, and shares no code with the kernel. Quadratic where that is the plain way.
+
+More than 400 lines, as it is to be read beside the laws as one text.
 """
 
 from collections import defaultdict

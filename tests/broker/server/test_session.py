@@ -1,4 +1,7 @@
-"""One client's conversation, without a socket: frames in, frames out, on a real engine."""
+"""One client's conversation, without a socket: frames in, frames out, on a real engine.
+
+More than 400 lines, as each needs the same desk and frames.
+"""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""How the control plane's machine brings view, places and flows together; whole groups of them are in tests/sim."""
+"""How the control plane's machine brings view, places and flows together; whole groups of them are in tests/sim.
+
+More than 400 lines, as all of it is played on the same plane.
+"""
 
 import random
 from itertools import count, pairwise

@@ -1,4 +1,7 @@
-"""Members that land, on a memory broker: what is settled is on the disk, what is not comes again."""
+"""Members that land, on a memory broker: what is settled is on the disk, what is not comes again.
+
+More than 400 lines, as every test disturbs the same trial of landers.
+"""
 
 import asyncio
 import errno

@@ -1,4 +1,7 @@
-"""Message groups in the engine: who gets which group, and when another is chosen."""
+"""Message groups in the engine: who gets which group, and when another is chosen.
+
+More than 400 lines, as all of it is played with the same few steps.
+"""
 
 import pytest
 from hypothesis import settings
