@@ -131,7 +131,6 @@ _PARTS = (
             "solClient_msg_getSequenceNumber",
             "solClient_msg_isRedelivered",
             "solClient_msg_setSenderTimestamp",
-            "solClient_context_startTimer",
             "solClient_flow_destroy",
             "solClient_session_disconnect",
             "solClient_session_endpointProvision",

@@ -294,17 +294,16 @@ def newest_error(service: Any) -> Exception | None:
     """The last error on the session's own thread: while it is away, why it could not come back when it last tried.
 
     The library keeps it there and says it to nobody else, so it is fetched there. None if the thread did not say it in
-    time, or the client does not say which one it is. Blocks for a moment. Not while the session is being freed.
+    time, or this client has no way to ask. Blocks for a moment. Not while the session is being freed.
     """
     context = getattr(service.session, "_context_p", None)
-    if context is None:
+    start_timer = getattr(CORE, "solClient_context_startTimer", None)
+    if context is None or start_timer is None:
         return None
     number, answer = next(_error_numbers), Future[Exception]()
     _awaited_errors[number] = answer
     try:
-        CORE.solClient_context_startTimer(
-            context, c_int(ONCE), c_uint32(1), _tell_error, c_void_p(number), byref(c_uint32())
-        )
+        start_timer(context, c_int(ONCE), c_uint32(1), _tell_error, c_void_p(number), byref(c_uint32()))
         return answer.result(ERROR_PATIENCE_S)
     except TimeoutError:
         return None

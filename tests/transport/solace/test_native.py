@@ -3,6 +3,9 @@
 import threading
 from types import SimpleNamespace
 
+import pytest
+
+from lbg_runtime.transport.solace import native
 from lbg_runtime.transport.solace.library import PubSubPlusClientError
 from lbg_runtime.transport.solace.native import BindAnswer, newest_error
 
@@ -29,5 +32,9 @@ def test_what_the_broker_was_not_asked_is_the_clients_own_reason() -> None:
     assert BindAnswer().reason_of(LACK) is LACK
 
 
-def test_a_client_that_names_its_sessions_thread_otherwise_leaves_a_failed_reconnect_without_a_reason() -> None:
+def test_a_client_that_cannot_be_asked_leaves_a_failed_reconnect_without_a_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert newest_error(SimpleNamespace(session=SimpleNamespace())) is None
+    monkeypatch.setattr(native, "CORE", SimpleNamespace())
+    assert newest_error(SimpleNamespace(session=SimpleNamespace(_context_p=1))) is None
