@@ -189,8 +189,6 @@ class Supervisor:
         self._refusal: LbgError | None = None
         self._leaving = _Leaving.NOT
         self._is_running = False
-        self._is_connected = True
-        """Whether the broker is in reach. Of a member that talks to others, its control plane knows that instead."""
         self.report: StopReport | None = None
         """How it left; None until then."""
         self._timers: list[asyncio.TimerHandle] = []
@@ -294,7 +292,7 @@ class Supervisor:
             dispatcher=self._dispatcher,
             meters=self._journal.meters,
             striping=self._striping,
-            is_connected=lambda: self._is_connected,
+            messenger=self._session,
             sidecar=None if self._companion is None else self._companion.reading,
         )
 
@@ -354,8 +352,6 @@ class Supervisor:
             if self._control is not None:
                 helpers.append(group.create_task(self._control.run()))
                 self._is_running = True
-            else:
-                self._session.watch_connection(self._connection_changed)
             self._flow_tasks = group
             for runner in self.runners:
                 self._run_flow(runner)
@@ -421,9 +417,6 @@ class Supervisor:
             self._parking_lot.flow_changed(runner)
         if self._control is not None:
             self._control.flow_changed()
-
-    def _connection_changed(self, is_up: bool) -> None:
-        self._is_connected = is_up
 
     def _note_left(self, _: "asyncio.Task[None]") -> None:
         if all(flow.done() for flow in self._flows):

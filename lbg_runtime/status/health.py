@@ -43,8 +43,11 @@ def lacks(picture: MemberPicture) -> tuple[Lack, ...]:
         return (Lack(f"the member is {picture.state.value}"),)
     if not has_started(picture):
         return (Lack("it has no place in the group yet"),)
-    if not (picture.is_connected if picture.view is None else picture.view.can_hear):
-        return (Lack("the broker is out of reach"),)
+    if not picture.is_connected:
+        why = "" if picture.why_away is None else f": {picture.why_away}"
+        return (Lack(f"the broker is out of reach{why}"),)
+    if picture.view is not None and not picture.view.can_hear:
+        return (Lack("the control topic is out of reach"),)
     waiting = [
         Lack(f"waits for its parking queue: {flow.parking_wait.reason}", flow.queue, flow.state)
         for flow in picture.flows

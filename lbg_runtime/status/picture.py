@@ -48,7 +48,7 @@ class ViewPicture:
     placement: Placement | None
     """None until the group has been seen for long enough."""
     can_hear: bool
-    """Whether the broker is in reach; if it is not, what is known of others is old."""
+    """Whether the control topic is in reach; if it is not, what is known of others is old."""
     hears_other_versions: bool = False
     """Whether members of another version spoke lately; they may own queues, and nothing is known of them."""
 
@@ -69,7 +69,9 @@ class MemberPicture:
     changed_settings: tuple[str, ...] = ()
     """Settings of the group that differ on the broker from those it was started with, if it looks."""
     is_connected: bool = True
-    """Whether the broker is in reach, if members do not talk to each other; else `view.can_hear` says so."""
+    """Whether the broker is in reach."""
+    why_away: str | None = None
+    """Why it is not, if that is known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -286,10 +286,15 @@ class SessionConformance:
         await transport.subscribe("control/>", heard.put_nowait)
         transport.watch_connection(told.put_nowait)
         assert await asyncio.wait_for(told.get(), PATIENCE_S) is True
+        seen = [transport.is_connected]
         await harness.begin_outage()
         assert await asyncio.wait_for(told.get(), PATIENCE_S) is False
+        seen.append(transport.is_connected)
         await harness.end_outage()
         assert await asyncio.wait_for(told.get(), PATIENCE_S) is True
+        seen.append(transport.is_connected)
+        assert seen == [True, False, True]
+        assert transport.why_away is None
         transport.send_direct(Message("control/a", b"again"))
         assert (await asyncio.wait_for(heard.get(), PATIENCE_S)).payload == b"again"
         await transport.close()

@@ -136,6 +136,17 @@ class Messenger(Protocol):
         """Publish at most once, to whoever is subscribed now. Never blocks; losing the message is not an error."""
         ...
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection now, as far as is known."""
+        ...
+
+    @property
+    def why_away(self) -> str | None:
+        """What broke the connection, or what was wrong when it was last tried to restore it, if that is known; None
+        while there is a connection."""
+        ...
+
     def watch_connection(self, sink: ConnectionSink) -> None:
         """Call `sink` with whether there is a connection: now, and at each change until `close`. One watcher.
 

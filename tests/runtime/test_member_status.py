@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
 from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.core.group.membership import OwnState
@@ -301,4 +302,9 @@ async def test_a_member_that_talks_to_nobody_is_ready_only_while_the_broker_is_i
         trial.sessions["member-0"].drop_connection(30)
         (lack,) = lacks(shown["member-0"].picture())
         assert lack.reason == "the broker is out of reach"
+        trial.broker.engine.add_user(DEFAULT_VPN, "member", "another password")
+        await trial.until(lambda: lacks(shown["member-0"].picture())[0].reason != "the broker is out of reach")
+        (lack,) = lacks(shown["member-0"].picture())
+        assert lack.reason == "the broker is out of reach: Unauthorized"
+        trial.broker.engine.add_user(DEFAULT_VPN, "member", "")
         await trial.until(lambda: not lacks(shown["member-0"].picture()))

@@ -85,14 +85,18 @@ def test_a_member_that_joins_or_leaves_is_not_ready(state: OwnState) -> None:
     assert [lack.reason for lack in lacks(member(ACTIVE, state=state))] == [f"the member is {state.value}"]
 
 
-def test_what_is_known_of_other_owners_is_worth_nothing_while_the_broker_is_out_of_reach() -> None:
+def test_what_is_known_of_other_owners_is_worth_nothing_while_the_control_topic_is_out_of_reach() -> None:
     cut_off = member(UNBOUND, ACTIVE, owners={1: "b"}, can_hear=False)
-    assert [lack.reason for lack in lacks(cut_off)] == ["the broker is out of reach"]
+    assert [lack.reason for lack in lacks(cut_off)] == ["the control topic is out of reach"]
 
 
-def test_where_nobody_talks_a_member_out_of_reach_of_the_broker_is_not_ready() -> None:
-    cut_off = replace(counted(member(ACTIVE)), is_connected=False)
+@pytest.mark.parametrize("talks", [True, False])
+def test_a_member_out_of_reach_of_the_broker_is_not_ready_and_says_why_if_that_is_known(*, talks: bool) -> None:
+    connected = member(ACTIVE, owners={1: "b"}, can_hear=False) if talks else counted(member(ACTIVE))
+    cut_off = replace(connected, is_connected=False)
     assert [lack.reason for lack in lacks(cut_off)] == ["the broker is out of reach"]
+    refused = replace(cut_off, why_away="Unauthorized")
+    assert [lack.reason for lack in lacks(refused)] == ["the broker is out of reach: Unauthorized"]
 
 
 def test_a_queue_that_waits_for_its_parking_queue_is_not_looked_after_wherever_its_home_is() -> None:

@@ -87,6 +87,8 @@ class MemoryTransport:
         self._direct: list[tuple[str, DirectSink]] = []
         self._reconnect_timer: asyncio.TimerHandle | None = None
         self._watcher: ConnectionSink | None = None
+        self._refusal: str | None = None
+        """The broker's answer to the last attempt to reconnect."""
         self.may_reconnect = True
         """Set to False to keep this client, and no other, from restoring a broken connection."""
 
@@ -192,6 +194,16 @@ class MemoryTransport:
             with suppress(BrokerRefusal, PublishRefused):
                 self._broker.post(self._broker.engine.publish_direct(self._client, published(message)))
 
+    @property
+    def is_connected(self) -> bool:
+        """See `Messenger.is_connected`."""
+        return self._client is not None
+
+    @property
+    def why_away(self) -> str | None:
+        """See `Messenger.why_away`."""
+        return None if self.is_connected else self._refusal
+
     def watch_connection(self, sink: ConnectionSink) -> None:
         """See `Messenger.watch_connection`."""
         self._watcher = sink
@@ -219,6 +231,7 @@ class MemoryTransport:
             return
         client, self._client = self._client, None
         self._state = SessionState.AWAY
+        self._refusal = None
         self._by_flow.clear()
         self._end_browses()
         self._broker.detach(client)
@@ -274,7 +287,7 @@ class MemoryTransport:
 
     def _tell_watcher(self) -> None:
         if self._watcher is not None:
-            self._watcher(self._client is not None)
+            self._watcher(self.is_connected)
 
     def _reconnect(self) -> None:
         self._reconnect_timer = None
@@ -283,7 +296,8 @@ class MemoryTransport:
             return
         try:
             self._connect()
-        except BrokerRefusal:
+        except BrokerRefusal as refusal:
+            self._refusal = refusal.text
             self._reconnect_later(RECONNECT_WAIT_S)
 
     def _reconnect_later(self, delay_s: float) -> None:

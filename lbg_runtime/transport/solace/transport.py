@@ -88,6 +88,7 @@ class SolaceTransport:
         self._restoring: asyncio.TimerHandle | None = None
         self._outage: asyncio.Task[None] | None = None
         """Says why the client does not come back, until it has."""
+        self._why_away: str | None = None
         self._relogin = Relogin(self._log_in_again)
         self._watcher: ConnectionSink | None = None
         self._life = 0
@@ -107,11 +108,6 @@ class SolaceTransport:
         self._held: list[tuple[Message, asyncio.Future[None]]] = []
         """Messages sent while there was no session; they go first when there is one."""
         self._closed = False
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether there is a connection now, as far as the client has noticed; for health reports."""
-        return self._connected.is_set()
 
     # -- Transport
 
@@ -303,6 +299,16 @@ class SolaceTransport:
         if self._session is not None:
             self._session.publisher.send_direct(message)
 
+    @property
+    def is_connected(self) -> bool:
+        """See `Messenger.is_connected`."""
+        return self._connected.is_set()
+
+    @property
+    def why_away(self) -> str | None:
+        """See `Messenger.why_away`."""
+        return self._why_away
+
     def watch_connection(self, sink: ConnectionSink) -> None:
         """See `Messenger.watch_connection`."""
         self._watcher = sink
@@ -414,6 +420,7 @@ class SolaceTransport:
                 _log.warning("connection_lost", client_name=client_name, reason=reason)
                 self._token_is_due.set()
                 self._disconnected()
+                self._why_away = reason
                 self._outage = asyncio.get_running_loop().create_task(self._follow_outage(self._session))
             case SessionEvent.RESTORED:
                 _log.info("connection_restored", client_name=client_name, reason=reason)
@@ -426,6 +433,7 @@ class SolaceTransport:
                 self._relogin.lacks(reason)
 
     def _is_up(self) -> None:
+        self._why_away = None
         self._connected.set()
         self._relogin.logged_in()
         if self._session is not None:
@@ -467,7 +475,7 @@ class SolaceTransport:
             await asyncio.sleep(OUTAGE_LOOK_S)
             failure = await self._threads.run(session.why_away, self._settings.host_list)
             if failure is not None and failure.reason != told:
-                told = failure.reason
+                told = self._why_away = failure.reason
                 _log.warning("connection_not_restored", client_name=self._settings.client_name, reason=told)
 
     def _replace(self, session: "SolaceSession", reason: str) -> None:
@@ -475,6 +483,7 @@ class SolaceTransport:
         self._session = None
         self._former_token = session.token
         self._disconnected()
+        self._why_away = reason
         session.fail_all(reason)
         flows, self._flows = self._flows, []
         for flow in flows:
@@ -510,7 +519,7 @@ class SolaceTransport:
             try:
                 await self._connect(self._inbox)
             except Exception as error:  # noqa: BLE001 - whatever it is, nobody else tries again, and nobody would know
-                reason = str(error) or type(error).__name__
+                reason = self._why_away = str(error) or type(error).__name__
                 _log.warning("session_not_renewed", client_name=self._settings.client_name, reason=reason)
 
 

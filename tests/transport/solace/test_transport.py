@@ -75,12 +75,14 @@ async def test_a_login_that_is_refused_in_an_outage_is_told_with_its_reason(
         broker.faults.refuse(Asked.LOGIN, 401, "Unauthorized")
         assert broker.faults.drop("first") == 1
         await eventually(lambda: "Unauthorized" in reasons())
+        assert transport.why_away == "Unauthorized"
         broker.faults.clear()
         broker.faults.refuse(Asked.LOGIN, 403, "Client Username Is Shutdown")
         await eventually(lambda: "Client Username Is Shutdown" in reasons())
         broker.faults.clear()
         async with asyncio.timeout(PATIENCE_S):
             assert [await told.get() for _ in range(3)] == [True, False, True]
+        assert transport.why_away is None
         outage = transport._outage
         assert outage is not None
         await asyncio.wait([outage])

@@ -182,6 +182,7 @@ async def test_a_session_that_cannot_be_made_for_want_of_a_thread_is_made_later(
             await log_in_again(transport)
             assert await asyncio.to_thread(failed.wait, PATIENCE_S)
             await eventually(lambda: not broker.client_names())
+            await eventually(lambda: transport.why_away == "can't start new thread")
             may_succeed.set()
             await eventually(lambda: transport.is_connected)
             await transport.send(Message("orders/new", b""))
