@@ -13,7 +13,7 @@ import uvloop
 
 from lbg_runtime.admin.stored import load_group_settings, watch_of, watching
 from lbg_runtime.config.broker_names import check_client_name, client_name
-from lbg_runtime.config.settings import GroupBackend, Settings
+from lbg_runtime.config.settings import GroupBackend, Provision, Settings
 from lbg_runtime.model.errors import ConfigError, ConnectFailed, HandlerError, InvariantViolated
 from lbg_runtime.runtime.companion import Companion
 from lbg_runtime.runtime.handlers.lifespan import LifespanFailed
@@ -312,7 +312,14 @@ class App:
             return _opened(self._session)
         settings = self.settings
         name, path = client_name(settings.group.name, self.membership.member), settings.transport.client_path
-        return open_session(settings.connection, name, path, max_in_flight=settings.dispatch.max_in_flight)
+        makes_queues = settings.group.provision is Provision.CREATE_MISSING
+        return open_session(
+            settings.connection,
+            name,
+            path,
+            max_in_flight=settings.dispatch.max_in_flight,
+            embedded_group=settings.group.shape() if makes_queues else None,
+        )
 
 
 @asynccontextmanager

@@ -1,15 +1,19 @@
 """The session with the broker that the settings ask for; if that is `embedded`, the broker as well."""
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Protocol
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
 from lbg_runtime.config.connection_settings import ConnectionSettings, TransportKind
 from lbg_runtime.config.settings import ClientPathChoice
-from lbg_runtime.model.errors import ConfigError, ConnectFailed, UserError
+from lbg_runtime.model.errors import BrokerRefusal, ConfigError, ConnectFailed, UserError
+from lbg_runtime.model.group import GroupShape
 from lbg_runtime.transport.base import Browser, Messenger, Transport
+
+if TYPE_CHECKING:
+    from lbg_runtime.broker.server.server import BrokerServer
 
 _log = structlog.get_logger(__name__)
 
@@ -30,10 +34,12 @@ async def open_session(
     *,
     reconnects: bool = True,
     max_in_flight: int | None = None,
+    embedded_group: GroupShape | None = None,
 ) -> AsyncIterator[Session]:
     """Connect, and close at the end. Without `reconnects`, a lost connection is final.
 
-    `max_in_flight`: the number of deliveries at which a flow's intake will be closed, if known.
+    `max_in_flight`: the number of deliveries at which a flow's intake will be closed, if known. `embedded_group`: a
+    group whose queues an embedded broker has before anybody can reach it.
 
     Raises `ConfigError` if nobody answers, the port is taken, or a file named in the settings is unusable.
     """
@@ -52,7 +58,7 @@ async def open_session(
         token_file.read()
     if settings.tls.verify and settings.tls.trust_store is not None:
         check_trust_store(settings.tls.trust_store)
-    async with _broker(settings) as hosts:
+    async with _broker(settings, embedded_group) as hosts:
         solace = SolaceSettings(
             hosts=hosts,
             client_name=settings.client_name or client_name,
@@ -80,7 +86,7 @@ async def open_session(
 
 
 @asynccontextmanager
-async def _broker(settings: ConnectionSettings) -> AsyncIterator[tuple[str, ...]]:
+async def _broker(settings: ConnectionSettings, group: GroupShape | None) -> AsyncIterator[tuple[str, ...]]:
     """The broker's addresses; an embedded one runs as long as this context."""
     if settings.transport is TransportKind.SOLACE:
         yield settings.host
@@ -89,9 +95,12 @@ async def _broker(settings: ConnectionSettings) -> AsyncIterator[tuple[str, ...]
     from lbg_runtime.broker.server.server import BrokerServer
 
     host, port = embedded_address(settings.host[0])
+    server = BrokerServer(host, port, tells_clients=False)
+    if group is not None:
+        _make_queues(server, group)
     async with AsyncExitStack() as stack:
         try:
-            server = await stack.enter_async_context(BrokerServer(host, port, tells_clients=False))
+            await stack.enter_async_context(server)
         except UserError as error:
             # Usually taken by the broker of the first member, whose group a second one wants to join.
             expected = "a free port, or connection.transport: solace (LBG_TRANSPORT=solace) to join who listens there"
@@ -99,6 +108,14 @@ async def _broker(settings: ConnectionSettings) -> AsyncIterator[tuple[str, ...]
         address = f"tcp://{server.host}:{server.port}"
         _log.info("embedded_broker_started", host=address)
         yield (address,)
+
+
+def _make_queues(server: "BrokerServer", group: GroupShape) -> None:
+    # Publishers that waited for the port are there before the member is, and what they send before there is a queue is
+    # confirmed and gone. A refusal is told by the broker to the member, who asks for the same queues in this order.
+    with suppress(BrokerRefusal):
+        for index in reversed(range(group.queue_count)):
+            server.create_queue(group.queue_name(index), group.subscriptions(index))
 
 
 def embedded_address(host: str) -> tuple[str, int]:
