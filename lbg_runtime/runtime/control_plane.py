@@ -216,9 +216,9 @@ class ControlPlane:
             case DuplicateMemberFound(other):
                 member = self.machine.membership.identity.member
                 _log.error("member_id_taken_twice", member=member, incarnation=other.incarnation)
-            case SettingsDisagree(member, name, ours, theirs):
+            case SettingsDisagree(member, name, ours, theirs, is_alone):
                 _log.error("settings_disagree", other=member, setting=name, ours=ours, theirs=theirs)
-                if self.machine.rebalance.placement is None:
+                if self.machine.rebalance.placement is None and not is_alone:
                     # The group was here first.
                     self._on_refused(ConfigError(name, f"{ours!r}", f"{theirs!r}, as member {member} has it"))
             case Warn(note):

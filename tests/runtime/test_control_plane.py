@@ -14,9 +14,15 @@ from structlog.testing import capture_logs
 
 from lbg_runtime.core.group.control_messages import Life, MemberState
 from lbg_runtime.core.group.control_plane import ControlInput, FlowChanged
-from lbg_runtime.core.group.membership_events import ControlConnected, ControlLost, ViewChanged, WeightChanged
+from lbg_runtime.core.group.membership_events import (
+    ControlConnected,
+    ControlLost,
+    SettingsDisagree,
+    ViewChanged,
+    WeightChanged,
+)
 from lbg_runtime.core.group.view import GroupView, MemberView
-from lbg_runtime.model.errors import SubscribeFailed
+from lbg_runtime.model.errors import LbgError, SubscribeFailed
 from lbg_runtime.model.ids import MemberId
 from lbg_runtime.runtime.control_plane import ControlPlane
 
@@ -27,7 +33,7 @@ class _Machine:
     deadline_ms = None
     will_look = False
     membership = SimpleNamespace(owner_of=None)
-    rebalance = SimpleNamespace(accepted=None)
+    rebalance = SimpleNamespace(accepted=None, placement=None)
 
     def __init__(self) -> None:
         self.taken: list[ControlInput] = []
@@ -62,7 +68,12 @@ class _Session:
 
 
 @asynccontextmanager
-async def running(machine: _Machine, queues: int, session: _Session | None = None) -> AsyncIterator[ControlPlane]:
+async def running(
+    machine: _Machine,
+    queues: int,
+    session: _Session | None = None,
+    on_refused: Callable[[LbgError], None] = pytest.fail,
+) -> AsyncIterator[ControlPlane]:
     ignored = cast(Any, SimpleNamespace(listen_to=lambda *_: None))
     runners = [cast(Any, SimpleNamespace(machine=SimpleNamespace(queue=index))) for index in range(queues)]
     plane = ControlPlane(
@@ -72,7 +83,7 @@ async def running(machine: _Machine, queues: int, session: _Session | None = Non
         runners,
         ignored,
         ignored,
-        ignored,
+        on_refused,
         ignored,
         ignored,
     )
@@ -109,6 +120,18 @@ async def test_a_machine_that_will_look_at_its_flows_is_not_told_that_they_have_
         plane.set_weight(2)
         await machine.has_taken.wait()
         assert machine.taken == [WeightChanged(2)]
+
+
+@pytest.mark.parametrize("is_alone", [False, True])
+async def test_a_member_without_a_place_is_refused_by_other_settings_unless_the_group_has_its_own(is_alone) -> None:
+    machine, refused = _Machine(), list[LbgError]()
+    machine.outputs = [SettingsDisagree(MemberId("x"), "group.queue_count", "16", "12", is_alone)]
+    with capture_logs() as log:
+        async with running(machine, 1, on_refused=refused.append):
+            assert [line["event"] for line in log] == ["settings_disagree"]
+    assert [str(each) for each in refused] == (
+        [] if is_alone else ["group.queue_count: '16'; expected '12', as member x has it"]
+    )
 
 
 async def test_a_view_is_told_of_when_a_member_or_its_state_is_new() -> None:

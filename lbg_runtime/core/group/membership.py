@@ -392,8 +392,10 @@ class MembershipMachine:
             theirs["group.queue_count"] = str(heartbeat.striping.striping.queue_count)
         if ours == theirs:
             return None
+        # Members that agree with us own queues, and it is not even bound to one.
+        is_alone = not heartbeat.flows and any(peer.claims for peer in self._peers.values() if peer.is_living)
         return [
-            SettingsDisagree(member, name, ours.get(name), theirs.get(name))
+            SettingsDisagree(member, name, ours.get(name), theirs.get(name), is_alone)
             for name in sorted({*ours, *theirs})
             if ours.get(name) != theirs.get(name) and self._noted.is_first((member, name, theirs.get(name)))
         ]

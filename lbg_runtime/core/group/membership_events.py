@@ -163,6 +163,8 @@ class SettingsDisagree:
     name: str
     ours: str | None
     theirs: str | None
+    is_alone: bool = False
+    """It is bound to no queue, while members that have our settings own some: the group is with us."""
 
 
 MembershipCommand = (

@@ -281,6 +281,19 @@ def test_a_peer_with_other_settings_is_named_with_both_values_and_is_no_member()
     assert pick(shell.hear(beat(header(3))), ViewChanged)
 
 
+def test_a_peer_with_other_settings_is_alone_if_it_has_no_queue_and_members_that_agree_with_us_own_some() -> None:
+    third, theirs = MemberId("orders-9"), {**AGREED, "hash_count": "32"}
+    shell = Shell()
+    shell.hear(beat(header(1, member=third), flows={QUEUE: STANDBY}))
+    [nobody_owns] = pick(shell.hear(beat(header(1), settings=theirs)), SettingsDisagree)
+    shell.hear(beat(header(2, member=third), flows={QUEUE: ACTIVE}))
+    [alone] = pick(shell.hear(beat(header(2), settings={**AGREED, "hash_count": "16"})), SettingsDisagree)
+    [bound] = pick(
+        shell.hear(beat(header(3), settings={**AGREED, "hash_count": "8"}, flows={QUEUE: STANDBY})), SettingsDisagree
+    )
+    assert [nobody_owns.is_alone, alone.is_alone, bound.is_alone] == [False, True, False]
+
+
 def test_a_message_with_other_settings_does_not_hide_the_member_it_names() -> None:
     shell = Shell()
     shell.hear(beat(header(1)))
