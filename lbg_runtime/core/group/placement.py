@@ -13,6 +13,8 @@ Guaranteed, with `share` = queues * weight / sum of weights:
 - Sticky: a candidate keeps queues that it owns up to its number, except those pinned elsewhere. No other placement that
   keeps balance and pins takes fewer queues from owners that are candidates. Repeating a placement with its result as
   the owners changes nothing.
+- Returning: which queues an owner gives away is up to preference, so a member that leaves and comes back under its name
+  gets most of the queues that it had; all of them, after some such rounds, if members have equally many.
 - With equal weights and without pins, from a balanced state: adding a member moves at most ceil(queues / members)
   queues, all to it; removing a member moves only that member's queues. With weights or pins, other queues move too if
   balance demands it.
@@ -96,9 +98,12 @@ def place(
     counts = _home_counts(len(ordered), weights, pinned, wanted)
     room = {member: counts[member] - pinned[member] for member in weights}
 
+    short = [member for member in weights if room[member] > len(owned[member])]
     for member, held in owned.items():
-        # An owner keeps the queues that prefer it most, so that those that go are unlikely to come back soon.
-        held.sort(key=lambda queue: (-scores[queue][member], queue))
+        # An owner gives away what most prefers the others to it, so that a member that comes back gets its queues back.
+        held.sort(
+            key=lambda queue: (max((scores[queue][other] for other in short), default=0) - scores[queue][member], queue)
+        )
         for queue in held[: room[member]]:
             homes[queue] = member
         room[member] -= min(room[member], len(held))

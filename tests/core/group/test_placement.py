@@ -303,3 +303,23 @@ def test_the_queues_of_a_dead_member_fall_to_several_successors() -> None:
     placement = place(queue_names(64), equal(members), {}, {})
     successors = {placement.ranks[queue][1] for queue in homes_of(placement, members[0])}
     assert len(successors) >= 4
+
+
+def test_rolling_restarts_come_to_move_each_queue_away_and_back_and_nothing_else() -> None:
+    queues, members = queue_names(16), member_names(4)
+    owners = dict(zip(queues, itertools.cycle(members), strict=False))
+
+    def restart_all(owners: Homes) -> tuple[Homes, Counter[QueueName]]:
+        moved = Counter[QueueName]()
+        for member in members:
+            for candidates in ([other for other in members if other != member], members):
+                after = homes(place(queues, equal(candidates), owners, {}))
+                moved.update(moves(owners, after))
+                owners = after
+        return owners, moved
+
+    for _ in range(4):
+        owners, _ = restart_all(owners)
+    after, moved = restart_all(owners)
+    assert after == owners
+    assert moved == dict.fromkeys(queues, 2)
