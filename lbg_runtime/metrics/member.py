@@ -322,6 +322,14 @@ FIGURE_METRICS: tuple[FigureMetric, ...] = (
         ("state",),
     ),
     FigureMetric(
+        "lbg_control_messages_disregarded_total",
+        MetricKind.COUNTER,
+        "Messages on the control topic that did not count, by reason, as `control_message_disregarded` in the log has "
+        "it; the log has only the first of each member.",
+        lambda one: (({"reason": reason}, count) for reason, count in one.disregarded.items()),
+        ("reason",),
+    ),
+    FigureMetric(
         "lbg_restriping_shards",
         MetricKind.GAUGE,
         "While the group is being re-striped: shards that change their queue, by whether they have left the old one.",

@@ -137,6 +137,8 @@ class MemberReading:
     meters: MetersReading
     group_members: Mapping[str, int]
     """Living members, as this one sees them, by state; a suspect one counts only as `suspect`."""
+    disregarded: Mapping[str, int]
+    """Control messages that did not count, by reason; reasons that never occurred are there, too."""
     restriping: RestripingReading | None
     """None if none is under way."""
     keys: KeysReading = KeysReading()

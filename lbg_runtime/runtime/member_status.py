@@ -114,6 +114,7 @@ class MemberStatus:
             ),
             meters=self._meters.read(),
             group_members=_counted_members(picture),
+            disregarded={} if self._control is None else dict(self._control.membership.disregarded),
             restriping=_restriping(self._striping.now, self._settings.group.hash_count),
             keys=self._keys_reading(),
             parking=self._dispatcher.parked(),

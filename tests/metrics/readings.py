@@ -31,5 +31,6 @@ def member_reading(queue_count: int = 2, *, member: str = "a", restriping: Restr
             1, 2, 3, 4, handling.read(), nothing, nothing, nothing, {("taken", "elected"): 6, ("given", "handback"): 1}
         ),
         group_members={"active": 2, "suspect": 1},
+        disregarded={"malformed": 13, "old_life": 0},
         restriping=restriping,
     )

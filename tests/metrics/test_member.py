@@ -9,7 +9,7 @@ from lbg_runtime.metrics.member import DURATION_METRICS, FIGURE_METRICS, STATE_M
 from lbg_runtime.metrics.reading import KeysReading, RestripingReading, SidecarReading
 from tests.metrics.readings import member_reading
 
-BOUNDED = {"queue", "event", "cause", "state", "stage", "le", "group", "member", "version", "answer", "fate"}
+BOUNDED = {"queue", "event", "cause", "state", "stage", "le", "group", "member", "version", "answer", "fate", "reason"}
 
 
 def samples(state):
@@ -33,6 +33,8 @@ def test_every_figure_is_told_under_its_name_and_labels() -> None:
     assert told["lbg_messages_returned_total",] == 4
     assert told["lbg_owner_changes_total", ("cause", "elected"), ("event", "taken")] == 6
     assert told["lbg_group_members", ("state", "suspect")] == 1
+    assert told["lbg_control_messages_disregarded_total", ("reason", "malformed")] == 13
+    assert told["lbg_control_messages_disregarded_total", ("reason", "old_life")] == 0
     assert (told["lbg_restriping_shards", ("stage", "left")], told["lbg_restriping_shards", ("stage", "moving")]) == (
         3,
         61,

@@ -11,7 +11,7 @@ for their transit. So a living member whose heartbeats take less than that is ne
 
 A message counts only if it is newer than everything heard from that member before: a higher life, or a higher
 sequence of the same life. A higher life replaces the lower one at once. Anything else changes nothing, and makes one
-note per sender and reason.
+note per sender and reason, and a count.
 
 Silence says something about members only while we can hear. It is counted from zero again when the control topic is
 back, or when this process finds that it was stopped (its deadline long past): until then everybody keeps its standing.
@@ -125,6 +125,8 @@ class MembershipMachine:
         self._flows: Mapping[QueueName, FlowReport] = {}
         self._claims: Claims = {}
         self._peers: dict[MemberId, Peer] = {}
+        self.disregarded: dict[str, int] = dict.fromkeys([reason.value for reason in (*RefusalReason, *Disregard)], 0)
+        """Messages on the control topic that did not count, by reason."""
         self._noted = Noted()
         self._changed_at_ms = now_ms
         self._peers_heard_ms: int | None = None
@@ -380,7 +382,10 @@ class MembershipMachine:
         return Disregard.OLD_SEQUENCE if header.sequence <= peer.sequence else None
 
     def _disregard(self, reason: str, member: MemberId) -> list[MembershipCommand]:
-        if not self._noted.is_first((reason, member)):
+        self.disregarded[reason] += 1
+        # One line for all members that are too many: made-up ids, each with a line, would leave no room for others.
+        noted = (reason,) if reason == Disregard.TOO_MANY_MEMBERS.value else (reason, member)
+        if not self._noted.is_first(noted):
             return []
         return [Note("control_message_disregarded", {"other": member, "reason": reason})]
 

@@ -259,11 +259,13 @@ def test_a_flood_of_strangers_fills_neither_memory_nor_the_log(monkeypatch: pyte
     monkeypatch.setattr("lbg_runtime.core.group.membership.MAX_MEMBERS", most_members)
     monkeypatch.setattr("lbg_runtime.core.group.peer.MAX_NOTED", most_noted)
     shell = Shell()
-    notes = 0
-    for number in range(most_members + most_noted + 50):
-        commands = shell.hear(StateRequest(header(1, member=MemberId(f"stranger-{number}"))))
-        notes += len(pick(commands, Note))
-    assert notes == most_noted
+    strangers = [StateRequest(header(1, member=MemberId(f"stranger-{number}"))) for number in range(150)]
+    notes = [note for one in strangers for note in pick(shell.hear(one), Note)]
+    assert [note.facts["reason"] for note in notes] == ["too_many_members"]
+    notes += [note for one in strangers[:most_members] for note in pick(shell.hear(one), Note)]
+    assert len(notes) == most_noted
+    counts = {reason: count for reason, count in shell.machine.disregarded.items() if count}
+    assert counts == {"too_many_members": 50, "old_sequence": most_members}
     shell.wait(SETTINGS.dead_ms)
     assert pick(shell.hear(beat(header(1))), ViewChanged)
 
