@@ -22,6 +22,8 @@ MAX_ANSWER_BYTES = 1024 * 1024
 
 PROBE_TIMEOUT_S = 1.0
 CONNECT_TIMEOUT_S = 5.0
+"""Half of the time for an answer if that is less: what could not be sent in time must not pass for unanswered."""
+
 KEEP_ALIVE_S = 4.0
 """Shorter than servers commonly allow: a connection that closes while a request is on its way costs an attempt."""
 
@@ -131,7 +133,8 @@ class HttpApplication:
             connector=connector,
             headers={TOKEN_HEADER: token.get_secret_value()} if token else None,
             cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
+            # With it, looking up the name and the handshake of TLS are bounded, too.
+            timeout=aiohttp.ClientTimeout(total=None, connect=min(CONNECT_TIMEOUT_S, timeout_ms / 2_000)),
             # Answers are not decompressed: a few bytes must not become many.
             auto_decompress=False,
             skip_auto_headers=("Accept-Encoding", "User-Agent"),
@@ -185,12 +188,15 @@ class HttpApplication:
                 self._session.request(method, url, headers=headers, data=data, allow_redirects=False) as response,
             ):
                 return Response(response.status, response.headers.get("content-type", ""), await _body(response))
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+        except aiohttp.ClientConnectorError as error:
+            # The error in it says the same as that of a probe, so that one absence is one line of the log.
+            raise ApplicationUnreachable(_reason(error.os_error)) from None
+        except aiohttp.ConnectionTimeoutError as error:
             raise ApplicationUnreachable(_reason(error)) from None
         except TimeoutError:
-            raise ApplicationFailed(f"no answer within {timeout_ms} ms") from None
+            raise ApplicationFailed(f"no answer within {timeout_ms} ms to {method} {path}") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise ApplicationFailed(_reason(error)) from None
+            raise ApplicationFailed(f"{_reason(error)}, at {method} {path}") from None
 
     async def _connect(self) -> None:
         """Open a new connection and close it; a kept one could belong to a process that hangs."""

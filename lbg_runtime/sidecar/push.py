@@ -29,6 +29,9 @@ _log = structlog.get_logger(__name__)
 ASKED_AGAIN_EVERY_MS = 100
 """On account of events, the application is asked what it wants at most this often; those in between wait for it."""
 
+REASONS_TOLD = 10
+"""In one absence; what an application answers may be new each time."""
+
 
 class PushedEvents:
     """A `Receiver`; its `run` watches the application's health and opens and closes the gate."""
@@ -49,8 +52,8 @@ class PushedEvents:
         """Routes that have taken an event since the application came: it has them."""
         self._bulk_senders: dict[Subscription, BulkSender] = {}
         self._tasks: asyncio.TaskGroup | None = None
-        self._told: type[LbgError] | None = None
-        """The last kind of reason why the application is away; each is logged once."""
+        self._told: set[str] = set()
+        """Why the application is away, as far as it is logged: each reason once in an absence."""
 
     # -- Receiver
 
@@ -202,12 +205,16 @@ class PushedEvents:
         if self._health.state is ApplicationState.READY:
             if not self._gate.is_open:
                 _log.info("application_ready")
-            self._told = None
+            self._told.clear()
             self._gate.open()
             return
         self._gate.close()
         # What comes back may be another program.
         self._proven_routes.clear()
-        if error is not None and self._told is not type(error):
-            self._told = type(error)
-            _log.warning("application_away", reason=str(error))
+        if error is None or len(self._told) == REASONS_TOLD:
+            return
+        # What it failed at here is no event.
+        reason = error.reason if isinstance(error, ApplicationFailed) else str(error)
+        if reason not in self._told:
+            self._told.add(reason)
+            _log.warning("application_away", reason=reason)

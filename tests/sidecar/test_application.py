@@ -60,11 +60,11 @@ class RawServer:
 
 
 @asynccontextmanager
-async def application(*answers, timeout_ms=5_000, unix=None, **settings):
+async def application(*answers, timeout_ms=5_000, unix=None, scheme="http", **settings):
     """A server that answers so, and the client for it."""
     raw = RawServer(*answers)
     async with listening(raw.serve, unix=unix) as place:
-        address = f"unix:{place}" if unix else f"http://127.0.0.1:{place}"
+        address = f"unix:{place}" if unix else f"{scheme}://127.0.0.1:{place}"
         client = HttpApplication(address, SidecarSettings(application=address, **settings), timeout_ms)
         try:
             yield client, raw
@@ -182,6 +182,13 @@ async def test_who_hangs_has_failed_after_its_time_and_is_hung_up_on():
         with pytest.raises(ApplicationFailed, match="no answer within 50 ms"):
             await client.post("/a", {}, b"")
         await asyncio.wait_for(raw.hung_up.wait(), 5)
+
+
+async def test_who_lets_no_connection_come_about_within_the_time_for_an_answer_is_not_reached():
+    """As a host that is gone without a word; here the handshake is never answered."""
+    async with application(None, scheme="https", timeout_ms=1_000) as (client, _):
+        with pytest.raises(ApplicationUnreachable):
+            await client.post("/a", {}, b"")
 
 
 async def test_a_cancelled_request_is_hung_up_on():

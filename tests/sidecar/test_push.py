@@ -8,6 +8,7 @@ from structlog.testing import capture_logs
 
 from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.sidecar.application import ApplicationFailed, Response
+from lbg_runtime.sidecar.push import REASONS_TOLD
 from tests.sidecar.conftest import DROP, RETRY, SUCCESS, ScriptedApplication
 
 IN_ORDER = {f"k{number}": [1, 2, 3, 4, 5] for number in range(4)}
@@ -261,6 +262,37 @@ async def test_a_member_that_waits_for_its_application_can_be_stopped(trial):
         await asyncio.sleep(10)
         app.stop()
         assert (await asyncio.wait_for(left, 5)).is_clean
+
+
+class AwayApplication(ScriptedApplication):
+    """Is away for one reason after the other, and then there."""
+
+    def __init__(self, *reasons):
+        super().__init__(succeed)
+        self.reasons = list(reasons)
+
+    async def probe(self):
+        if self.reasons:
+            raise ApplicationFailed(self.reasons.pop(0))
+
+
+async def test_each_reason_why_an_application_is_away_is_told_once_in_an_absence(trial):
+    application = AwayApplication("refused", "expired", "refused", "HTTP 503", "expired")
+    with capture_logs() as log:
+        async with trial.running(trial.app(application)):
+            await trial.until(lambda: trial.owners() == 2)
+            application.reasons = ["expired"] * 9
+            await trial.until(lambda: not application.reasons)
+    assert [line["reason"] for line in events(log, "application_away")] == ["refused", "expired", "HTTP 503", "expired"]
+
+
+async def test_an_application_that_is_away_for_ever_new_reasons_does_not_fill_the_log(trial):
+    application = AwayApplication(*(f"HTTP {number}" for number in range(100)))
+    with capture_logs() as log:
+        async with trial.running(trial.app(application)):
+            await trial.until(lambda: trial.owners() == 2)
+    told = [line["reason"] for line in events(log, "application_away")]
+    assert told == [f"HTTP {number}" for number in range(REASONS_TOLD)]
 
 
 @pytest.mark.parametrize("asked", [None, [], {}, [{"topic": "orders/>"}]])
