@@ -1,6 +1,8 @@
 """The application as the sidecar reaches it, over HTTP on TCP or a Unix socket."""
 
 import asyncio
+import os
+import ssl
 from collections.abc import Mapping
 from io import BytesIO
 from typing import NamedTuple, Protocol
@@ -189,7 +191,7 @@ class HttpApplication:
             ):
                 return Response(response.status, response.headers.get("content-type", ""), await _body(response))
         except aiohttp.ClientConnectorError as error:
-            # The error in it says the same as that of a probe, so that one absence is one line of the log.
+            # The error in it says the same as that of a probe.
             raise ApplicationUnreachable(_reason(error.os_error)) from None
         except aiohttp.ConnectionTimeoutError as error:
             raise ApplicationUnreachable(_reason(error)) from None
@@ -233,4 +235,8 @@ async def _body(response: aiohttp.ClientResponse) -> bytes | None:
 
 
 def _reason(error: Exception) -> str:
+    """The same for the same cause, whichever loop or library words it: each is one line of the log in an absence."""
+    number = error.errno if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) else None
+    if number is not None and number > 0:  # that of the system; resolvers have negative ones
+        return f"{type(error).__name__}: {os.strerror(number)}"
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -205,8 +205,9 @@ async def test_nobody_who_listens_is_told_from_a_failure():
         pass
     client = HttpApplication(client._base, SidecarSettings(application=client._base), 5_000)
     for call in (client.post("/a", {}, b""), client.probe(), client.subscriptions()):
-        with pytest.raises(ApplicationUnreachable):
+        with pytest.raises(ApplicationUnreachable) as found:
             await call
+        assert found.value.reason == "ConnectionRefusedError: Connection refused"
     await client.close()
 
 
