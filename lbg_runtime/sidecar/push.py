@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import suppress
+from contextvars import Context
 
 import structlog
 
@@ -197,7 +198,8 @@ class PushedEvents:
 
     def _not_reached(self, error: ApplicationUnreachable) -> None:
         if self._health.not_reached(now_ms()):
-            self._follow(error)
+            # It has nothing to do with the event in whose context this was found: that is not to be in the log.
+            Context().run(self._follow, error)
             self._look.set()
 
     def _follow(self, error: LbgError | None) -> None:

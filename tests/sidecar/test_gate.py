@@ -6,6 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.runtime.log_facts import add_handling
 from lbg_runtime.runtime.runners.handling import GivenBack
 from lbg_runtime.sidecar.gate import GRACE_S, UNABLE_AFTER_S, Gate
 from tests.sidecar.conftest import RETRY, SUCCESS, ScriptedApplication
@@ -120,18 +121,21 @@ async def test_a_member_whose_application_has_gone_first_leaves_at_once_and_noth
         return SUCCESS
 
     application = ScriptedApplication(work)
-    with capture_logs() as log:
+    with capture_logs([add_handling]) as log:
         async with trial.running(trial.app(application)) as left:
             await trial.until(lambda: trial.owners() == 2)
             await trial.publish(20)
             await trial.until(lambda: not application.is_up)
-            await asyncio.sleep(2)
+            await asyncio.sleep(UNABLE_AFTER_S + 1)
             began_s = asyncio.get_running_loop().time()
         took_s = asyncio.get_running_loop().time() - began_s
     assert took_s < 5, "the drain timeout is 30 s"
     assert left.result().still_bound == 0
     taken = len(application.taken)
     assert sum(trial.depths()) == 20 - taken > 0
+    of_all = [entry for entry in log if entry["event"] in ("application_away", "queues_left_to_others")]
+    assert len(of_all) == 2
+    assert not any("key" in entry for entry in of_all), "they are about no single event"
     assert [entry["events"] > 0 for entry in log if entry["event"] == "events_given_back"] == [True]
     # Another life goes on where this one was, in the order of each key.
     other = ScriptedApplication(_succeed)
