@@ -26,6 +26,8 @@ PROBE_TIMEOUT_S = 1.0
 CONNECT_TIMEOUT_S = 5.0
 """Half of the time for an answer if that is less: what could not be sent in time must not pass for unanswered."""
 
+NO_CONNECTION = "no connection in time"
+
 KEEP_ALIVE_S = 4.0
 """Shorter than servers commonly allow: a connection that closes while a request is on its way costs an attempt."""
 
@@ -193,8 +195,8 @@ class HttpApplication:
         except aiohttp.ClientConnectorError as error:
             # The error in it says the same as that of a probe.
             raise ApplicationUnreachable(_reason(error.os_error)) from None
-        except aiohttp.ConnectionTimeoutError as error:
-            raise ApplicationUnreachable(_reason(error)) from None
+        except aiohttp.ConnectionTimeoutError:
+            raise ApplicationUnreachable(NO_CONNECTION) from None
         except TimeoutError:
             raise ApplicationFailed(f"no answer within {timeout_ms} ms to {method} {path}") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -210,7 +212,7 @@ class HttpApplication:
                 else:
                     _, writer = await asyncio.open_connection(url.host, url.port)
         except TimeoutError:
-            raise ApplicationUnreachable(f"no connection within {PROBE_TIMEOUT_S:g} s") from None
+            raise ApplicationUnreachable(NO_CONNECTION) from None
         except (OSError, UnicodeError) as error:
             raise ApplicationUnreachable(_reason(error)) from None
         # It closes by itself: nothing was written.

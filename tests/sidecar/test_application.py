@@ -187,7 +187,7 @@ async def test_who_hangs_has_failed_after_its_time_and_is_hung_up_on():
 async def test_who_lets_no_connection_come_about_within_the_time_for_an_answer_is_not_reached():
     """As a host that is gone without a word; here the handshake is never answered."""
     async with application(None, scheme="https", timeout_ms=1_000) as (client, _):
-        with pytest.raises(ApplicationUnreachable):
+        with pytest.raises(ApplicationUnreachable, match="no connection in time"):
             await client.post("/a", {}, b"")
 
 
