@@ -122,6 +122,7 @@ class DeltaStreamWriter(DataSourceStreamArrowWriter):
         files: list[AddAction | RemoveAction] = [_add_action(each) for each in written if each.path is not None]
         if not files:
             return
+        self._check_here(written)
         query = written[0].query
         digest, checkpoint = digest_of_batch(self._checkpoint, batchId), self._checkpoint or "the checkpoint"
         try:
@@ -161,6 +162,16 @@ class DeltaStreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Nothing to undo: no table knows of the files."""
+
+    def _check_here(self, written: Sequence[_Written]) -> None:
+        """Raise `LakeWriteFailed` for a file that went to another storage than this: the table would lack its rows."""
+        for each in written:
+            if each.path is None:
+                continue
+            path = self._folder / each.path
+            if not path.exists() or path.stat().st_size != each.size_bytes:
+                reason = "a task has written it, and it is not here; on a cluster the folder has to be shared storage"
+                raise LakeWriteFailed(str(path), reason)
 
     def _sync(self, *versions: int) -> None:
         """Make commits durable: otherwise a power failure could leave Spark's note that a batch is done, without it."""

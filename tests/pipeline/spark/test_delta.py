@@ -86,6 +86,15 @@ def test_a_batch_is_durable_before_spark_notes_it_as_done(tmp_path: Path, monkey
     assert not_synced(commits="*2.json") == [path.name for path in tmp_path.glob("*.parquet")]
 
 
+def test_a_file_that_lies_on_another_hosts_disk_is_not_taken_into_the_table(tmp_path: Path) -> None:
+    """As on a cluster without shared storage: the batch fails, and Spark does not note it as done."""
+    elsewhere, here = writer(tmp_path / "elsewhere"), writer(tmp_path / "here")
+    written = elsewhere.write(iter([rows([id_of("k", 0)])]))
+    with pytest.raises(LakeWriteFailed, match=r"here/part-.*the folder has to be shared storage"):
+        here.commit([written], 0)
+    assert not (tmp_path / "here").exists()
+
+
 def test_the_checkpoint_notes_what_the_table_took_also_if_a_driver_died_before_that(tmp_path: Path) -> None:
     """Else nobody would see that a table which was put back from a backup lacks it."""
     checkpoint = tmp_path / "checkpoint"
