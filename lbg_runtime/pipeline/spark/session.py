@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+MASTER_VARIABLE = "LBG_SPARK_MASTER"
 DEFAULT_DRIVER_MEMORY = "2g"
 TASK_ATTEMPTS = 3
 """In local mode, Spark gives a task one attempt unless told otherwise."""
@@ -33,13 +34,16 @@ _EXIT_S = 20.0
 _LOG_SETTINGS = Path(__file__).with_name("quiet-log4j2.properties")
 
 
-def settings(cores: int, driver_memory: str = DEFAULT_DRIVER_MEMORY, java_options: str = "") -> Mapping[str, str]:
-    """The settings of a local session. Loopback only: without this, Spark listens on the address of the host's name."""
+def settings(
+    cores: int, driver_memory: str = DEFAULT_DRIVER_MEMORY, java_options: str = "", master: str | None = None
+) -> Mapping[str, str]:
+    """The settings of a session on this machine, or on the cluster of a master, whose executors can reach us."""
+    # Without these, Spark listens on the address of the host's name.
+    loopback = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     return {
-        "spark.master": f"local[{cores},{TASK_ATTEMPTS}]",
+        "spark.master": master or f"local[{cores},{TASK_ATTEMPTS}]",
         "spark.driver.memory": driver_memory,
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
+        **(loopback if is_local(master) else {}),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()} {java_options}",
@@ -50,6 +54,11 @@ def settings(cores: int, driver_memory: str = DEFAULT_DRIVER_MEMORY, java_option
         # A batch of 10,000 rows of a megabyte would not fit anywhere.
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     }
+
+
+def is_local(master: str | None) -> bool:
+    """Whether all of Spark runs on this machine."""
+    return master is None or master.startswith("local")
 
 
 def open_spark(
@@ -63,7 +72,8 @@ def open_spark(
     """Start Spark in this process, with `format("lbg")` known; takes about five seconds. One session per process.
 
     Sets `JAVA_HOME` and Spark's choice of Python in this process's environment, as Spark reads them from there. `extra`
-    are Spark settings that override `settings`. SIGINT takes effect when Spark has started. The caller's handler for it
+    are Spark settings that override `settings`. `LBG_SPARK_MASTER` in the environment names the master of a cluster; a
+    `PYSPARK_PYTHON` is then left as it is. SIGINT takes effect when Spark has started. The caller's handler for it
     stays, except for Python's default, which Spark replaces by one that also cancels jobs. Raises `SparkUnavailable`.
     """
     try:
@@ -75,12 +85,17 @@ def open_spark(
         raise SparkUnavailable("pyspark is not installed", INSTALL_LINE) from None
     found = find_java()
     os.environ["JAVA_HOME"] = str(found.java.home)
-    chosen = {**settings(cores or os.cpu_count() or 1, driver_memory, java_options), **(extra or {})}
+    extra = extra or {}
+    master = extra.get("spark.master") or os.environ.get(MASTER_VARIABLE) or None
+    chosen = {**settings(cores or os.cpu_count() or 1, driver_memory, java_options, master), **extra}
     os.environ["PYSPARK_DRIVER_PYTHON"] = python = worker_python(os.environ)
-    # What lies in this machine's cache is of no use on others.
-    os.environ["PYSPARK_PYTHON"] = python if chosen["spark.master"].startswith("local") else sys.executable
-    # Otherwise Spark first looks for an external address, and logs that.
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if is_local(master):
+        os.environ["PYSPARK_PYTHON"] = python
+        # Otherwise Spark first looks for an external address, and logs that.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    elif os.environ.get("PYSPARK_PYTHON", python) == python:
+        # What lies in this machine's cache is of no use on others.
+        os.environ["PYSPARK_PYTHON"] = sys.executable
     conf = SparkConf().setAppName(name).setAll(list(chosen.items()))
     try:
         with _interrupt_held_back():

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from lbg_runtime.model.errors import StreamFailed
 from lbg_runtime.pipeline.spark.checkpoint import claim_lake, release_lake
 from lbg_runtime.pipeline.spark.data_source import FORMAT
+from lbg_runtime.pipeline.spark.session import is_local
 from lbg_runtime.pipeline.spark.stream_job import Lake, StreamJob, StreamProgress
 
 if TYPE_CHECKING:
@@ -87,13 +88,16 @@ def start_stream(spark: SparkSession, job: StreamJob) -> "StreamingQuery":
 
 def read_landing(spark: SparkSession, job: StreamJob) -> DataFrame:
     """The rows of the job's landing log, as a stream."""
-    return (
+    reader = (
         spark.readStream.format(FORMAT)
         .option("path", str(job.landing.absolute()))
         .option("group", job.group)
         .option("maxRowsPerBatch", str(job.max_rows))
-        .load()
     )
+    if not is_local(spark.sparkContext.master):
+        # How many cores this machine has says nothing about a cluster.
+        reader = reader.option("queuesPerPartition", "1")
+    return reader.load()
 
 
 def reason_of(error: BaseException) -> str:

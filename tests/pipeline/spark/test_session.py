@@ -5,17 +5,19 @@ import signal
 import socketserver
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from lbg_runtime.model.errors import SparkUnavailable, StreamFailed
 from lbg_runtime.pipeline.spark import session, stream
 from lbg_runtime.pipeline.spark.session import _hush_end_of, _interrupt_held_back, close_spark, open_spark
-from lbg_runtime.pipeline.spark.stream import run_stream
+from lbg_runtime.pipeline.spark.stream import read_landing, run_stream
+from lbg_runtime.pipeline.spark.stream_job import Lake, StreamJob
 from lbg_runtime.pipeline.spark.validation import run_tasks
 
 
@@ -99,6 +101,28 @@ def test_what_spark_refuses_to_start_with_is_told_in_one_line(monkeypatch: pytes
     assert raised.value.missing.endswith(": java.lang.BadError: 1m is too little")
 
 
+@pytest.mark.parametrize("given", [None, "/opt/ours/bin/python"], ids=["this-python", "theirs"])
+def test_a_session_on_a_cluster_can_be_reached_from_it_and_asks_for_a_python_that_it_has(
+    monkeypatch: pytest.MonkeyPatch, given: str | None
+) -> None:
+    asked: dict[str, str] = {}
+
+    def fail(conf: SparkConf) -> None:
+        asked.update(conf.getAll())
+        raise Py4JError("enough")
+
+    ours = {"LBG_SPARK_MASTER": "spark://master:7077", **({} if given is None else {"PYSPARK_PYTHON": given})}
+    others = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK_", "SPARK_"))}
+    monkeypatch.setattr(os, "environ", others | ours)
+    monkeypatch.setattr(SparkContext, "getOrCreate", fail)
+    with pytest.raises(SparkUnavailable):
+        open_spark("test")
+    assert asked["spark.master"] == "spark://master:7077"
+    assert not {"spark.driver.host", "spark.driver.bindAddress"} & asked.keys()
+    assert "SPARK_LOCAL_IP" not in os.environ
+    assert os.environ["PYSPARK_PYTHON"] == (given or sys.executable)
+
+
 def test_a_jvm_that_dies_as_soon_as_it_has_started_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: object) -> None:
         raise ConnectionRefusedError(111, "refused")
@@ -111,6 +135,23 @@ def test_a_jvm_that_dies_as_soon_as_it_has_started_is_told_in_one_line(monkeypat
     with pytest.raises(SparkUnavailable) as raised:
         open_spark("test")
     assert raised.value.missing.endswith(": the JVM of Spark does not answer any more")
+
+
+@pytest.mark.parametrize(("master", "told"), [("spark://master:7077", {"queuesPerPartition": "1"}), ("local[2,3]", {})])
+def test_a_stream_on_a_cluster_does_not_count_the_cores_of_this_machine(master: str, told: dict[str, str]) -> None:
+    given: dict[str, str] = {}
+
+    def option(name: str, value: str) -> SimpleNamespace:
+        given[name] = value
+        return reader
+
+    reader = SimpleNamespace(option=option, load=lambda: None)
+    spark = SimpleNamespace(
+        sparkContext=SimpleNamespace(master=master), readStream=SimpleNamespace(format=lambda _: reader)
+    )
+    job = StreamJob(Path("/log"), "orders", Lake.DELTA, Path("/lake"), Path("/checkpoint"), True, 0, 250)
+    read_landing(spark, job)  # type: ignore[arg-type]  # no JVM
+    assert given == {"path": "/log", "group": "orders", "maxRowsPerBatch": "250", **told}
 
 
 @pytest.mark.parametrize("error", [Py4JNetworkError("Answer from Java side is empty"), ConnectionRefusedError(111)])
