@@ -34,11 +34,12 @@ conformance: $(VENV)/test.stamp
 docs: $(VENV)/test.stamp
 	$(BIN)/python -m lbg_runtime.cli.reference docs
 
-# Looks the pinned versions up among known vulnerabilities, so it needs a network, and is no part of `make test`.
+# Looks the pinned versions up among known vulnerabilities, so it needs a network, and is no part of `make test`. Strict, as
+# otherwise a package that could not be looked up would pass.
 audit: | $(BIN)/python
 	$(PYTHON) -m venv $(VENV)/audit
 	$(VENV)/audit/bin/python -m pip --disable-pip-version-check --quiet install pip-audit
-	$(VENV)/audit/bin/pip-audit --no-deps --disable-pip --requirement constraints.txt
+	$(VENV)/audit/bin/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, this is " + sys.version.split()[0])'
