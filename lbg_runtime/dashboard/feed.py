@@ -31,6 +31,8 @@ class Sight:
     """None if the broker does not tell them."""
     is_connected: bool
     striping: Striping | None
+    keys_parked: int | None = None
+    """None if no member tells it."""
     not_understood: str | None = None
     """Why members may be there that are not shown; None if there is no sign of any."""
 
@@ -108,6 +110,7 @@ class Feed:
             "placed": sight.placement is not None,
             "rates": sight.rates is not None,
             "depths": sight.depths is not None,
+            "parked": sight.keys_parked,
             "restriping": restriping,
             "not_understood": sight.not_understood,
         }

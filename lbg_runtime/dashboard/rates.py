@@ -1,4 +1,4 @@
-"""Messages per second, from what members had handled each time they were asked."""
+"""Messages per second, from what members had handled each time they were asked, and how many keys they have parked."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,8 @@ FRESH_MS = 4_000
 class _Told:
     at_ms: int
     picture: HandledPicture
-    rates: dict[int, float]
+    rates: dict[int, float] | None
+    """None for the first answer of a life."""
 
 
 class HandlingRates:
@@ -30,7 +31,7 @@ class HandlingRates:
         last = self._told.get(picture.member)
         if last is not None and now_ms <= last.at_ms:
             return
-        rates: dict[int, float] = {}
+        rates: dict[int, float] | None = None
         if last is not None and last.picture.incarnation == picture.incarnation:
             seconds, before = (now_ms - last.at_ms) / 1_000, last.picture.handled
             rates = {
@@ -45,14 +46,21 @@ class HandlingRates:
         self._told = {name: told for name, told in self._told.items() if now_ms - told.at_ms < FRESH_MS}
         found: dict[int, float] = {}
         for told in self._told.values():
-            for index, rate in told.rates.items():
+            for index, rate in (told.rates or {}).items():
                 found[index] = found.get(index, 0.0) + rate
         return found
 
     @property
     def is_known(self) -> bool:
-        """Whether any member has reported lately, as of the last `by_queue`."""
-        return bool(self._told)
+        """Whether any member's rates can be told, as of the last `by_queue`: of its first answer alone nobody can tell
+        them, and 0 would say that it handles nothing."""
+        return any(told.rates is not None for told in self._told.values())
+
+    @property
+    def keys_parked(self) -> int | None:
+        """Keys that members have parked, as of the last `by_queue`; None if no member has told lately."""
+        counts = [told.picture.keys_parked for told in self._told.values() if told.picture.keys_parked is not None]
+        return sum(counts) if counts else None
 
 
 async def read_handled(client: httpx.AsyncClient) -> HandledPicture | None:
@@ -66,7 +74,10 @@ async def read_handled(client: httpx.AsyncClient) -> HandledPicture | None:
             return None
         told = orjson.loads(response.content)
         counts = {int(index): int(count) for index, count in told["handled"].items()}
-        return HandledPicture(MemberId(str(told["member"])), int(told["incarnation"]), counts)
+        # A member of an older version does not tell it.
+        parked = told.get("keys_parked")
+        keys_parked = None if parked is None else int(parked)
+        return HandledPicture(MemberId(str(told["member"])), int(told["incarnation"]), counts, keys_parked)
     except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError):
         # It may be away, or another program may have its port: then there is just no rate.
         return None

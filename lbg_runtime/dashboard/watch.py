@@ -253,7 +253,8 @@ class GroupWatch:
             striping = self._board.picture.striping
             self._sight = replace(self._sight, queues=queues, placement=placement, striping=striping)
         rates = self._rates.by_queue(now_ms())
-        self._sight = replace(self._sight, rates=rates if self._rates.is_known else None)
+        known = rates if self._rates.is_known else None
+        self._sight = replace(self._sight, rates=known, keys_parked=self._rates.keys_parked)
         if self.feed.update(self._board, self._sight):
             news, self._news = self._news, asyncio.Event()
             news.set()

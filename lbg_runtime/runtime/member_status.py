@@ -135,9 +135,9 @@ class MemberStatus:
         )
 
     def handled(self) -> HandledPicture:
-        """How many messages of each queue were handled."""
+        """How many messages of each queue were handled, and how many keys are parked."""
         counts = {runner.queue_index: runner.handled for runner in self._runners if runner.handled}
-        return HandledPicture(self._member, self._incarnation, counts)
+        return HandledPicture(self._member, self._incarnation, counts, self._dispatcher.parked().keys)
 
     def changes(self, limit: int) -> tuple[OwnerRecord, ...]:
         """The newest owner changes of this life, newest first."""

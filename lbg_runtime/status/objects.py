@@ -61,9 +61,14 @@ def _view_as_object(view: ViewPicture) -> dict[str, object]:
 
 
 def handled_as_object(picture: HandledPicture) -> dict[str, object]:
-    """How much the member has handled, by the index of the queue, as text."""
+    """How much the member has handled, by the index of the queue, as text, and how many keys it has parked."""
     counts = {str(index): count for index, count in picture.handled.items()}
-    return {"member": picture.member, "incarnation": picture.incarnation, "handled": counts}
+    return {
+        "member": picture.member,
+        "incarnation": picture.incarnation,
+        "handled": counts,
+        "keys_parked": picture.keys_parked,
+    }
 
 
 def changes_as_object(member: MemberId, incarnation: int, changes: Sequence[OwnerRecord]) -> dict[str, object]:

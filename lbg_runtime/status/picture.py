@@ -76,13 +76,15 @@ class MemberPicture:
 
 @dataclass(frozen=True, slots=True)
 class HandledPicture:
-    """How much a member has handled, for those who ask often: the least that a rate can be computed from."""
+    """How much a member has handled and parked, for those who ask often: the least that a rate can be computed from."""
 
     member: MemberId
     incarnation: int
     """Counts of different lives cannot be compared."""
     handled: Mapping[int, int]
     """Deliveries settled as accepted in this life, by index of the queue, if there are any."""
+    keys_parked: int | None = None
+    """Keys of which messages are parked in the queues that the member owns, as far as it knows; None if not told."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ def test_a_new_viewer_is_sent_everything(board, feed) -> None:
     assert (told["whole"], told["now"], told["version"]) == (True, 99, 1)
     assert told["meta"] == {
         "group": "orders", "since": 5, "prefix": "h", "shards": 12, "queues": 4, "connected": True, "placed": True,
-        "rates": False, "depths": False, "restriping": None, "not_understood": None,
+        "rates": False, "depths": False, "parked": None, "restriping": None, "not_understood": None,
     }  # fmt: skip
     assert told["members"] == {0: ("a", "active", 1, 10), 1: ("b", "active", 1, 20)}
     assert told["queues"] == {

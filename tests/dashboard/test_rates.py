@@ -12,12 +12,22 @@ def told(member, counts, incarnation=1):
     return HandledPicture(MemberId(member), incarnation, counts)
 
 
-def test_a_rate_is_what_came_between_two_answers() -> None:
+def test_a_rate_is_what_came_between_two_answers_and_not_known_after_the_first() -> None:
     rates = HandlingRates()
     rates.take(told("a", {0: 100}), 1_000)
-    assert (rates.by_queue(1_000), rates.is_known) == ({}, True)
+    assert (rates.by_queue(1_000), rates.is_known) == ({}, False)
     rates.take(told("a", {0: 150, 1: 10}), 3_000)
-    assert rates.by_queue(3_000) == {0: 25.0, 1: 5.0}
+    assert (rates.by_queue(3_000), rates.is_known) == ({0: 25.0, 1: 5.0}, True)
+
+
+def test_parked_keys_of_all_members_that_tell_them_add_up() -> None:
+    rates = HandlingRates()
+    assert rates.keys_parked is None
+    rates.take(told("older", {}), 0)
+    assert rates.keys_parked is None
+    for member, count in (("a", 0), ("b", 3), ("c", 1)):
+        rates.take(HandledPicture(MemberId(member), 1, {}, count), 0)
+    assert rates.keys_parked == 4
 
 
 def test_two_members_of_a_queue_that_moved_add_up() -> None:
@@ -57,7 +67,11 @@ async def test_who_answers_something_else_is_no_member(body) -> None:
 
 async def test_a_members_answer_is_read_and_its_refusals_and_absence_are_none() -> None:
     answers = iter(
-        (httpx.Response(200, json={"member": "a", "incarnation": 5, "handled": {"12": 7}}), httpx.Response(503))
+        (
+            httpx.Response(200, json={"member": "a", "incarnation": 5, "handled": {"12": 7}}),
+            httpx.Response(200, json={"member": "a", "incarnation": 5, "handled": {}, "keys_parked": 2}),
+            httpx.Response(503),
+        )
     )
 
     def answer(request):
@@ -67,5 +81,6 @@ async def test_a_members_answer_is_read_and_its_refusals_and_absence_are_none() 
 
     async with httpx.AsyncClient(transport=httpx.MockTransport(answer), base_url="http://m") as client:
         assert await read_handled(client) == told("a", {12: 7}, incarnation=5)
+        assert await read_handled(client) == HandledPicture(MemberId("a"), 5, {}, 2)
         assert await read_handled(client) is None
         assert await read_handled(client) is None

@@ -111,7 +111,7 @@ class ShownMember:
         return member_reading(member=self.shown.member)
 
     def handled(self) -> HandledPicture:
-        return HandledPicture(self.shown.member, self.shown.incarnation, {0: 7, 12: 1})
+        return HandledPicture(self.shown.member, self.shown.incarnation, {0: 7, 12: 1}, 2)
 
     def changes(self, limit: int) -> tuple[OwnerRecord, ...]:
         return self.recorded[:limit]

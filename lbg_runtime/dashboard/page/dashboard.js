@@ -185,6 +185,9 @@ function show(fresh = new Set()) {
   text($('flight'), count(sum((one) => one.flight)));
   text($('depth'), meta.depths ? count(sum((one) => one.depth)) : '–');
   $('depth').title = meta.depths ? '' : 'the settings have no semp, or the broker does not answer';
+  text($('parked'), meta.parked === null ? '–' : count(meta.parked));
+  $('parked').classList.toggle('bad', meta.parked > 0);
+  $('parked').title = meta.parked === null ? 'no member tells it: ops.status, or --status HOST:PORT' : '';
   text($('moved'), count(known.moves.at(-1)?.number ?? 0));
   showNotice();
   showFigure(fresh);
