@@ -44,7 +44,9 @@ async def read_backlog(client: SempClient, vpn: str, group: str, queue_count: in
     if not found:
         # Of a group, there is at least one.
         raise BacklogUnknown(f"there is no queue {group}/0 on the broker, nor any other of the group")
-    looks = await ask_each(found.items(), lambda one: _look_at(client, ("msgVpns", vpn, "queues", one[0]), one[1]))
+    looks = await ask_each(
+        found.items(), lambda one: look_at_oldest(client, ("msgVpns", vpn, "queues", one[0]), one[1])
+    )
     spooled_at_s = (at_s for _, at_s in looks if at_s is not None)
     return Backlog(sum(messages for messages, _ in looks), min(spooled_at_s, default=None))
 
@@ -65,8 +67,8 @@ def _index_of(queue: QueueName) -> int:
     return int(queue.rpartition("/")[2])
 
 
-async def _look_at(client: SempClient, path: tuple[Segment, ...], queue: SempObject) -> tuple[int, int | None]:
-    """How many messages a queue has, and when the oldest came, as of the last look at it."""
+async def look_at_oldest(client: SempClient, path: tuple[Segment, ...], queue: SempObject) -> tuple[int, int | None]:
+    """How many messages a queue has, and when the oldest came, as of the last look at it; raises as `read_backlog`."""
     messages = (*path, "msgs")
     if not queue.count("msgs"):
         return 0, None

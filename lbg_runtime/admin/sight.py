@@ -1,9 +1,10 @@
 """What the broker sees of a group's queues and members."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lbg_runtime.admin.asking import ask_each
+from lbg_runtime.admin.backlog import BacklogUnknown, look_at_oldest
 from lbg_runtime.model.errors import SempRefused
 from lbg_runtime.model.ids import MemberId, QueueName
 from lbg_runtime.model.semp_code import SempCode
@@ -21,6 +22,15 @@ class QueueSight:
     flow_count: int
     fed: str | None
     """Name of the client whose flow the queue feeds; None if nothing is bound."""
+    unacked: int = 0
+    """Messages that were sent to a client and are not settled."""
+    redelivered: int = 0
+    """Deliveries that were repetitions, since the broker began to count."""
+    oldest_spooled_at_s: int | None = None
+    """When its oldest message came: Unix time by the broker's clock. None if there is none, or if it was settled each
+    time it was looked for."""
+    rate: float | None = None
+    """Messages a second that left the queue lately, settled or otherwise; None if nobody has looked twice."""
 
 
 async def read_sights(
@@ -28,24 +38,56 @@ async def read_sights(
 ) -> dict[QueueName, QueueSight]:
     """The queues of `find_shard_queues`, in their order, without those that are gone by now; not of one moment.
 
-    Asks once for each queue that has flows. Raises `SempError`.
+    Asks once for each queue that has flows, and once or more for each that has messages. Raises `SempError`.
     """
 
     async def look(found: tuple[QueueName, SempObject]) -> QueueSight | None:
         queue, seen = found
-        if not seen.count("txFlows"):
-            return QueueSight(seen.count("msgs"), 0, None)
+        path = ("msgVpns", vpn, "queues", queue)
         try:
-            flows = await client.find_all(SempApi.MONITOR, ("msgVpns", vpn, "queues", queue, "txFlows"))
+            flows = await client.find_all(SempApi.MONITOR, (*path, "txFlows")) if seen.count("txFlows") else ()
         except SempRefused as refused:
             if refused.code != SempCode.NOT_FOUND:
                 raise
             return None
         fed = [flow.text("clientName") for flow in flows if flow.text("activityState") == "active-consumer"]
-        return QueueSight(seen.count("msgs"), seen.count("txFlows"), fed[0] if fed else None)
+        try:
+            _, oldest_at_s = await look_at_oldest(client, path, seen)
+        except BacklogUnknown:
+            oldest_at_s = None
+        return QueueSight(
+            seen.count("msgs"),
+            seen.count("txFlows"),
+            fed[0] if fed else None,
+            seen.number("txUnackedMsgCount"),
+            seen.number("redeliveredMsgCount"),
+            oldest_at_s,
+        )
 
     sights = zip(queues, await ask_each(queues.items(), look), strict=True)
     return {queue: sight for queue, sight in sights if sight is not None}
+
+
+def with_rates(
+    sights: Mapping[QueueName, QueueSight],
+    before: Mapping[QueueName, SempObject],
+    after: Mapping[QueueName, SempObject],
+    took_s: float,
+) -> dict[QueueName, QueueSight]:
+    """Sights with what left each queue between two answers of `find_shard_queues`, `took_s` (not 0) apart. Pure.
+
+    A queue that is not in both has no rate, nor one whose counts were reset in between.
+    """
+
+    def left(queue: QueueName) -> int:
+        came = after[queue].number("spooledMsgCount") - before[queue].number("spooledMsgCount")
+        return came - (after[queue].count("msgs") - before[queue].count("msgs"))
+
+    rates = {queue: left(queue) / took_s for queue in sights if queue in before and queue in after}
+    return {
+        queue: replace(sight, rate=rates[queue]) if rates.get(queue, -1) >= 0 else sight
+        for queue, sight in sights.items()
+    }
 
 
 def member_of(client: str, group: str) -> MemberId | None:

@@ -3,8 +3,8 @@
 import pytest
 
 from lbg_runtime.admin.backlog import find_shard_queues
-from lbg_runtime.admin.sight import QueueSight, disconnect, read_sights
-from lbg_runtime.broker.engine.effects import ClientEnded
+from lbg_runtime.admin.sight import QueueSight, disconnect, read_sights, with_rates
+from lbg_runtime.broker.engine.effects import ClientEnded, Published
 from lbg_runtime.config.broker_names import client_name
 from lbg_runtime.model.ids import QueueName
 
@@ -67,6 +67,33 @@ async def test_queues_are_seen_with_whom_they_feed_and_those_without_flows_are_n
     assert set(sights.values()) == {QueueSight(0, 0, None)}
     # Two pages of queues, and the flows of one of them.
     assert len(asked) == 3
+
+
+async def test_the_oldest_message_of_a_queue_and_what_left_it_are_seen(broker, client):
+    await make_queues(client, "orders/0", "orders/1", "orders/2")
+    for name in ("orders/0", "orders/1"):
+        await client.create(("msgVpns", "default", "queues", name, "subscriptions"), {"subscriptionTopic": f"t/{name}"})
+    sender, _ = broker.engine.connect("default", "default", "", "sender")
+    publisher = broker.engine.open_publisher(sender, "").flow
+
+    def publish(number, queue, at_s):
+        broker.engine.publish(publisher, number, Published(f"t/{queue}", number, 1, at_s))
+
+    publish(1, "orders/0", 40)
+    publish(2, "orders/0", 50)
+    publish(3, "orders/1", 60)
+    before = await find_shard_queues(client, "default", "orders")
+    publish(4, "orders/0", 70)
+    lowest = str(before[QueueName("orders/0")].number("lowestMsgId"))
+    await client.act(("msgVpns", "default", "queues", "orders/0", "msgs", lowest, "delete"))
+    after = await find_shard_queues(client, "default", "orders")
+    sights = with_rates(await read_sights(client, "default", after), before, after, 2.0)
+    assert sights[QueueName("orders/0")] == QueueSight(2, 0, None, 0, 0, 50, 0.5)
+    assert sights[QueueName("orders/1")] == QueueSight(1, 0, None, 0, 0, 60, 0.0)
+    # Counts that were reset in between say nothing, nor does a queue that was not there.
+    sights = await read_sights(client, "default", after)
+    reset = with_rates(sights, {QueueName("orders/0"): after[QueueName("orders/0")]}, before, 2.0)
+    assert (reset[QueueName("orders/0")].rate, reset[QueueName("orders/2")].rate) == (None, None)
 
 
 async def test_a_queue_that_is_gone_meanwhile_is_left_out(broker, client):

@@ -5,6 +5,7 @@ that administers it. Exit code 1 if something is refused, in the way, or not as 
 """
 
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -97,11 +98,12 @@ def show(name: Name, config: Config = _DEFAULT_CONFIG, json: Json = False) -> No
         return stored, queues, await read_sights(client, vpn, {each: found[each] for each in queues if each in found})
 
     stored, queues, sights = _run(settings, look)
+    now_s = int(time.time())
     if json:
-        print_json({**stored.as_object(), "queues": sights_as_object(sights)})
+        print_json({**stored.as_object(), "queues": sights_as_object(sights, now_s)})
         return
     print_table(groups_as_table([stored]))
-    print_table(sights_as_table(queues, sights))
+    print_table(sights_as_table(queues, sights, now_s))
 
 
 def delete(

@@ -2,6 +2,8 @@
 
 import os
 import sys
+import time
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,11 +12,11 @@ import typer
 from lbg_runtime.cli.group.admin import apply, create, delete, evict, list_groups, plan, print_table, show, verify
 from lbg_runtime.cli.group.restripe import restripe
 from lbg_runtime.cli.options import Config, Json, ListenFor
-from lbg_runtime.model.errors import ConfigError, SempError
+from lbg_runtime.model.errors import ConfigError, SempError, TransportError
 from lbg_runtime.model.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from lbg_runtime.admin.sight import QueueSight
     from lbg_runtime.cli.group.text import FedMember
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from lbg_runtime.runtime.control_reader import OtherVersion
 
     Sights = Mapping[QueueName, QueueSight]
+    Looked = tuple[GroupPicture, OtherVersion | None, Sights | None]
 
 group = typer.Typer(no_args_is_help=True, help="Look at a group from outside, and administer it.")
 group.command()(create)
@@ -41,50 +44,97 @@ group.command()(restripe)
 def status(
     config: Config = Path("config.yaml"),
     listen: ListenFor = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Ask again and again, until SIGTERM or SIGINT.")] = False,
     json: Json = False,
 ) -> None:
     """Ask the members of a running group for its state. Exit code 3 if nobody was heard.
 
     The command is not a member, binds to no queue, and moves nothing. If the settings have `semp`, it also asks the
-    broker how deep the queues are and which client each of them feeds.
+    broker how deep the queues are, how old the oldest message of each is, how many leave it a second, and which client
+    it feeds.
     """
     import uvloop
 
     from lbg_runtime.admin.stored import load_group_settings
-    from lbg_runtime.cli.group.homes import group_queues
-    from lbg_runtime.cli.group.plan_text import sights_as_object, sights_as_table
-    from lbg_runtime.cli.group.text import otherwise_at_members, picture_as_object, surplus_queues
     from lbg_runtime.cli.log import configure_log
-    from lbg_runtime.cli.options import print_json
 
     configure_log()
     settings = load_group_settings(config)
     listen_ms = listening_ms(settings, listen)
-    picture, other, sights = uvloop.run(_look(settings, listen_ms))
+
+    def show(looked: "Looked") -> None:
+        (_show_as_object if json else _show)(settings, config, listen_ms, looked)
+
+    if watch:
+        uvloop.run(_watch(settings, listen_ms, show))
+        return
+    looked = uvloop.run(_look(settings, listen_ms))
+    show(looked)
+    raise typer.Exit(0 if looked[0].members else tell_nobody_heard(settings, listen_ms))
+
+
+async def _watch(settings: "Settings", listen_ms: int, show: "Callable[[Looked], None]") -> None:
+    """Look and show until asked to stop. Each look has a session of its own, so that none is of before an outage."""
+    import asyncio
+
+    from lbg_runtime.runtime.shutdown import Interruption
+    from lbg_runtime.runtime.stop import stop_requests
+
+    unwanted = Interruption()
+    with stop_requests(lambda _: unwanted.cut()), unwanted:
+        # An error of the first look is the user's mistake, of a later one the broker's absence.
+        looked = await _look(settings, listen_ms)
+        while True:
+            if sys.stdout.isatty():
+                print("\x1b[H\x1b[2J", end="")
+            show(looked)
+            if not looked[0].members:
+                print(_nobody_heard(settings, listen_ms), file=sys.stderr)
+            sys.stdout.flush()
+            while True:
+                try:
+                    looked = await _look(settings, listen_ms)
+                    break
+                except (ConfigError, TransportError) as error:
+                    print(printable(f"lbg: {error}"), file=sys.stderr)
+                    await asyncio.sleep(listen_ms / 1_000)
+
+
+def _show_as_object(settings: "Settings", _: Path, listen_ms: int, looked: "Looked") -> None:
+    from lbg_runtime.cli.group.plan_text import sights_as_object
+    from lbg_runtime.cli.group.text import otherwise_at_members, picture_as_object, surplus_queues
+    from lbg_runtime.cli.options import print_json
+
+    picture, other, sights = looked
+    queues = settings.group.shape().queue_names()
+    told = {"group": settings.group.name, "listened_ms": listen_ms, **picture_as_object(picture, queues)}
+    told["otherwise_at_members"] = otherwise_at_members(picture, settings.group.shared())
+    told["not_understood"] = None if other is None else {"found": other.found, "expected": other.expected}
+    if sights is not None:
+        told["broker"] = sights_as_object(sights, int(time.time()))
+        told["surplus"] = surplus_queues(picture, queues, sights)
+    print_json(told)
+
+
+def _show(settings: "Settings", config: Path, _: int, looked: "Looked") -> None:
+    from lbg_runtime.cli.group.homes import group_queues
+    from lbg_runtime.cli.group.plan_text import sights_as_table
+    from lbg_runtime.cli.group.text import otherwise_at_members, surplus_queues
+
+    picture, other, sights = looked
     queues, ours = settings.group.shape().queue_names(), settings.group.shared()
-    otherwise = otherwise_at_members(picture, ours)
-    if json:
-        told = {"group": settings.group.name, "listened_ms": listen_ms, **picture_as_object(picture, queues)}
-        told["otherwise_at_members"] = otherwise
-        told["not_understood"] = None if other is None else {"found": other.found, "expected": other.expected}
-        if sights is not None:
-            told["broker"] = sights_as_object(sights)
-            told["surplus"] = surplus_queues(picture, queues, sights)
-        print_json(told)
-    else:
-        if picture.members:
-            # Members of another version are not heard either, and they are well.
-            fed = {} if other is not None or sights is None else _fed_members(settings.group.name, sights)
-            _print(picture, queues, fed)
-        for name, values in otherwise.items():
-            theirs = ", ".join(f"{value} ({', '.join(members)})" for value, members in values.items())
-            print(printable(f"not as in {config}: {name}: {ours[name]} there, and {theirs}"))
-        if sights is not None:
-            surplus = surplus_queues(picture, queues, sights)
-            print_table(sights_as_table([*group_queues(picture, queues), *surplus], sights))
-            if surplus:
-                print(f"surplus: {', '.join(surplus)}, on the broker and named by no member")
-    raise typer.Exit(0 if picture.members else tell_nobody_heard(settings, listen_ms))
+    if picture.members:
+        # Members of another version are not heard either, and they are well.
+        fed = {} if other is not None or sights is None else _fed_members(settings.group.name, sights)
+        _print(picture, queues, fed)
+    for name, values in otherwise_at_members(picture, ours).items():
+        theirs = ", ".join(f"{value} ({', '.join(members)})" for value, members in values.items())
+        print(printable(f"not as in {config}: {name}: {ours[name]} there, and {theirs}"))
+    if sights is not None:
+        surplus = surplus_queues(picture, queues, sights)
+        print_table(sights_as_table([*group_queues(picture, queues), *surplus], sights, int(time.time())))
+        if surplus:
+            print(f"surplus: {', '.join(surplus)}, on the broker and named by no member")
 
 
 @group.command()
@@ -126,11 +176,14 @@ def tell_nobody_heard(settings: "Settings", listen_ms: int) -> int:
     code."""
     import uvloop
 
-    topic = settings.group.control_topic_name
-    print(f"lbg: nobody on {topic} answered within {listen_ms} ms", file=sys.stderr)
+    print(_nobody_heard(settings, listen_ms), file=sys.stderr)
     if settings.outside_connection != settings.beside_connection:
         uvloop.run(_try_login(settings))
     return 3
+
+
+def _nobody_heard(settings: "Settings", listen_ms: int) -> str:
+    return f"lbg: nobody on {settings.group.control_topic_name} answered within {listen_ms} ms"
 
 
 async def _try_login(settings: "Settings") -> None:
@@ -144,35 +197,52 @@ async def _try_login(settings: "Settings") -> None:
         print(printable(f"lbg: the members' account cannot log in: {error}"), file=sys.stderr)
 
 
-async def _look(settings: "Settings", listen_ms: int) -> "tuple[GroupPicture, OtherVersion | None, Sights | None]":
+async def _look(settings: "Settings", listen_ms: int) -> "Looked":
     from lbg_runtime.runtime.observer import observing
 
-    async with observing(settings) as observer:
+    async with observing(settings) as observer, _seeing_queues(settings) as see_queues:
         picture = await observer.look_at_group(listen_ms / 1_000)
         other = observer.other_version
-    return picture, other, await _look_at_queues(settings)
+        return picture, other, await see_queues()
 
 
-async def _look_at_queues(settings: "Settings") -> "Sights | None":
-    """What the broker sees of all queues that by their names belong to shards, even if no member names them.
+@asynccontextmanager
+async def _seeing_queues(settings: "Settings") -> "AsyncIterator[Callable[[], Awaitable[Sights | None]]]":
+    """Give what tells, later on, what the broker sees of all queues that by their names belong to shards, even if no
+    member names them; rates are those since the beginning.
 
     None without `semp` in the settings, or if the broker does not answer, which is reported.
     """
     from lbg_runtime.admin.account import open_semp
     from lbg_runtime.admin.backlog import find_shard_queues
-    from lbg_runtime.admin.sight import read_sights
+    from lbg_runtime.admin.sight import read_sights, with_rates
     from lbg_runtime.cli.group.text import natural
 
+    async def nothing() -> None:
+        return None
+
     if settings.semp is None:
-        return None
-    try:
-        async with open_semp(settings) as client:
-            vpn = settings.connection.vpn
-            found = await find_shard_queues(client, vpn, settings.group.name)
-            return await read_sights(client, vpn, {queue: found[queue] for queue in sorted(found, key=natural)})
-    except SempError as error:
-        print(f"lbg: {error}", file=sys.stderr)
-        return None
+        yield nothing
+        return
+    async with open_semp(settings) as client:
+        vpn, name = settings.connection.vpn, settings.group.name
+
+        async def see() -> "Sights | None":
+            try:
+                found, at_s = await find_shard_queues(client, vpn, name), time.monotonic()
+                sights = await read_sights(client, vpn, {queue: found[queue] for queue in sorted(found, key=natural)})
+            except SempError as error:
+                print(f"lbg: {error}", file=sys.stderr)
+                return None
+            return with_rates(sights, before, found, at_s - began_s)
+
+        try:
+            before, began_s = await find_shard_queues(client, vpn, name), time.monotonic()
+        except SempError as error:
+            print(f"lbg: {error}", file=sys.stderr)
+            yield nothing
+        else:
+            yield see
 
 
 def _fed_members(group: str, sights: "Sights") -> "dict[QueueName, FedMember]":

@@ -65,26 +65,49 @@ def groups_as_table(groups: Sequence[StoredGroup]) -> Table:
     return table
 
 
-def sights_as_object(sights: Mapping[QueueName, QueueSight]) -> dict[str, object]:
-    """What the broker sees of queues, as values that JSON knows."""
+def sights_as_object(sights: Mapping[QueueName, QueueSight], now_s: int) -> dict[str, object]:
+    """What the broker sees of queues, as values that JSON knows; `now_s` is Unix time."""
     return {
-        queue: {"depth": sight.depth, "flows": sight.flow_count, "fed": sight.fed} for queue, sight in sights.items()
+        queue: {
+            "depth": sight.depth,
+            "unacked": sight.unacked,
+            "oldest_age_s": _age_s(sight, now_s),
+            "redelivered": sight.redelivered,
+            "rate": None if sight.rate is None else round(sight.rate, 1),
+            "flows": sight.flow_count,
+            "fed": sight.fed,
+        }
+        for queue, sight in sights.items()
     }
 
 
-def sights_as_table(queues: Sequence[QueueName], sights: Mapping[QueueName, QueueSight]) -> Table:
-    """A row for each queue that should be there."""
+def sights_as_table(queues: Sequence[QueueName], sights: Mapping[QueueName, QueueSight], now_s: int) -> Table:
+    """A row for each queue that should be there; rates if there are any. `now_s` is Unix time."""
+    has_rates = any(sight.rate is not None for sight in sights.values())
     table = Table()
     table.add_column("queue")
-    table.add_column("depth", justify="right")
-    table.add_column("flows", justify="right")
+    for heading in ("depth", "unacked", "oldest", "redelivered", *(["a second"] if has_rates else []), "flows"):
+        table.add_column(heading, justify="right")
     table.add_column("fed client")
     for queue in queues:
         sight = sights.get(queue)
-        cells = ("missing", "", "") if sight is None else (str(sight.depth), str(sight.flow_count), sight.fed or "none")
+        cells = ["missing"] if sight is None else _sight_cells(sight, now_s, has_rates)
         # A client chooses its own name.
         table.add_row(queue, *map(printable, cells))
     return table
+
+
+def _sight_cells(sight: QueueSight, now_s: int, has_rates: bool) -> list[str]:
+    age_s = _age_s(sight, now_s)
+    rate = [] if not has_rates else ["" if sight.rate is None else f"{sight.rate:.1f}"]
+    oldest = "" if age_s is None else f"{age_s} s"
+    numbers = [str(sight.depth), str(sight.unacked), oldest, str(sight.redelivered), *rate, str(sight.flow_count)]
+    return [*numbers, sight.fed or "none"]
+
+
+def _age_s(sight: QueueSight, now_s: int) -> int | None:
+    # The broker's clock may be ahead of this one.
+    return None if sight.oldest_spooled_at_s is None else max(0, now_s - sight.oldest_spooled_at_s)
 
 
 def _step_as_object(step: Step) -> dict[str, object]:

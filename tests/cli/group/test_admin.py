@@ -25,7 +25,7 @@ from lbg_runtime.broker.engine.effects import Effect
 from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.semp.server import SempServer
 from lbg_runtime.cli.group.admin import _ends_of_handlers, _step_bar, print_table
-from lbg_runtime.cli.group.plan_text import plan_as_object, plan_lines, sights_as_table
+from lbg_runtime.cli.group.plan_text import plan_as_object, plan_lines, sights_as_object, sights_as_table
 from lbg_runtime.cli.main import command_line
 from lbg_runtime.config.load import parse_settings
 from lbg_runtime.model.errors import ConfigError, GroupMissing, UserError
@@ -80,14 +80,32 @@ def test_a_plan_is_a_line_for_each_object_and_shows_no_secret() -> None:
 
 def test_queues_that_are_missing_or_not_fed_are_seen() -> None:
     queues = [QueueName("orders/0"), QueueName("orders/1"), QueueName("orders/2")]
-    table = sights_as_table(queues, {queues[0]: QueueSight(3, 2, "a"), queues[1]: QueueSight(0, 0, None)})
-    cells = list(zip(*(column.cells for column in table.columns), strict=True))
-    assert cells == [("orders/0", "3", "2", "a"), ("orders/1", "0", "0", "none"), ("orders/2", "missing", "", "")]
+    sights = {queues[0]: QueueSight(3, 2, "a", 2, 7, 1_000), queues[1]: QueueSight(0, 0, None)}
+    assert _cells(queues, sights) == [
+        ("queue", "depth", "unacked", "oldest", "redelivered", "flows", "fed client"),
+        ("orders/0", "3", "2", "60 s", "7", "2", "a"),
+        ("orders/1", "0", "0", "", "0", "0", "none"),
+        ("orders/2", "missing", "", "", "", "", ""),
+    ]
+    # The broker's clock is ahead, and of one queue nobody knows what left it.
+    sights = {queues[0]: QueueSight(3, 2, "a", 2, 7, 1_090, 12.34), queues[1]: QueueSight(0, 0, None)}
+    assert _cells(queues[:2], sights)[1:] == [
+        ("orders/0", "3", "2", "0 s", "7", "12.3", "2", "a"),
+        ("orders/1", "0", "0", "", "0", "", "0", "none"),
+    ]
+    assert sights_as_object(sights, 1_095)["orders/0"] == {
+        "depth": 3, "unacked": 2, "oldest_age_s": 5, "redelivered": 7, "rate": 12.3, "flows": 2, "fed": "a",
+    }  # fmt: skip
+
+
+def _cells(queues: list[QueueName], sights: dict[QueueName, QueueSight]) -> list[tuple[object, ...]]:
+    columns = sights_as_table(queues, sights, 1_060).columns
+    return list(zip(*([column.header, *column.cells] for column in columns), strict=True))
 
 
 def test_nobody_can_choose_a_name_that_the_terminal_obeys(capsys: pytest.CaptureFixture[str]) -> None:
     queue = QueueName("g[/x]/0")
-    print_table(sights_as_table([queue], {queue: QueueSight(1, 1, "[red]\x1b[2J:boom:")}))
+    print_table(sights_as_table([queue], {queue: QueueSight(1, 1, "[red]\x1b[2J:boom:")}, 0))
     told = capsys.readouterr().out
     assert "[red]\\x1b[2J:boom:" in told
     assert "g[/x]/0" in told
@@ -166,7 +184,9 @@ def test_a_group_from_its_creation_to_its_end(stage: Stage) -> None:
     assert json.loads(stage.group("list", "--json").stdout)["groups"][0]["queue_count"] == 2
     assert "orders" in stage.group("list").stdout
     shown = json.loads(stage.group("show", "orders", "--json").stdout)
-    assert shown["queues"]["orders/1"] == {"depth": 0, "flows": 0, "fed": None}
+    assert shown["queues"]["orders/1"] == {
+        "depth": 0, "unacked": 0, "oldest_age_s": None, "redelivered": 0, "rate": None, "flows": 0, "fed": None,
+    }  # fmt: skip
     assert "orders/1" in stage.group("show", "orders").stdout
 
     bigger = {**stage.settings["semp"], "queue_spool_mb": 7_000}

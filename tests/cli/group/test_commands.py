@@ -1,7 +1,9 @@
 """`lbg group` and `lbg why`: their words, their exit codes, and real members that answer."""
 
+import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -14,7 +16,7 @@ from typer.testing import CliRunner
 
 from lbg_runtime.admin.account import open_semp
 from lbg_runtime.admin.sight import QueueSight
-from lbg_runtime.cli.group.commands import _fed_members, tell_nobody_heard
+from lbg_runtime.cli.group.commands import _fed_members, _watch, tell_nobody_heard
 from lbg_runtime.cli.group.moves_text import as_object, as_text
 from lbg_runtime.cli.group.text import (
     FedMember,
@@ -205,6 +207,38 @@ def test_the_status_says_why_there_may_be_more_members(
     assert json.loads(result.stdout)["not_understood"] == told
 
 
+def test_a_watch_goes_on_after_an_error_of_a_later_look_until_it_is_told_to_stop(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = parse_settings({"group": GROUP, "connection": {"transport": "solace"}}, "test", {})
+    gone = ConfigError("connection.host", "tcp://b:1: Connection refused", "a broker")
+    first, last = (picture(), None, None), (GroupPicture(), None, None)
+    looks: list[object] = [first, gone, last]
+
+    async def look(_: object, __: int) -> object:
+        if not looks:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.Event().wait()
+        looked = looks.pop(0)
+        if isinstance(looked, Exception):
+            raise looked
+        return looked
+
+    monkeypatch.setattr("lbg_runtime.cli.group.commands._look", look)
+    shown: list[object] = []
+    asyncio.run(_watch(settings, 1, shown.append))  # type: ignore[arg-type]
+    assert shown == [first, last]
+    nobody = "lbg: nobody on lbg-control/orders answered within 1 ms"
+    assert capsys.readouterr().err.splitlines() == [f"lbg: {gone}", nobody]
+
+    async def refused(_: object, __: int) -> object:
+        raise gone
+
+    monkeypatch.setattr("lbg_runtime.cli.group.commands._look", refused)
+    with pytest.raises(ConfigError):
+        asyncio.run(_watch(settings, 1, shown.append))  # type: ignore[arg-type]
+
+
 def test_where_nobody_answers_the_conductor_the_login_of_the_members_is_tried(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -319,7 +353,9 @@ async def test_a_running_group_answers_how_it_stands_and_where_a_key_is(group: P
     assert "surplus: orders/4, on the broker and named by no member" in output
     code, output, _ = told_by("group", "status", "--json", *config)
     told = json.loads(output)
-    assert told["broker"]["orders/4"] == {"depth": 0, "flows": 0, "fed": None}
+    assert told["broker"]["orders/4"] == {
+        "depth": 0, "unacked": 0, "oldest_age_s": None, "redelivered": 0, "rate": 0.0, "flows": 0, "fed": None,
+    }  # fmt: skip
     assert (told["surplus"], len(told["broker"])) == (["orders/4"], 5)
 
     code, output, errors = told_by("why", "slow", *config)
