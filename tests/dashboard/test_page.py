@@ -395,7 +395,7 @@ async def crowded(stage_group, board, sight):
     watch._find_homes = lambda picture: (sight.queues, sight.placement)
     # Nobody speaks, which is no silence here.
     watch._board.tick = lambda now_ms: None
-    watch._rates = SimpleNamespace(by_queue=lambda now_ms: sight.rates, is_known=True)
+    watch._rates = SimpleNamespace(by_queue=lambda now_ms: sight.rates, is_known=True, keys_parked=3)
     watch._update()
     return url
 
@@ -407,6 +407,7 @@ async def test_it_is_readable_with_one_queue_and_with_a_thousand(stage, browser,
         await browser.open(await crowded(group, board, sight), height=1_000)
         is_map = queues > 64
         await browser.until(f"{CARDS}.length === {members}")
+        assert await browser.text("#parked") == "3"
         assert await browser.evaluate("document.querySelectorAll('#queues button').length") == (0 if is_map else queues)
         assert await browser.evaluate("document.getElementById('grid').getAttribute('aria-rowcount')") == str(
             queues + 1
