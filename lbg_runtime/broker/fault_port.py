@@ -20,6 +20,8 @@ from lbg_runtime.config.listen_address import ListenAddress
 from lbg_runtime.model.errors import UserError
 
 MAX_BODY_BYTES = 10_000
+_CODES = range(400, 600)
+"""A client takes another one for success, or cannot be told it."""
 
 _Act = Callable[["_Order"], "dict[str, int] | None"]
 """Does what is ordered."""
@@ -60,7 +62,10 @@ def make_fault_app(server: BrokerServer) -> Starlette:
         if what not in words:
             raise UserError("what", repr(what), f"one of {', '.join(words)}")
         times = order.count("times") if "times" in order.said else None
-        faults.refuse(Asked(what), order.count("code"), order.text("text"), order.client, times)
+        code = order.count("code")
+        if code not in _CODES:
+            raise UserError("code", str(code), f"a code of a refusal, from {_CODES[0]} to {_CODES[-1]}")
+        faults.refuse(Asked(what), code, order.text("text"), order.client, times)
 
     def clear(order: "_Order") -> None:  # noqa: ARG001  # it is for everybody
         faults.clear()
@@ -68,27 +73,27 @@ def make_fault_app(server: BrokerServer) -> Starlette:
     async def look(request: Request) -> Response:  # noqa: ARG001  # there is one thing to see
         return JSONResponse({"clients": server.client_names()})
 
-    acts: dict[str, _Act] = {
-        "drop": drop,
-        "stall": stall,
-        "delay": delay,
-        "withhold_acks": withhold_acks,
-        "stop_egress": stop_egress,
-        "refuse": refuse,
-        "clear": clear,
+    acts: dict[str, tuple[_Act, tuple[str, ...]]] = {
+        "drop": (drop, ("client",)),
+        "stall": (stall, ("client", "on")),
+        "delay": (delay, ("client", "ms")),
+        "withhold_acks": (withhold_acks, ("client", "on")),
+        "stop_egress": (stop_egress, ("client", "on")),
+        "refuse": (refuse, ("client", "what", "code", "text", "times")),
+        "clear": (clear, ()),
     }
     return Starlette(
         routes=[
             Route("/", look, methods=["GET"]),
-            *(Route(f"/{name}", _endpoint(act), methods=["POST"]) for name, act in acts.items()),
+            *(Route(f"/{name}", _endpoint(act, names), methods=["POST"]) for name, (act, names) in acts.items()),
         ]
     )
 
 
-def _endpoint(act: "_Act") -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(act: "_Act", names: tuple[str, ...]) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         try:
-            answer = act(_Order(await _read(request)))
+            answer = act(_Order(await _read(request), names))
         except UserError as error:
             return JSONResponse({"error": str(error)}, status_code=400)
         return JSONResponse(answer if answer is not None else {})
@@ -114,7 +119,11 @@ async def _read(request: Request) -> dict[str, object]:
 class _Order:
     """What a request says, with the mistakes named."""
 
-    def __init__(self, said: dict[str, object]) -> None:
+    def __init__(self, said: dict[str, object], names: tuple[str, ...]) -> None:
+        for name in said:
+            if name not in names:
+                # Else a misspelt `client` would mean everybody.
+                raise UserError(name, "unknown here", f"one of {', '.join(names)}" if names else "no attribute")
         self.said = said
         self.client = None if said.get("client") is None else self.text("client")
 

@@ -163,6 +163,10 @@ def test_the_port_orders_faults(broker, make_client, port, client, queue_name):
 @pytest.mark.parametrize(
     ("path", "body", "text"),
     [
+        ("drop", {"cilent": "by-port"}, "cilent: unknown here; expected one of client"),
+        ("clear", {"client": "by-port"}, "client: unknown here; expected no attribute"),
+        ("refuse", {"what": "login", "code": 200, "text": "OK"}, "code: 200; expected a code of a refusal"),
+        ("refuse", {"what": "login", "code": 1 << 32, "text": ""}, "code: 4294967296; expected a code of a refusal"),
         ("delay", {"ms": -1}, "ms: -1; expected a whole number"),
         ("stall", {"on": 1}, "on: 1; expected true or false"),
         ("stall", {"client": 7}, "client: 7; expected a text"),
