@@ -358,13 +358,12 @@ class Session:
     def _publish(self, client: ClientId, raw: bytes) -> None:
         frame = read_published(raw)
         relay = frame.relay
+        message = Published(frame.topic, relay, relay.size_bytes, self._now_s)
         if not frame.assured:
-            message = Published(frame.topic, relay, relay.size_bytes)
             effects = self._engine.publish_direct(client, message)
             self._work_count += 1 + len(effects)
             self._carry_out(effects)
             return
-        message = Published(frame.topic, relay, relay.size_bytes, self._now_s)
         flow, message_id = frame.flow_id, frame.message_id
         last_answered = self._publishers.get(flow)
         if last_answered is None:

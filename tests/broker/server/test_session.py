@@ -9,7 +9,7 @@ from lbg_runtime.model.errors import ProtocolError
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.smf.assured_items import AssuredKind, ItemKind
 from lbg_runtime.smf.client_ctrl import ClientKind, decode_client_ctrl
-from lbg_runtime.smf.frame import Frame, ParameterKind, Protocol, encode_frame
+from lbg_runtime.smf.frame import Frame, Parameter, ParameterKind, Protocol, encode_frame
 from lbg_runtime.smf.response import OK, Response, response_of
 from lbg_runtime.smf.smp import SubscriptionKind, SubscriptionRequest, decode_subscription, encode_subscription
 from tests.broker.server.desk import (
@@ -155,6 +155,15 @@ def test_administrators_see_when_a_message_came_where_there_is_a_clock() -> None
         session.receive(published(flow, 3, "t"))
     seen = desk.engine.administration.queue_messages("default", QueueName("q"))
     assert [message.spooled_at_s for message in seen] == [1_000, 1_000, 2_000, None, None, None]
+
+
+def test_a_direct_message_that_a_queue_takes_has_its_time_too() -> None:
+    desk = Desk()
+    desk.create_queue("q", "t")
+    direct = Frame(Protocol.MESSAGE, (Parameter(ParameterKind.TOPIC, text("t"), mark=2),), b"body")
+    desk.log_in("a", lambda: 1_000.9).receive(encode_frame(direct))
+    (seen,) = desk.engine.administration.queue_messages("default", QueueName("q"))
+    assert seen.spooled_at_s == 1_000
 
 
 def test_what_a_publisher_sends_again_is_acknowledged_and_not_kept_twice() -> None:
