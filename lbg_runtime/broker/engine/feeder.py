@@ -113,9 +113,9 @@ class Feeder:
 
     def _first_for(self, flow: ConsumerFlow) -> SpooledMessage | None:
         if flow.looked_at_returns != self._spool.returned_count:
-            # Messages that it has looked at and others had may wait again.
-            flow.looked_at_returns, flow.next_sequence = self._spool.returned_count, 0
-        flow.next_sequence = max(flow.next_sequence, self._spool.first_sequence)
+            # Messages that it has looked at and others had may wait again. Not for each message: the first place is
+            # found behind those that are gone.
+            flow.looked_at_returns, flow.next_sequence = self._spool.returned_count, self._spool.first_sequence
         while (message := self._spool.next_from(flow.next_sequence)) is not None:
             flow.next_sequence = message.sequence + 1
             if message.is_waiting and flow.wants(message.message):

@@ -118,7 +118,7 @@ class ConsumerFlow:
         """Whether it takes a message; called only if `is_selective`."""
         self.next_sequence = 0
         """Where a selective flow looks next; messages before this that it wants have been sent or are held."""
-        self.looked_at_returns = 0
+        self.looked_at_returns = -1
         """How many messages had come back to the queue when it began looking."""
 
     @property

@@ -4,6 +4,7 @@ import pytest
 
 from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
+from lbg_runtime.broker.engine.spool import Spool
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.outcome import Outcome
 from tests.broker.engine.conftest import QUEUE, Stage
@@ -91,3 +92,18 @@ def test_a_bad_selector_and_one_on_a_partitioned_queue_are_refused():
         PickyStage().picky("ann", "n =")
     with pytest.raises(BrokerRefusal, match="400 Invalid Selector"):
         PickyStage(partition_count=2).picky("ann", "n = 1")
+
+
+def test_the_first_place_of_a_queue_is_not_looked_for_with_each_message(monkeypatch):
+    # It is found behind all that are gone, so each message would cost more than the one before.
+    looks = []
+    found = Spool.first_sequence.fget
+    monkeypatch.setattr(Spool, "first_sequence", property(lambda spool: looks.append(spool) or found(spool)))
+    stage = PickyStage()
+    stage.publish(40)
+    flow = stage.picky("ann", "n > 0")
+    sent = stage.ids(stage.open(flow, window=1))
+    while len(sent) < 40:
+        stage.settle(flow, sent[-1], sent[-1])
+        sent += stage.ids(stage.open(flow, sent[-1], window=1))
+    assert len(looks) == 1
