@@ -84,6 +84,10 @@ class Store:
         try:
             if path.is_dir():
                 raise UserError(where, "it is a directory", "a file, or a name for one")
+            log = _log_of(path)
+            if log.exists() and log.stat().st_size and not (path.exists() and path.stat().st_size):
+                # SQLite would begin anew, and delete the log of what was lost.
+                raise UserError(where, "it is gone or empty, but its log is there", f"the file that {log} belongs to")
             # It contains passwords. An existing file is never opened here: closing it would release SQLite's lock.
             if not path.exists():
                 os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
@@ -175,7 +179,7 @@ class Store:
         """
         readable_frames = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1]
         page_bytes = self._connection.execute("PRAGMA page_size").fetchone()[0]
-        beyond = commits_beyond(Path(f"{self.path}-wal"), readable_frames, page_bytes)
+        beyond = commits_beyond(_log_of(self.path), readable_frames, page_bytes)
         if beyond > 1:
             reason = f"its log is damaged: {beyond} writes after the damage cannot be read"
             raise UserError(f"store {self.path}", reason, _UNDAMAGED)
@@ -263,6 +267,11 @@ class Store:
                 yield MessageLogged(vpn, came_ns, message)
             else:
                 outlived.append(number)
+
+
+def _log_of(path: Path) -> Path:
+    """Where SQLite has the log of a file: beside the file itself, if the path is a link to it."""
+    return Path(f"{os.path.realpath(path)}-wal")
 
 
 def _refusals(encoded: bytes) -> tuple[tuple[int, int, str], ...]:

@@ -314,6 +314,29 @@ def test_damage_where_the_log_begins_is_refused_and_not_taken_for_a_log_without_
     assert refusal(target).startswith("its log is damaged: ")
 
 
+def test_damage_in_the_log_of_a_store_behind_a_link_is_refused_too(path, tmp_path):
+    target, link = tmp_path / "copy", tmp_path / "elsewhere"
+    writes(path, 5, target)
+    link.symlink_to(target)
+    log = Path(f"{target}-wal")
+    log.write_bytes(bytes(32) + log.read_bytes()[32:])
+    assert refusal(link).startswith("its log is damaged: ")
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["empty", "gone"])
+def test_a_log_whose_file_is_empty_or_gone_is_refused_and_left_as_it_is(path, tmp_path, is_there):
+    target = tmp_path / "copy"
+    writes(path, 5, target)
+    target.unlink()
+    if is_there:
+        target.touch()
+    log = Path(f"{target}-wal")
+    whole = log.read_bytes()
+    assert refusal(target) == "it is gone or empty, but its log is there"
+    assert refused(target).expected == f"the file that {log} belongs to"
+    assert log.read_bytes() == whole
+
+
 def test_a_death_between_the_header_of_a_log_and_its_first_frame_is_no_damage(path, tmp_path):
     target = tmp_path / "copy"
     store = Store.open(path)
