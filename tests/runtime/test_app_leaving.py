@@ -57,6 +57,31 @@ async def test_stop_now_cancels_what_runs_and_it_comes_again_flagged(trial):
     assert trial.sequences() == {f"k{number}": [1, 2] for number in range(4)}
 
 
+@pytest.mark.parametrize("hurries_after_s", [[], [1], [1, 3]], ids=["deadline", "hurried", "hurried_again"])
+async def test_a_handler_that_is_cancelled_as_its_member_leaves_may_clean_up(trial, hurries_after_s):
+    """Flow and member cancelled it both at the deadline, and what had begun in its `finally` was cut short at once."""
+    started, tidied = asyncio.Event(), []
+
+    async def hang(_message):
+        started.set()
+        try:
+            await asyncio.sleep(1_000_000)
+        finally:
+            await asyncio.sleep(8)
+            tidied.append("well")
+
+    app = trial.member(work=hang, rebind={"drain_timeout": "5s"}, failure={"timeout": "1h"})
+    async with trial.running(app) as (task,):
+        await trial.until(lambda: len(trial.active()) == 4)
+        await trial.publish(1)
+        await started.wait()
+        app.stop()
+        for after_s in hurries_after_s:
+            asyncio.get_running_loop().call_later(after_s, app.stop_now)
+        assert (await task).still_bound == 0
+    assert tidied == ["well"]
+
+
 async def test_a_stop_cancels_handlers_at_its_deadline(trial):
     started = asyncio.Event()
 

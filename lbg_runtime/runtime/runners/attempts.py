@@ -44,7 +44,10 @@ class Attempt:
         return self.overdue_count > 1
 
     def interrupt(self, why: InterruptedBy) -> None:
-        """Cancel the handler. A recall is final: no timeout after it makes it a failure."""
+        """Cancel the handler. A recall is final: no timeout makes it a failure, and another does nothing."""
+        if self.interrupted_by is why is InterruptedBy.RECALL:
+            # By its flow and by its member, which have the same deadline: the handler is cleaning up.
+            return
         if self.interrupted_by is not InterruptedBy.RECALL:
             self.interrupted_by = why
         self.task.cancel()

@@ -78,6 +78,25 @@ async def test_a_recall_reaches_what_is_put_off(start):
     watch.close()
 
 
+async def test_one_that_is_recalled_again_cleans_up_undisturbed(start):
+    watch = RunningAttempts(None, lambda _: None)
+    _, task, _ = start(watch, 1)
+    for _ in range(2):
+        watch.recall(QUEUE, Epoch(1))
+        await asyncio.sleep(1)
+    assert task.cancelled_at == [0]
+
+
+async def test_one_that_took_too_long_and_is_recalled_then_is_cancelled_again(start):
+    """It may have ignored the first time."""
+    watch = RunningAttempts(10_000, lambda _: None)
+    _, task, attempt = start(watch, 1)
+    await asyncio.sleep(15)
+    watch.recall(QUEUE, Epoch(1))
+    assert (task.cancelled_at, attempt.interrupted_by) == ([10, 15], InterruptedBy.RECALL)
+    watch.close()
+
+
 async def test_one_that_is_recalled_has_not_failed_even_if_its_handler_goes_on_beyond_its_time(start):
     watch = RunningAttempts(10_000, lambda _: None)
     _, task, attempt = start(watch, 1)
