@@ -187,6 +187,14 @@ class TestTheSteps:
         assert set(looks) == {DeleteQueue(1), Publish(StripeEnd(GENERATION, 1))}
         assert looks.count(Publish(StripeEnd(GENERATION, 1))) == 2
 
+    def test_so_it_is_by_who_follows_and_has_never_published_it(self) -> None:
+        group = Group(2, 1, hash_count=2)
+        at(group, Publish(StripeEnd(GENERATION, 1)))
+        group.look()
+        follower = group.conductor()
+        looks = [follower.next_step(group.sight()) for _ in range(LOOKS_PER_RECORD + 2)]
+        assert looks.count(Publish(StripeEnd(GENERATION, 1))) == 1
+
     def test_only_shards_that_change_their_queue_are_moved_one_after_the_other(self) -> None:
         group = Group(3, 4, hash_count=8)
         conductor = group.conductor()
@@ -255,6 +263,14 @@ class TestWaiting:
         others = {**sight.depths, 1: MAX_BACKLOG + 1, 2: MAX_BACKLOG + 1}
         assert conductor.next_step(seen(sight, others)) == Subscribe(2, "lbg/2/>")
 
+    def test_records_of_other_queues_make_no_room_for_a_backlog(self, group: Group) -> None:
+        conductor = at(group, Unsubscribe(0, "lbg/2/>"))
+        sight = group.sight()
+        plan_alone = 1
+        full, nearly_full = ({1: MAX_BACKLOG + plan_alone + more} for more in (1, 0))
+        assert waits_for(conductor, seen(sight, full)).startswith("queue orders/1 to have fewer than 1000 messages")
+        assert conductor.next_step(seen(sight, nearly_full)) == Subscribe(0, "lbg/3/>")
+
     @pytest.mark.parametrize(("from_count", "to_count"), WAYS)
     def test_records_that_stay_until_the_finish_are_no_backlog(
         self, from_count: int, to_count: int, monkeypatch: pytest.MonkeyPatch
@@ -311,6 +327,8 @@ class TestWaiting:
         conductor = at(group, Publish(StripeFinish(GENERATION, 2, 3)))
         said = Striping(GENERATION, 2, 3, frozenset(range(6)), frozenset({0, 2}))
         assert waits_for(conductor, seen(group.sight(), said=said)) == "the members to read the finish in orders/1"
+        before = Striping(GENERATION - 1, 1, 3, finished=frozenset({0, 1, 2}))
+        assert "orders/0, orders/1, orders/2" in waits_for(conductor, seen(group.sight(), said=before))
         everybody = Striping(GENERATION, 2, 3, finished=frozenset({0, 1, 2}))
         assert conductor.next_step(seen(group.sight(), said=everybody)) == Publish(StripeEnd(GENERATION, 3))
 
@@ -404,8 +422,8 @@ class TestAPlanThatMembersTakeForOld:
 
     @pytest.mark.parametrize("last", [Subscribe(2, "lbg/2/>"), Unsubscribe(0, "lbg/2/>")])
     def test_in_mid_move_nothing_is_safe_and_who_conducts_gives_up(self, last: Step) -> None:
-        """Some queues may have the old plan with its marker, and a second plan there stops them."""
-        group = Group(2, 3, hash_count=3)
+        """Some queues may have the old plan with its marker, and a second plan there stops them. One is enough."""
+        group = Group(2, 3, hash_count=6)
         conductor = at(group, last)
         group.said = Striping(GENERATION + 5, 2)
         with pytest.raises(UserError, match=r"members ignore .* all members stopped before any is started again"):
