@@ -1,10 +1,14 @@
 """Both sides of every owner change are in the journals, and the reader brings them together."""
 
 import asyncio
+from types import SimpleNamespace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lbg_runtime.core.flow.events import ReleaseCause
+from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.journal.reader import read_run
 from lbg_runtime.model.ids import MemberId
 from lbg_runtime.runtime.flight_recorder import FlightRecorder
@@ -145,6 +149,30 @@ async def test_an_offer_that_came_to_nothing_is_no_part_of_a_later_takeover(tria
             over.set()
     told = [(one["from_member"], one["cause"], one["decided_by"], one["move_id"]) for one in taken]
     assert told == [("a", "elected", "broker", None)] * 4
+
+
+@pytest.mark.parametrize(("is_given_up", "drain_ms"), [(False, 3_000), (True, 0)])
+async def test_a_handle_that_dies_tells_what_was_in_flight_and_how_long_it_had_drained_by_then(is_given_up, drain_ms):
+    recorder = FlightRecorder(MemberId("a"), MemberJournal(None, 1))
+    flow = SimpleNamespace(queue="orders/0", epoch=7, cause=ReleaseCause.HANDBACK, move_id="m", in_flight=2)
+    states = [FlowState.ACTIVE, FlowState.DRAINING, *[FlowState.ACTIVE] * is_given_up, FlowState.UNBOUND]
+    for flow.state in states:
+        recorder.flow_changed(0, flow)
+        await asyncio.sleep(3)
+    given = recorder.changes[-1]
+    assert (given.event, given.cause, given.decided_by) == ("given", "down", "broker")
+    assert (given.in_flight, given.drain_ms, given.held_ms) == (2, drain_ms, 3_000 * (len(states) - 1))
+
+
+async def test_a_queue_that_is_given_in_good_order_has_nothing_in_flight_on_record():
+    """What failed and goes to the next owner is not lost with the handle."""
+    recorder = FlightRecorder(MemberId("a"), MemberJournal(None, 1))
+    flow = SimpleNamespace(queue="orders/0", epoch=7, cause=ReleaseCause.HANDBACK, move_id="m", in_flight=2)
+    for flow.state in (FlowState.ACTIVE, FlowState.DRAINING, FlowState.UNBINDING, FlowState.UNBOUND):
+        recorder.flow_changed(0, flow)
+        await asyncio.sleep(3)
+    given = recorder.changes[-1]
+    assert (given.event, given.cause, given.in_flight, given.drain_ms) == ("given", "handback", 0, 3_000)
 
 
 @given(st.lists(messages, max_size=4))
