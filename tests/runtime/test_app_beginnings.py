@@ -1,14 +1,15 @@
 """Members that are asked to leave while they begin, or while their lifespans end."""
 
 import asyncio
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 
 import anyio
 import pytest
 from structlog.testing import capture_logs
 
-from lbg_runtime.model.errors import ConnectFailed, HandlerError
+from lbg_runtime.model.errors import ConfigError, ConnectFailed, HandlerError
 from lbg_runtime.runtime import app as app_module
+from lbg_runtime.runtime.app import App
 from lbg_runtime.runtime.handlers.lifespan import LifespanFailed
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.shutdown import ExitGuard
@@ -115,6 +116,48 @@ async def test_a_member_that_is_to_leave_makes_no_more_queues(trial, how):
     report = await asyncio.wait_for(task, 1)
     assert report.exit_code == 0
     assert trial.records()[-1]["clean"] is True
+
+
+class _SlowCompanion:
+    """Ready after a while; by then somebody has deleted the queues."""
+
+    def __init__(self, broker):
+        self._broker = broker
+        self.shared = {}
+
+    @asynccontextmanager
+    async def attend(self, session, on_able):
+        yield
+
+    async def until_ready(self):
+        await asyncio.sleep(5)
+        for index in range(4):
+            self._broker.delete_queue(f"orders/{index}")
+
+    def flow_changed(self, queue, epoch, *, is_kept):
+        pass
+
+    def leave(self):
+        pass
+
+
+async def test_queues_that_were_deleted_while_a_member_waited_for_its_companion_are_made_again(trial):
+    """Missing ones would be taken for a mistake, and the member would leave."""
+    made = trial.member()
+    companion = _SlowCompanion(trial.broker)
+    app = App(made.handlers, made.settings, session=trial.sessions["member-0"], companion=companion)
+    async with trial.running(app):
+        await trial.until(lambda: len(trial.active()) == 4, within_s=10)
+
+
+def test_a_member_whose_name_no_broker_takes_is_told_so_before_it_connects(settings):
+    handlers = Handlers()
+    handlers.handler("orders/>")(lambda _: asyncio.sleep(0))
+    discovered = settings(
+        membership={"mode": "discovered", "index": None, "count": None}, rebind={"mode": "cooperative"}
+    )
+    with pytest.raises(ConfigError, match=r"membership\.id: 200 bytes; expected at most"):
+        App(handlers, discovered, member_id="ä" * 100)
 
 
 def _leaving_slowly(log):

@@ -54,6 +54,7 @@ def test_an_ordinal_is_read_from_the_host_name():
         ({"mode": "discovered"}, {"LBG_MEMBER_INDEX": "1"}, "h", "membership.mode: discovered, and a member's index"),
         ({"mode": "discovered"}, {"LBG_MEMBER_ID": "a b"}, "h", "environment LBG_MEMBER_ID: 'a b'; expected 1 to 100"),
         ({"count": 4}, {"LBG_MEMBER_INDEX": "x"}, "h", "environment LBG_MEMBER_INDEX: 'x'; expected a whole number"),
+        ({"count": 4}, {"LBG_MEMBER_INDEX": "9" * 5_000}, "h", "environment LBG_MEMBER_INDEX: '99"),
     ],
 )
 def test_what_cannot_be_is_one_line(settings, environ, host, text):
