@@ -77,6 +77,15 @@ sys.exit({USER_MISTAKE})
     assert await Siblings([command(tmp_path, "a"), wrong], DRAIN_TIMEOUT_MS).run() == USER_MISTAKE
 
 
+async def test_a_signal_of_the_terminal_is_not_for_members_who_are_asked_by_us(tmp_path: Path) -> None:
+    """They would be asked twice by one Ctrl-C, and drain nothing."""
+    tells = (
+        f"import os, pathlib, sys; pathlib.Path(sys.argv[1]).write_text(str(os.getpgrp())); sys.exit({USER_MISTAKE})"
+    )
+    await Siblings([[sys.executable, "-c", tells, str(tmp_path / "group")]], DRAIN_TIMEOUT_MS).run()
+    assert int((tmp_path / "group").read_text()) != os.getpgrp()
+
+
 async def test_one_that_is_started_anew_and_does_not_reach_the_broker_ends_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
