@@ -247,6 +247,19 @@ async def test_the_count_is_stored_while_nobody_can_begin_another_re_striping(tr
     assert seen == [(6, {done.plan})]
 
 
+async def test_nothing_is_begun_before_a_member_is_heard(trial, settings, queues) -> None:
+    """Its generation decides that of the plan."""
+    before, waits_for = await topics_of(queues), []
+    restriping = asyncio.ensure_future(
+        restripe(trial, settings, queues, 6, lambda progress: waits_for.append(progress.waiting_for))
+    )
+    await asyncio.sleep(10)
+    assert set(waits_for) == {"the members to say how far they are"}
+    assert await topics_of(queues) == before
+    restriping.cancel()
+    await asyncio.wait([restriping])
+
+
 async def test_parking_that_is_turned_on_while_no_member_is_heard_is_refused(trial, settings, queues) -> None:
     before = await topics_of(queues)
     is_waiting = asyncio.Event()
