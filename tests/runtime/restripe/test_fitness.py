@@ -1,6 +1,7 @@
 """Which settings carry a re-striping."""
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -20,7 +21,12 @@ from lbg_runtime.core.restripe.striping import Striping, StripingReport, proof_o
 from lbg_runtime.model.errors import ConfigError, UserError
 from lbg_runtime.model.group import LARGEST_HASH_COUNT, GroupShape
 from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
-from lbg_runtime.runtime.restripe.fitness import MOST_MOVES, insist_on_few_moves, insist_on_fit_settings
+from lbg_runtime.runtime.restripe.fitness import (
+    MOST_MOVES,
+    insist_on_few_moves,
+    insist_on_fit_queues,
+    insist_on_fit_settings,
+)
 
 GROUP = {"name": "orders", "hash_prefix": "h", "hash_count": 8, "queue_count": 4, "provision": "none"}
 
@@ -76,3 +82,21 @@ def test_a_member_can_tell_of_as_many_shards_as_may_move() -> None:
     header = Header(GroupName("orders"), MemberId("orders-member-0"), Life(2**50, 2**53), 2**40)
     report = StripingReport(striping, proof_of("s3cr3t", striping))
     assert encode(Heartbeat(header, MemberState.ACTIVE, 1, {}, flows, "0" * 16, report))
+
+
+@pytest.mark.parametrize(("before", "after", "expected"), [(4, 2, [0, 1, 2]), (2, 4, [0, 1, 2, 3])])
+async def test_the_queues_of_both_layouts_are_to_be_fit_but_for_one_that_is_about_to_be_deleted(
+    before: int, after: int, expected: list[int]
+) -> None:
+    """It has no topic left, and may be closed for that; and the one beyond them may be somebody else's."""
+    looked_at: list[str] = []
+
+    async def ensure_fit(queue: str, _shown: int) -> None:
+        looked_at.append(queue)
+
+    shape = GroupShape(GroupName("orders"), "h", 8, before)
+    topics = {0: {"h/0/>"}, 1: {"h/1/>"}, 2: {"plan"}, 3: set[str](), 4: {"invoices/>"}}
+    subscriptions = {index: frozenset(each) for index, each in topics.items()}
+    queues = cast(Any, SimpleNamespace(ensure_fit=ensure_fit))
+    await insist_on_fit_queues(queues, StripePlan(1, before, after, "s3cr3t"), shape, subscriptions)
+    assert looked_at == [shape.queue_name(index) for index in expected]
