@@ -67,13 +67,12 @@ class PulledEvents:
 
     async def stream(self, capacity: int) -> AsyncGenerator[bytes]:
         """The lines of a new stream, until its reader goes or the sidecar ends; the events open on it then fail."""
+        if self.closed.is_set():
+            return
         stream = self._streams.open(capacity)
         outbox = self._outboxes[stream.number] = _Outbox()
-        if self.closed.is_set():
-            outbox.end()
-        else:
-            self._gate.open()
-            _log.info("pull_started", stream=stream.number, capacity=capacity)
+        self._gate.open()
+        _log.info("pull_started", stream=stream.number, capacity=capacity)
         self._wake()
         try:
             while (line := await outbox.next()) is not None:
@@ -103,7 +102,6 @@ class PulledEvents:
     async def _room(self, event: Event) -> tuple[Stream, str]:
         """Get a place on a stream; waits in order for as long as there is none. Raises `GivenBack`."""
         while True:
-            await self._gate.passed(event)
             if not self._waiting and (given := self._streams.give()) is not None:
                 return given
             await self._turn(event)

@@ -327,6 +327,37 @@ async def test_the_application_is_there_until_its_last_stream_ends():
     assert seen == [True, True, False]
 
 
+async def test_a_stream_that_is_opened_after_the_end_ends_and_takes_no_event_that_waits_for_room():
+    pulled = PulledEvents(10_000, make_gate())
+    streams = [pulled.stream(1) for _ in range(2)]
+    reading = asyncio.ensure_future(anext(streams[0]))
+    events = [asyncio.ensure_future(pulled.deliver(make_event(key=key))) for key in "ab"]
+    await reading
+    pulled.close()
+    assert [line async for line in streams[1]] == []
+    done, waiting = await asyncio.wait(events, timeout=1)
+    assert (done, len(waiting)) == (set(), 2)
+    for event in events:
+        event.cancel()
+    await asyncio.wait(events)
+    await streams[0].aclose()
+
+
+async def test_events_that_came_while_nobody_pulled_are_given_in_their_order():
+    pulled = PulledEvents(10_000, make_gate())
+    events = [asyncio.ensure_future(pulled.deliver(make_event(key=key))) for key in "abcdefgh"]
+    await asyncio.sleep(0.1)
+    stream = pulled.stream(1)
+    keys = ""
+    while len(keys) < len(events):
+        told = json.loads(await anext(stream))
+        keys += told["metadata"]["lbg-key"]
+        pulled.settle([(told["id"], SUCCESS)])
+    assert keys == "abcdefgh"
+    assert await asyncio.gather(*events) == [SUCCESS] * 8
+    await stream.aclose()
+
+
 async def test_nothing_is_kept_of_an_event_that_is_settled():
     class WatchedAnswer(Answer):
         """One whose end can be seen."""
