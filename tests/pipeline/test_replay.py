@@ -194,6 +194,21 @@ def test_one_shard_alone(landed: LogOnDisk) -> None:
     assert found(landed, shard=1) == ["k1", "q1", "k2"]
 
 
+def test_a_message_of_no_shard_and_without_a_key_is_in_no_selection_of_one(tmp_path: Path) -> None:
+    log = LogOnDisk(tmp_path / "log")
+    lane = log.lane("a", queue=1)
+    foreign = rows([id_of("f", 1)], queue=1, t_land=100)
+    for name in ("shard", "key"):
+        field = LANDING_SCHEMA.field(name)
+        foreign = foreign.set_column(LANDING_SCHEMA.get_field_index(name), field, pa.array([None], field.type))
+    lane.append(foreign)
+    lane.append(rows([id_of("k", 1)], queue=1, t_land=200))
+    assert found(log, shard=1) == ["k1"]
+    assert found(log, key="k") == ["k1"]
+    assert found(log) == ["None1", "k1"]
+    log.close()
+
+
 def test_a_dry_run_counts(landed: LogOnDisk) -> None:
     counted = count(selected(LandingLog(landed.root), Selection(key="k")))
     assert (counted.selected, counted.sent, counted.first_us, counted.last_us) == (4, 0, 100, 500)

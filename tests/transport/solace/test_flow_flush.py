@@ -64,6 +64,14 @@ async def test_a_flush_that_could_not_be_arranged_is_arranged_by_the_next_settle
     assert [ids for _, ids in path.left] == [[1, 2]]
 
 
+async def test_what_a_flush_asks_for_leaves_at_once() -> None:
+    flow, path = _bound()
+    flow.settle(DeliveryId(1), Outcome.ACCEPTED)
+    assert path.left == []
+    flow.flush()
+    assert [ids for _, ids in path.left] == [[1]]
+
+
 async def test_a_handle_that_died_meanwhile_flushes_nothing() -> None:
     flow, path = _bound()
     flow.settle(DeliveryId(1), Outcome.ACCEPTED)

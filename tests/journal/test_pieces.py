@@ -1,0 +1,88 @@
+"""A record file that is read in pieces says in the end what one reading of the whole says."""
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from lbg_runtime.journal import pieces
+from lbg_runtime.journal.pieces import Place, cut_piece, read_piece
+from lbg_runtime.journal.reader import MEMBER_KINDS, RecordFile, read_journal
+from lbg_runtime.model.record import OwnerRecord
+from lbg_runtime.validator.schema import JOURNALS
+from tests.validator.history import story
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    """Of a member that was stopped twice, far apart, gave a queue to another at last, and lacks records."""
+    story().write(tmp_path)
+    path = max(tmp_path.glob("*.member.jsonl"), key=lambda each: each.stat().st_size)
+    header, *records, _ = path.read_bytes().splitlines()
+    pauses = [b'{"kind":"pause","from_mono_ns":%d,"to_mono_ns":%d}' % (at, at + 5) for at in (10, 90)]
+    owner = OwnerRecord(0, 1, "given", None, "m", "taker", "stop", "stop", False, 1, 1, 0, t=1, mono_ns=1)
+    lines = [header, pauses[0], *records, pauses[1], orjson.dumps(owner)]
+    close = {"kind": "close", "written": len(lines), "dropped": 3, "clean": False, "t": 1, "mono_ns": 1 << 50}
+    path.write_bytes(b"\n".join([*lines, orjson.dumps(close)]) + b"\n")
+    return path
+
+
+def read_in_pieces(path: Path) -> tuple[RecordFile, dict[str, int], int]:
+    """The facts of all pieces, taken in by the first; the number of records of each kind; and how many pieces."""
+    whole, counts, piece_count = None, dict.fromkeys(MEMBER_KINDS, 0), 0
+    begin = Place()
+    while (end := cut_piece(path, begin)).end_bytes > begin.end_bytes:
+        piece = read_piece(path, 0, begin, end)
+        for kind, batches in piece.batches.items():
+            counts[kind] += sum(batch.num_rows for batch in batches)
+        if whole is None:
+            whole = piece
+        else:
+            whole.facts.take_in(piece.facts)
+        begin, piece_count = end, piece_count + 1
+    assert whole is not None
+    return whole, counts, piece_count
+
+
+def test_a_journal_read_in_pieces_has_the_records_and_the_facts_of_the_whole(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once = read_journal(journal, 0)
+    monkeypatch.setattr(pieces, "_PIECE_BYTES", journal.stat().st_size // 4)
+    found, counts, piece_count = read_in_pieces(journal)
+    assert piece_count >= 4
+    row = at_once.row(JOURNALS)
+    assert (row["pauses"], row["dropped"], row["torn"], row["defect"]) == ("10:15 90:95", 3, False, None)
+    assert "taker" in str(row["named"])
+    assert found.row(JOURNALS) == row
+    assert counts == {kind: sum(batch.num_rows for batch in got) for kind, got in at_once.batches.items()}
+
+
+def test_a_line_that_is_no_record_counts_also_at_the_end_of_a_piece(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = journal.read_bytes().splitlines(keepends=True)
+    lines.insert(2, b"no record\n")
+    journal.write_bytes(b"".join(lines))
+    monkeypatch.setattr(pieces, "_PIECE_BYTES", sum(map(len, lines[:3])))
+    found, _, piece_count = read_in_pieces(journal)
+    assert piece_count > 1
+    assert found.row(JOURNALS)["defect"] == read_journal(journal, 0).row(JOURNALS)["defect"] == "line 3: not a record"
+
+
+def test_a_record_after_the_close_is_a_defect_also_in_the_next_pieces(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = journal.read_bytes()
+    monkeypatch.setattr(pieces, "_PIECE_BYTES", len(before))
+    first = cut_piece(journal, Place())
+    status = b'{"kind":"status","mono_ns":1}\n'
+    journal.write_bytes(before + status)
+    second = cut_piece(journal, first)
+    journal.write_bytes(before + status + status)
+    third = cut_piece(journal, second)
+    number = first.line_count + 1
+    assert read_piece(journal, 0, first, second).row(JOURNALS)["defect"] == f"line {number}: a record after the close"
+    assert read_piece(journal, 0, second, third).row(JOURNALS)["defect"] == (
+        f"line {number + 1}: a record after the close"
+    )
