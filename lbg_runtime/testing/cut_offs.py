@@ -67,6 +67,7 @@ def _without_old_news(flows: Sequence[FlowRecord], resumptions_ns: Sequence[int]
             before is not None
             and before.event == "active"
             and record.event in ("inactive", "down")
+            and record.mono_ns - before.mono_ns < _AT_ONCE_NS
             and (before.queue, before.bind_epoch) == (record.queue, record.bind_epoch)
             and any(0 <= before.mono_ns - resumed_ns < _AT_ONCE_NS for resumed_ns in resumptions_ns)
         ):

@@ -57,3 +57,11 @@ def test_activity_of_which_a_stopped_member_was_told_with_its_end_was_none() -> 
     records = [flow("bound", 1), flow("active", 30), flow("inactive", 30.000001)]
     assert events(CutOffs(records, [10 * S], [30 * S])) == [("bound", 1), ("inactive", 10)]
     assert events(CutOffs(records, [], [])) == [("bound", 1), ("active", 30), ("inactive", 30.000001)]
+
+
+def test_activity_that_began_as_a_stopped_member_went_on_and_lasted_is_its_own() -> None:
+    """Another member was killed at that moment; what came earlier has nothing to do with the new owner."""
+    records = [flow("bound", 1), flow("active", 30), flow("inactive", 40)]
+    cut_offs = CutOffs(records, [10 * S, 40 * S], [30 * S])
+    assert events(cut_offs) == [("bound", 1), ("active", 30), ("inactive", 40)]
+    assert cut_offs.judged_span(0, 1, 31 * S, 32 * S) == (31 * S, 32 * S)
