@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from lbg_runtime.model.errors import SparkUnavailable
 from lbg_runtime.pipeline.spark.java import INSTALL_LINE, find_java
+from lbg_runtime.pipeline.spark.session import MASTER_VARIABLE, find_master
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,11 @@ def examine(environ: Mapping[str, str] = os.environ) -> tuple[Finding, ...]:
 def _findings(environ: Mapping[str, str]) -> Iterator[Finding]:
     for package in _PACKAGES:
         yield _look_for(package)
+    try:
+        if master := find_master(environ):
+            yield Finding("master", fine=True, found=f"{master}, from {MASTER_VARIABLE}")
+    except SparkUnavailable as error:
+        yield Finding("master", fine=False, found=error.missing, remedy=error.remedy)
     try:
         search = find_java(environ)
     except SparkUnavailable as error:

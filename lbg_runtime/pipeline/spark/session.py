@@ -5,6 +5,7 @@ Imports pyspark when a session is opened. If the user's own code creates the ses
 """
 
 import os
+import re
 import signal
 import socketserver
 import sys
@@ -31,6 +32,8 @@ TASK_ATTEMPTS = 3
 _POLLING_DELAY_MS = 100
 """Between two looks for new rows while there are none; Spark's own default looks a hundred times a second."""
 _EXIT_S = 20.0
+_MASTER = re.compile(r"local(\[(\d+|\*)(\s*,\s*\d+)?\])?|local-cluster\[.+\]|yarn|spark://\S+:\d+|k8s://\S+")
+_SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 _LOG_SETTINGS = Path(__file__).with_name("quiet-log4j2.properties")
 
 
@@ -48,12 +51,21 @@ def settings(
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()} {java_options}",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": str(cores),
         "spark.sql.streaming.pollingDelay": str(_POLLING_DELAY_MS),
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         # A batch of 10,000 rows of a megabyte would not fit anywhere.
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     }
+
+
+def find_master(environ: Mapping[str, str]) -> str | None:
+    """The master that the environment names, None for this machine; raises `SparkUnavailable` if it is none."""
+    master = environ.get(MASTER_VARIABLE) or None
+    if master is not None and not _MASTER.fullmatch(master):
+        masters = "spark://HOST:PORT, yarn, k8s://URL or local[N]"
+        found = f"{MASTER_VARIABLE} is {master!r}, where Spark takes {masters}"
+        raise SparkUnavailable(found, f"export {MASTER_VARIABLE}=spark://HOST:7077")
+    return master
 
 
 def is_local(master: str | None) -> bool:
@@ -83,11 +95,12 @@ def open_spark(
         from lbg_runtime.pipeline.spark.stream import SPARK_FAILURES, reason_of
     except ImportError:
         raise SparkUnavailable("pyspark is not installed", INSTALL_LINE) from None
+    extra = extra or {}
+    master = extra.get("spark.master") or find_master(os.environ)
     found = find_java()
     os.environ["JAVA_HOME"] = str(found.java.home)
-    extra = extra or {}
-    master = extra.get("spark.master") or os.environ.get(MASTER_VARIABLE) or None
-    chosen = {**settings(cores or os.cpu_count() or 1, driver_memory, java_options, master), **extra}
+    cores = cores or os.cpu_count() or 1
+    chosen = {**settings(cores, driver_memory, java_options, master), **extra}
     os.environ["PYSPARK_DRIVER_PYTHON"] = python = worker_python(os.environ)
     if is_local(master):
         os.environ["PYSPARK_PYTHON"] = python
@@ -102,10 +115,14 @@ def open_spark(
             context = SparkContext.getOrCreate(conf)
         _hush_end_of(context)
         spark = SparkSession.builder.config(conf=conf).getOrCreate()
+        # Only now it is known what `spark-defaults.conf` says of it.
+        if not context.getConf().contains(_SHUFFLE_PARTITIONS):
+            spark.conf.set(_SHUFFLE_PARTITIONS, str(cores))
         register(spark)
     except SPARK_FAILURES as error:
         # The JVM has written the rest to standard error.
-        what = f"Spark does not start on {found.java.real_home}: {reason_of(error)}"
+        where = str(found.java.real_home) if is_local(master) else f"{found.java.real_home} with the master {master}"
+        what = f"Spark does not start on {where}: {reason_of(error)}"
         raise SparkUnavailable(what, "lbg spark doctor") from None
     return spark
 

@@ -1,6 +1,7 @@
 """What of a session needs no JVM: who hears SIGINT while one starts, and the end of one that has died."""
 
 import os
+import re
 import signal
 import socketserver
 import sys
@@ -15,7 +16,8 @@ from pyspark.sql import SparkSession
 
 from lbg_runtime.model.errors import SparkUnavailable, StreamFailed
 from lbg_runtime.pipeline.spark import session, stream
-from lbg_runtime.pipeline.spark.session import _hush_end_of, _interrupt_held_back, close_spark, open_spark
+from lbg_runtime.pipeline.spark.doctor import examine
+from lbg_runtime.pipeline.spark.session import _hush_end_of, _interrupt_held_back, close_spark, find_master, open_spark
 from lbg_runtime.pipeline.spark.stream import read_landing, run_stream
 from lbg_runtime.pipeline.spark.stream_job import Lake, StreamJob
 from lbg_runtime.pipeline.spark.validation import run_tasks
@@ -115,7 +117,7 @@ def test_a_session_on_a_cluster_can_be_reached_from_it_and_asks_for_a_python_tha
     others = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK_", "SPARK_"))}
     monkeypatch.setattr(os, "environ", others | ours)
     monkeypatch.setattr(SparkContext, "getOrCreate", fail)
-    with pytest.raises(SparkUnavailable):
+    with pytest.raises(SparkUnavailable, match="with the master spark://master:7077: enough"):
         open_spark("test")
     assert asked["spark.master"] == "spark://master:7077"
     assert not {"spark.driver.host", "spark.driver.bindAddress"} & asked.keys()
@@ -123,13 +125,59 @@ def test_a_session_on_a_cluster_can_be_reached_from_it_and_asks_for_a_python_tha
     assert os.environ["PYSPARK_PYTHON"] == (given or sys.executable)
 
 
+@pytest.mark.parametrize("master", ["foo", "spark://master", "master:7077", "local[x]"])
+def test_a_variable_that_names_no_master_is_told_by_name_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, master: str
+) -> None:
+    monkeypatch.setattr(os, "environ", {**os.environ, "LBG_SPARK_MASTER": master})
+    monkeypatch.setattr(session, "find_java", lambda: pytest.fail("a Java was looked for"))
+    with pytest.raises(SparkUnavailable, match=re.escape(f"LBG_SPARK_MASTER is {master!r}")):
+        open_spark("test")
+    told = [finding for finding in examine({**os.environ, "JAVA_HOME": "/nothing"}) if finding.what == "master"]
+    assert [(finding.fine, finding.needed) for finding in told] == [(False, True)]
+
+
+@pytest.mark.parametrize(
+    "master",
+    ["local", "local[*]", "local[2, 3]", "local-cluster[2,1,1024]", "yarn", "spark://a:1,b:2", "k8s://https://a"],
+)
+def test_what_spark_takes_as_a_master_is_taken(master: str) -> None:
+    assert find_master({"LBG_SPARK_MASTER": master}) == master
+
+
+@pytest.mark.parametrize(("given", "wanted"), [({}, ["3"]), ({"spark.sql.shuffle.partitions": "50"}, [])])
+def test_the_partitions_of_a_shuffle_are_left_where_a_settings_file_of_spark_has_them(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], wanted: list[str]
+) -> None:
+    chosen: list[str] = []
+
+    def choose(name: str, value: str) -> None:
+        assert name == "spark.sql.shuffle.partitions"
+        chosen.append(value)
+
+    def start(conf: SparkConf) -> SimpleNamespace:
+        assert not conf.contains("spark.sql.shuffle.partitions")
+        return SimpleNamespace(_accumulatorServer=None, getConf=lambda: SparkConf(False).setAll(list(given.items())))
+
+    opened = SimpleNamespace(conf=SimpleNamespace(set=choose))
+    builder = SimpleNamespace(config=lambda **_: SimpleNamespace(getOrCreate=lambda: opened))
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr(SparkContext, "getOrCreate", start)
+    monkeypatch.setattr(SparkSession, "builder", builder)
+    monkeypatch.setattr(session, "register", lambda _: None)
+    open_spark("test", cores=3)
+    assert chosen == wanted
+
+
 def test_a_jvm_that_dies_as_soon_as_it_has_started_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: object) -> None:
+    def refuse(*_: object) -> None:
         raise ConnectionRefusedError(111, "refused")
 
-    builder = SimpleNamespace(config=lambda **_: SimpleNamespace(getOrCreate=lambda: None))
+    opened = SimpleNamespace(conf=SimpleNamespace(set=refuse))
+    builder = SimpleNamespace(config=lambda **_: SimpleNamespace(getOrCreate=lambda: opened))
+    started = SimpleNamespace(_accumulatorServer=None, getConf=lambda: SparkConf(False))
     monkeypatch.setattr(os, "environ", dict(os.environ))
-    monkeypatch.setattr(SparkContext, "getOrCreate", lambda _: SimpleNamespace(_accumulatorServer=None))
+    monkeypatch.setattr(SparkContext, "getOrCreate", lambda _: started)
     monkeypatch.setattr(SparkSession, "builder", builder)
     monkeypatch.setattr(session, "register", refuse)
     with pytest.raises(SparkUnavailable) as raised:
