@@ -12,7 +12,7 @@ from lbg_runtime.model.hashing import HashFunction
 
 LARGEST = 10_000
 _RANGE = re.compile(r"([0-9]{1,5})\.\.([0-9]{1,5})")
-_COUNTS_FORM = "a range such as 4..32, or counts such as 4,8,16"
+_COUNTS_FORM = f"a range such as 4..32, or counts such as 4,8,16, from 1 to {LARGEST}"
 
 
 def advise(
@@ -61,5 +61,5 @@ def _counts(option: str, text: str) -> list[int]:
             raise UserError(option, repr(text), _COUNTS_FORM)
         counts = sorted({int(part) for part in parts})
     if not counts or counts[0] < 1 or counts[-1] > LARGEST:
-        raise UserError(option, repr(text), f"{_COUNTS_FORM}, from 1 to {LARGEST}")
+        raise UserError(option, repr(text), _COUNTS_FORM)
     return counts

@@ -107,7 +107,7 @@ def analyse(
     if len(shapes) > 1:
         raise UserError(where, f"journals of {len(shapes)} groups or hash counts", "those of one run")
     [(group, hash_count)] = shapes
-    queue_count = max(journals["queue_count"].drop_null().to_pylist())
+    queue_count = _queue_count(tables)
     keyed = dispatches.filter(pc.and_(pc.is_valid(dispatches["key"]), pc.is_valid(dispatches["shard"])))
     if not keyed.num_rows:
         raise UserError(where, "no message with a key in the journals", "messages that are hashed by key")
@@ -155,6 +155,14 @@ def analyse(
         recommendations=_recommendations(now, best, useful, hot, members),
         timeline=timeline_of(tables, hash_count),
     )
+
+
+def _queue_count(tables: RunTables) -> int:
+    """That of the last re-striping, if there was one: a journal's header has the count that its member began with."""
+    stripes = tables.stripes
+    changes = zip(stripes["generation"].to_pylist(), stripes["to_count"].to_pylist(), strict=True)
+    last: int = max(changes, default=(0, max(tables.journals["queue_count"].drop_null().to_pylist())))[1]
+    return last
 
 
 def likely_hash_counts(hash_count: int, queue_counts: Sequence[int]) -> list[int]:

@@ -15,7 +15,7 @@ from lbg_runtime.journal.reader import read_run
 from lbg_runtime.journal.writer import RecordWriter
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.hashing import HashFunction, shard_of
-from lbg_runtime.model.record import DispatchRecord, FlowRecord, JournalHeader
+from lbg_runtime.model.record import DispatchRecord, FlowRecord, JournalHeader, StripesRecord
 from lbg_runtime.pipeline.advise.analysis import Advice, analyse
 from lbg_runtime.pipeline.advise.report import as_page, as_text
 
@@ -34,13 +34,13 @@ def write_journal(
     at_ms: int = 0,
     named: str | None = None,
     life: int = 1,
-    flows: Sequence[FlowRecord] = (),
+    records: Sequence[FlowRecord | StripesRecord] = (),
 ) -> None:
     """A member that handled these one after another, 10 ms each, of which 4 ms waiting."""
     writer = RecordWriter(folder / f"{member}{life}.member.jsonl")
     writer.write(JournalHeader("run", "orders", "hp", HASH_COUNT, QUEUE_COUNT, named or member, life, "host", 1, 0))
-    for flow in flows:
-        writer.write(flow)
+    for record in records:
+        writer.write(record)
     for number, key in enumerate(keys, 1):
         shard = None if key is None else shard_of(function, key, HASH_COUNT)
         done_ms = at_ms + 10 * number
@@ -95,6 +95,13 @@ def test_the_load_is_counted_by_key_shard_and_queue(run: Path) -> None:
     assert first.busy_share == pytest.approx(200 / 801)
 
 
+def test_the_queues_of_a_group_are_those_after_its_last_restriping(tmp_path: Path) -> None:
+    changes = [(7, 4, 8), (9, 8, 6)]
+    told = [StripesRecord(0, 1, "planned", number, old, new, None, 1, MS) for number, old, new in changes]
+    write_journal(tmp_path, "a", ["x", "y"], records=told)
+    assert advice_of(tmp_path).now.queue_count == advice_of(tmp_path).queue_count == 6
+
+
 def test_no_more_queues_are_of_use_than_the_hottest_key_allows(run: Path) -> None:
     advice = advice_of(run)
     assert advice.useful_queues == 5
@@ -135,7 +142,7 @@ def test_idle_members_are_told(run: Path) -> None:
 
 def test_a_start_that_failed_is_not_taken_for_an_idle_member(run: Path) -> None:
     write_journal(run, "failed", [])
-    write_journal(run, "bound", [], flows=[FlowRecord(1, 1, "bound", "secondary", "", 0, 0)])
+    write_journal(run, "bound", [], records=[FlowRecord(1, 1, "bound", "secondary", "", 0, 0)])
     write_journal(run, "again", [])
     write_journal(run, "again", ["key-1"], life=2, at_ms=6_000)
     advice = advice_of(run)
