@@ -48,14 +48,14 @@ def changes(spark: SparkSession, landing: Path) -> DataFrame:
     return orders.groupBy("account").transformWithState(RunningBalance(), CHANGE, "Append", "None")
 
 
-def publish(frame: DataFrame, config: Path, checkpoint: Path, ledger: Path, *, available_now: bool) -> StreamingQuery:
+def publish(frame: DataFrame, config: Path, checkpoint: Path, ledger: Path) -> StreamingQuery:
     """Publish the changes to the group of a settings file, those of an account in order."""
     messages = frame.withColumn("payload", f.to_json(f.struct("account", "orders", "cents")))
     writer = messages.writeStream.format("lbg").option("config", str(config)).option("topic", "balances/changed")
     # After the grouping all changes of an account are in one task, which is what the sink asks for.
     writer = writer.option("keyColumn", "account").option("orderColumn", "orders").option("ledger", str(ledger))
     writer = writer.option("checkpointLocation", str(checkpoint))
-    return (writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime="500 ms")).start()
+    return writer.trigger(processingTime="500 milliseconds").start()
 
 
 def main() -> None:
@@ -65,11 +65,10 @@ def main() -> None:
     parser.add_argument("--config", type=Path, required=True, help="settings of the group of the balances")
     parser.add_argument("--checkpoint", type=Path, required=True)
     parser.add_argument("--ledger", type=Path, required=True, help="where the validator looks for what was published")
-    parser.add_argument("--available-now", action="store_true", help="leave when all that is landed is worked off")
     told = parser.parse_args()
     with spark_session("running balance", extra=STATE) as spark:
         frame = changes(spark, told.landing)
-        publish(frame, told.config, told.checkpoint, told.ledger, available_now=told.available_now).awaitTermination()
+        publish(frame, told.config, told.checkpoint, told.ledger).awaitTermination()
 
 
 if __name__ == "__main__":

@@ -372,9 +372,9 @@ def test_the_worked_example_of_the_docs(spark: SparkSession, broker: BrokerOnPor
         for name, value in example.STATE.items():
             spark.conf.set(name, value)
         frame = example.changes(spark, landing)
-        example.publish(
-            frame, balances, tmp_path / "checkpoint", runs / "balances", available_now=True
-        ).awaitTermination()
+        query = example.publish(frame, balances, tmp_path / "checkpoint", runs / "balances")
+        query.processAllAvailable()
+        query.stop()
         for queue in ("balances/0", "balances/1"):
             broker.wait_until(queue, lambda status: status.depth == 0)
     with closing(sqlite3.connect(database)) as connection:
