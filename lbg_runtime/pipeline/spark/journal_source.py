@@ -168,6 +168,11 @@ def check_files(directory: Path) -> None:
             pass
 
 
+def places_of(offset: Mapping[str, object]) -> list[Place]:
+    """How far an offset is in each file."""
+    return [place for _, place in _files(offset).values()]
+
+
 @contextmanager
 def _told_of(path: Path) -> Iterator[None]:
     try:

@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, NamedTuple
 
+import orjson
 import pandas as pd
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -24,7 +25,7 @@ from lbg_runtime.journal.facts import FileFacts
 from lbg_runtime.journal.follow import complete_until
 from lbg_runtime.journal.layout import NO_RECORDS
 from lbg_runtime.model.errors import StreamFailed, UserError
-from lbg_runtime.pipeline.spark.journal_source import FORMAT, JournalSource, check_files
+from lbg_runtime.pipeline.spark.journal_source import FORMAT, JournalSource, check_files, places_of
 from lbg_runtime.pipeline.spark.kept_verdict import KeptVerdict, Said
 from lbg_runtime.pipeline.spark.stream import SPARK_FAILURES, reason_of
 from lbg_runtime.validator.findings import Finding, Standing, first_of_each_law, total
@@ -71,7 +72,7 @@ class RunningVerdict:
             self._kept.claim(directory)
             self._said = self._kept.load()
             self._untold = list(self._said.findings)
-            self._has_begun = False
+            self._first: int | None = None
             self._query = _start(spark, directory, checkpoint, ack_window_ms, self._take)
         except (*SPARK_FAILURES, OSError) as error:
             raise StreamFailed(str(checkpoint), reason_of(error)) from error
@@ -91,6 +92,20 @@ class RunningVerdict:
         # `look` raises what it ended with.
         with suppress(*SPARK_FAILURES):
             self._query.processAllAvailable()
+
+    @property
+    def is_at_the_ends(self) -> bool:
+        """Whether a batch that was planned after the start has reached the ends of all files, and is judged.
+
+        `catch_up` does not return while each batch finds more, as in a run that goes on.
+        """
+        with suppress(*SPARK_FAILURES):
+            done = self._query.lastProgress
+            # The first batch may have been planned by an earlier query on this checkpoint.
+            if done is not None and self._first is not None and done.batchId > self._first:
+                [source] = orjson.loads(done.json)["sources"]
+                return not any(place.has_more for place in places_of(source["endOffset"]))
+        return False
 
     def stop(self) -> None:
         """End the query. A batch that is cut short is run again by the next query on this checkpoint.
@@ -113,9 +128,9 @@ class RunningVerdict:
         told: dict[int, Told] = {row["part"]: pickle.loads(row["told"]) for row in rows}  # noqa: S301  # of our workers
         found = [finding for part in sorted(told) for finding in told[part].findings]
         before = self._said
-        if not self._has_begun:
+        if self._first is None:
             # A JVM may outlive its driver, and have noted a batch as done since this process looked.
-            self._has_begun, before = True, self._kept.before(number)
+            self._first, before = number, self._kept.before(number)
         standings = {**before.standings, **{part: each.standing for part, each in told.items()}}
         said = Said(standings, first_of_each_law([*before.findings, *found]))
         self._kept.keep(number, said)
@@ -144,7 +159,7 @@ def looking_on_spark(
 
     def look(tell: Callable[[Standing, Sequence[Finding]], None]) -> bool:
         # Asked first: whatever is judged when it has ended is then included below.
-        has_more = catching_up.is_alive()
+        has_more = catching_up.is_alive() and not running.is_at_the_ends
         standing, findings = running.look(_LOOK_S)
         tell(standing, findings)
         return has_more

@@ -4,9 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import orjson
 import pytest
 from py4j.protocol import Py4JNetworkError
 
+from lbg_runtime.journal.pieces import Place
 from lbg_runtime.model.errors import StreamFailed, UserError
 from lbg_runtime.pipeline.spark import running_verdict
 from lbg_runtime.pipeline.spark.kept_verdict import KeptVerdict, Said
@@ -109,6 +111,25 @@ def test_a_query_whose_jvm_has_died_fails_by_name(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(running_verdict, "_start", fail)
     with pytest.raises(StreamFailed):
         RunningVerdict(None, tmp_path, tmp_path / "checkpoint", 1_000)  # type: ignore[arg-type]  # no JVM
+
+
+def test_a_run_that_goes_on_is_caught_up_with_at_the_ends_of_all_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(has_more: bool) -> dict[str, object]:
+        places = {"a": [0, *Place(9)], "b": [1, *Place(9, has_more=has_more)]}
+        return {"sources": [{"endOffset": {"parts": 2, "files": places}}]}
+
+    query = SimpleNamespace(lastProgress=None)
+    monkeypatch.setattr(running_verdict, "_start", lambda *_: query)
+    running = RunningVerdict(None, tmp_path, tmp_path / "checkpoint", 1_000)  # type: ignore[arg-type]  # no JVM
+    found = [running.is_at_the_ends]
+    running._take(SimpleNamespace(collect=list), 7)  # type: ignore[arg-type]  # no JVM
+    for number, has_more in [(7, False), (8, True), (9, False)]:
+        query.lastProgress = SimpleNamespace(batchId=number, json=orjson.dumps(end(has_more)).decode())
+        found.append(running.is_at_the_ends)
+    # The first batch may be one that was planned before there was what is there at the start.
+    assert found == [False, False, False, True]
 
 
 def test_the_last_two_batches_are_kept(kept: KeptVerdict, tmp_path: Path) -> None:
