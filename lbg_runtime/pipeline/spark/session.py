@@ -116,7 +116,7 @@ def open_spark(
         _hush_end_of(context)
         spark = SparkSession.builder.config(conf=conf).getOrCreate()
         # Only now it is known what `spark-defaults.conf` says of it.
-        if not context.getConf().contains(_SHUFFLE_PARTITIONS):
+        if _SHUFFLE_PARTITIONS not in extra and not context.getConf().contains(_SHUFFLE_PARTITIONS):
             spark.conf.set(_SHUFFLE_PARTITIONS, str(cores))
         register(spark)
     except SPARK_FAILURES as error:

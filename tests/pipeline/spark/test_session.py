@@ -167,6 +167,10 @@ def test_the_partitions_of_a_shuffle_are_left_where_a_settings_file_of_spark_has
     monkeypatch.setattr(session, "register", lambda _: None)
     open_spark("test", cores=3)
     assert chosen == wanted
+    # Spark gives them to a session that is there already, and does not note them in its context.
+    monkeypatch.setattr(SparkContext, "getOrCreate", lambda _: start(SparkConf(False)))
+    open_spark("test", cores=3, extra={"spark.sql.shuffle.partitions": "8"})
+    assert chosen == wanted
 
 
 def test_a_jvm_that_dies_as_soon_as_it_has_started_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
