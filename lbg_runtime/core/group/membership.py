@@ -23,7 +23,7 @@ winner has gone, by saying so or by its silence, `WinnerGone` reports it, so tha
 One file of more than 400 lines, because speaking, hearing and silence work on one record of peers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import assert_never
@@ -125,6 +125,8 @@ class MembershipMachine:
         self._flows: Mapping[QueueName, FlowReport] = {}
         self._claims: Claims = {}
         self._peers: dict[MemberId, Peer] = {}
+        self._judge_at_ms: int | None = None
+        """No deadline of a peer is before this; None without peers."""
         self.disregarded: dict[str, int] = dict.fromkeys([reason.value for reason in (*RefusalReason, *Disregard)], 0)
         """Messages on the control topic that did not count, by reason."""
         self._noted = Noted()
@@ -174,13 +176,15 @@ class MembershipMachine:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `on_deadline` must next be called, on the clock of `now_ms`; None to wait for an event."""
+        """When `on_deadline` must next be called, on the clock of `now_ms`; None to wait for an event.
+
+        It may be early for the peers, as it is asked for after every message: looking at all of them each time would
+        let made-up members keep us from our work.
+        """
         if not self.can_hear:
             return None
-        deadlines = [self._peer_deadline_ms(peer) for peer in self._peers.values()]
-        if self.may_speak:
-            deadlines.append(self._heartbeat_at_ms)
-        return min(deadlines, default=None)
+        heartbeat_at_ms = self._heartbeat_at_ms if self.may_speak else None
+        return min((at for at in (self._judge_at_ms, heartbeat_at_ms) if at is not None), default=None)
 
     def hears_other_versions(self, now_ms: int) -> bool:
         """Whether somebody spoke another version lately: members of which nothing is known may own queues."""
@@ -226,26 +230,33 @@ class MembershipMachine:
         """Process one event and return what to do. Any message and any order of events is allowed here."""
         if self.state is OwnState.LEFT:
             return []
-        shape = self._shape()
+        # Only its sender is changed by a message, and no peer by anything else.
+        members = (event.message.header.member,) if isinstance(event, ControlMessageReceived) else ()
+        shape = self._shape(members)
         paused_for_ms = self._paused_for_ms(now_ms)
         commands = self._react(event, now_ms)
+        self._expect(members)
         # After the event, because it may take away our right to speak; no event judges silence.
         if self.can_hear and not isinstance(event, ControlConnected):
             commands += self._resume(paused_for_ms, now_ms)
-        return commands + self._notice_change(shape, now_ms)
+        return commands + self._notice_change(members, shape, now_ms)
 
     def on_deadline(self, now_ms: int) -> list[MembershipCommand]:
         """Act on the deadline if it has been reached; calling this too early does no harm."""
         deadline_ms = self.deadline_ms
         if deadline_ms is None or now_ms < deadline_ms:
             return []
-        shape = self._shape()
         commands = self._resume(self._paused_for_ms(now_ms), now_ms)
-        for peer in [peer for peer in self._peers.values() if now_ms >= self._peer_deadline_ms(peer)]:
+        if self._judge_at_ms is None or now_ms < self._judge_at_ms:
+            return commands + self._beat_if_due(now_ms)
+        due = [peer for peer in self._peers.values() if now_ms >= self._peer_deadline_ms(peer)]
+        members = [peer.member for peer in due]
+        shape = self._shape(members)
+        for peer in due:
             commands += self._pass_judgement(peer, now_ms)
-        if self.may_speak and now_ms >= self._heartbeat_at_ms:
-            commands += self._beat(now_ms)
-        return commands + self._notice_change(shape, now_ms)
+        self._judge_at_ms = self._next_judgement_ms()
+        commands += self._beat_if_due(now_ms)
+        return commands + self._notice_change(members, shape, now_ms)
 
     # -- one step
 
@@ -291,19 +302,19 @@ class MembershipMachine:
         self.state = state
         return self._beat_if_heard(now_ms)
 
-    def _notice_change(self, before: tuple[object, ...], now_ms: int) -> list[MembershipCommand]:
-        if self._shape() == before:
+    def _notice_change(
+        self, members: Sequence[MemberId], before: tuple[object, ...], now_ms: int
+    ) -> list[MembershipCommand]:
+        if self._shape(members) == before:
             return []
         self._changed_at_ms = now_ms
         return [ViewChanged(self.view)]
 
-    def _shape(self) -> tuple[object, ...]:
-        """The part of the view whose change starts a new settling period."""
-        return (
-            self.state,
-            self.identity.weight,
-            *sorted(peer.shape for peer in self._peers.values() if peer.is_living),
-        )
+    def _shape(self, members: Sequence[MemberId]) -> tuple[object, ...]:
+        """The part of the view whose change starts a new settling period, as far as it concerns us or these members."""
+        peers = [self._peers.get(member) for member in members]
+        shapes = [peer.shape if peer is not None and peer.is_living else None for peer in peers]
+        return self.state, self.identity.weight, *shapes
 
     def _living_claims(self) -> list[tuple[MemberId, Claims]]:
         claims = [(member, peer.claims) for member, peer in self._peers.items() if peer.is_living]
@@ -321,6 +332,7 @@ class MembershipMachine:
         self._complete_at_ms = now_ms + self._settings.heartbeat_ms
         for peer in self._peers.values():
             peer.restart_clock(now_ms)
+        self._judge_at_ms = self._next_judgement_ms()
         if not self.may_speak:
             return []
         # The heartbeat first, so that a new life becomes known together with all its facts.
@@ -334,6 +346,9 @@ class MembershipMachine:
         self._last_heartbeat_ms = now_ms
         self._heartbeat_at_ms = now_ms + max(1, round(self._settings.heartbeat_ms * kept_share))
         return [SendHeartbeat()]
+
+    def _beat_if_due(self, now_ms: int) -> list[MembershipCommand]:
+        return self._beat(now_ms) if self.may_speak and now_ms >= self._heartbeat_at_ms else []
 
     def _hurry_heartbeat(self, now_ms: int) -> None:
         """Make the next heartbeat come soon; reasons are pooled, so that ten members that join are answered once."""
@@ -463,6 +478,16 @@ class MembershipMachine:
         return [StripingChanged(), *self._beat_if_heard(now_ms)]
 
     # -- silence
+
+    def _next_judgement_ms(self) -> int | None:
+        return min(map(self._peer_deadline_ms, self._peers.values()), default=None)
+
+    def _expect(self, members: Sequence[MemberId]) -> None:
+        """Bring forward when we look for silence, if one of these members needs that."""
+        deadlines = [self._peer_deadline_ms(self._peers[member]) for member in members if member in self._peers]
+        if self._judge_at_ms is not None:
+            deadlines.append(self._judge_at_ms)
+        self._judge_at_ms = min(deadlines, default=None)
 
     def _peer_deadline_ms(self, peer: Peer) -> int:
         match peer.standing:

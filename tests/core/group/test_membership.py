@@ -34,6 +34,7 @@ from lbg_runtime.core.group.membership_events import (
     SettingsDisagree,
     ViewChanged,
 )
+from lbg_runtime.core.group.peer import Peer, Standing
 from lbg_runtime.model.errors import InvariantViolated, UserError
 from lbg_runtime.model.ids import Epoch, MemberId, QueueName
 from tests.core.group.membership_shell import (
@@ -268,6 +269,27 @@ def test_a_flood_of_strangers_fills_neither_memory_nor_the_log(monkeypatch: pyte
     assert counts == {"too_many_members": 50, "old_sequence": most_members}
     shell.wait(SETTINGS.dead_ms)
     assert pick(shell.hear(beat(header(1))), ViewChanged)
+
+
+def test_for_a_message_nobody_is_looked_at_but_its_sender(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[MemberId] = []
+    slot = Peer.__dict__["standing"]
+
+    def look(peer: Peer) -> Standing:
+        looked_at.append(peer.member)
+        standing: Standing = slot.__get__(peer)
+        return standing
+
+    monkeypatch.setattr(Peer, "standing", property(look, slot.__set__))
+    shell = Shell()
+    others = [MemberId(f"made-up-{number}") for number in range(20)]
+    for other in others:
+        shell.hear(beat(header(1, member=other)))
+    looked_at.clear()
+    assert shell.hear(beat(header(2, member=others[7]))) == []
+    assert shell.machine.on_deadline(shell.now_ms) == []
+    assert shell.machine.deadline_ms is not None
+    assert set(looked_at) == {others[7]}
 
 
 def test_a_peer_with_other_settings_is_named_with_both_values_and_is_no_member() -> None:
