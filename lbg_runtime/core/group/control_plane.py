@@ -232,10 +232,7 @@ class ControlPlaneMachine:
         if self._look_at_ms is not None and self._look_at_ms <= now_ms:
             outputs += self._look(now_ms)
         outputs += self._obey_membership(self.membership.on_deadline(now_ms), now_ms)
-        if self._see_group:
-            self._see_group = False
-            seen = self._group_seen(now_ms)
-            outputs += [*self._tell_of_silence(seen, now_ms), *self._tell_rebalance(seen, now_ms)]
+        outputs += self._see_if_changed(now_ms)
         if not self._is_aside:
             outputs += self.rebalance.on_deadline(now_ms)
         elif self._give_at_ms is not None and now_ms >= self._give_at_ms:
@@ -297,8 +294,12 @@ class ControlPlaneMachine:
             outputs += self._give_everything(now_ms)
         return outputs
 
-    def _group_seen(self, now_ms: int) -> GroupSeen:
-        return GroupSeen(self.membership.view, self.membership.is_stable(now_ms), self._is_silent(now_ms))
+    def _see_if_changed(self, now_ms: int) -> list[ControlOutput]:
+        if not self._see_group:
+            return []
+        self._see_group = False
+        seen = GroupSeen(self.membership.view, self.membership.is_stable(now_ms), self._is_silent(now_ms))
+        return [*self._tell_of_silence(seen, now_ms), *self._tell_rebalance(seen, now_ms)]
 
     def _is_silent(self, now_ms: int) -> bool:
         if not self.membership.can_hear:
@@ -357,6 +358,8 @@ class ControlPlaneMachine:
                     if self._look_at_ms is not None and self._has_changed(message.queue):
                         # The answer must be true now: a member that is no longer a standby must not accept a queue.
                         outputs += self._look(now_ms)
+                    # A member says that it leaves, and then offers its queues, so both are often read in one go.
+                    outputs += self._see_if_changed(now_ms)
                     outputs += self._tell_rebalance(ControlMessageReceived(message), now_ms)
                 case StandAside():
                     self._is_aside = True

@@ -360,6 +360,23 @@ def test_what_is_answered_to_an_offer_is_true_even_between_two_looks() -> None:
     assert not plane.machine.will_look
 
 
+def test_an_offer_is_answered_by_what_was_read_just_before_it() -> None:
+    plane = Plane()
+    plane.take(0, ControlConnected(), JoinDone())
+    for now_ms in (100, 1_000, 2_000, 3_000, 4_000):
+        plane.hear_b(now_ms)
+        plane.take(now_ms)
+    plane.flows[Q1].on_deadline(4_100)
+    plane.flows[Q1].handle(BindSucceeded(Epoch(1)), 4_100)
+    plane.take(4_100, FlowChanged())
+    fed = {Q1: FlowReport(ReportedFlow.ACTIVE, Epoch(2), 0)}
+    leaving = Heartbeat(plane.header(), MemberState.DRAINING, 1, {"count": "2"}, fed, "", STRIPING)
+    offer = Offer(plane.header(), Q1, Epoch(2), "b/1", A)  # type: ignore[arg-type]
+    answers = said(plane.take(4_200, ControlMessageReceived(leaving), ControlMessageReceived(offer)))
+    assert Accept in [type(message) for message in answers]
+    assert Reject not in [type(message) for message in answers], "it is not at home on it, but the home is leaving"
+
+
 def heard_of_a_newer_life(plane: Plane, now_ms: int) -> list[ControlOutput]:
     other = Header(GroupName("orders"), A, Life(2, 1), 1)
     beat = Heartbeat(other, MemberState.ACTIVE, 1, {"count": "2"}, {}, "", STRIPING)
