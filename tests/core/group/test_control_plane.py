@@ -377,6 +377,19 @@ def test_an_offer_is_answered_by_what_was_read_just_before_it() -> None:
     assert Reject not in [type(message) for message in answers], "it is not at home on it, but the home is leaving"
 
 
+def test_before_all_is_read_nobody_takes_the_topic_for_silent() -> None:
+    plane = Plane()
+    plane.settled_with_b()
+    plane.take(4_200)
+    later_ms = 4_200 + 10 * SILENCE_MS
+    echo, plane._under_way = plane._under_way, []
+    fed = {Q1: FlowReport(ReportedFlow.ACTIVE, Epoch(2), 0)}
+    beat = Heartbeat(plane.header(), MemberState.ACTIVE, 1, {"count": "2"}, fed, "", STRIPING)
+    offer = Offer(plane.header(), Q1, Epoch(2), "b/1", MemberId("c"))  # type: ignore[arg-type]
+    outputs = plane.take(later_ms, ControlMessageReceived(beat), ControlMessageReceived(offer), *echo)
+    assert [each for each in outputs if isinstance(each, AskFlow) and isinstance(each.request, PlaceChanged)] == []
+
+
 def heard_of_a_newer_life(plane: Plane, now_ms: int) -> list[ControlOutput]:
     other = Header(GroupName("orders"), A, Life(2, 1), 1)
     beat = Heartbeat(other, MemberState.ACTIVE, 1, {"count": "2"}, {}, "", STRIPING)
