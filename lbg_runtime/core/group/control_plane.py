@@ -358,8 +358,8 @@ class ControlPlaneMachine:
                     if self._look_at_ms is not None and self._has_changed(message.queue):
                         # The answer must be true now: a member that is no longer a standby must not accept a queue.
                         outputs += self._look(now_ms)
-                    # A member says that it leaves, and then offers its queues, so both are often read in one go. Whether
-                    # the topic is silent shows when all is read: our own message may be the last of what has come.
+                    # A member says that it leaves, and then offers its queues, so both are often read in one go.
+                    # Whether the topic is silent shows when all is read: our own message may be the last that came.
                     if not self._is_silent(now_ms):
                         outputs += self._see_if_changed(now_ms)
                     outputs += self._tell_rebalance(ControlMessageReceived(message), now_ms)
