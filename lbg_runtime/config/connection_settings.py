@@ -30,14 +30,14 @@ class TransportKind(Enum):
 
 
 class TlsSettings(Section):
-    """How the broker at a `tcps://` or `https://` address proves its identity."""
+    """How who is at a `tcps://` or `https://` address proves its identity: the broker, or a sidecar's application."""
 
     trust_store: Text | None = None
     """Directory with the certificates of trusted authorities, in PEM. `connection` needs it for verification; `semp`
-    also takes a single file, and uses the system's authorities without one."""
+    and `sidecar` also take a single file, and use the system's authorities without one."""
     verify: bool = True
     """Whether the certificate must come from one of these authorities, be in date, and name the host. If `false`,
-    anybody on the way to the broker can pose as it."""
+    anybody on the way there can pose as the other side."""
 
 
 LARGEST_KEY_PASSWORD_BYTES = 1_024

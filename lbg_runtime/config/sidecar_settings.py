@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from lbg_runtime.config.connection_settings import TlsSettings
 from lbg_runtime.config.fields import (
     Count,
     PositiveDurationMs,
@@ -78,6 +79,7 @@ class SidecarSettings(Section):
     """Address at which the application listens. Without one, the application pulls its events."""
     application_token: Annotated[Secret, AfterValidator(sendable_token)] | None = None
     """Token that is shown to the application with every request."""
+    tls: TlsSettings = TlsSettings()
     listen: Annotated[ListenAddress | None, BeforeValidator(off_or_address)] = ListenAddress("127.0.0.1", 3500)
     """Address at which the application publishes and pulls. None, in the file `off`: no such address."""
     token: Annotated[Secret, AfterValidator(sendable_token)] | None = None

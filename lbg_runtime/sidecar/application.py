@@ -13,6 +13,7 @@ from aiohttp.tracing import Trace
 from yarl import URL
 
 from lbg_runtime.config.sidecar_settings import SidecarSettings
+from lbg_runtime.config.trust import trust
 from lbg_runtime.model.errors import LbgError
 
 TOKEN_HEADER = "dapr-api-token"  # noqa: S105 - the header's name
@@ -118,7 +119,10 @@ class HttpApplication:
     """An `Application`, created on the loop that uses it."""
 
     def __init__(self, address: str, settings: SidecarSettings, timeout_ms: int) -> None:
-        """`address` is the one in the settings; `timeout_ms` bounds one answer, connecting included."""
+        """`address` is the one in the settings; `timeout_ms` bounds one answer, connecting included.
+
+        Raises `ConfigError` if the authorities of `sidecar.tls` cannot be read.
+        """
         self._timeout_ms = timeout_ms
         self._health_path = settings.health.path
         # A server without any GET answers so; it may be left alone only if the settings say what it gets.
@@ -131,7 +135,8 @@ class HttpApplication:
             connector = _UnixConnector(path, limit=0, keepalive_timeout=KEEP_ALIVE_S)
         else:
             self._base, self._socket = address, ""
-            connector = _TcpConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
+            tls = trust(settings.tls, "sidecar.tls") if address.startswith("https://") else True
+            connector = _TcpConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S, ssl=tls)
         token = settings.application_token
         self._session = aiohttp.ClientSession(
             connector=connector,

@@ -1,0 +1,85 @@
+"""An application at an `https` address: one that cannot prove who it is gets no event and no token."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from lbg_runtime.config.sidecar_settings import SidecarSettings
+from lbg_runtime.model.errors import ConfigError
+from lbg_runtime.sidecar.application import ApplicationUnreachable, HttpApplication
+from tests.certificates import Certificates
+
+pytestmark = pytest.mark.real_time
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@asynccontextmanager
+async def serving(certificates: Certificates, *names: str, **kind: bool) -> AsyncIterator[tuple[str, list[str]]]:
+    """The address of an application with such a certificate, and the tokens that it has been shown."""
+    tokens: list[str] = []
+
+    async def take(request: web.Request) -> web.Response:
+        tokens.append(request.headers["dapr-api-token"])
+        return web.Response()
+
+    server = web.Server(take)
+    runner = web.ServerRunner(server)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=certificates.broker(*names, **kind).context())
+        await site.start()
+        yield f"https://127.0.0.1:{runner.addresses[0][1]}", tokens
+    finally:
+        await runner.cleanup()
+
+
+async def post(address: str, **tls: Any) -> int:
+    settings = SidecarSettings.model_validate({"application": address, "application_token": "s3cret", "tls": tls})
+    client = HttpApplication(address, settings, 5_000)
+    try:
+        return (await client.post("/orders", {}, b"")).status
+    finally:
+        await client.close()
+
+
+@pytest.mark.parametrize("store", ["trust_store", "authority_file"])
+async def test_an_application_with_a_certificate_of_an_authority_in_the_settings_is_served(
+    certificates: Certificates, store: str
+) -> None:
+    async with serving(certificates) as (address, tokens):
+        assert await post(address, trust_store=str(getattr(certificates, store))) == 200
+    assert tokens == ["s3cret"]
+
+
+@pytest.mark.parametrize(
+    ("names", "kind", "has_store", "reason"),
+    [
+        ((), {}, False, "unable to get local issuer certificate"),
+        ((), {"stranger": True}, True, "unable to get local issuer certificate"),
+        ((), {"expired": True}, True, "certificate has expired"),
+        (("application.example",), {}, True, "IP address mismatch"),
+    ],
+    ids=["no store", "another authority", "expired", "another host"],
+)
+async def test_an_application_that_cannot_prove_who_it_is_is_told_nothing(
+    certificates: Certificates, names: tuple[str, ...], kind: dict[str, bool], has_store: bool, reason: str
+) -> None:
+    tls = {"trust_store": str(certificates.trust_store)} if has_store else {}
+    async with serving(certificates, *names, **kind) as (address, tokens):
+        with pytest.raises(ApplicationUnreachable, match=reason):
+            await post(address, **tls)
+        assert tokens == []
+        assert await post(address, verify=False) == 200
+
+
+async def test_authorities_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"sidecar\.tls\.trust_store: {tmp_path}: no certificate in it; expected a "):
+        await post("https://127.0.0.1:1", trust_store=str(tmp_path))
