@@ -1,7 +1,7 @@
 """A group of members that a test runs, breaks and inspects."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lbg_runtime.broker.engine.lines.partition_line import partition_of
@@ -375,7 +375,12 @@ class Group:
         deadline_s = loop.time() + within_s
         while True:
             self._raise_failures()
-            if condition():
+            met: object = condition()
+            if isinstance(met, Coroutine):
+                # It would count as true, and the test would pass whatever the condition says.
+                met.close()
+                raise UserError("group.until", "an async condition", "a function that is not async")
+            if met:
                 return
             if (left_s := deadline_s - loop.time()) <= 0:
                 reasons = why()

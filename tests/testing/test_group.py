@@ -100,6 +100,17 @@ async def test_a_new_member_gets_its_share(handlers) -> None:
         assert {group.owner(f"k{number}") for number in range(40)} == {"member-0", "second"}
 
 
+async def test_a_condition_that_would_have_to_be_awaited_is_refused(handlers) -> None:
+    """A coroutine counts as true."""
+
+    async def never() -> bool:
+        return False
+
+    async with running(handlers()) as group:
+        with pytest.raises(UserError, match=r"group\.until: an async condition; expected a function that is not async"):
+            await group.until(never)
+
+
 async def test_a_paused_member_keeps_its_queue_until_the_broker_finds_out(handlers) -> None:
     async with running(handlers(seconds=1), members=2) as group:
         await group.publish("orders/new", "1", key="k")

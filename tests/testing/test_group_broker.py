@@ -1,6 +1,7 @@
 import pytest
 
 from lbg_runtime.broker.engine.settings import QueueSettings
+from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.model.outcome import Outcome
@@ -63,6 +64,13 @@ async def test_who_is_fed_is_named(broker: GroupBroker) -> None:
     await transport.bind(QUEUE, Epoch(1), FlowRecorder())
     broker.left_on(QUEUE)
     assert broker.fed(QUEUE) == "one"
+
+
+def test_a_topic_in_place_of_a_list_of_topics_is_refused(broker: GroupBroker) -> None:
+    """Its letters would be topics, and `>` is all of them."""
+    with pytest.raises(UserError, match=r"subscriptions: 'quotes/>'; expected a list, \['quotes/>'\]"):
+        broker.create_queue("given", "quotes/>")
+    assert broker.left_on("given") == []
 
 
 def test_a_queue_that_is_not_there_is_empty(broker: GroupBroker) -> None:

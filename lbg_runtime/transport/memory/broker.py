@@ -10,6 +10,7 @@ from lbg_runtime.broker.engine.engine import DEFAULT_VPN, Engine
 from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.broker.server.engine_timer import EngineTimer
 from lbg_runtime.broker.server.keys import GROUP_SEQUENCE_PROPERTY
+from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.message import Message
 
@@ -46,6 +47,9 @@ class MemoryBroker:
         settings: QueueSettings | None = None,
     ) -> None:
         """Create a queue with its topic subscriptions; raises `BrokerRefusal` as the engine does."""
+        if isinstance(subscriptions, str):
+            # Its letters would be taken for topics, and a `>` for all of them.
+            raise UserError("subscriptions", repr(subscriptions), f"a list, [{subscriptions!r}]")
         self.engine.create_queue(DEFAULT_VPN, QueueName(queue), settings if settings is not None else QueueSettings())
         for subscription in subscriptions:
             self.engine.add_queue_subscription(DEFAULT_VPN, QueueName(queue), subscription)
