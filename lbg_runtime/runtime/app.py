@@ -256,7 +256,8 @@ class App:
         # Imported here, because most members in tests and trials serve no status.
         from lbg_runtime.status.server import StatusServer
 
-        return StatusServer(ops.status, ops.status_token.get_secret_value() if ops.status_token else None)
+        token = ops.status_token.get_secret_value() if ops.status_token else None
+        return StatusServer(ops.status, token, None if self._companion is None else self._companion.waits_for)
 
     @asynccontextmanager
     async def _settings_watched(self) -> AsyncIterator[Callable[[], tuple[str, ...]]]:

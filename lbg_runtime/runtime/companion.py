@@ -33,6 +33,10 @@ class Companion(Protocol):
         """Return when the member may take queues, or when it is to leave."""
         ...
 
+    def waits_for(self) -> str:
+        """What `until_ready` waits for, in a few words; empty if for nothing that is known. On the member's loop."""
+        ...
+
     def flow_changed(self, queue: QueueName, epoch: Epoch, *, is_kept: bool) -> None:
         """Called when a flow of the member changes state. If it is not kept, as it drains or is gone, what waits of it
         and of its earlier epochs may end with `GivenBack`. Must not raise or block.

@@ -34,6 +34,8 @@ class Gate:
         self._on_able = on_able
         self._on_open = on_open
         self._is_open = False
+        self.reason = "it has not been heard yet"
+        """Why it is closed, or was last."""
         self._waiting: dict[asyncio.Future[None], Handle] = {}
         """Everything that waits for the application in one way or another, and may go back."""
         self._passing: set[asyncio.Future[None]] = set()
@@ -92,9 +94,10 @@ class Gate:
                 turn.set_result(None)
         self._on_open()
 
-    def close(self) -> None:
-        """The application is away. Idempotent."""
+    def close(self, reason: str) -> None:
+        """The application is away, and why. Idempotent."""
         self._is_open = False
+        self.reason = reason
         self._look()
         if self._until_unable is None and self._is_able:
             self._until_unable = asyncio.get_running_loop().call_later(UNABLE_AFTER_S, self._become_unable)

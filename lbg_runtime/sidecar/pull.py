@@ -138,7 +138,7 @@ class PulledEvents:
         del self._outboxes[stream.number]
         lost = self._streams.close(stream)
         if not self._outboxes:
-            self._gate.close()
+            self._gate.close("its last stream has ended")
         for event_id in lost:
             answer = self._answers.get(event_id)
             if answer is not None and not answer.done():

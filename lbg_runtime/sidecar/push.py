@@ -210,13 +210,11 @@ class PushedEvents:
             self._told.clear()
             self._gate.open()
             return
-        self._gate.close()
-        # What comes back may be another program.
-        self._proven_routes.clear()
-        if error is None or len(self._told) == REASONS_TOLD:
-            return
         # What it failed at here is no event.
         reason = error.reason if isinstance(error, ApplicationFailed) else str(error)
-        if reason not in self._told:
+        self._gate.close(reason)
+        # What comes back may be another program.
+        self._proven_routes.clear()
+        if reason not in self._told and len(self._told) < REASONS_TOLD:
             self._told.add(reason)
             _log.warning("application_away", reason=reason)

@@ -130,6 +130,12 @@ class Sidecar:
         """See `Companion.until_ready`."""
         await self._may_begin.wait()
 
+    def waits_for(self) -> str:
+        """See `Companion.waits_for`."""
+        if self._gate is None or self._gate.is_open:
+            return ""
+        return f"its application is away: {self._gate.reason}"
+
     def flow_changed(self, queue: QueueName, epoch: Epoch, *, is_kept: bool) -> None:
         """See `Companion.flow_changed`."""
         if self._gate is not None:

@@ -42,13 +42,22 @@ class _Health(NamedTuple):
     reasons: list[dict[str, object]]
 
 
+class _NotBegun(NamedTuple):
+    waits_for: str
+
+
 class StatusRoutes:
     """Answers from a member, once there is one, and from what is seen of its loop."""
 
-    def __init__(self, member_loop: MemberLoop, source: Callable[[], StatusSource | None]) -> None:
-        """`source` is called on the member's loop; it returns None as long as the member has not begun."""
+    def __init__(
+        self, member_loop: MemberLoop, source: Callable[[], StatusSource | None], waits_for: Callable[[], str]
+    ) -> None:
+        """Both are called on the member's loop. `source` returns None as long as the member has not begun; what it
+        waits for is told then, if it is known.
+        """
         self._member_loop = member_loop
         self._source = source
+        self._waits_for = waits_for
         self._questions = 0
         # A picture of a large group takes milliseconds of the member's loop, and anybody may ask for a probe.
         self._health = Shared(self._look_at_health)
@@ -108,7 +117,7 @@ class StatusRoutes:
         reading = await self._look(lambda source: source.reading())
         if isinstance(reading, Blocked):
             return exposition(ScrapedMember(max(1, reading.blocked_ms), None))
-        return exposition(ScrapedMember(0, reading))
+        return exposition(ScrapedMember(0, None if isinstance(reading, _NotBegun) else reading))
 
     async def _handled(self, _: Request) -> Response:
         found = await self._ask_facts(lambda source: source.handled())
@@ -140,18 +149,17 @@ class StatusRoutes:
     async def _ask(self, question: Callable[[StatusSource], _Answer]) -> _Answer | dict[str, object]:
         """The member's answer; or, as an object, why there is none."""
         answer = await self._look(question)
-        if answer is None:
-            return {"error": "the member has not begun yet"}
+        if isinstance(answer, _NotBegun):
+            why = f": {answer.waits_for}" if answer.waits_for else ""
+            return {"error": f"the member has not begun yet{why}"}
         if isinstance(answer, Blocked):
             return {"error": "the member's event loop does not answer", "blocked_ms": answer.blocked_ms}
         return answer
 
-    async def _look(self, question: Callable[[StatusSource], _Answer]) -> _Answer | Blocked | None:
-        """The member's answer; None if it has not begun."""
-
-        def asked() -> _Answer | None:
+    async def _look(self, question: Callable[[StatusSource], _Answer]) -> _Answer | Blocked | _NotBegun:
+        def asked() -> _Answer | _NotBegun:
             source = self._source()
-            return None if source is None else question(source)
+            return _NotBegun(self._waits_for()) if source is None else question(source)
 
         return await self._member_loop.ask(asked)
 

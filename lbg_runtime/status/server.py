@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import socket
 import threading
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -31,12 +32,14 @@ END_WITHIN_S = 3.0
 class StatusServer:
     """Answers while its context lasts. Made and used on the member's loop; `show` and `stop` return at once."""
 
-    def __init__(self, address: ListenAddress, token: str | None) -> None:
+    def __init__(self, address: ListenAddress, token: str | None, waits_for: Callable[[], str] | None = None) -> None:
+        """`waits_for` is called on the member's loop: what keeps the member from beginning, or nothing."""
         self.address = address
         """Where it listens; once the context has begun, with the port that the system chose."""
         self._source: StatusSource | None = None
         self._member_loop = asyncio.get_running_loop()
-        app = StatusRoutes(MemberLoop(self._member_loop), lambda: self._source).application(address, token)
+        routes = StatusRoutes(MemberLoop(self._member_loop), lambda: self._source, waits_for or str)
+        app = routes.application(address, token)
         self._server = QuietServer(app, BoundedConnection, last_answers_s=LAST_ANSWERS_S)
         self._thread: threading.Thread | None = None
         self._has_ended = asyncio.Event()

@@ -286,6 +286,19 @@ async def test_each_reason_why_an_application_is_away_is_told_once_in_an_absence
     assert [line["reason"] for line in events(log, "application_away")] == ["refused", "expired", "HTTP 503", "expired"]
 
 
+async def test_what_keeps_a_member_from_its_group_is_the_latest_reason_of_its_application(trial):
+    application = AwayApplication(*["refused"] * 20, "expired")
+    app = trial.app(application)
+    assert app._companion.waits_for() == ""
+    async with trial.running(app):
+        await trial.until(lambda: len(application.reasons) == 10)
+        assert app._companion.waits_for() == "its application is away: refused"
+        await trial.until(lambda: not application.reasons)
+        assert app._companion.waits_for() == "its application is away: expired"
+        await trial.until(lambda: trial.owners() == 2)
+        assert app._companion.waits_for() == ""
+
+
 async def test_an_application_that_is_away_for_ever_new_reasons_does_not_fill_the_log(trial):
     application = AwayApplication(*(f"HTTP {number}" for number in range(100)))
     with capture_logs() as log:

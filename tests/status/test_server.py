@@ -86,6 +86,13 @@ async def test_before_the_member_has_begun_only_its_loop_is_told_of() -> None:
         assert b"lbg_messages" not in scraped
 
 
+async def test_what_a_member_waits_for_before_it_begins_is_told() -> None:
+    async with StatusServer(ListenAddress("127.0.0.1", 0), None, lambda: "its application is away") as server:
+        for path in (*PROBES[1:], *FACTS):
+            answer = await ask(server.address.port, path)
+            assert answer.told["error"] == "the member has not begun yet: its application is away"
+
+
 async def test_a_member_that_is_not_ready_says_why() -> None:
     async with serving(ShownMember(member(flow(0, FlowState.BINDING)))) as (port, _):
         answer = await ask(port, "/readyz")

@@ -191,6 +191,10 @@ class Lander:
     async def until_ready(self) -> None:
         """See `Companion.until_ready`."""
 
+    def waits_for(self) -> str:
+        """See `Companion.waits_for`."""
+        return ""
+
     def flow_changed(self, queue: QueueName, epoch: Epoch, *, is_kept: bool) -> None:
         """See `Companion.flow_changed`."""
         self._room.flow_changed(queue, epoch, is_kept=is_kept)
