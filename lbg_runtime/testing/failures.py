@@ -1,9 +1,9 @@
 """The errors that a test with a group fails with, apart from its own assertions."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING
 
-from lbg_runtime.model.errors import LbgError
+from lbg_runtime.model.errors import LbgError, UserError
 
 if TYPE_CHECKING:
     # This imports pyarrow, which a test with only a broker does not need.
@@ -72,3 +72,13 @@ def _witness_line(witness: "Witness") -> str:
 
 def _seconds(moment_ns: int | None) -> str:
     return "?" if moment_ns is None else f"{moment_ns / 1e9:.3f} s"
+
+
+def holds(condition: Callable[[], object]) -> bool:
+    """Whether a condition is met; raises `UserError` if it would have to be awaited."""
+    met = condition()
+    if isinstance(met, Coroutine):
+        # It would count as true, and the test would pass whatever the condition says.
+        met.close()
+        raise UserError("group.until", "an async condition", "a function that is not async")
+    return bool(met)

@@ -1,7 +1,7 @@
 """A group of members that a test runs, breaks and inspects."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lbg_runtime.broker.engine.lines.partition_line import partition_of
@@ -20,7 +20,7 @@ from lbg_runtime.runtime.parking.parked_queue import name_of_key
 from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING
 from lbg_runtime.runtime.supervisor import StopReport
 from lbg_runtime.testing.balance import imbalances, uneven
-from lbg_runtime.testing.failures import NotReached
+from lbg_runtime.testing.failures import NotReached, holds
 from lbg_runtime.testing.group_broker import GroupBroker
 from lbg_runtime.testing.handled import Handled, Payload, differences, handled_by
 from lbg_runtime.testing.handler_watch import CURRENT_WATCH, Attempt, MessageIdentity, Wrapper, identity_of_moved
@@ -375,12 +375,7 @@ class Group:
         deadline_s = loop.time() + within_s
         while True:
             self._raise_failures()
-            met: object = condition()
-            if isinstance(met, Coroutine):
-                # It would count as true, and the test would pass whatever the condition says.
-                met.close()
-                raise UserError("group.until", "an async condition", "a function that is not async")
-            if met:
+            if holds(condition):
                 return
             if (left_s := deadline_s - loop.time()) <= 0:
                 reasons = why()
