@@ -12,6 +12,7 @@ import httpx
 
 from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.broker.semp.queues import row_of
+from lbg_runtime.testing.conformance_queues import MADE_BY_MEMBERS
 from lbg_runtime.testing.transport_harness import PASSWORD, USERNAME
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.transport import SolaceTransport
@@ -60,6 +61,8 @@ class Administration:
         self._ask("PATCH", "", authenticationBasicType="internal")
         allowing = {f"{what}DefaultAction": "allow" for what in ("clientConnect", "publishTopic", "subscribeTopic")}
         self._make("aclProfiles", "aclProfileName", ACL_PROFILE, **allowing)
+        # Members make it themselves, so it would be there for the next test, and on the broker for good.
+        self._forget_now_and_in_the_end(f"/queues/{MADE_BY_MEMBERS}")
         user = {"enabled": True, "password": PASSWORD, "aclProfileName": ACL_PROFILE}
         self._make("clientUsernames", "clientUsername", USERNAME, **user)
 
@@ -88,9 +91,11 @@ class Administration:
         self._http.close()
 
     def _make(self, collection: str, key: str, name: str, **attributes: Any) -> None:
-        path = f"/{collection}/{quote(name, safe='')}"
-        self._forget(path)  # A run before this one may not have come to its end.
+        self._forget_now_and_in_the_end(f"/{collection}/{quote(name, safe='')}")
         self._ask("POST", f"/{collection}", **{key: name}, **attributes)
+
+    def _forget_now_and_in_the_end(self, path: str) -> None:
+        self._forget(path)  # A run before this one may not have come to its end.
         self._made.append(path)
 
     def _forget(self, path: str) -> None:
