@@ -46,7 +46,9 @@ class Action:
             else:
                 effects = _ACTS_WITHOUT[kinds](self._engine, names)
         except BrokerRefusal:
-            raise SempFault(SempCode.NOT_FOUND, f"{' '.join(names)} does not exist") from None
+            # What is below a queue is not found by a fault of its own.
+            depth = 1 if names[0] in self._engine.administration.vpn_names() else 0
+            raise SempFault(SempCode.NOT_FOUND, f"{names[depth]} does not exist in {kinds[depth]}") from None
         self._carry_out(effects)
         return reply.done(request)
 

@@ -1,3 +1,5 @@
+import pytest
+
 from lbg_runtime.broker.engine.effects import ClientEnded
 from lbg_runtime.broker.semp import monitor
 from tests.broker.deadlines import call_due
@@ -118,6 +120,19 @@ async def test_a_client_is_disconnected(desk):
     assert await desk.code("PUT", ACTION, "clients", "group/member", "disconnect", body={}) == 0
     assert [effect.client for effect in desk.effects if isinstance(effect, ClientEnded)] == [ann]
     assert await desk.code("PUT", ACTION, "clients", "group/member", "disconnect", body={}) == 6
+
+
+@pytest.mark.parametrize(
+    ("path", "missing"),
+    [
+        (("default", "clients", "ghost", "disconnect"), "ghost does not exist in clients"),
+        (("default", "queues", "ghost", "msgs", "1", "delete"), "ghost does not exist in queues"),
+        (("ghost", "queues", "orders/0", "deleteMsgs"), "ghost does not exist in msgVpns"),
+    ],
+)
+async def test_an_action_says_which_object_is_missing(desk, path, missing):
+    answer = await desk.ask("PUT", "action/msgVpns", *path, body={})
+    assert answer["meta"]["error"]["description"] == missing
 
 
 async def test_the_partitions_of_a_queue_are_seen_as_queues_beside_it(desk):
