@@ -67,7 +67,9 @@ def _mixed_files(journals: pa.Table, ledgers: pa.Table) -> list[str]:
     reasons = []
     for name in ("run_id", "group", "hash_prefix"):
         reasons += _disagreement(name, journals, ledgers)
-    if len({name or "exclusive" for name in texts(journals, "backend")}) > 1:
+    # Whose journal says nothing of the group, as it never had a flow, says nothing of this either.
+    backends = zip(texts(journals, "backend"), texts(journals, "group"), strict=True)
+    if len({name or "exclusive" for name, group in backends if group is not None}) > 1:
         reasons.append("the files disagree on backend: exclusive, partitioned")
     lives = Counter(zip(texts(journals, "member"), journals.column("incarnation").to_pylist(), strict=True))
     publishers = Counter(texts(ledgers, "publisher"))

@@ -1,7 +1,9 @@
 """Runs on a partitioned queue: every member is fed at once, and a key is with one of them at a time all the same."""
 
 from dataclasses import replace
+from pathlib import Path
 
+from lbg_runtime.journal.reader import read_run
 from lbg_runtime.validator.findings import Law, Verdict, VerdictKind
 from lbg_runtime.validator.judge import validate
 from tests.validator.run_files import Run
@@ -92,3 +94,11 @@ def test_journals_of_both_backends_are_of_two_groups() -> None:
     verdict = judged(run, 1)
     assert verdict.kind is VerdictKind.UNKNOWN
     assert "the files disagree on backend: exclusive, partitioned" in verdict.reasons
+
+
+def test_a_member_that_never_had_a_flow_does_not_speak_for_another_backend(tmp_path: Path) -> None:
+    run = Run()
+    shared_life(run, "a").flow("active", 1).handle(1, 10, 20, 20).flow("released", 100, cause="stop").close(200)
+    shared_life(run, "b").close(200)
+    published(run, 1).write(tmp_path)
+    assert validate(read_run(tmp_path)).reasons == ()
