@@ -31,6 +31,9 @@ class Feeder:
         self._retention = retention
         self._ids = ids
         self._note_deadline = note_deadline
+        self._looks_anew = False
+        """Whether messages came back while no flow was selective, of which nobody took note."""
+        spool.on_return = self._look_again
 
     def use(self, line: BindLine | PartedLine) -> None:
         """Feed these flows from now on."""
@@ -97,30 +100,43 @@ class Feeder:
 
     def _feed_selected(self, line: BindLine, effects: list[Effect]) -> None:
         """The same when a flow wants only some of the messages: each gets the first waiting one that it wants."""
+        if self._looks_anew:
+            self._looks_anew = False
+            for flow in line.flows.values():
+                flow.next_sequence = 0
         asked: set[FlowId] = set()
         # Asked no more often than there are flows, or the last one would lose its turn.
         while len(asked) < len(line.flows):
-            flow = line.next_with_room()
-            if flow is None or flow.id in asked:
+            chosen = line.next_with_room()
+            if chosen is None or chosen.id in asked:
                 break
-            message = self._first_for(flow)
+            message = self._first_for(chosen)
             if message is None:
-                asked.add(flow.id)
+                asked.add(chosen.id)
                 continue
             self._spool.hold(message)
-            self._send(flow, (message,), effects)
+            self._send(chosen, (message,), effects)
             asked.clear()
 
     def _first_for(self, flow: ConsumerFlow) -> SpooledMessage | None:
-        if flow.looked_at_returns != self._spool.returned_count:
-            # Messages that it has looked at and others had may wait again. Not for each message: the first place is
-            # found behind those that are gone.
-            flow.looked_at_returns, flow.next_sequence = self._spool.returned_count, self._spool.first_sequence
+        if not flow.next_sequence:
+            # Not for each message: the first place is found behind those that are gone.
+            flow.next_sequence = self._spool.first_sequence
         while (message := self._spool.next_from(flow.next_sequence)) is not None:
             flow.next_sequence = message.sequence + 1
             if message.is_waiting and flow.wants(message.message):
                 return message
         return None
+
+    def _look_again(self, sequence: int) -> None:
+        """A message waits again that flows have looked at: let them look from there, and no further back, as each look
+        reads a message that they do not want."""
+        line = self._line
+        if line is None or not line.selective_count:
+            self._looks_anew = True
+            return
+        for flow in line.flows.values():
+            flow.next_sequence = min(flow.next_sequence, sequence)
 
     def _send(self, flow: ConsumerFlow, messages: Sequence[SpooledMessage], effects: list[Effect]) -> None:
         """Deliver messages taken out of the spool, for all of which there is room; or, if messages may die, bury the

@@ -117,9 +117,8 @@ class ConsumerFlow:
         self.wants = wants
         """Whether it takes a message; called only if `is_selective`."""
         self.next_sequence = 0
-        """Where a selective flow looks next; messages before this that it wants have been sent or are held."""
-        self.looked_at_returns = -1
-        """How many messages had come back to the queue when it began looking."""
+        """Where it looks next, if any flow of the queue is selective: messages before this that it wants have been sent
+        or are held. 0 if it has not looked yet."""
 
     @property
     def is_selective(self) -> bool:

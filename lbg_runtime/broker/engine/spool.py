@@ -78,8 +78,8 @@ class Spool:
         self.spooled_bytes = 0
         self.unacked_count = 0
         self.last_sequence = 0
-        self.returned_count = 0
-        """How often messages have come back."""
+        self.on_return: Callable[[int], None] = lambda _: None
+        """Called with the place of each message that has come back."""
         self._messages: dict[int, SpooledMessage] = {}
         self._fresh: deque[SpooledMessage] = deque()
         self._returned: list[tuple[int, SpooledMessage]] = []
@@ -205,7 +205,7 @@ class Spool:
             return
         message.state = _WAITING
         self.unacked_count -= 1
-        self.returned_count += 1
+        self.on_return(message.sequence)
         if self._parts is not None:
             self._parts.came_back(message)
         # An entry from before `hold` is valid again: the place has not changed.

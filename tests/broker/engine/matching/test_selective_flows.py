@@ -107,3 +107,30 @@ def test_the_first_place_of_a_queue_is_not_looked_for_with_each_message(monkeypa
         stage.settle(flow, sent[-1], sent[-1])
         sent += stage.ids(stage.open(flow, sent[-1], window=1))
     assert len(looks) == 1
+
+
+def test_after_a_failure_only_what_stands_behind_it_is_looked_at_again():
+    # Each look reads a message's properties; what a flow does not want stays, so that there may be very many.
+    stage = PickyStage()
+    looks = []
+    stage.engine.surroundings.fields_of = lambda message: looks.append(message.content) or {"n": message.content}
+    stage.publish(40)
+    flow = stage.picky("ann", "n > 30")
+    sent = stage.ids(stage.open(flow))
+    stage.settle(flow, sent[4], sent[4])
+    looks.clear()
+    assert stage.numbers(stage.settle(flow, sent[5], sent[5], Outcome.FAILED)) == [36]
+    assert looks == [36]
+
+
+def test_what_came_back_while_nobody_chose_is_not_passed_over_when_somebody_does():
+    stage = PickyStage()
+    picky = stage.picky("ann", "n > 3")
+    _, everything = stage.consumer("bob")
+    stage.open(everything)
+    sent = stage.ids(stage.publish(3))
+    stage.engine.unbind(picky)
+    stage.open(everything, sent[-1], 0)
+    stage.settle(everything, sent[0], sent[0], Outcome.FAILED)
+    stage.open(stage.picky("cid", "n > 3"))
+    assert stage.numbers(stage.open(everything, sent[-1])) == [1]
