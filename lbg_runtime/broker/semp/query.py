@@ -62,6 +62,8 @@ class Condition:
         value = row[self.name]
         compare = _COMPARISONS[self.operator]
         if isinstance(value, bool):
+            if self.text.lower() not in ("true", "false"):
+                raise SempFault(SempCode.INVALID_PARAMETER, f"where: {self.text!r:.80} is not true or false")
             return bool(compare(str(value).lower(), self.text.lower()))
         if isinstance(value, int):
             return bool(compare(value, self._number()))

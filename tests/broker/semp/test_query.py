@@ -58,6 +58,7 @@ def test_conditions(where, wanted):
         "where=name",
         "where=colour==red",
         "where=size==x",
+        "where=on==1",
         "where=size>" + "9" * 5_000,
         "count=0",
         "count=101",
@@ -68,7 +69,7 @@ def test_conditions(where, wanted):
 )
 def test_what_cannot_be_understood_is_refused(query):
     with pytest.raises(SempFault):
-        chosen(query, item("a", size=1))
+        chosen(query, item("a", size=1, on=True))
 
 
 @pytest.mark.parametrize(
