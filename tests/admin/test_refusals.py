@@ -116,3 +116,18 @@ async def test_a_half_made_group_is_no_group_to_start_from(client: SempClient) -
     assert await everything(client) == before
     await _apply(admin)
     assert [group.shape for group in await admin.stored_groups()] == [SPEC.shape]
+
+
+@pytest.mark.parametrize("kind", ["jndiQueues", "clientUsernames"])
+async def test_what_apply_would_not_take_over_either_is_refused_without_that_advice(
+    client: SempClient, kind: str
+) -> None:
+    foreign = {
+        "jndiQueues": {"queueName": "lbg/orders", "physicalName": "somebody's"},
+        "clientUsernames": {"clientUsername": "members", "enabled": True},
+    }
+    await client.create(("msgVpns", "default", kind), foreign[kind])
+    admin = GroupAdmin(client, "default")
+    at_a_creation = (await admin.plan(SPEC, is_new=True)).problems
+    assert len(at_a_creation) == 1
+    assert list(map(str, at_a_creation)) == list(map(str, (await admin.plan(SPEC)).problems))
