@@ -96,6 +96,8 @@ class FlowStatus:
     """Messages sent and not yet known to be received."""
     unacked_count: int
     """Messages held by its client and not settled; 0 for a browser and for a standby."""
+    redelivered_count: int
+    """Messages sent to it that had been sent before; 0 for a browser."""
 
 
 @dataclass(frozen=True, slots=True)

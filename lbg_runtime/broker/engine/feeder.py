@@ -151,3 +151,4 @@ class Feeder:
             effects.append(run)
             if run.redelivered:
                 self.redelivered_count += len(run.messages)
+                flow.redelivered_count += len(run.messages)

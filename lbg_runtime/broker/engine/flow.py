@@ -119,6 +119,7 @@ class ConsumerFlow:
         self.next_sequence = 0
         """Where it looks next, if any flow of the queue is selective: messages before this that it wants have been sent
         or are held. 0 if it has not looked yet."""
+        self.redelivered_count = 0
 
     @property
     def is_selective(self) -> bool:

@@ -321,6 +321,7 @@ class Queue:
             window_size=flow.window.size,
             used_window_size=flow.window.used,
             unacked_count=0 if isinstance(flow, BrowserFlow) else len(flow.unsettled),
+            redelivered_count=0 if isinstance(flow, BrowserFlow) else flow.redelivered_count,
         )
 
     # -- election and delivery

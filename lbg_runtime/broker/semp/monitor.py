@@ -204,6 +204,7 @@ def _flows_of_queue(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
             "windowSize": flow.window_size,
             "usedWindowSize": flow.used_window_size,
             "unackedMsgCount": flow.unacked_count,
+            "redeliveredMsgCount": flow.redelivered_count,
         }
         yield _Seen(str(flow.flow), row)
 
