@@ -61,7 +61,7 @@ REGISTRY.register(PublisherCollector(publisher))
 _ASK = """| question | expression |
 |---|---|
 | messages per second of the group | `sum(rate(lbg_messages_handled_total[1m]))` |
-| queues without an owner | `count(count by (queue) (lbg_messages_in_flight)) < 8`, for a group of 8 |
+| queues without an owner | `(count(count by (queue) (lbg_messages_in_flight)) or vector(0)) < 8`, for a group of 8 |
 | handlers that fail | `rate(lbg_attempts_failed_total[5m]) > 0` |
 | p99 of handling | `histogram_quantile(0.99, sum by (le) (rate(lbg_handling_duration_seconds_bucket[5m])))` |
 | takeovers | `increase(lbg_owner_changes_total{event="taken",cause="elected"}[10m])`, beyond those of a start |
