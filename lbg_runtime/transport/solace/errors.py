@@ -140,7 +140,7 @@ def connect_failed(host: str, error: BaseException) -> ConnectFailed:
     reason = _OWN_STATE.sub("", _SESSION_NAME.sub("", reason))
     if "," in host:
         # What was wrong with the others the client does not say.
-        reason = f"the last of them: {reason}"
+        reason = f"at the last host: {reason}"
     # The exception for a wrong password is the one that carries no number.
     permanent = subcode in _PERMANENT or type(error).__name__ == "AuthenticationError"
     if subcode == Subcode.COMMUNICATION_ERROR and "SSL" in reason:

@@ -139,7 +139,7 @@ async def test_of_several_hosts_the_last_one_is_meant(certificates: Certificates
     async with BrokerServer(port=0, tls=certificates.broker("elsewhere.example")) as server:
         hosts = f"tcps://127.0.0.1:{server.port},tcps://127.0.0.1:1"
         text = await refusal_of(server, certificates, host=hosts)
-        assert text.startswith(f"connection.host: {hosts}: the last of them: TCP connection failure")
+        assert text.startswith(f"connection.host: {hosts}: at the last host: TCP connection failure")
 
 
 async def test_a_vpn_that_is_not_there_is_no_matter_of_credentials(certificates: Certificates) -> None:
