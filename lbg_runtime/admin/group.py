@@ -142,7 +142,8 @@ class GroupAdmin:
 
         Without `force`, raises `GroupInUse` while messages or bound flows are left, and leaves the group as it was.
         Raises `GroupMissing` if there is nothing, also if somebody else has deleted it meanwhile, and `GroupRefused` if
-        what is stored under its name cannot be read. The next deletion continues one that was interrupted.
+        what is stored under its name cannot be read, or if this administrator may not change the VPN. The next deletion
+        continues one that was interrupted.
         """
         begun: list[Step] = []
 
@@ -182,6 +183,7 @@ class GroupAdmin:
         rights = await read_rights(self._client, self._vpn)
         kept = [ref for ref in actual if ref.kind is ObjectKind.CLIENT_PROFILE and not rights.may_write_broker]
         gone = {ref: attributes for ref, attributes in actual.items() if ref not in kept}
+        _refuse(tuple(find_missing_rights(plan_delete(gone), rights)))
         if not force:
             # Checked before anything is touched, so that a refusal disturbs nobody; again when nothing more can come.
             await self._check_unused(gone)

@@ -521,10 +521,14 @@ async def test_an_administrator_of_the_vpn_deletes_all_but_a_client_profile(brok
     assert broker.engine.queue_names("default") == ()
 
 
-async def test_who_may_not_write_is_told_before_the_first_write(broker):
+async def test_who_may_not_write_is_told_before_the_first_write(broker, client):
     async with broker.watcher() as watcher:
         with pytest.raises(GroupRefused, match="may not change the VPN"):
             await create(watcher)
+        await create(client)
+        with capture_logs() as told, pytest.raises(GroupRefused, match="may not change the VPN"):
+            await GroupAdmin(watcher, "default").delete(SPEC, force=True)
+        assert not events(told)
         rights = await read_rights(watcher, "default")
         assert (rights.may_write_vpn, rights.may_write_broker) == (False, False)
     async with broker.operator() as operator:
