@@ -37,11 +37,15 @@ EVENT_TYPE = "com.dapr.event.sent"
 KEY_HEADER = "lbg-key"
 FENCING_HEADER = "lbg-fencing-token"
 
+_TRACE_CONTEXT = ("traceparent", "tracestate")
+"""Of the W3C: user properties of the message, as `metrics/spans.py` puts them there, and headers of a request."""
+
 _NAME = re.compile(r"[a-z0-9]{1,40}")
 _DIGITS = re.compile(r"[0-9]{1,20}")
 _OWN_ATTRIBUTES = frozenset({"specversion", "data", "topic", "pubsubname"})
 _PLAIN = re.compile(r"[!#$&-~]*")
 _SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
+_HEADER = re.compile("[!-~](?:[ -~]{0,510}[!-~])?")
 _MEDIA_TYPE = re.compile(r"[!-~]+/[ -~]+")
 
 
@@ -85,6 +89,10 @@ def facts(event: Event) -> dict[str, str]:
     if publisher is not None and number is not None and message.key is not None:
         told[FENCING_HEADER] = str(number)
         told["lbg-publisher"] = header_text(publisher)
+    for name in _TRACE_CONTEXT:
+        # As they came: whoever reads them knows no percent-encoding. Anything else there is no context.
+        if isinstance(value := message.properties.get(name), str) and _HEADER.fullmatch(value):
+            told[name] = value
     return told
 
 

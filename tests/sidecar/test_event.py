@@ -134,6 +134,18 @@ def test_what_a_message_has_not_is_not_told():
     assert "partitionkey" not in told(event)
 
 
+@pytest.mark.parametrize(
+    ("state", "is_told"),
+    [("a=1, b=2", True), ("x" * 513, False), ("a\r\nlbg-key: other", False), (7, False)],
+    ids=["whole", "long", "forged", "number"],
+)
+def test_the_context_of_a_trace_is_told_as_it_came_if_a_header_can_have_it(state, is_told):
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    told = facts(make_event(properties={"traceparent": parent, "tracestate": state}))
+    assert told["traceparent"] == parent
+    assert told.get("tracestate") == (state if is_told else None)
+
+
 def test_a_bulk_entry_is_the_event_and_its_facts():
     entry = bulk_entry(make_event(), "pubsub", "5", is_raw=False)
     assert (entry["entryId"], entry["contentType"]) == ("5", "application/cloudevents+json")
