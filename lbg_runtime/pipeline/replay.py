@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lbg_runtime.model.errors import LandingRowsPruned, LbgError, PublishFailed
+from lbg_runtime.model.errors import LandingRowsPruned, LbgError
 from lbg_runtime.pipeline.landing import message_headers
 from lbg_runtime.pipeline.landing.layout import queue_of
 from lbg_runtime.pipeline.landing.log import LandingLog, LaneExtent
@@ -85,7 +85,7 @@ class Replayed:
     first_us: int | None = None
     last_us: int | None = None
     """When the last of them landed."""
-    failure: LbgError | None = None
+    failure: BaseException | None = None
     """The error of the first message that was refused, may be lost or could not be read; nothing was sent after it was
     known."""
 
@@ -150,11 +150,11 @@ async def replay(
 
     def conclude(answer: "asyncio.Future[Confirmation]") -> None:
         unanswered.discard(answer)
-        error = None if answer.cancelled() else answer.exception()
-        if isinstance(error, PublishFailed):
-            replayed.failure = replayed.failure or error
-        elif error is None and not answer.cancelled():
+        error = answer.exception()
+        if error is None:
             replayed.confirmed += 1
+        else:
+            replayed.failure = replayed.failure or error
 
     due = 1
     is_read, error = False, None

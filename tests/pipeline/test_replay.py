@@ -21,6 +21,7 @@ from lbg_runtime.model.errors import LandingDamaged, LandingRowsPruned, PublishR
 from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.model.message import NO_HEADERS, Headers, Message
 from lbg_runtime.pipeline import replay as replay_module
+from lbg_runtime.pipeline.landing.lane import remove_lane
 from lbg_runtime.pipeline.landing.log import LandingLog, LaneExtent
 from lbg_runtime.pipeline.landing.prune import prune
 from lbg_runtime.pipeline.landing.schema import LANDING_SCHEMA
@@ -160,6 +161,24 @@ def test_what_is_pruned_while_the_log_is_read_is_missed_only_by_who_wants_it(
     log.close()
 
 
+def test_a_lane_that_is_gone_since_and_had_nothing_that_is_wanted_is_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = LogOnDisk(tmp_path / "log")
+    old, new = log.lane("a", queue=1), log.lane("b", queue=1)
+    old.append(rows([id_of("k", 1)], queue=1, t_land=1_000))
+    old.close()
+    new.append(rows([id_of("k", 2)], queue=1, t_land=3_000))
+
+    def removed_meanwhile(read: Callable[[int], Iterator[pa.RecordBatch]], queues: Collection[int]):
+        remove_lane(log.root / old.name)
+        return find_moved(read, queues)
+
+    monkeypatch.setattr(replay_module, "find_moved", removed_meanwhile)
+    assert found(log, from_us=2_000) == ["k2"]
+    log.close()
+
+
 def test_a_replay_that_is_stopped_ends_while_the_log_is_read(landed: LogOnDisk) -> None:
     asked_count = 0
 
@@ -288,8 +307,9 @@ async def test_a_rate_is_kept(landed: LogOnDisk, session: MemoryTransport) -> No
     assert 2.5 <= asyncio.get_running_loop().time() - began_s <= 4
 
 
+@pytest.mark.parametrize("error", [PublishRefused("again", "full"), OSError("unheard of")], ids=["refused", "other"])
 async def test_nothing_follows_a_failure(
-    landed: LogOnDisk, session: MemoryTransport, monkeypatch: pytest.MonkeyPatch
+    landed: LogOnDisk, session: MemoryTransport, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     publisher = publisher_on(session)
     submit = publisher.submit
@@ -299,14 +319,14 @@ async def test_nothing_follows_a_failure(
         calls.append(payload.decode())
         if len(calls) == 3:
             answer = asyncio.get_running_loop().create_future()
-            answer.set_exception(PublishRefused(topic, "full"))
+            answer.set_exception(error)
             return answer
         return await submit(topic, payload, **options)
 
     monkeypatch.setattr(publisher, "submit", refusing)
     replayed = Replayed()
     await replay(selected(LandingLog(landed.root), Selection()), publisher, "again", 10.0, replayed)
-    assert isinstance(replayed.failure, PublishRefused)
+    assert replayed.failure is error
     assert (len(calls), replayed.sent, replayed.confirmed) == (3, 3, 2)
 
 
