@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from enum import Enum
 from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
@@ -60,14 +59,6 @@ _log = structlog.get_logger(__name__)
 def wall_clock_us() -> int:
     """Microseconds since the epoch."""
     return time.time_ns() // 1000
-
-
-class _Phase(Enum):
-    OPEN = "open"
-    CLOSING = "closing"
-    """It takes no more messages and waits for answers."""
-    CLOSED = "closed"
-    """The ledger has its last line; later answers are ignored."""
 
 
 @dataclass(slots=True)
@@ -167,7 +158,8 @@ class HashedPublisher:
         """Its topic."""
         self._idle = asyncio.Event()
         self._idle.set()
-        self._phase = _Phase.OPEN
+        self._is_finished = False
+        """Whether the ledger has its last line; later answers are ignored."""
         self._thread = 0
         """The thread of the first message, 0 before it; nothing here may be used from two threads."""
         self._ledger_timer: asyncio.TimerHandle | None = None
@@ -210,8 +202,6 @@ class HashedPublisher:
         other than the first one; raises `PublisherClosed`. In all these cases, or if cancelled while waiting, it has
         sent nothing.
         """
-        if self._phase is not _Phase.OPEN:
-            raise PublisherClosed(topic)
         if get_ident() != self._thread:
             self._insist_on_one_thread()
         if type(payload) is not bytes:
@@ -238,9 +228,7 @@ class HashedPublisher:
 
     def refuse_more(self) -> None:
         """Take no more messages; those that were sent are still answered. Idempotent."""
-        if self._phase is _Phase.OPEN:
-            self._phase = _Phase.CLOSING
-            self._window.close()
+        self._window.close()
 
     async def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> PublisherCounts:
         """Take no more messages, wait for the answers to all sent ones, and write the ledger's last line. Idempotent.
@@ -383,9 +371,9 @@ class HashedPublisher:
         )
 
     def _finish(self) -> None:
-        if self._phase is _Phase.CLOSED:
+        if self._is_finished:
             return
-        self._phase = _Phase.CLOSED
+        self._is_finished = True
         left, self._unanswered = self._unanswered, {}
         self._idle.set()
         if self._ledger_timer is not None:
