@@ -4,7 +4,7 @@ import asyncio
 import errno
 import threading
 import time
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ from lbg_runtime.pipeline.landing import lander as lander_module
 from lbg_runtime.pipeline.landing.layout import claim_folder
 from lbg_runtime.pipeline.landing.log import LandingLog
 from lbg_runtime.pipeline.landing.open_lane import OpenLane
-from lbg_runtime.pipeline.landing.prune import prune
+from lbg_runtime.pipeline.landing.prune import Pruned, prune
 from lbg_runtime.pipeline.landing.usage import used_bytes
 from lbg_runtime.runtime import clock as clock_module
 from lbg_runtime.runtime.clock import wall_us
@@ -53,6 +53,27 @@ async def test_a_damaged_lane_keeps_no_other_from_being_pruned_while_it_lands(tr
     failed = [each for each in told if each["event"] == "prune_failed"]
     assert {(each["lanes"], each["lane"]) for each in failed} == {(1, "queue=001/lane=dead-1.1")}
     assert any(each["event"] == "landing_pruned" for each in told)
+
+
+async def test_a_pruning_that_the_disk_refuses_is_told_and_the_next_one_prunes(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial.options = replace(trial.options, retention_ms=0, segment_bytes=1)
+    refused: list[Path] = []
+
+    def refuse_once(root: Path, before_us: int, **options: Any) -> Iterator[Pruned]:
+        if not refused:
+            refused.append(root)
+            raise OSError(errno.EIO, "Input/output error")
+        return prune(root, before_us, **options)
+
+    monkeypatch.setattr(lander_module, "prune", refuse_once)
+    with capture_logs() as told:
+        async with trial.running(trial.lander("a")):
+            await trial.publish(20)
+            await trial.all_landed()
+            await trial.until(lambda: any(each["event"] == "landing_pruned" for each in told))
+    assert [each["reason"] for each in told if each["event"] == "prune_failed"] == ["[Errno 5] Input/output error"]
 
 
 async def test_a_look_at_the_log_that_fails_is_told_once_and_the_next_one_lets_messages_in(

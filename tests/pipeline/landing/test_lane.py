@@ -116,6 +116,15 @@ def test_a_lane_that_has_rows_stays_when_a_flush_fails(log_on_disk: LogOnDisk, m
     assert ids_of(log.read(lane.name, 0, 1)) == [id_of("k", 1)]
 
 
+def test_a_lane_keeps_no_segment_open_but_its_last(log_on_disk: LogOnDisk) -> None:
+    lane = log_on_disk.lane(segment_bytes=1)
+    lane.append(rows([id_of("k", 1)]))
+    open_count = len(os.listdir("/proc/self/fd"))
+    for number in range(2, 6):
+        lane.append(rows([id_of("k", number)]))
+    assert len(os.listdir("/proc/self/fd")) == open_count
+
+
 def test_a_lane_that_goes_while_others_are_read_is_no_hindrance(log_on_disk: LogOnDisk) -> None:
     lanes = [log_on_disk.lane(member) for member in "abc"]
     lanes[0].append(rows([id_of("k", 1)]))
