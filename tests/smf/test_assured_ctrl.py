@@ -6,6 +6,7 @@ from lbg_runtime.model.errors import ProtocolError
 from lbg_runtime.smf.assured_ctrl import (
     AckOutcome,
     AckRange,
+    Bind,
     BoundFlow,
     ClientAck,
     CloseFlow,
@@ -61,6 +62,14 @@ def test_the_answer_to_a_bind_says_whose_the_numbers_of_messages_are_where_that_
 
     assert said(0xA5CE52B0FE834771) == [bytes.fromhex("a5ce52b0fe834771")]
     assert said(None) == []
+
+
+def test_a_share_of_a_partitioned_queue_is_bound_again_under_the_name_in_the_answer() -> None:
+    answer = decode_assured(bound_flow_body(BoundFlow(2, "q", False, True, 1, 1, 1, None, partition_group=0x1234)))
+    [share] = [item for item in answer.items if item.kind == ItemKind.PARTITION_GROUP]
+    again = read_assured(encode_assured(AssuredBody(AssuredKind.BIND, (AssuredItem(ItemKind.QUEUE, b"q\0"), share))))
+    assert isinstance(again, Bind)
+    assert again.partition_group == 0x1234
 
 
 def test_answers_without_flows() -> None:

@@ -95,7 +95,16 @@ def test_a_direct_message_becomes_an_assured_delivery_and_back() -> None:
     assert whole(relay.delivery_prefix(1, 0, 3, redelivered=False), relay).flags == ASSURED | 8
     relay = read_published(message(TOPIC, *OF_ONE_HOP)).relay
     direct = whole(relay.direct_prefix(), relay)
-    assert (direct.flags, direct.parameters) == (0, (TOPIC,))
+    assert (direct.flags, direct.protocol, direct.service, direct.parameters) == (0, Protocol.MESSAGE, 0x20, (TOPIC,))
+
+
+@pytest.mark.parametrize("contents", [b"\x01\x02", None])
+def test_a_message_with_other_contents_keeps_all_else_that_is_carried(contents: bytes | None) -> None:
+    before = Parameter(ParameterKind.CONTENTS, b"\x05", mark=2)
+    relay = read_published(message(TOPIC, before, *OF_ONE_HOP, PRIORITY, TTL)).relay.with_contents(contents, b"other")
+    told = [] if contents is None else [Parameter(ParameterKind.CONTENTS, contents, mark=2)]
+    direct = whole(relay.direct_prefix(), relay)
+    assert (direct.parameters, direct.body) == ((TOPIC, PRIORITY, TTL, *told), b"other")
 
 
 def test_lost_messages_are_told_with_the_next_direct_one() -> None:
