@@ -305,6 +305,22 @@ async def test_a_broker_that_is_not_ready_is_asked_again_for_a_while():
         assert loop.time() - began == pytest.approx(sum(PAUSES_S[:2]))
 
 
+async def test_a_refusal_says_whether_an_earlier_attempt_may_have_done_what_was_asked():
+    async with Broker(refusal(10), httpx.Response(503), refusal(10)).client() as client:
+        repeated = []
+        for _ in range(2):
+            with pytest.raises(SempRefused) as caught:
+                await client.create(QUEUES, {})
+            repeated.append(caught.value.is_repeated)
+    assert repeated == [False, True]
+
+
+async def test_a_proxy_of_the_environment_is_not_so_much_as_read(monkeypatch):
+    monkeypatch.setenv("ALL_PROXY", "no-such-scheme://nowhere")
+    async with SempClient(ACCOUNT, tls=False):
+        pass
+
+
 async def test_a_broker_that_stays_unready_is_given_up():
     broker = Broker(*(httpx.Response(503) for _ in range(len(PAUSES_S) + 1)))
     async with broker.client() as client:
