@@ -44,6 +44,20 @@ def connect(ending: ExitStack, port: int) -> Client:
     return client
 
 
+def answered_late(monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
+    """From now on a question to the member sets the first event, and is answered when the second is set."""
+    is_asked, is_answered = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def ask_late(_: object, __: object) -> dict[str, object]:
+        loop.call_soon_threadsafe(is_asked.set)
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(is_answered.wait(), loop))
+        return {}
+
+    monkeypatch.setattr(routes.StatusRoutes, "_ask", ask_late)
+    return is_asked, is_answered
+
+
 async def test_silent_connections_take_no_answer_from_a_probe(ending: ExitStack) -> None:
     async with serving(ShownMember(READY)) as (port, _):
         silent = [connect(ending, port) for _ in range(connections.MAX_CONNECTIONS + 20)]
@@ -59,15 +73,7 @@ async def test_one_that_asks_nothing_gives_way_before_one_that_waits_for_its_ans
     ending: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "MAX_CONNECTIONS", 2)
-    is_asked, is_answered = asyncio.Event(), asyncio.Event()
-
-    async def ask_late(_: object, __: object) -> dict[str, object]:
-        loop.call_soon_threadsafe(is_asked.set)
-        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(is_answered.wait(), loop))
-        return {}
-
-    loop = asyncio.get_running_loop()
-    monkeypatch.setattr(routes.StatusRoutes, "_ask", ask_late)
+    is_asked, is_answered = answered_late(monkeypatch)
     async with StatusServer(ListenAddress("127.0.0.1", 0), None) as server:
         waits = connect(ending, server.address.port)
         waits.socket.sendall(LIVE.replace(b"livez", b"readyz"))
@@ -77,6 +83,20 @@ async def test_one_that_asks_nothing_gives_way_before_one_that_waits_for_its_ans
         assert await silent.read() == b""
         is_answered.set()
         assert (await waits.read()).startswith(b"HTTP/1.1 503")
+
+
+async def test_where_all_others_wait_for_their_answers_the_oldest_of_them_gives_way_and_not_a_new_one(
+    ending: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 1)
+    is_asked, is_answered = answered_late(monkeypatch)
+    async with StatusServer(ListenAddress("127.0.0.1", 0), None) as server:
+        waits = connect(ending, server.address.port)
+        waits.socket.sendall(LIVE.replace(b"livez", b"readyz"))
+        await is_asked.wait()
+        assert (await ask(server.address.port, "/livez")).status == 200
+        assert await waits.read() == b""
+        is_answered.set()
 
 
 @pytest.mark.parametrize("said", [b"", b"GET /livez HTTP/1.1\r\nHost: loc", LIVE, LIVE + b"GET /l"])

@@ -45,6 +45,8 @@ def test_a_member_whose_flows_have_not_learned_their_places_yet_has_not_started(
     assert [lack.reason for lack in lacks(learning)] == ["it has no place in the group yet"]
     elsewhere = Placement({QueueName("orders/0"): (MemberId("another"), placed.member)})
     assert has_started(replace(placed, view=replace(placed.view, placement=elsewhere)))
+    nobodys = Placement({QueueName("orders/0"): ()})
+    assert has_started(replace(placed, view=replace(placed.view, placement=nobodys))), "all other members weigh nothing"
 
 
 @pytest.mark.parametrize("state", NOT_ACTIVE)

@@ -1,5 +1,7 @@
 """What is told of a member, under the names that the journal and the commands have for it."""
 
+from dataclasses import replace
+
 import orjson
 
 from lbg_runtime.cli.group.text import picture_as_object
@@ -125,6 +127,9 @@ def test_what_is_parked_is_known_to_an_owner_that_has_opened_its_parking_queue()
     waiting = KeyAnswer(header, QuestionId("q"), 9, QueueName("orders/1"), owned, handled, wait)
     found = orjson.loads(orjson.dumps(found_as_object("k", 9, [waiting], GroupShape(GroupName("orders"), "h", 16, 4))))
     assert (found["known"], found["answers"][0]["parked"]) == (False, None)
+    # After a restart nothing else is known of the key.
+    opened = replace(waiting, sight=KeySight(0, 2, None, None), wait=None)
+    assert found_as_object("k", 9, [opened], GroupShape(GroupName("orders"), "h", 16, 4))["known"]
     assert found["answers"][0]["parking_wait"] == {"waited_ms": 43_000, "reason": "Queue Shutdown"}
 
 
