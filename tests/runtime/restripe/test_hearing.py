@@ -1,0 +1,105 @@
+"""What proves to a conductor that nobody has replaced it: its own questions that come back, by when they left."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from lbg_runtime.core.group.control_codec import encode
+from lbg_runtime.core.group.control_messages import GroupQuestion, Header, Life, QuestionId
+from lbg_runtime.core.group.membership_timing import MembershipTiming
+from lbg_runtime.model.errors import ConductorCutOff, UserError
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.ids import GroupName, MemberId
+from lbg_runtime.model.message import Message
+from lbg_runtime.runtime.restripe.hearing import ASK_AGAIN_S, LOOK_AGAIN_S, PROOF_PATIENCE_S, PROOF_S, Hearing
+
+GROUP, TOPIC = GroupName("orders"), "lbg-control/orders"
+
+
+class HeldSession:
+    """Keeps what is published; nothing arrives but what a test lets arrive."""
+
+    def __init__(self) -> None:
+        self.left: list[Message] = []
+
+    def watch_connection(self, sink: Callable[[bool], None]) -> None:
+        self.tell = sink
+
+    async def subscribe(self, topic: str, sink: Callable[[Message], None]) -> None:
+        self.arrive = sink
+
+    def send_direct(self, message: Message) -> None:
+        self.left.append(message)
+
+
+@asynccontextmanager
+async def asking(session: HeldSession) -> AsyncIterator[Hearing]:
+    """One that has just asked its first question."""
+    hearing = Hearing(GroupShape(GROUP, "h", 16, 4), TOPIC, session, MembershipTiming())  # type: ignore[arg-type]
+    await hearing.begin()
+    task = asyncio.create_task(hearing.ask_now_and_then())
+    try:
+        await asyncio.sleep(ASK_AGAIN_S / 2)
+        assert len(session.left) == 1
+        yield hearing
+    finally:
+        task.cancel()
+
+
+async def seconds_until_sure(hearing: Hearing) -> float:
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    await hearing.insist_on_connection()
+    return loop.time() - began_s
+
+
+async def test_the_question_of_another_with_the_number_of_ours_proves_nothing() -> None:
+    session = HeldSession()
+    async with asking(session) as hearing:
+        question = GroupQuestion(Header(GROUP, MemberId("another"), Life(1, 1), 1), QuestionId("another/1"))
+        session.arrive(Message(TOPIC, encode(question)))
+        with pytest.raises(UserError, match="does not come back"):
+            await hearing.insist_on_connection()
+
+
+async def test_an_older_question_that_comes_back_later_takes_nothing_from_the_proof_of_a_newer_one() -> None:
+    session = HeldSession()
+    async with asking(session) as hearing:
+        await asyncio.sleep(ASK_AGAIN_S)
+        older, newer = session.left
+        session.arrive(newer)
+        session.arrive(older)
+        await asyncio.sleep(PROOF_S - ASK_AGAIN_S)
+        assert await seconds_until_sure(hearing) == 0
+
+
+async def test_a_question_proves_by_when_it_left_and_not_by_when_it_came_back() -> None:
+    session = HeldSession()
+    async with asking(session) as hearing:
+        await asyncio.sleep(PROOF_S)
+        session.arrive(session.left[0])
+        asyncio.get_running_loop().call_later(1, lambda: session.arrive(session.left[-1]))
+        assert await seconds_until_sure(hearing) == pytest.approx(1, abs=2 * LOOK_AGAIN_S)
+
+
+async def test_who_hears_itself_no_more_is_cut_off_and_waits_no_longer_than_that_is_said() -> None:
+    session = HeldSession()
+    async with asking(session) as hearing:
+        session.arrive(session.left[0])
+        assert await seconds_until_sure(hearing) == 0
+        await asyncio.sleep(PROOF_S)
+        began_s = asyncio.get_running_loop().time()
+        with pytest.raises(ConductorCutOff):
+            await hearing.insist_on_connection()
+        assert asyncio.get_running_loop().time() - began_s == pytest.approx(PROOF_PATIENCE_S, abs=2 * LOOK_AGAIN_S)
+
+
+async def test_a_connection_that_is_known_to_be_gone_outweighs_every_proof() -> None:
+    session = HeldSession()
+    async with asking(session) as hearing:
+        session.arrive(session.left[0])
+        session.tell(False)
+        with pytest.raises(ConductorCutOff):
+            await hearing.insist_on_connection()
