@@ -535,6 +535,12 @@ async def test_who_may_not_write_is_told_before_the_first_write(broker, client):
         assert not (await read_rights(operator, "elsewhere")).may_write_vpn
 
 
+async def test_who_may_not_write_may_look_and_finds_nothing_wrong(broker, client):
+    await create(client)
+    async with broker.watcher() as watcher:
+        assert (await GroupAdmin(watcher, "default").plan(SPEC)).is_clean
+
+
 # -- drift
 
 

@@ -181,6 +181,24 @@ async def test_a_lane_of_a_log_that_is_not_full_is_gone_on_with_however_old_it_i
     assert len(LandingLog(trial.options.root).lanes()) == QUEUES
 
 
+async def test_a_lane_of_a_full_log_in_which_something_landed_lately_is_gone_on_with(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = [0]
+    monkeypatch.setattr(lander_module, "used_bytes", lambda _: used[0])
+    trial.options = replace(trial.options, quota_bytes=1_000_000)
+    async with trial.running(trial.lander("a")):
+        await asyncio.sleep(lander_module.IDLE_MS / 1_000)
+        for _ in range(2):
+            await trial.publish(10)
+            await trial.all_landed()
+            used[0] = 1_000_000
+            await asyncio.sleep(lander_module.IDLE_MS / 2_000)
+            used[0] = 0
+            await asyncio.sleep(2 * lander_module.MEASURE_S)
+    assert len(LandingLog(trial.options.root).lanes()) == QUEUES
+
+
 async def test_a_handle_may_be_revoked_while_idle_lanes_are_let_go(
     trial: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import Epoch, GroupName, QueueName
 from lbg_runtime.model.message import PARTITION_KEY_PROPERTY, Message
 from lbg_runtime.pipeline.landing import lander as lander_module
-from lbg_runtime.pipeline.landing.lander import Lander
+from lbg_runtime.pipeline.landing.lander import Lander, lander_app
 from lbg_runtime.pipeline.landing.lane import is_being_written
 from lbg_runtime.pipeline.landing.layout import claim_folder
 from lbg_runtime.pipeline.landing.log import LandingLog
@@ -408,6 +408,19 @@ async def test_who_is_cancelled_while_the_disk_hangs_leaves_no_lane_that_counts_
     assert all(is_being_written(lane) for lane in lanes_of(trial))
     disk.set()
     await trial.until(lambda: not any(is_being_written(lane) for lane in lanes_of(trial)))
+
+
+@pytest.mark.parametrize(("epoch", "left"), [(0, {0, 1}), (1, {1}), (2, {1})])
+async def test_a_handle_that_is_revoked_ends_its_lane_and_older_ones_of_its_queue_and_no_other(
+    trial: Trial, epoch: int, left: set[int]
+) -> None:
+    # What waited for its flush in another lane would wait for ever.
+    app, lander = lander_app(settings_of(), trial.options, member_id="a", session=MemoryTransport(trial.broker, "a"))
+    async with trial.running(app):
+        await trial.publish(20)
+        await trial.all_landed()
+        await lander._close_lane(QueueName("orders/0"), Epoch(epoch))
+        assert {int(lane.parent.name[-3:]) for lane in lanes_of(trial) if is_being_written(lane)} == left
 
 
 async def leave_it(lander: Lander, queue: QueueName, epoch: Epoch) -> None:
