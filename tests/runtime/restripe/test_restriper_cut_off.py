@@ -160,7 +160,10 @@ async def test_who_loses_its_connection_while_it_waits_for_members_says_so(trial
     assert not isinstance(caught.value, SempError | TransportError), "the command would say to run it again"
 
 
-async def test_a_record_that_fails_because_another_took_over_is_no_reason_to_run_again(trial, conductors) -> None:
+@pytest.mark.parametrize("news_after_s", [0, LOOK_AGAIN_S / 2])
+async def test_a_record_that_fails_because_another_took_over_is_no_reason_to_run_again(
+    trial, conductors, news_after_s: float
+) -> None:
     async with trial.running(trial.discovered("a", group=GROUP)):
         await trial.until(lambda: len(trial.active()) == 4)
         restriping = asyncio.ensure_future(conductors.restripe(6))
@@ -168,7 +171,10 @@ async def test_a_record_that_fails_because_another_took_over_is_no_reason_to_run
         session = conductors.sessions[-1]
 
         async def send(message):
-            session.drop_connection(3_600)
+            if news_after_s:
+                asyncio.get_running_loop().call_later(news_after_s, session.drop_connection, 3_600)
+            else:
+                session.drop_connection(3_600)
             raise PublishFailed(message.topic, "the session ended")
 
         session.send = send
