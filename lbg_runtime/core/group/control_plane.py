@@ -23,7 +23,7 @@ from lbg_runtime.core.flow.events import (
 )
 from lbg_runtime.core.flow.machine import FlowMachine
 from lbg_runtime.core.flow.table import FlowState
-from lbg_runtime.core.group.control_messages import ControlMessage, FlowReport, ReportedFlow, StateRequest
+from lbg_runtime.core.group.control_messages import ControlMessage, FlowReport, Offer, ReportedFlow, StateRequest
 from lbg_runtime.core.group.membership import MembershipMachine, OwnState
 from lbg_runtime.core.group.membership_events import (
     ControlConnected,
@@ -358,9 +358,11 @@ class ControlPlaneMachine:
                     if self._look_at_ms is not None and self._has_changed(message.queue):
                         # The answer must be true now: a member that is no longer a standby must not accept a queue.
                         outputs += self._look(now_ms)
-                    # A member says that it leaves, and then offers its queues, so both are often read in one go.
+                    # A member says that it leaves, and then offers its queues, so both are often read in one go. For us
+                    # to answer by that, and for nothing else: other messages of a batch can wait for its end.
+                    is_asked = isinstance(message, Offer) and message.to == self.membership.identity.member
                     # Whether the topic is silent shows when all is read: our own message may be the last that came.
-                    if not self._is_silent(now_ms):
+                    if is_asked and not self._is_silent(now_ms):
                         outputs += self._see_if_changed(now_ms)
                     outputs += self._tell_rebalance(ControlMessageReceived(message), now_ms)
                 case StandAside():

@@ -412,13 +412,16 @@ class MembershipMachine:
             theirs["group.queue_count"] = str(heartbeat.striping.striping.queue_count)
         if ours == theirs:
             return None
-        # Members that agree with us own queues, and it is not even bound to one.
-        is_alone = not heartbeat.flows and any(peer.claims for peer in self._peers.values() if peer.is_living)
-        return [
-            SettingsDisagree(member, name, ours.get(name), theirs.get(name), is_alone)
+        news = [
+            name
             for name in sorted({*ours, *theirs})
             if ours.get(name) != theirs.get(name) and self._noted.is_first((member, name, theirs.get(name)))
         ]
+        if not news:
+            return []
+        # Members that agree with us own queues, and it is not even bound to one.
+        is_alone = not heartbeat.flows and any(peer.claims for peer in self._peers.values() if peer.is_living)
+        return [SettingsDisagree(member, name, ours.get(name), theirs.get(name), is_alone) for name in news]
 
     def _admit(self, header: Header, now_ms: int) -> Peer:
         """Return the record of the sender, marked as heard just now; a new record for a new life."""

@@ -6,6 +6,8 @@ More than 400 lines, as all of it is played on the same plane.
 import random
 from itertools import count, pairwise
 
+import pytest
+
 from lbg_runtime.core.flow.commands import Note
 from lbg_runtime.core.flow.events import (
     BindSucceeded,
@@ -30,6 +32,7 @@ from lbg_runtime.core.group.control_messages import (
     Reject,
     ReportedFlow,
     StateRequest,
+    Taken,
 )
 from lbg_runtime.core.group.control_plane import (
     ControlOutput,
@@ -54,7 +57,7 @@ from lbg_runtime.core.group.membership_events import (
 )
 from lbg_runtime.core.group.membership_timing import MembershipTiming
 from lbg_runtime.core.group.rebalance import AWAY, RebalanceMachine
-from lbg_runtime.core.group.rebalance_events import AskFlow, Say
+from lbg_runtime.core.group.rebalance_events import AskFlow, GroupSeen, RebalanceCommand, RebalanceEvent, Say
 from lbg_runtime.core.group.rebalance_settings import RebalanceSettings
 from lbg_runtime.core.restripe.striping import Striping, StripingBook, StripingReport
 from lbg_runtime.core.roles import Place
@@ -377,6 +380,24 @@ def test_an_offer_is_answered_by_what_was_read_just_before_it() -> None:
     assert Reject not in [type(message) for message in answers], "it is not at home on it, but the home is leaving"
 
 
+def test_the_group_is_looked_at_once_for_all_that_is_read_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look for each message would keep a large group from its heartbeats."""
+    plane = Plane()
+    plane.settled_with_b()
+    seen: list[GroupSeen] = []
+    handle = plane.machine.rebalance.handle
+
+    def count(event: RebalanceEvent, now_ms: int) -> list[RebalanceCommand]:
+        seen.extend([event] if isinstance(event, GroupSeen) else [])
+        return handle(event, now_ms)
+
+    monkeypatch.setattr(plane.machine.rebalance, "handle", count)
+    taken = [Taken(plane.header(), queue, "b/1", Epoch(epoch)) for queue in (Q0, Q1) for epoch in (2, 3)]  # type: ignore[arg-type]
+    offered = Offer(plane.header(), Q1, Epoch(3), "b/2", MemberId("c"))  # type: ignore[arg-type]
+    plane.take(4_200, *map(ControlMessageReceived, [*taken, offered]))
+    assert len(seen) == 1
+
+
 def test_before_all_is_read_nobody_takes_the_topic_for_silent() -> None:
     plane = Plane()
     plane.settled_with_b()
@@ -385,7 +406,7 @@ def test_before_all_is_read_nobody_takes_the_topic_for_silent() -> None:
     echo, plane._under_way = plane._under_way, []
     fed = {Q1: FlowReport(ReportedFlow.ACTIVE, Epoch(2), 0)}
     beat = Heartbeat(plane.header(), MemberState.ACTIVE, 1, {"count": "2"}, fed, "", STRIPING)
-    offer = Offer(plane.header(), Q1, Epoch(2), "b/1", MemberId("c"))  # type: ignore[arg-type]
+    offer = Offer(plane.header(), Q1, Epoch(2), "b/1", A)  # type: ignore[arg-type]
     outputs = plane.take(later_ms, ControlMessageReceived(beat), ControlMessageReceived(offer), *echo)
     assert [each for each in outputs if isinstance(each, AskFlow) and isinstance(each.request, PlaceChanged)] == []
 
