@@ -23,7 +23,7 @@ def shown(monkeypatch):
     sources = {}
 
     class Window:
-        def __init__(self, address, token):
+        def __init__(self, address, token, waits_for):
             pass
 
         async def __aenter__(self):

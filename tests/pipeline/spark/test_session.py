@@ -6,6 +6,7 @@ import signal
 import socketserver
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -108,6 +109,8 @@ def test_a_session_on_a_cluster_can_be_reached_from_it_and_asks_for_a_python_tha
     monkeypatch: pytest.MonkeyPatch, given: str | None
 ) -> None:
     asked: dict[str, str] = {}
+    # Without what a session of another test has left in this process.
+    monkeypatch.setattr("pyspark.SparkConf", partial(SparkConf, loadDefaults=False))
 
     def fail(conf: SparkConf) -> None:
         asked.update(conf.getAll())
