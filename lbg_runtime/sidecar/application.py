@@ -4,6 +4,7 @@ import asyncio
 import os
 import ssl
 from collections.abc import Mapping
+from functools import cache
 from io import BytesIO
 from typing import NamedTuple, Protocol
 
@@ -142,8 +143,6 @@ class HttpApplication:
             connector=connector,
             headers={TOKEN_HEADER: token.get_secret_value()} if token else None,
             cookie_jar=aiohttp.DummyCookieJar(),
-            # With it, looking up the name and the handshake of TLS are bounded, too.
-            timeout=aiohttp.ClientTimeout(total=None, connect=min(CONNECT_TIMEOUT_S, timeout_ms / 2_000)),
             # Answers are not decompressed: a few bytes must not become many.
             auto_decompress=False,
             skip_auto_headers=("Accept-Encoding", "User-Agent"),
@@ -194,7 +193,9 @@ class HttpApplication:
                 url = self._urls[path] = URL(f"{self._base}/{path.removeprefix('/')}")
             async with (
                 asyncio.timeout(timeout_ms / 1_000),
-                self._session.request(method, url, headers=headers, data=data, allow_redirects=False) as response,
+                self._session.request(
+                    method, url, headers=headers, data=data, allow_redirects=False, timeout=_bounds(timeout_ms)
+                ) as response,
             ):
                 return Response(response.status, response.headers.get("content-type", ""), await _body(response))
         except aiohttp.ClientConnectorError as error:
@@ -222,6 +223,12 @@ class HttpApplication:
             raise ApplicationUnreachable(_reason(error)) from None
         # It closes by itself: nothing was written.
         writer.close()
+
+
+@cache
+def _bounds(timeout_ms: int) -> aiohttp.ClientTimeout:
+    # Looking up the name and the handshake of TLS are bounded by it, too.
+    return aiohttp.ClientTimeout(total=None, connect=min(CONNECT_TIMEOUT_S, timeout_ms / 2_000))
 
 
 async def _body(response: aiohttp.ClientResponse) -> bytes | None:
