@@ -34,8 +34,8 @@ conformance: $(VENV)/test.stamp
 docs: $(VENV)/test.stamp
 	$(BIN)/python -m lbg_runtime.cli.reference docs
 
-# Looks the pinned versions up among known vulnerabilities, so it needs a network, and is no part of `make test`. Strict, as
-# otherwise a package that could not be looked up would pass.
+# Looks the pinned versions up among known vulnerabilities, so it needs a network, and is no part of `make test`. Strict,
+# as otherwise a package that could not be looked up would pass.
 audit: | $(BIN)/python
 	$(PYTHON) -m venv $(VENV)/audit
 	$(VENV)/audit/bin/python -m pip --disable-pip-version-check --quiet install pip-audit

@@ -1,6 +1,7 @@
 """The metrics of a member: one table, from which the answers to Prometheus and docs/metrics.md are made.
 
-Labels are bounded: the index of a queue, an event, a cause, a state. Never a key or a topic.
+Labels are bounded: the index of a queue, an event, a cause, a state. Never a key or a topic. More than 400 lines, as
+the table has an entry for each metric.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -44,7 +44,12 @@ group.command()(restripe)
 def status(
     config: Config = Path("config.yaml"),
     listen: ListenFor = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Ask again and again, until SIGTERM or SIGINT.")] = False,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch", help="Ask again and again, until SIGTERM or SIGINT; with --json, one object each time."
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Ask the members of a running group for its state. Exit code 3 if nobody was heard.
