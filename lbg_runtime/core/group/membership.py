@@ -370,9 +370,9 @@ class MembershipMachine:
         if reason := self._reason_to_disregard(header):
             return commands + self._disregard(reason.value, header.member)
         if isinstance(message, Heartbeat) and (refusal := self._refuse_settings(message)) is not None:
-            if is_own_id and header.member in self._peers:
-                # It counts for nothing, but shows that the process we stand aside for is alive.
-                self._peers[header.member].heard_at_ms = now_ms
+            if is_own_id:
+                # It counts for nothing, but shows that the process we stand aside for is alive, and so when it is gone.
+                (self._peers.get(header.member) or self._admit(header, now_ms)).heard_at_ms = now_ms
             return commands + refusal
         self._peers_heard_ms = now_ms
         return commands + self._take(message, self._admit(header, now_ms), now_ms)

@@ -129,6 +129,18 @@ def test_who_cannot_hear_does_not_take_the_winner_for_dead(aside: Shell) -> None
     assert pick(aside.wait(1), WinnerGone)
 
 
+def test_a_winner_of_which_only_other_settings_were_heard_has_gone_when_it_is_silent() -> None:
+    """Killed before it could say good-bye: whoever stands aside for it must not wait for ever."""
+    shell = Shell()
+    shell.hear(beat(header(1, NEWER, SELF), settings={}))
+    shell.wait(1_000)
+    shell.hear(beat(header(2, NEWER, SELF), settings={}))
+    assert shell.machine.state is OwnState.ASIDE
+    assert SELF not in shell.members()
+    assert pick(shell.wait(SETTINGS.dead_ms - 1), WinnerGone) == []
+    assert pick(shell.wait(1), WinnerGone)
+
+
 def test_a_winner_with_other_settings_is_there_as_long_as_it_is_heard() -> None:
     shell = Shell()
     shell.hear(beat(header(1, NEWER, SELF), settings={}))
