@@ -3,9 +3,9 @@
 import os
 import sys
 import time
-from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -16,7 +16,7 @@ from lbg_runtime.model.errors import ConfigError, SempError, TransportError
 from lbg_runtime.model.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from lbg_runtime.admin.sight import QueueSight
     from lbg_runtime.cli.group.text import FedMember
@@ -24,9 +24,14 @@ if TYPE_CHECKING:
     from lbg_runtime.core.group.picture import GroupPicture
     from lbg_runtime.model.ids import QueueName
     from lbg_runtime.runtime.control_reader import OtherVersion
+    from lbg_runtime.semp.answer import SempObject
+    from lbg_runtime.semp.client import SempClient
 
     Sights = Mapping[QueueName, QueueSight]
     Looked = tuple[GroupPicture, OtherVersion | None, Sights | None]
+    Counted = tuple[Mapping[QueueName, SempObject], float]
+
+_Answer = TypeVar("_Answer")
 
 group = typer.Typer(no_args_is_help=True, help="Look at a group from outside, and administer it.")
 group.command()(create)
@@ -68,7 +73,10 @@ def status(
     listen_ms = listening_ms(settings, listen)
 
     def show(looked: "Looked") -> None:
-        (_show_as_object if json else _show)(settings, config, listen_ms, looked)
+        if json:
+            _show_as_object(settings, listen_ms, looked)
+        else:
+            _show(settings, config, looked)
 
     if watch:
         uvloop.run(_watch(settings, listen_ms, show))
@@ -88,24 +96,24 @@ async def _watch(settings: "Settings", listen_ms: int, show: "Callable[[Looked],
     unwanted = Interruption()
     with stop_requests(lambda _: unwanted.cut()), unwanted:
         # An error of the first look is the user's mistake, of a later one the broker's absence.
-        looked = await _look(settings, listen_ms)
+        looked: Looked | None = await _look(settings, listen_ms)
         while True:
-            if sys.stdout.isatty():
-                print("\x1b[H\x1b[2J", end="")
-            show(looked)
-            if not looked[0].members:
-                print(_nobody_heard(settings, listen_ms), file=sys.stderr)
-            sys.stdout.flush()
-            while True:
-                try:
-                    looked = await _look(settings, listen_ms)
-                    break
-                except (ConfigError, TransportError) as error:
-                    print(printable(f"lbg: {error}"), file=sys.stderr)
-                    await asyncio.sleep(listen_ms / 1_000)
+            if looked is not None:
+                if sys.stdout.isatty():
+                    print("\x1b[H\x1b[2J", end="")
+                show(looked)
+                if not looked[0].members:
+                    print(_nobody_heard(settings, listen_ms), file=sys.stderr)
+                sys.stdout.flush()
+            try:
+                looked = await _look(settings, listen_ms)
+            except (ConfigError, TransportError) as error:
+                looked = None
+                print(printable(f"lbg: {error}"), file=sys.stderr)
+                await asyncio.sleep(listen_ms / 1_000)
 
 
-def _show_as_object(settings: "Settings", _: Path, listen_ms: int, looked: "Looked") -> None:
+def _show_as_object(settings: "Settings", listen_ms: int, looked: "Looked") -> None:
     from lbg_runtime.cli.group.plan_text import sights_as_object
     from lbg_runtime.cli.group.text import otherwise_at_members, picture_as_object, surplus_queues
     from lbg_runtime.cli.options import print_json
@@ -121,7 +129,7 @@ def _show_as_object(settings: "Settings", _: Path, listen_ms: int, looked: "Look
     print_json(told)
 
 
-def _show(settings: "Settings", config: Path, _: int, looked: "Looked") -> None:
+def _show(settings: "Settings", config: Path, looked: "Looked") -> None:
     from lbg_runtime.cli.group.homes import group_queues
     from lbg_runtime.cli.group.plan_text import sights_as_table
     from lbg_runtime.cli.group.text import otherwise_at_members, surplus_queues
@@ -205,49 +213,46 @@ async def _try_login(settings: "Settings") -> None:
 async def _look(settings: "Settings", listen_ms: int) -> "Looked":
     from lbg_runtime.runtime.observer import observing
 
-    async with observing(settings) as observer, _seeing_queues(settings) as see_queues:
+    async with observing(settings) as observer:
+        before = await _ask_broker(settings, _count_queues)
         picture = await observer.look_at_group(listen_ms / 1_000)
         other = observer.other_version
-        return picture, other, await see_queues()
+    sights = None if before is None else await _ask_broker(settings, partial(_see_queues, before=before))
+    return picture, other, sights
 
 
-@asynccontextmanager
-async def _seeing_queues(settings: "Settings") -> "AsyncIterator[Callable[[], Awaitable[Sights | None]]]":
-    """Give what tells, later on, what the broker sees of all queues that by their names belong to shards, even if no
-    member names them; rates are those since the beginning.
-
-    None without `semp` in the settings, or if the broker does not answer, which is reported.
-    """
+async def _ask_broker(
+    settings: "Settings", question: "Callable[[SempClient, Settings], Awaitable[_Answer]]"
+) -> "_Answer | None":
+    """The answer, or None without `semp` in the settings, or if the broker does not answer, which is reported."""
     from lbg_runtime.admin.account import open_semp
+
+    if settings.semp is None:
+        return None
+    try:
+        async with open_semp(settings) as client:
+            return await question(client, settings)
+    except SempError as error:
+        print(f"lbg: {error}", file=sys.stderr)
+        return None
+
+
+async def _count_queues(client: "SempClient", settings: "Settings") -> "Counted":
+    """All queues that by their names belong to shards, even if no member names them, and when they were counted."""
     from lbg_runtime.admin.backlog import find_shard_queues
+
+    return await find_shard_queues(client, settings.connection.vpn, settings.group.name), time.monotonic()
+
+
+async def _see_queues(client: "SempClient", settings: "Settings", before: "Counted") -> "Sights":
+    """The queues as the broker sees them now, with the rates since `before`."""
     from lbg_runtime.admin.sight import read_sights, with_rates
     from lbg_runtime.cli.group.text import natural
 
-    async def nothing() -> None:
-        return None
-
-    if settings.semp is None:
-        yield nothing
-        return
-    async with open_semp(settings) as client:
-        vpn, name = settings.connection.vpn, settings.group.name
-
-        async def see() -> "Sights | None":
-            try:
-                found, at_s = await find_shard_queues(client, vpn, name), time.monotonic()
-                sights = await read_sights(client, vpn, {queue: found[queue] for queue in sorted(found, key=natural)})
-            except SempError as error:
-                print(f"lbg: {error}", file=sys.stderr)
-                return None
-            return with_rates(sights, before, found, at_s - began_s)
-
-        try:
-            before, began_s = await find_shard_queues(client, vpn, name), time.monotonic()
-        except SempError as error:
-            print(f"lbg: {error}", file=sys.stderr)
-            yield nothing
-        else:
-            yield see
+    found, at_s = await _count_queues(client, settings)
+    in_order = {queue: found[queue] for queue in sorted(found, key=natural)}
+    sights = await read_sights(client, settings.connection.vpn, in_order)
+    return with_rates(sights, before[0], found, at_s - before[1])
 
 
 def _fed_members(group: str, sights: "Sights") -> "dict[QueueName, FedMember]":
