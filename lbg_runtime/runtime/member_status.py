@@ -29,7 +29,7 @@ from lbg_runtime.runtime.flow_runner import FlowRunner
 from lbg_runtime.runtime.meters import MemberMeters
 from lbg_runtime.status.health import has_started, lacks
 from lbg_runtime.status.picture import FlowPicture, HandledPicture, KeyPicture, MemberPicture, ViewPicture
-from lbg_runtime.transport.base import Messenger
+from lbg_runtime.transport.base import Connection
 
 _OWNED = frozenset({FlowState.ACTIVE, FlowState.DRAINING})
 
@@ -50,7 +50,7 @@ class MemberStatus:
         dispatcher: Dispatcher,
         meters: MemberMeters | None,
         striping: StripingBook,
-        messenger: Messenger,
+        connection: Connection,
         sidecar: Callable[[], SidecarReading | None] | None,
     ) -> None:
         """`runners` by the index of their queue. `control` is None if members do not talk to each other.
@@ -67,7 +67,7 @@ class MemberStatus:
         self._dispatcher = dispatcher
         self._meters = meters or MemberMeters()
         self._striping = striping
-        self._messenger = messenger
+        self._connection = connection
         self._sidecar = sidecar
         self.changed_settings: Callable[[], tuple[str, ...]] = tuple
         """Called for every picture: the group's settings that differ on the broker by now."""
@@ -84,8 +84,8 @@ class MemberStatus:
             flows=tuple(_flow_picture(runner, self._dispatcher, waits) for runner in self._runners),
             view=None if self._control is None else _view_picture(self._control),
             changed_settings=self.changed_settings(),
-            is_connected=self._messenger.is_connected,
-            why_away=self._messenger.why_away,
+            is_connected=self._connection.is_connected,
+            why_away=self._connection.why_away,
         )
 
     def reading(self) -> MemberReading:

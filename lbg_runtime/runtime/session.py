@@ -10,7 +10,7 @@ from lbg_runtime.config.connection_settings import ConnectionSettings, Transport
 from lbg_runtime.config.settings import ClientPathChoice
 from lbg_runtime.model.errors import BrokerRefusal, ConfigError, ConnectFailed, UserError
 from lbg_runtime.model.group import GroupShape
-from lbg_runtime.transport.base import Browser, Messenger, Transport
+from lbg_runtime.transport.base import Browser, Connection, Messenger, Transport
 
 if TYPE_CHECKING:
     from lbg_runtime.broker.server.server import BrokerServer
@@ -22,7 +22,7 @@ DEFAULT_SMF_PORT = 55555
 _REACHABLE = "a broker that can be reached at its port for clients, by tcps:// if that speaks TLS and by tcp:// if not"
 
 
-class Session(Transport, Messenger, Browser, Protocol):
+class Session(Transport, Messenger, Browser, Connection, Protocol):
     """What a member needs from a transport."""
 
 

@@ -292,7 +292,7 @@ class Supervisor:
             dispatcher=self._dispatcher,
             meters=self._journal.meters,
             striping=self._striping,
-            messenger=self._session,
+            connection=self._session,
             sidecar=None if self._companion is None else self._companion.reading,
         )
 

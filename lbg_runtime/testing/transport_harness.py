@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from lbg_runtime.broker.engine.settings import QueueSettings
-from lbg_runtime.transport.base import Browser, Messenger, Transport
+from lbg_runtime.transport.base import Browser, Connection, Messenger, Transport
 
 USERNAME = "member"
 PASSWORD = "correct"  # noqa: S105  # known to every test broker, protects nothing
 
 
-class FullTransport(Transport, Messenger, Browser, Protocol):
+class FullTransport(Transport, Messenger, Browser, Connection, Protocol):
     """All that a transport offers."""
 
 

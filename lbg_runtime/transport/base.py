@@ -136,17 +136,6 @@ class Messenger(Protocol):
         """Publish at most once, to whoever is subscribed now. Never blocks; losing the message is not an error."""
         ...
 
-    @property
-    def is_connected(self) -> bool:
-        """Whether there is a connection now, as far as is known."""
-        ...
-
-    @property
-    def why_away(self) -> str | None:
-        """What broke the connection, or what was wrong when it was last tried to restore it, if that is known; None
-        while there is a connection."""
-        ...
-
     def watch_connection(self, sink: ConnectionSink) -> None:
         """Call `sink` with whether there is a connection: now, and at each change until `close`. One watcher.
 
@@ -161,6 +150,21 @@ class Messenger(Protocol):
         Restored after a reconnect. If the broker refuses that, nobody is told: who must know calls again, with the same
         arguments, when the connection is back. The broker is asked once more, and each message is still taken once.
         """
+        ...
+
+
+class Connection(Protocol):
+    """How the session stands, for whoever reports on it; a transport implements this too."""
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection now, as far as is known."""
+        ...
+
+    @property
+    def why_away(self) -> str | None:
+        """What broke the connection, or what was wrong when it was last tried to restore it, if that is known; None
+        while there is a connection."""
         ...
 
 

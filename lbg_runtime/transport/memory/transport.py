@@ -194,16 +194,6 @@ class MemoryTransport:
             with suppress(BrokerRefusal, PublishRefused):
                 self._broker.post(self._broker.engine.publish_direct(self._client, published(message)))
 
-    @property
-    def is_connected(self) -> bool:
-        """See `Messenger.is_connected`."""
-        return self._client is not None
-
-    @property
-    def why_away(self) -> str | None:
-        """See `Messenger.why_away`."""
-        return None if self.is_connected else self._refusal
-
     def watch_connection(self, sink: ConnectionSink) -> None:
         """See `Messenger.watch_connection`."""
         self._watcher = sink
@@ -219,6 +209,18 @@ class MemoryTransport:
             raise SubscribeFailed(subscription, refusal.text, permanent=True) from refusal
         if (subscription, sink) not in self._direct:
             self._direct.append((subscription, sink))
+
+    # -- Connection
+
+    @property
+    def is_connected(self) -> bool:
+        """See `Connection.is_connected`."""
+        return self._client is not None
+
+    @property
+    def why_away(self) -> str | None:
+        """See `Connection.why_away`."""
+        return None if self.is_connected else self._refusal
 
     # -- faults, for tests
 

@@ -299,16 +299,6 @@ class SolaceTransport:
         if self._session is not None:
             self._session.publisher.send_direct(message)
 
-    @property
-    def is_connected(self) -> bool:
-        """See `Messenger.is_connected`."""
-        return self._connected.is_set()
-
-    @property
-    def why_away(self) -> str | None:
-        """See `Messenger.why_away`."""
-        return self._why_away
-
     def watch_connection(self, sink: ConnectionSink) -> None:
         """See `Messenger.watch_connection`."""
         self._watcher = sink
@@ -326,6 +316,18 @@ class SolaceTransport:
             raise SubscribeFailed(subscription, "the session ended")
         if (subscription, sink) not in self._direct:
             self._direct.append((subscription, sink))
+
+    # -- Connection
+
+    @property
+    def is_connected(self) -> bool:
+        """See `Connection.is_connected`."""
+        return self._connected.is_set()
+
+    @property
+    def why_away(self) -> str | None:
+        """See `Connection.why_away`."""
+        return self._why_away
 
     # -- the session
 
