@@ -204,7 +204,7 @@ class PushedEvents:
 
     def _follow(self, error: LbgError | None) -> None:
         """Open or close the gate, and log it once."""
-        if self._health.state is ApplicationState.READY:
+        if error is None or self._health.state is ApplicationState.READY:
             if not self._gate.is_open:
                 _log.info("application_ready")
             self._told.clear()
