@@ -257,7 +257,7 @@ class App:
         from lbg_runtime.status.server import StatusServer
 
         token = ops.status_token.get_secret_value() if ops.status_token else None
-        return StatusServer(ops.status, token, None if self._companion is None else self._companion.waits_for)
+        return StatusServer(ops.status, token, str if self._companion is None else self._companion.waits_for)
 
     @asynccontextmanager
     async def _settings_watched(self) -> AsyncIterator[Callable[[], tuple[str, ...]]]:

@@ -32,13 +32,13 @@ END_WITHIN_S = 3.0
 class StatusServer:
     """Answers while its context lasts. Made and used on the member's loop; `show` and `stop` return at once."""
 
-    def __init__(self, address: ListenAddress, token: str | None, waits_for: Callable[[], str] | None = None) -> None:
-        """`waits_for` is called on the member's loop: what keeps the member from beginning, or nothing."""
+    def __init__(self, address: ListenAddress, token: str | None, waits_for: Callable[[], str] = str) -> None:
+        """`waits_for` is called on the member's loop: what keeps the member from beginning; empty if nothing is known."""
         self.address = address
         """Where it listens; once the context has begun, with the port that the system chose."""
         self._source: StatusSource | None = None
         self._member_loop = asyncio.get_running_loop()
-        routes = StatusRoutes(MemberLoop(self._member_loop), lambda: self._source, waits_for or str)
+        routes = StatusRoutes(MemberLoop(self._member_loop), lambda: self._source, waits_for)
         app = routes.application(address, token)
         self._server = QuietServer(app, BoundedConnection, last_answers_s=LAST_ANSWERS_S)
         self._thread: threading.Thread | None = None
