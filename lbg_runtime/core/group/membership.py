@@ -372,7 +372,8 @@ class MembershipMachine:
         if isinstance(message, Heartbeat) and (refusal := self._refuse_settings(message)) is not None:
             if is_own_id:
                 # It counts for nothing, but shows that the process we stand aside for is alive, and so when it is gone.
-                (self._peers.get(header.member) or self._admit(header, now_ms)).heard_at_ms = now_ms
+                winner = self._peers.get(header.member) or self._admit(header, now_ms)
+                winner.heard_at_ms = now_ms
             return commands + refusal
         self._peers_heard_ms = now_ms
         return commands + self._take(message, self._admit(header, now_ms), now_ms)
