@@ -116,13 +116,23 @@ class Plane:
             self.flows[queue].handle(FlowActive(Epoch(1)), now_ms)
         return self.take(now_ms, FlowChanged())
 
-    def settled_with_b(self) -> None:
-        """Both are known, placed, and a owns both queues, at 4,100 ms."""
+    def placed_with_b(self) -> None:
+        """Both are known and placed, at 4,000 ms."""
         self.take(0, ControlConnected(), JoinDone())
         for now_ms in (100, 1_000, 2_000, 3_000, 4_000):
             self.hear_b(now_ms)
             self.take(now_ms)
+
+    def settled_with_b(self) -> None:
+        """Both are known, placed, and a owns both queues, at 4,100 ms."""
+        self.placed_with_b()
         self.own(4_100, Q0, Q1)
+
+    def stand_by(self, queue: QueueName) -> None:
+        """A handle of a's is bound, at 4,100 ms."""
+        self.flows[queue].on_deadline(4_100)
+        self.flows[queue].handle(BindSucceeded(Epoch(1)), 4_100)
+        self.take(4_100, FlowChanged())
 
 
 def said(outputs: list[ControlOutput]) -> list[ControlMessage]:
@@ -347,13 +357,8 @@ def test_a_look_at_the_flows_is_followed_by_a_rest() -> None:
 
 def test_what_is_answered_to_an_offer_is_true_even_between_two_looks() -> None:
     plane = Plane(looks_ms_per_thousand=25_000)
-    plane.take(0, ControlConnected(), JoinDone())
-    for now_ms in (100, 1_000, 2_000, 3_000, 4_000):
-        plane.hear_b(now_ms)
-        plane.take(now_ms)
-    plane.flows[Q0].on_deadline(4_100)
-    plane.flows[Q0].handle(BindSucceeded(Epoch(1)), 4_100)
-    plane.take(4_100, FlowChanged())
+    plane.placed_with_b()
+    plane.stand_by(Q0)
     offer = Offer(plane.header(), Q0, Epoch(1), "b/1", A)  # type: ignore[arg-type]
     assert [type(message) for message in said(plane.take(4_101, ControlMessageReceived(offer)))] == [Accept]
     plane.flows[Q0].handle(FlowActive(Epoch(1)), 4_102)
@@ -365,13 +370,8 @@ def test_what_is_answered_to_an_offer_is_true_even_between_two_looks() -> None:
 
 def test_an_offer_is_answered_by_what_was_read_just_before_it() -> None:
     plane = Plane()
-    plane.take(0, ControlConnected(), JoinDone())
-    for now_ms in (100, 1_000, 2_000, 3_000, 4_000):
-        plane.hear_b(now_ms)
-        plane.take(now_ms)
-    plane.flows[Q1].on_deadline(4_100)
-    plane.flows[Q1].handle(BindSucceeded(Epoch(1)), 4_100)
-    plane.take(4_100, FlowChanged())
+    plane.placed_with_b()
+    plane.stand_by(Q1)
     fed = {Q1: FlowReport(ReportedFlow.ACTIVE, Epoch(2), 0)}
     leaving = Heartbeat(plane.header(), MemberState.DRAINING, 1, {"count": "2"}, fed, "", STRIPING)
     offer = Offer(plane.header(), Q1, Epoch(2), "b/1", A)  # type: ignore[arg-type]
