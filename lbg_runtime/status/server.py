@@ -33,7 +33,7 @@ class StatusServer:
     """Answers while its context lasts. Made and used on the member's loop; `show` and `stop` return at once."""
 
     def __init__(self, address: ListenAddress, token: str | None, waits_for: Callable[[], str] = str) -> None:
-        """`waits_for` is called on the member's loop: what keeps the member from beginning; empty if nothing is known."""
+        """`waits_for` is called on the member's loop: what keeps the member from beginning, or nothing."""
         self.address = address
         """Where it listens; once the context has begun, with the port that the system chose."""
         self._source: StatusSource | None = None
