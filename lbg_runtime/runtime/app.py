@@ -94,6 +94,8 @@ class App:
         """What it is connecting in, or makes queues in."""
         self._stop_wanted = False
         self._was_run = False
+        self._hears_signals = False
+        """A SIGINT is a request to leave, so that no `KeyboardInterrupt` comes of it."""
         self._begin_watch: Callable[[], Suspension | None] = lambda: None
         """Has the loop watched from then on; called before anything is bound."""
 
@@ -181,7 +183,8 @@ class App:
 
         Ends the process with exit code 1 if handlers, lifespans or their threads keep it from leaving long after its
         deadlines, or block the event loop for longer than `ops.watchdog`. A `SystemExit` of a handler is raised, but
-        with 1 in place of 0, as what the handler was called for is left behind, or of `USER_MISTAKE`.
+        with 1 in place of 0, as what the handler was called for is left behind, or of `USER_MISTAKE`. So is one with 1
+        for a `KeyboardInterrupt` of a handler; that of a signal comes only before the member is run, and after it.
         """
         guard = ExitGuard()
         first: SystemExit | None = None
@@ -190,16 +193,22 @@ class App:
                 try:
                     return runner.run(self._run_as_process(guard, parent_pid, ends_process=ends_process))
                 except BaseException as error:
-                    # A `SystemExit` leaves the loop at once, and the runner waits for every other handler.
+                    # These two leave the loop at once, and the runner waits for every other handler.
                     guard.arm(_tail_s())
+                    given: object = None
                     if isinstance(error, SystemExit):
-                        first = error
+                        first, given = error, error.code
+                    elif isinstance(error, KeyboardInterrupt) and self._hears_signals:
+                        first, given = SystemExit(1), type(error).__name__
+                    if first is not None:
                         # Now, as the guard may end the process while the runner waits.
-                        _log.error("ended_by_handler", exit_code=_exit_code(error.code), given=error.code)
+                        _log.error("ended_by_handler", exit_code=_exit_code(first.code), given=given)
                     raise
-        except SystemExit as last:
+        except (SystemExit, KeyboardInterrupt) as last:
             # While the runner ended, another handler may have raised one.
             leaving = first or last
+            if isinstance(leaving, KeyboardInterrupt):
+                raise
             exit_code = _exit_code(leaving.code)
             if leaving.code == exit_code or not isinstance(leaving.code, int | None):
                 raise leaving from None
@@ -237,6 +246,7 @@ class App:
                 self.stop()
 
         with stop_requests(leave, parent_pid=parent_pid, ends_process=ends_process), ExitStack() as watch:
+            self._hears_signals = True
             self._begin_watch = lambda: watch.enter_context(watched_loop(self.settings.ops.watchdog_ms))
             try:
                 return await self.run()

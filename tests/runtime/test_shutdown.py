@@ -98,6 +98,8 @@ async def handle(message):
     elif work == "end":
         os.kill(os.getpid(), 15)
         return
+    elif work == "interrupt":
+        raise KeyboardInterrupt
     elif codes:
         other = asyncio.create_task(exit_late())
         await asyncio.sleep(0.01)
@@ -292,6 +294,14 @@ def test_the_first_handler_that_exits_gives_its_code_which_never_says_that_all_i
     assert ended.stdout.count("exits as well\n") == len(given)
     assert "lbg-watchdog" not in ended.stderr
     assert "handled\n" not in ended.stdout
+
+
+def test_a_handlers_own_interrupt_ends_the_member_as_its_exit_does(member):
+    """The process ended as if somebody had interrupted it, and no line said why."""
+    process = member("interrupt", "1s")
+    output, _ = process.communicate(timeout=20)
+    assert process.returncode == 1, output
+    assert "ended_by_handler               exit_code=1 given=KeyboardInterrupt" in output
 
 
 def test_a_member_leaves_with_its_parent(tmp_path):
