@@ -180,12 +180,18 @@ class _Work(Generic[_Answer]):
         return call
 
 
+_PASSED_ON = (SystemExit, KeyboardInterrupt, GeneratorExit)
+"""What a lifespan may raise and is not kept from: it ends the process, or the coroutine is being closed."""
+
+
 @asynccontextmanager
 async def _lived(lifespan: Lifespan) -> AsyncIterator[object]:
     context = lifespan.make()
     try:
         state = await context.__aenter__()
-    except (Exception, asyncio.CancelledError) as error:  # the handler boundary: it is the user's code
+    except _PASSED_ON:
+        raise
+    except BaseException as error:  # the handler boundary: it is the user's code
         if _is_cancelled_by_us(error):
             raise
         raise HandlerError(lifespan.where, error_text(error), "a lifespan that reaches its yield") from error
@@ -194,7 +200,9 @@ async def _lived(lifespan: Lifespan) -> AsyncIterator[object]:
     finally:
         try:
             await context.__aexit__(None, None, None)
-        except (Exception, asyncio.CancelledError) as error:  # as above; the member leaves anyway
+        except _PASSED_ON:
+            raise
+        except BaseException as error:  # as above; the member leaves anyway
             if _is_cancelled_by_us(error):
                 raise
             _log.error("lifespan_failed", function=lifespan.where, exc_info=error)

@@ -110,13 +110,20 @@ async def _cancelled_task():
     await waiting
 
 
-async def test_a_cancellation_of_a_lifespans_own_is_its_failure_at_either_end():
+async def _panic():
+    # As the errors of libraries in other languages are.
+    raise BaseException("panicked")  # noqa: TRY002
+
+
+@pytest.mark.parametrize(("fail", "told"), [(_cancelled_task, "CancelledError"), (_panic, "BaseException: panicked")])
+async def test_what_a_lifespan_raises_of_its_own_is_its_failure_at_either_end(fail, told):
+    """What was no `Exception` ended the member with a traceback."""
     handlers = Handlers()
 
     @handlers.lifespan
     async def broken():
         yield
-        await _cancelled_task()
+        await fail()
 
     with capture_logs() as logs:
         async with MemberResources().entered(handlers.lifespans):
@@ -125,10 +132,10 @@ async def test_a_cancellation_of_a_lifespans_own_is_its_failure_at_either_end():
 
     @handlers.lifespan
     async def broken_earlier():
-        await _cancelled_task()
+        await fail()
         yield
 
-    with pytest.raises(HandlerError, match=r"broken_earlier \(.*\): CancelledError; expected"):
+    with pytest.raises(HandlerError, match=rf"broken_earlier \(.*\): {told}; expected"):
         async with MemberResources().entered(handlers.lifespans[1:]):
             pass
 
