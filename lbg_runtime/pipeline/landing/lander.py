@@ -28,7 +28,7 @@ from lbg_runtime.pipeline.landing.layout import GroupNote, claim_folder
 from lbg_runtime.pipeline.landing.open_lane import FlushLimits, OpenLane
 from lbg_runtime.pipeline.landing.prune import Unpruned, prune
 from lbg_runtime.pipeline.landing.room import Room
-from lbg_runtime.pipeline.landing.usage import free_bytes, used_bytes
+from lbg_runtime.pipeline.landing.usage import DiskSpace, disk_space, used_bytes
 from lbg_runtime.runtime.app import App
 from lbg_runtime.runtime.clock import wall_us
 from lbg_runtime.runtime.handlers.registry import Handlers
@@ -293,24 +293,24 @@ class Lander:
             await asyncio.sleep(interval_s)
             await chore()
 
-    def _look_at_disk(self) -> tuple[int, int | None]:
+    def _look_at_disk(self) -> tuple[int, DiskSpace | None]:
         """Runs on a thread."""
         root = self._options.root
         # All files are looked at only if a bound is set.
         used = 0 if self._options.quota_bytes is None else used_bytes(root)
-        return used, free_bytes(root)
+        return used, disk_space(root)
 
     async def _measure(self) -> None:
         try:
-            used, free = await asyncio.to_thread(self._look_at_disk)
+            used, disk = await asyncio.to_thread(self._look_at_disk)
         except OSError as error:
             # The last figures stay, plus what this member writes. Logged once, as the next measurement is soon.
             if self._is_measured:
-                _log.warning("landing_not_measured", reason=str(error), used_bytes=self._room.used_bytes)
+                _log.warning("landing_not_measured", reason=str(error), **self._room.figures())
             self._is_measured = False
         else:
             self._is_measured = True
-            self._room.count(used, free)
+            self._room.count(used, disk)
         if self._room.is_full:
             await self._end_idle_lanes()
 

@@ -6,6 +6,7 @@ from contextvars import Context
 import structlog
 
 from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.pipeline.landing.usage import DiskSpace
 from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, GivenBack
 
 _log = structlog.get_logger(__name__)
@@ -27,9 +28,9 @@ class Room:
 
     def __init__(self, quota_bytes: int | None) -> None:
         """With `quota_bytes` None, only the disk is a bound."""
-        self.quota_bytes = quota_bytes
-        self.used_bytes = 0
-        self._free_bytes: int | None = None
+        self._quota_bytes = quota_bytes
+        self._used_bytes = 0
+        self._disk: DiskSpace | None = None
         self._waiting: dict[asyncio.Future[None], Handle] = {}
         self._flows: dict[QueueName, tuple[Epoch, bool]] = {}
         """Epoch of the newest handle, and whether the handle is kept."""
@@ -45,15 +46,24 @@ class Room:
     @property
     def is_full(self) -> bool:
         """Whether the log has reached its quota, or its disk the reserve."""
-        return self._has_reached_quota or (self._free_bytes is not None and self._free_bytes <= 0)
+        return self._has_reached_quota or (self._disk is not None and self._disk.free_bytes <= self._disk.reserve_bytes)
 
     @property
     def _has_reached_quota(self) -> bool:
-        return self.quota_bytes is not None and self.used_bytes >= self.quota_bytes
+        return self._quota_bytes is not None and self._used_bytes >= self._quota_bytes
 
-    def count(self, used_bytes: int, free_bytes: int | None) -> None:
-        """The log has `used_bytes` now, and its disk takes `free_bytes` more, if that is known (`usage.free_bytes`)."""
-        self.used_bytes, self._free_bytes = used_bytes, free_bytes
+    def figures(self) -> dict[str, int]:
+        """What is known of the bounds and of what is left of them, for the log: only what is measured."""
+        figures: dict[str, int] = {}
+        if self._quota_bytes is not None:
+            figures.update(used_bytes=self._used_bytes, quota_bytes=self._quota_bytes)
+        if self._disk is not None:
+            figures.update(self._disk._asdict())
+        return figures
+
+    def count(self, used_bytes: int, disk: DiskSpace | None) -> None:
+        """The log has `used_bytes` now, which only a quota needs, and its disk that much space, if that is known."""
+        self._used_bytes, self._disk = used_bytes, disk
         if self.is_full != self._was_full:
             self._was_full = self.is_full
             # It has nothing to do with the message in whose context the last flush happened to be begun.
@@ -61,18 +71,17 @@ class Room:
         self._let_in()
 
     def _tell_of_change(self) -> None:
-        facts = {"used_bytes": self.used_bytes, "quota_bytes": self.quota_bytes, "free_bytes": self._free_bytes}
         if not self.is_full:
-            _log.info("landing_goes_on", **facts)
+            _log.info("landing_goes_on", **self.figures())
         elif self._has_reached_quota:
-            _log.warning("landing_quota_reached", **facts)
+            _log.warning("landing_quota_reached", **self.figures())
         else:
-            _log.warning("landing_disk_full", **facts)
+            _log.warning("landing_disk_full", **self.figures())
 
     def count_written(self, size_bytes: int) -> None:
         """This member has written this many bytes."""
-        free_bytes = None if self._free_bytes is None else self._free_bytes - size_bytes
-        self.count(self.used_bytes + size_bytes, free_bytes)
+        disk = self._disk and self._disk._replace(free_bytes=self._disk.free_bytes - size_bytes)
+        self.count(self._used_bytes + size_bytes, disk)
 
     def flush_failed(self, queue: QueueName) -> None:
         """Messages that waited for the flush come here, and try again when they are let in."""

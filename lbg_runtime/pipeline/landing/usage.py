@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 from lbg_runtime.pipeline.landing.layout import lane_names, queues_of
 
@@ -9,13 +10,20 @@ RESERVE_BYTES = 256 << 20
 """What a lander leaves free on its disk, or a twentieth of the disk if that is less: pruning old rows needs room."""
 
 
-def free_bytes(root: Path) -> int | None:
-    """What may still be written before the disk has only the reserve left; below 0 if that is touched. None if the file
-    system does not say. Raises `OSError`."""
+class DiskSpace(NamedTuple):
+    """What a disk still takes."""
+
+    free_bytes: int
+    reserve_bytes: int
+    """How many of these a lander leaves free."""
+
+
+def disk_space(root: Path) -> DiskSpace | None:
+    """None if the file system does not say. Raises `OSError`."""
     disk = os.statvfs(root)
     if not disk.f_blocks:
         return None
-    return disk.f_frsize * disk.f_bavail - min(RESERVE_BYTES, disk.f_frsize * disk.f_blocks // 20)
+    return DiskSpace(disk.f_frsize * disk.f_bavail, min(RESERVE_BYTES, disk.f_frsize * disk.f_blocks // 20))
 
 
 def used_bytes(root: Path) -> int:

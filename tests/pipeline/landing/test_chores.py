@@ -19,7 +19,7 @@ from lbg_runtime.pipeline.landing.layout import claim_folder
 from lbg_runtime.pipeline.landing.log import LandingLog
 from lbg_runtime.pipeline.landing.open_lane import OpenLane
 from lbg_runtime.pipeline.landing.prune import Pruned, prune
-from lbg_runtime.pipeline.landing.usage import used_bytes
+from lbg_runtime.pipeline.landing.usage import DiskSpace, used_bytes
 from lbg_runtime.runtime import clock as clock_module
 from lbg_runtime.runtime.clock import wall_us
 from tests.pipeline.landing.trial import PATIENCE_S, QUEUES, Trial, settings_of
@@ -145,7 +145,7 @@ async def test_a_full_disk_goes_on_when_the_rows_are_old_as_a_full_log_does(
     trial: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trial.options = replace(trial.options, retention_ms=0)
-    monkeypatch.setattr(lander_module, "free_bytes", lambda root: 60_000 - used_bytes(root))
+    monkeypatch.setattr(lander_module, "disk_space", lambda root: DiskSpace(60_000 - used_bytes(root), 0))
     with capture_logs() as told:
         async with trial.running(trial.lander("a")):
             # Several times what the disk takes.
@@ -157,7 +157,7 @@ async def test_a_full_disk_goes_on_when_the_rows_are_old_as_a_full_log_does(
 
 async def test_nothing_lands_on_a_full_disk_until_there_is_room(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     free = [0]
-    monkeypatch.setattr(lander_module, "free_bytes", lambda _: free[0])
+    monkeypatch.setattr(lander_module, "disk_space", lambda _: DiskSpace(free[0], 0))
     async with trial.running(trial.lander("a")):
         await trial.publish(50)
         await asyncio.sleep(60)

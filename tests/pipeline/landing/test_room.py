@@ -1,29 +1,47 @@
 """What the room of a landing log says."""
 
 import asyncio
+from collections.abc import Iterator
 from types import SimpleNamespace
 
+import pytest
 import structlog
 from structlog.testing import LogCapture
 
 from lbg_runtime.pipeline.landing.room import Room
+from lbg_runtime.pipeline.landing.usage import DiskSpace
 from lbg_runtime.runtime.log_facts import add_handling
 from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING
 
 
-async def test_a_full_disk_is_nothing_of_the_message_that_was_written_last() -> None:
+@pytest.fixture
+def log() -> Iterator[LogCapture]:
     log = LogCapture()
     structlog.configure(processors=[add_handling, log])
+    yield log
+    structlog.reset_defaults()
+
+
+async def test_a_full_disk_is_nothing_of_the_message_that_was_written_last(log: LogCapture) -> None:
     room = Room(None)
 
     async def handle() -> None:
         CURRENT_HANDLING.set(SimpleNamespace(queue="orders/0", epoch=1, key="29"))  # type: ignore[arg-type] # a stand-in
-        room.count(10, 0)
-        room.count(10, 5)
+        room.count(0, DiskSpace(3, 3))
+        room.count(0, DiskSpace(8, 3))
 
-    try:
-        await asyncio.create_task(handle())
-    finally:
-        structlog.reset_defaults()
+    await asyncio.create_task(handle())
     assert [each["event"] for each in log.entries] == ["landing_disk_full", "landing_goes_on"]
     assert not any({"queue", "epoch", "key"} & each.keys() for each in log.entries)
+
+
+@pytest.mark.parametrize("quota_bytes", [None, 100])
+async def test_of_a_full_disk_only_what_is_measured_is_told(log: LogCapture, quota_bytes: int | None) -> None:
+    room = Room(quota_bytes)
+    room.count(0, DiskSpace(50, 20))
+    room.count_written(30)
+    (told,) = log.entries
+    of_quota = {} if quota_bytes is None else {"used_bytes": 30, "quota_bytes": 100}
+    assert told == {
+        "event": "landing_disk_full", "log_level": "warning", "free_bytes": 20, "reserve_bytes": 20, **of_quota
+    }  # fmt: skip

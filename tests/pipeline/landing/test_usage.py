@@ -6,27 +6,25 @@ from types import SimpleNamespace
 
 import pytest
 
-from lbg_runtime.pipeline.landing.usage import RESERVE_BYTES, free_bytes
+from lbg_runtime.pipeline.landing.usage import RESERVE_BYTES, DiskSpace, disk_space
 
 MB = 1 << 20
 
 
 @pytest.mark.parametrize(
-    ("blocks", "available", "free"),
+    ("blocks", "space"),
     [
-        # A small disk: a twentieth of it is left.
-        (2_000, 1_000, 900 * MB),
-        (2_000, 100, 0),
-        (2_000, 0, -100 * MB),
-        # A large one.
-        (1_000_000, 1_000, 1_000 * MB - RESERVE_BYTES),
+        # Of a small disk, a twentieth.
+        (2_000, DiskSpace(1_000 * MB, 100 * MB)),
+        (1_000_000, DiskSpace(1_000 * MB, RESERVE_BYTES)),
         # The file system does not say.
-        (0, 0, None),
+        (0, None),
     ],
+    ids=["small", "large", "unknown"],
 )
 def test_a_reserve_of_the_disk_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks: int, available: int, free: int | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks: int, space: DiskSpace | None
 ) -> None:
-    disk = SimpleNamespace(f_frsize=MB, f_blocks=blocks, f_bavail=available)
+    disk = SimpleNamespace(f_frsize=MB, f_blocks=blocks, f_bavail=1_000)
     monkeypatch.setattr(os, "statvfs", {tmp_path: disk}.__getitem__)
-    assert free_bytes(tmp_path) == free
+    assert disk_space(tmp_path) == space
