@@ -57,11 +57,11 @@ class Configuration:
             case "GET", False:
                 return self._show(request, target)
             case "POST", True:
-                return self._create(request, target)
+                return self._create(request, target, reply.read_body(request.body))
             case "PATCH", False:
                 return self._change(request, target, self._found(target))
             case "PUT", False:
-                return self._change(request, target, target.type.defaults())
+                return self._replace(request, target)
             case "DELETE", False:
                 return self._delete(request, target)
             case method, _:
@@ -92,11 +92,10 @@ class Configuration:
         self._found(target)
         return reply.one(request, self._item(target), Query.parse(request.query))
 
-    def _create(self, request: Request, target: Target) -> Row:
+    def _create(self, request: Request, target: Target, body: Row) -> Row:
         if target.type.is_fixed:
             raise SempFault(SempCode.NOT_SUPPORTED, f"a {target.type.noun} cannot be created here")
         query = Query.parse(request.query)
-        body = reply.read_body(request.body)
         key = _key_in(body, target)
         created = target.member(key)
         attributes = _attributes_in(body, created)
@@ -105,6 +104,12 @@ class Configuration:
             raise SempFault(SempCode.ALREADY_EXISTS, f"{target.type.noun} {','.join(key)} already exists")
         collection.create(created.keys, {**target.type.defaults(), **attributes})
         return reply.one(request, self._item(created), query)
+
+    def _replace(self, request: Request, target: Target) -> Row:
+        if target.type.is_fixed or self._collections[target.type.noun].read(target.keys) is not None:
+            return self._change(request, target, target.type.defaults())
+        attributes = _attributes_in(reply.read_body(request.body), target)
+        return self._create(request, Target(target.types, target.above), attributes | target.key_row())
 
     def _change(self, request: Request, target: Target, kept: Row) -> Row:
         before = self._found(target)

@@ -3,11 +3,12 @@
 import base64
 import binascii
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from operator import eq, ge, gt, le, lt, ne
-from urllib.parse import parse_qsl, unquote_plus
+from urllib.parse import unquote_plus
 
 import orjson
 
@@ -20,6 +21,7 @@ DEFAULT_COUNT = 10
 LARGEST_COUNT = 100
 LARGEST_SELECT = 256
 
+_PARAMETERS = ("select", "where", "count", "cursor")
 _COMPARISONS = {"==": eq, "!=": ne, "<": lt, ">": gt, "<=": le, ">=": ge}
 _CONDITION = re.compile(r"([A-Za-z0-9.]+)(==|!=|<=|>=|<|>)(.*)", re.DOTALL)
 
@@ -57,9 +59,14 @@ class Condition:
 
     def holds_for(self, row: Row) -> bool:
         """Whether an object meets it; raises `SempFault` if the object has no such attribute."""
-        if self.name not in row:
+        name, _, part = self.name.partition(".")
+        value = row.get(name)
+        if isinstance(value, dict):
+            value = value.get(part)
+        elif part:
+            value = None
+        if value is None:
             raise SempFault(SempCode.INVALID_PARAMETER, f"where: there is no attribute {self.name!r}")
-        value = row[self.name]
         compare = _COMPARISONS[self.operator]
         if isinstance(value, bool):
             if self.text.lower() not in ("true", "false"):
@@ -83,7 +90,7 @@ class Condition:
 class Query:
     """The parameters that every GET understands."""
 
-    select: tuple[str, ...] = ()
+    select: tuple[str, ...] = ("*",)
     where: tuple[Condition, ...] = ()
     count: int = DEFAULT_COUNT
     cursor: str | None = None
@@ -93,18 +100,24 @@ class Query:
     @classmethod
     def parse(cls, text: str) -> "Query":
         """Parse a query; raises `SempFault` for what cannot be understood, and ignores unknown parameters."""
-        given = dict(parse_qsl(text, keep_blank_values=True))
+        parts = [part.partition("=") for part in text.split("&") if part]
+        given: dict[str, str] = {}
+        for name, _, value in parts:
+            if name in _PARAMETERS and name in given:
+                # One of them would count, and who asked would take the answer for one to both.
+                raise SempFault(SempCode.INVALID_PARAMETER, f"{name} is given twice; expected once")
+            given[name] = value
         # Split before decoding: an encoded comma is part of a value. No attribute's name has one.
-        conditions = next((part[6:] for part in text.split("&") if part.startswith("where=")), "")
-        select = tuple(part for part in given.get("select", "").split(",") if part)
+        conditions = given.get("where", "").split(",")
+        select = tuple(name for name in unquote_plus(given.get("select", "*")).split(",") if name)
         if len(select) > LARGEST_SELECT:
             raise SempFault(SempCode.INVALID_PARAMETER, f"select: more than {LARGEST_SELECT} attributes")
         return cls(
             select,
-            tuple(_condition(unquote_plus(part)) for part in conditions.split(",") if part),
-            _count(given.get("count")),
-            given.get("cursor"),
-            tuple(part for part in text.split("&") if part and not part.startswith("cursor=")),
+            tuple(_condition(unquote_plus(part)) for part in conditions if part),
+            _count(unquote_plus(given["count"]) if "count" in given else None),
+            unquote_plus(given["cursor"]) if "cursor" in given else None,
+            tuple("".join(part) for part in parts if part[0] != "cursor"),
         )
 
     def next_page(self, cursor: str) -> str:
@@ -132,12 +145,13 @@ class Query:
         page = tuple(islice(found, self.count))
         return Page(page, _cursor_after(page[-1]) if page and next(found, None) is not None else None)
 
-    def shown(self, row: Row) -> Row:
-        """The selected attributes of an object; raises `SempFault` if one is unknown."""
-        included = [name for name in self.select if not name.startswith("-")] or ["*"]
-        excluded = [name[1:] for name in self.select if name.startswith("-")]
-        kept = _names(row, included) - _names(row, excluded)
-        return {name: value for name, value in row.items() if name in kept}
+    def shown(self, item: Item) -> tuple[Row, Row]:
+        """The selected attributes of an object, and the selected ones of what is counted below it; raises `SempFault`
+        for a name that selects nothing. Parts of an attribute, and counts, are selected as `attribute.part`."""
+        counts: Row = {name: {"count": count} for name, count in (item.counts or {}).items()}
+        names = (*_names_in(item.row), *_names_in(counts))
+        kept = _chosen(self.select, names)
+        return _only(item.row, kept), _only(counts, kept)
 
 
 def number_of(text: str) -> int | None:
@@ -162,16 +176,45 @@ def _count(text: str | None) -> int:
     raise SempFault(SempCode.INVALID_PARAMETER, f"count {text!r:.80} is not valid; expected 1 to {LARGEST_COUNT}")
 
 
-def _names(row: Row, patterns: Sequence[str]) -> set[str]:
-    chosen: set[str] = set()
-    for pattern in patterns:
-        if pattern.endswith("*"):
-            chosen |= {name for name in row if name.startswith(pattern[:-1])}
-        elif pattern in row:
-            chosen.add(pattern)
+_Name = tuple[str, str]
+"""An attribute, and the part of it that is meant: empty if it has none."""
+
+
+def _names_in(row: Row) -> Iterator[_Name]:
+    for name, value in row.items():
+        if isinstance(value, dict):
+            yield from ((name, part) for part in value)
         else:
-            raise SempFault(SempCode.INVALID_PARAMETER, f"select: there is no attribute {pattern!r}")
-    return chosen
+            yield name, ""
+
+
+# Once for all objects of a page: there may be as many patterns as there are names, with a wildcard in each.
+@lru_cache(maxsize=16)
+def _chosen(select: tuple[str, ...], names: tuple[_Name, ...]) -> frozenset[_Name]:
+    excluded = {name for part in select if part.startswith("-") for name in _meant(part[1:], names)}
+    included = [part for part in select if not part.startswith("-")]
+    if select and not included:
+        included = ["*"]
+    return frozenset(name for part in included for name in _meant(part, names)) - excluded
+
+
+def _meant(text: str, names: tuple[_Name, ...]) -> list[_Name]:
+    pattern = Pattern(Wild.TEXT if each == "*" else each for each in text)
+    found = [name for name in names if pattern.matches(name[0]) or (name[1] and pattern.matches(".".join(name)))]
+    if not found and text != "*":
+        raise SempFault(SempCode.INVALID_PARAMETER, f"select: there is no attribute {text!r:.80}")
+    return found
+
+
+def _only(row: Row, kept: frozenset[_Name]) -> Row:
+    shown: Row = {}
+    for name, value in row.items():
+        if not isinstance(value, dict):
+            if (name, "") in kept:
+                shown[name] = value
+        elif parts := {part: each for part, each in value.items() if (name, part) in kept}:
+            shown[name] = parts
+    return shown
 
 
 def _place(path: tuple[str, ...]) -> tuple[int, tuple[str, ...]]:

@@ -47,9 +47,10 @@ def done(request: Request) -> Row:
 
 def one(request: Request, item: Item, query: Query) -> Row:
     """The answer with a single object."""
-    answer: Row = {"data": query.shown(item.row), "links": _links(request, item), "meta": _meta(request, 200)}
+    row, counts = query.shown(item)
+    answer: Row = {"data": row, "links": _links(request, item), "meta": _meta(request, 200)}
     if item.counts is not None:
-        answer["collections"] = _collections(item)
+        answer["collections"] = counts
     return answer
 
 
@@ -59,13 +60,14 @@ def many(request: Request, page: Page, query: Query) -> Row:
     if page.cursor is not None:
         next_uri = f"{request.base}/{'/'.join(request.segments)}?{query.next_page(page.cursor)}"
         meta["paging"] = {"cursorQuery": page.cursor, "nextPageUri": next_uri}
+    shown = [query.shown(item) for item in page.items]
     answer: Row = {
-        "data": [query.shown(item.row) for item in page.items],
+        "data": [row for row, _ in shown],
         "links": [_links(request, item) for item in page.items],
         "meta": meta,
     }
     if any(item.counts is not None for item in page.items):
-        answer["collections"] = [_collections(item) for item in page.items]
+        answer["collections"] = [counts for _, counts in shown]
     return answer
 
 
@@ -84,10 +86,6 @@ def _links(request: Request, item: Item) -> Json:
     uri = "/".join((request.base, *item.path))
     links: Row = {f"{name}Uri": f"{uri}/{name}" for name in item.below}
     return {**links, "uri": uri}
-
-
-def _collections(item: Item) -> Json:
-    return {name: {"count": count} for name, count in (item.counts or {}).items()}
 
 
 def segments_of(path: str) -> tuple[str, ...]:

@@ -52,6 +52,15 @@ async def test_a_patch_changes_what_it_names_and_a_put_resets_the_rest(desk):
     assert (replaced["maxBindCount"], replaced["maxTtl"]) == (1000, 9)
 
 
+async def test_a_put_creates_what_is_not_there_under_the_name_in_its_path(desk):
+    created = (await desk.ask("PUT", QUEUES, "a/b", body={"maxTtl": 9}))["data"]
+    assert created == {"msgVpnName": "default", "queueName": "a/b", **objects.QUEUE.defaults(), "maxTtl": 9}
+    assert await desk.code("PUT", QUEUES, "c", body={"queueName": "d"}) == 11
+    assert await desk.code("PUT", QUEUES, "c*", body={}) == 11
+    assert await desk.code("PUT", "config/msgVpns", "other", body={}) == 6
+    assert [row["queueName"] for row in await desk.get(QUEUES)] == ["a/b"]
+
+
 async def test_a_deletion_is_answered_without_data_and_takes_what_is_below_along(desk):
     await desk.post(QUEUES, queueName="q")
     await desk.post(QUEUES, "q", "subscriptions", subscriptionTopic="a")

@@ -65,6 +65,9 @@ def test_conditions(where, wanted):
         "count=x",
         "count=" + "9" * 5_000,
         "cursor=???",
+        "where=name==a&where=size==1",
+        "select=name&count=1&select=size",
+        "count=1&count=2",
     ],
 )
 def test_what_cannot_be_understood_is_refused(query):
@@ -73,23 +76,44 @@ def test_what_cannot_be_understood_is_refused(query):
 
 
 @pytest.mark.parametrize(
-    ("select", "wanted"),
+    ("select", "wanted", "counted"),
     [
-        ("", {"name", "size", "on"}),
-        ("*", {"name", "size", "on"}),
-        ("name,size", {"name", "size"}),
-        ("-size", {"name", "on"}),
-        ("*,-na*", {"size", "on"}),
-        ("s*", {"size"}),
+        ("*", {"name", "size", "on"}, {"msgs", "flows"}),
+        ("", set(), set()),
+        ("name,size", {"name", "size"}, set()),
+        ("name%2Csize", {"name", "size"}, set()),
+        ("-size", {"name", "on"}, {"msgs", "flows"}),
+        ("*,-na*", {"size", "on"}, {"msgs", "flows"}),
+        ("s*", {"size"}, set()),
+        ("*m*", {"name"}, {"msgs"}),
+        ("msgs,size", {"size"}, {"msgs"}),
+        ("msgs.count", set(), {"msgs"}),
+        ("-msgs", {"name", "size", "on"}, {"flows"}),
     ],
 )
-def test_selected_attributes(select, wanted):
-    assert set(Query.parse(f"select={select}").shown({"name": "a", "size": 1, "on": True})) == wanted
+def test_selected_attributes(select, wanted, counted):
+    one = Item(("queues", "a"), {"name": "a", "size": 1, "on": True}, counts={"msgs": 7, "flows": 0})
+    row, counts = Query.parse(f"select={select}").shown(one)
+    assert (set(row), counts) == (wanted, {name: {"count": one.counts[name]} for name in counted})
+    assert Query.parse("").shown(one) == Query.parse("select=*").shown(one)
+
+
+def test_parts_of_an_attribute_are_selected_and_compared():
+    one = item("a", limit={"clear": 60, "set": 80}, size=1)
+    assert Query.parse("select=limit").shown(one)[0] == {"limit": {"clear": 60, "set": 80}}
+    assert Query.parse("select=name,limit.set").shown(one)[0] == {"name": "a", "limit": {"set": 80}}
+    assert Query.parse("select=-limit.set,-na*").shown(one)[0] == {"limit": {"clear": 60}, "size": 1}
+    assert chosen("where=limit.set>70", one) == ["a"]
+    assert chosen("where=limit.set>80", one) == []
+    for where in ("limit==x", "limit.low>1", "size.set>1"):
+        with pytest.raises(SempFault, match=where.rstrip("=x>1")):
+            chosen(f"where={where}", one)
 
 
 def test_an_unknown_attribute_cannot_be_selected():
-    with pytest.raises(SempFault, match="colour"):
-        Query.parse("select=colour").shown({"name": "a"})
+    for select in ("colour", "col*", "-colour", "name.count"):
+        with pytest.raises(SempFault, match=select.strip("-*")):
+            Query.parse(f"select={select}").shown(item("a"))
     with pytest.raises(SempFault, match="256"):
         Query.parse("select=" + "a," * 257)
 
