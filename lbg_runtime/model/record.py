@@ -113,7 +113,7 @@ class OwnerRecord:
     held_ms: int | None
     """Given: time since it was taken; None for taken."""
     in_flight: int
-    """Given: handlings that were still running when the flow died; 0 for one that was given up in good order."""
+    """Given: deliveries that had come and not ended when the flow died; 0 for one that was given up in good order."""
     t: int
     mono_ns: int
     kind: Literal["owner"] = "owner"

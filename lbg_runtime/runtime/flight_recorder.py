@@ -64,8 +64,11 @@ class FlightRecorder:
         self._owner_of = owner_of
         self._accepted = accepted
 
-    def flow_changed(self, queue_index: int, machine: FlowMachine) -> None:
-        """Note the new state of a flow; called before its commands are carried out."""
+    def flow_changed(self, queue_index: int, machine: FlowMachine, unanswered: int) -> None:
+        """Note the new state of a flow; called before its commands are carried out.
+
+        `unanswered`: its deliveries that have not ended, of which a machine knows nothing any more when a handle died.
+        """
         queue, state, now = machine.queue, machine.state, now_ms()
         tenure = self._tenures.get(queue)
         match state:
@@ -89,7 +92,7 @@ class FlightRecorder:
             if tenure.cause is ReleaseCause.DOWN:
                 tenure.drain_ms = _since(tenure.drain_since_ms, now)
             del self._tenures[queue]
-            self._write_given(queue_index, machine, tenure, now)
+            self._write_given(queue_index, machine, tenure, unanswered, now)
 
     def said(self, message: ControlMessage | Inquiry) -> None:
         """Note what we said to the group."""
@@ -122,7 +125,7 @@ class FlightRecorder:
             )
         )
 
-    def _write_given(self, queue_index: int, machine: FlowMachine, tenure: _Tenure, now: int) -> None:
+    def _write_given(self, queue_index: int, machine: FlowMachine, tenure: _Tenure, unanswered: int, now: int) -> None:
         offer = self._offered.pop(machine.queue, None)
         if offer is not None and offer.move_id != tenure.move_id:
             # Something else ended the tenure first.
@@ -140,7 +143,7 @@ class FlightRecorder:
                 is_leaving=self._is_leaving or tenure.cause is ReleaseCause.STOP,
                 drain_ms=tenure.drain_ms,
                 held_ms=now - tenure.since_ms,
-                in_flight=machine.in_flight if tenure.cause is ReleaseCause.DOWN else 0,
+                in_flight=unanswered if tenure.cause is ReleaseCause.DOWN else 0,
                 t=wall_us(),
                 mono_ns=monotonic_ns(),
             )

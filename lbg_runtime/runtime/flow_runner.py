@@ -162,8 +162,8 @@ class FlowRunner:
 
         `on_change` is called on the loop whenever a call of the machine ends in another state, in order, and before the
         commands are carried out; not for a state that is only passed through within one call, such as DRAINING when
-        nothing is in flight. It reads state, epoch, cause, move_id and in_flight of `machine`, and may post, but must
-        not raise or block. If DRAINING goes back to ACTIVE in the same epoch, a hand-back was given up.
+        nothing is in flight. It reads state, epoch, cause and move_id of `machine`, and `unanswered`, and may post, but
+        must not raise or block. If DRAINING goes back to ACTIVE in the same epoch, a hand-back was given up.
 
         `on_stripes` gets what the queue says about a re-striping. `on_probe` is to `post` `SettlementsReached` when the
         broker is known to have read everything sent until now, which includes the settlements.

@@ -409,7 +409,7 @@ class Supervisor:
         self.stop()
 
     def _flow_changed(self, runner: FlowRunner) -> None:
-        self._recorder.flow_changed(runner.queue_index, runner.machine)
+        self._recorder.flow_changed(runner.queue_index, runner.machine, runner.unanswered)
         if self._companion is not None:
             is_kept = runner.machine.state in (FlowState.STANDBY, FlowState.ACTIVE)
             self._companion.flow_changed(runner.machine.queue, runner.machine.epoch, is_kept=is_kept)

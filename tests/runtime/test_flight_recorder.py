@@ -151,13 +151,29 @@ async def test_an_offer_that_came_to_nothing_is_no_part_of_a_later_takeover(tria
     assert told == [("a", "elected", "broker", None)] * 4
 
 
+async def test_a_member_that_loses_a_queue_says_how_much_of_it_had_not_ended(trial):
+    over = asyncio.Event()
+
+    async def work(_):
+        await over.wait()
+
+    async with trial.running(trial.member(work=work)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        await trial.publish(12, 4)
+        trial.broker.delete_queue("orders/0")
+        await trial.until(lambda: len(trial.active()) == 3)
+        over.set()
+    (lost,) = [record for record in owner_records(trial, "given") if record["cause"] == "down"]
+    assert (lost["queue"], lost["in_flight"]) == (0, 3)
+
+
 @pytest.mark.parametrize(("is_given_up", "drain_ms"), [(False, 3_000), (True, 0)])
 async def test_a_handle_that_dies_tells_what_was_in_flight_and_how_long_it_had_drained_by_then(is_given_up, drain_ms):
     recorder = FlightRecorder(MemberId("a"), MemberJournal(None, 1))
-    flow = SimpleNamespace(queue="orders/0", epoch=7, cause=ReleaseCause.HANDBACK, move_id="m", in_flight=2)
+    flow = SimpleNamespace(queue="orders/0", epoch=7, cause=ReleaseCause.HANDBACK, move_id="m")
     states = [FlowState.ACTIVE, FlowState.DRAINING, *[FlowState.ACTIVE] * is_given_up, FlowState.UNBOUND]
     for flow.state in states:
-        recorder.flow_changed(0, flow)
+        recorder.flow_changed(0, flow, 2)
         await asyncio.sleep(3)
     given = recorder.changes[-1]
     assert (given.event, given.cause, given.decided_by) == ("given", "down", "broker")
@@ -167,9 +183,9 @@ async def test_a_handle_that_dies_tells_what_was_in_flight_and_how_long_it_had_d
 async def test_a_queue_that_is_given_in_good_order_has_nothing_in_flight_on_record():
     """What failed and goes to the next owner is not lost with the handle."""
     recorder = FlightRecorder(MemberId("a"), MemberJournal(None, 1))
-    flow = SimpleNamespace(queue="orders/0", epoch=7, cause=ReleaseCause.HANDBACK, move_id="m", in_flight=2)
+    flow = SimpleNamespace(queue="orders/0", epoch=7, cause=ReleaseCause.HANDBACK, move_id="m")
     for flow.state in (FlowState.ACTIVE, FlowState.DRAINING, FlowState.UNBINDING, FlowState.UNBOUND):
-        recorder.flow_changed(0, flow)
+        recorder.flow_changed(0, flow, 2)
         await asyncio.sleep(3)
     given = recorder.changes[-1]
     assert (given.event, given.cause, given.in_flight, given.drain_ms) == ("given", "handback", 0, 3_000)
