@@ -302,7 +302,7 @@ class Dispatcher:
             if not await self._gave_way(lane, handling, task):
                 await self._move(lane, handling, handling.end_report, task)
             return
-        handling.attempts = lane.attempt
+        handling.attempts += 1
         route = handling.route
         failure: BaseException | None = None
         CURRENT_HANDLING.set(handling)

@@ -401,6 +401,23 @@ async def test_a_message_whose_key_is_parked_no_more_when_there_is_room_is_handl
     assert (end.outcome, end.attempts > 0, end.end_report) == (Outcome.ACCEPTED, True, None)
 
 
+async def test_tries_to_park_a_message_are_no_attempts_of_its_handler(rig, delivery):
+    """Its key may be parked no more before there was room for it."""
+    times, queue = [], _ErrorQueue()
+
+    async def handle(message):
+        times.append(asyncio.get_running_loop().time())
+        raise ValueError("never")
+
+    made = rig(handle, failure={"attempts": 3, "then": "error_queue", **BACKOFF}, error_queue=queue)
+    made.dispatcher.park_in(QUEUE, _ScriptedParking(*[Verdict.PARK] * 4, Verdict.HANDLE))
+    async with made.running():
+        made.dispatcher.dispatch(delivery(1))
+        await made.until_ended(1)
+    assert (len(times), made.ends[0].attempts, made.ends[0].end_report.attempts) == (3, 3, 3)
+    assert times[1] - times[0] < 0.2, "the first wait is the shortest"
+
+
 async def test_what_is_or_was_parked_already_is_accepted_and_not_handled(rig, delivery):
     made = rig(_fail)
     made.dispatcher.park_in(QUEUE, _ScriptedParking(Verdict.DROP))
