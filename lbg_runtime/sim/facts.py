@@ -96,7 +96,6 @@ class Facts:
     twins: dict[Life, Life] = field(default_factory=dict)
     """Processes that began with the id of a live member, and the life of that member."""
     aside: dict[Life, int] = field(default_factory=dict)
-    spools: list[tuple[int, SpoolSeen]] = field(default_factory=list)
     dropped: list[tuple[int, MessageDropped]] = field(default_factory=list)
     stalled: list[tuple[int, Stalled]] = field(default_factory=list)
     bound: dict[Handle, int] = field(default_factory=dict)
@@ -170,8 +169,6 @@ class Facts:
                 self.twins[happening.life] = happening.twin_of
             case StoodAside():
                 self.aside[happening.life] = position
-            case SpoolSeen():
-                self.spools.append((position, happening))
             case MessageDropped():
                 self.dropped.append((position, happening))
             case Stalled():
@@ -190,7 +187,7 @@ class Facts:
                 self.calm = (position, happening)
             case CalmEnded():
                 self.calm_end = position
-            case IntakeStopped() | CopySettled():
+            case IntakeStopped() | CopySettled() | SpoolSeen():
                 pass
             case _:
                 assert_never(happening)

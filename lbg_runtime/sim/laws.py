@@ -128,20 +128,26 @@ def first_handlings_are_in_order(facts: Facts) -> Iterator[Violation]:
 
 def settled_messages_are_a_prefix(facts: Facts) -> Iterator[Violation]:
     """L3: at every moment, what is left of a key in a queue begins where what is settled ends."""
-    first_left: dict[tuple[str, str, str], int] = {}
-    for position, seen in facts.spools:
-        left: dict[tuple[str, str, str], list[Stamp]] = defaultdict(list)
-        for stamp in seen.stamps:
-            left[seen.queue, stamp.publisher, stamp.key].append(stamp)
-        for key, stamps in left.items():
-            sequences = [stamp.sequence for stamp in stamps]
-            if sequences[0] < first_left.get(key, 0):
-                story = f"{key}: {sequences[0]} is back"
-                yield Violation("settled_messages_are_a_prefix", facts.at_ms(position), story)
-            first_left[key] = sequences[0]
-            if _has_gap(sequences):
-                story = f"{key}: {sequences} are left"
-                yield Violation("settled_messages_are_a_prefix", facts.at_ms(position), story)
+    first_left: dict[tuple[QueueName, str, str], int] = {}
+    last_sent: dict[tuple[QueueName, str, str], int] = {}
+    for happening in facts.history:
+        match happening:
+            case Delivered(_, queue, _, _, _, stamp):
+                key = (queue, stamp.publisher, stamp.key)
+                last_sent[key] = max(stamp.sequence, last_sent.get(key, 0))
+            case SpoolSeen(at_ms, queue, stamps):
+                left: dict[tuple[QueueName, str, str], list[int]] = defaultdict(list)
+                for stamp in stamps:
+                    left[queue, stamp.publisher, stamp.key].append(stamp.sequence)
+                for key, sequences in left.items():
+                    if sequences[0] < first_left.get(key, 0):
+                        yield Violation("settled_messages_are_a_prefix", at_ms, f"{key}: {sequences[0]} is back")
+                    first_left[key] = sequences[0]
+                    # The last one that was sent may be gone, too, and nothing behind it shows that.
+                    if _has_gap(sequences) or sequences[-1] < last_sent.get(key, 0):
+                        yield Violation("settled_messages_are_a_prefix", at_ms, f"{key}: {sequences} are left")
+            case _:
+                pass
 
 
 def moved_keys_wait(facts: Facts) -> Iterator[Violation]:
