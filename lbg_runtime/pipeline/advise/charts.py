@@ -1,7 +1,7 @@
 """The plots of the advice as SVG: plain marks with titles on hover; colours by class, so that the page sets them."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from html import escape
 from itertools import groupby
@@ -13,7 +13,9 @@ from lbg_runtime.pipeline.advise.analysis import Advice
 from lbg_runtime.pipeline.advise.timeline import Timeline
 
 WIDTH = 960
-LEFT, RIGHT, TOP, BOTTOM = 64, 16, 10, 26
+LEFT, RIGHT, TOP, BOTTOM = 64, 16, 10, 30
+DIGIT = 7.0
+"""Width of a digit of a label, rounded up."""
 COLOURS = 8
 """Members beyond this number share one."""
 LEVELS = 4
@@ -102,11 +104,9 @@ def queue_bars(messages: Sequence[int]) -> str:
             f'<path class="bar" d="{_rounded_bar(x - bar / 2, scale.y(count), bar, scale.y(0))}">'
             f"<title>queue {queue}: {count} messages{share}</title></path>"
         )
-        if queue % max(1, round(len(messages) / 32)) == 0:
-            marks.append(_text(x, height - 8, str(queue), "middle"))
+    marks += _axis(height, ((LEFT + (queue + 0.5) * slot, str(queue)) for queue in range(len(messages))))
     y = scale.y(mean)
     marks.append(f'<line class="mean" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-    marks.append(_text(WIDTH - RIGHT, y - 6, f"mean {mean:,.0f}", "end"))
     return _svg(height, marks, "Messages of each queue")
 
 
@@ -125,14 +125,15 @@ def cut_lines(advice: Advice) -> str:
 
     marks = list(scale.grid())
     ideal = min(float(largest), scale.top)
-    marks.append(
-        f'<line class="ideal" x1="{x_of(least):.1f}" y1="{scale.y(least):.1f}" x2="{x_of(ideal):.1f}" '
-        f'y2="{scale.y(ideal):.1f}"><title>if every queue had the same load</title></line>'
-    )
-    if least <= advice.useful_queues <= largest:
+    # With a hot key all of it may lie above what is shown.
+    if ideal >= least:
+        marks.append(
+            f'<line class="ideal" x1="{x_of(least):.1f}" y1="{scale.y(least):.1f}" x2="{x_of(ideal):.1f}" '
+            f'y2="{scale.y(ideal):.1f}"><title>if every queue had the same load</title></line>'
+        )
+    if shows_useful_queues(advice):
         y = scale.y(advice.useful_queues)
         marks.append(f'<line class="mean" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        marks.append(_text(LEFT + 6, y - 6, f"the hottest key allows {advice.useful_queues}", "start"))
     for number, hash_count in enumerate(hash_counts_of(advice)):
         line = [cut for cut in advice.cuts if cut.hash_count == hash_count]
         path = " ".join(f"{x_of(cut.queue_count):.1f},{scale.y(cut.busy_queues):.1f}" for cut in line)
@@ -144,14 +145,19 @@ def cut_lines(advice: Advice) -> str:
             f"{cut.queues.max_over_mean:.2f} times its share</title></circle>"
             for cut in line
         ]
-    step = max(1, round(len(counts) / 16))
-    marks += [_text(x_of(count), height - 8, str(count), "middle") for count in counts[::step]]
+    marks += _axis(height, ((x_of(count), str(count)) for count in counts))
     best = advice.best
     marks.append(
         f'<circle class="ring" cx="{x_of(best.queue_count):.1f}" cy="{scale.y(best.busy_queues):.1f}" r="9">'
         f"<title>recommended: {best.queue_count} queues, {best.hash_count} shards</title></circle>"
     )
     return _svg(height, marks, "Queues that can be busy, by the number of queues")
+
+
+def shows_useful_queues(advice: Advice) -> bool:
+    """Whether `cut_lines` has a line for them."""
+    counts = [cut.queue_count for cut in advice.cuts]
+    return min(counts) <= advice.useful_queues <= max(counts)
 
 
 def hash_counts_of(advice: Advice) -> list[int]:
@@ -215,9 +221,18 @@ def _round_step(largest: float) -> float:
 def _time_axis(timeline: Timeline, height: float) -> Iterator[str]:
     slices = len(timeline.p50_ms)
     column = (WIDTH - LEFT - RIGHT) / slices
-    for number in range(min(7, slices)):
-        at = round(number * slices / min(7, slices))
-        yield _text(LEFT + at * column, height - 8, _clock(timeline, at), "start" if number == 0 else "middle")
+    moments = [round(number * slices / min(7, slices)) for number in range(min(7, slices))]
+    yield from _axis(height, ((LEFT + at * column, _clock(timeline, at)) for at in moments))
+
+
+def _axis(height: float, labels: Iterable[tuple[float, str]]) -> Iterator[str]:
+    """Labels below a plot, from left to right, without those for which there is no room."""
+    free_from = -math.inf
+    for x, text in labels:
+        half = len(text) * DIGIT / 2
+        if x - half >= free_from:
+            yield _text(x, height - 8, text, "middle")
+            free_from = x + half + DIGIT
 
 
 def _clock(timeline: Timeline, at: int) -> str:

@@ -16,6 +16,7 @@ from lbg_runtime.pipeline.advise.charts import (
     latency,
     member_class,
     queue_bars,
+    shows_useful_queues,
 )
 from lbg_runtime.pipeline.advise.skew import Cut
 
@@ -88,11 +89,15 @@ def as_page(advice: Advice) -> str:
             f"Messages that were handled. Gini {advice.queues.gini:.3f} over queues, {advice.shards.gini:.3f} over "
             "shards (0: all the same)."
         ),
+        queues_mean=f"{sum(advice.queue_messages) / len(advice.queue_messages):,.0f}",
         queues=queue_bars(advice.queue_messages),
         hash_legend="".join(
             f'<span><i style="background:var(--s{number % COLOURS})"></i>{count} shards</span>'
             for number, count in enumerate(hash_counts_of(advice))
         ),
+        useful_legend=f'<span><i class="dash"></i>the hottest key allows {advice.useful_queues}</span>'
+        if shows_useful_queues(advice)
+        else "",
         cuts=cut_lines(advice),
         cuts_table=_cuts_table(advice),
         hot_keys=_table(
@@ -162,8 +167,9 @@ def _members_legend(members: Sequence[str]) -> str:
         f'<span><i style="background:var(--{member_class(place)})"></i>{_shown(name)}</span>'
         for place, name in enumerate(members[:COLOURS])
     ]
-    if len(members) > COLOURS:
-        shown.append(f'<span><i style="background:var(--other)"></i>{len(members) - COLOURS} others</span>')
+    others = len(members) - COLOURS
+    if others > 0:
+        shown.append(f'<span><i style="background:var(--other)"></i>{others} other{"s" if others > 1 else ""}</span>')
     return "".join(shown)
 
 

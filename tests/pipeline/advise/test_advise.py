@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from typer.testing import CliRunner
@@ -213,6 +214,45 @@ def test_the_page_has_its_plots(run: Path) -> None:
     for title in ("Who handled which shard", "Time from receipt", "Messages of each queue", "Queues that can be busy"):
         assert f'aria-label="{title}' in page
     assert "by a</title>" in page
+
+
+def drawn_of(page: str) -> list[list[tuple[float, float, float, float]]]:
+    """For each plot the boxes of its labels, digits being 7 wide; all of it must be within the plot."""
+    found = []
+    for plot in map(ElementTree.fromstring, re.findall(r"<svg .*?</svg>", page)):
+        width, height = map(float, plot.attrib["viewBox"].split()[2:])
+        boxes = []
+        for label in plot.iter("text"):
+            x, y, size = float(label.attrib["x"]), float(label.attrib["y"]), 7.0 * len(label.text or "")
+            left = x - size * {"middle": 0.5, "end": 1.0}[label.attrib["text-anchor"]]
+            boxes.append((left, y - 10, left + size, y))
+        lines = [[float(line.attrib[name]) for name in ("x1", "y1", "x2", "y2")] for line in plot.iter("line")]
+        for x1, y1, x2, y2 in [*boxes, *lines]:
+            assert 0 <= x1 <= x2 <= width
+            assert 0 <= min(y1, y2) <= max(y1, y2) <= height
+        found.append(boxes)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("handled", "counts"),
+    [(600, [1, 2, 3, 4, 15, 16]), (600, range(1, 17)), (9, [16]), (13, [4, 5])],
+    ids=["uneven", "even", "nine", "thirteen"],
+)
+def test_no_label_of_a_plot_lies_on_another_or_on_a_bar_and_nothing_is_outside(
+    tmp_path: Path, handled: int, counts: Sequence[int]
+) -> None:
+    write_journal(tmp_path, "a", [f"key-{number % 60}" for number in range(handled)])
+    write_journal(tmp_path, "b", ["hot"] * handled)
+    advice = advice_of(tmp_path, list(counts))
+    drawn = drawn_of(as_page(advice))
+    for number, boxes in enumerate(drawn):
+        for place, (left, top, right, bottom) in enumerate(boxes):
+            for other in boxes[:place]:
+                is_beside = right <= other[0] or other[2] <= left or bottom <= other[1] or other[3] <= top
+                assert is_beside, (number, (left, top, right, bottom), other)
+    # The plots of queues and cuts have labels at their sides alone.
+    assert all(right <= 64 or top >= 214 for boxes in drawn[2:] for _, top, right, _ in boxes)
 
 
 def test_many_members_and_one_message_make_a_page_too(tmp_path: Path) -> None:
