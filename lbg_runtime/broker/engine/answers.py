@@ -5,6 +5,7 @@ from enum import Enum
 
 from lbg_runtime.broker.engine.effects import ClientId, FlowId
 from lbg_runtime.broker.engine.lines.partitions import PartitionState
+from lbg_runtime.broker.engine.rates import Rates
 from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.model.ids import DeliveryId, QueueName
 from lbg_runtime.model.outcome import Outcome
@@ -159,6 +160,7 @@ class QueueStatus:
     """That of the latest message spooled: how many there were since the queue was created."""
     binds: BindCounts
     subscriptions: tuple[str, ...]
+    rates: Rates
     partitions: tuple[PartitionStatus, ...] = ()
     """By number; empty if the queue is not partitioned."""
     rebalance: RebalanceState | None = None

@@ -8,6 +8,7 @@ from lbg_runtime.broker.engine.effects import Effect, FlowId
 from lbg_runtime.broker.engine.flow import BrowserFlow, ConsumerFlow
 from lbg_runtime.broker.engine.lines.bind_line import BindLine
 from lbg_runtime.broker.engine.lines.parted_line import PartedLine
+from lbg_runtime.broker.engine.rates import Meter
 from lbg_runtime.broker.engine.retention import Retention
 from lbg_runtime.broker.engine.spool import Spool, SpooledMessage
 
@@ -21,6 +22,7 @@ class Feeder:
         claims: Claims,
         retention: Retention,
         ids: DeliveryIds,
+        meter: Meter,
         note_deadline: Callable[[int | None], None],
     ) -> None:
         self.redelivered_count = 0
@@ -30,6 +32,7 @@ class Feeder:
         self._claims = claims
         self._retention = retention
         self._ids = ids
+        self._meter = meter
         self._note_deadline = note_deadline
         self._looks_anew = False
         """Whether messages came back while no flow was selective, of which nobody took note."""
@@ -147,6 +150,7 @@ class Feeder:
         # All that the handle held, not this message alone: its client settles what follows in the belief that this one
         # is settled too, and the settled messages of a key would no longer be a prefix (L3).
         self._claims.end_all_of_holders(messages)
+        self._meter.sent(messages)
         for run in flow.deliver(self._ids.take(len(messages)), messages):
             effects.append(run)
             if run.redelivered:

@@ -16,6 +16,7 @@ from lbg_runtime.broker.engine.lines.group_line import GroupLine
 from lbg_runtime.broker.engine.lines.kinds import kind_of, make_line
 from lbg_runtime.broker.engine.lines.parted_line import PartedLine
 from lbg_runtime.broker.engine.lines.partition_line import PartitionLine
+from lbg_runtime.broker.engine.rates import Meter
 from lbg_runtime.broker.engine.retention import Bury, Retention
 from lbg_runtime.broker.engine.settings import AccessType, Permission, QueueSettings, RejectOnDiscard
 from lbg_runtime.broker.engine.spool import NO_DELIVERY, Spool, SpooledMessage
@@ -73,7 +74,10 @@ class Queue:
         self.retention = Retention(settings, self.spool, self.claims, self._surroundings, bury, self._feed)
         self._browsers: dict[FlowId, BrowserFlow] = {}
         timetable = self._surroundings.timetable
-        self._feeder = Feeder(self.spool, self.claims, self.retention, ids, lambda at_ms: timetable.set(self, at_ms))
+        self._meter = Meter(self._surroundings)
+        self._feeder = Feeder(
+            self.spool, self.claims, self.retention, ids, self._meter, lambda at_ms: timetable.set(self, at_ms)
+        )
         self._feeder.use(self._line)
 
     # -- spooling
@@ -110,6 +114,7 @@ class Queue:
         if publisher and isinstance(self._line, GroupLine):
             message = replace(message, publisher=publisher)
         spooled = self.spool.add(message)
+        self._meter.received(message)
         if self.retention.is_watching:
             self.retention.came(spooled)
         return self._feed()
@@ -276,6 +281,7 @@ class Queue:
             deaths=replace(self.retention.deaths),
             discards=replace(self._intake.counts),
             redelivered_count=self._feeder.redelivered_count,
+            rates=self._meter.rates(),
             first_sequence=self.spool.first_sequence,
             last_sequence=self.spool.last_sequence,
             binds=replace(self._admission.counts),

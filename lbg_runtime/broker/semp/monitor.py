@@ -6,6 +6,7 @@ from zlib import crc32
 
 from lbg_runtime.broker.engine.answers import ClientStatus, PartitionStatus, QueueStatus
 from lbg_runtime.broker.engine.engine import Engine
+from lbg_runtime.broker.engine.rates import Rates
 from lbg_runtime.broker.engine.replay.log import NS_PER_S
 from lbg_runtime.broker.engine.replay.progress import ReplayStatus
 from lbg_runtime.broker.semp import reply
@@ -162,6 +163,7 @@ def _queue_row(vpn: str, status: QueueStatus) -> Row:
         "lowestMsgId": status.first_sequence if status.depth else 0,
         "lastSpooledMsgId": status.last_sequence,
         "redeliveredMsgCount": status.redelivered_count,
+        **_rates_row(status.rates),
         "maxTtlExpiredToDmqMsgCount": deaths.expired - deaths.expired_discarded,
         "maxTtlExpiredDiscardedMsgCount": deaths.expired_discarded,
         "maxRedeliveryExceededToDmqMsgCount": deaths.worn_out - deaths.worn_out_discarded,
@@ -176,6 +178,20 @@ def _queue_row(vpn: str, status: QueueStatus) -> Row:
         "disabledBindFailureCount": binds.disabled,
         "maxBindCountExceededBindFailureCount": binds.max_exceeded,
         "otherBindFailureCount": binds.other,
+    }
+
+
+def _rates_row(rates: Rates) -> Row:
+    current, average = rates.current, rates.average
+    return {
+        "rxMsgRate": current.received_count,
+        "rxByteRate": current.received_bytes,
+        "txMsgRate": current.sent_count,
+        "txByteRate": current.sent_bytes,
+        "averageRxMsgRate": average.received_count,
+        "averageRxByteRate": average.received_bytes,
+        "averageTxMsgRate": average.sent_count,
+        "averageTxByteRate": average.sent_bytes,
     }
 
 

@@ -29,6 +29,29 @@ async def test_the_depth_of_a_queue_is_the_count_of_its_messages(desk):
     assert row["msgSpoolUsage"] == 6
 
 
+async def test_what_autoscalers_ask_for_is_answered(desk):
+    await make_queue(desk)
+    now_s = 1_000
+    desk.engine.surroundings.wall_s = lambda: now_s
+    for _ in range(120):
+        desk.publish("a/1")
+    now_s = 1_001
+    desk.bind(desk.client("ann"), "orders/0")
+    answer = await desk.ask("GET", QUEUES, "orders/0", query="select=msgs,msgSpoolUsage,averageRxMsgRate")
+    assert answer["data"] == {"msgSpoolUsage": 360, "averageRxMsgRate": 2}
+    assert answer["collections"] == {"msgs": {"count": 120}}
+    assert await desk.get(QUEUES, "orders/0", query="select=*MsgRate") == {
+        "rxMsgRate": 120,
+        "txMsgRate": 0,
+        "averageRxMsgRate": 2,
+        "averageTxMsgRate": 0,
+    }
+    now_s = 1_002
+    row = await desk.get(QUEUES, "orders/0", query="select=*Rate")
+    assert (row["txMsgRate"], row["txByteRate"], row["averageTxMsgRate"]) == (120, 360, 2)
+    assert (row["rxByteRate"], row["averageRxByteRate"], row["averageTxByteRate"]) == (0, 6, 6)
+
+
 async def test_messages_are_listed_as_they_came_over_all_pages(desk):
     await make_queue(desk)
     for _ in range(112):
