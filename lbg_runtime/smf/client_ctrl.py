@@ -88,6 +88,12 @@ class LoginRequest:
     """The client sends at least one frame in this many seconds; 0 if it promised nothing."""
     scheme: int = Scheme.BASIC
     access_token: str = field(default="", repr=False)
+    software_version: str = ""
+    software_date: str = ""
+    platform: str = ""
+    user: str = ""
+    """Who runs the program and where, by its own account."""
+    description: str = ""
 
 
 def decode_client_ctrl(body: bytes) -> ClientCtrl:
@@ -134,7 +140,17 @@ def read_login(frame: Frame, message: ClientCtrl) -> LoginRequest:
         keep_alive_s=_number(message, ClientKind.KEEP_ALIVE, 4),
         scheme=_number(message, ClientKind.SCHEME, 1),
         access_token=closed_text(extended.get(ExtendedKind.ACCESS_TOKEN, b"\0")),
+        software_version=_remark(message, ClientKind.SOFTWARE_VERSION),
+        software_date=_remark(message, ClientKind.SOFTWARE_DATE),
+        platform=_remark(message, ClientKind.PLATFORM),
+        user=_remark(message, ClientKind.USER_ID),
+        description=_remark(message, ClientKind.DESCRIPTION),
     )
+
+
+def _remark(message: ClientCtrl, kind: ClientKind) -> str:
+    # For people only, and made of what the client's machine is called: no reason to refuse anybody.
+    return (message.find(kind) or b"").decode(errors="replace").rstrip("\0")
 
 
 def _number(message: ClientCtrl, kind: ClientKind, size: int) -> int:

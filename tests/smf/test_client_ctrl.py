@@ -55,6 +55,22 @@ def test_a_login_says_who_comes() -> None:
     assert read_login(frame, body) == LoginRequest("user1", "pw1", "name", "vpn", 3)
 
 
+def test_a_login_says_what_the_client_is_whatever_its_machine_calls_itself() -> None:
+    body = ClientCtrl(
+        0,
+        (
+            ClientItem(ClientKind.SOFTWARE_VERSION, b"1.11.0\0"),
+            ClientItem(ClientKind.SOFTWARE_DATE, b"today\0"),
+            ClientItem(ClientKind.PLATFORM, b"Linux"),
+            ClientItem(ClientKind.USER_ID, b"J\xf6rg\0"),
+            ClientItem(ClientKind.DESCRIPTION, b"\0"),
+        ),
+    )
+    request = read_login(Frame(Protocol.CLIENT_CTRL), body)
+    said = (request.software_version, request.software_date, request.platform, request.user, request.description)
+    assert said == ("1.11.0", "today", "Linux", "J\N{REPLACEMENT CHARACTER}rg", "")
+
+
 def test_a_login_may_say_nothing() -> None:
     assert read_login(Frame(Protocol.CLIENT_CTRL), ClientCtrl(0)) == LoginRequest("", "", "", "", 0)
 

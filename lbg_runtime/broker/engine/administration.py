@@ -95,6 +95,8 @@ class Administration:
             subscriptions=client.vpn.client_subscriptions.of(client),
             flows=tuple((queue.name, queue.flow_status(flows[flow][2])) for flow, queue in client.flows.items()),
             publisher_flow_count=len(client.publishers),
+            introduction=client.introduction,
+            connected_ms=client.connected_ms,
         )
 
 

@@ -183,6 +183,21 @@ class MessageStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Introduction:
+    """What a client says of itself when it logs in, for administrators to read; empty where it says nothing."""
+
+    software_version: str = ""
+    software_date: str = ""
+    platform: str = ""
+    user: str = ""
+    """Who runs it and where."""
+    description: str = ""
+
+
+NOT_INTRODUCED = Introduction()
+
+
+@dataclass(frozen=True, slots=True)
 class ClientStatus:
     """One client that is logged in, as an administrator sees it."""
 
@@ -196,3 +211,6 @@ class ClientStatus:
     flows: tuple[tuple[QueueName, FlowStatus], ...]
     """Its consumer flows and browsers, in the order of their binds."""
     publisher_flow_count: int
+    introduction: Introduction
+    connected_ms: int
+    """When it logged in, by the engine's clock."""

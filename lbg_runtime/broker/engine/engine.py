@@ -9,8 +9,10 @@ from dataclasses import replace
 from lbg_runtime.broker.engine.accounts import Account, ClientProfile
 from lbg_runtime.broker.engine.administration import Administration
 from lbg_runtime.broker.engine.answers import (
+    NOT_INTRODUCED,
     BoundQueue,
     FlowStatus,
+    Introduction,
     PublisherFlow,
     QueueStatus,
     SettledRange,
@@ -155,7 +157,13 @@ class Engine:
     # -- clients
 
     def connect(
-        self, vpn: str, username: str, password: str | None, client_name: str, address: str = ""
+        self,
+        vpn: str,
+        username: str,
+        password: str | None,
+        client_name: str,
+        address: str = "",
+        introduction: Introduction = NOT_INTRODUCED,
     ) -> tuple[ClientId, list[Effect]]:
         """Log a client in. Another connection of the same name is ended: `ClientEnded`, then what its end causes.
 
@@ -170,7 +178,10 @@ class Engine:
         if older is not None:
             effects = self._registry.end_client(older, "Client Name Taken Over")
         self._last_client_id += 1
-        client = Client(ClientId(self._last_client_id), home, client_name, username, account, address)
+        now_ms = self.surroundings.timetable.now()
+        client = Client(
+            ClientId(self._last_client_id), home, client_name, username, account, address, introduction, now_ms
+        )
         home.clients[client_name] = client
         self._clients[client.id] = client
         return client.id, effects

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from lbg_runtime.broker.engine.answers import SettledRange
+from lbg_runtime.broker.engine.answers import Introduction, SettledRange
 from lbg_runtime.broker.engine.effects import (
     ActivityChanged,
     ClientEnded,
@@ -290,7 +290,12 @@ class Session:
     def _connect(self, request: LoginRequest) -> tuple[ClientId, list[Effect]]:
         accounts = self._engine.administration.accounts(request.vpn)
         username, password = who_is(request, accounts, self._name_on_certificate())
-        return self._engine.connect(request.vpn, username, password, request.client_name, self._address_of_peer())
+        introduction = Introduction(
+            request.software_version, request.software_date, request.platform, request.user, request.description
+        )
+        return self._engine.connect(
+            request.vpn, username, password, request.client_name, self._address_of_peer(), introduction
+        )
 
     def _update(self, frame: Frame) -> None:
         message = decode_client_ctrl(frame.body)

@@ -1,5 +1,6 @@
 import pytest
 
+from lbg_runtime.broker.engine.answers import Introduction
 from lbg_runtime.broker.engine.effects import ClientEnded
 from lbg_runtime.broker.semp import monitor
 from tests.broker.deadlines import call_due
@@ -123,6 +124,20 @@ async def test_a_client_is_seen_with_its_flows_and_subscriptions(desk):
     (subscription,) = await desk.get(CLIENTS, "group/member", "subscriptions")
     assert subscription["subscriptionTopic"] == "news/>"
     assert await desk.code("GET", CLIENTS, "nobody", "txFlows") == 6
+
+
+async def test_a_client_is_seen_with_what_it_said_of_itself_and_since_when_it_is_here(desk):
+    now_ms = 5_000
+    desk.engine.surroundings.timetable.now = lambda: now_ms
+    said = Introduction("1.11", "today", "Linux", "ann at home", "the orders")
+    desk.engine.connect("default", "staff", "", "ann", "127.0.0.1", said)
+    now_ms = 8_999
+    names = ("softwareVersion", "softwareDate", "platform", "user", "description", "uptime")
+    query = "select=" + ",".join(names)
+    seen = await desk.get(CLIENTS, "ann", query=query)
+    assert tuple(seen.values()) == ("1.11", "today", "Linux", "ann at home", "the orders", 3)
+    desk.engine.connect("default", "staff", "", "ann", "127.0.0.1")
+    assert await desk.get(CLIENTS, "ann", query=query) == {**dict.fromkeys(names, ""), "uptime": 0}
 
 
 async def test_messages_can_be_seen_and_deleted(desk):

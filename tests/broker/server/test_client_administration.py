@@ -1,5 +1,6 @@
 """The official client against the server while an administrator changes it over HTTP: what SEMP says is so."""
 
+import os
 import queue
 
 import httpx
@@ -58,6 +59,15 @@ def refused(act, *args, **options):
     with pytest.raises(PubSubPlusClientError) as caught:
         act(*args, **options)
     return SolClientSubCode(caught.value.sub_code).name.removeprefix("SOLCLIENT_SUBCODE_")
+
+
+def test_an_administrator_sees_which_program_a_client_is(semp, make_client):
+    make_client("program")
+    seen = semp.http.get("monitor/msgVpns/default/clients/program").json()["data"]
+    assert seen["softwareVersion"].startswith("pubsubplus-python-client 1.11")
+    assert "C SDK" in seen["platform"]
+    assert f"Process ID: {os.getpid()}" in seen["user"]
+    assert 0 <= seen["uptime"] < BOUND_S
 
 
 def test_ingress_and_egress_are_switched(semp, broker, client):
