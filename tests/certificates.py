@@ -35,9 +35,13 @@ class Certificates:
         certificate.write_bytes(b"".join(each.bytes() for each in issued.cert_chain_pems))
         return TlsFiles(certificate, key, self.authority_file if clients else None)
 
-    def client(self, name: str, *, stranger: bool = False) -> Path:
+    def client(self, name: str, *, stranger: bool = False, expired: bool = False) -> Path:
         """One file with a client's certificate and its key."""
-        issued = (self.stranger if stranger else self.authority).issue_cert(name, common_name=name)
+        now = datetime.now(UTC)
+        until = now - timedelta(days=1) if expired else now + timedelta(days=1)
+        issued = (self.stranger if stranger else self.authority).issue_cert(
+            name, common_name=name, not_before=now - timedelta(days=9), not_after=until
+        )
         path = self.folder / f"{name}.pem"
         issued.private_key_and_cert_chain_pem.write_to_path(str(path))
         return path

@@ -4,9 +4,13 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
+import structlog
+
 from lbg_runtime.model.errors import UserError
 
 HANDSHAKE_TIMEOUT_S = 10.0
+
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,7 @@ class TlsFiles:
         """Make the TLS context; raises `UserError` for unusable files."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.sslobject_class = _Watched
         try:
             # Without a password callback the library would ask for one on the terminal.
             context.load_cert_chain(self.certificate, self.key, password=_no_password)
@@ -49,6 +54,21 @@ def common_name(certificate: object) -> str | None:
         return None
     names = (pair[1] for part in certificate.get("subject", ()) for pair in part if pair[0] == "commonName")
     return next(names, None)
+
+
+class _Watched(ssl.SSLObject):
+    """Tells why a handshake failed: the event loop closes such a connection without a word, and its client is not told
+    why either."""
+
+    def do_handshake(self) -> None:
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as error:
+            reason = getattr(error, "verify_message", None) or error.reason or str(error)
+            _log.warning("handshake_failed", reason=reason)
+            raise
 
 
 class _Encrypted(Exception):
