@@ -20,6 +20,11 @@ from lbg_runtime.transport.solace.errors import is_commit_refused, subcode_and_r
 from lbg_runtime.transport.solace.library import CLIENT_ERRORS
 from lbg_runtime.transport.solace.threads import ControlThreads
 
+ANSWER_PATIENCE_MS = 60_000
+"""How long a broker may take to answer a commit. The client takes one that is not answered for a broken connection, and
+ends that with all flows on it; whether a connection is alive is told by its keep-alives, not by a slow disk.
+"""
+
 _log = structlog.get_logger(__name__)
 
 Prepared = Sequence[tuple[Any, Any]]
@@ -158,7 +163,9 @@ class Transactions:
 
     def _open(self) -> None:
         if self._session is None:
-            self._session = self._service.create_transactional_service_builder().build().connect()
+            builder = self._service.create_transactional_service_builder()
+            builder.set_transaction_request_timeout(ANSWER_PATIENCE_MS)
+            self._session = builder.build().connect()
             self._publisher = self._session.create_transactional_message_publisher_builder().build().start()
 
     def _give_up(self) -> None:

@@ -56,6 +56,17 @@ async def test_what_waits_at_the_same_time_is_committed_in_few_transactions(
     assert commits == [100, 200, 200]
 
 
+async def test_a_commit_may_take_longer_than_the_client_waits_by_itself(make_transport: MakeTransport) -> None:
+    """After 10 s without an answer it ended the connection with all flows on it, at each commit of a slow broker."""
+    transport = make_transport("first")
+    await transport.open()
+    async with asyncio.timeout(PATIENCE_S):
+        await transport.send_together([Message("orders/new", b"")])
+    session = transport._session
+    assert session is not None
+    assert session.transactions._session._config["TRANSACTEDSESSION_REQUESTREPLY_TIMEOUT_MS"] == "60000"
+
+
 async def test_what_breaks_off_on_its_way_leaves_nothing_to_the_next_transaction(
     broker: BrokerServer, make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
