@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from lbg_runtime.config.settings import Settings
+from lbg_runtime.config.settings import GroupBackend, Settings
 from lbg_runtime.model.keys import KeyOrigin
 from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PARTITION_KEY_PROPERTY, PUBLISHER_PROPERTY
 from lbg_runtime.runtime.handlers.registry import Handler, Handlers
@@ -191,8 +191,9 @@ def _servers(settings: Settings) -> JsonObject:
 
 
 def _binding(settings: Settings) -> JsonObject:
-    """Where the messages wait: the queues of the group, one for each shard."""
+    """Where the messages wait: the queues of the group, each with its shards, or its one partitioned queue."""
     shape = settings.group.shape()
+    access = "exclusive" if settings.group.backend is GroupBackend.EXCLUSIVE else "nonexclusive"
     queues = [
         {
             "destinationType": "queue",
@@ -200,7 +201,7 @@ def _binding(settings: Settings) -> JsonObject:
             "queue": {
                 "name": shape.queue_name(index),
                 "topicSubscriptions": list(shape.subscriptions(index)),
-                "accessType": "exclusive",
+                "accessType": access,
             },
         }
         for index in range(shape.queue_count)

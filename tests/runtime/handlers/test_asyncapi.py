@@ -182,6 +182,19 @@ def test_every_handler_is_an_operation_on_a_channel_of_its_topics(made):
     queues = operation["bindings"]["solace"]["destinations"]
     assert [each["queue"]["name"] for each in queues] == [f"orders/{number}" for number in range(4)]
     assert queues[1]["queue"]["topicSubscriptions"] == ["h/1/>", "h/5/>"]
+    assert {each["queue"]["accessType"] for each in queues} == {"exclusive"}
+
+
+def test_the_queue_of_a_partitioned_group_is_no_exclusive_one(settings):
+    handlers = Handlers()
+
+    @handlers.handler("new")
+    async def new(message: Message) -> None: ...
+
+    partitioned = settings(group={"backend": "partitioned"}, dispatch={"missing_key": "error"})
+    document = checked(asyncapi_document(handlers, partitioned, version="1"))
+    (queue,) = document["operations"]["new"]["bindings"]["solace"]["destinations"]
+    assert (queue["queue"]["name"], queue["queue"]["accessType"]) == ("orders/0", "nonexclusive")
 
 
 def test_bodies_are_told_as_their_annotations_say_and_shared_types_once(made):
