@@ -1,5 +1,6 @@
 """The session with the broker that the settings ask for; if that is `embedded`, the broker as well."""
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Protocol
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 DEFAULT_SMF_PORT = 55555
+
+_TO_LISTEN_ON = re.compile(r"(?:tcp://)?(?:(?P<name>[^:/\[\]]+)|\[(?P<number>[^/\[\]]+)\])(?::(?P<port>[0-9]{1,5}))?")
+"""Without a name it would be every address of the machine; an address of IPv6 is in brackets."""
 
 _REACHABLE = "a broker that can be reached at its port for clients, by tcps:// if that speaks TLS and by tcp:// if not"
 
@@ -105,9 +109,8 @@ async def _broker(settings: ConnectionSettings, group: GroupShape | None) -> Asy
             # Usually taken by the broker of the first member, whose group a second one wants to join.
             expected = "a free port, or connection.transport: solace (LBG_TRANSPORT=solace) to join who listens there"
             raise ConfigError("connection.host", f"{settings.host[0]}: {error.found}", expected) from None
-        address = f"tcp://{server.host}:{server.port}"
-        _log.info("embedded_broker_started", host=address)
-        yield (address,)
+        _log.info("embedded_broker_started", host=server.url)
+        yield (server.url,)
 
 
 def _make_queues(server: "BrokerServer", group: GroupShape) -> None:
@@ -120,10 +123,8 @@ def _make_queues(server: "BrokerServer", group: GroupShape) -> None:
 
 def embedded_address(host: str) -> tuple[str, int]:
     """Host and port that an embedded broker listens on; raises `ConfigError`."""
-    scheme, separator, rest = host.rpartition("://")
-    name, colon, port = rest.rpartition(":")
-    if not colon:
-        name, port = rest, str(DEFAULT_SMF_PORT)
-    if (separator and scheme != "tcp") or not (port.isascii() and port.isdecimal() and int(port) <= 65_535):
+    found = _TO_LISTEN_ON.fullmatch(host)
+    port = DEFAULT_SMF_PORT if found is None or found["port"] is None else int(found["port"])
+    if found is None or port > 65_535:
         raise ConfigError("connection.host", repr(host), "tcp://HOST:PORT to listen on, as transport is embedded")
-    return name, int(port)
+    return found["name"] or found["number"], port
