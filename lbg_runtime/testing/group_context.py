@@ -99,12 +99,13 @@ class GroupContext:
         # Pytest then shows the test's own line.
         __tracebackhide__ = True
         failure = error
-        if error is None:
-            try:
+        try:
+            if error is None:
                 await self._group.leave()
-            except Exception as own:  # noqa: BLE001 - raised below, after what is left has ended
-                failure = own
-        await self._close()
+        except Exception as own:  # noqa: BLE001 - raised below, after what is left has ended
+            failure = own
+        finally:
+            await self._close()
         if unawaited := self._group.unawaited:
             if failure is None:
                 failure = AwaitForgotten(unawaited)

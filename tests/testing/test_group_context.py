@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from types import ModuleType
 
 import pytest
+import structlog
 
 from lbg_runtime.config.load import parse_settings
 from lbg_runtime.model.errors import ConfigError, HandlerError, UserError
@@ -137,6 +138,17 @@ async def test_an_error_of_the_test_leaves_no_task_behind(handlers) -> None:
             group.pause("member-0")
             raise ZeroDivisionError
     assert asyncio.all_tasks() == before
+
+
+async def test_a_test_that_is_cut_off_while_its_members_leave_leaves_nothing_behind(handlers) -> None:
+    before = asyncio.all_tasks()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(10), running(handlers(seconds=1_000), members=2) as group:
+            await group.publish("orders/new", "1", key="k")
+            await group.started("k")
+    assert asyncio.all_tasks() == before
+    # Nor is the runtime's log kept quiet any longer.
+    assert not structlog.is_configured()
 
 
 async def test_a_handler_that_does_not_leave_is_named_and_stopped(handlers) -> None:
