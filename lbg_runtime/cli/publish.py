@@ -116,6 +116,7 @@ def publish(
     from lbg_runtime.cli.log import configure_log
     from lbg_runtime.publisher.load import LoadPlan, numbered_keys
 
+    configure_log()
     is_load = any(option is not None for option in (count, rate, keys, duration))
     if key is not None and key_from is not None:
         raise UserError("--key-from", f"given with --key {key}", "one of the two")
@@ -128,7 +129,6 @@ def publish(
     insist_on_finite("--rate", rate)
     duration_s = None if duration is None else duration_ms("--duration", duration, least_ms=1) / 1_000
     settings = load_group_settings(config)
-    configure_log()
     plan = None
     if is_load:
         plan = LoadPlan(topic, numbered_keys(keys or 1) if key is None else (key,), count, rate, duration_s)

@@ -212,6 +212,24 @@ class TestProcess:
         assert ended.returncode == 2
         assert ended.stderr.startswith(f"lbg: {named}:")
 
+    def test_what_the_log_says_while_settings_are_read_is_not_on_standard_output(
+        self, lbg: WarmLbg, tmp_path: Path
+    ) -> None:
+        stored = {"V": 1, "HP": "o", "HC": 8, "QC": 2, "QS": 1, "CU": "default", "HF": "crc32", "KY": "topic"}
+        kept = {"group": "orders", "vpn": "default", "marker": orjson.dumps(stored).decode()}
+        (tmp_path / "cache").write_bytes(orjson.dumps(kept))
+        with socket.socket() as bound:
+            bound.bind(("127.0.0.1", 0))
+            settings = {
+                "connection": {"transport": "solace", "host": "tcp://127.0.0.1:1"},
+                "semp": {"url": f"http://127.0.0.1:{bound.getsockname()[1]}"},
+                "group": {"name": "orders", "from": "semp", "cache": "cache"},
+            }
+            (tmp_path / "config.yaml").write_bytes(orjson.dumps(settings))
+            ended = lbg(tmp_path, "publish", "--topic", "orders/created", "--key-from", "nonsense")
+        assert (ended.returncode, ended.stdout) == (2, "")
+        assert "group_settings_from_cache" in ended.stderr
+
 
 async def _until_ledger_grows(folder: Path, beyond: int = 1) -> None:
     async with asyncio.timeout(BOUND_S):
