@@ -1,13 +1,12 @@
 """`lbg check`: checks, without a broker, whether a member could start with these settings."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from lbg_runtime.cli.importing import users_modules
-from lbg_runtime.cli.options import Config, Json, MemberCount, MemberId, MemberIndex, print_json
+from lbg_runtime.cli.options import Config, Json, MemberCount, MemberId, MemberIndex, complain, print_json
 from lbg_runtime.model.errors import ConfigError, HandlerError, UserError
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ def check(
         print_json({"ok": not problems, "problems": found, **summary})
     else:
         for problem in problems:
-            print(f"lbg: {problem}", file=sys.stderr)
+            complain(problem)
         if not problems:
             print(_as_text(summary))
     raise typer.Exit(2 if problems else 0)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.cli.options import DURATION, Json, duration_ms, print_json
+from lbg_runtime.cli.options import DURATION, Json, complain, duration_ms, print_json
 from lbg_runtime.cli.sizes import bytes_text
 from lbg_runtime.model.errors import LandingError, LandingRowsPruned, UserError
 from lbg_runtime.model.printable import printable
@@ -49,7 +49,7 @@ def ls(directory: Directory, json: Json = False) -> None:
             size = bytes_text(int(str(each["bytes"])))
             print(printable(f"{each['lane']}: {each['rows']} rows{pruned}, {size}{times}{state}"))
         for path, what in failures:
-            print(printable(f"lbg: {path}: {what}"), file=sys.stderr)
+            complain(f"{path}: {what}")
         if not lanes and not failures:
             print("nothing has landed", file=sys.stderr)
     raise typer.Exit(1 if failures else 0)
@@ -131,7 +131,7 @@ def prune(
             print(printable(f"{each.lane}: rows {each.first_row} to {each.rows - 1}, {bytes_text(each.bytes)}"))
         print(f"{len(pruned)} segments, {bytes_text(size)}, {'would go' if dry_run else 'removed'}")
         for path, what in unpruned:
-            print(printable(f"lbg: {path}: {what}; the rest of its lane stays"), file=sys.stderr)
+            complain(f"{path}: {what}; the rest of its lane stays")
     raise typer.Exit(1 if unpruned else 0)
 
 

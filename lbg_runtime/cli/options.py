@@ -3,6 +3,7 @@
 Lengths of time and sizes are text with a unit, as in the settings. A refusal names the option.
 """
 
+import sys
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +12,7 @@ import typer
 
 from lbg_runtime.cli.sizes import SIZE_FORM, parse_bytes
 from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.printable import printable
 
 if TYPE_CHECKING:
     from lbg_runtime.config.listen_address import ListenAddress
@@ -88,3 +90,8 @@ def print_json(told: object) -> None:
     import orjson
 
     print(orjson.dumps(told).decode())
+
+
+def complain(what: object) -> None:
+    """Say what is wrong, in one line on standard error. Others may have chosen words in it."""
+    print(printable(f"lbg: {what}"), file=sys.stderr)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.cli.options import Config, Json, print_json
+from lbg_runtime.cli.options import Config, Json, complain, print_json
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.printable import printable
 
@@ -145,7 +145,7 @@ def _run(config: Path, ask: "Ask") -> "tuple[list[ParkedLane], list[str]]":
     configure_log()
     found, unread = uvloop.run(_asked(load_group_settings(config), ask))
     for each in unread:
-        print(printable(f"lbg: {each.what}; {each.advice}"), file=sys.stderr)
+        complain(f"{each.what}; {each.advice}")
     return found, [each.what for each in unread]
 
 
@@ -174,7 +174,7 @@ def _insist(found: "list[ParkedLane]", key: str, unread: Sequence[str], others: 
     if others:
         count = sum(len(each.messages) + len(each.unread) for each in others)
         absent = f"no message with that number is parked of {key}, but {count} others are; `lbg parked show` lists them"
-    print(printable(f"lbg: {absent}"), file=sys.stderr)
+    complain(absent)
     raise typer.Exit(1)
 
 

@@ -14,11 +14,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lbg_runtime.cli.lines import read_lines
-from lbg_runtime.cli.options import DURATION, Config, ExitWithParent, Json, duration_ms, insist_on_finite, print_json
+from lbg_runtime.cli.options import (
+    DURATION,
+    Config,
+    ExitWithParent,
+    Json,
+    complain,
+    duration_ms,
+    insist_on_finite,
+    print_json,
+)
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.keys import KeySource, is_sendable
 from lbg_runtime.model.message import NO_PROPERTIES
-from lbg_runtime.model.printable import printable
 from lbg_runtime.runtime.shutdown import Interruption
 from lbg_runtime.runtime.stop import StopCause, starting_parent, stop_requests
 
@@ -141,9 +149,9 @@ def publish(
     else:
         print(summary.as_text())
     if not is_load and not summary.sent and summary.stopped_by is None:
-        print("lbg: standard input was empty; --count, --rate, --keys or --duration generate messages", file=sys.stderr)
+        complain("standard input was empty; --count, --rate, --keys or --duration generate messages")
     if summary.failure is not None:
-        print(printable(f"lbg: {summary.failure}"), file=sys.stderr)
+        complain(summary.failure)
     raise typer.Exit(summary.exit_code)
 
 

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lbg_runtime.cli.landing import Directory, readable
-from lbg_runtime.cli.options import Config, Json, insist_on_finite, print_json
+from lbg_runtime.cli.options import Config, Json, complain, insist_on_finite, print_json
 from lbg_runtime.model.errors import LbgError, UserError
 from lbg_runtime.model.keys import is_sendable
-from lbg_runtime.model.printable import printable
 from lbg_runtime.model.topic import is_valid_topic
 from lbg_runtime.runtime.stop import StopCause, stop_requests
 
@@ -109,7 +108,7 @@ def replay(
         asked = [("--from", from_), ("--to", to), ("--key", key), ("--shard", shard)]
         given = ", ".join(f"{option} {value}" for option, value in asked if value is not None)
         found = f"nothing in the log matches {given}" if given else "the log is empty"
-        print(printable(f"lbg: {found}: looked in {directory}, of group {log.group.group}"), file=sys.stderr)
+        complain(f"{found}: looked in {directory}, of group {log.group.group}")
     # A time without messages is nothing wrong, a key that is nowhere is a wrong one.
     is_mistaken = key is not None and not replayed.selected
     raise typer.Exit(1 if is_left or is_mistaken or replayed.failure is not None else 0)
@@ -231,9 +230,9 @@ def _tell(replayed: "Replayed", topic: str, *, dry_run: bool) -> None:
     else:
         print(f"{replayed.confirmed} of {replayed.selected} messages published to {topic} and confirmed{times}")
     if replayed.without_key:
-        print(f"lbg: {replayed.without_key} messages have no key and are left out", file=sys.stderr)
+        complain(f"{replayed.without_key} messages have no key and are left out")
     if replayed.failure is not None:
-        print(printable(f"lbg: {replayed.failure}"), file=sys.stderr)
+        complain(replayed.failure)
 
 
 def _text(moment_us: int | None) -> str | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from lbg_runtime.cli.options import print_json
+from lbg_runtime.cli.options import complain, print_json
 from lbg_runtime.model.errors import StreamFailed
 from lbg_runtime.model.printable import printable
 from lbg_runtime.runtime.stop import StopCause, stop_requests
@@ -31,7 +31,7 @@ def leaving_without_verdict() -> Iterator[None]:
     try:
         yield
     except StreamFailed as error:
-        print(printable(f"lbg: {error}"), file=sys.stderr)
+        complain(error)
         raise typer.Exit(3) from None
 
 

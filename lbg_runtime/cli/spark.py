@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.cli.options import DURATION, Json, duration_ms, print_json
+from lbg_runtime.cli.options import DURATION, Json, complain, duration_ms, print_json
 from lbg_runtime.model.errors import SparkUnavailable
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def leaving_without_spark() -> Iterator[None]:
     try:
         yield
     except SparkUnavailable as error:
-        print(f"lbg: {error}", file=sys.stderr)
+        complain(error)
         raise typer.Exit(3) from None
 
 

@@ -1,6 +1,5 @@
 """`lbg why KEY`: where a key is, which member has it, and what holds it up."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lbg_runtime.cli.group.commands import listening_ms, tell_nobody_heard
-from lbg_runtime.cli.options import Config, Json, ListenFor
+from lbg_runtime.cli.options import Config, Json, ListenFor, complain
 from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.model.printable import printable
 
@@ -59,12 +58,11 @@ def why(
     if not answers:
         raise typer.Exit(tell_nobody_heard(settings, listen_ms))
     if not holders:
-        print(printable(f"lbg: queue {queue} has no owner among {_members(answers, picture)}"), file=sys.stderr)
+        complain(f"queue {queue} has no owner among {_members(answers, picture)}")
     elif any(answer.wait is not None for answer in holders):
-        told = f"{queue} waits for its parking queue; if no command is named above, try `lbg group verify`"
-        print(printable(f"lbg: {told}"), file=sys.stderr)
+        complain(f"{queue} waits for its parking queue; if no command is named above, try `lbg group verify`")
     elif not is_known:
-        print(printable(f"lbg: its owner has no message of key {key}, and has not handled one lately"), file=sys.stderr)
+        complain(f"its owner has no message of key {key}, and has not handled one lately")
     raise typer.Exit(0 if is_known else 1)
 
 

@@ -169,6 +169,7 @@ def test_every_problem_of_a_file_has_its_line(lbg, folder):
         ),
         ("", "lbg: handlers: shop: no Handlers object in the module"),
         ("import sys\nsys.exit(0)\n", "lbg: handlers: shop: SystemExit: 0 ("),
+        ('raise ValueError("a\\x1b[31mb")\n', r"lbg: handlers: shop: ValueError: a\x1b[31mb ("),
         (
             GOOD.replace("(message)", "(message, pool: State[int])").replace("Handlers\n", "Handlers, State\n", 1),
             "State[int]; expected a lifespan that yields one",

@@ -4,7 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lbg_runtime.cli.main import command_line
-from lbg_runtime.cli.options import duration_ms, insist_on_finite, listen_address, print_json, size_bytes
+from lbg_runtime.cli.options import complain, duration_ms, insist_on_finite, listen_address, print_json, size_bytes
 from lbg_runtime.config.listen_address import ListenAddress
 from lbg_runtime.model.errors import UserError
 
@@ -75,3 +75,8 @@ def test_every_other_number_is_taken(number: float | None) -> None:
 def test_an_object_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     print_json({"name": "ü", "lines": ["a\nb"]})
     assert capsys.readouterr().out == '{"name":"ü","lines":["a\\nb"]}\n'
+
+
+def test_a_complaint_is_one_line_whatever_others_chose_in_it(capsys: pytest.CaptureFixture[str]) -> None:
+    complain(UserError("queue a\nb", "\x1b[2J", "none"))
+    assert capsys.readouterr() == ("", "lbg: queue a\\nb: \\x1b[2J; expected none\n")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from lbg_runtime.cli.importing import users_modules
-from lbg_runtime.cli.options import Config, Json, print_json
+from lbg_runtime.cli.options import Config, Json, complain, print_json
 from lbg_runtime.model.errors import ConfigError, GroupMissing, UserError
 from lbg_runtime.model.printable import printable
 
@@ -126,7 +126,7 @@ def delete(
     if json:
         print_json({"group": name, "deleted": True, "kept": kept})
     for ref in kept:
-        print(f"lbg: {ref} is left: {_semp_username(settings)} may not delete it", file=sys.stderr)
+        complain(f"{ref} is left: {_semp_username(settings)} may not delete it")
 
 
 def evict(
@@ -155,7 +155,7 @@ def evict(
     for name in ended if not json else ():
         print(printable(f"disconnected {name}"))
     if not ended:
-        print(printable(f"lbg: no client {group}/{member}/HOST/PROCESS is connected"), file=sys.stderr)
+        complain(f"no client {group}/{member}/HOST/PROCESS is connected")
         raise typer.Exit(1)
 
 
@@ -235,8 +235,7 @@ def _ends_of_handlers(settings: "Settings") -> "frozenset[Then] | None":
             handlers = load_handlers(settings.handlers)
         policies = policies_of(handlers, settings.failure)
     except UserError as error:
-        told = f"lbg: not looked at: which queues handlers need by a `then` of their own; failure.then counts ({error})"
-        print(printable(told), file=sys.stderr)
+        complain(f"not looked at: which queues handlers need by a `then` of their own; failure.then counts ({error})")
         return None
     return frozenset(policy.then for policy in policies if policy.then is not None)
 
@@ -263,7 +262,7 @@ def _print_plan(made: "Plan") -> None:
     for line in plan_lines(made):
         print(printable(line))
     for problem in made.problems:
-        print(printable(f"lbg: {problem}"), file=sys.stderr)
+        complain(problem)
 
 
 def _shown_steps(total: int | None, *, quiet: bool) -> "AbstractContextManager[OnStep]":

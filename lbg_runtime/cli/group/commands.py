@@ -11,7 +11,7 @@ import typer
 
 from lbg_runtime.cli.group.admin import apply, create, delete, evict, list_groups, plan, print_table, show, verify
 from lbg_runtime.cli.group.restripe import restripe
-from lbg_runtime.cli.options import Config, Json, ListenFor
+from lbg_runtime.cli.options import Config, Json, ListenFor, complain
 from lbg_runtime.model.errors import ConfigError, SempError, TransportError
 from lbg_runtime.model.printable import printable
 
@@ -103,13 +103,13 @@ async def _watch(settings: "Settings", listen_ms: int, show: "Callable[[Looked],
                     print("\x1b[H\x1b[2J", end="")
                 show(looked)
                 if not looked[0].members:
-                    print(_nobody_heard(settings, listen_ms), file=sys.stderr)
+                    _complain_of_silence(settings, listen_ms)
                 sys.stdout.flush()
             try:
                 looked = await _look(settings, listen_ms)
             except (ConfigError, TransportError) as error:
                 looked = None
-                print(printable(f"lbg: {error}"), file=sys.stderr)
+                complain(error)
                 await asyncio.sleep(listen_ms / 1_000)
 
 
@@ -177,10 +177,9 @@ def moves(
     for journal in journals:
         lacks = journal["defect"] or ("records were dropped" if journal["dropped"] else None)
         if lacks:
-            told = f"lbg: {journal['file']}: {lacks}; changes may be missing, and those next to them be wrong"
-            print(printable(told), file=sys.stderr)
+            complain(f"{journal['file']}: {lacks}; changes may be missing, and those next to them be wrong")
     if not any(journal["member"] for journal in journals):
-        print(f"lbg: no member's journal can be read in {directory}", file=sys.stderr)
+        complain(f"no member's journal can be read in {directory}")
         raise typer.Exit(3)
 
 
@@ -189,14 +188,14 @@ def tell_nobody_heard(settings: "Settings", listen_ms: int) -> int:
     code."""
     import uvloop
 
-    print(_nobody_heard(settings, listen_ms), file=sys.stderr)
+    _complain_of_silence(settings, listen_ms)
     if settings.outside_connection != settings.beside_connection:
         uvloop.run(_try_login(settings))
     return 3
 
 
-def _nobody_heard(settings: "Settings", listen_ms: int) -> str:
-    return f"lbg: nobody on {settings.group.control_topic_name} answered within {listen_ms} ms"
+def _complain_of_silence(settings: "Settings", listen_ms: int) -> None:
+    complain(f"nobody on {settings.group.control_topic_name} answered within {listen_ms} ms")
 
 
 async def _try_login(settings: "Settings") -> None:
@@ -207,7 +206,7 @@ async def _try_login(settings: "Settings") -> None:
         async with open_session(settings.beside_connection, f"lbg-login-{os.getpid()}", reconnects=False):
             pass
     except ConfigError as error:
-        print(printable(f"lbg: the members' account cannot log in: {error}"), file=sys.stderr)
+        complain(f"the members' account cannot log in: {error}")
 
 
 async def _look(settings: "Settings", listen_ms: int) -> "Looked":
@@ -233,7 +232,7 @@ async def _ask_broker(
         async with open_semp(settings) as client:
             return await question(client, settings)
     except SempError as error:
-        print(f"lbg: {error}", file=sys.stderr)
+        complain(error)
         return None
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.cli.options import Config, Json, print_json
+from lbg_runtime.cli.options import Config, Json, complain, print_json
 from lbg_runtime.model.errors import QueueUnfit, SempError, TransportError, UserError
 
 if TYPE_CHECKING:
@@ -43,10 +43,10 @@ def restripe(
         # The plan leaves other queues alone, and limits.
         is_in_plan = error.queue in settings.group.shape().queue_names() and not error.is_limit
         more = "; `lbg group plan` shows what differs from the settings" if is_in_plan else ""
-        print(f"lbg: {error}{more}", file=sys.stderr)
+        complain(f"{error}{more}")
         raise typer.Exit(1) from error
     except (SempError, TransportError) as error:
-        print(f"lbg: {error}; run the same command again to continue", file=sys.stderr)
+        complain(f"{error}; run the same command again to continue")
         raise typer.Exit(1) from error
     seconds = round(monotonic() - began, 1)
     before, moved = (done.plan.from_count, done.moving) if done is not None else (queues, 0)
