@@ -136,6 +136,9 @@ class MembershipMachine:
         """When somebody last spoke another version; None if never in this life."""
         self._complete_at_ms: int | None = None
         """When every living member has had time for a heartbeat; None while we cannot hear."""
+        self._unjudged: dict[MemberId, Heartbeat] = {}
+        """The last ones of members that are bound to nothing and have other settings: who is wrong shows when the view
+        is complete."""
         self._heartbeat_at_ms = now_ms
         self._last_heartbeat_ms = now_ms
 
@@ -184,7 +187,8 @@ class MembershipMachine:
         if not self.can_hear:
             return None
         heartbeat_at_ms = self._heartbeat_at_ms if self.may_speak else None
-        return min((at for at in (self._judge_at_ms, heartbeat_at_ms) if at is not None), default=None)
+        complete_at_ms = self._complete_at_ms if self._unjudged else None
+        return min((at for at in (self._judge_at_ms, heartbeat_at_ms, complete_at_ms) if at is not None), default=None)
 
     def hears_other_versions(self, now_ms: int) -> bool:
         """Whether somebody spoke another version lately: members of which nothing is known may own queues."""
@@ -200,6 +204,9 @@ class MembershipMachine:
         if self._complete_at_ms is None or self._paused_for_ms(now_ms):
             return False
         return now_ms >= max(self._changed_at_ms, self._complete_at_ms) + self._settings.settle_ms
+
+    def _is_complete(self, now_ms: int) -> bool:
+        return self._complete_at_ms is not None and now_ms >= self._complete_at_ms
 
     # -- what a shell calls
 
@@ -247,6 +254,8 @@ class MembershipMachine:
         if deadline_ms is None or now_ms < deadline_ms:
             return []
         commands = self._resume(self._paused_for_ms(now_ms), now_ms)
+        while self._unjudged and self._is_complete(now_ms):
+            commands += self._refuse_settings(self._unjudged.popitem()[1], now_ms) or []
         if self._judge_at_ms is None or now_ms < self._judge_at_ms:
             return commands + self._beat_if_due(now_ms)
         due = [peer for peer in self._peers.values() if now_ms >= self._peer_deadline_ms(peer)]
@@ -369,7 +378,7 @@ class MembershipMachine:
             commands = [DuplicateMemberFound(header.life), StandAside()]
         if reason := self._reason_to_disregard(header):
             return commands + self._disregard(reason.value, header.member)
-        if isinstance(message, Heartbeat) and (refusal := self._refuse_settings(message)) is not None:
+        if isinstance(message, Heartbeat) and (refusal := self._refuse_settings(message, now_ms)) is not None:
             if is_own_id:
                 # It counts for nothing, but shows that the process we stand aside for is alive, and so when it is gone.
                 winner = self._peers.get(header.member) or self._admit(header, now_ms)
@@ -405,7 +414,7 @@ class MembershipMachine:
             return []
         return [Note("control_message_disregarded", {"other": member, "reason": reason})]
 
-    def _refuse_settings(self, heartbeat: Heartbeat) -> list[MembershipCommand] | None:
+    def _refuse_settings(self, heartbeat: Heartbeat, now_ms: int) -> list[MembershipCommand] | None:
         """What to report about a peer that was started with other settings; None if they agree."""
         member, ours, theirs = heartbeat.header.member, dict(self.identity.settings), dict(heartbeat.settings)
         if self.striping.disagrees(heartbeat.striping):
@@ -413,6 +422,10 @@ class MembershipMachine:
             theirs["group.queue_count"] = str(heartbeat.striping.striping.queue_count)
         if ours == theirs:
             return None
+        if not heartbeat.flows and not self._is_complete(now_ms) and len(self._unjudged) < MAX_MEMBERS:
+            # It may be as new as we are, and those that own queues have yet to say whose settings they have.
+            self._unjudged[member] = heartbeat
+            return []
         news = [
             name
             for name in sorted({*ours, *theirs})
@@ -448,6 +461,7 @@ class MembershipMachine:
                 self._hurry_heartbeat(now_ms)
                 return []
             case Leave():
+                self._unjudged.pop(peer.member, None)
                 peer.go(Standing.LEFT, now_ms)
                 return self._note_gone(peer)
             case Taken() | Offer() | Accept() | Reject() if not peer.is_living:

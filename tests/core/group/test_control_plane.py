@@ -320,12 +320,12 @@ def test_an_offer_to_somebody_else_is_stepped_aside_for() -> None:
 def test_what_is_wrong_with_the_group_is_made_known() -> None:
     plane = Plane()
     plane.take(0, ControlConnected(), JoinDone())
-    assert SettingsDisagree(B, "count", "2", "3") in plane.hear_b(100, setting="3")
-    plane.hear_b(200)
+    assert SettingsDisagree(B, "count", "2", "3") in plane.hear_b(1_100, setting="3")
+    plane.hear_b(1_200)
     old = Heartbeat(
         Header(GroupName("orders"), B, Life(0, 1), 1), MemberState.ACTIVE, 1, {"count": "2"}, {}, "", STRIPING
     )
-    [warning] = [each for each in plane.take(300, ControlMessageReceived(old)) if isinstance(each, Warn)]
+    [warning] = [each for each in plane.take(1_300, ControlMessageReceived(old)) if isinstance(each, Warn)]
     assert warning.note.name == "control_message_disregarded"
 
 

@@ -10,6 +10,7 @@ from lbg_runtime.core.group.control_codec import RefusalReason
 from lbg_runtime.core.group.control_messages import (
     Accept,
     ControlMessage,
+    FlowReport,
     Leave,
     Life,
     MemberState,
@@ -294,6 +295,7 @@ def test_for_a_message_nobody_is_looked_at_but_its_sender(monkeypatch: pytest.Mo
 
 def test_a_peer_with_other_settings_is_named_with_both_values_and_is_no_member() -> None:
     shell = Shell()
+    shell.wait(SETTINGS.heartbeat_ms)
     theirs = {"hash_count": "32", "hash_function": "crc32"}
     assert shell.hear(beat(header(1), settings=theirs)) == [
         SettingsDisagree(PEER, "hash_count", "64", "32"),
@@ -308,6 +310,7 @@ def test_a_peer_with_other_settings_is_named_with_both_values_and_is_no_member()
 def test_a_peer_with_other_settings_is_alone_if_it_has_no_queue_and_members_that_agree_with_us_own_some() -> None:
     third, theirs = MemberId("orders-9"), {**AGREED, "hash_count": "32"}
     shell = Shell()
+    shell.wait(SETTINGS.heartbeat_ms)
     shell.hear(beat(header(1, member=third), flows={QUEUE: STANDBY}))
     [nobody_owns] = pick(shell.hear(beat(header(1), settings=theirs)), SettingsDisagree)
     shell.hear(beat(header(2, member=third), flows={QUEUE: ACTIVE}))
@@ -316,6 +319,35 @@ def test_a_peer_with_other_settings_is_alone_if_it_has_no_queue_and_members_that
         shell.hear(beat(header(3), settings={**AGREED, "hash_count": "8"}, flows={QUEUE: STANDBY})), SettingsDisagree
     )
     assert [nobody_owns.is_alone, alone.is_alone, bound.is_alone] == [False, True, False]
+
+
+@pytest.mark.parametrize("flows", [{}, {QUEUE: STANDBY}, {QUEUE: ACTIVE}])
+def test_a_peer_without_a_queue_is_judged_when_those_that_own_some_have_had_time_to_speak(
+    flows: dict[QueueName, FlowReport],
+) -> None:
+    """It came between our start and their first word, and was taken for the group."""
+    shell = Shell(settings=replace(SETTINGS, settle_ms=0))
+    assert shell.hear(beat(header(1), settings={})) == []
+    shell.hear(beat(header(1, member=MemberId("orders-9")), flows=flows))
+    assert pick(shell.wait(SETTINGS.heartbeat_ms - 1), SettingsDisagree) == []
+    assert not shell.machine.is_stable(shell.now_ms)
+    told = pick(shell.wait(1), SettingsDisagree)
+    assert [(each.name, each.is_alone) for each in told] == [(name, ACTIVE in flows.values()) for name in AGREED]
+    assert pick(shell.wait(SETTINGS.heartbeat_ms), SettingsDisagree) == []
+
+
+def test_a_peer_that_leaves_before_it_is_judged_has_done_no_harm() -> None:
+    shell = Shell()
+    for peer in (PEER, MemberId("orders-9")):
+        shell.hear(beat(header(1, member=peer), settings={}))
+    shell.hear(Leave(header(2)))
+    assert {each.member for each in pick(shell.wait(SETTINGS.heartbeat_ms), SettingsDisagree)} == {"orders-9"}
+
+
+def test_a_peer_that_is_bound_is_judged_at_once() -> None:
+    shell = Shell()
+    shell.hear(beat(header(1), settings={}))
+    assert pick(shell.hear(beat(header(2), settings={}, flows={QUEUE: STANDBY})), SettingsDisagree)
 
 
 def test_a_message_with_other_settings_does_not_hide_the_member_it_names() -> None:
