@@ -85,7 +85,8 @@ class _Earlier:
 
     def _take(self, lane: LaneView, rows: int, low: int, high: int) -> None:
         tries_left = 3
-        while True:
+        # A lane that is gone has no ids any more: nobody has asked for its rows.
+        while lane.is_there():
             try:
                 for each in lane.flushes(rows, low, high):
                     for batch in lane.read(each.first_row, min(each.rows, rows)):
@@ -94,7 +95,7 @@ class _Earlier:
                 for pruned in lane.pruned(low, high):
                     self._seen.update(pruned.ids(rows).to_pylist())
             except (LandingRowsPruned, FileNotFoundError):
-                # Pruned between two looks; nobody has asked for these rows.
+                # Pruned between two looks.
                 tries_left -= 1
                 if not tries_left:
                     raise
