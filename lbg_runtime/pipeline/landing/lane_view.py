@@ -272,14 +272,8 @@ def check_cut(folder: Path | str, segment: Segment, last: FlushEntry | None) -> 
     A lane that is being written is never reported: what it does meanwhile is no damage, and what it lands after a cut
     does not fit what is left.
     """
-    # Checked again after the data, as an entry is there before the flush after it begins. And once more after the lock,
-    # as with several hosts an unsynced flush may be seen before the preceding entry.
-    if (
-        segment.is_cut(last)
-        and segment.last_entry() == last
-        and not _is_live(Path(folder))
-        and segment.last_entry() == last
-    ):
+    # Read again after the lock: by then all entries of a writer that has ended are there.
+    if segment.is_cut(last) and not _is_live(Path(folder)) and segment.last_entry() == last:
         raise LandingDamaged(
             str(segment.index_path), "it has lost its end: more than one flush lies behind its entries", DAMAGE_REMEDY
         )

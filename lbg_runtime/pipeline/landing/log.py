@@ -195,7 +195,6 @@ class LandingLog:
         again = lane_names(self.path, queue)
         views = [view for view in self._views_of(again) if view.note.order <= highest]
         views.sort(key=lambda view: view.place)
-        self._closed.pop(queue, None)
         if names == again and len(views) == len(names):
             self._closed[queue] = names, views
         return views

@@ -91,7 +91,7 @@ def prune(
             try:
                 yield from _prune_lane(root, name, before_us, clock_us(), is_aged, is_dry=is_dry)
             except (FileNotFoundError, LandingRowsPruned):
-                # Another process prunes too.
+                # Another process prunes it too, and is ahead.
                 pass
             except (LandingError, OSError) as error:
                 failed.append(Unpruned(name, error))
@@ -134,7 +134,7 @@ def _prune_lane(
                 _prune_segment(view, segment, rows, lane_rows, now_us)
         except FileNotFoundError:
             # Another process that prunes removes the index first.
-            if segment.index_path.exists() and not segment.data_path.exists():
+            if segment.index_path.exists():
                 raise LandingDamaged(str(segment.data_path), "it is missing", DAMAGE_REMEDY) from None
             raise
         yield Pruned(name, first, rows, size)
@@ -147,8 +147,8 @@ def _prune_segment(view: LaneView, segment: Segment, rows: int, lane_rows: int, 
     ids = [each for batch in view.read(first_kept, rows) for each in batch.column("broker_id").to_pylist()]
     write_pruned(view.folder, segment.first_row, rows, ids, now_us)
     # The index first: without it the rows are not there, with it they must be.
-    segment.index_path.unlink(missing_ok=True)
-    segment.data_path.unlink(missing_ok=True)
+    segment.index_path.unlink()
+    segment.data_path.unlink()
     sync_folder(view.folder)
 
 
@@ -159,7 +159,7 @@ def _remove_rests(root: Path, name: str, forgotten_rows: int, now_us: int, *, is
     # What a process that died between two steps left behind.
     left = [first for first in unindexed(parts) if not is_live or (segments and first < segments[-1])]
     for first in left:
-        Segment(folder, first).data_path.unlink(missing_ok=True)
+        Segment(folder, first).data_path.unlink()
     if left:
         # Before the ids, which mark rows without an index as pruned.
         sync_folder(folder)
@@ -174,7 +174,7 @@ def _remove_rests(root: Path, name: str, forgotten_rows: int, now_us: int, *, is
         # The last of them tells how far the lane went.
         old = [first for first in old if first != pruned[-1]]
     for first in old:
-        kept[first].path.unlink(missing_ok=True)
+        kept[first].path.unlink()
 
 
 def _remove_aside(root: Path, name: str, gone: Path) -> None:
