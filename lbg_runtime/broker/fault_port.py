@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable
 
 import orjson
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from lbg_runtime.broker.engine.surroundings import Asked
-from lbg_runtime.broker.http_server import HttpServer
+from lbg_runtime.broker.http_server import HttpServer, answer_nobody
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.config.listen_address import ListenAddress
 from lbg_runtime.model.errors import UserError
@@ -86,7 +86,8 @@ def make_fault_app(server: BrokerServer) -> Starlette:
         routes=[
             Route("/", look, methods=["GET"]),
             *(Route(f"/{name}", _endpoint(act, names), methods=["POST"]) for name, (act, names) in acts.items()),
-        ]
+        ],
+        exception_handlers={ClientDisconnect: answer_nobody},
     )
 
 

@@ -10,6 +10,8 @@ from types import TracebackType
 from typing import Self
 
 import uvicorn
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -18,6 +20,11 @@ from lbg_runtime.model.errors import UserError
 KEEP_ALIVE_S = 65
 STOP_TIMEOUT_S = 2
 """How long requests that are under way may take when the server stops."""
+
+
+async def answer_nobody(_request: Request, _gone: Exception) -> Response:
+    """For applications to use when a client has gone before its request was whole: no fault, and nobody to tell."""
+    return Response(status_code=400)
 
 
 class HttpServer:

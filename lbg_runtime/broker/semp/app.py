@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping
 import orjson
 import structlog
 from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
 
 from lbg_runtime.broker.engine.engine import Engine
+from lbg_runtime.broker.http_server import answer_nobody
 from lbg_runtime.broker.semp import reply
 from lbg_runtime.broker.semp.about import About
 from lbg_runtime.broker.semp.access import DEFAULT_ADMINISTRATORS, Administrator, find_administrator
@@ -45,7 +47,10 @@ def make_app(
     """
     front = _FrontEnd(engine, carry_out, administrators, kept, write_down)
     # The path is taken as it came over the wire: once decoded, a `/` in a name is indistinguishable from a separator.
-    return Starlette(routes=[Route("/{path:path}", front.answer, methods=list(METHODS))])
+    return Starlette(
+        routes=[Route("/{path:path}", front.answer, methods=list(METHODS))],
+        exception_handlers={ClientDisconnect: answer_nobody},
+    )
 
 
 class _FrontEnd:
