@@ -117,15 +117,31 @@ def _queues(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
     for queue in engine.queue_names(vpn):
         status = engine.queue_status(vpn, queue)
         counts = {"msgs": status.depth, "subscriptions": len(status.subscriptions), "txFlows": len(status.flows)}
-        yield _Seen(queue, _queue_row(vpn, status) | _replay_row(engine.replays.status(vpn, queue)), counts)
+        row = _NO_PARTITION | _queue_row(vpn, status) | _replay_row(engine.replays.status(vpn, queue))
+        yield _Seen(queue, row, counts)
         for partition in status.partitions:
-            yield _partition(vpn, status, partition)
+            yield _partition(vpn, status, partition, dict.fromkeys(row))
 
 
-def _partition(vpn: str, status: QueueStatus, partition: PartitionStatus) -> _Seen:
-    """A partition appears as a queue of its own next to its queue, as on PubSub+."""
+_NO_PARTITION: Row = dict.fromkeys(
+    (
+        "partitionOperationalCount",
+        "partitionRebalanceStatus",
+        "partitionScaleStatus",
+        "partitionNumber",
+        "partitionQueueName",
+        "partitionStatus",
+        "partitionClientName",
+    )
+)
+"""What a queue without partitions, that is none itself, says of them."""
+
+
+def _partition(vpn: str, status: QueueStatus, partition: PartitionStatus, nothing: Row) -> _Seen:
+    """A partition appears as a queue of its own next to its queue, as on PubSub+; `nothing` is a row without values."""
     name = f"#pq/{crc32(status.name.encode()):08x}/{partition.number:05d}"
     row: Row = {
+        **nothing,
         "msgVpnName": vpn,
         "queueName": name,
         **row_of(replace(status.settings, partition_count=0)),
@@ -133,10 +149,9 @@ def _partition(vpn: str, status: QueueStatus, partition: PartitionStatus) -> _Se
         "partitionNumber": partition.number,
         "partitionQueueName": status.name,
         "partitionStatus": partition.state.value,
+        "partitionClientName": partition.client_name,
         "bindCount": int(partition.flow is not None),
     }
-    if partition.client_name is not None:
-        row["partitionClientName"] = partition.client_name
     return _Seen(name, row, {"msgs": partition.depth, "txFlows": int(partition.flow is not None)})
 
 
@@ -228,7 +243,9 @@ def _flows_of_queue(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
 def _subscriptions_of_queue(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:
     vpn, queue = above
     for topic in engine.queue_status(vpn, QueueName(queue)).subscriptions:
-        yield _Seen(topic, {"msgVpnName": vpn, "queueName": queue, "subscriptionTopic": topic})
+        # Who made it is not kept: whoever asks is told the rest.
+        row: Row = {"msgVpnName": vpn, "queueName": queue, "subscriptionTopic": topic, "createdByManagement": None}
+        yield _Seen(topic, row)
 
 
 def _messages(engine: Engine, above: tuple[str, ...], behind: int) -> Iterator[_Seen]:
@@ -241,9 +258,8 @@ def _messages(engine: Engine, above: tuple[str, ...], behind: int) -> Iterator[_
             "attachmentSize": message.size_bytes,
             "undelivered": message.is_undelivered,
             "replicationGroupMsgId": message_id(engine.spooler, message.number),
+            "spooledTime": message.spooled_at_s,
         }
-        if message.spooled_at_s is not None:
-            row["spooledTime"] = message.spooled_at_s
         yield _Seen(str(message.sequence), row)
 
 

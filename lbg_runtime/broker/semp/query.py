@@ -34,6 +34,8 @@ class Item:
     """Encoded segments, the collection's name and the object's key in turn; orders the items of a collection, messages
     by their number."""
     row: Row
+    """None for an attribute that others of its kind have, and this object has not: it is not shown, and meets no
+    condition."""
     below: tuple[str, ...] = ()
     """Names of the collections below it."""
     counts: Mapping[str, int] | None = None
@@ -61,12 +63,12 @@ class Condition:
         """Whether an object meets it; raises `SempFault` if the object has no such attribute."""
         name, _, part = self.name.partition(".")
         value = row.get(name)
-        if isinstance(value, dict):
-            value = value.get(part)
-        elif part:
-            value = None
-        if value is None:
+        parts = value if isinstance(value, dict) else {"": value}
+        if name not in row or part not in parts:
             raise SempFault(SempCode.INVALID_PARAMETER, f"where: there is no attribute {self.name!r}")
+        value = parts[part]
+        if value is None:
+            return False
         compare = _COMPARISONS[self.operator]
         if isinstance(value, bool):
             if self.text.lower() not in ("true", "false"):
@@ -210,7 +212,7 @@ def _only(row: Row, kept: frozenset[_Name]) -> Row:
     shown: Row = {}
     for name, value in row.items():
         if not isinstance(value, dict):
-            if (name, "") in kept:
+            if value is not None and (name, "") in kept:
                 shown[name] = value
         elif parts := {part: each for part, each in value.items() if (name, part) in kept}:
             shown[name] = parts

@@ -121,6 +121,8 @@ async def test_a_client_is_seen_with_its_flows_and_subscriptions(desk):
     assert row["clientAddress"] == "127.0.0.1"
     (flow,) = await desk.get(CLIENTS, "group/member", "txFlows")
     assert (flow["endpointName"], flow["endpointType"]) == ("orders/0", "queue")
+    (of_queue,) = await desk.get(QUEUES, "orders/0", "subscriptions", query="select=subscriptionTopic,createdBy*")
+    assert of_queue == {"subscriptionTopic": "a/>"}
     (subscription,) = await desk.get(CLIENTS, "group/member", "subscriptions")
     assert subscription["subscriptionTopic"] == "news/>"
     assert await desk.code("GET", CLIENTS, "nobody", "txFlows") == 6
@@ -197,6 +199,19 @@ async def test_the_partitions_of_a_queue_are_seen_as_queues_beside_it(desk):
     assert sorted(counts["msgs"]["count"] for counts in answer["collections"]) == [0, 1, 1], "the queue's and theirs"
     assert (await desk.get(QUEUES, seen[0]["queueName"]))["partitionNumber"] == 0
     assert {queue["queueName"] for queue in await desk.get(CONFIG)} == {"pq"}, "they are no configuration"
+
+    # What only some of them have may be asked of all.
+    await make_queue(desk, "plain")
+    parts = [p["queueName"] for p in seen]
+    assert [p["queueName"] for p in await desk.get(QUEUES, query="where=partitionQueueName==p*")] == parts
+    assert [p["queueName"] for p in await desk.get(QUEUES, query="where=partitionNumber!=1")] == parts[:1]
+    usage = await desk.get(QUEUES, query="select=queueName,msgSpoolUsage,partitionScaleStatus")
+    assert [set(row) - {"queueName"} for row in usage] == [
+        set(),
+        set(),
+        {"msgSpoolUsage"},
+        {"msgSpoolUsage", "partitionScaleStatus"},
+    ]
 
 
 async def test_message_groups_are_seen_and_reset(desk):

@@ -110,6 +110,13 @@ def test_parts_of_an_attribute_are_selected_and_compared():
             chosen(f"where={where}", one)
 
 
+def test_what_an_object_has_not_is_not_shown_and_meets_no_condition():
+    one = item("a", size=None)
+    assert Query.parse("select=name,size").shown(one)[0] == Query.parse("").shown(one)[0] == {"name": "a"}
+    for where in ("size==1", "size!=1", "size>0"):
+        assert chosen(f"where={where}", one) == []
+
+
 def test_an_unknown_attribute_cannot_be_selected():
     for select in ("colour", "col*", "-colour", "name.count"):
         with pytest.raises(SempFault, match=select.strip("-*")):
