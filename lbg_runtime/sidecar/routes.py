@@ -1,7 +1,7 @@
 """What the application may ask of the sidecar: to publish, and to pull and settle events."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import asdict
 
@@ -46,9 +46,16 @@ class SidecarRoutes:
     """Answers on the member's loop."""
 
     def __init__(
-        self, publisher: HashedPublisher, gate: Gate, pulled: PulledEvents | None, counts: Counts, max_body_bytes: int
+        self,
+        publisher: Callable[[], HashedPublisher],
+        gate: Gate,
+        pulled: PulledEvents | None,
+        counts: Counts,
+        max_body_bytes: int,
     ) -> None:
-        """`pulled` is None if events are posted to the application."""
+        """`publisher` raises `UserError` if there is none now. `pulled` is None if events are posted to the
+        application.
+        """
         self._publisher = publisher
         self._gate = gate
         self._pulled_events = pulled
@@ -93,8 +100,14 @@ class SidecarRoutes:
         topic = request.path_params["topic"]
         wanted = read_publication(request.headers, request.query_params, await self._body(request))
         try:
+            publisher = self._publisher()
+        except UserError as error:
+            # The application's request is not what is wrong.
+            self._counts.unpublished += 1
+            return 503, "refused", str(error)
+        try:
             async with asyncio.timeout(CONFIRM_WITHIN_S):
-                confirmation = await self._publisher.publish(
+                confirmation = await publisher.publish(
                     topic, wanted.payload, key=wanted.key, properties=wanted.properties, headers=wanted.headers
                 )
         except PublisherClosed as error:

@@ -16,8 +16,6 @@ from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.model.sole_error import sole_error
-from lbg_runtime.publisher.hashed import HashedPublisher
-from lbg_runtime.publisher.identity import new_publisher_id
 from lbg_runtime.runtime.app import App
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, Handling
@@ -28,6 +26,7 @@ from lbg_runtime.sidecar.application import Application, ApplicationFailed, Http
 from lbg_runtime.sidecar.counts import Counts
 from lbg_runtime.sidecar.event import Event, header_text
 from lbg_runtime.sidecar.gate import Gate
+from lbg_runtime.sidecar.publishing import ApplicationPublisher
 from lbg_runtime.sidecar.pull import PulledEvents
 from lbg_runtime.sidecar.push import PushedEvents
 from lbg_runtime.sidecar.receiver import EventUnwanted, Receiver
@@ -35,9 +34,6 @@ from lbg_runtime.sidecar.routes import SidecarRoutes
 from lbg_runtime.sidecar.server import SidecarServer
 
 _log = structlog.get_logger(__name__)
-
-LAST_CONFIRMS_MS = 5_000
-"""For the confirms of what the application published last, when the member leaves."""
 
 
 def sidecar_app(
@@ -92,15 +88,12 @@ class Sidecar:
     @asynccontextmanager
     async def attend(self, session: Session, on_able: Callable[[bool], None]) -> AsyncIterator[None]:
         """See `Companion.attend`. Raises `ConfigError` if `sidecar.listen` cannot be had."""
-        group = self._settings.group
         timeout_ms = self._settings.failure.timeout_ms
-        publisher = HashedPublisher(
-            session, group.shape(), group.hash_function, publisher_id=new_publisher_id(), key_source=group.key
-        )
+        publisher = ApplicationPublisher(self._settings, session)
         self._gate = gate = Gate(on_able, self._may_begin.set)
         async with AsyncExitStack() as stack:
             stack.callback(gate.end)
-            stack.push_async_callback(publisher.close, LAST_CONFIRMS_MS)
+            stack.push_async_callback(publisher.close)
             application = self._application
             if application is None and self._sidecar.application is not None:
                 application = HttpApplication(self._sidecar.application, self._sidecar, timeout_ms)
@@ -146,12 +139,12 @@ class Sidecar:
         self._may_begin.set()
 
     async def _serve(
-        self, stack: AsyncExitStack, publisher: HashedPublisher, gate: Gate, pulled: PulledEvents | None
+        self, stack: AsyncExitStack, publisher: ApplicationPublisher, gate: Gate, pulled: PulledEvents | None
     ) -> None:
         address, token = self._sidecar.listen, self._sidecar.token
         if address is None:
             return
-        routes = SidecarRoutes(publisher, gate, pulled, self.counts, self._sidecar.max_body_kb * 1024)
+        routes = SidecarRoutes(publisher.get, gate, pulled, self.counts, self._sidecar.max_body_kb * 1024)
         secret = None if token is None else token.get_secret_value()
         app = SidecarAccess(routes.application(), address, secret, self.counts)
         await stack.enter_async_context(SidecarServer(app, address))

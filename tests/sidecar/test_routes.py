@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from lbg_runtime.config.listen_address import ListenAddress
-from lbg_runtime.model.errors import PublishFailed, PublishRefused
+from lbg_runtime.model.errors import PublishFailed, PublishRefused, UserError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.model.ids import GroupName
@@ -49,15 +49,21 @@ class Rig:
 
     def __init__(self, listen="127.0.0.1:3500", token=None, pulls=True, max_body_bytes=1_000):
         self.broker = Broker()
+        self.no_publisher = None
         self.counts = Counts()
         self.publisher = HashedPublisher(
             self.broker, SHAPE, HashFunction.CRC32, publisher_id="p", key_source=KeySource.parse("json:/k")
         )
         self.gate = make_gate()
         self.pulled = PulledEvents(1_000, self.gate) if pulls else None
-        routes = SidecarRoutes(self.publisher, self.gate, self.pulled, self.counts, max_body_bytes)
+        routes = SidecarRoutes(self.current, self.gate, self.pulled, self.counts, max_body_bytes)
         app = SidecarAccess(routes.application(), ListenAddress.parse(listen), token, self.counts)
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:3500")
+
+    def current(self):
+        if self.no_publisher is not None:
+            raise self.no_publisher
+        return self.publisher
 
     async def post(self, path, body=b"{}", **headers):
         headers = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -171,6 +177,15 @@ async def test_a_sidecar_that_ends_publishes_nothing_any_more(rig):
     await rig.publisher.close()
     answer = await rig.post("/v1/publish/a?key=k")
     assert (answer.status_code, answer.json()["fate"]) == (503, "refused")
+
+
+async def test_a_ledger_that_cannot_be_begun_is_no_mistake_of_the_request(rig):
+    rig.no_publisher = UserError("ledger", "/full: No space left on device", "a new file")
+    answer = await rig.post("/v1/publish/a?key=k")
+    assert (answer.status_code, answer.json()["fate"]) == (503, "refused")
+    assert rig.counts.unpublished == 1
+    rig.no_publisher = None
+    assert (await rig.post("/v1/publish/a?key=k")).status_code == 200
 
 
 async def test_a_body_that_is_too_large_is_refused_with_one_line(rig):

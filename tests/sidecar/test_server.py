@@ -12,9 +12,12 @@ from starlette.responses import PlainTextResponse
 from structlog.testing import capture_logs
 
 from lbg_runtime.config.listen_address import ListenAddress
+from lbg_runtime.journal.reader import read_run
 from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.sidecar import server
 from lbg_runtime.status import connections
+from lbg_runtime.validator.findings import VerdictKind
+from lbg_runtime.validator.judge import validate
 from tests.sidecar.conftest import SUCCESS, ScriptedApplication
 
 pytestmark = pytest.mark.real_time
@@ -28,9 +31,9 @@ async def succeed(_):
 
 
 @asynccontextmanager
-async def serving(trial, application=None, listen="127.0.0.1:0", **sidecar):
+async def serving(trial, application=None, listen="127.0.0.1:0", journal=None, **sidecar):
     """A member with a port, a client for it, and the running member."""
-    app = trial.app(application, sidecar={"listen": listen, **sidecar})
+    app = trial.app(application, sidecar={"listen": listen, **sidecar}, ops={"journal": {"path": journal}})
     with capture_logs() as log:
         async with trial.running(app) as left:
             async with asyncio.timeout(BOUND_S):
@@ -130,6 +133,21 @@ async def test_what_is_published_last_is_confirmed_before_the_member_is_gone(tri
     assert trial.broker.engine.queue_depth("default", "orders/0") + trial.broker.engine.queue_depth(
         "default", "orders/1"
     ) + len(application.taken) == sum(confirmed)
+
+
+async def test_with_a_journal_a_sidecar_lists_what_was_published_through_it(trial, tmp_path):
+    """The validator's verdict was unknown. A member that publishes nothing leaves nothing that a kill could tear."""
+    application = ScriptedApplication(succeed)
+    async with serving(trial, application, journal=str(tmp_path)) as (client, _, _):
+        await trial.until(lambda: trial.owners() == 2, BOUND_S)
+        assert not list(tmp_path.glob("*.ledger.jsonl"))
+        for number in range(8):
+            async with client.post(f"/v1/publish/orders/new?key=k{number % 4}", data=b"x") as response:
+                assert response.status == 200
+        await trial.until(lambda: len(application.taken) == 8, BOUND_S)
+    assert len(list(tmp_path.glob("*.ledger.jsonl"))) == 1
+    verdict = validate(read_run(tmp_path))
+    assert (verdict.kind, verdict.accounts.published) == (VerdictKind.VALID, 8), verdict.reasons
 
 
 async def test_beyond_loopback_the_token_is_asked_for(trial):

@@ -1,0 +1,51 @@
+"""The publisher behind what the application publishes, made when it does so for the first time."""
+
+import os
+from pathlib import Path
+
+from lbg_runtime.config.settings import Settings
+from lbg_runtime.publisher.hashed import HashedPublisher
+from lbg_runtime.publisher.identity import new_publisher_id
+from lbg_runtime.publisher.ledger import open_ledger
+from lbg_runtime.runtime.app import RUN_VARIABLE
+from lbg_runtime.runtime.session import Session
+
+LAST_CONFIRMS_MS = 5_000
+"""For the confirms of what the application published last, when the member leaves."""
+
+
+class ApplicationPublisher:
+    """Used on the member's loop. A member with a journal writes a ledger beside it.
+
+    Not before the first message: the ledger of a process that was killed makes the validator's verdict unknown, also if
+    nothing was published. Not later than that: what the broker confirmed before there is a ledger could be lost unseen.
+    """
+
+    def __init__(self, settings: Settings, session: Session) -> None:
+        self._settings = settings
+        self._session = session
+        self._publisher: HashedPublisher | None = None
+
+    def get(self) -> HashedPublisher:
+        """The publisher; raises `UserError` if its ledger cannot be begun, and may then be called again."""
+        if self._publisher is None:
+            group, publisher_id, ledger = self._settings.group, new_publisher_id(), None
+            if (journal := self._settings.ops.journal.path) is not None:
+                run_id = os.environ.get(RUN_VARIABLE, "")
+                ledger = open_ledger(
+                    Path(journal), group.shape(), group.hash_function, publisher_id=publisher_id, run_id=run_id
+                )
+            self._publisher = HashedPublisher(
+                self._session,
+                group.shape(),
+                group.hash_function,
+                publisher_id=publisher_id,
+                key_source=group.key,
+                ledger=ledger,
+            )
+        return self._publisher
+
+    async def close(self) -> None:
+        """Wait for what is unconfirmed, for `LAST_CONFIRMS_MS` at most."""
+        if self._publisher is not None:
+            await self._publisher.close(LAST_CONFIRMS_MS)
