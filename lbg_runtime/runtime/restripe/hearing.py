@@ -6,7 +6,7 @@ from itertools import count
 from math import inf
 
 from lbg_runtime.core.group.control_codec import encode
-from lbg_runtime.core.group.control_messages import GroupQuestion, Header, Life, QuestionId
+from lbg_runtime.core.group.control_messages import GroupQuestion, Header, Heartbeat, Life, QuestionId
 from lbg_runtime.core.group.membership_timing import MembershipTiming
 from lbg_runtime.core.group.picture import GroupPicture
 from lbg_runtime.core.restripe.striping import StripingBook
@@ -123,9 +123,9 @@ class Hearing:
             # By when it left: it may have been waiting to be read for as long as we were stopped.
             self._proved_at_s = max(self._asked_at_s.pop(heard.header.sequence, -inf), self._proved_at_s)
         self.picture.hear(heard)
-        for beat in self.picture.members.values():
+        if isinstance(heard, Heartbeat):
             self.is_heard = True
-            self.book.hear(beat.striping)
+            self.book.hear(heard.striping)
         self._has_news.set()
 
     def _connection_changed(self, is_up: bool) -> None:

@@ -138,6 +138,27 @@ class TestWhatOthersSay:
         assert not book.hear(teller.report())
         assert book.now.left == {5}
 
+    def test_the_proof_of_what_is_known_already_is_not_looked_at(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        book, said = reader_of(), proven(under_way(7, 5, 9, finished=[0]))
+        looked: list[Striping] = []
+
+        def look(secret: str, seen: Striping) -> str:
+            looked.append(seen)
+            return proof_of(secret, seen)
+
+        monkeypatch.setattr("lbg_runtime.core.restripe.striping.proof_of", look)
+        assert book.hear(said)
+        assert not book.hear(said)
+        assert not book.hear(proven(under_way(7, 9)))
+        assert looked == [said.striping]
+
+    def test_what_was_known_of_an_older_generation_is_not_known_of_a_newer_one(self) -> None:
+        book = reader_of()
+        assert book.see_left(7, 5)
+        book.trust(plan_of(8))
+        assert book.hear(proven(under_way(8, 5)))
+        assert book.now == under_way(8, 5)
+
     @pytest.mark.parametrize(
         "proof",
         [

@@ -7,8 +7,16 @@ from contextlib import asynccontextmanager
 import pytest
 
 from lbg_runtime.core.group.control_codec import encode
-from lbg_runtime.core.group.control_messages import GroupQuestion, Header, Life, QuestionId
+from lbg_runtime.core.group.control_messages import (
+    GroupQuestion,
+    Header,
+    Heartbeat,
+    Life,
+    MemberState,
+    QuestionId,
+)
 from lbg_runtime.core.group.membership_timing import MembershipTiming
+from lbg_runtime.core.restripe.striping import Striping, StripingBook, StripingReport
 from lbg_runtime.model.errors import ConductorCutOff, UserError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import GroupName, MemberId
@@ -94,6 +102,21 @@ async def test_who_hears_itself_no_more_is_cut_off_and_waits_no_longer_than_that
         with pytest.raises(ConductorCutOff):
             await hearing.insist_on_connection()
         assert asyncio.get_running_loop().time() - began_s == pytest.approx(PROOF_PATIENCE_S, abs=2 * LOOK_AGAIN_S)
+
+
+async def test_what_a_member_has_said_is_taken_in_once_and_not_with_every_message(monkeypatch) -> None:
+    """To look at the proofs of all members each time would leave a conductor of thousands of shards no other time."""
+    session, taken = HeldSession(), []
+    monkeypatch.setattr(StripingBook, "hear", lambda _, report: taken.append(report))
+    async with asking(session) as hearing:
+        for number, name in enumerate("abc"):
+            header = Header(GROUP, MemberId(name), Life(1, 1), 1)
+            said = StripingReport(Striping(number, 4), "")
+            session.arrive(Message(TOPIC, encode(Heartbeat(header, MemberState.ACTIVE, 1, {}, {}, "0", said))))
+        session.arrive(session.left[0])
+        assert hearing.is_heard
+        assert list(hearing.picture.members) == ["a", "b", "c"]
+    assert [report.striping.generation for report in taken] == [0, 1, 2]
 
 
 async def test_a_connection_that_is_known_to_be_gone_outweighs_every_proof() -> None:
