@@ -459,8 +459,9 @@ class Dispatcher:
             if isinstance(failure, PublishRefused):
                 handling.may_be_elsewhere = was_elsewhere
             self._troubles.move_failed(handling, failure)
-            # If a replay went first, the lane counts afresh.
-            tries = max(1, lane.attempt - handling.attempts + 1)
+            # The last attempt of its handler, if there was any, shares its turn with the first try. If a replay went
+            # first, the lane counts afresh.
+            tries = max(1, lane.attempt - max(1, handling.attempts) + 1)
             self._try_again_in(handling.route.policy.move_delay_ms(tries, self._random), lane)
 
     def _may_be_parked(self, handling: Handling) -> bool:

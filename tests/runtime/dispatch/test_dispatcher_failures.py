@@ -401,6 +401,15 @@ async def test_a_message_whose_key_is_parked_no_more_when_there_is_room_is_handl
     assert (end.outcome, end.attempts > 0, end.end_report) == (Outcome.ACCEPTED, True, None)
 
 
+async def test_the_first_wait_for_room_to_park_what_follows_is_the_shortest(rig, delivery):
+    made, parking = rig(_fail, failure={"attempts": 3, "then": "park", **BACKOFF}), _ScriptedParking(Verdict.PARK)
+    made.dispatcher.park_in(QUEUE, parking)
+    async with made.running():
+        made.dispatcher.dispatch(delivery(1))
+        await asyncio.sleep(10)
+    assert 0.05 <= parking.tries[1] - parking.tries[0] <= 0.11
+
+
 async def test_tries_to_park_a_message_are_no_attempts_of_its_handler(rig, delivery):
     """Its key may be parked no more before there was room for it."""
     times, queue = [], _ErrorQueue()
