@@ -1,1 +1,1 @@
-"""Pure machines of a member: flow, rebind schedule, key lanes, roles. They do not wait, read a clock or roll dice."""
+"""Pure machines of a member: flows, group, re-striping, parking, lanes. They do not wait, read a clock or roll dice."""

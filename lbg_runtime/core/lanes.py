@@ -93,9 +93,10 @@ class Lane(Generic[Q]):
 class KeyLanes(Generic[Q]):
     """Serial per key, fair between keys: lanes take turns in the order in which they became ready.
 
-    Constant time per call, except `delay` and `release_due` (logarithmic in the delayed lanes), `return_unstarted`,
-    `is_stalled` and `look` (linear in everything held), and `running` and `waiting` (linear in the lanes: keeping
-    counts would slow down every message for the sake of a rare question).
+    Constant time per call, except `delay` and `release_due` (logarithmic in the delayed lanes), `hold_up` and
+    `bring_forward` (linear in the lane), `return_unstarted`, `is_stalled`, `held` and `look` (linear in everything
+    held), and `running` and `waiting` (linear in the lanes: keeping counts would slow down every message for the sake
+    of a rare question).
     """
 
     _lanes: dict[LaneKey, Lane[Q]] = field(default_factory=dict)
@@ -209,7 +210,7 @@ class KeyLanes(Generic[Q]):
     def hold_up(self, lane: Lane[Q]) -> list[Q]:
         """Mark the lane as held up until it has another head; the first call for a head returns what waits behind it.
 
-        Linear in the lane on that first call only; `offer` reports the deliveries that arrive later.
+        `offer` reports the deliveries that arrive later. Another call for the same head takes constant time.
         """
         if lane.key in self._held_up:
             return []
@@ -218,7 +219,7 @@ class KeyLanes(Generic[Q]):
 
     def bring_forward(self, lane: Lane[Q], is_meant: Callable[[Q], bool]) -> bool:
         """Give the turn of a running lane to the first delivery for which `is_meant` is true, ahead of the head, which
-        starts over when it is first again. Returns False, and changes nothing, if there is none. Linear in the lane.
+        starts over when it is first again. Returns False, and changes nothing, if there is none.
         """
         _check_running(lane)
         rest = lane.rest

@@ -1,7 +1,4 @@
-"""The hashed publisher: puts each message on the shard of its key, in order, and accounts for every one.
-
-More than 400 lines, because a message's whole way, from its place in its key to its one answer, is here.
-"""
+"""The hashed publisher: puts each message on the shard of its key, in order, and accounts for every one."""
 
 import asyncio
 import functools
