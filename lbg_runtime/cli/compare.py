@@ -51,7 +51,8 @@ def compare(
     from lbg_runtime.cli.comparison.patterns import PATTERNS
     from lbg_runtime.cli.comparison.play import Stream
 
-    quiet_log(logging.ERROR)
+    # What members lose and publishers hear no more of is counted here; a pattern that is stuck has many such lines.
+    quiet_log(logging.CRITICAL)
     seconds = duration_ms("--duration", duration, least_ms=1_000, most_ms=600_000) / 1_000
     stream = Stream(members, keys, float(rate), seconds, float(duration_ms("--work", work, most_ms=1_000)))
     found: dict[str, Figures] = {}

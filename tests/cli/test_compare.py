@@ -2,6 +2,7 @@
 
 import orjson
 import pytest
+import structlog
 from typer.testing import CliRunner
 
 from lbg_runtime.cli.comparison.patterns import PATTERNS
@@ -65,6 +66,19 @@ async def test_a_pattern_that_does_not_get_going_is_named(monkeypatch):
     stage.create_queue = lambda queue, subscriptions, settings: create(queue, [], settings)
     with pytest.raises(PatternStuck, match="round robin: the start of the members took too long"):
         await play(pattern, stage, STREAM)
+
+
+def test_a_pattern_that_is_stuck_is_told_in_one_line(monkeypatch):
+    """The line was lost among one for each message that was never confirmed."""
+
+    async def stuck(pattern, stage, stream):
+        structlog.get_logger().error("publish_unknown")
+        raise PatternStuck(pattern.name, "the end of the stream")
+
+    monkeypatch.setattr("lbg_runtime.cli.comparison.play.play", stuck)
+    result = CliRunner().invoke(app, ["compare", "--memory"])
+    assert isinstance(result.exception, PatternStuck)
+    assert result.stderr == "compare: round robin\n"
 
 
 async def test_a_stream_may_have_more_work_than_its_members_can_do_in_time():
