@@ -136,6 +136,7 @@ class FlowRunner:
         "machine",
         "queue_index",
         "unanswered",
+        "why_unbound",
     )
 
     def __init__(
@@ -180,6 +181,8 @@ class FlowRunner:
         """The broker left an unbind unanswered since a stop was requested: what was settled before may come again."""
         self.unanswered = 0
         """Dispatched deliveries whose end has not been taken yet."""
+        self.why_unbound: str | None = None
+        """Why the broker refused the last bind; None if it did not."""
         self._transport = transport
         self._dispatcher = dispatcher
         self._journal = journal
@@ -391,7 +394,10 @@ class FlowRunner:
         commands = self.machine.handle(event, now)
         match event:
             case BindSucceeded():
+                self.why_unbound = None
                 self._record("bound")
+            case BindRefused(_, reason):
+                self.why_unbound = reason
             case FlowInactive(epoch) if epoch == self.machine.epoch and before in (
                 FlowState.ACTIVE,
                 FlowState.DRAINING,

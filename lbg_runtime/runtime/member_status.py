@@ -179,6 +179,7 @@ def _flow_picture(runner: FlowRunner, dispatcher: Dispatcher, waits: Mapping[Que
         handled=runner.handled,
         is_stopped=dispatcher.is_stopped(machine.queue, machine.epoch),
         parking_wait=waits.get(machine.queue),
+        why_unbound=runner.why_unbound,
     )
 
 
@@ -197,6 +198,6 @@ def _restriping(striping: Striping, hash_count: int) -> RestripingReading | None
 
 
 def _view_picture(control: ControlPlaneMachine) -> ViewPicture:
-    membership = control.membership
-    others = membership.hears_other_versions(now_ms())
-    return ViewPicture(membership.view, control.rebalance.placement, membership.can_hear, others)
+    membership, now = control.membership, now_ms()
+    others = membership.hears_other_versions(now)
+    return ViewPicture(membership.view, control.rebalance.placement, control.can_hear(now), others)

@@ -54,7 +54,7 @@ def lacks(picture: MemberPicture) -> tuple[Lack, ...]:
         if flow.parking_wait is not None and flow.waits_long
     ]
     lacking = [
-        Lack(_not_fed(picture), flow.queue, flow.state)
+        Lack(_not_fed(picture, flow), flow.queue, flow.state)
         for flow in picture.flows
         if flow.place.rank == 0 and flow.state is not FlowState.ACTIVE and not _has_other_owner(picture, flow)
     ]
@@ -65,8 +65,10 @@ def _may_have_unheard_owners(picture: MemberPicture) -> bool:
     return picture.view is None or picture.view.hears_other_versions
 
 
-def _not_fed(picture: MemberPicture) -> str:
+def _not_fed(picture: MemberPicture, flow: FlowPicture) -> str:
     reason = "neither fed to this member nor known to have another owner"
+    if flow.why_unbound is not None:
+        reason = f"{reason}; bind refused: {flow.why_unbound}"
     if picture.view is not None and picture.view.hears_other_versions:
         return f"{reason}, nor standing by; members of another version are not understood"
     return reason

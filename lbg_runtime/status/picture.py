@@ -33,6 +33,8 @@ class FlowPicture:
     """Whether nothing more of its handle is started, because a message has failed permanently."""
     parking_wait: ParkingWait | None = None
     """Why nothing of it is handled, though it is fed to this member: what is parked is not known yet."""
+    why_unbound: str | None = None
+    """Why the broker refused the last bind; None if it did not."""
 
     @property
     def waits_long(self) -> bool:
@@ -48,7 +50,8 @@ class ViewPicture:
     placement: Placement | None
     """None until the group has been seen for long enough."""
     can_hear: bool
-    """Whether the control topic is in reach; if it is not, what is known of others is old."""
+    """Whether the control topic is in reach (`ControlPlaneMachine.can_hear`); if it is not, what is known of others is
+    old."""
     hears_other_versions: bool = False
     """Whether members of another version spoke lately; they may own queues, and nothing is known of them."""
 

@@ -1,6 +1,7 @@
 """What a member shows of itself: on a memory broker in virtual time, without a server."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -8,8 +9,10 @@ from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
 from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.core.group.membership import OwnState
-from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.connection import LONGEST_SILENCE_MS
+from lbg_runtime.model.errors import SubscribeFailed, UserError
 from lbg_runtime.model.hashing import HashFunction, shard_of
+from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PARTITION_KEY_PROPERTY, PUBLISHER_PROPERTY, Message
 from lbg_runtime.status.health import has_started, lacks
 from lbg_runtime.transport.memory.transport import MemoryTransport
@@ -89,6 +92,36 @@ async def test_a_member_is_started_and_ready_when_it_has_its_queues_and_not_befo
         assert has_started(shown["a"].picture())
         await asyncio.sleep(90)
         assert lacks(shown["a"].picture()) == ()
+
+
+async def test_a_member_to_which_the_control_topic_is_forbidden_is_not_ready(trial, shown, monkeypatch):
+    """All its queues are its own, and so a rolling update went on to the next."""
+
+    async def refuse(self, subscription, sink):
+        raise SubscribeFailed(subscription, "Subscription ACL Denied", permanent=True)
+
+    monkeypatch.setattr(MemoryTransport, "subscribe", refuse)
+    async with trial.running(trial.discovered("a", **ON)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        await asyncio.sleep(LONGEST_SILENCE_MS / 1_000)
+        assert [lack.reason for lack in lacks(shown["a"].picture())] == ["the control topic is out of reach"]
+        assert len(trial.active()) == 4
+
+
+async def test_a_member_says_why_a_queue_that_is_shut_is_fed_to_nobody(trial, shown):
+    engine, queue = trial.broker.engine, QueueName("orders/0")
+
+    def switch(*, egress):
+        changed = replace(engine.queue_status(DEFAULT_VPN, queue).settings, egress_enabled=egress)
+        trial.broker.post(engine.administration.change_queue(DEFAULT_VPN, queue, changed))
+
+    async with trial.running(trial.discovered("a", **ON)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        switch(egress=False)
+        await trial.until(lambda: [lack.queue for lack in lacks(shown["a"].picture())] == [queue])
+        await trial.until(lambda: lacks(shown["a"].picture())[0].reason.endswith("; bind refused: Queue Shutdown"))
+        switch(egress=True)
+        await trial.until(lambda: not lacks(shown["a"].picture()), within_s=30)
 
 
 async def test_a_member_shows_whether_it_hears_another_version(trial, shown):

@@ -59,6 +59,12 @@ def test_a_queue_at_home_must_be_fed_to_the_member_or_have_another_owner(state: 
     assert lacks(member(ACTIVE, flow(1, FlowState.ACTIVE), owners={})) == ()
 
 
+def test_a_queue_that_the_broker_refuses_has_its_reason() -> None:
+    """A queue that was shut was only said to be fed to nobody."""
+    (lack,) = lacks(member(ACTIVE, replace(flow(1, FlowState.UNBOUND), why_unbound="Queue Shutdown"), owners={0: "a"}))
+    assert lack.reason == "neither fed to this member nor known to have another owner; bind refused: Queue Shutdown"
+
+
 @pytest.mark.parametrize("state", FlowState)
 def test_what_becomes_of_the_queues_of_others_does_not_matter(state: FlowState) -> None:
     assert lacks(member(ACTIVE, flow(1, state, STANDBY), flow(2, state, AWAY))) == ()

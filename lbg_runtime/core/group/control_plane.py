@@ -205,6 +205,12 @@ class ControlPlaneMachine:
         """Whether the flows will be looked at on a deadline: until then, changes to them need not be reported."""
         return self._look_at_ms is not None
 
+    def can_hear(self, now_ms: int) -> bool:
+        """Whether the control topic is in reach: the connection is up, and what we say there comes back to us."""
+        unheard_since_ms = self._unheard_since_ms
+        is_heard = unheard_since_ms is None or now_ms - unheard_since_ms < self._silence_ms
+        return self.membership.can_hear and is_heard
+
     def flow_reports(self) -> Mapping[QueueName, FlowReport]:
         """What the group would be told about our flows now."""
         return _reports_of(self._flows_in_use())
@@ -304,9 +310,9 @@ class ControlPlaneMachine:
     def _is_silent(self, now_ms: int) -> bool:
         if not self.membership.can_hear:
             return False
-        # Our own messages come back to us. If they do not, nobody hears us, or we hear nobody: either way, nobody can
-        # offer us a queue or take one from us, even if we hear what others say.
-        if self._unheard_since_ms is not None and now_ms - self._unheard_since_ms >= self._silence_ms:
+        # If our own messages do not come back, nobody hears us, or we hear nobody: either way, nobody can offer us a
+        # queue or take one from us, even if we hear what others say.
+        if not self.can_hear(now_ms):
             return True
         # Somebody holds a queue that we stand by for, and we have heard nobody: the topic is dead for them or us.
         if self._standby_since_ms is None:
