@@ -91,7 +91,7 @@ class App:
             check_client_name(self.settings.group.name, self.membership.member, self.settings.connection.client_name)
         self._supervisor: Supervisor | None = None
         self._beginning = Interruption()
-        """What it is connecting in, or makes queues in."""
+        """What it is connecting in, makes queues in, or waits for its companion in."""
         self._stop_wanted = False
         self._was_run = False
         self._hears_signals = False
@@ -221,8 +221,6 @@ class App:
         """Drain, unbind and leave; `stop_now` cuts this short. Call it on the loop's thread."""
         self._stop_wanted = True
         self._beginning.cut()
-        if self._companion is not None:
-            self._companion.leave()
         if self._supervisor is not None:
             self._supervisor.stop()
 
@@ -230,8 +228,6 @@ class App:
         """Leave without waiting: handlers are cancelled, their messages come again. Call it on the loop's thread."""
         self._stop_wanted = True
         self._beginning.cut()
-        if self._companion is not None:
-            self._companion.leave()
         if self._supervisor is not None:
             self._supervisor.stop_now()
 
@@ -293,8 +289,11 @@ class App:
             yield
             return
         async with self._companion.attend(session, self._be_able):
-            # No bound: it waits for something that others start; a request to stop ends that.
-            await self._companion.until_ready()
+            self._beginning = Interruption()
+            with self._beginning:
+                if not self._stop_wanted:
+                    # No bound: it waits for something that others start; a request to stop ends that.
+                    await self._companion.until_ready()
             # Again, as the wait may have been long, and queues missing now would be taken for a mistake.
             await self._provision(session)
             yield

@@ -30,7 +30,7 @@ class Companion(Protocol):
         ...
 
     async def until_ready(self) -> None:
-        """Return when the member may take queues, or when it is to leave."""
+        """Return when the member may take queues; cancelled if it is to leave before."""
         ...
 
     def waits_for(self) -> str:
@@ -41,8 +41,4 @@ class Companion(Protocol):
         """Called when a flow of the member changes state. If it is not kept, as it drains or is gone, what waits of it
         and of its earlier epochs may end with `GivenBack`. Must not raise or block.
         """
-        ...
-
-    def leave(self) -> None:
-        """Called when the member is about to leave; it then waits for nothing that has not begun. Idempotent."""
         ...

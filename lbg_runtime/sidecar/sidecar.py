@@ -134,10 +134,6 @@ class Sidecar:
         if self._gate is not None:
             self._gate.flow_changed(queue, epoch, is_kept=is_kept)
 
-    def leave(self) -> None:
-        """See `Companion.leave`."""
-        self._may_begin.set()
-
     async def _serve(
         self, stack: AsyncExitStack, publisher: ApplicationPublisher, gate: Gate, pulled: PulledEvents | None
     ) -> None:

@@ -7,6 +7,7 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
+from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.model.errors import ConfigError, ConnectFailed, HandlerError
 from lbg_runtime.runtime import app as app_module
 from lbg_runtime.runtime.app import App
@@ -137,9 +138,6 @@ class _SlowCompanion:
     def flow_changed(self, queue, epoch, *, is_kept):
         pass
 
-    def leave(self):
-        pass
-
 
 async def test_queues_that_were_deleted_while_a_member_waited_for_its_companion_are_made_again(trial):
     """Missing ones would be taken for a mistake, and the member would leave."""
@@ -148,6 +146,18 @@ async def test_queues_that_were_deleted_while_a_member_waited_for_its_companion_
     app = App(made.handlers, made.settings, session=trial.sessions["member-0"], companion=companion)
     async with trial.running(app):
         await trial.until(lambda: len(trial.active()) == 4, within_s=10)
+
+
+@pytest.mark.parametrize("how", [App.stop, App.stop_now])
+async def test_a_member_that_is_to_leave_waits_no_longer_for_its_companion(trial, how):
+    made = trial.member()
+    companion = _SlowCompanion(trial.broker)
+    app = App(made.handlers, made.settings, session=trial.sessions["member-0"], companion=companion)
+    running = asyncio.create_task(app.run())
+    await asyncio.sleep(2)
+    how(app)
+    assert (await running).is_clean
+    assert trial.broker.engine.queue_status(DEFAULT_VPN, "orders/0"), "it was not waited for"
 
 
 def test_a_member_whose_name_no_broker_takes_is_told_so_before_it_connects(settings):

@@ -199,9 +199,6 @@ class Lander:
         """See `Companion.flow_changed`."""
         self._room.flow_changed(queue, epoch, is_kept=is_kept)
 
-    def leave(self) -> None:
-        """See `Companion.leave`."""
-
     # -- handlers
 
     async def _land(self, message: Message) -> None:
