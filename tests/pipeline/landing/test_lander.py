@@ -20,6 +20,7 @@ from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import Epoch, GroupName, QueueName
 from lbg_runtime.model.message import PARTITION_KEY_PROPERTY, Message
 from lbg_runtime.pipeline.landing import lander as lander_module
+from lbg_runtime.pipeline.landing import room
 from lbg_runtime.pipeline.landing.lander import Lander, lander_app
 from lbg_runtime.pipeline.landing.lane import is_being_written
 from lbg_runtime.pipeline.landing.layout import claim_folder
@@ -154,6 +155,28 @@ async def test_nor_is_a_copy_seen_that_it_makes_of_messages_of_other_publishers(
     end = {name: extent.rows for name, extent in log.lanes().items()}
     read = [body for batch in log.read_queue(1, {}, end) for body in batch.column("payload").to_pylist()]
     assert sorted(read) == sorted([b"before", *bodies])
+
+
+async def test_what_another_handle_lands_again_of_other_publishers_is_there_twice_and_flagged(
+    trial: Trial, refuse_an_entry: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it is of the same member, as a message has another number there."""
+    monkeypatch.setattr(room, "PAUSE_MIN_S", 60.0)
+    async with trial.running(trial.lander("a")):
+        publisher = MemoryTransport(trial.broker, "other")
+        await publisher.open()
+        await publisher.send(Message("h/1/orders/new", b"0"))
+        await trial.all_landed()
+        refused = refuse_an_entry()
+        await publisher.send(Message("h/1/orders/new", b"1"))
+        await trial.until(lambda: len(refused) == 1)
+        trial.sessions["a"].drop_connection(3)
+        await trial.all_landed()
+        await publisher.close()
+    log = LandingLog(trial.options.root)
+    end = {name: extent.rows for name, extent in log.lanes().items()}
+    read = [row for batch in log.read_queue(1, {}, end) for row in batch.to_pylist()]
+    assert [(row["payload"], row["redelivered"]) for row in read] == [(b"0", False), (b"1", False), (b"1", True)]
 
 
 async def test_a_full_log_stops_the_intake_until_there_is_room(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
