@@ -55,6 +55,11 @@ def test_a_bare_number_is_no_length_of_time(command: str, option: str) -> None:
     assert str(error) == f"{option}: '5'; expected a duration such as 500ms, 30s or 2m"
 
 
+def test_a_member_that_lands_keeps_rows_for_a_second_at_least() -> None:
+    error = CliRunner().invoke(app, ["land", "--dir", "nowhere", "--retention", "0s"]).exception
+    assert str(error) == "--retention: '0s'; expected 1s or more"
+
+
 @pytest.mark.parametrize("text", ["55555", "127.0.0.1:" + "9" * 5_000, "[::1:5", "::1:5", "a b@c:1", "a:65536"])
 def test_an_address_is_a_host_and_a_port(text: str) -> None:
     with pytest.raises(UserError, match=r"^--smf: .*; expected HOST:PORT with a port from 0 to 65535"):

@@ -54,6 +54,8 @@ def read_sink_options(options: Mapping[str, str], columns: Mapping[str, str]) ->
         ack_timeout_ms = parse_duration_ms(values["ackTimeout"] or _ACK_TIMEOUT)
     except ValueError:
         raise UserError("option ackTimeout", repr(values["ackTimeout"]), DURATION_FORM) from None
+    if not ack_timeout_ms:
+        raise UserError("option ackTimeout", repr(values["ackTimeout"]), "a duration above 0")
     in_flight = values["maxInFlight"] or str(_MAX_IN_FLIGHT)
     if not in_flight.isdecimal() or not 1 <= int(in_flight) <= _MAX_IN_FLIGHT:
         raise UserError("option maxInFlight", repr(in_flight), f"a number from 1 to {_MAX_IN_FLIGHT}")

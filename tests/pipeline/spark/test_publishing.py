@@ -178,6 +178,7 @@ async def test_the_ledger_of_a_task_that_was_run_again_says_that_copies_may_be_t
         ({"topic": "t", "payloadColumn": "at"}, "option payloadColumn, column 'at'", "a column of string or binary"),
         ({"topic": "t", "orderColumn": "when"}, "option orderColumn", "one of key, payload, at, kind"),
         ({"topic": "t", "ackTimeout": "soon"}, "option ackTimeout", "a duration"),
+        ({"topic": "t", "ackTimeout": "0s"}, "option ackTimeout", "a duration above 0"),
         ({"topic": "t", "maxInFlight": "0"}, "option maxInFlight", "a number from 1 to 1000"),
     ],
 )
