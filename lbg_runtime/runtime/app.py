@@ -93,6 +93,8 @@ class App:
         self._beginning = Interruption()
         """What it is connecting in, makes queues in, or waits for its companion in."""
         self._stop_wanted = False
+        self._is_able = True
+        """What the companion has said last."""
         self._was_run = False
         self._hears_signals = False
         """A SIGINT is a request to leave, so that no `KeyboardInterrupt` comes of it."""
@@ -142,6 +144,8 @@ class App:
                     self.settings, self.membership, self._handlers, session, journal, random.Random(), self._companion
                 )
                 self._supervisor = supervisor
+                if not self._is_able:
+                    supervisor.be_able(is_able=False)
                 if self._stop_wanted:
                     supervisor.stop()
                 if status is not None:
@@ -252,6 +256,7 @@ class App:
                 guard.arm(_tail_s())
 
     def _be_able(self, is_able: bool) -> None:
+        self._is_able = is_able
         if self._supervisor is not None:
             self._supervisor.be_able(is_able=is_able)
 

@@ -160,6 +160,27 @@ async def test_a_member_that_is_to_leave_waits_no_longer_for_its_companion(trial
     assert trial.broker.engine.queue_status(DEFAULT_VPN, "orders/0"), "it was not waited for"
 
 
+async def test_who_cannot_handle_any_more_when_the_member_begins_gets_no_queues(trial):
+    class GoneCompanion(_SlowCompanion):
+        """Ready, and then away, while the member still waits for the broker."""
+
+        @asynccontextmanager
+        async def attend(self, session, on_able):
+            self._on_able = on_able
+            yield
+
+        async def until_ready(self):
+            self._on_able(False)
+
+    made, other = trial.discovered("a"), trial.discovered("b")
+    companion = GoneCompanion(trial.broker)
+    app = App(made.handlers, made.settings, session=trial.sessions["a"], companion=companion)
+    async with trial.running(app, other):
+        await trial.until(lambda: len(trial.active()) == 4)
+        await asyncio.sleep(20)
+        assert set(trial.active().values()) == {"b"}
+
+
 def test_a_member_whose_name_no_broker_takes_is_told_so_before_it_connects(settings):
     handlers = Handlers()
     handlers.handler("orders/>")(lambda _: asyncio.sleep(0))
