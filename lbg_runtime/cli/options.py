@@ -3,6 +3,7 @@
 Lengths of time and sizes are text with a unit, as in the settings. A refusal names the option.
 """
 
+import json
 import sys
 from math import isfinite
 from pathlib import Path
@@ -89,7 +90,12 @@ def print_json(told: object) -> None:
     """Print one object to standard output, on one line."""
     import orjson
 
-    print(orjson.dumps(told).decode())
+    try:
+        line = orjson.dumps(told).decode()
+    except TypeError:
+        # A path whose bytes are no text: it is escaped, as no JSON in UTF-8 can have it.
+        line = json.dumps(told)
+    print(line)
 
 
 def complain(what: object) -> None:

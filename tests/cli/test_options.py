@@ -1,5 +1,8 @@
 """What commands are given: read, or refused with the option's name."""
 
+import json
+import os
+
 import pytest
 from typer.testing import CliRunner
 
@@ -80,6 +83,12 @@ def test_every_other_number_is_taken(number: float | None) -> None:
 def test_an_object_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     print_json({"name": "ü", "lines": ["a\nb"]})
     assert capsys.readouterr().out == '{"name":"ü","lines":["a\\nb"]}\n'
+
+
+def test_an_object_with_a_path_that_is_no_text_is_printed_as_well(capsys: pytest.CaptureFixture[str]) -> None:
+    told = {"where": os.fsdecode(b"x\xff.yaml"), "ok": False}
+    print_json(told)
+    assert json.loads(capsys.readouterr().out) == told
 
 
 def test_a_complaint_is_one_line_whatever_others_chose_in_it(capsys: pytest.CaptureFixture[str]) -> None:
