@@ -5,9 +5,6 @@ Real processes on loopback, the official client, the development broker; the sam
 for comparison, with the plain rebind cycle. All times are read from the members' journals, on one monotonic clock.
 """
 
-import shutil
-import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,6 +19,7 @@ import typer
 from lbg_runtime.cli.bench.profile import Profile, profiled
 from lbg_runtime.cli.bench.report import Better, Ratio, Report, Rounds, Row, finish, tell
 from lbg_runtime.cli.live.group import PUBLISHER, LiveGroup, member_name
+from lbg_runtime.cli.live.run_folder import run_folder
 from lbg_runtime.cli.live.tail import accepted_dispatches
 from lbg_runtime.cli.options import DURATION, Json, duration_ms
 from lbg_runtime.cli.quantile import quantile
@@ -184,21 +182,13 @@ def _play(mode: RebindMode, plan: Plan, profile: Path | None) -> Played:
     from lbg_runtime.journal.reader import read_run
     from lbg_runtime.validator.judge import validate
 
-    folder = Path(tempfile.mkdtemp(prefix="lbg-bench-"))
-    keep = True
-    try:
-        group = LiveGroup(folder, SHAPE, _sections(mode), on_look=lambda: None)
+    with run_folder("lbg-bench-") as folder:
+        group = LiveGroup(folder.path, SHAPE, _sections(mode), on_look=lambda: None)
         course = Course()
         anyio.run(_story, group, course, plan, profile)
-        run = read_run(group.journals)
-        verdict = validate(run)
-        keep = verdict.kind.value != "valid"
+        verdict = validate(read_run(group.journals))
+        folder.is_wanted = verdict.kind.value != "valid"
         return Played(course.phases, verdict, handlings_of(group.journals))
-    finally:
-        if keep:
-            print(f"journals and logs: {folder}", file=sys.stderr)
-        else:
-            shutil.rmtree(folder)
 
 
 async def _story(group: LiveGroup, course: Course, plan: Plan, profile: Path | None) -> None:
@@ -228,9 +218,7 @@ async def _story(group: LiveGroup, course: Course, plan: Plan, profile: Path | N
         await group.stop(PUBLISHER)
         published = group.published()
         await group.until("all is handled", lambda: len(group.board.distinct) >= published, patience_s)
-        for name in sorted(group.running - {"broker"}):
-            await group.stop(name)
-        await group.stop("broker")
+        await group.stop_all()
 
 
 async def _take_step(group: LiveGroup, step: str, patience_s: float) -> None:

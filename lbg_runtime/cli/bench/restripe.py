@@ -6,9 +6,7 @@ moves waits for the old queue's owner. For comparison there are the waits of sha
 before.
 """
 
-import shutil
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -22,6 +20,7 @@ import typer
 from lbg_runtime.cli.bench.moves import tail
 from lbg_runtime.cli.bench.report import Report, Row, finish
 from lbg_runtime.cli.live.group import PUBLISHER, LiveGroup, member_name
+from lbg_runtime.cli.live.run_folder import run_folder
 from lbg_runtime.cli.live.tail import accepted_dispatches
 from lbg_runtime.cli.options import Json
 from lbg_runtime.model.group import GroupShape
@@ -77,22 +76,16 @@ def restripe(
     from lbg_runtime.validator.judge import validate
 
     targets = to or [12, 6]
-    folder = Path(tempfile.mkdtemp(prefix="lbg-bench-"))
-    keep = True
-    try:
+    with run_folder("lbg-bench-") as folder:
         shape = GroupShape(GroupName("bench"), hash_prefix="bench", hash_count=100, queue_count=queues)
-        group = LiveGroup(folder, shape, {"membership": {}, "rebind": {}}, on_look=lambda: None, is_administered=True)
+        sections: dict[str, dict[str, object]] = {"membership": {}, "rebind": {}}
+        group = LiveGroup(folder.path, shape, sections, on_look=lambda: None, is_administered=True)
         changes: list[Change] = []
         anyio.run(_story, group, changes, targets, rate, keys, kill)
         verdict = validate(read_run(group.journals))
         result = summary(changes, verdict, handlings_of(group.journals))
         wrong = wrong_of(verdict, was_killed=kill)
-        keep = bool(wrong)
-    finally:
-        if keep:
-            print(f"journals and logs: {folder}", file=sys.stderr)
-        else:
-            shutil.rmtree(folder)
+        folder.is_wanted = bool(wrong)
     settings = {"rate": rate, "keys": keys, "queues": queues, "to": targets, "kill": kill}
     finish(Report("restripe", 1, rows_of(result), settings=settings, details=result, wrong=wrong), json=json)
 
@@ -121,9 +114,7 @@ async def _story(
         await group.stop(PUBLISHER)
         published = group.published()
         await group.until("all is handled", lambda: len(group.board.distinct) >= published)
-        for name in sorted(group.running - {"broker"}):
-            await group.stop(name)
-        await group.stop("broker")
+        await group.stop_all()
 
 
 async def _be_interrupted(group: LiveGroup, target: int) -> None:

@@ -10,9 +10,7 @@ call, to the end of the application's answer; the bare client calls at the times
 arrived, with all their bursts.
 """
 
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -26,6 +24,7 @@ import typer
 
 from lbg_runtime.cli.bench.profile import Profile, profiled
 from lbg_runtime.cli.bench.report import Better, Ratio, Report, Rounds, Row, finish, tell, within_rounds
+from lbg_runtime.cli.live.run_folder import run_folder
 from lbg_runtime.cli.options import DURATION, Json, duration_ms
 from lbg_runtime.cli.quantile import quantile
 from lbg_runtime.model.errors import LbgError
@@ -84,23 +83,16 @@ def sidecar(
     import uvloop
 
     seconds = duration_ms("--duration", duration, least_ms=1_000, most_ms=120_000) / 1_000
-    folder = Path(tempfile.mkdtemp(prefix="lbg-bench-"))
-    keep = True
-    try:
+    with run_folder("lbg-bench-") as folder:
         arms: dict[str, list[Arm]] = {name: [] for name in ARMS}
         for number in range(rounds):
             tell("sidecar", f"round {number + 1} of {rounds}")
-            part = folder / str(number)
+            part = folder.path / str(number)
             part.mkdir()
             picture = profile if number == 0 else None
             for name, arm in uvloop.run(_measure(part, messages, round(seconds * rate), rate, keys, picture)).items():
                 arms[name].append(arm)
-        keep = not all(arm.is_right for played in arms.values() for arm in played)
-    finally:
-        if keep:
-            print(f"journals and logs: {folder}", file=sys.stderr)
-        else:
-            shutil.rmtree(folder)
+        folder.is_wanted = not all(arm.is_right for played in arms.values() for arm in played)
     settings = {"messages": messages, "rate": rate, "seconds": seconds, "keys": keys}
     finish(
         Report("sidecar", rounds, rows_of(arms), ratios_of(arms), settings, {"checked": checked(arms)}, wrong_of(arms)),

@@ -14,10 +14,7 @@ counted, and accepted only if that member had just been cut off.
 
 import os
 import random
-import shutil
 import socket
-import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -35,6 +32,7 @@ import typer
 from lbg_runtime.cli.bench.report import Better, Ratio, Report, Row, finish, tell
 from lbg_runtime.cli.live.board import Board
 from lbg_runtime.cli.live.group import PUBLISHER, LiveGroup, member_name
+from lbg_runtime.cli.live.run_folder import run_folder
 from lbg_runtime.cli.options import DURATION, Json, duration_ms
 from lbg_runtime.cli.quantile import quantile
 from lbg_runtime.model.errors import LbgError
@@ -120,17 +118,15 @@ def soak(
 
     disturbed_s = duration_ms("--duration", duration, least_ms=6_000, most_ms=86_400_000) / 1_000
     seed = random.randrange(1_000_000) if seed is None else seed
-    folder = Path(tempfile.mkdtemp(prefix="lbg-soak-"))
-    figures = folder / "figures"
-    figures.mkdir()
-    # The members inherit it.
-    os.environ[FOLDER_VARIABLE] = str(figures)
-    keep = True
-    try:
+    with run_folder("lbg-soak-") as folder:
+        figures = folder.path / "figures"
+        figures.mkdir()
+        # The members inherit it.
+        os.environ[FOLDER_VARIABLE] = str(figures)
         board = CountingBoard()
         sections: dict[str, dict[str, object]] = {"membership": {"settle": "500ms"}, "rebind": {"min_tenure": "1s"}}
         group = LiveGroup(
-            folder,
+            folder.path,
             SHAPE,
             sections,
             on_look=lambda: None,
@@ -145,12 +141,7 @@ def soak(
         tell("soak", "judging")
         verdict = validate(read_run(group.journals))
         report = report_of(course, verdict, looks_of(figures / f"{course.stayed_pid}.figures.jsonl"), board)
-        keep = bool(report.wrong)
-    finally:
-        if keep:
-            print(f"journals and logs: {folder}", file=sys.stderr)
-        else:
-            shutil.rmtree(folder)
+        folder.is_wanted = bool(report.wrong)
     settings = {"disturbed_s": disturbed_s, "rate": rate, "keys": keys, "seed": seed}
     details = {**report.details, "seconds": round(time.monotonic() - began_s)}
     finish(replace(report, settings=settings, details=details), json=json)
@@ -188,9 +179,7 @@ async def _story(
         await group.until("all is handled", lambda: board.handled >= course.published, _PATIENCE_S)
         # Long enough for one more look by the member that stayed, with nothing in flight.
         await group.play_on(3)
-        for name in sorted(group.running - {"broker"}):
-            await group.stop(name)
-        await group.stop("broker")
+        await group.stop_all()
 
 
 async def _take_step(group: LiveGroup, course: Course, step: str, chance: random.Random) -> None:

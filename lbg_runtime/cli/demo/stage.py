@@ -1,10 +1,6 @@
 """`lbg demo`: play the story with a live table, judge it, print the verdict."""
 
-import shutil
 import signal
-import sys
-import tempfile
-from pathlib import Path
 from typing import Annotated
 
 import anyio
@@ -17,6 +13,7 @@ from lbg_runtime.cli.demo.story import MEMBER_COUNT, Story
 from lbg_runtime.cli.demo.table import describe, render
 from lbg_runtime.cli.live.board import Board
 from lbg_runtime.cli.live.group import LiveGroup, free_ports, member_name
+from lbg_runtime.cli.live.run_folder import run_folder
 from lbg_runtime.cli.options import Json
 from lbg_runtime.cli.spark import require_spark
 from lbg_runtime.cli.validate import Engine, verdict_on
@@ -63,12 +60,10 @@ def demo(
         require_spark()
     # As an interrupt, which ends the story in order. By default it would end without a word of the folder.
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    folder = Path(tempfile.mkdtemp(prefix="lbg-demo-"))
-    keep = True
-    try:
+    with run_folder("lbg-demo-") as folder:
         watch = _Watch(Console(stderr=True))
         group = LiveGroup(
-            folder,
+            folder.path,
             SHAPE,
             _sections(mode),
             on_look=lambda: watch.show(group.board),
@@ -79,13 +74,8 @@ def demo(
             anyio.run(story.play)
         verdict = verdict_on(group.journals, engine, DEFAULT_ACK_WINDOW_MS)
         print(orjson.dumps(as_object(verdict)).decode() if json else as_text(verdict))
-        keep = verdict.kind is not VerdictKind.VALID
+        folder.is_wanted = verdict.kind is not VerdictKind.VALID
         raise typer.Exit(verdict.kind.exit_code)
-    finally:
-        if keep:
-            print(f"journals and logs: {folder}", file=sys.stderr)
-        else:
-            shutil.rmtree(folder)
 
 
 class _Watch:

@@ -84,9 +84,7 @@ class Story:
         published = self.group.published()
         await self.group.until("everything published is handled", lambda: len(self.group.board.distinct) >= published)
         self.on_scene("stop the members")
-        for name in sorted(self.group.running - {"broker"}):
-            await self.group.stop(name)
-        await self.group.stop("broker")
+        await self.group.stop_all()
 
     async def _play_on(self) -> None:
         await self.group.play_on(SCENE_S if self.on_page is None else PAGE_SCENE_S)

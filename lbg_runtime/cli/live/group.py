@@ -163,6 +163,12 @@ class LiveGroup:
         self.look()
         self.board.member_gone(name)
 
+    async def stop_all(self) -> None:
+        """Stop every process that is meant to be running, the broker last; raises as `stop` does."""
+        for name in sorted(self.running - {"broker"}):
+            await self.stop(name)
+        await self.stop("broker")
+
     async def kill(self, name: str) -> None:
         """End a process by SIGKILL."""
         await self._children.pop(name).kill()

@@ -1,0 +1,31 @@
+"""The folder of a group that is played: its journals and logs tell what was wrong, and are of no use otherwise."""
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(slots=True)
+class RunFolder:
+    """What `run_folder` yields."""
+
+    path: Path
+    is_wanted: bool = True
+    """Whether it stays: until it is known that nothing was wrong."""
+
+
+@contextmanager
+def run_folder(prefix: str) -> Iterator[RunFolder]:
+    """A new temporary folder. At the end it is removed or, if it is wanted, named on standard error."""
+    folder = RunFolder(Path(tempfile.mkdtemp(prefix=prefix)))
+    try:
+        yield folder
+    finally:
+        if folder.is_wanted:
+            print(f"journals and logs: {folder.path}", file=sys.stderr)
+        else:
+            shutil.rmtree(folder.path)

@@ -1,0 +1,28 @@
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from lbg_runtime.cli.live.run_folder import run_folder
+
+
+@pytest.fixture(autouse=True)
+def _folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+def test_a_folder_that_is_not_wanted_is_gone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with run_folder("lbg-test-") as folder:
+        (folder.path / "log").touch()
+        folder.is_wanted = False
+    assert list(tmp_path.iterdir()) == []
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_folder_of_which_nobody_says_that_all_was_well_stays_and_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(KeyboardInterrupt), run_folder("lbg-test-") as folder:
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == [folder.path]
+    assert capsys.readouterr().err == f"journals and logs: {folder.path}\n"
