@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from zlib import crc32
 
 from lbg_runtime.admin.roles import NO_TOPICS, Grant, Login, Role, Topics, grant_of
-from lbg_runtime.config.broker_names import LARGEST_QUEUE_NAME, LARGEST_USERNAME_BYTES
 from lbg_runtime.model.errors import ConfigError, UserError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction
@@ -35,7 +34,10 @@ _USERNAME_SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class GroupSpec:
-    """Everything that an administrator says about a group. Raises `UserError` for what no broker would accept."""
+    """Everything that an administrator says about a group.
+
+    Raises `UserError` for what no broker would accept, beyond what the settings were checked for when they were loaded.
+    """
 
     shape: GroupShape
     hash_function: HashFunction
@@ -68,11 +70,8 @@ class GroupSpec:
         name = self.shape.name
         if " " in name or not name.isprintable():
             raise ConfigError("group.name", repr(name), "no spaces, as it becomes part of a JNDI name")
-        if name.startswith("#") or "" in name.split("/"):
-            raise ConfigError("group.name", repr(name), "levels that are not empty, and no # at the beginning")
-        longest = self.shape.queue_name(self.shape.queue_count - 1)
-        if len(longest) > LARGEST_QUEUE_NAME:
-            raise ConfigError("group.name", f"{len(longest)} characters in {longest}", f"at most {LARGEST_QUEUE_NAME}")
+        if name.startswith("#"):
+            raise ConfigError("group.name", repr(name), "no # at the beginning")
         self._check_usernames()
         for topic in self.grant(Role.MEMBER).publish if self.has_account else ():
             if (size := len(topic.encode())) > LARGEST_TOPIC_BYTES:
@@ -89,8 +88,8 @@ class GroupSpec:
         taken: set[str] = set()
         for role, login in (*self._others(), (Role.MEMBER, Login(self.username, self.password))):
             where, name = _USERNAME_SETTINGS[role], login.username
-            if len(name.encode()) > LARGEST_USERNAME_BYTES or any(c in name for c in "*?"):
-                raise ConfigError(where, repr(name), f"at most {LARGEST_USERNAME_BYTES} bytes, none of * ?")
+            if any(c in name for c in "*?"):
+                raise ConfigError(where, repr(name), "none of * ?")
             if name in taken or (self._others() and name == SHARED_USERNAME):
                 raise ConfigError(where, repr(name), "a name of its own, as others of the group have one")
             taken.add(name)

@@ -208,14 +208,14 @@ def nothing_starts_after_activity_is_lost(facts: Facts) -> Iterator[Violation]:
     """L4: what a handle held when its member heard of its loss of activity, or of its death, is no longer started."""
     losses = [(position, lost.handle) for position, lost in facts.activity_losses]
     losses += [(position, handle) for handle, position in facts.handle_ends.items()]
-    first_loss: dict[object, list[int]] = defaultdict(list)
+    losses_of: dict[object, list[int]] = defaultdict(list)
     for position, handle in losses:
-        first_loss[handle].append(position)
+        losses_of[handle].append(position)
     for delivery in facts.deliveries.values():
         if not delivery.dispatched:
             continue
         for handling in delivery.handlings:
-            if any(delivery.dispatched[0] < loss < handling.start for loss in first_loss[handling.handle]):
+            if any(delivery.dispatched[0] < loss < handling.start for loss in losses_of[handling.handle]):
                 story = f"{handling} started"
                 yield Violation("nothing_starts_after_activity_is_lost", facts.at_ms(handling.start), story)
 

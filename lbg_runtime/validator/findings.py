@@ -52,7 +52,7 @@ class Witness:
     """One record that a finding rests on, with what is needed to find it in its file; None where it does not apply."""
 
     record: str
-    """`dispatch`, `flow`, `stripes`, or `confirmed`."""
+    """`dispatch`, `flow`, `stripes`, `confirmed`; or `message`, for one that shows where its key lies."""
     member: str | None = None
     incarnation: int | None = None
     queue: int | None = None

@@ -95,10 +95,7 @@ def test_names_that_differ_only_in_what_profiles_cannot_say_get_different_profil
         {"name": "a//b"},
         {"name": "a/"},
         {"name": "tab\there"},
-        {"name": "x" * 199},
         {"username": "u*"},
-        {"username": "u" * 190},
-        {"username": "ü" * 95},
     ],
 )
 def test_names_that_no_broker_takes_are_refused(settings):
