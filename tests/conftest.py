@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import importlib.util
 import os
 import signal
 import sys
@@ -29,6 +30,11 @@ sys.dont_write_bytecode = False
 # A run in the background of a shell ignores SIGINT, and so would every process that a test starts and interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Each answer of an application that is called in this process asks httpx whether it runs under trio: what is not
+# installed is looked for along the whole path, a fifth of a request.
+if importlib.util.find_spec("sniffio") is None:
+    sys.modules["sniffio"] = None  # type: ignore[assignment]
 
 # Neither a deadline nor a judgement of how slow examples are: both say more about the machine, which others may keep
 # busy. Elsewhere than at the gate every run tries other examples; what one of them finds becomes a test of its own.

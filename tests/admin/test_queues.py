@@ -292,7 +292,9 @@ async def test_an_administrator_of_the_vpn_is_enough(broker):
         admin = SempQueueAdmin(client, "default", QueueAccess("members"), 100)
         await admin.create_queue(QUEUE)
         await admin.subscribe(QUEUE, TOPIC)
+        assert broker.engine.queue_status("default", QUEUE).subscriptions == (TOPIC,)
         await admin.delete_queue(QUEUE)
+        assert broker.engine.queue_names("default") == ()
 
 
 async def test_other_refusals_are_passed_on(broker):

@@ -15,6 +15,7 @@ from lbg_runtime.admin.account import open_semp
 from lbg_runtime.admin.group import GroupAdmin
 from lbg_runtime.admin.settings import spec_of
 from lbg_runtime.admin.spec import StoredGroup, read_marker
+from lbg_runtime.admin.state import read_stored
 from lbg_runtime.admin.stored import (
     LOOK_S,
     Difference,
@@ -88,6 +89,7 @@ async def test_what_is_not_stored_need_not_be_counted() -> None:
         settings = parse_settings(made_of, "test", {})
         async with open_semp(settings) as client:
             await store_queue_count(client, settings, 5)
+            assert await read_stored(client, "default", settings.group.name) is None
 
 
 def serve() -> SempServer:
