@@ -36,7 +36,7 @@ from lbg_runtime.config.semp_settings import SempSettings
 from lbg_runtime.config.sidecar_settings import SidecarSettings
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.failure import ERROR_TOPIC_PREFIX, Then
-from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.group import LARGEST_HASH_COUNT, GroupShape
 from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.model.ids import GroupName, QueueName
 from lbg_runtime.model.keys import PARTITION_KEY, KeySource
@@ -93,17 +93,26 @@ STORED_IN_SEMP = ("hash_prefix", "hash_count", "queue_count", "hash_function", "
 """The settings of `group` that come from the broker with `from: semp`."""
 
 
+def _group_name(text: str) -> str:
+    return GroupShape(GroupName(text), "any", 1, 1).name
+
+
+def _hash_prefix(text: str) -> str:
+    return GroupShape(GroupName("any"), text, 1, 1).hash_prefix
+
+
 class GroupSettings(Section):
     """The group. Its publishers and members must agree on these settings."""
 
-    name: str
+    # Each is looked at by itself, so that all mistakes are told at once; `_shape_is_possible` looks at them together.
+    name: Annotated[str, AfterValidator(parsed_by(_group_name))]
     """Name of the group. Its queues are `<name>/0` and so on."""
-    hash_prefix: str
+    hash_prefix: Annotated[str, AfterValidator(parsed_by(_hash_prefix))]
     """First part of the topic of every message of the group: `<hash prefix>/<shard>/<topic>`."""
-    hash_count: Count
+    hash_count: Annotated[Count, Field(le=LARGEST_HASH_COUNT)]
     """Number of shards, at least as many as queues; a multiple of their number keeps the queues even. It stays for the
     life of the group."""
-    queue_count: Count
+    queue_count: Annotated[Count, Field(ge=1)]
     """Number of queues, at least as many as members. `lbg group restripe` changes it. With `backend: partitioned`, the
     number of partitions of the one queue."""
     backend: GroupBackend = GroupBackend.EXCLUSIVE

@@ -76,6 +76,13 @@ def test_there_are_as_many_shards_as_can_be_subscribed_to():
     assert _problem(hash_count=10**20) == f"config.yaml: group.hash_count: {10**20}; expected at most 100000"
 
 
+def test_all_that_is_wrong_with_the_numbers_and_names_of_a_group_is_told_at_once():
+    """Whoever had mended one was told of the next."""
+    told = _problem(name="a//b", hash_prefix="h/x", hash_count=100_001, queue_count=0, control_topic="")
+    wheres = [line.removeprefix("config.yaml: group.").partition(":")[0] for line in told.splitlines()]
+    assert wheres == ["name", "hash_prefix", "hash_count", "queue_count", "control_topic"]
+
+
 def test_a_name_is_as_long_as_its_queues_may_be_named():
     # 200 characters with "/10".
     assert _parse(name="n" * 197).shape().queue_name(10) == "n" * 197 + "/10"
