@@ -106,7 +106,8 @@ class Configuration:
         return reply.one(request, self._item(created), query)
 
     def _replace(self, request: Request, target: Target) -> Row:
-        if target.type.is_fixed or self._collections[target.type.noun].read(target.keys) is not None:
+        is_there = self._collections[target.type.noun].read(target.keys) is not None
+        if is_there or target.type.is_fixed or not target.type.attributes:
             return self._change(request, target, target.type.defaults())
         attributes = _attributes_in(reply.read_body(request.body), target)
         return self._create(request, Target(target.types, target.above), attributes | target.key_row())

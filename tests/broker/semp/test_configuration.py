@@ -58,6 +58,7 @@ async def test_a_put_creates_what_is_not_there_under_the_name_in_its_path(desk):
     assert await desk.code("PUT", QUEUES, "c", body={"queueName": "d"}) == 11
     assert await desk.code("PUT", QUEUES, "c*", body={}) == 11
     assert await desk.code("PUT", "config/msgVpns", "other", body={}) == 6
+    assert await desk.code("PUT", QUEUES, "a/b", "subscriptions", "t", body={}) == 6, "what has nothing to replace"
     assert [row["queueName"] for row in await desk.get(QUEUES)] == ["a/b"]
 
 
