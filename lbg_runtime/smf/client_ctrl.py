@@ -34,6 +34,7 @@ class ClientKind(IntEnum):
     ROUTER = 0x0C
     SCHEME = 0x11
     EXTENDED_CAPABILITIES = 0x13
+    DOWNGRADE = 0x15
     CLIENT_CAPABILITIES = 0x17
     KEEP_ALIVE = 0x18
 
@@ -88,6 +89,8 @@ class LoginRequest:
     """The client sends at least one frame in this many seconds; 0 if it promised nothing."""
     scheme: int = Scheme.BASIC
     access_token: str = field(default="", repr=False)
+    wants_plain_text: bool = False
+    """Whether its TLS is to give way to plain text once it is logged in."""
     software_version: str = ""
     software_date: str = ""
     platform: str = ""
@@ -140,6 +143,7 @@ def read_login(frame: Frame, message: ClientCtrl) -> LoginRequest:
         keep_alive_s=_number(message, ClientKind.KEEP_ALIVE, 4),
         scheme=_number(message, ClientKind.SCHEME, 1),
         access_token=closed_text(extended.get(ExtendedKind.ACCESS_TOKEN, b"\0")),
+        wants_plain_text=message.find(ClientKind.DOWNGRADE) is not None,
         software_version=_remark(message, ClientKind.SOFTWARE_VERSION),
         software_date=_remark(message, ClientKind.SOFTWARE_DATE),
         platform=_remark(message, ClientKind.PLATFORM),

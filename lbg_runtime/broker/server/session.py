@@ -288,6 +288,9 @@ class Session:
         self._carry_out(effects)
 
     def _connect(self, request: LoginRequest) -> tuple[ClientId, list[Effect]]:
+        if request.wants_plain_text:
+            # Let in, it would end its TLS, and never learn why the connection ends with it.
+            raise BrokerRefusal(403, "TLS Downgrade Not Supported")
         accounts = self._engine.administration.accounts(request.vpn)
         username, password = who_is(request, accounts, self._name_on_certificate())
         introduction = Introduction(

@@ -82,8 +82,9 @@ def answers(session: Session) -> list[Frame]:
     return frames
 
 
-def login(name: str, *, vpn: str = "default", keep_alive_s: int = 3) -> bytes:
+def login(name: str, *more: ClientItem, vpn: str = "default", keep_alive_s: int = 3) -> bytes:
     items = (
+        *more,
         ClientItem(ClientKind.CLIENT_NAME, name.encode() + b"\0"),
         ClientItem(ClientKind.VPN, vpn.encode() + b"\0", 1),
         ClientItem(ClientKind.KEEP_ALIVE, keep_alive_s.to_bytes(4, "big")),

@@ -8,7 +8,7 @@ import pytest
 from lbg_runtime.model.errors import ProtocolError
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.smf.assured_items import AssuredKind, ItemKind
-from lbg_runtime.smf.client_ctrl import ClientKind, decode_client_ctrl
+from lbg_runtime.smf.client_ctrl import ClientItem, ClientKind, decode_client_ctrl
 from lbg_runtime.smf.frame import Frame, Parameter, ParameterKind, Protocol, encode_frame
 from lbg_runtime.smf.response import OK, Response, response_of
 from lbg_runtime.smf.smp import SubscriptionKind, SubscriptionRequest, decode_subscription, encode_subscription
@@ -49,6 +49,14 @@ def test_a_login_is_answered_with_everything_a_client_asks_for() -> None:
     # 27 booleans, compression cleared.
     assert capabilities[:5] == bytes.fromhex("1bbfffffe0")
     assert body.find(ClientKind.EXTENDED_CAPABILITIES) == bytes.fromhex("0004000000070103 05000000070101")
+
+
+def test_tls_that_is_to_end_after_the_login_is_refused() -> None:
+    session = Desk().new_session()
+    session.receive(login("name", ClientItem(ClientKind.DOWNGRADE, b"\0", 1)))
+    (answer,) = answers(session)
+    assert response_of(answer) == Response(403, "TLS Downgrade Not Supported")
+    assert session.ended
 
 
 def test_a_client_without_a_name_is_given_one() -> None:
