@@ -65,9 +65,10 @@ class _FrontEnd:
         self._administrators = administrators
         self._write_down = write_down
         self._about: _Handle = About(engine.administration).handle
+        configured = Configuration(engine, carry_out, kept).handle
         self._apis: Mapping[str, _Handle] = {
-            "config": Configuration(engine, carry_out, kept).handle,
-            "monitor": Monitor(engine).handle,
+            "config": configured,
+            "monitor": Monitor(engine, configured).handle,
             "action": Action(engine, carry_out).handle,
         }
 

@@ -1,4 +1,5 @@
-"""The monitor API: queues, flows, messages, replay logs and clients as they are now. Read-only."""
+"""The monitor API: queues, flows, messages, replay logs and clients as they are now, and the rest as it is configured.
+Read-only."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -42,8 +43,10 @@ _LookForMessages = Callable[[Engine, tuple[str, ...], int], Iterator[_Seen]]
 class Monitor:
     """Called by the HTTP front end, on the loop's thread."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, show_configured: Callable[[Request, Administrator], Row]) -> None:
+        """`show_configured` answers for kinds of objects that are nothing but their configuration."""
         self._engine = engine
+        self._show_configured = show_configured
 
     def handle(self, request: Request, administrator: Administrator) -> Row:
         """Answer a request; raises `SempFault`."""
@@ -52,7 +55,7 @@ class Monitor:
         kinds = request.segments[::2]
         names = tuple(decode(segment) for segment in request.segments[1::2])
         if kinds not in _KINDS:
-            raise SempFault(SempCode.PARSE_ERROR, f"there is nothing to see at {'/'.join(request.segments)}")
+            return self._show_configured(request, administrator)
         if names:
             administrator.check_read(names[0])
         above = names[: len(kinds) - 1]

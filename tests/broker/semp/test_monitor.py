@@ -142,6 +142,21 @@ async def test_a_client_is_seen_with_what_it_said_of_itself_and_since_when_it_is
     assert await desk.get(CLIENTS, "ann", query=query) == {**dict.fromkeys(names, ""), "uptime": 0}
 
 
+async def test_what_is_only_configured_is_seen_as_it_is_configured(desk):
+    config, there = "config/msgVpns/default", "monitor/msgVpns/default"
+    await desk.post(f"{config}/clientUsernames", clientUsername="ann", enabled=True, password="secret")
+    await desk.post(f"{config}/aclProfiles", aclProfileName="a")
+    exceptions = ("a", "publishTopicExceptions")
+    await desk.post(f"{config}/aclProfiles", *exceptions, publishTopicExceptionSyntax="smf", publishTopicException="x")
+    for path in (("clientUsernames", "ann"), ("clientUsernames",), ("clientProfiles",), ("aclProfiles", *exceptions)):
+        assert await desk.get(there, *path) == await desk.get(config, *path)
+    answer = await desk.ask("GET", there, "clientUsernames", query="where=clientUsername==ann")
+    assert answer["links"][0]["uri"] == "http://broker/SEMP/v2/monitor/msgVpns/default/clientUsernames/ann"
+    assert await desk.code("DELETE", there, "clientUsernames", "ann") == 14
+    desk.username = "nobody"
+    assert await desk.code("GET", there, "clientUsernames") == 72
+
+
 async def test_messages_can_be_seen_and_deleted(desk):
     await make_queue(desk)
     desk.bind(desk.client("ann"), "orders/0")
