@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from itertools import chain, count
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
@@ -33,11 +34,10 @@ _PLAIN_BODIES: Mapping[object, tuple[str, JsonObject]] = {
 def asyncapi_document(handlers: Handlers, settings: Settings, *, version: str) -> JsonObject:
     """The whole document, as a JSON object. `version` is that of the application."""
     group = settings.group
-    names = _names(handlers)
     schemas, definitions = _schemas(handlers)
     channels: JsonObject = {}
     operations: JsonObject = {}
-    for handler, name in names:
+    for name, handler in _named(handlers).items():
         content_type, payload = _body_of(handler, schemas)
         address, parameters = _address(f"{group.hash_prefix}/{{shard}}/", handler.subscription)
         message: JsonObject = {"name": name, "contentType": content_type, "headers": _headers(settings)}
@@ -69,15 +69,14 @@ def asyncapi_document(handlers: Handlers, settings: Settings, *, version: str) -
     return document
 
 
-def _names(handlers: Iterable[Handler]) -> list[tuple[Handler, str]]:
-    """Each handler with a unique name, of characters that references can carry."""
-    found: list[tuple[Handler, str]] = []
-    taken: dict[str, int] = {}
+def _named(handlers: Iterable[Handler]) -> dict[str, Handler]:
+    """The handlers by names of their own, of characters that references can carry."""
+    found: dict[str, Handler] = {}
     for handler in handlers:
         function = handler.where.partition(" (")[0].rpartition(":")[2].rpartition(".")[2]
         name = re.sub(r"[^A-Za-z0-9_\-]", "_", function)
-        taken[name] = taken.get(name, 0) + 1
-        found.append((handler, name if taken[name] == 1 else f"{name}_{taken[name]}"))
+        names = chain((name,), (f"{name}_{number}" for number in count(2)))
+        found[next(each for each in names if each not in found)] = handler
     return found
 
 

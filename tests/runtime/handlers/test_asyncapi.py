@@ -185,6 +185,21 @@ def test_every_handler_is_an_operation_on_a_channel_of_its_topics(made):
     assert {each["queue"]["accessType"] for each in queues} == {"exclusive"}
 
 
+def test_a_function_with_the_name_that_another_one_gets_for_its_second_topic_has_a_channel_too(made):
+    handlers = Handlers()
+
+    @handlers.handler("one", "two")
+    async def take(message: Message) -> None: ...
+
+    @handlers.handler("three")
+    async def take_2(message: Message) -> None: ...
+
+    channels = made(handlers)["channels"]
+    assert {name: one["address"].rpartition("/")[2] for name, one in channels.items()} == {
+        "take": "one", "take_2": "two", "take_2_2": "three",
+    }  # fmt: skip
+
+
 def test_the_queue_of_a_partitioned_group_is_no_exclusive_one(settings):
     handlers = Handlers()
 
