@@ -71,9 +71,11 @@ def _lines(verdict: Verdict) -> Iterator[str]:
             yield f"{law.value}: {counts[law]}{weak}"
             shown = [finding for finding in verdict.findings if finding.law is law][:_FINDINGS_SHOWN]
             yield from (line for finding in shown for line in _finding_lines(finding))
-            if counts[law] > len(shown):
+            # One finding of loss has all numbers that follow each other.
+            found = verdict.lost.num_rows if law is Law.LOSS else counts[law]
+            if found > len(shown):
                 where = ", which lbg validate --lost FILE lists" if law is Law.LOSS else ""
-                yield f"  and {counts[law] - len(shown)} more{where}"
+                yield f"  and {found - len(shown)} more{where}"
             if law is Law.LOSS and verdict.unended:
                 more = f" and {len(verdict.unended) - 1} more" if len(verdict.unended) > 1 else ""
                 yield (

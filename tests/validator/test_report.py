@@ -122,3 +122,15 @@ def test_long_lists_are_cut_and_say_so() -> None:
 
     assert "  and 25 more, which lbg validate --lost FILE lists\n" in text
     assert text.endswith("  and 13 more")
+
+
+def test_lost_messages_that_follow_each_other_are_told_once() -> None:
+    run = story()
+    record = run.ledgers[0].confirmed[0]
+    run.ledgers[0].confirmed.append(replace(record, key="new", first_seq=1, last_seq=30))
+
+    text = as_text(validate(run.tables()))
+
+    assert "loss: 30\n" in text
+    assert "/new: 1 to 30 confirmed, never handled to an end\n" in text
+    assert " more, which" not in text
