@@ -63,7 +63,7 @@ LONGEST_FIRST = (
     "tests/runtime/",
     "tests/broker/engine/",
     "tests/core/",
-    "tests/admin/test_group.py",
+    "tests/admin/",
 )
 """Where the files are that take long, the longest first; all others after them."""
 

@@ -21,7 +21,7 @@ from lbg_runtime.broker.engine.effects import Published
 from lbg_runtime.model.errors import QueueInUse
 from lbg_runtime.model.ids import QueueName
 from tests.admin.conftest import Broker
-from tests.admin.test_group import SPEC, create, log_in
+from tests.admin.group_steps import SPEC, create, log_in
 
 PREFIX = "/SEMP/v2/"
 KINDS: dict[str, type | tuple[type, ...]] = {"string": str, "integer": int, "boolean": bool, "object": dict}

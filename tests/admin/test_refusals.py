@@ -13,7 +13,7 @@ from lbg_runtime.model.errors import LbgError, SempRefused, SempUnreachable
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import GroupName
 from lbg_runtime.semp.client import SempAccount, SempClient
-from tests.admin.test_group import SPEC, create, everything
+from tests.admin.group_steps import SPEC, create, everything
 
 
 async def _create(admin: GroupAdmin) -> None:

@@ -365,7 +365,7 @@ class KillingProxy:
 
 
 @pytest.mark.real_time
-@pytest.mark.parametrize("number", [1, 5, 9, 13, 18])  # Each of them in one process: tests/admin/test_group.py.
+@pytest.mark.parametrize("number", [1, 5, 9, 13, 18])  # Each of them in one process: tests/admin/test_creation.py.
 async def test_a_creation_that_is_killed_is_finished_by_apply(tmp_path: Path, number: int) -> None:
     document: dict[str, Any] = {
         "connection": {"username": "members"},

@@ -1,0 +1,260 @@
+"""What a deletion takes and leaves, what saves a group from it, and what becomes of one that is interrupted."""
+
+import asyncio
+from contextlib import suppress
+from dataclasses import replace
+
+import httpx
+import pytest
+from structlog.testing import capture_logs
+
+from lbg_runtime.admin.executor import PAUSES_S
+from lbg_runtime.admin.group import GroupAdmin
+from lbg_runtime.admin.problems import is_own_username
+from lbg_runtime.admin.roles import Role
+from lbg_runtime.admin.spec import read_marker
+from lbg_runtime.broker.engine.effects import ClientEnded, Published
+from lbg_runtime.model.errors import GroupInUse, GroupMissing, GroupRefused, SempRefused, SempUnreachable
+from lbg_runtime.model.ids import QueueName
+from tests.admin.group_steps import (
+    PARKING,
+    SHARED,
+    SPEC,
+    Between,
+    Killed,
+    Wire,
+    create,
+    events,
+    everything,
+    kills,
+    log_in,
+    publish,
+)
+
+
+async def test_a_deletion_that_is_interrupted_says_that_the_queues_are_closed(broker, client):
+    await create(client)
+    broker.transport = Wire(broker.transport, 3, httpx.ReadTimeout("gone"))
+    async with broker.client() as failing:
+        with capture_logs() as told, pytest.raises(SempUnreachable):
+            await GroupAdmin(failing, "default").delete(SPEC)
+    assert told[-1]["event"] == "group_deletion_interrupted"
+    await GroupAdmin(client, "default").apply(await GroupAdmin(client, "default").plan(SPEC))
+    assert (await GroupAdmin(client, "default").plan(SPEC)).is_clean
+
+
+async def test_queues_for_what_is_set_aside_come_and_go_with_the_group(broker, client):
+    spec = replace(SPEC, aside=(*PARKING, QueueName("lbg-errors/orders")))
+    admin = await create(client, spec)
+    for queue in spec.aside:
+        assert broker.engine.queue_status("default", queue).subscriptions == (queue,)
+    owner = log_in(broker)
+    broker.engine.bind(owner, PARKING[0])
+    assert (await admin.plan(spec)).is_clean
+    with pytest.raises(GroupInUse, match=PARKING[0]) as bound:
+        await admin.delete(SPEC)
+    assert not bound.value.only_parking
+    broker.engine.publish_direct(owner, Published(PARKING[0], None, 1))
+    broker.engine.disconnect(owner)
+    with pytest.raises(GroupInUse, match="only marks are left: --force"):
+        await admin.delete(SPEC)
+    await admin.delete(SPEC, force=True)
+    assert broker.engine.queue_names("default") == ()
+
+
+async def test_a_deletion_leaves_what_was_there_before(client):
+    before = await everything(client)
+    admin = await create(client)
+    assert await admin.delete(SPEC) == []
+    assert await everything(client) == before
+    with pytest.raises(GroupMissing):
+        await admin.delete(SPEC)
+
+
+async def test_a_group_with_messages_or_flows_is_kept_as_it_was(broker, client):
+    admin = await create(client)
+    before = await everything(client)
+    broker.engine.bind(log_in(broker), QueueName("orders/0"))
+    publish(broker)
+    broker.effects.clear()
+    with pytest.raises(GroupInUse) as caught:
+        await admin.delete(SPEC)
+    assert caught.value.left == {"orders/0": (0, 1), "orders/1": (1, 0)}
+    assert await everything(client) == before
+    assert broker.effects == []
+
+
+async def test_force_drops_messages_and_disconnects_members(broker, client):
+    admin = await create(client)
+    member = log_in(broker)
+    broker.engine.bind(member, QueueName("orders/0"))
+    publish(broker)
+    await admin.delete(SPEC, force=True)
+    assert [effect.client for effect in broker.effects if isinstance(effect, ClientEnded)] == [member]
+    assert broker.engine.queue_names("default") == ()
+
+
+async def test_a_message_that_comes_while_a_group_is_deleted_saves_it(broker, client):
+    admin = await create(client)
+    before = await everything(client)
+    looks = 0
+
+    class Late(httpx.AsyncBaseTransport):
+        async def handle_async_request(self, request):
+            nonlocal looks
+            answer = await inner.handle_async_request(request)
+            looks += "monitor" in request.url.path
+            if looks == 2:  # Every queue has been looked at once.
+                looks += 1
+                publish(broker)
+            return answer
+
+    inner, broker.transport = broker.transport, Late()
+    async with broker.client() as watched:
+        with pytest.raises(GroupInUse):
+            await GroupAdmin(watched, "default").delete(SPEC)
+    assert await everything(client) == before
+    assert (await admin.plan(SPEC)).is_clean
+
+
+async def test_a_deletion_that_is_refused_at_its_second_look_leaves_the_group_as_it_was(broker, client):
+    admin = await create(client)
+    before = await everything(client)
+    await client.create(("msgVpns", "default", "queues"), {"queueName": "orders/9", "ingressEnabled": True})
+
+    async def publish_and_remove():
+        await client.update(("msgVpns", "default", "queues", "orders/1"), {"ingressEnabled": True})
+        publish(broker)
+        await client.update(("msgVpns", "default", "queues", "orders/1"), {"ingressEnabled": False})
+        await client.delete(("msgVpns", "default", "queues", "orders/9"))
+
+    broker.transport = Between(broker.transport, "PATCH", "9", publish_and_remove)
+    async with broker.client() as watched:
+        with capture_logs() as told, pytest.raises(GroupInUse):
+            await GroupAdmin(watched, "default").delete(SPEC)
+    assert events(told) == []
+    assert await everything(client) == before
+    assert (await admin.plan(SPEC)).is_clean
+
+
+async def test_a_deletion_that_is_refused_when_part_of_the_group_is_gone_says_so(broker, client):
+    await create(client, SHARED)
+
+    async def bind_and_remove():
+        broker.engine.bind(log_in(broker, "default", "", "ann"), QueueName("orders/1"))
+        await client.delete(("msgVpns", "default", "queues", "orders/0"))
+
+    broker.transport = Between(broker.transport, "DELETE", "orders", bind_and_remove)
+    async with broker.client() as watched:
+        with capture_logs() as told, pytest.raises(GroupInUse):
+            await GroupAdmin(watched, "default").delete(SHARED)
+    assert events(told) == ["group_deletion_interrupted"]
+
+
+DELETIONS = 2 + 1 + 1 + 2 + 2 + 1 + 1 + 1
+"""Ingress, username, settings, egress, queues, username, ACL profile, client profile."""
+
+
+@pytest.mark.parametrize(("number", "after"), kills(DELETIONS))
+async def test_a_deletion_that_is_killed_is_finished_by_the_next(broker, client, number, after):
+    before = await everything(client)
+    await create(client)
+    inner = broker.transport
+    broker.transport = Wire(inner, number, Killed(), after)
+    async with broker.client() as killed:
+        with pytest.raises(Killed):
+            await GroupAdmin(killed, "default").delete(SPEC)
+    try:
+        await GroupAdmin(client, "default").delete(SPEC)
+    except GroupMissing:
+        assert (number, after) == (DELETIONS, True)
+    assert await everything(client) == before
+
+
+@pytest.mark.parametrize("number", range(1, 40))
+async def test_who_deletes_what_another_one_deletes_is_told_that_it_is_gone(broker, client, number):
+    """The other one does it all at once, before any of our requests."""
+    before = await everything(client)
+    await create(client)
+    requests = 0
+
+    class Overtaken(httpx.AsyncBaseTransport):
+        async def handle_async_request(self, request):
+            nonlocal requests
+            requests += 1
+            if requests == number:
+                await GroupAdmin(client, "default").delete(SPEC)
+            return await inner.handle_async_request(request)
+
+    inner, broker.transport = broker.transport, Overtaken()
+    async with broker.client() as late:
+        with capture_logs() as told, suppress(GroupMissing):
+            await GroupAdmin(late, "default").delete(SPEC)
+    assert events(told) == []
+    assert await everything(client) == before
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+async def test_a_deletion_does_not_take_a_username_that_is_not_known_to_be_the_groups(client, enabled):
+    await client.create(("msgVpns", "default", "clientUsernames"), {"clientUsername": "members", "enabled": enabled})
+    before = await everything(client)
+    with pytest.raises(GroupMissing):
+        await GroupAdmin(client, "default").delete(SPEC)
+    assert await everything(client) == before
+
+
+STRANGE = '{"V":2,"note":"of a newer lbg, or of somebody else"}'
+
+
+async def test_a_group_whose_settings_cannot_be_read_is_not_deleted(client):
+    await client.create(("msgVpns", "default", "jndiQueues"), {"queueName": "lbg/orders", "physicalName": STRANGE})
+    await client.create(("msgVpns", "default", "queues"), {"queueName": "orders/0"})
+    await client.create(("msgVpns", "default", "clientUsernames"), {"clientUsername": "members", "enabled": True})
+    before = await everything(client)
+    with pytest.raises(GroupRefused, match="something else is stored there"):
+        await GroupAdmin(client, "default").delete(SPEC, force=True)
+    assert await everything(client) == before
+
+
+@pytest.mark.parametrize(
+    ("username", "there", "is_own"),
+    [
+        ("members", {"enabled": True, "aclProfileName": "theirs"}, True),
+        ("others", {"enabled": True, "aclProfileName": "lbg-orders"}, False),
+        ("others", {"enabled": False, "aclProfileName": "default"}, False),
+        ("others", {"enabled": False, "aclProfileName": "lbg-orders"}, True),
+    ],
+)
+def test_a_username_is_the_groups_where_that_is_stored_or_an_interruption_left_it(username, there, is_own):
+    stored = read_marker("lbg/orders", SPEC.marker())
+    assert is_own_username(replace(SPEC, username=username), Role.MEMBER, stored, there) is is_own
+
+
+async def test_what_is_still_in_use_is_tried_again_for_a_while(broker, client):
+    await create(client)
+    refusals = 3
+
+    class Slow(httpx.AsyncBaseTransport):
+        async def handle_async_request(self, request):
+            nonlocal refusals
+            if request.method == "DELETE" and "aclProfiles" in request.url.path and refusals:
+                refusals -= 1
+                error = {"code": 89, "status": "NOT_ALLOWED", "description": "in use"}
+                return httpx.Response(400, json={"meta": {"responseCode": 400, "error": error}})
+            return await inner.handle_async_request(request)
+
+    inner, broker.transport = broker.transport, Slow()
+    loop = asyncio.get_running_loop()
+    async with broker.client() as slow:
+        began = loop.time()
+        await GroupAdmin(slow, "default").delete(SPEC)
+        assert loop.time() - began == pytest.approx(sum(PAUSES_S[:3]))
+
+
+async def test_what_stays_in_use_is_an_error(client):
+    await create(client)
+    other = {"clientUsername": "other", "enabled": True, "aclProfileName": "lbg-orders"}
+    await client.create(("msgVpns", "default", "clientUsernames"), other)
+    with pytest.raises(SempRefused) as caught:
+        await GroupAdmin(client, "default").delete(SPEC)
+    assert caught.value.code == 89
