@@ -52,7 +52,7 @@ class HandsBackWithoutAnAccept(RebalanceMachine):
 class AcceptsWhateverItIsOffered(RebalanceMachine):
     """It takes a queue that it is not bound to."""
 
-    def _reason_to_reject(self, offer: Offer) -> str | None:
+    def _reason_to_reject(self, offer: Offer, now_ms: int) -> str | None:
         return None
 
 

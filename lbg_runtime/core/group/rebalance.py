@@ -4,7 +4,7 @@ One machine per member, driven by its control plane from one task. Placement (co
 should be; this machine moves them there queue by queue, and no other queue pauses:
 
 1. The owner offers a queue to its home, once the home is bound to it as a standby.
-2. The home accepts if it agrees and is bound; all other members hear the offer and will step aside once.
+2. The home accepts if it agrees, or has room, and is bound; all other members hear the offer and will step aside once.
 3. The owner stops intake, finishes what has arrived, settles, unbinds (core/flow/machine.py).
 4. The broker makes the next flow in line active. A member that has to step aside binds again, at the end of the line,
    without having touched a message. The home starts and says that it has taken the queue.
@@ -353,12 +353,12 @@ class RebalanceMachine:
         if offer.to != self._member:
             self._accepted.pop(queue, None)
             return [AskFlow(queue, StepAsideRequested(now_ms + self._settings.step_aside_ms))]
-        if reason := self._reason_to_reject(offer):
+        if reason := self._reason_to_reject(offer, now_ms):
             return [Say(Reject(self._stamp(), queue, offer.move_id, reason))]
         self._accepted[queue] = AcceptedOffer(offer.move_id, offer.header.member, now_ms + self._settings.step_aside_ms)
         return [AskFlow(queue, StepAsideCancelled()), Say(Accept(self._stamp(), queue, offer.move_id))]
 
-    def _reason_to_reject(self, offer: Offer) -> str | None:
+    def _reason_to_reject(self, offer: Offer, now_ms: int) -> str | None:
         flow = self._flows.get(offer.queue)
         giver = self._view.find(offer.header.member) if self._view is not None else None
         if self._is_draining:
@@ -368,9 +368,20 @@ class RebalanceMachine:
         if giver is None:
             return "giver unknown"
         # A member that is leaving gives to the best member it can find.
-        if giver.state is not MemberState.DRAINING and not self._is_home(offer.queue):
+        if giver.state is not MemberState.DRAINING and not self._may_be_home(offer.queue, now_ms):
             return "not at home on it"
         return None
+
+    def _may_be_home(self, queue: QueueName, now_ms: int) -> bool:
+        """Whether we are at home on the queue, or have room for it: a giver of another version may choose otherwise.
+
+        Having it we are at home on it, as owners keep their queues up to their number; so it does not go on from here.
+        """
+        if self.placement is None or queue in self._pins:
+            return self._is_home(queue)
+        home_count = sum(ranked[:1] == (self._member,) for ranked in self.placement.ranks.values())
+        taken = {*self._tenures, *(each for each in self._accepted if self.accepted(each, now_ms) is not None)}
+        return self._is_home(queue) or len(taken) < home_count
 
     def _is_home(self, queue: QueueName) -> bool:
         return self.placement is not None and self.placement.home(queue) == self._member

@@ -347,6 +347,24 @@ class TestTaking:
         assert isinstance(reject, Reject)
         assert reject.reason == reason
 
+    def test_a_member_with_room_takes_the_queue_that_its_giver_chooses_and_no_more_than_its_number(self) -> None:
+        """A giver of another version may choose by other rules: a newcomer got half of its share, or nothing."""
+        machine = machine_of(B, {})
+        flows = {Q0: STANDBY, Q1: STANDBY}
+        machine.handle(OwnFlowsChanged({queue: report(flow) for queue, flow in flows.items()}), 0)
+        machine.handle(seen(member(A, {Q0: ACTIVE, Q1: ACTIVE}), member(B, flows)), 0)
+        assert machine.placement is not None
+        [home] = [queue for queue in (Q0, Q1) if machine.placement.home(queue) == B]
+        [other] = {Q0, Q1} - {home}
+        [answer] = said(machine.handle(self.offer(queue=other), 1))
+        assert isinstance(answer, Accept)
+        flows = {home: STANDBY, other: ACTIVE}
+        machine.handle(OwnFlowsChanged({queue: report(flow) for queue, flow in flows.items()}), 2)
+        machine.handle(seen(member(A, {home: ACTIVE}), member(B, flows)), 2)
+        assert machine.placement.home(other) == B, "it does not go on from here"
+        [answer] = said(machine.handle(self.offer(queue=home), 3))
+        assert isinstance(answer, Reject)
+
     def test_who_leaves_takes_nothing(self) -> None:
         machine = self.taker()
         machine.handle(DrainStarted(), 1)
