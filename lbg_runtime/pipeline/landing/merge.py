@@ -84,8 +84,7 @@ class _Earlier:
             self._take(lane, rows, low, high)
 
     def _take(self, lane: LaneView, rows: int, low: int, high: int) -> None:
-        tries_left = 3
-        # A lane that is gone has no ids any more: nobody has asked for its rows.
+        # No bound: each further look means that a segment more has gone. And a lane that is gone has no ids any more.
         while lane.is_there():
             try:
                 for each in lane.flushes(rows, low, high):
@@ -95,12 +94,9 @@ class _Earlier:
                 for pruned in lane.pruned(low, high):
                     self._seen.update(pruned.ids(rows).to_pylist())
             except (LandingRowsPruned, FileNotFoundError):
-                # Pruned between two looks.
-                tries_left -= 1
-                if not tries_left:
-                    raise
-            else:
-                return
+                # Pruned between two looks; nobody has asked for these rows.
+                continue
+            return
 
     def take_last(self, lane: LaneView, rows: int) -> None:
         """Look also at the ids of single deliveries that landed last among these rows of a lane."""

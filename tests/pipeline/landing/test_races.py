@@ -29,16 +29,23 @@ Hook = Callable[..., None]
 
 @pytest.fixture
 def before(monkeypatch: pytest.MonkeyPatch) -> Hook:
-    """`before(owner, name, act, call=1)`: have `act` done when this function is called for that time."""
+    """`before(owner, name, act, call=1)`: have `act` done when this function is called for that time.
+
+    What is called within such an act is not counted.
+    """
+    acting: list[str] = []
 
     def hook(owner: object, name: str, act: Callable[[], object], call: int = 1) -> None:
         original = getattr(owner, name)
         calls: list[int] = []
 
         def overtaken(*args: object, **named: object) -> object:
-            calls.append(1)
-            if len(calls) == call:
-                act()
+            if not acting:
+                calls.append(1)
+                if len(calls) == call:
+                    acting.append(name)
+                    act()
+                    acting.clear()
             return original(*args, **named)
 
         monkeypatch.setattr(owner, name, overtaken)
