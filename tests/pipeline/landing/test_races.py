@@ -307,11 +307,13 @@ def test_a_lane_that_was_read_may_go_as_a_whole_while_others_are_read(
     assert found == [id_of("k", number) for number in (1, 2, 3, 4)]
 
 
-@pytest.mark.parametrize("goes", [True, False])
+@pytest.mark.parametrize(("is_pruned", "goes"), [(False, False), (False, True), (True, True)])
 def test_so_may_an_older_lane_of_the_same_handle(
-    log_on_disk: LogOnDisk, name: str, before: Hook, *, goes: bool
+    log_on_disk: LogOnDisk, name: str, before: Hook, *, is_pruned: bool, goes: bool
 ) -> None:
     younger = copies_of(log_on_disk, "h")
+    if is_pruned:
+        pruned(log_on_disk)
     log = LandingLog(log_on_disk.root)
 
     def act() -> None:
