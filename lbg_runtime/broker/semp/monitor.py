@@ -261,8 +261,9 @@ def _messages(engine: Engine, above: tuple[str, ...], behind: int) -> Iterator[_
             "attachmentSize": message.size_bytes,
             "undelivered": message.is_undelivered,
             "replicationGroupMsgId": message_id(engine.spooler, message.number),
-            "spooledTime": message.spooled_at_s,
         }
+        if message.spooled_at_s is not None:
+            row["spooledTime"] = message.spooled_at_s
         yield _Seen(str(message.sequence), row)
 
 
