@@ -112,13 +112,18 @@ class GroupPicture:
     @property
     def disagreements(self) -> tuple[Disagreement, ...]:
         """The settings that differ between members, by name."""
-        beats = self.members
-        names = sorted({name for beat in beats.values() for name in beat.settings})
+        told = {member: dict(beat.settings) for member, beat in self.members.items()}
+        striping = self.striping
+        if striping is not None and not striping.generation:
+            # Else a re-striping explains it, of which who has just come may not have heard.
+            for member, settings in told.items():
+                settings["group.queue_count"] = str(self._beats[member].striping.striping.queue_count)
+        names = sorted({name for settings in told.values() for name in settings})
         found = []
         for name in names:
             values: dict[str | None, tuple[MemberId, ...]] = {}
-            for member, beat in beats.items():
-                value = beat.settings.get(name)
+            for member, settings in told.items():
+                value = settings.get(name)
                 values[value] = (*values.get(value, ()), member)
             if len(values) > 1:
                 found.append(Disagreement(name, values))

@@ -1,6 +1,7 @@
 """What a listener learns is what was said, in whatever order it came."""
 
 import itertools
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -122,6 +123,18 @@ def test_settings_that_are_not_alike_are_named_with_their_values() -> None:
     (found,) = picture.disagreements
     assert found.name == "key"
     assert found.values == {"x": (A,), "y": (B,), None: (C,)}
+
+
+def test_another_number_of_queues_is_told_unless_a_re_striping_explains_it() -> None:
+    """As members do, which then do not hear each other and know no homes."""
+
+    def counted(member: MemberId, queue_count: int, generation: int = 0) -> Heartbeat:
+        return replace(beat(member), striping=StripingReport(Striping(generation, queue_count), ""))
+
+    assert picture_of(counted(A, 4), counted(B, 4)).disagreements == ()
+    (found,) = picture_of(counted(A, 4), counted(B, 5), counted(C, 4)).disagreements
+    assert (found.name, found.values) == ("group.queue_count", {"4": (A, C), "5": (B,)})
+    assert picture_of(counted(A, 4), counted(B, 5, generation=7)).disagreements == ()
 
 
 @given(st.lists(messages, max_size=10))
