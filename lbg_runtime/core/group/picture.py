@@ -84,7 +84,7 @@ class GroupPicture:
     def striping(self) -> Striping | None:
         """What is said by the member that knows most about a re-striping; None if nobody was heard."""
         said = [beat.striping.striping for beat in self._beats.values()]
-        return max(said, key=lambda one: (one.generation, len(one.left), len(one.finished)), default=None)
+        return max(said, key=_how_much_is_known, default=None)
 
     @property
     def waits(self) -> Mapping[QueueName, tuple[MemberId, ParkingWait]]:
@@ -136,3 +136,8 @@ class GroupPicture:
                 if seen.is_suspect is is_suspect:
                     found[seen.member] = (*found.get(seen.member, ()), member)
         return found
+
+
+def _how_much_is_known(striping: Striping) -> tuple[int, bool, int, int]:
+    # Who knows that it is over has forgotten the rest.
+    return striping.generation, striping.target is None, len(striping.left), len(striping.finished)

@@ -125,6 +125,13 @@ def test_settings_that_are_not_alike_are_named_with_their_values() -> None:
     assert found.values == {"x": (A,), "y": (B,), None: (C,)}
 
 
+def test_who_says_that_a_re_striping_is_over_knows_most_of_it() -> None:
+    begun, moved, over, older = Striping(7, 4, 6), Striping(7, 4, 6, frozenset({4})), Striping(7, 6), Striping(5, 4)
+    for known in ([older, begun], [begun, moved], [over, moved], [moved, over, begun, older]):
+        said = [replace(beat(MemberId(str(at))), striping=StripingReport(each, "")) for at, each in enumerate(known)]
+        assert picture_of(*said).striping == max(known, key=[older, begun, moved, over].index)
+
+
 def test_another_number_of_queues_is_told_unless_a_re_striping_explains_it() -> None:
     """As members do, which then do not hear each other and know no homes."""
 
