@@ -182,6 +182,8 @@ class ControlPlaneMachine:
         self._standby_since_ms: int | None = None
         self._unheard_since_ms: int | None = None
         """When the first of our heartbeats was sent of which none has come back; None if the last one did."""
+        self._has_heard_itself = False
+        """Something of ours has come back since the connection is up."""
         self._see_group = False
         self._silent_from_ms: int | None = None
         """Since when the topic has been found silent; None while it is not."""
@@ -206,10 +208,8 @@ class ControlPlaneMachine:
         return self._look_at_ms is not None
 
     def can_hear(self, now_ms: int) -> bool:
-        """Whether the control topic is in reach: the connection is up, and what we say there comes back to us."""
-        unheard_since_ms = self._unheard_since_ms
-        is_heard = unheard_since_ms is None or now_ms - unheard_since_ms < self._silence_ms
-        return self.membership.can_hear and is_heard
+        """Whether the control topic is in reach: since the connection is up, what we say there comes back to us."""
+        return self.membership.can_hear and self._has_heard_itself and not self._is_unheard(now_ms)
 
     def flow_reports(self) -> Mapping[QueueName, FlowReport]:
         """What the group would be told about our flows now."""
@@ -250,7 +250,7 @@ class ControlPlaneMachine:
     def _take_event(self, event: MembershipEvent, now_ms: int) -> list[ControlOutput]:
         match event:
             case ControlConnected():
-                self._unheard_since_ms = None
+                self._unheard_since_ms, self._has_heard_itself = None, False
             case ControlLost():
                 # What was settled on the lost connection may never have reached the broker.
                 self._probes.clear()
@@ -312,12 +312,15 @@ class ControlPlaneMachine:
             return False
         # If our own messages do not come back, nobody hears us, or we hear nobody: either way, nobody can offer us a
         # queue or take one from us, even if we hear what others say.
-        if not self.can_hear(now_ms):
+        if self._is_unheard(now_ms):
             return True
         # Somebody holds a queue that we stand by for, and we have heard nobody: the topic is dead for them or us.
         if self._standby_since_ms is None:
             return False
         return now_ms - max(self.membership.peers_heard_ms or 0, self._standby_since_ms) >= self._silence_ms
+
+    def _is_unheard(self, now_ms: int) -> bool:
+        return self._unheard_since_ms is not None and now_ms - self._unheard_since_ms >= self._silence_ms
 
     def _tell_of_silence(self, seen: GroupSeen, now_ms: int) -> list[ControlOutput]:
         was_told = self._is_silence_told
@@ -400,7 +403,7 @@ class ControlPlaneMachine:
         header, identity = message.header, self.membership.identity
         if header.member != identity.member or header.life != identity.life:
             return []
-        self._unheard_since_ms = None
+        self._unheard_since_ms, self._has_heard_itself = None, True
         if header.sequence not in self._echoes:
             # Not sent for a probe, or not ours: a message forged in our name says nothing about what the broker has
             # read. Whoever knows the number of one that counts has it from the broker, which has then read it.

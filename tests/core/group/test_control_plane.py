@@ -254,8 +254,10 @@ def test_a_silent_topic_is_made_known_once_and_so_is_its_end() -> None:
 def test_a_member_that_hears_the_others_and_not_itself_knows_that_nobody_hears_it() -> None:
     plane = Plane()
     plane.settled_with_b()
+    assert plane.machine.can_hear(4_200)
     plane.is_mute = True
     outputs = [each for ms in range(4_200, 12_000, 100) for each in plane.hear_b(ms)]
+    assert not plane.machine.can_hear(12_000)
     assert told_of_silence(*outputs) == [Warn(Note("control_topic_silent"))]
     assert AskFlow(Q1, PlaceChanged(Place(1, gives_way=True))) in outputs, "what it may have goes to others in the end"
     plane.is_mute = False
