@@ -139,7 +139,9 @@ def _verify_parts(
         except FileNotFoundError as error:
             if segment.index_path.exists():
                 yield Finding(Grade.DAMAGE, str(error.filename), "it is missing")
-            # Otherwise it was pruned meanwhile.
+            else:
+                # Pruned meanwhile: the next one follows what nobody has looked at.
+                expected = None
         except (LandingError, OSError) as error:
             # What lies after it is checked all the same.
             yield _damage(error, segment.index_path)

@@ -22,6 +22,7 @@ from lbg_runtime.pipeline.landing.log import LandingLog, LaneExtent
 from lbg_runtime.pipeline.landing.prune import IDS_KEPT_US, Unpruned, prune
 from lbg_runtime.pipeline.landing.pruned_ids import write_pruned
 from lbg_runtime.pipeline.landing.segment import DATA_SUFFIX, INDEX_SUFFIX, Segment
+from lbg_runtime.pipeline.landing.verify import Walked, verify
 from tests.pipeline.landing.landed import LogOnDisk, id_of, ids_of, rows
 
 Hook = Callable[..., None]
@@ -262,6 +263,20 @@ def test_of_a_segment_that_went_the_rows_that_were_asked_for_are_told(log_on_dis
     with pytest.raises(LandingRowsPruned) as caught:
         list(view.all_flushes(2, 3))
     assert caught.value.row == 2
+
+
+@pytest.mark.parametrize("before_us", [250, 10_000], ids=["some", "all"])
+@pytest.mark.parametrize("call", [1, 2, 3])
+@pytest.mark.parametrize("function", ["last_entry", "read"])
+def test_verify_finds_no_damage_where_segments_are_pruned_while_it_walks(
+    log_on_disk: LogOnDisk, name: str, before: Hook, function: str, call: int, before_us: int
+) -> None:
+    pruned(log_on_disk, 150)
+    lane = log_on_disk.lane("b", segment_bytes=1)
+    for number in range(1, 5):
+        lane.append(rows([id_of("k", number)], t_land=number * 50))
+    before(Segment, function, lambda: pruned(log_on_disk, before_us), call)
+    assert list(verify(LandingLog(log_on_disk.root), Walked())) == []
 
 
 # -- copies in lanes that are being pruned
