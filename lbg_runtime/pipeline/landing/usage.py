@@ -1,6 +1,7 @@
 """How many bytes a landing log holds, and how many its disk still takes."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,10 +39,9 @@ def used_bytes(root: Path) -> int:
 def lane_bytes(folder: Path) -> int:
     """The same for one lane; 0 if it is gone."""
     total = 0
-    try:
-        with os.scandir(folder) as entries:
-            for each in entries:
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for each in entries:
+            # Those behind one that is pruned meanwhile count all the same.
+            with suppress(FileNotFoundError):
                 total += each.stat().st_size
-    except FileNotFoundError:
-        pass
     return total
