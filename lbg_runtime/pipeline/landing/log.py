@@ -154,16 +154,12 @@ class LandingLog:
 
         Closed as far as the clocks of the landing members agree. Raises as `lanes`.
         """
-        offsets = {}
-        for name, extent in self.lanes(queue).items():
-            row = extent.first_row
-            view = self._view(name)
-            for flush in () if view is None else view.all_flushes(row, extent.rows):
-                if flush.t_land >= time_us:
-                    break
-                row = min(flush.rows, extent.rows)
-            offsets[name] = row
-        return offsets
+        while True:
+            try:
+                return {name: self._row_before(name, extent, time_us) for name, extent in self.lanes(queue).items()}
+            except LandingRowsPruned:
+                # Between the two looks. No bound: the next ones find less to look at.
+                continue
 
     def view(self, lane: str) -> LaneView:
         """One lane, for a closer look. Raises `LandingRowsPruned` if it is gone."""
@@ -182,6 +178,15 @@ class LandingLog:
                 # Removed, long after it was pruned.
                 self._views.pop(view.name, None)
         return dict(reversed(found))
+
+    def _row_before(self, name: str, extent: LaneExtent, time_us: int) -> int:
+        row = extent.first_row
+        view = self._view(name)
+        for flush in () if view is None else view.all_flushes(row, extent.rows):
+            if flush.t_land >= time_us:
+                break
+            row = min(flush.rows, extent.rows)
+        return row
 
     def _closed_views(self, queue: int) -> list[LaneView]:
         """The lanes of a queue, in order, including every lane that was begun before any of them."""

@@ -265,6 +265,21 @@ def test_of_a_segment_that_went_the_rows_that_were_asked_for_are_told(log_on_dis
     assert caught.value.row == 2
 
 
+@pytest.mark.parametrize("goes", [False, True])
+def test_rows_that_are_pruned_while_a_time_is_looked_for_lie_before_it(
+    log_on_disk: LogOnDisk, name: str, before: Hook, *, goes: bool
+) -> None:
+    """As when a replay has a `--from`, or a stream begins at a time."""
+
+    def act() -> None:
+        pruned(log_on_disk, 150)
+        if goes:
+            remove_lane(log_on_disk.root / name)
+
+    before(LaneView, "all_flushes", act)
+    assert LandingLog(log_on_disk.root).before(3, 250) == ({} if goes else {name: 2})
+
+
 @pytest.mark.parametrize("before_us", [250, 10_000], ids=["some", "all"])
 @pytest.mark.parametrize("call", [1, 2, 3])
 @pytest.mark.parametrize("function", ["last_entry", "read"])
