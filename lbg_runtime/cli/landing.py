@@ -185,7 +185,11 @@ def _lane_object(view: "LaneView") -> dict[str, object]:
     from lbg_runtime.pipeline.landing.usage import lane_bytes
 
     extent = view.extent()
-    moments = [each.t_land for each in view.all_flushes(extent.first_row, extent.rows)]
+    try:
+        moments = [each.t_land for each in view.all_flushes(extent.first_row, extent.rows)]
+    except LandingRowsPruned:
+        # Between the two looks: what is left of it is listed.
+        return _lane_object(view)
     return {
         "lane": view.name,
         "queue": view.note.queue,

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 
 from lbg_runtime.cli.main import command_line
 from lbg_runtime.model.errors import UserError
+from lbg_runtime.pipeline.landing.lane_view import Flush, LaneView
 from lbg_runtime.pipeline.landing.log import LandingLog
 from lbg_runtime.pipeline.landing.prune import prune
 from lbg_runtime.pipeline.landing.verify import Finding, Grade, Walked, verify
@@ -118,6 +120,21 @@ def test_ls_shows_every_lane(log_on_disk: LogOnDisk, lane: Path) -> None:
     assert "1970-01-01T00:00:01.000+00:00 to 1970-01-01T00:00:05.000+00:00 (being written)" in text
     told = json.loads(run("ls", str(log_on_disk.root), "--json")[1])
     assert (told["group"], [each["rows"] for each in told["lanes"]]) == ("orders", [6])
+
+
+def test_ls_shows_what_is_left_of_a_lane_that_is_pruned_meanwhile(
+    log_on_disk: LogOnDisk, lane: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    all_flushes = LaneView.all_flushes
+
+    def overtaken(view: LaneView, start_row: int, end_row: int) -> Iterator[Flush]:
+        monkeypatch.undo()
+        list(prune(log_on_disk.root, 2_000_000))
+        return all_flushes(view, start_row, end_row)
+
+    monkeypatch.setattr(LaneView, "all_flushes", overtaken)
+    [told] = json.loads(run("ls", str(log_on_disk.root), "--json")[1])["lanes"]
+    assert (told["lane"], told["first_row"], told["rows"]) == (f"queue=003/{lane.name}", 2, 6)
 
 
 @pytest.mark.parametrize("part", ["lane.json", "000000000000.index"])
