@@ -222,7 +222,7 @@ class SempClient:
 
 
 def _query(**parameters: Sequence[str]) -> str:
-    # A comma between two conditions must not be encoded: to PubSub+ an encoded one is part of a value.
+    # Commas between two conditions as they are, those of values encoded: what a broker may tell them apart by.
     return "&".join(
         f"{name}={','.join(quote(item, safe='') for item in items)}" for name, items in parameters.items() if items
     )

@@ -24,6 +24,7 @@ LARGEST_SELECT = 256
 _PARAMETERS = ("select", "where", "count", "cursor")
 _COMPARISONS = {"==": eq, "!=": ne, "<": lt, ">": gt, "<=": le, ">=": ge}
 _CONDITION = re.compile(r"([A-Za-z0-9.]+)(==|!=|<=|>=|<|>)(.*)", re.DOTALL)
+_BEFORE_CONDITION = re.compile(r",(?=[A-Za-z0-9.]+(?:==|!=|<|>))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +110,19 @@ class Query:
                 # One of them would count, and who asked would take the answer for one to both.
                 raise SempFault(SempCode.INVALID_PARAMETER, f"{name} is given twice; expected once")
             given[name] = value
-        # Split before decoding: an encoded comma is part of a value. No attribute's name has one.
-        conditions = given.get("where", "").split(",")
+        # Split before decoding: an encoded comma may be part of a value. Many clients encode those between conditions,
+        # too, so one that is followed by a comparison is taken for such.
+        conditions = [
+            condition
+            for part in given.get("where", "").split(",")
+            for condition in _BEFORE_CONDITION.split(unquote_plus(part))
+        ]
         select = tuple(name for name in unquote_plus(given.get("select", "*")).split(",") if name)
         if len(select) > LARGEST_SELECT:
             raise SempFault(SempCode.INVALID_PARAMETER, f"select: more than {LARGEST_SELECT} attributes")
         return cls(
             select,
-            tuple(_condition(unquote_plus(part)) for part in conditions if part),
+            tuple(_condition(each) for each in conditions if each),
             _count(unquote_plus(given["count"]) if "count" in given else None),
             unquote_plus(given["cursor"]) if "cursor" in given else None,
             tuple("".join(part) for part in parts if part[0] != "cursor"),

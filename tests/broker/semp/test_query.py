@@ -40,11 +40,13 @@ def chosen(query, *items):
         ("name%3D%3Da%2F1", ["a/1"]),
         ("name==a,size==1", []),
         ("name==c%2Cd", ["c,d"]),
+        ("name%3D%3Da%2F%2A%2Csize%3E1", ["a/2"]),
+        ("name%3D%3Dc%2Cd%2Csize%3C%3D0%2Con%21%3Dtrue", ["c,d"]),
     ],
 )
 def test_conditions(where, wanted):
     items = (
-        *([item("c,d", size=0, on=False)] if "%2C" in where else []),
+        *([item("c,d", size=0, on=False)] if "c%2Cd" in where else []),
         item("b", size=10, on=True),
         item("a/1", size=1, on=True),
         item("a/2", size=2, on=False),
