@@ -189,7 +189,7 @@ def is_found_out(parts: Parts, run: MakeSettings, law: str, first: int) -> bool:
         (HandlesWhatLiesBeforeTheMarker, busy, "duplicates_are_excused", 200),
         (WaitsForNobody, busy, "first_handlings_are_in_order", 214),
         (DropsInsteadOfKeeping, busy, "nothing_is_lost", 214),
-        (DropsInsteadOfKeeping, busy, "settled_messages_are_a_prefix", 2),
+        (DropsInsteadOfKeeping, busy, "settled_messages_are_a_prefix", 7),
         (LetsGoAtTheMarker, busy, "first_handlings_are_in_order", 302),
         (ForgetsTheMarkers, busy, "nothing_is_lost", 200),
     ],
@@ -234,7 +234,7 @@ class SubscribesBeforeThePlan(Conductor):
 @pytest.mark.parametrize(
     ("mutant", "law", "first"),
     [
-        (MarksBeforeItSubscribes, "nothing_is_lost", 200),
+        (MarksBeforeItSubscribes, "nothing_is_lost", 203),
         (UnsubscribesAtTheMarker, "first_handlings_are_in_order", 214),
         (SubscribesBeforeThePlan, "duplicates_are_excused", 214),
     ],
@@ -247,7 +247,7 @@ def test_a_broken_conductor_is_found_out(
 
 
 def test_the_runs_that_find_them_out_break_nothing_by_themselves() -> None:
-    for run, seed in [*((busy, seed) for seed in (2, 200, 214, 287, 302, 333)), (mortal, 20)]:
+    for run, seed in [*((busy, seed) for seed in (7, 200, 203, 214, 287, 302, 333)), (mortal, 20)]:
         assert (seed, simulate(seed, run(seed)).violations) == (seed, ())
 
 
