@@ -9,6 +9,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Generator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -80,12 +81,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A file, or a class of one, is one worker's: what takes long begins first, so that in the end nobody waits for the
     last of them."""
 
-    def turn(item: pytest.Item) -> int:
-        return next(
-            (turn for turn, path in enumerate(LONGEST_FIRST) if item.nodeid.startswith(path)), len(LONGEST_FIRST)
-        )
+    @cache
+    def turn(file: str) -> int:
+        return next((turn for turn, path in enumerate(LONGEST_FIRST) if file.startswith(path)), len(LONGEST_FIRST))
 
-    items.sort(key=turn)
+    items.sort(key=lambda item: turn(item.nodeid.partition("::")[0]))
 
 
 class Hooks(NamedTuple):
