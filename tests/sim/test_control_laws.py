@@ -123,9 +123,9 @@ class StepsAsideForEver(FlowMachine):
         (AcceptsWhateverItIsOffered, "only_standbys_accept", 0),
         (OffersAtOnceAndAgain, "offers_are_patient", 17),
         (OffersInItsFirstMillisecond, "offers_are_patient", 9),
-        (NeverOffers, "calm_groups_are_settled", 0),
+        (NeverOffers, "calm_groups_are_settled", 5),
         (FeelsAtHomeEverywhere, "calm_groups_are_settled", 0),
-        (PlacesBeforeItHasSeenTheGroup, "calm_groups_are_settled", 0),
+        (PlacesBeforeItHasSeenTheGroup, "calm_groups_are_settled", 4),
     ],
 )
 def test_a_broken_rebalance_machine_is_found_out(mutant: type[RebalanceMachine], law: str, first: int) -> None:
