@@ -31,16 +31,16 @@ class FlowRecorder:
         """The payloads of what arrived."""
         return [delivery.message.payload for delivery in self.deliveries]
 
-    async def until(self, condition: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
+    async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until an event makes the condition true; raises `TimeoutError`."""
-        async with asyncio.timeout(within_s):
+        async with asyncio.timeout(PATIENCE_S):
             while not condition():
                 self._told.clear()
                 await self._told.wait()
 
-    async def until_received(self, count: int, within_s: float = PATIENCE_S) -> list[Delivery]:
+    async def until_received(self, count: int) -> list[Delivery]:
         """Wait for `count` deliveries in all; return them."""
-        await self.until(lambda: len(self.deliveries) >= count, within_s)
+        await self.until(lambda: len(self.deliveries) >= count)
         return self.deliveries
 
     async def until_active(self, times: int = 1) -> None:

@@ -203,7 +203,7 @@ async def _story(group: LiveGroup, course: Course, plan: Plan, profile: Path | N
         if not group.is_counted:
             await group.until("the queues are shared", lambda: group.is_balanced(first), patience_s)
         elif first == MEMBERS:
-            await group.until("everyone has its share", lambda: _is_home(group), patience_s)
+            await group.until("everyone has its share", lambda: group.is_at_home(MEMBERS), patience_s)
         quiet_s = min(_QUIET_S, plan.steady_s)
         await group.play_on(quiet_s)
         # The member that stays from the beginning to the end.
@@ -225,25 +225,19 @@ async def _take_step(group: LiveGroup, step: str, patience_s: float) -> None:
     match step:
         case "join":
             await group.start_member(MEMBERS - 1)
-            await group.until("the joiner has its share", lambda: _is_home(group), patience_s)
+            await group.until("the joiner has its share", lambda: group.is_at_home(MEMBERS), patience_s)
         case "sigterm":
             await group.stop(member_name(0))
             await group.until("every queue is fed", group.everything_is_fed, patience_s)
         case "rejoin":
             await group.start_member(0)
-            await group.until("it has its share again", lambda: _is_home(group), patience_s)
+            await group.until("it has its share again", lambda: group.is_at_home(MEMBERS), patience_s)
         case "sigkill":
             orphans = group.board.active_queues(member_name(1))
             await group.kill(member_name(1))
             await group.until("its queues are fed to others", lambda: orphans <= group.board.owned_queues(), patience_s)
         case _:
             raise LbgError(f"there is no step {step!r}")
-
-
-def _is_home(group: LiveGroup) -> bool:
-    if not group.is_counted:
-        return group.is_balanced(MEMBERS)
-    return all(group.board.primaries_at_home(member_name(index)) for index in range(MEMBERS))
 
 
 def _sections(mode: RebindMode) -> dict[str, dict[str, object]]:

@@ -55,7 +55,7 @@ class Story:
         self.on_scene("add members 3 and 4: each gets its share of the queues from those that hold them")
         for index in (2, 3):
             await self.group.start_member(index)
-        await self.group.until("every queue is at home", self._everyone_at_home)
+        await self.group.until("every queue is at home", lambda: self.group.is_at_home(MEMBER_COUNT))
         await self._play_on()
 
     async def _crash(self) -> None:
@@ -68,7 +68,7 @@ class Story:
         await self._play_on()
         self.on_scene(f"start {victim} again")
         await self.group.start_member(2)
-        await self.group.until("every queue is at home again", self._everyone_at_home)
+        await self.group.until("every queue is at home again", lambda: self.group.is_at_home(MEMBER_COUNT))
         await self._play_on()
 
     async def _scale_in(self) -> None:
@@ -88,8 +88,3 @@ class Story:
 
     async def _play_on(self) -> None:
         await self.group.play_on(SCENE_S if self.on_page is None else PAGE_SCENE_S)
-
-    def _everyone_at_home(self) -> bool:
-        if not self.group.is_counted:
-            return self.group.is_balanced(MEMBER_COUNT)
-        return all(self.group.board.primaries_at_home(member_name(index)) for index in range(MEMBER_COUNT))

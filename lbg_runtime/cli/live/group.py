@@ -222,6 +222,12 @@ class LiveGroup:
         shares = [len(self.board.active_queues(name)) for name in self.running if name.startswith("member-")]
         return self.everything_is_fed() and sum(share >= least for share in shares) == members
 
+    def is_at_home(self, members: int) -> bool:
+        """Whether every queue is fed to the member that it belongs to, of exactly this many."""
+        if not self.is_counted:
+            return self.is_balanced(members)
+        return all(self.board.primaries_at_home(member_name(index)) for index in range(members))
+
     def published(self) -> int:
         """Messages that the finished ledgers say were confirmed."""
         count = 0
