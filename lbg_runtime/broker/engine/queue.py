@@ -2,6 +2,7 @@
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from lbg_runtime.broker.engine.admission import Admission, allows
 from lbg_runtime.broker.engine.answers import FlowStatus, GroupStatus, MessageStatus, QueueStatus, SettledRange
@@ -75,9 +76,7 @@ class Queue:
         self._browsers: dict[FlowId, BrowserFlow] = {}
         timetable = self._surroundings.timetable
         self._meter = Meter(self._surroundings)
-        self._feeder = Feeder(
-            self.spool, self.claims, self.retention, ids, self._meter, lambda at_ms: timetable.set(self, at_ms)
-        )
+        self._feeder = Feeder(self.spool, self.claims, self.retention, ids, self._meter, partial(timetable.set, self))
         self._feeder.use(self._line)
 
     # -- spooling
