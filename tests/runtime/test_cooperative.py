@@ -277,6 +277,17 @@ async def test_who_disagrees_with_its_group_is_refused_by_name_and_value(trial):
         assert balanced(trial, ["a"])
 
 
+async def test_of_those_that_begin_a_group_with_different_settings_the_last_does_not_get_it(trial):
+    """The one before was refused first and left, and nobody was left to say that the last one may be wrong."""
+    first = trial.discovered("a")
+    last = trial.discovered("b", group={"provision": "none", "hash_function": "java_string"})
+    tasks = [asyncio.create_task(first.run())]
+    await asyncio.sleep(0.3)
+    tasks.append(asyncio.create_task(last.run()))
+    ended = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
+    assert [type(each) for each in ended] == [ConfigError, ConfigError]
+
+
 async def test_a_member_works_without_a_control_topic_that_it_may_not_use(trial, monkeypatch):
     async def refuse(self, subscription, sink):
         raise SubscribeFailed(subscription, "Subscription ACL Denied", permanent=True)

@@ -138,7 +138,8 @@ class MembershipMachine:
         """When every living member has had time for a heartbeat; None while we cannot hear."""
         self._unjudged: dict[MemberId, Heartbeat] = {}
         """The last ones of members that are bound to nothing and have other settings: who is wrong shows when the view
-        is complete."""
+        is complete. Also of those that have left since: of two that begin a group, the first to be judged leaves, and
+        the other one must not have the group to itself."""
         self._heartbeat_at_ms = now_ms
         self._last_heartbeat_ms = now_ms
 
@@ -421,6 +422,7 @@ class MembershipMachine:
             ours["group.queue_count"] = str(self.striping.now.queue_count)
             theirs["group.queue_count"] = str(heartbeat.striping.striping.queue_count)
         if ours == theirs:
+            self._unjudged.pop(member, None)
             return None
         if not heartbeat.flows and not self._is_complete(now_ms) and len(self._unjudged) < MAX_MEMBERS:
             # It may be as new as we are, and those that own queues have yet to say whose settings they have.
@@ -461,7 +463,6 @@ class MembershipMachine:
                 self._hurry_heartbeat(now_ms)
                 return []
             case Leave():
-                self._unjudged.pop(peer.member, None)
                 peer.go(Standing.LEFT, now_ms)
                 return self._note_gone(peer)
             case Taken() | Offer() | Accept() | Reject() if not peer.is_living:

@@ -336,12 +336,19 @@ def test_a_peer_without_a_queue_is_judged_when_those_that_own_some_have_had_time
     assert pick(shell.wait(SETTINGS.heartbeat_ms), SettingsDisagree) == []
 
 
-def test_a_peer_that_leaves_before_it_is_judged_has_done_no_harm() -> None:
+def test_a_peer_that_leaves_before_it_is_judged_is_judged_all_the_same() -> None:
+    """Of two that began a group the first one was refused and left, and the other one had the group to itself."""
     shell = Shell()
-    for peer in (PEER, MemberId("orders-9")):
-        shell.hear(beat(header(1, member=peer), settings={}))
+    shell.hear(beat(header(1), settings={}))
     shell.hear(Leave(header(2)))
-    assert {each.member for each in pick(shell.wait(SETTINGS.heartbeat_ms), SettingsDisagree)} == {"orders-9"}
+    assert {each.is_alone for each in pick(shell.wait(SETTINGS.heartbeat_ms), SettingsDisagree)} == {False}
+
+
+def test_a_peer_that_comes_back_with_our_settings_before_it_is_judged_has_done_no_harm() -> None:
+    shell = Shell()
+    shell.hear(beat(header(1), settings={}))
+    shell.hear(beat(header(1, Life(2, 1))))
+    assert pick(shell.wait(SETTINGS.heartbeat_ms), SettingsDisagree) == []
 
 
 def test_a_peer_that_is_bound_is_judged_at_once() -> None:
