@@ -80,8 +80,15 @@ class LaneView:
         return self.note.order, self.name
 
     def is_there(self) -> bool:
-        """Whether its folder exists: a lane can be removed, long after it was pruned."""
-        return os.path.isdir(self._folder)
+        """Whether its folder exists: a lane can be removed, long after it was pruned.
+
+        Raises `OSError` if that cannot be told: a lane that is taken for gone has no copies to leave out.
+        """
+        try:
+            os.stat(self._folder)
+        except FileNotFoundError:
+            return False
+        return True
 
     def extent(self) -> LaneExtent:
         """How far it goes now. Raises `LandingDamaged`, and `FileNotFoundError` if it is gone."""

@@ -337,6 +337,22 @@ def test_a_lane_that_was_read_may_go_as_a_whole_while_others_are_read(
     assert found == [id_of("k", number) for number in (1, 2, 3, 4)]
 
 
+def test_a_lane_that_cannot_be_reached_is_not_taken_for_one_that_is_gone(
+    log_on_disk: LogOnDisk, name: str, before: Hook
+) -> None:
+    """Its ids are there: without them the copies would come out."""
+    younger, folder = copies_of(log_on_disk), log_on_disk.root / name
+
+    def be_out_of_reach() -> None:
+        folder.rename(folder.with_name("away"))
+        folder.symlink_to(folder)
+
+    before(merge._Earlier, "_take", be_out_of_reach)
+    log = LandingLog(log_on_disk.root)
+    with pytest.raises(OSError, match="symbolic links"):
+        ids_of(log.read_queue(3, {name: 3}, {name: 3, younger: 4}))
+
+
 @pytest.mark.parametrize(("is_pruned", "goes"), [(False, False), (False, True), (True, True)])
 def test_so_may_an_older_lane_of_the_same_handle(
     log_on_disk: LogOnDisk, name: str, before: Hook, *, is_pruned: bool, goes: bool
