@@ -33,9 +33,9 @@ class _Machine:
     deadline_ms = None
     will_look = False
     membership = SimpleNamespace(owner_of=None)
-    rebalance = SimpleNamespace(accepted=None, placement=None)
 
     def __init__(self) -> None:
+        self.rebalance = SimpleNamespace(accepted=None, placement=None)
         self.taken: list[ControlInput] = []
         self.outputs: list[object] = []
         self.has_taken = asyncio.Event()
@@ -46,6 +46,7 @@ class _Machine:
     def take(self, inputs: Iterable[ControlInput], now_ms: int) -> list[object]:
         self.taken += inputs
         self.has_taken.set()
+        self.rebalance.placement = "with the first inputs"
         outputs, self.outputs = self.outputs, []
         return outputs
 
