@@ -82,7 +82,6 @@ async def test_a_broker_in_standby_is_waited_for_and_given_up(act: Act) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"shape": GroupShape(GroupName("o" * 199), "h", 4, 2)},
         {"shape": GroupShape(GroupName("orders"), "h" * 250, 4, 2)},
         {"username": "m" * 190},
         {"publisher": Login("p" * 190, "secret")},
