@@ -18,6 +18,7 @@ from lbg_runtime.broker.engine.lines.kinds import kind_of, make_line
 from lbg_runtime.broker.engine.lines.parted_line import PartedLine
 from lbg_runtime.broker.engine.lines.partition_line import PartitionLine
 from lbg_runtime.broker.engine.rates import Meter
+from lbg_runtime.broker.engine.replay.progress import ReplayProgress
 from lbg_runtime.broker.engine.retention import Bury, Retention
 from lbg_runtime.broker.engine.settings import AccessType, Permission, QueueSettings, RejectOnDiscard
 from lbg_runtime.broker.engine.spool import NO_DELIVERY, Spool, SpooledMessage
@@ -68,6 +69,7 @@ class Queue:
         """Takes note of what outlives the broker; None if nothing does."""
         self.spool = Spool(journal)
         """This, `claims` and `retention` are also what an earlier life of the broker is restored to."""
+        self.replays = ReplayProgress(self.spool)
         self._surroundings = surroundings or Surroundings()
         self._line = make_line(self.settings, self.spool, self._surroundings)
         self._rank()
@@ -381,18 +383,13 @@ class Queue:
                 self._line.room_made(holder)
 
     def _end(self, messages: Sequence[SpooledMessage], outcome: Outcome) -> list[Effect]:
-        effects: list[Effect] = []
-        if outcome is Outcome.FAILED:
-            for message in messages:
-                effects += self.retention.fail(message)  # When a standby settles, it waits already.
-            return effects
         if outcome is Outcome.ACCEPTED:
             self.claims.end_on(messages)
             self.spool.remove(messages)
-            return effects
-        for message in messages:
-            effects += self.retention.reject(message)
-        return effects
+            return []
+        # What a standby failed waits already.
+        end = self.retention.fail if outcome is Outcome.FAILED else self.retention.reject
+        return [effect for message in messages for effect in end(message)]
 
     def _rank(self) -> None:
         traits_of = self._surroundings.traits_of

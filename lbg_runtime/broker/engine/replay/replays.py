@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import replace
 from typing import assert_never
-from weakref import WeakKeyDictionary
 
 from lbg_runtime.broker.engine.changes import (
     MessageLogged,
@@ -16,7 +15,7 @@ from lbg_runtime.broker.engine.matching.subscriptions import topic_of
 from lbg_runtime.broker.engine.queue import Queue
 from lbg_runtime.broker.engine.registry import Registry
 from lbg_runtime.broker.engine.replay.log import ReplayLog, ReplayStart
-from lbg_runtime.broker.engine.replay.progress import ReplayProgress, ReplayStatus
+from lbg_runtime.broker.engine.replay.progress import ReplayStatus
 from lbg_runtime.broker.engine.settings import AccessType, ReplayLogSettings
 from lbg_runtime.broker.engine.surroundings import Surroundings
 from lbg_runtime.broker.engine.vpn import Vpn
@@ -36,8 +35,6 @@ class Replays:
         self._registry = registry
         self._surroundings = surroundings
         self._spooler = spooler
-        self._progress: WeakKeyDictionary[Queue, ReplayProgress] = WeakKeyDictionary()
-        """For each queue with a replay in this life of the broker."""
 
     def log(self, vpn: str) -> ReplayLog | None:
         """A VPN's replay log, for reading; None if it has none; 403 `Message VPN Not Allowed`."""
@@ -92,13 +89,11 @@ class Replays:
         403 `Message VPN Not Allowed`, 503 `Unknown Queue`.
         """
         found = self._registry.vpn(vpn).queue(queue)
-        progress = self._progress.get(found)
-        return [] if progress is None else found.delete_messages(progress.end())
+        return found.delete_messages(found.replays.end())
 
     def status(self, vpn: str, queue: QueueName) -> ReplayStatus:
         """How far the replays to a queue have come, in this life of the broker; errors as for `cancel`."""
-        progress = self._progress.get(self._registry.vpn(vpn).queue(queue))
-        return ReplayStatus() if progress is None else progress.status()
+        return self._registry.vpn(vpn).queue(queue).replays.status()
 
     def restore(self, change: MessageLogged | MessageUnlogged | ReplayLogKept | ReplayLogGone) -> None:
         """Apply one change of an earlier life of the broker again."""
@@ -135,8 +130,7 @@ class Replays:
 
     def begin(self, queue: Queue, messages: list[Published]) -> list[Effect]:
         """Have a queue hold these messages and no others; its flows end with 503 `Replay Started`."""
-        progress = self._progress_of(queue)
-        progress.end()
+        queue.replays.end()
         effects = self._registry.end_flows(queue, "Replay Started")
         effects += queue.delete_messages(None)
         now_s = int(self._surroundings.wall_s())
@@ -144,14 +138,8 @@ class Replays:
         for message in messages:
             # Its time to live starts again.
             effects += queue.add(replace(message, spooled_at_s=now_s))
-        progress.began(first)
+        queue.replays.began(first)
         return effects
-
-    def _progress_of(self, queue: Queue) -> ReplayProgress:
-        progress = self._progress.get(queue)
-        if progress is None:
-            progress = self._progress[queue] = ReplayProgress(queue.spool)
-        return progress
 
     def _choose(self, vpn: Vpn, queue: Queue, start: ReplayStart, check: Callable[[], None]) -> list[Published] | None:
         chosen = None
@@ -163,7 +151,7 @@ class Replays:
             chosen = self._attracted(vpn, queue, log, start)
         finally:
             if chosen is None:
-                self._progress_of(queue).failed()
+                queue.replays.failed()
         return chosen
 
     def _attracted(self, vpn: Vpn, queue: Queue, log: ReplayLog, start: ReplayStart) -> list[Published] | None:

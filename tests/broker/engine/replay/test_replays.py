@@ -1,3 +1,6 @@
+import gc
+from weakref import finalize
+
 import pytest
 
 from lbg_runtime.broker.engine.changes import Changes
@@ -227,3 +230,16 @@ def test_what_is_replayed_outlives_the_broker_and_so_does_the_log():
     later.unbind(bound.flow)
     again, _ = later.bind(client, QUEUE, replay=FromBeginning())
     assert Stage.numbers(later.open_window(again.flow, DeliveryId(0), 10)) == ["first", "second"]
+
+
+def test_nothing_is_left_of_a_deleted_queue_to_which_there_was_a_replay():
+    stage = stage_with_log()
+    stage.publish(3)
+    stage.engine.replays.start("default", QUEUE, FromBeginning())
+    (queue,) = stage.engine._registry.vpn("default").queues.values()
+    gone = []
+    finalize(queue, gone.append, QUEUE)
+    del queue
+    stage.engine.delete_queue("default", QUEUE)
+    gc.collect()
+    assert gone == [QUEUE]
