@@ -44,7 +44,7 @@ from lbg_runtime.model.ids import DeliveryId, QueueName
 
 DEFAULT_VPN = "default"
 LARGEST_RECEIVED_ID = DeliveryId((1 << 62) - 1)
-"""A client that claims a greater one would use up everybody's delivery ids."""
+"""A client that claims a greater one, which was never given, would use up everybody's delivery ids."""
 
 _NOTHING_BEFORE: Mapping[Queue, int] = {}
 
@@ -381,10 +381,11 @@ class Engine:
         self.surroundings.check(Asked.BIND, known.name)
         if not known.account.profile.may_receive:
             raise BrokerRefusal(403, "Permission Not Allowed")
-        if last_received_id is not None and last_received_id > LARGEST_RECEIVED_ID:
-            raise BrokerRefusal(400, "Invalid Last Message Id")
-        if last_received_id is not None and last_received_id > self._delivery_ids.last and self._changes is not None:
-            self._changes.note(DeliveryIdsSkipped(last_received_id))
+        if last_received_id is not None and last_received_id > self._delivery_ids.last:
+            if last_received_id > LARGEST_RECEIVED_ID:
+                raise BrokerRefusal(400, "Invalid Last Message Id")
+            if self._changes is not None:
+                self._changes.note(DeliveryIdsSkipped(last_received_id))
         if create_temporary and replay is not None:
             raise BrokerRefusal(403, "Replay Not Supported on Temporary Queue")
         found = self._temporary_queue(known, queue) if create_temporary else known.vpn.queue(queue, client)

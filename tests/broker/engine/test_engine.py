@@ -10,7 +10,7 @@ from lbg_runtime.broker.engine.effects import (
     FlowId,
     Published,
 )
-from lbg_runtime.broker.engine.engine import Engine
+from lbg_runtime.broker.engine.engine import LARGEST_RECEIVED_ID, Engine
 from lbg_runtime.broker.engine.settings import AccessType, QueueSettings, RejectOnDiscard
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.ids import DeliveryId, QueueName
@@ -310,6 +310,18 @@ def test_more_flows_than_allowed_are_refused(make_stage):
 def test_a_last_received_id_that_would_use_up_all_ids_is_refused(stage):
     with pytest.raises(BrokerRefusal, match="400"):
         stage.bind(stage.client("ann"), last_received_id=1 << 63)
+
+
+def test_ids_that_were_given_are_taken_back_however_great_another_client_has_made_them(stage):
+    stage.engine.unbind(stage.bind(stage.client("bob"), last_received_id=LARGEST_RECEIVED_ID).flow)
+    ann, flow = stage.consumer("ann")
+    stage.open(flow)
+    (received,) = stage.ids(stage.publish())
+    stage.engine.disconnect(ann)
+    flow = stage.bind(stage.client("ann"), last_received_id=received).flow
+    assert stage.open(flow, received) == []
+    stage.settle(flow, received, received)
+    assert stage.queue.depth == 0
 
 
 # -- temporary queues
