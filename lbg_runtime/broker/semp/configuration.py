@@ -133,7 +133,9 @@ class Configuration:
     # -- parts
 
     def _item(self, target: Target) -> Item:
-        row = target.type.readable(self._found(target))
+        # Not looked for if there is nothing to read: a queue may have very many subscriptions, and would be asked for
+        # all of them once for each.
+        row = target.type.readable(self._found(target)) if target.type.attributes else {}
         below = tuple(child.collection for child in target.type.children)
         return Item(target.path(), {**target.key_row(), **row}, below)
 

@@ -227,6 +227,16 @@ async def test_a_subscription_that_cannot_be_is_refused(desk, topic):
     assert await desk.code("POST", QUEUES, "q", "subscriptions", body={"subscriptionTopic": topic}) == 11
 
 
+async def test_a_list_of_many_subscriptions_asks_the_queue_for_them_once(desk, monkeypatch):
+    await desk.post(QUEUES, queueName="q")
+    for number in range(50):
+        desk.engine.add_queue_subscription("default", "q", f"a/{number}")
+    looks, status = [], desk.engine.queue_status
+    monkeypatch.setattr(desk.engine, "queue_status", lambda vpn, queue: looks.append(queue) or status(vpn, queue))
+    assert len(await desk.get(QUEUES, "q", "subscriptions", query="count=100")) == 50
+    assert len(looks) <= 2, "once for the queue, and once for its subscriptions"
+
+
 async def test_a_subscription_has_nothing_to_change(desk):
     await desk.post(QUEUES, queueName="q")
     await desk.post(QUEUES, "q", "subscriptions", subscriptionTopic="a/>")
