@@ -98,6 +98,8 @@ class Feeder:
             line.room_made(holder)
         while (found := line.next_delivery()) is not None:
             flow, message = found
+            if not self._retention.is_dead(message):
+                line.note_sent(flow, message)
             self._send(flow, (message,), effects)
         self._note_deadline(line.deadline_ms)
 

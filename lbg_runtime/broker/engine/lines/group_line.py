@@ -95,12 +95,9 @@ class GroupLine(PartedLine):
             if self._spool.unacked_count:
                 return None
             self._is_paused = False
-        found = super().next_delivery()
-        if found is not None:
-            self._note_sent(*found)
-        return found
+        return super().next_delivery()
 
-    def _note_sent(self, flow: ConsumerFlow, message: SpooledMessage) -> None:
+    def note_sent(self, flow: ConsumerFlow, message: SpooledMessage) -> None:
         message.first_property = None
         group: Hashable = None if message.part is None else message.part.key
         if group is None:

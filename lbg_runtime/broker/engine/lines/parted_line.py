@@ -72,6 +72,9 @@ class PartedLine:
             return flow, message
         return None
 
+    def note_sent(self, flow: ConsumerFlow, message: SpooledMessage) -> None:
+        """A message that was handed out is about to be sent; not called for one that has died."""
+
     @abstractmethod
     def _taker_of(self, part: Part) -> ConsumerFlow | None:
         """The flow that gets a part's next message, and has room for it; else None, and the part sleeps."""

@@ -3,6 +3,8 @@
 More than 400 lines, as all of it is played with the same few steps.
 """
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -258,6 +260,19 @@ def test_the_first_message_of_a_group_is_marked_for_each_consumer(make_stage):
     bob = Consumer(stage, "bob")
     ann.unbind()
     assert bob.firsts == [("a", 1)]
+
+
+def test_a_message_that_dies_on_its_way_is_not_the_first_of_its_group(make_stage):
+    stage = make_stage(first_property="first")
+    status = stage.engine.queue_status("default", QUEUE)
+    stage.engine.administration.change_queue("default", QUEUE, replace(status.settings, redelivery_enabled=False))
+    ann = Consumer(stage, "ann")
+    stage.publish("a")
+    ann.open(window=0)
+    stage.publish("a")
+    ann.unbind()
+    bob = Consumer(stage, "bob")
+    assert bob.seen == bob.firsts == [("a", 2)]
 
 
 def test_a_closing_message_is_the_last_for_its_consumer(stage):
