@@ -141,9 +141,9 @@ class LaneView:
             except FileNotFoundError:
                 # Pruned meanwhile, or removed by somebody else.
                 self.check(row, end_row)
-                raise self._missing(row) from None
+                raise self.missing(row) from None
             if row == before:
-                raise self._missing(row)
+                raise self.missing(row)
 
     def had(self, start_row: int, end_row: int) -> bool:
         """Whether these rows were there when `extent` last looked; enough to plan with, as readers look again."""
@@ -172,7 +172,7 @@ class LaneView:
                 continue
             rows, segment_low, segment_high = self._segment_range(first, is_full=following is not None)
             if following is not None and rows != following:
-                raise self._missing(rows)
+                raise self.missing(rows)
             if segment_low <= high and segment_high >= low:
                 yield from (
                     each
@@ -195,7 +195,7 @@ class LaneView:
                 except FileNotFoundError:
                     # Pruned since it was listed, or removed by somebody else.
                     self.check(max(first, start_row), end_row)
-                    raise self._missing(first) from None
+                    raise self.missing(first) from None
                 yield from _flushes(index.between(start_row, end_row))
 
     def read_last_landed(self, end_row: int) -> Iterator[pa.RecordBatch]:
@@ -250,7 +250,8 @@ class LaneView:
             self._pruned[first] = read_pruned(self.folder, first)
         return self._pruned[first]
 
-    def _missing(self, row: int) -> LandingDamaged:
+    def missing(self, row: int) -> LandingDamaged:
+        """The error for a row that no segment has, though later ones are there."""
         return LandingDamaged(self._folder, f"the segment of row {row} is missing", DAMAGE_REMEDY)
 
 

@@ -135,12 +135,17 @@ class LandingLog:
                 view.check(first, last)
             row = first
             # No further than the limit: a backlog may have many flushes.
-            for flush in view.all_flushes(first, min(last, first + budget.rows)):
+            limit = min(last, first + budget.rows)
+            for flush in view.all_flushes(first, limit):
                 wanted = min(flush.rows, last) - row
                 taken = budget.take(wanted, flush.bytes // (flush.rows - flush.first_row) or 1)
                 row += taken
                 if taken < wanted:
                     break
+            else:
+                # No flush has this row, and whoever asks again would get the same answer for ever.
+                if row == first < limit:
+                    raise view.missing(row)
             reached[view.name] = row
             if row < last:
                 break

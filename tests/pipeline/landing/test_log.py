@@ -134,6 +134,21 @@ def test_a_segment_in_the_middle_that_is_gone_is_damage(log_on_disk: LogOnDisk) 
         list(log.read(lane.name, 0, 4))
 
 
+def test_a_gap_that_is_longer_than_a_part_ends_the_parts_with_its_damage(log_on_disk: LogOnDisk) -> None:
+    lane = log_on_disk.lane(segment_bytes=1)
+    for number in range(1, 8):
+        lane.append(rows([id_of("k", number)]))
+    for number in range(2, 6):
+        for part in (log_on_disk.root / lane.name).glob(f"{number:012d}.*"):
+            part.unlink()
+    log = LandingLog(log_on_disk.root)
+    end = {lane.name: 7}
+    before = log.cut(3, {}, end, 3)
+    assert ids_of(log.read_queue(3, {}, before)) == [id_of("k", 1), id_of("k", 2)]
+    with pytest.raises(LandingDamaged, match="the segment of row 2 is missing"):
+        log.cut(3, before, end, 3)
+
+
 def test_a_lane_that_is_not_there_is_pruned(log_on_disk: LogOnDisk) -> None:
     log = LandingLog(log_on_disk.root)
     assert list(log.read_queue(3, {"queue=003/lane=x-1.1": 7}, {"queue=003/lane=x-1.1": 7})) == []
