@@ -84,7 +84,9 @@ class Advice:
     now: Cut
     """The group as it is."""
     cuts: Sequence[Cut]
+    """Those that were tried, and `now`."""
     best: Cut
+    """One of them."""
     recommendations: Sequence[str]
     timeline: Timeline
 
@@ -150,7 +152,7 @@ def analyse(
         members=members,
         useful_queues=useful,
         now=now,
-        cuts=candidates,
+        cuts=sorted({*candidates, now}, key=lambda cut: (cut.hash_count, cut.queue_count)),
         best=best,
         recommendations=_recommendations(now, best, useful, hot, members),
         timeline=timeline_of(tables, hash_count),

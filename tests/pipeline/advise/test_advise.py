@@ -130,6 +130,15 @@ def test_no_cut_is_recommended_that_keeps_fewer_queues_busy_than_there_are(tmp_p
     assert hot.startswith("No cut keeps more than 2.8 queues busy")
 
 
+def test_a_page_shows_the_group_as_it_is_among_other_queue_counts(tmp_path: Path) -> None:
+    write_journal(tmp_path, "a", [f"k{number}" for number in range(400)])
+    advice = advice_of(tmp_path, [8, 2])
+    assert [cut.queue_count for cut in advice.cuts] == [2, 4, 8]
+    narrow = advice_of(tmp_path, [2])
+    assert narrow.best == narrow.now
+    assert len(re.findall(r"<tr class=best><td>16 shards</td><td>4</td>", as_page(narrow))) == 1
+
+
 def test_idle_members_are_told(run: Path) -> None:
     advice = advice_of(run)
     assert [(each.member, each.messages, each.is_idle) for each in advice.members] == [
