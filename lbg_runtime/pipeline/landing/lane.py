@@ -229,5 +229,10 @@ def _next_order(root: Path, queue: int, began_us: int) -> int:
 def _lock(path: Path) -> int:
     """Take the lock, which ends with its process, however that ends."""
     file = os.open(path, os.O_RDONLY)
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        # On a file system without locks this is tried again every few seconds.
+        os.close(file)
+        raise
     return file

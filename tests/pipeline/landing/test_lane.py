@@ -1,6 +1,7 @@
 """A lane that cannot be begun, or whose first flush fails, leaves nothing behind; one that may have rows stays."""
 
 import errno
+import fcntl
 import itertools
 import os
 import shutil
@@ -123,6 +124,20 @@ def test_a_lane_keeps_no_segment_open_but_its_last(log_on_disk: LogOnDisk) -> No
     for number in range(2, 6):
         lane.append(rows([id_of("k", number)]))
     assert len(os.listdir("/proc/self/fd")) == open_count
+
+
+def test_a_lane_that_cannot_be_locked_leaves_nothing_behind(
+    log_on_disk: LogOnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse_lock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse_lock)
+    open_count = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(LandingWriteFailed, match="No locks available"):
+        log_on_disk.lane()
+    assert len(os.listdir("/proc/self/fd")) == open_count
+    assert names_in(log_on_disk) == []
 
 
 def test_a_lane_that_goes_while_others_are_read_is_no_hindrance(log_on_disk: LogOnDisk) -> None:
