@@ -56,7 +56,11 @@ def task_ledger(
     draft = drafts / uuid.uuid4().hex
     run_id = os.environ.get(RUN_VARIABLE, "")
     ledger = open_ledger(draft, shape, hash_function, publisher_id=publisher_id, run_id=run_id)
-    yield TaskLedger(ledger, is_again=is_again)
+    try:
+        yield TaskLedger(ledger, is_again=is_again)
+    finally:
+        # A task that could not connect had no publisher to close it, and Spark's Python processes live on.
+        ledger.close(clean=False)
     try:
         ledger.path.replace(final)
         shutil.rmtree(drafts, ignore_errors=True)

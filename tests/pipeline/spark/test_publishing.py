@@ -1,6 +1,7 @@
 """What a task of the sink sends and accounts for, without a JVM; and what the sink may be told."""
 
 import asyncio
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -150,6 +151,17 @@ async def test_a_ledger_appears_with_the_last_confirm(tmp_path: Path) -> None:
     assert sorted(tables.confirmed.column("last_seq").to_pylist()) == [1, 1, 2]
     assert tables.unconfirmed.num_rows == 0
     assert [path.name for path in (other / "drafts").iterdir()] == []
+
+
+def test_a_ledger_is_closed_also_if_nothing_was_published(tmp_path: Path) -> None:
+    open_count = len(os.listdir("/proc/self/fd"))
+    with (
+        pytest.raises(PublishFailed),
+        task_ledger(tmp_path, SHAPE, HashFunction.CRC32, "spark-q-1-0"),
+    ):
+        raise PublishFailed("t", "no connection")
+    assert len(os.listdir("/proc/self/fd")) == open_count
+    assert read_run(tmp_path).ledgers.num_rows == 0
 
 
 @pytest.mark.parametrize("first_fails", [True, False])
