@@ -165,6 +165,9 @@ class FlowMachine:
             early, self._early = self._early, []
             for flow_event in early:
                 commands += self._step(flow_event, now_ms)
+            if self.state is not FlowState.ACTIVE:
+                # Active for a moment, and that is over. What came through the open intake would count as redelivered.
+                commands = [command for command in commands if not isinstance(command, StartIntake)]
         return commands
 
     def on_deadline(self, now_ms: int) -> list[Command]:

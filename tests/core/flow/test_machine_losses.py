@@ -2,7 +2,7 @@
 
 import pytest
 
-from lbg_runtime.core.flow.commands import Bind, CancelHandling, Note, ReturnUnstarted, Unbind
+from lbg_runtime.core.flow.commands import Bind, CancelHandling, Command, Note, ReturnUnstarted, Unbind
 from lbg_runtime.core.flow.events import (
     BindSucceeded,
     FlowActive,
@@ -123,6 +123,25 @@ def test_a_death_during_an_unbind_changes_nothing() -> None:
     assert notes(machine.handle(received(1), 6)) == ["delivery_left_unstarted"]
     machine.handle(UnbindFinished(Epoch(1)), 7)
     assert machine.is_stopped
+
+
+@pytest.mark.parametrize(
+    ("end", "command"),
+    [
+        (FlowInactive(Epoch(1)), Unbind(Epoch(1), ReleaseCause.INACTIVE)),
+        (FlowDown(Epoch(1), "gone"), Note("flow_lost", {"epoch": 1, "reason": "gone"})),
+    ],
+    ids=["inactive", "down"],
+)
+def test_a_flow_whose_activity_is_over_when_its_bind_is_known_is_not_fed(
+    end: FlowInactive | FlowDown, command: Command
+) -> None:
+    """Its intake was opened and the handle unbound at once, so what came meanwhile counted as redelivered."""
+    machine = new_machine()
+    machine.on_deadline(0)
+    for event in (FlowActive(Epoch(1)), end):
+        assert machine.handle(event, 1) == []
+    assert machine.handle(BindSucceeded(Epoch(1)), 2) == [command]
 
 
 @pytest.mark.parametrize(
