@@ -321,7 +321,7 @@ class ParkingStay:
 
     def _be_fed(self) -> None:
         self._move(StayEvent.FED)
-        if self._state in HELD:
+        if self._state is StayState.OWNING:
             self._bound_flow().start_intake()
             self._publish_fence()
         else:

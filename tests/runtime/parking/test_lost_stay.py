@@ -336,3 +336,15 @@ async def test_a_parking_queue_that_was_open_has_been_waited_for_only_since_it_i
     await running_stay
     await asyncio.sleep(2)
     assert stay.wait == ParkingWait(2_000, "its flow there has ended, and the queue is being given up")
+
+
+async def test_a_stay_that_is_fed_as_it_leaves_asks_for_nothing() -> None:
+    """Its intake was opened, for messages that it did not want and that came to the next owner as redelivered."""
+    session = Session()
+    stay = stay_on(session)
+    running_stay = asyncio.ensure_future(stay.run())
+    await asyncio.sleep(0.1)
+    session.sink(FlowActive(Epoch(1)))
+    stay.end()
+    await running_stay
+    assert (session.flow.is_open, session.sent) == (False, [])
