@@ -13,7 +13,7 @@ import pytest
 
 from lbg_runtime.broker.engine.effects import FlowId
 from lbg_runtime.core.group.membership_timing import MembershipTiming
-from lbg_runtime.core.restripe.conductor import Conductor, Publish, Sight, Step, Subscribe, Unsubscribe
+from lbg_runtime.core.restripe.conductor import Conductor, Publish, ShardMove, Sight, Step, Subscribe, Unsubscribe
 from lbg_runtime.core.restripe.gate import StripeGate
 from lbg_runtime.core.restripe.records import ShardMarker
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
@@ -201,10 +201,10 @@ def test_a_broken_gate_is_found_out(mutant: type[StripeGate], run: MakeSettings,
 class MarksBeforeItSubscribes(Conductor):
     """What is published in between lies behind the marker in the old queue, and nowhere else."""
 
-    def _move(self, shard: int, sight: Sight) -> Step:
-        step = super()._move(shard, sight)
+    def _go_on(self, move: ShardMove, sight: Sight) -> Step:
+        step = super()._go_on(move, sight)
         if isinstance(step, Subscribe):
-            marker = ShardMarker(self.plan.generation, shard)
+            marker = ShardMarker(self.plan.generation, move.shard)
             return step if marker in self._published else Publish(marker)
         return step
 
@@ -212,10 +212,10 @@ class MarksBeforeItSubscribes(Conductor):
 class UnsubscribesAtTheMarker(Conductor):
     """The finish then comes before the old queues are done."""
 
-    def _move(self, shard: int, sight: Sight) -> Step:
-        if ShardMarker(self.plan.generation, shard) in self._published:
-            return Unsubscribe(self.plan.leaves(shard), self.shape.subscription(shard))
-        return super()._move(shard, sight)
+    def _go_on(self, move: ShardMove, sight: Sight) -> Step:
+        if ShardMarker(self.plan.generation, move.shard) in self._published:
+            return Unsubscribe(move.old, move.topic)
+        return super()._go_on(move, sight)
 
 
 class SubscribesBeforeThePlan(Conductor):

@@ -114,6 +114,28 @@ class Sight:
     """The newest that members report; None if nobody has reported anything yet."""
 
 
+@dataclass(frozen=True, slots=True)
+class ShardMove:
+    """The way of a shard that changes its queue."""
+
+    shard: int
+    topic: str
+    """The shard's subscription."""
+    old: int
+    """Index of the queue that it leaves."""
+    new: int
+    """Index of the queue that it goes to."""
+
+    def has_begun(self, sight: Sight) -> bool:
+        """Whether the new queue gets its messages."""
+        return self.topic in sight.subscriptions.get(self.new, frozenset())
+
+    def is_done(self, sight: Sight) -> bool:
+        """Whether only the new queue gets its messages."""
+        # A queue that is no longer needed may be gone.
+        return self.has_begun(sight) and self.topic not in sight.subscriptions.get(self.old, frozenset())
+
+
 @dataclass(slots=True)
 class Conductor:
     """One run of a re-striping's conductor; a shell asks `next_step`, does it, and calls `did` when it is done."""
@@ -126,6 +148,13 @@ class Conductor:
     _waited_for: StripeRecord | None = None
     _looks: int = 0
     """How often we have looked for the effect of `_waited_for`."""
+    _moves: tuple[ShardMove, ...] = field(init=False)
+    """In their order. Made once, as there are many; a newer plan has the same."""
+
+    def __post_init__(self) -> None:
+        leaves, goes_to, topic = self.plan.leaves, self.plan.goes_to, self.shape.subscription
+        shards = (shard for shard in range(self.shape.hash_count) if leaves(shard) != goes_to(shard))
+        self._moves = tuple(ShardMove(shard, topic(shard), leaves(shard), goes_to(shard)) for shard in shards)
 
     @property
     def topic(self) -> str:
@@ -144,42 +173,41 @@ class Conductor:
         """
         if sight.striping is not None and sight.striping.generation > self.plan.generation:
             self._renew(sight.striping.generation, sight)
-        shard = self._next_shard(sight)
-        return self._finish(sight) if shard is None else self._prepare(sight) or self._move(shard, sight)
+        move = self._next_move(sight)
+        return self._finish(sight) if move is None else self._prepare(sight) or self._go_on(move, sight)
 
     def queues_to_measure(self, sight: Sight) -> list[int]:
         """Indexes of the queues whose depths `next_step` needs, given the rest of this `Sight`.
 
         As few as possible, or a re-striping of many queues would take as many requests for every step.
         """
-        shard = self._next_shard(sight)
-        if shard is not None:
-            old, has_begun = self.plan.leaves(shard), self.shape.subscription(shard) in self._new_home(shard, sight)
-            return [old] if old in sight.subscriptions and self._is_known(sight) and not has_begun else []
+        move = self._next_move(sight)
+        if move is not None:
+            is_needed = move.old in sight.subscriptions and self._is_known(sight) and not move.has_begun(sight)
+            return [move.old] if is_needed else []
         needless = self._needless(sight)
         is_told = any(self.topic in sight.subscriptions[index] for index in needless)
         return [] if is_told or self._is_over(sight) else needless
 
     def moving_shards(self) -> list[int]:
         """The shards that change their queue, in the order of their moves."""
-        plan = self.plan
-        return [shard for shard in range(self.shape.hash_count) if plan.leaves(shard) != plan.goes_to(shard)]
+        return [move.shard for move in self._moves]
 
     def moved_count(self, sight: Sight) -> int:
         """How many of `moving_shards` have moved."""
-        return sum(self._is_moved(shard, sight) for shard in self.moving_shards())
+        return sum(move.is_done(sight) for move in self._moves)
 
     # -- the parts
 
-    def _next_shard(self, sight: Sight) -> int | None:
-        """The shard that is moving or, if none is, moves next; None if all have moved."""
-        return next((shard for shard in self.moving_shards() if not self._is_moved(shard, sight)), None)
+    def _next_move(self, sight: Sight) -> ShardMove | None:
+        """The move that is under way or, if none is, comes next; None if all are done."""
+        return next((move for move in self._moves if not move.is_done(sight)), None)
 
     def _renew(self, known: int, sight: Sight) -> None:
         """Renew the plan so that no member takes it for old. Refused once a shard may have its marker, which belongs to
         its plan."""
         plan = self.plan
-        if any(self.shape.subscription(shard) in self._new_home(shard, sight) for shard in self.moving_shards()):
+        if any(move.has_begun(sight) for move in self._moves):
             raise UserError(
                 "--queues",
                 f"{plan.to_count}, but shards are already moving under plan generation {plan.generation}, which "
@@ -202,9 +230,9 @@ class Conductor:
                 return Subscribe(index, self.topic)
         # This comes before the plan is in any queue, so that no queue has an older one behind it.
         for index in indexes:
-            for topic in sorted(sight.subscriptions[index] - {self.topic}):
-                if plan_of_topic(self.control_topic, topic) is not None:
-                    return Unsubscribe(index, topic)
+            others = sight.subscriptions[index] - {self.topic}
+            if older := [topic for topic in others if plan_of_topic(self.control_topic, topic) is not None]:
+                return Unsubscribe(index, min(older))
         if not self._is_known(sight):
             return self._once(self.plan, "the plan", sight)
         if unowned := [index for index in indexes if index not in sight.owned]:
@@ -214,8 +242,8 @@ class Conductor:
     def _is_known(self, sight: Sight) -> bool:
         return sight.striping is not None and sight.striping.generation == self.plan.generation
 
-    def _move(self, shard: int, sight: Sight) -> Step:
-        topic, old, new = self.shape.subscription(shard), self.plan.leaves(shard), self.plan.goes_to(shard)
+    def _go_on(self, move: ShardMove, sight: Sight) -> Step:
+        shard, topic, old, new = move.shard, move.topic, move.old, move.new
         if topic not in sight.subscriptions[old]:
             found = f"neither {self.shape.queue_name(old)} nor {self.shape.queue_name(new)} subscribes to it"
             raise UserError(topic, found, "one of the two")
@@ -236,19 +264,7 @@ class Conductor:
     def _record_count(self, index: int, sight: Sight) -> int:
         """How many records of moves that are over lie in the queue, unsettled: the plan, and the markers of its
         shards."""
-        plan = self.plan
-        touching = (shard for shard in self.moving_shards() if index in (plan.leaves(shard), plan.goes_to(shard)))
-        return 1 + sum(self._is_moved(shard, sight) for shard in touching)
-
-    def _is_moved(self, shard: int, sight: Sight) -> bool:
-        topic = self.shape.subscription(shard)
-        # A queue that is no longer needed may be gone.
-        in_old = topic in sight.subscriptions.get(self.plan.leaves(shard), frozenset())
-        return not in_old and topic in self._new_home(shard, sight)
-
-    def _new_home(self, shard: int, sight: Sight) -> frozenset[str]:
-        """The subscriptions of the queue that the shard goes to."""
-        return sight.subscriptions.get(self.plan.goes_to(shard), frozenset())
+        return 1 + sum(move.is_done(sight) for move in self._moves if index in (move.old, move.new))
 
     def _finish(self, sight: Sight) -> Step:
         plan = self.plan

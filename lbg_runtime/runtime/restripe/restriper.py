@@ -44,7 +44,7 @@ from lbg_runtime.core.restripe.layout import (
     plan_under_way,
     plans_on,
 )
-from lbg_runtime.core.restripe.records import StripePlan, encode_record, record_topic
+from lbg_runtime.core.restripe.records import StripePlan, encode_record
 from lbg_runtime.model.errors import (
     PublishFailed,
     PublishRefused,
@@ -249,10 +249,10 @@ class Restriper:
             await self._take_away(plan)
 
     async def _take_away(self, plan: StripePlan) -> None:
-        topic = record_topic(self._topic, plan)
+        conductor = Conductor(self._shape, plan, self._topic)
         for index in sorted(self._subscriptions, reverse=True):
-            if topic in self._subscriptions[index]:
-                await self._take(Unsubscribe(index, topic), Conductor(self._shape, plan, self._topic))
+            if conductor.topic in self._subscriptions[index]:
+                await self._take(Unsubscribe(index, conductor.topic), conductor)
 
     def _tell_of_queues_left(self) -> None:
         """They may be of a plan that never began; nothing says whether somebody else has made them."""
