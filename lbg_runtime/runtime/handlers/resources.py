@@ -15,6 +15,7 @@ from lbg_runtime.model.errors import HandlerError, InvariantViolated
 from lbg_runtime.runtime.handlers.lifespan import Lifespan
 from lbg_runtime.runtime.runners.dispatch_counts import DispatchCounts
 from lbg_runtime.runtime.runners.failure_report import error_text
+from lbg_runtime.runtime.runners.pool import is_closed
 from lbg_runtime.transport.base import Messenger
 
 if TYPE_CHECKING:
@@ -180,19 +181,14 @@ class _Work(Generic[_Answer]):
         return call
 
 
-_PASSED_ON = (SystemExit, KeyboardInterrupt, GeneratorExit)
-"""What a lifespan may raise and is not kept from: it ends the process, or the coroutine is being closed."""
-
-
 @asynccontextmanager
 async def _lived(lifespan: Lifespan) -> AsyncIterator[object]:
     context = lifespan.make()
+    task = asyncio.current_task()
     try:
         state = await context.__aenter__()
-    except _PASSED_ON:
-        raise
     except BaseException as error:  # the handler boundary: it is the user's code
-        if _is_cancelled_by_us(error):
+        if _is_passed_on(error, task):
             raise
         raise HandlerError(lifespan.where, error_text(error), "a lifespan that reaches its yield") from error
     try:
@@ -200,15 +196,21 @@ async def _lived(lifespan: Lifespan) -> AsyncIterator[object]:
     finally:
         try:
             await context.__aexit__(None, None, None)
-        except _PASSED_ON:
-            raise
         except BaseException as error:  # as above; the member leaves anyway
-            if _is_cancelled_by_us(error):
+            if _is_passed_on(error, task):
                 raise
             _log.error("lifespan_failed", function=lifespan.where, exc_info=error)
 
 
-def _is_cancelled_by_us(error: BaseException) -> bool:
-    """Whether we cancelled this task; else the cancellation is that of a task which the user cancelled and awaited."""
-    task = asyncio.current_task()
-    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+def _is_passed_on(error: BaseException, task: "asyncio.Task[object] | None") -> bool:
+    """Whether a lifespan is not kept from raising this: it ends the process, or it is we who end the task."""
+    match error:
+        case SystemExit() | KeyboardInterrupt():
+            return True
+        case GeneratorExit():
+            return task is None or is_closed(task)
+        case asyncio.CancelledError():
+            # Else it is that of a task which the user cancelled and awaited.
+            return task is not None and task.cancelling() > 0
+        case _:
+            return False

@@ -115,7 +115,14 @@ async def _panic():
     raise BaseException("panicked")  # noqa: TRY002
 
 
-@pytest.mark.parametrize(("fail", "told"), [(_cancelled_task, "CancelledError"), (_panic, "BaseException: panicked")])
+async def _closed():
+    raise GeneratorExit
+
+
+@pytest.mark.parametrize(
+    ("fail", "told"),
+    [(_cancelled_task, "CancelledError"), (_panic, "BaseException: panicked"), (_closed, "GeneratorExit")],
+)
 async def test_what_a_lifespan_raises_of_its_own_is_its_failure_at_either_end(fail, told):
     """What was no `Exception` ended the member with a traceback."""
     handlers = Handlers()
