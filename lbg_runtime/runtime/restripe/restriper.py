@@ -69,7 +69,7 @@ from lbg_runtime.runtime.restripe.fitness import (
     with_refusing_queues,
 )
 from lbg_runtime.runtime.restripe.hearing import Hearing
-from lbg_runtime.runtime.restripe.secrets import facts_of, secret_of, without
+from lbg_runtime.runtime.restripe.reporting import facts_of, secret_of, without
 from lbg_runtime.runtime.session import Session, open_session
 
 _log = structlog.get_logger(__name__)
