@@ -1,10 +1,10 @@
 """How much a group has not handled yet, and since when, as the broker sees it: what an autoscaler goes by."""
 
-import re
 from dataclasses import dataclass
 
 from lbg_runtime.admin.asking import ask_each
 from lbg_runtime.model.errors import SempError, SempRefused
+from lbg_runtime.model.group import queue_index
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.semp_code import SempCode
 from lbg_runtime.semp.address import Segment, SempApi
@@ -58,9 +58,8 @@ async def find_shard_queues(client: SempClient, vpn: str, group: str) -> dict[Qu
     """
     # Whole objects, as brokers differ in how the count of a collection is selected.
     found = await client.find_all(SempApi.MONITOR, ("msgVpns", vpn, "queues"), where=(f"queueName=={group}/*",))
-    is_shard_queue = re.compile(re.escape(group) + r"/\d+").fullmatch
     # A queue may appear twice if queues come and go between two pages.
-    return {QueueName(name): each for each in found if is_shard_queue(name := each.text("queueName"))}
+    return {QueueName(name): each for each in found if queue_index(group, name := each.text("queueName")) is not None}
 
 
 def _index_of(queue: QueueName) -> int:

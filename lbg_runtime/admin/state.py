@@ -14,6 +14,7 @@ from lbg_runtime.admin.problems import Rights
 from lbg_runtime.admin.spec import MARKER_PREFIX, GroupSpec, StoredGroup, read_marker
 from lbg_runtime.core.parking.records import PARKING_PREFIX
 from lbg_runtime.model.failure import ERROR_TOPIC_PREFIX
+from lbg_runtime.model.group import queue_index
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.semp.address import SempApi
 from lbg_runtime.semp.answer import SempObject
@@ -30,7 +31,7 @@ async def read_state(client: SempClient, vpn: str, spec: GroupSpec) -> dict[Ref,
             if ref.kind is ObjectKind.ACL_PROFILE:
                 state |= await _rules(client, vpn, ref.name)
     group = spec.shape.name
-    queues = await _queues_of(client, vpn, f"{group}/") | await _queues_of(client, vpn, f"{PARKING_PREFIX}{group}/")
+    queues = await _queues_of(client, vpn, group) | await _queues_of(client, vpn, f"{PARKING_PREFIX}{group}")
     errors = await read_object(client, vpn, Ref(ObjectKind.QUEUE, f"{ERROR_TOPIC_PREFIX}{group}"))
     if errors is not None:
         queues[QueueName(errors.text("queueName"))] = errors
@@ -91,14 +92,14 @@ async def _rules(client: SempClient, vpn: str, profile: str) -> dict[Ref, Attrib
     return rules
 
 
-async def _queues_of(client: SempClient, vpn: str, prefix: str) -> dict[QueueName, SempObject]:
-    """Queues named with this prefix and 0, 1 and so on, in this order, however many there should be."""
+async def _queues_of(client: SempClient, vpn: str, group: str) -> dict[QueueName, SempObject]:
+    """Queues named as those of this group are, in the order of their indexes, however many there should be."""
     found = await client.find_all(
-        SempApi.CONFIG, ("msgVpns", vpn, ObjectKind.QUEUE.value), where=(f"{KEY_NAMES[ObjectKind.QUEUE]}=={prefix}*",)
+        SempApi.CONFIG, ("msgVpns", vpn, ObjectKind.QUEUE.value), where=(f"{KEY_NAMES[ObjectKind.QUEUE]}=={group}/*",)
     )
     by_index: dict[int, SempObject] = {}
     for each in found:
-        index = each.text("queueName").removeprefix(prefix)
-        if index.isascii() and index.isdecimal() and len(index) < 10 and index == str(int(index)):
-            by_index[int(index)] = each
-    return {QueueName(f"{prefix}{index}"): by_index[index] for index in sorted(by_index)}
+        index = queue_index(group, each.text("queueName"))
+        if index is not None:
+            by_index[index] = each
+    return {QueueName(f"{group}/{index}"): by_index[index] for index in sorted(by_index)}

@@ -89,6 +89,15 @@ class GroupShape:
         return (number, topic) if number < self.hash_count and str(number) == shard else None
 
 
+def queue_index(group: str, queue: str) -> int | None:
+    """The index of a queue that is named as `GroupShape.queue_name` does; None for any other queue."""
+    start, _, index = queue.rpartition("/")
+    # Exactly as it is written there: see `split_topic`.
+    if start != group or not (index.isascii() and index.isdecimal() and len(index) < 10):
+        return None
+    return int(index) if index == str(int(index)) else None
+
+
 def is_reserved(topic: str) -> bool:
     """Whether the topic begins with something special to a broker: a shared subscription, an inbox, an exception."""
     return topic.startswith(("#", "!"))

@@ -11,7 +11,17 @@ from lbg_runtime.model.ids import QueueName
 from tests.admin.conftest import Broker
 
 _senders = itertools.count()
-QUEUES = ("orders/0", "orders/1", "orders/11", "orders/failed", "orders", "ordersX/1", "bills/0")
+QUEUES = (
+    "orders/0",
+    "orders/1",
+    "orders/11",
+    "orders/failed",
+    "orders",
+    "ordersX/1",
+    "bills/0",
+    "orders/007",
+    "orders/\u0663",
+)
 
 
 @pytest.fixture
@@ -38,7 +48,7 @@ def spool(broker: Broker, *messages: tuple[str, int | None]) -> None:
 async def test_messages_of_the_groups_queues_are_counted_and_the_oldest_is_found(broker: Broker, client) -> None:
     assert await read_backlog(client, "default", "orders") == Backlog(0, None)
     spool(broker, ("orders/failed", 1), ("bills/0", 2), ("ordersX/1", 3), ("orders/0", 50), ("orders/11", 40))
-    spool(broker, ("orders/0", 60), ("orders/11", 70))
+    spool(broker, ("orders/0", 60), ("orders/11", 70), ("orders/007", 4), ("orders/\u0663", 5))
     assert await read_backlog(client, "default", "orders") == Backlog(4, 40)
 
 

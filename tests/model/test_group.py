@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbg_runtime.model.errors import UserError
-from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.group import GroupShape, queue_index
 from lbg_runtime.model.ids import GroupName
 from lbg_runtime.model.topic import matches
 
@@ -96,3 +96,16 @@ def test_queues_are_numbered_from_zero() -> None:
 
 def test_subscriptions_are_one_per_shard_of_the_stripe() -> None:
     assert shape_of(hash_count=10, queue_count=4).subscriptions(1) == ("o/1/>", "o/5/>", "o/9/>")
+
+
+@given(st.integers(0, 10**9 - 1))
+def test_the_index_of_a_queue_is_found_in_its_name(index: int) -> None:
+    assert queue_index("a/b", shape_of(name="a/b").queue_name(index)) == index
+
+
+@pytest.mark.parametrize(
+    "queue",
+    ["orders", "orders/", "orders/007", "orders/\u0663", "orders/-1", "orders/1/2", "ordersX/1", "orders/1" * 9],
+)
+def test_no_other_queue_has_an_index(queue: str) -> None:
+    assert queue_index("orders", queue) is None
