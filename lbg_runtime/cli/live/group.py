@@ -141,15 +141,13 @@ class LiveGroup:
         return _ready_line(page.log, PAGE_READY)
 
     async def carry_out(self, *command: str) -> None:
-        """Run a command on the group to its end; raises `ProcessEnded` unless its exit code is 0."""
+        """Run a command on the group to its end; raises `ProcessEnded` unless its exit code is 0, and `StepStuck` if it
+        does not end in time."""
         name = "-".join(command)
         log = self.folder / f"{name}.log"
         async with lbg_process(name, [*command, *self._config_option], log) as child:
-            with anyio.fail_after(COMMAND_TIMEOUT_S):
-                while child.process.returncode is None:
-                    self.look()
-                    with anyio.move_on_after(POLL_S):
-                        await child.process.wait()
+            step = f"`lbg {' '.join(command)}` has ended"
+            await self.until(step, lambda: child.process.returncode is not None, COMMAND_TIMEOUT_S)
             if child.process.returncode != 0:
                 child.ensure_running()
 
