@@ -73,13 +73,11 @@ class Streams:
         self._owners[event_id] = stream
         return stream, event_id
 
-    def take_back(self, event_id: str) -> bool:
-        """The event is settled, or is not waited for any more; False if the id is not open."""
+    def take_back(self, event_id: str) -> None:
+        """The event is settled, or is not waited for any more. Does nothing if the id is not open."""
         stream = self._owners.pop(event_id, None)
-        if stream is None:
-            return False
-        stream.open_ids.remove(event_id)
-        return True
+        if stream is not None:
+            stream.open_ids.remove(event_id)
 
 
 def read_settlements(body: bytes) -> list[tuple[str, Answer]]:

@@ -34,16 +34,19 @@ def test_no_id_of_one_life_is_given_in_another():
     for streams in (former, current):
         streams.open(1)
     (_, old_id), (_, new_id) = former.give(), current.give()
-    assert current.take_back(old_id) is False
-    assert current.take_back(new_id) is True
+    current.take_back(old_id)
+    assert not current.has_room
+    current.take_back(new_id)
+    assert current.has_room
 
 
 def test_a_settled_event_makes_room_once():
     streams = Streams("a")
-    streams.open(1)
+    stream = streams.open(1)
     _, event_id = streams.give()
-    assert streams.take_back(event_id) is True
-    assert streams.take_back(event_id) is False
+    for _ in range(2):
+        streams.take_back(event_id)
+        assert stream.room == 1
     assert streams.give()[1] != event_id
 
 
@@ -54,7 +57,8 @@ def test_what_is_open_on_a_stream_goes_with_it():
     lost = streams.close(stream)
     assert set(lost) <= set(ids)
     assert streams.close(stream) == ()
-    assert not any(streams.take_back(event_id) for event_id in lost)
+    for event_id in lost:
+        streams.take_back(event_id)
     streams.close(other)
     assert streams.give() is None
 
