@@ -168,7 +168,8 @@ class GroupWatch:
                     self._backlog = error
                 self._backlog_at_s = loop.time()
         if isinstance(self._backlog, SempError):
-            raise self._backlog
+            # Each time with a traceback of its own, or it would grow with every asker.
+            raise self._backlog.with_traceback(None)
         return self._backlog
 
     @property

@@ -12,6 +12,7 @@ from lbg_runtime.broker.semp.server import SempServer
 from lbg_runtime.config.settings import SempSettings
 from lbg_runtime.core.restripe.striping import Striping
 from lbg_runtime.dashboard.board import Presence
+from lbg_runtime.model.errors import SempRefused
 from lbg_runtime.model.message import Message
 from tests.dashboard.words import Speaker, heartbeats_of_a_later_version
 from tests.status.asking import ask
@@ -226,3 +227,10 @@ async def test_a_broker_that_says_no_is_told_and_its_password_is_not(stage, monk
             assert answer.status == 503
             assert "refused" in answer.told["error"]
             assert b"not-this" not in answer.body
+        # What is kept of it for those who ask in the next seconds does not grow with each of them.
+        lengths = set()
+        for _ in range(3):
+            with pytest.raises(SempRefused) as caught:
+                await group.watch.backlog()
+            lengths.add(len(caught.traceback))
+        assert len(lengths) == 1
