@@ -76,6 +76,8 @@ def _lines(verdict: Verdict) -> Iterator[str]:
             if found > len(shown):
                 where = ", which lbg validate --lost FILE lists" if law is Law.LOSS else ""
                 yield f"  and {found - len(shown)} more{where}"
+            if law is Law.LOSS:
+                yield "  what lies on a queue, is parked or was dropped by hand counts too: judge when queues are empty"
             if law is Law.LOSS and verdict.unended:
                 more = f" and {len(verdict.unended) - 1} more" if len(verdict.unended) > 1 else ""
                 yield (

@@ -49,6 +49,7 @@ def test_the_text_gives_judgement_reasons_and_findings() -> None:
     assert "the publisher did not close it" in text
     assert "loss: 1\n" in text
     assert "confirmed, never handled to an end" in text
+    assert "\n  what lies on a queue, is parked or was dropped by hand counts too: judge when " in text
     assert "owner changes: " in text
 
 
