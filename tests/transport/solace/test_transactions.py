@@ -129,7 +129,7 @@ async def test_closing_ends_what_waits(broker: BrokerServer, make_transport: Mak
     assert 200 * committed <= broker.engine.queue_depth(DEFAULT_VPN, "orders/0")
 
 
-async def test_what_no_thread_takes_fails_and_keeps_nothing_after_it_from_its_end(make_transport: MakeTransport) -> None:
+async def test_what_no_thread_takes_fails_and_keeps_nothing_behind_it(make_transport: MakeTransport) -> None:
     """Nobody would have ended it, nor anything sent later, which waited for it."""
     transport = make_transport("first")
     await transport.open()
