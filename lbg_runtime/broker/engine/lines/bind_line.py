@@ -104,6 +104,13 @@ class RoundRobinLine:
             self._in_turn[flow.id] = None
             self._turns.append(flow)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether any flow has room; nobody's turn passes."""
+        while self._turns and self._turns[0].room <= 0:
+            del self._in_turn[self._turns.popleft().id]
+        return bool(self._turns)
+
     def next_with_room(self) -> ConsumerFlow | None:
         while self._turns:
             flow = self._turns.popleft()

@@ -95,7 +95,8 @@ class GroupLine(PartedLine):
             if self._spool.unacked_count:
                 return None
             self._is_paused = False
-        return super().next_delivery()
+        # If all are full, which is usual, the parts stay awake: there may be very many.
+        return super().next_delivery() if self._turns.has_room else None
 
     def note_sent(self, flow: ConsumerFlow, message: SpooledMessage) -> None:
         message.first_property = None
@@ -115,7 +116,4 @@ class GroupLine(PartedLine):
                 return flow
             self._sleep(part, owner)
             return None
-        taker = self._turns.next_with_room()
-        if taker is None:
-            self._sleep(part, None)
-        return taker
+        return self._turns.next_with_room()

@@ -22,8 +22,8 @@ class PartedLine:
         self.flows: dict[FlowId, ConsumerFlow] = {}
         self._spool = spool
         self._parts = parts
-        self._asleep: dict[FlowId | None, dict[Part, None]] = {}
-        """Sleeping parts, by the flow that takes nothing now; under None those that any flow may have."""
+        self._asleep: dict[FlowId, dict[Part, None]] = {}
+        """Sleeping parts, by the flow that takes nothing now."""
 
     @property
     @abstractmethod
@@ -50,7 +50,6 @@ class PartedLine:
         """Something changed for this flow: it may have room again."""
         if flow.id in self.flows and flow.room > 0:
             self._wake(flow.id)
-            self._wake(None)
 
     @abstractmethod
     def settle_losses(self) -> list[PartLost]:
@@ -79,10 +78,10 @@ class PartedLine:
     def _taker_of(self, part: Part) -> ConsumerFlow | None:
         """The flow that gets a part's next message, and has room for it; else None, and the part sleeps."""
 
-    def _sleep(self, part: Part, flow: FlowId | None) -> None:
+    def _sleep(self, part: Part, flow: FlowId) -> None:
         self._asleep.setdefault(flow, {})[part] = None
 
-    def _wake(self, flow: FlowId | None) -> None:
+    def _wake(self, flow: FlowId) -> None:
         for part in self._asleep.pop(flow, ()):
             self._parts.wake(part)
 

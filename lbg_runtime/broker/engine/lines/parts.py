@@ -32,15 +32,15 @@ class Part:
     waiting while listed leaves a stale entry, as in the spool.
     """
 
-    __slots__ = ("_fresh", "_returned", "in_flight", "is_awake", "key", "waiting_count")
+    __slots__ = ("_fresh", "_returned", "awake_at", "in_flight", "key", "waiting_count")
 
     def __init__(self, key: Hashable) -> None:
         self.key = key
         self.waiting_count = 0
         self.in_flight = 0
         """Messages that a client holds."""
-        self.is_awake = False
-        """Whether `Parts.next_awake` will visit it."""
+        self.awake_at = 0
+        """The place in the queue by which `Parts.next_awake` will visit it; 0 if it sleeps."""
         self._fresh: deque[SpooledMessage] = deque()
         self._returned: list[tuple[int, SpooledMessage]] = []
 
@@ -156,17 +156,24 @@ class Parts:
     def next_awake(self) -> Part | None:
         """Of the parts woken and not visited since that have waiting messages, the one with the earliest."""
         while self._awake:
-            part = heappop(self._awake)[1]
-            part.is_awake = False
-            if part.waiting_count:
-                return part
+            place, part = heappop(self._awake)
+            if place == part.awake_at:
+                part.awake_at = 0
+                if part.waiting_count:
+                    return part
         return None
 
     def wake(self, part: Part) -> None:
         """Look at a part again: its flow may take something now."""
-        if not part.is_awake and (first := part.first) is not None:
-            part.is_awake = True
-            heappush(self._awake, (first.sequence, part))
+        first = part.first
+        if first is None or 0 < part.awake_at <= first.sequence:
+            return
+        part.awake_at = first.sequence
+        heappush(self._awake, (first.sequence, part))
+        # Nothing is visited while nothing can be sent, and parts may come and go meanwhile.
+        if len(self._awake) > 2 * len(self._parts) + 64:
+            self._awake = [each for each in self._awake if each[0] == each[1].awake_at and not each[1].is_empty]
+            heapify(self._awake)
 
     def wake_all(self) -> None:
         """Look at every part again."""

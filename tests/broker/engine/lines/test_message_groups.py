@@ -3,7 +3,9 @@
 More than 400 lines, as all of it is played with the same few steps.
 """
 
+import gc
 from dataclasses import replace
+from weakref import WeakSet
 
 import pytest
 from hypothesis import settings
@@ -13,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from lbg_runtime.broker.engine.answers import SettledRange
 from lbg_runtime.broker.engine.effects import ClientId, Deliver, Effect, FlowId, Published, one_by_one
 from lbg_runtime.broker.engine.engine import Engine
+from lbg_runtime.broker.engine.lines.group_line import GroupLine
 from lbg_runtime.broker.engine.lines.grouping import Grouping
 from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
 from lbg_runtime.model.ids import DeliveryId, QueueName
@@ -20,6 +23,10 @@ from lbg_runtime.model.outcome import Outcome
 from tests.broker.deadlines import call_due
 
 QUEUE = QueueName("orders")
+
+
+class Key(str):
+    """A key that can be watched."""
 
 
 class Consumer:
@@ -273,6 +280,42 @@ def test_a_message_that_dies_on_its_way_is_not_the_first_of_its_group(make_stage
     ann.unbind()
     bob = Consumer(stage, "bob")
     assert bob.seen == bob.firsts == [("a", 2)]
+
+
+def test_while_all_consumers_are_full_a_settlement_looks_at_no_more_groups_than_it_makes_room_for(stage, monkeypatch):
+    ann = Consumer(stage, "ann")
+    ann.open(window=2)
+    stage.publish(*map(str, range(50)))
+    looks, taker_of = [], GroupLine._taker_of
+    monkeypatch.setattr(GroupLine, "_taker_of", lambda line, part: looks.append(part) or taker_of(line, part))
+    ann.open(window=2)
+    assert [group for group, _ in ann.seen] == ["0", "1", "2", "3"]
+    assert len(looks) == 2
+
+
+def test_what_comes_back_while_all_consumers_are_full_goes_before_other_groups(stage):
+    ann = Consumer(stage, "ann")
+    ann.open(window=1)
+    stage.publish("a", "b", "a")
+    stage.carry_out(stage.engine.settle(ann.flow, [SettledRange(DeliveryId(1), DeliveryId(1), Outcome.FAILED)]))
+    ann.open(window=3)
+    assert ann.seen == [("a", 1), ("a", 1), ("b", 2), ("a", 3)]
+
+
+def test_groups_that_come_and_go_while_nobody_is_bound_leave_nothing(stage):
+    ann = Consumer(stage, "ann")
+    stage.publish("a")
+    made = WeakSet()
+    stage.engine.surroundings.key_of = lambda message: made.add(key := Key(message.content[0])) or key
+    ann.open(window=0)
+    for number in range(300):
+        stage.publish(f"group {number}")
+        stage.engine.administration.delete_messages("default", QUEUE)
+    stage.publish("b")
+    gc.collect()
+    assert len(made) < 100
+    ann.open()
+    assert ann.seen == [("a", 1), ("b", 302)]
 
 
 def test_a_closing_message_is_the_last_for_its_consumer(stage):
