@@ -7,7 +7,7 @@ from lbg_runtime.broker.engine.effects import FlowId
 from lbg_runtime.broker.engine.flow import ConsumerFlow
 from lbg_runtime.broker.engine.lines.bind_line import RoundRobinLine
 from lbg_runtime.broker.engine.lines.grouping import Grouping
-from lbg_runtime.broker.engine.lines.message_groups import GroupOf, MessageGroups
+from lbg_runtime.broker.engine.lines.message_groups import MessageGroups
 from lbg_runtime.broker.engine.lines.parted_line import PartedLine
 from lbg_runtime.broker.engine.lines.parts import Part, PartLost, Parts
 from lbg_runtime.broker.engine.spool import Spool, SpooledMessage
@@ -17,13 +17,10 @@ from lbg_runtime.broker.engine.surroundings import Surroundings
 class GroupLine(PartedLine):
     """Connects the table of groups with the flows and the messages."""
 
-    def __init__(
-        self, spool: Spool, parts: Parts, grouping: Grouping, group_of: GroupOf, surroundings: Surroundings
-    ) -> None:
+    def __init__(self, spool: Spool, parts: Parts, grouping: Grouping, surroundings: Surroundings) -> None:
         super().__init__(spool, parts)
         self._groups = MessageGroups(grouping.timeout_ms)
         self._grouping = grouping
-        self._group_of = group_of
         self._surroundings = surroundings
         self._turns = RoundRobinLine()
         self._losses: list[PartLost] = []
@@ -76,18 +73,17 @@ class GroupLine(PartedLine):
         self._wake_all()
 
     def unpin(self, group: str | None) -> None:
-        """Pin one group, or all of them, again at the next message."""
-        if group is None:
-            self._groups.unpin_all()
-        else:
-            self._groups.unpin(self._group_of.place_of(group))
+        """Pin one group, by its name in `statuses`, or all of them, again at the next message."""
+        for each, _ in self._groups.pinned():
+            if group is None or str(each) == group:
+                self._groups.unpin(each)
         self._wake_all()
 
     def statuses(self) -> tuple[GroupStatus, ...]:
         """Every group pinned now."""
         return tuple(
             GroupStatus(str(group), flow, self.flows[flow].client_name, self._parts.depth(group))
-            for group, flow in self._groups.items()
+            for group, flow in self._groups.pinned()
         )
 
     def next_delivery(self) -> tuple[ConsumerFlow, SpooledMessage] | None:

@@ -19,7 +19,7 @@ def make_line(settings: QueueSettings, spool: Spool, surroundings: Surroundings)
         return PartitionLine(spool, spool.divide(part_of), settings, surroundings)
     if settings.groups_messages:
         group_of = GroupOf(settings.grouping.buckets, surroundings)
-        return GroupLine(spool, spool.divide(group_of), settings.grouping, group_of, surroundings)
+        return GroupLine(spool, spool.divide(group_of), settings.grouping, surroundings)
     spool.undivide()
     return bind_line(settings.access_type)
 

@@ -38,7 +38,7 @@ class MessageGroups:
         """The flow that a group is pinned to."""
         return self._owners.get(group)
 
-    def items(self) -> tuple[tuple[Hashable, FlowId], ...]:
+    def pinned(self) -> tuple[tuple[Hashable, FlowId], ...]:
         """Every pinned group, and its flow."""
         return tuple(self._owners.items())
 
@@ -55,11 +55,6 @@ class MessageGroups:
         """Let the next message of a group go to any flow; no effect if the group is not pinned."""
         self._owners.pop(group, None)
         self._used_ms.pop(group, None)
-
-    def unpin_all(self) -> None:
-        """The same for every group."""
-        self._owners.clear()
-        self._used_ms.clear()
 
     def leave(self, flow: FlowId) -> None:
         """A flow has left: unpin its groups."""
@@ -89,8 +84,6 @@ class GroupOf:
         group = self._surroundings.key_of(message)
         if group is None:
             return None
-        return self.place_of(f"{AUTOMATIC_GROUP}/{message.publisher}" if group == AUTOMATIC_GROUP else group)
-
-    def place_of(self, group: str) -> Hashable:
-        """The key for a group in the table."""
+        if group == AUTOMATIC_GROUP:
+            group = f"{AUTOMATIC_GROUP}/{message.publisher}"
         return group if self._buckets is None else crc32(group.encode()) % self._buckets

@@ -342,6 +342,16 @@ def test_one_group_or_all_are_reset(stage):
     assert bob is not None
 
 
+def test_a_bucket_is_reset_by_the_name_that_it_is_listed_with(make_stage):
+    stage = make_stage(buckets=4)
+    ann = Consumer(stage, "ann")
+    stage.publish(*"abcdefgh")
+    for left in ("123", "23", "3", ""):
+        stage.reset(min(stage.owners()))
+        assert {*stage.owners()} == {*left}
+    assert ann.held
+
+
 def test_a_producer_that_asks_has_a_group_of_its_own(stage):
     ann, bob = Consumer(stage, "ann"), Consumer(stage, "bob")
     for _ in range(3):
