@@ -54,9 +54,9 @@ class _Handlings:
 
     def __init__(self, path: Path, offset_ns: int) -> None:
         self._path = path
-        self._file = open_table(path, DISPATCHES)
+        file = open_table(path, DISPATCHES)
         place = DISPATCHES.get_field_index("start_mono_ns")
-        starts = [_lowest(self._file.metadata.row_group(group), place) for group in range(self._file.num_row_groups)]
+        starts = [_lowest(file.metadata.row_group(group), place) for group in range(file.num_row_groups)]
         # The earliest of a group and of all that follow it.
         self._earliest_ns = np.minimum.accumulate(np.array(starts, dtype=np.int64)[::-1])[::-1]
         self._offset_ns = offset_ns
@@ -74,7 +74,8 @@ class _Handlings:
 
     def take(self) -> pa.Table:
         self._next += 1
-        return read_group(self._path, self._file, self._next - 1, DISPATCHES)
+        # Opened anew each time: there may be more of them than a process may have open.
+        return read_group(self._path, open_table(self._path, DISPATCHES), self._next - 1, DISPATCHES)
 
 
 def _lowest(group: pq.RowGroupMetaData, place: int) -> int:
