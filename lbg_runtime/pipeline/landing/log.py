@@ -201,6 +201,9 @@ class LandingLog:
         known = self._closed.get(queue)
         if known is not None and known[0] == names:
             return known[1]
+        # Whoever reads a log for months sees many lanes go.
+        for gone in () if known is None else set(known[0]).difference(names):
+            self._views.pop(gone, None)
         highest = max((view.note.order for view in self._views_of(names)), default=0)
         again = lane_names(self.path, queue)
         views = [view for view in self._views_of(again) if view.note.order <= highest]

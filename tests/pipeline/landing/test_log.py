@@ -1,6 +1,7 @@
 """The reading side: what is there, what is asked for in vain, and what is said of it."""
 
 import shutil
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from lbg_runtime.model.errors import LandingDamaged, LandingRowsPruned, LandingVersionUnknown, UserError
 from lbg_runtime.pipeline.landing.index import ENTRY_BYTES
+from lbg_runtime.pipeline.landing.lane import remove_lane
 from lbg_runtime.pipeline.landing.layout import LANE_NOTE, claim_folder
 from lbg_runtime.pipeline.landing.log import LandingLog, LaneExtent
 from lbg_runtime.pipeline.landing.sealed import seal, unseal
@@ -147,6 +149,16 @@ def test_a_gap_that_is_longer_than_a_part_ends_the_parts_with_its_damage(log_on_
     assert ids_of(log.read_queue(3, {}, before)) == [id_of("k", 1), id_of("k", 2)]
     with pytest.raises(LandingDamaged, match="the segment of row 2 is missing"):
         log.cut(3, before, end, 3)
+
+
+def test_a_lane_that_was_removed_takes_no_memory_of_who_reads_on(log_on_disk: LogOnDisk) -> None:
+    first, second = log_on_disk.lane("a"), log_on_disk.lane("b")
+    log = LandingLog(log_on_disk.root)
+    assert set(log.lanes(3)) == {first.name, second.name}
+    view = weakref.ref(log.view(first.name))
+    remove_lane(log_on_disk.root / first.name)
+    assert set(log.lanes(3)) == {second.name}
+    assert view() is None
 
 
 def test_a_lane_that_is_not_there_is_pruned(log_on_disk: LogOnDisk) -> None:
