@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import socketserver
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -152,7 +153,12 @@ def close_spark(spark: "SparkSession") -> None:
         gateway.shutdown()
     # The JVM watches its standard input, and exits when that is closed.
     process.stdin.close()
-    process.wait(_EXIT_S)
+    try:
+        process.wait(_EXIT_S)
+    except subprocess.TimeoutExpired:
+        # The session has ended, so nothing of a job is lost.
+        process.kill()
+        process.wait(_EXIT_S)
     SparkContext._gateway = None
     SparkContext._jvm = None
 

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import socketserver
+import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -75,6 +76,24 @@ def test_a_session_whose_jvm_has_died_is_closed_without_an_error(monkeypatch: py
     assert done[0] == "closed"
     assert len(done) == 2
     assert (SparkContext._gateway, SparkContext._jvm, SparkSession._instantiatedSession) == (None, None, None)
+
+
+def test_a_jvm_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    def wait(timeout_s: float) -> None:
+        if "killed" not in done:
+            raise subprocess.TimeoutExpired("java", timeout_s)
+        done.append("gone")
+
+    process = SimpleNamespace(stdin=SimpleNamespace(close=lambda: None), wait=wait, kill=lambda: done.append("killed"))
+    monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=process, shutdown=lambda: None))
+    monkeypatch.setattr(SparkContext, "_jvm", object())
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    monkeypatch.setattr(SparkSession, "_instantiatedSession", None)
+    close_spark(SimpleNamespace(stop=lambda: None))  # type: ignore[arg-type]  # all that it needs
+    assert done == ["killed", "gone"]
+    assert (SparkContext._gateway, SparkContext._jvm) == (None, None)
 
 
 def test_the_end_of_the_jvm_is_no_traceback_of_pysparks(capsys: pytest.CaptureFixture[str]) -> None:
