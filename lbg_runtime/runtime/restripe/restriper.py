@@ -60,6 +60,7 @@ from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.clock import wall_us
 from lbg_runtime.runtime.restripe.fitness import (
     insist_on_few_moves,
+    insist_on_fit_names,
     insist_on_fit_queues,
     insist_on_fit_settings,
     insist_on_no_parking,
@@ -378,10 +379,11 @@ async def open_restriper(
 ) -> AsyncIterator[Restriper]:
     """A restriper with its own administrator's session and client session, to bring the group to this number of queues.
 
-    Raises `ConfigError` if the settings do not allow it, or nobody answers, and `UserError` if the group is being
-    brought to another number; whoever conducts then goes on.
+    Raises `ConfigError` if the settings do not allow it, or nobody answers, and `UserError` if the group cannot have
+    that many, or is being brought to another number; whoever conducts then goes on.
     """
     insist_on_fit_settings(settings)
+    insist_on_fit_names(settings.group.shape(), queue_count)
     name = f"lbg-restriper-{settings.group.name}"
     # A conductor that was replaced must not come back and replace the other in turn: both would give up.
     opening = open_session(settings.outside_connection, name, settings.transport.client_path, reconnects=False)

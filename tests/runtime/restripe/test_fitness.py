@@ -24,6 +24,7 @@ from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
 from lbg_runtime.runtime.restripe.fitness import (
     MOST_MOVES,
     insist_on_few_moves,
+    insist_on_fit_names,
     insist_on_fit_queues,
     insist_on_fit_settings,
 )
@@ -51,6 +52,14 @@ def test_settings_that_do_not_fit_are_refused_by_name(group: dict[str, Any], mor
     with pytest.raises(ConfigError) as refused:
         insist_on_fit_settings(settings(group, more))
     assert refused.value.where == where
+
+
+def test_no_queue_is_to_have_a_name_that_a_broker_refuses() -> None:
+    """The queue could not be made once the others had been, and the re-striping had no end."""
+    shape = GroupShape(GroupName("o" * 198), "h", 16, 2)
+    insist_on_fit_names(shape, 10)
+    with pytest.raises(UserError, match=r"^--queues: 12, with which .* 201 characters; expected names of at most 200"):
+        insist_on_fit_names(shape, 12)
 
 
 def test_no_more_shards_move_than_members_can_tell_each_other_of() -> None:

@@ -309,6 +309,13 @@ async def test_settings_that_a_re_striping_would_not_survive_are_refused(setting
     assert refused.value.where == where
 
 
+async def test_more_queues_than_the_name_of_the_group_has_room_for_are_refused(settings) -> None:
+    group = {"name": "o" * 198, "provision": "none"}
+    with pytest.raises(UserError, match="--queues: 12, with which"):
+        async with open_restriper(settings(rebind={"mode": "cooperative"}, group=group), 12, lambda _: None):
+            pass
+
+
 async def test_a_record_that_nobody_can_read_stops_its_queue_and_no_other(trial, settings, queues) -> None:
     async with trial.running(trial.discovered("a", group=GROUP)):
         await trial.until(lambda: len(trial.active()) == 4)
