@@ -18,6 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from lbg_runtime.model.errors import UserError
 
 KEEP_ALIVE_S = 65
+"""From the connection, or the last answer, to the end of a request."""
 STOP_TIMEOUT_S = 2
 """How long requests that are under way may take when the server stops."""
 
@@ -105,11 +106,38 @@ class HttpServer:
 
 
 class _Connection(H11Protocol):
-    """Writes no line for a request."""
+    """Writes no line for a request, and ends if none comes to its end in time."""
+
+    _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
         self.access_log = False
+        self._await_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        is_whole = bool(self.cycle) and not (self.cycle.response_complete or self.cycle.more_body)
+        if is_whole:
+            self._stop_waiting()
+
+    def on_response_complete(self) -> None:
+        # Before the next one is taken, which may be here already.
+        self._await_request()
+        super().on_response_complete()
+
+    def _await_request(self) -> None:
+        self._stop_waiting()
+        # Not uvicorn's timer for idle connections: it waits for no first request, and a single byte ends it.
+        self._timer = self.loop.call_later(KEEP_ALIVE_S, self.transport.close)
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 class _Server(uvicorn.Server):

@@ -1,0 +1,34 @@
+"""Clients of the broker's HTTP ports that begin something and do not end it."""
+
+import asyncio
+
+import pytest
+
+from lbg_runtime.broker import http_server
+from lbg_runtime.broker.engine.engine import Engine
+from lbg_runtime.broker.semp.server import SempServer
+
+pytestmark = [pytest.mark.real_time, pytest.mark.timeout(20)]
+
+ACCOUNT = b"Host: broker\r\nAuthorization: Basic YWRtaW46YWRtaW4=\r\n"
+WHOLE = b"GET /SEMP/v2/config/about/api HTTP/1.1\r\n" + ACCOUNT + b"\r\n"
+HALF_A_BODY = b"POST /SEMP/v2/config/msgVpns/default/queues HTTP/1.1\r\n" + ACCOUNT + b"Content-Length: 100\r\n\r\n{"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"", b"GET / HT", HALF_A_BODY, WHOLE + b"GET"],
+    ids=["nothing", "half a head", "half a body", "one, and half a head"],
+)
+async def test_a_connection_on_which_no_request_comes_to_its_end_is_closed(
+    sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was kept for as long as the client liked; so many of them leave a broker without descriptors."""
+    monkeypatch.setattr(http_server, "KEEP_ALIVE_S", 0.3)
+    async with SempServer(Engine(), lambda _: None, port=0) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(sent)
+        async with asyncio.timeout(10):
+            answered = await reader.read()
+        writer.close()
+    assert answered.startswith(b"HTTP/1.1 200") == sent.startswith(WHOLE)
