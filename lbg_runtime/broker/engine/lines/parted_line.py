@@ -14,8 +14,8 @@ class PartedLine:
     Abstract, but not an `ABC`: queues check the kind of their line for every message, which would take five times as
     long.
 
-    A part whose flow takes nothing now sleeps until something changes for that flow, so that a message costs the same
-    no matter how many parts wait.
+    A part whose flow takes nothing now sleeps until something changes for that flow, so that it costs the messages of
+    other flows nothing. When its flow has room again, all parts that wait for that flow are looked at.
     """
 
     def __init__(self, spool: Spool, parts: Parts) -> None:
