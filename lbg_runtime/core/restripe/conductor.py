@@ -259,7 +259,7 @@ class Conductor:
         marker = ShardMarker(self.plan.generation, shard)
         if marker not in self._published:
             return Publish(marker)
-        return Wait(f"shard {shard} to be handled up to its marker")
+        return Wait(f"shard {shard} to be handled up to its marker in queue {self.shape.queue_name(old)}")
 
     def _record_count(self, index: int, sight: Sight) -> int:
         """How many records of moves that are over lie in the queue, unsettled: the plan, and the markers of its

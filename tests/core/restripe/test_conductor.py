@@ -319,7 +319,7 @@ class TestWaiting:
 
     def test_a_shard_is_unsubscribed_when_its_old_queue_is_done_with_it(self, group: Group) -> None:
         conductor = at(group, Publish(ShardMarker(GENERATION, 2)))
-        assert waits_for(conductor, group.sight()) == "shard 2 to be handled up to its marker"
+        assert waits_for(conductor, group.sight()) == "shard 2 to be handled up to its marker in queue orders/0"
         group.look()
         assert conductor.next_step(group.sight()) == Unsubscribe(0, "lbg/2/>")
 
