@@ -42,7 +42,7 @@ def restripe(
     except QueueUnfit as error:
         # The plan leaves other queues alone, and limits.
         is_in_plan = error.queue in settings.group.shape().queue_names() and not error.is_limit
-        shown = "; `lbg group plan` shows what differs from the settings, `lbg group apply` corrects it"
+        shown = "; `lbg group plan` shows what differs from the settings, `lbg group apply` mends it"
         more = shown if is_in_plan else ""
         complain(f"{error}{more}")
         raise typer.Exit(1) from error

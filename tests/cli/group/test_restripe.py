@@ -14,7 +14,7 @@ app = command_line()
 @pytest.mark.parametrize(
     ("queue", "kind", "more"),
     [
-        ("orders/3", "setting", "; `lbg group plan` shows what differs from the settings, `lbg group apply` corrects it"),
+        ("orders/3", "setting", "; `lbg group plan` shows what differs from the settings, `lbg group apply` mends it"),
         ("orders/4", "setting", ""),
         ("orders/3", "limit", ""),
     ],
