@@ -268,7 +268,8 @@ def _recommendations(
     idle = [each.member for each in members if each.is_idle and each.was_bound]
     if idle:
         active = sum(not each.is_idle for each in members)
-        said.append(f"Idle: {', '.join(idle)}. {active} members did the work of this load, with these queues.")
+        doers = f"{active} member{'' if active == 1 else 's'}"
+        said.append(f"Idle: {', '.join(idle)}. {doers} did the work of this load, with these queues.")
     unbound = [each.member for each in members if not each.was_bound]
     if unbound:
         said.append(f"Never bound to a queue: {', '.join(unbound)}. Their starts failed, or they had no place.")

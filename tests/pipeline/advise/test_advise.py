@@ -150,6 +150,12 @@ def test_idle_members_are_told(run: Path) -> None:
     assert "Idle: c. 2 members did the work" in as_text(advice)
 
 
+def test_one_that_did_all_the_work_is_one_member(tmp_path: Path) -> None:
+    write_journal(tmp_path, "a", [f"k{number}" for number in range(400)])
+    write_journal(tmp_path, "b", [], records=[FlowRecord(1, 1, "bound", "secondary", "", 0, 0)])
+    assert "Idle: b. 1 member did the work" in as_text(advice_of(tmp_path))
+
+
 def test_a_start_that_failed_is_not_taken_for_an_idle_member(run: Path) -> None:
     write_journal(run, "failed", [])
     write_journal(run, "bound", [], records=[FlowRecord(1, 1, "bound", "secondary", "", 0, 0)])
