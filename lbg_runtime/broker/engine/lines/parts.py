@@ -170,9 +170,9 @@ class Parts:
             return
         part.awake_at = first.sequence
         heappush(self._awake, (first.sequence, part))
-        # Nothing is visited while nothing can be sent, and parts may come and go meanwhile.
+        # Nothing is visited while nothing can be sent, and parts may come and go meanwhile, or wake at one place twice.
         if len(self._awake) > 2 * len(self._parts) + 64:
-            self._awake = [each for each in self._awake if each[0] == each[1].awake_at and not each[1].is_empty]
+            self._awake = [(each.awake_at, each) for each in self._parts.values() if each.awake_at]
             heapify(self._awake)
 
     def wake_all(self) -> None:

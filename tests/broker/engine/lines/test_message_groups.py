@@ -5,6 +5,7 @@ More than 400 lines, as all of it is played with the same few steps.
 
 import gc
 from dataclasses import replace
+from heapq import heapify
 from weakref import WeakSet
 
 import pytest
@@ -15,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from lbg_runtime.broker.engine.answers import SettledRange
 from lbg_runtime.broker.engine.effects import ClientId, Deliver, Effect, FlowId, Published, one_by_one
 from lbg_runtime.broker.engine.engine import Engine
+from lbg_runtime.broker.engine.lines import parts
 from lbg_runtime.broker.engine.lines.group_line import GroupLine
 from lbg_runtime.broker.engine.lines.grouping import Grouping
 from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
@@ -300,6 +302,25 @@ def test_what_comes_back_while_all_consumers_are_full_goes_before_other_groups(s
     stage.carry_out(stage.engine.settle(ann.flow, [SettledRange(DeliveryId(1), DeliveryId(1), Outcome.FAILED)]))
     ann.open(window=3)
     assert ann.seen == [("a", 1), ("a", 1), ("b", 2), ("a", 3)]
+
+
+def test_what_comes_back_again_and_again_has_all_groups_sorted_only_now_and_then(stage, monkeypatch):
+    groups = [str(number) for number in range(50)]
+    ann = Consumer(stage, "ann")
+    stage.publish(*groups)
+    ann.open(window=0)
+    stage.publish(*groups)
+    sorts = []
+    monkeypatch.setattr(parts, "heapify", lambda entries: sorts.append(len(entries)) or heapify(entries))
+    for _ in range(8 * len(groups)):
+        delivery_id = DeliveryId(min(ann.held))
+        del ann.held[delivery_id]
+        stage.carry_out(stage.engine.settle(ann.flow, [SettledRange(delivery_id, delivery_id, Outcome.FAILED)]))
+        ann.open(window=1)
+    assert len(sorts) < 10
+    ann.open()
+    assert [ann.seen.count((group, number)) for number, group in enumerate(groups, 1)] == [9] * len(groups)
+    assert ann.seen[-len(groups) :] == [(group, number) for number, group in enumerate(groups, len(groups) + 1)]
 
 
 def test_groups_that_come_and_go_while_nobody_is_bound_leave_nothing(stage):
