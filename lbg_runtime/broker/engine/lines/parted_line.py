@@ -1,6 +1,7 @@
 """The bind line of a queue whose messages belong to parts: which flow gets the next message of which part."""
 
 from abc import abstractmethod
+from collections.abc import Hashable
 
 from lbg_runtime.broker.engine.effects import FlowId
 from lbg_runtime.broker.engine.flow import ConsumerFlow
@@ -22,8 +23,8 @@ class PartedLine:
         self.flows: dict[FlowId, ConsumerFlow] = {}
         self._spool = spool
         self._parts = parts
-        self._asleep: dict[FlowId, dict[Part, None]] = {}
-        """Sleeping parts, by the flow that takes nothing now."""
+        self._asleep: dict[FlowId, dict[Hashable, Part]] = {}
+        """Sleeping parts by key, by the flow that takes nothing now. A part may be gone, and there again as another."""
 
     @property
     @abstractmethod
@@ -79,10 +80,10 @@ class PartedLine:
         """The flow that gets a part's next message, and has room for it; else None, and the part sleeps."""
 
     def _sleep(self, part: Part, flow: FlowId) -> None:
-        self._asleep.setdefault(flow, {})[part] = None
+        self._asleep.setdefault(flow, {})[part.key] = part
 
     def _wake(self, flow: FlowId) -> None:
-        for part in self._asleep.pop(flow, ()):
+        for part in self._asleep.pop(flow, {}).values():
             self._parts.wake(part)
 
     def _wake_all(self) -> None:

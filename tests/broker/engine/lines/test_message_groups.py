@@ -6,7 +6,7 @@ More than 400 lines, as all of it is played with the same few steps.
 import gc
 from dataclasses import replace
 from heapq import heapify
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 import pytest
 from hypothesis import settings
@@ -337,6 +337,24 @@ def test_groups_that_come_and_go_while_nobody_is_bound_leave_nothing(stage):
     assert len(made) < 100
     ann.open()
     assert ann.seen == [("a", 1), ("b", 302)]
+
+
+def test_a_group_that_comes_and_goes_while_its_consumer_is_full_leaves_nothing(stage):
+    ann = Consumer(stage, "ann")
+    stage.publish("a")
+    ann.accept()
+    Consumer(stage, "bob")
+    made = []
+    stage.engine.surroundings.key_of = lambda message: made.append(ref(key := Key(message.content[0]))) or key
+    ann.open(window=0)
+    for _ in range(20):
+        stage.publish("a")
+        stage.engine.administration.delete_messages("default", QUEUE)
+    stage.publish("a")
+    gc.collect()
+    assert sum(each() is not None for each in made) < 5
+    ann.open()
+    assert ann.seen == [("a", 1), ("a", 22)]
 
 
 def test_a_closing_message_is_the_last_for_its_consumer(stage):
