@@ -39,7 +39,8 @@ Names follow OpenTelemetry's messaging conventions: `messaging.system` is `solac
 publisher's span and the queue in a handler's; the partition is the shard. `lbg.epoch`, `lbg.attempt` and
 `lbg.redelivered` are our own. The key is in a span (as `lbg.key`) only with `ops.tracing: spans_with_keys`; without
 that, a topic that contains the key appears as `<hash prefix>/<shard>/{topic}`. The program that sets up a tracer
-provider decides where the spans go: a module of handlers, or `opentelemetry-instrument lbg run`. If there is none when
+provider decides where the spans go: a module of handlers, or, with the package `opentelemetry-distro`,
+`opentelemetry-instrument -- lbg run` (without the `--` it takes options of lbg for its own). If there is none when
 the first span is made, the warning `spans_not_kept` says that they go nowhere. Without the setting, nothing of
 OpenTelemetry is imported; with it, a published message costs some 20 us more and a handled one 30 us.
 
