@@ -101,12 +101,7 @@ class Transactions:
                 room -= len(bundle.prepared)
         if bundles:
             self._is_committing = True
-            try:
-                committing = self._threads.begin(self._commit, bundles)
-            except (RuntimeError, MemoryError) as error:
-                # No thread takes it. What is waited for here must end all the same.
-                committing = asyncio.get_running_loop().create_future()
-                committing.set_exception(error)
+            committing = self._threads.begin(self._commit, bundles)
             committing.add_done_callback(lambda ended: self._committed(bundles, ended))
 
     def _committed(self, bundles: Sequence[_Bundle], ended: "asyncio.Future[None]") -> None:

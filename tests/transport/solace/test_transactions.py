@@ -127,16 +127,3 @@ async def test_closing_ends_what_waits(broker: BrokerServer, make_transport: Mak
     assert isinstance(outcomes[-1], PublishFailed)
     committed = sum(outcome is None for outcome in outcomes)
     assert 200 * committed <= broker.engine.queue_depth(DEFAULT_VPN, "orders/0")
-
-
-async def test_what_no_thread_takes_fails_and_keeps_nothing_behind_it(make_transport: MakeTransport) -> None:
-    """Nobody would have ended it, nor anything sent later, which waited for it."""
-    transport = make_transport("first")
-    await transport.open()
-    transport._threads.refuse_more()
-    assert transport._session is not None
-    transport._session.transactions._threads.refuse_more()
-    async with asyncio.timeout(PATIENCE_S):
-        for _ in range(2):
-            with pytest.raises(PublishFailed, match="the commit ended with RuntimeError"):
-                await transport.send_together([Message("orders/new", b"")])
