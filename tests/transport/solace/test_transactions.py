@@ -56,7 +56,9 @@ async def test_what_waits_at_the_same_time_is_committed_in_few_transactions(
     assert commits == [100, 200, 200]
 
 
-async def test_a_commit_may_take_longer_than_the_client_waits_by_itself(make_transport: MakeTransport) -> None:
+async def test_the_client_is_told_that_a_commit_may_take_longer_than_it_waits_by_itself(
+    make_transport: MakeTransport,
+) -> None:
     """After 10 s without an answer it ended the connection with all flows on it, at each commit of a slow broker."""
     transport = make_transport("first")
     await transport.open()
