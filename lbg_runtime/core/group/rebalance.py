@@ -377,11 +377,13 @@ class RebalanceMachine:
 
         Having it we are at home on it, as owners keep their queues up to their number; so it does not go on from here.
         """
+        if self._is_home(queue):
+            return True
         if self.placement is None or queue in self._pins:
-            return self._is_home(queue)
-        home_count = sum(ranked[:1] == (self._member,) for ranked in self.placement.ranks.values())
+            return False
+        home_count = sum(map(self._is_home, self.placement.ranks))
         taken = {*self._tenures, *(each for each in self._accepted if self.accepted(each, now_ms) is not None)}
-        return self._is_home(queue) or len(taken) < home_count
+        return len(taken) < home_count
 
     def _is_home(self, queue: QueueName) -> bool:
         return self.placement is not None and self.placement.home(queue) == self._member
