@@ -115,8 +115,6 @@ class ControlPlane:
         self._wake_up = asyncio.Event()
         self._timer = DeadlineTimer(self._wake_up.set)
         self._on_handed_over: Callable[[], None] | None = None
-        self._had_place = False
-        """Whether it had one before the last inputs were taken."""
         self._members_told: dict[MemberId, str] = {}
         """Members and their states, as logged last."""
 
@@ -194,13 +192,13 @@ class ControlPlane:
     def _take_inputs(self) -> None:
         inputs, self._inputs = self._inputs, deque()
         # Before: what is heard in time may be answered together with the place.
-        self._had_place = self.machine.rebalance.placement is not None
+        had_place = self.machine.rebalance.placement is not None
         for output in self.machine.take(inputs, now_ms()):
-            self._carry_out(output)
+            self._carry_out(output, had_place=had_place)
 
     # -- what goes out
 
-    def _carry_out(self, output: ControlOutput) -> None:
+    def _carry_out(self, output: ControlOutput, *, had_place: bool) -> None:
         match output:
             case Say(message):
                 self._say(message)
@@ -222,7 +220,7 @@ class ControlPlane:
                 _log.error("member_id_taken_twice", member=member, incarnation=other.incarnation)
             case SettingsDisagree(member, name, ours, theirs, is_alone):
                 _log.error("settings_disagree", other=member, setting=name, ours=ours, theirs=theirs)
-                if not self._had_place and not is_alone:
+                if not had_place and not is_alone:
                     # The group was here first.
                     self._on_refused(ConfigError(name, f"{ours!r}", f"{theirs!r}, as member {member} has it"))
             case Warn(note):
