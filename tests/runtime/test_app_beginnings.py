@@ -1,4 +1,7 @@
-"""Members that are asked to leave while they begin, or while their lifespans end."""
+"""Members that are asked to leave while they begin, or while their lifespans end.
+
+More than 400 lines, as each thing that a member waits for at its beginning has a stand-in here.
+"""
 
 import asyncio
 from contextlib import asynccontextmanager, contextmanager
