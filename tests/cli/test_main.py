@@ -126,13 +126,16 @@ def test_a_remark_that_finds_no_room_changes_neither_output_nor_exit_code(folder
 
 
 def test_a_broker_whose_address_finds_no_room_to_be_told_runs_nevertheless():
+    # As it cannot tell a port that the system chose, one is chosen here, on an address that no other test listens at:
+    # somebody else could have it before the broker does, and seem to be the broker.
+    host = "127.0.0.2"
     with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
+        free.bind((host, 0))
         port = free.getsockname()[1]
-    with _full() as given, running([*LBG, "broker", "--smf", f"127.0.0.1:{port}"], **given) as process:
+    with _full() as given, running([*LBG, "broker", "--smf", f"{host}:{port}"], **given) as process:
         while True:
             assert process.poll() is None, "it ended before it listened"
-            with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port), timeout=10):
+            with suppress(ConnectionRefusedError), socket.create_connection((host, port), timeout=10):
                 break
             time.sleep(0.01)  # a port of another process has no event to wait for
         process.send_signal(signal.SIGTERM)
