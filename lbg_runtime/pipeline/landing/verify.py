@@ -129,7 +129,7 @@ def _verify_parts(
                 # Thus nothing follows it.
                 expected = first
                 continue
-            if expected is not None and first != expected and (number or first < expected):
+            if expected not in (None, first) and (number or not _is_pruned_since(folder, parts)):
                 yield Finding(Grade.DAMAGE, str(segment.index_path), f"begins with row {first}, not {expected}")
             expected = first if last is None else last.rows
             yield from _verify_segment(segment, queue, expected, walked, hashes)
@@ -153,6 +153,11 @@ def _verify_parts(
             yield _damage(error, path)
         else:
             yield Finding(Grade.NOTE, str(path), "a segment without an index: its writer died when it began it")
+
+
+def _is_pruned_since(folder: Path, parts: Mapping[str, Sequence[int]]) -> bool:
+    """Whether segments have been pruned since the parts of the lane were listed, or while they were."""
+    return parts_of(folder)[IDS_SUFFIX] != parts[IDS_SUFFIX]
 
 
 def _verify_pruned(

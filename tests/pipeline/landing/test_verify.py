@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from lbg_runtime.cli.main import command_line
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.pipeline.landing.lane_view import Flush, LaneView
+from lbg_runtime.pipeline.landing.layout import parts_among, parts_of
 from lbg_runtime.pipeline.landing.log import LandingLog
 from lbg_runtime.pipeline.landing.prune import prune
 from lbg_runtime.pipeline.landing.verify import Finding, Grade, Walked, verify
@@ -70,6 +71,26 @@ def test_damage_does_not_hide_what_lies_behind_it(log_on_disk: LogOnDisk, lane: 
 def test_a_missing_segment_is_found(log_on_disk: LogOnDisk, lane: Path) -> None:
     (lane / "000000000002.index").unlink()
     assert damage(log_on_disk) == ["begins with row 4, not 2", "it is missing, and its data file has rows"]
+
+
+def test_a_segment_that_is_missing_behind_pruned_ones_is_found(log_on_disk: LogOnDisk, lane: Path) -> None:
+    assert len(list(prune(log_on_disk.root, 2_000_000))) == 1
+    for suffix in ("index", "arrow"):
+        (lane / f"000000000002.{suffix}").unlink()
+    assert damage(log_on_disk) == ["begins with row 4, not 2"]
+
+
+def test_a_segment_that_is_pruned_while_its_lane_is_listed_is_not_missing(
+    log_on_disk: LogOnDisk, lane: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(list(prune(log_on_disk.root, 2_000_000))) == 1
+    # The index was looked for too late, and the ids that replace it too early.
+    torn = [parts_among([name for name in os.listdir(lane) if not name.startswith("000000000002")])]
+    assert len(list(prune(log_on_disk.root, 4_000_000))) == 1
+    monkeypatch.setattr(
+        "lbg_runtime.pipeline.landing.verify.parts_of", lambda folder: torn.pop() if torn else parts_of(folder)
+    )
+    assert found(log_on_disk) == []
 
 
 def test_an_id_that_is_in_a_lane_twice_is_noted_as_the_broker_can_have_a_message_twice(
