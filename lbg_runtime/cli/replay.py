@@ -1,5 +1,6 @@
 """`lbg replay`: publishes what a landing log holds again, under another topic."""
 
+import os
 import sys
 import threading
 import time
@@ -43,6 +44,7 @@ def replay(
     key: Annotated[str | None, typer.Option(help="Only this key.")] = None,
     shard: Annotated[int | None, typer.Option(min=0, help="Only this shard.")] = None,
     rate: Annotated[float | None, typer.Option(min=0.001, help="Highest number of messages per second.")] = None,
+    ledger: Annotated[Path | None, typer.Option(help="Folder for the ledger of confirmed messages.")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Count what would be published, and publish nothing.")
     ] = False,
@@ -54,7 +56,8 @@ def replay(
     The messages keep their headers and, as text, their user properties, and get `lbg_replay_of` with the id of the row.
     The replay stops at the first message that is refused or may be lost; it reports how far it came. Of a log with
     damage nothing is published, or, if it has one queue, what lies before the damage. Exit code 1 in these cases, if
-    messages had no key and were left out, and if --key matches nothing; 130 if stopped.
+    messages had no key and were left out, if the disk refused lines of the ledger, and if --key matches nothing; 130 if
+    stopped.
     """
     if key is not None and shard is not None:
         raise UserError("--shard", f"given with --key {key}", "one of the two")
@@ -90,7 +93,7 @@ def replay(
         replayed = Replayed()
         began_s = time.monotonic()
         try:
-            is_stopped = uvloop.run(_replay(log, selection, settings, to_topic, rate, replayed))
+            is_stopped = uvloop.run(_replay(log, selection, settings, to_topic, rate, ledger, replayed))
         except LbgError as error:
             if not replayed.selected:
                 raise
@@ -111,7 +114,8 @@ def replay(
         complain(f"{found}: looked in {directory}, of group {log.group.group}")
     # A time without messages is nothing wrong, a key that is nowhere is a wrong one.
     is_mistaken = key is not None and not replayed.selected
-    raise typer.Exit(1 if is_left or is_mistaken or replayed.failure is not None else 0)
+    is_faulty = replayed.failure is not None or replayed.ledger_dropped > 0
+    raise typer.Exit(1 if is_left or is_mistaken or is_faulty else 0)
 
 
 def _insist_on_topic(topic: str, group: "GroupShape") -> None:
@@ -129,6 +133,7 @@ async def _replay(
     settings: "Settings",
     topic: str,
     rate: float | None,
+    ledger_folder: Path | None,
     replayed: "Replayed",
 ) -> bool:
     """Replay; return whether it was asked to stop before its end."""
@@ -137,11 +142,13 @@ async def _replay(
     from lbg_runtime.pipeline.replay import replay as replay_messages
     from lbg_runtime.publisher.hashed import HashedPublisher
     from lbg_runtime.publisher.identity import new_publisher_id
+    from lbg_runtime.publisher.ledger import open_ledger
     from lbg_runtime.publishing import open_publishing_session
+    from lbg_runtime.runtime.app import RUN_VARIABLE
     from lbg_runtime.runtime.shutdown import Interruption
 
     publisher_id = new_publisher_id()
-    group = settings.group
+    shape, hash_function = settings.group.shape(), settings.group.hash_function
     connecting, sending = Interruption(), anyio.CancelScope()
     session: Session | None = None
     # For the thread on which the log is read, which no cancellation ends.
@@ -158,7 +165,11 @@ async def _replay(
                 session = await connected.enter_async_context(open_publishing_session(settings, publisher_id))
             if session is None:
                 return True
-            publisher = HashedPublisher(session, group.shape(), group.hash_function, publisher_id=publisher_id)
+            ledger = None
+            if ledger_folder is not None:
+                run_id = os.environ.get(RUN_VARIABLE, "")
+                ledger = open_ledger(ledger_folder, shape, hash_function, publisher_id=publisher_id, run_id=run_id)
+            publisher = HashedPublisher(session, shape, hash_function, publisher_id=publisher_id, ledger=ledger)
             with _progress(replayed) as show:
                 try:
                     with sending:
@@ -166,6 +177,7 @@ async def _replay(
                         await replay_messages(messages, publisher, topic, rate, replayed, show)
                 finally:
                     await publisher.close(_CONFIRM_TIMEOUT_MS)
+                    replayed.ledger_dropped = 0 if ledger is None else ledger.dropped
     return sending.cancelled_caught
 
 
@@ -216,6 +228,7 @@ def _as_object(replayed: "Replayed", *, dry_run: bool, seconds: float) -> dict[s
         "without_key": replayed.without_key,
         "sent": replayed.sent,
         "confirmed": replayed.confirmed,
+        "ledger_dropped": replayed.ledger_dropped,
         "from": _text(replayed.first_us),
         "to": _text(replayed.last_us),
         "seconds": round(seconds, 3),
@@ -231,6 +244,8 @@ def _tell(replayed: "Replayed", topic: str, *, dry_run: bool) -> None:
         print(f"{replayed.confirmed} of {replayed.selected} messages published to {topic} and confirmed{times}")
     if replayed.without_key:
         complain(f"{replayed.without_key} messages have no key and are left out")
+    if replayed.ledger_dropped:
+        complain(f"{replayed.ledger_dropped} lines of the ledger lost")
     if replayed.failure is not None:
         complain(replayed.failure)
 

@@ -82,6 +82,8 @@ class Replayed:
     """Those of them that no publisher can give a shard; they are not published."""
     sent: int = 0
     confirmed: int = 0
+    ledger_dropped: int = 0
+    """Lines of the ledger that the disk refused."""
     first_us: int | None = None
     last_us: int | None = None
     """When the last of them landed."""

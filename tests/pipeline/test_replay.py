@@ -28,6 +28,7 @@ from lbg_runtime.pipeline.landing.schema import LANDING_SCHEMA
 from lbg_runtime.pipeline.replay import REPLAY_PROPERTY, LandedMessage, Replayed, Selection, count, replay, selected
 from lbg_runtime.pipeline.replay_order import find_moved
 from lbg_runtime.publisher.hashed import HashedPublisher
+from lbg_runtime.publisher.ledger import Ledger
 from lbg_runtime.transport.memory.broker import MemoryBroker
 from lbg_runtime.transport.memory.transport import MemoryTransport
 from tests.pipeline.landing.landed import SHAPE, LogOnDisk, id_of, rows
@@ -409,6 +410,25 @@ def test_damage_on_the_way_is_told_with_how_far_it_came(landed: LogOnDisk, lbg_r
     ended = lbg_replay()
     assert ended.stdout.startswith(f"{told['confirmed']} of {told['selected']} messages published to again")
     assert str(path) in ended.stderr
+
+
+def test_what_is_confirmed_is_on_the_ledger(
+    landed: LogOnDisk, lbg_replay: Callable[..., Result], tmp_path: Path
+) -> None:
+    told = json.loads(lbg_replay("--ledger", str(tmp_path / "runs"), "--json").stdout)
+    [ledger] = (tmp_path / "runs").glob("*.ledger.jsonl")
+    lines = [json.loads(line) for line in ledger.read_text().splitlines()]
+    ranges = [line for line in lines if line["kind"] == "confirmed"]
+    assert sum(line["last_seq"] - line["first_seq"] + 1 for line in ranges) == told["confirmed"] > 0
+    assert (lines[-1]["clean"], told["ledger_dropped"]) == (True, 0)
+
+
+def test_a_replay_whose_ledger_the_disk_refuses_ends_with_1(
+    landed: LogOnDisk, lbg_replay: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Ledger, "dropped", 3)
+    ended = lbg_replay("--ledger", str(tmp_path / "runs"))
+    assert (ended.exit_code, ended.stderr) == (1, "lbg: 3 lines of the ledger lost\n")
 
 
 @pytest.mark.parametrize("options", [(), ("--dry-run",)])
