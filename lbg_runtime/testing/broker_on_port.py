@@ -1,9 +1,10 @@
 """The development broker on a port of this machine, in its own thread: for programs that use a real client."""
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -39,6 +40,8 @@ class BrokerOnPort:
         self.host = DEFAULT_HOST
         self.port = 0
         """Chosen by the system; known from `start` on, and the same after a failure."""
+        self._place = ExitStack()
+        """Keeps the port in a failure."""
         self._loop = uvloop.new_event_loop()
         self._server = BrokerServer(self.host, 0)
         self._thread = threading.Thread(target=self._loop.run_forever, name="lbg-broker-on-port", daemon=True)
@@ -67,6 +70,7 @@ class BrokerOnPort:
 
     def stop(self) -> None:
         """Cut all connections, forget everything and end the thread."""
+        self._place.close()
         self._wait_for(self._server.stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(PATIENCE_S)
@@ -119,11 +123,18 @@ class BrokerOnPort:
         return self._call(lambda: self._server.faults.drop(client_name))
 
     def fail(self) -> None:
-        """Break all connections and let nobody connect until `restore`. What is spooled is kept."""
+        """Break all connections and let nobody connect until `restore`. What is spooled is kept, and so is the port."""
         self._wait_for(self._server.stop())
+        # Bound and not listening: every connection is refused, and the system gives the port to nobody else.
+        self._place.close()
+        place = self._place.enter_context(socket.socket())
+        place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with suppress(OSError):  # which `restore` will tell
+            place.bind((self.host, self.port))
 
     def restore(self) -> None:
-        """Listen again, on the same port; raises `UserError` if another process has taken it."""
+        """Listen again, on the same port; raises `UserError` if another process has taken it nevertheless."""
+        self._place.close()
         self._wait_for(self._server.start())
 
     def _call(self, act: Callable[[], _Answer]) -> _Answer:

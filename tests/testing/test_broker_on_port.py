@@ -1,6 +1,7 @@
 """The broker on a port, with members of ours on the official client."""
 
 import asyncio
+import socket
 
 import pytest
 
@@ -31,6 +32,12 @@ def test_the_port_is_the_same_after_a_failure() -> None:
         port = broker.port
         assert broker.url == f"tcp://127.0.0.1:{port}"
         broker.create_queue("q")
+        broker.fail()
+        # Whoever asked the system for a port meanwhile could be given it.
+        with socket.socket() as another, pytest.raises(OSError, match="Address already in use"):
+            another.bind((broker.host, port))
+        with socket.socket() as client, pytest.raises(ConnectionRefusedError):
+            client.connect((broker.host, port))
         broker.fail()
         broker.restore()
         assert broker.port == port
