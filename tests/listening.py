@@ -6,13 +6,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+from tests.addresses import OWN_HOST
+
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager
 async def listening(serve: Serve, *, port: int = 0, unix: str | None = None) -> AsyncIterator[int | str]:
-    """Serve at an address, which this is: a port on loopback, or the path of a Unix socket. At the end who still serves
-    is cancelled, and every connection is closed.
+    """Serve at an address, which this is: a port of `OWN_HOST`, or the path of a Unix socket. At the end who still
+    serves is cancelled, and every connection is closed.
 
     An `asyncio.Server` that is closed while it takes a connection leaves that one open, and so do others that are not
     waited for; the next search for garbage finds them, and fails a test that has nothing to do with it.
@@ -34,7 +36,7 @@ async def listening(serve: Serve, *, port: int = 0, unix: str | None = None) -> 
     with socket.socket(family) as listener, socket.socket(family) as last:
         if unix is None:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", port) if unix is None else unix)
+        listener.bind((OWN_HOST, port) if unix is None else unix)
         listener.listen()
         listener.setblocking(False)
         accepting = asyncio.create_task(accept(listener))

@@ -14,6 +14,7 @@ import pytest
 
 import lbg_runtime
 from lbg_runtime.cli.importing import importing, missing_extra
+from tests.addresses import OWN_HOST, own_port
 from tests.processes import running
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(60)]
@@ -126,16 +127,12 @@ def test_a_remark_that_finds_no_room_changes_neither_output_nor_exit_code(folder
 
 
 def test_a_broker_whose_address_finds_no_room_to_be_told_runs_nevertheless():
-    # As it cannot tell a port that the system chose, one is chosen here, on an address that no other test listens at:
-    # somebody else could have it before the broker does, and seem to be the broker.
-    host = "127.0.0.2"
-    with socket.socket() as free:
-        free.bind((host, 0))
-        port = free.getsockname()[1]
-    with _full() as given, running([*LBG, "broker", "--smf", f"{host}:{port}"], **given) as process:
+    # It cannot tell a port that the system chose.
+    port = own_port()
+    with _full() as given, running([*LBG, "broker", "--smf", f"{OWN_HOST}:{port}"], **given) as process:
         while True:
             assert process.poll() is None, "it ended before it listened"
-            with suppress(ConnectionRefusedError), socket.create_connection((host, port), timeout=10):
+            with suppress(ConnectionRefusedError), socket.create_connection((OWN_HOST, port)):
                 break
             time.sleep(0.01)  # a port of another process has no event to wait for
         process.send_signal(signal.SIGTERM)

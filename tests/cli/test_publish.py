@@ -21,6 +21,7 @@ from lbg_runtime.config.settings import ClientPathChoice
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.publisher.load import LoadPlan
 from lbg_runtime.transport.solace import paths
+from tests.addresses import OWN_HOST
 from tests.warm import WarmLbg
 
 PublishCommand = Callable[..., list[str]]
@@ -29,7 +30,7 @@ BOUND_S = 30
 
 @pytest.fixture
 async def broker() -> AsyncIterator[BrokerServer]:
-    async with BrokerServer(port=0) as server:
+    async with BrokerServer(OWN_HOST, 0) as server:
         yield server
 
 
@@ -37,7 +38,7 @@ def _write_config(folder: Path, port: int, transport: object = None, **group: ob
     path = folder / "config.yaml"
     settings = {
         "transport": transport or {},
-        "connection": {"transport": "solace", "host": f"tcp://127.0.0.1:{port}", "client_name": "member"},
+        "connection": {"transport": "solace", "host": f"tcp://{OWN_HOST}:{port}", "client_name": "member"},
         "group": {"name": "orders", "hash_prefix": "o", "hash_count": 100, "queue_count": 8, **group},
     }
     path.write_bytes(orjson.dumps(settings))
@@ -166,8 +167,7 @@ class TestProcess:
         await _until_ledger_grows(tmp_path)
         await broker.stop()
         await broker.start()
-        lines = len(_ledger(tmp_path))
-        await _until_ledger_grows(tmp_path, beyond=lines + 5)
+        await _until_ledger_grows(tmp_path, beyond=_longest_ledger(tmp_path) + 5)
         process.send_signal(signal.SIGTERM)
         code, output, _ = await _end(process)
         summary = orjson.loads(output)
@@ -177,13 +177,13 @@ class TestProcess:
     def test_an_unreachable_broker_is_told_in_one_line(self, lbg: WarmLbg, tmp_path: Path) -> None:
         with socket.socket() as bound:
             # Bound and not listening: nobody else can have the port, and every connection is refused.
-            bound.bind(("127.0.0.1", 0))
+            bound.bind((OWN_HOST, 0))
             port = bound.getsockname()[1]
             config = _write_config(tmp_path, port)
             ended = lbg(tmp_path, "publish", "--config", str(config), "--topic", "orders/created", "--count", "1")
         assert ended.returncode == 2
         assert "Traceback" not in ended.stderr
-        assert ended.stderr.strip().splitlines()[-1].startswith(f"lbg: connection.host: tcp://127.0.0.1:{port}")
+        assert ended.stderr.strip().splitlines()[-1].startswith(f"lbg: connection.host: tcp://{OWN_HOST}:{port}")
 
     async def test_a_ledger_that_cannot_be_written_stops_the_start(self, broker: BrokerServer, tmp_path: Path) -> None:
         config = _write_config(tmp_path, broker.port)

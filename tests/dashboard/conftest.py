@@ -63,7 +63,7 @@ class Stage:
     async def all_fed(self):
         await self.trial.until(lambda: len(self.trial.active()) == self.queues, within_s=BOUND_S)
 
-    async def show(self, members=(), token=None):
+    async def show(self, members=(), token=None, host="127.0.0.1"):
         """The page; returns its address."""
         session = self.session = MemoryTransport(self.trial.broker, "dashboard")
         await session.open()
@@ -79,9 +79,7 @@ class Stage:
         watching = asyncio.create_task(self.watch.run())
         self._ending.push_async_callback(_cancel, watching)
         group = self.settings.group
-        self.server = DashboardServer(
-            self.watch, group.shape(), group.hash_function, ListenAddress("127.0.0.1", 0), token
-        )
+        self.server = DashboardServer(self.watch, group.shape(), group.hash_function, ListenAddress(host, 0), token)
         await self._ending.enter_async_context(self.server)
         return self.server.url
 

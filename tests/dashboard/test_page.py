@@ -23,6 +23,7 @@ from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.model.ids import MemberId
 from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.transport.memory.transport import MemoryTransport
+from tests.addresses import OWN_HOST
 from tests.dashboard.words import ACTIVE, STANDBY, Speaker, heartbeats_of_a_later_version, queue
 
 pytestmark = pytest.mark.real_time
@@ -340,7 +341,7 @@ async def test_a_page_whose_server_is_gone_says_so_and_comes_back(stage, browser
     async with stage() as group:
         await group.start("a")
         await group.all_fed()
-        await browser.open(await group.show())
+        await browser.open(await group.show(host=OWN_HOST))
         await browser.until(f"{FED}.length === 4")
         group.watch._hearing_changed(False)
         await browser.until(f"{LINK} === 'not heard: the broker is out of reach, or refuses'")
@@ -354,7 +355,7 @@ async def test_a_page_whose_server_is_gone_says_so_and_comes_back(stage, browser
         # Another server in its place, as after a restart.
         group.watch.has_ended, group.watch._news = False, asyncio.Event()
         group.server = type(group.server)(
-            group.watch, group.settings.group.shape(), HashFunction.CRC32, ListenAddress("127.0.0.1", port), None
+            group.watch, group.settings.group.shape(), HashFunction.CRC32, ListenAddress(OWN_HOST, port), None
         )
         async with group.server:
             await browser.until(f"{LINK} === 'live' && {FED}.length === 4")

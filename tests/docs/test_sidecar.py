@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from lbg_runtime.cli.live.group import free_ports
+from tests.addresses import OWN_HOST
 from tests.docs.pages import ROOT, blocks, indented_lines
 from tests.processes import running
 
@@ -21,12 +21,8 @@ BOUND_S = 60
 
 
 def test_the_first_five_minutes(tmp_path: Path) -> None:
-    ports = dict(zip(("55555", "3000", "3500"), map(str, free_ports(3)), strict=True))
-
     def here(text: str) -> str:
-        for shown, free in ports.items():
-            text = text.replace(shown, free)
-        return text
+        return text.replace("127.0.0.1", OWN_HOST)
 
     (application,) = blocks(PAGE, "python")
     settings, _ = blocks(PAGE, "yaml")
@@ -40,7 +36,7 @@ def test_the_first_five_minutes(tmp_path: Path) -> None:
         running([sys.executable, "application.py"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, **options) as it,
         running(member, stderr=subprocess.DEVNULL, **options),
     ):
-        wait_for_answer(f"http://127.0.0.1:{ports['3500']}/v1/sidecar")
+        wait_for_answer(f"http://{OWN_HOST}:3500/v1/sidecar")
         url, (data,) = here(curl).split()[-1], re.findall(r"-d '(.+?)'", curl)
         headers = dict(re.findall(r"-H '(.+?): (.+?)'", curl))
         httpx.post(url, content=data, headers=headers, timeout=BOUND_S).raise_for_status()

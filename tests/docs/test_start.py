@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lbg_runtime.cli.live.group import free_ports
+from tests.addresses import OWN_HOST
 from tests.docs.pages import DOCS, ROOT, blocks, command
 from tests.processes import lines_of, running
 
@@ -32,17 +32,13 @@ class Terminal:
         self._ending = ending
         (folder / "lbg").write_text(f'#!/bin/sh\nexec {sys.executable} -m lbg_runtime.cli "$@"\n')
         (folder / "lbg").chmod(0o755)
-        smf, semp = free_ports(2)
-        self._ports = {"127.0.0.1:55555": f"127.0.0.1:{smf}", "127.0.0.1:8080": f"127.0.0.1:{semp}"}
         self._environment = {
             **os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1",
         }  # fmt: skip
 
     def here(self, text: str) -> str:
-        """With ports that are free on this machine."""
-        for shown, free in self._ports.items():
-            text = text.replace(shown, free)
-        return text
+        """At an address where the ports of the page are free."""
+        return text.replace("127.0.0.1", OWN_HOST)
 
     def type_in(self, line: str) -> None:
         if line.startswith("export "):

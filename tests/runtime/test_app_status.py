@@ -8,18 +8,23 @@ import subprocess
 import sys
 import threading
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 from structlog.testing import capture_logs
 
 from lbg_runtime.model.errors import ConfigError
+from tests.addresses import OWN_HOST
 from tests.processes import running
-from tests.status.asking import BOUND_S, ask, ask_from_here
+from tests.status import asking
+from tests.status.asking import BOUND_S
 
 pytestmark = pytest.mark.real_time
 
 QUICK = {"membership": {"heartbeat": "100ms", "settle": "100ms"}}
-ON = {"ops": {"status": "127.0.0.1:0"}}
+ON = {"ops": {"status": f"{OWN_HOST}:0"}}
+
+ask = partial(asking.ask, at=OWN_HOST)
 
 
 async def port_of(log):
@@ -56,7 +61,7 @@ async def test_a_member_answers_from_its_beginning_to_its_end(trial):
             app.stop()
             assert (await left).is_clean
     with pytest.raises(ConnectionRefusedError):
-        ask_from_here(port, "/livez")
+        await ask(port, "/livez")
 
 
 async def test_a_member_that_drains_says_so_and_is_not_kept_by_who_asks(trial):
@@ -76,7 +81,7 @@ async def test_a_member_that_drains_says_so_and_is_not_kept_by_who_asks(trial):
             assert told["reasons"][0]["reason"] == "the member is draining"
             assert (await ask(port, "/livez")).status == 200
             # A client that asked and does not go away.
-            connection = socket.create_connection(("127.0.0.1", port), BOUND_S)
+            connection = socket.create_connection((OWN_HOST, port), BOUND_S)
             connection.sendall(b"GET /v1/status HTTP/1.1\r\nHost: localhost\r\n")
             release.set()
             assert (await asyncio.wait_for(left, BOUND_S)).is_clean
@@ -95,7 +100,7 @@ async def test_a_member_that_is_cut_off_takes_its_port_with_it(trial):
     assert running.cancelled()
     assert not [thread for thread in threading.enumerate() if thread.name == "lbg-status"]
     with pytest.raises(ConnectionRefusedError):
-        ask_from_here(port, "/livez")
+        await ask(port, "/livez")
 
 
 async def test_a_port_that_is_taken_stops_the_start_before_there_is_a_session(trial):
@@ -131,7 +136,7 @@ settings = parse_settings({
     "group": {"name": "orders", "hash_prefix": "h", "hash_count": 1, "queue_count": 1, "provision": "create_missing"},
     "membership": {"mode": "static", "index": 0, "count": 1},
     "rebind": {"mode": "cycle"},
-    "ops": {"status": "127.0.0.1:0", "watchdog": "off"},
+    "ops": {"status": sys.argv[2], "watchdog": "off"},
 }, "test", {})
 sys.exit(App(handlers, settings, session=Session(MemoryBroker(), "member")).run_sync().exit_code)
 """
@@ -142,7 +147,7 @@ def member():
     """Starts a member in a process of its own; returns it and its port."""
 
     def start(work):
-        command = [sys.executable, "-c", MEMBER, work]
+        command = [sys.executable, "-c", MEMBER, work, f"{OWN_HOST}:0"]
         process = ending.enter_context(running(command, stderr=subprocess.PIPE, text=True))
         for line in process.stderr:
             entry = json.loads(line)

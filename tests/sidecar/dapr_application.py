@@ -15,7 +15,7 @@ from fastapi import Body, FastAPI, Request
 
 app = FastAPI()
 dapr_app = DaprApp(app)
-log = open(sys.argv[2], "a")  # noqa: SIM115 - as long as the process
+log = open(sys.argv[3], "a")  # noqa: SIM115 - as long as the process
 tries: dict[tuple[str, int], int] = {}
 
 
@@ -46,5 +46,5 @@ async def on_order(request: Request, event=Body()):  # noqa: B008 - as the frame
 
 
 if __name__ == "__main__":
-    with socket.create_server(("127.0.0.1", int(sys.argv[1]))) as listener:
+    with socket.create_server((sys.argv[1], int(sys.argv[2]))) as listener:
         uvicorn.Server(uvicorn.Config(app, log_config=None)).run([listener])

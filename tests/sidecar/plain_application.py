@@ -53,7 +53,7 @@ class Application:
 
 
 def main():
-    with open(sys.argv[2], "a") as log, socket.create_server(("127.0.0.1", int(sys.argv[1]))) as listener:
+    with open(sys.argv[3], "a") as log, socket.create_server((sys.argv[1], int(sys.argv[2]))) as listener:
         uvicorn.Server(uvicorn.Config(Starlette(routes=Application(log).routes()), log_config=None)).run([listener])
 
 

@@ -13,6 +13,7 @@ from lbg_runtime.sidecar.application import (
     HttpApplication,
     Response,
 )
+from tests.addresses import OWN_HOST
 from tests.listening import listening
 
 pytestmark = pytest.mark.real_time
@@ -64,7 +65,7 @@ async def application(*answers, timeout_ms=5_000, unix=None, scheme="http", **se
     """A server that answers so, and the client for it."""
     raw = RawServer(*answers)
     async with listening(raw.serve, unix=unix) as place:
-        address = f"unix:{place}" if unix else f"{scheme}://127.0.0.1:{place}"
+        address = f"unix:{place}" if unix else f"{scheme}://{OWN_HOST}:{place}"
         client = HttpApplication(address, SidecarSettings(application=address, **settings), timeout_ms)
         try:
             yield client, raw
@@ -122,7 +123,7 @@ async def test_an_application_on_a_unix_socket_is_reached(tmp_path):
 async def test_an_address_with_a_path_has_the_routes_below_it():
     raw = RawServer(OK)
     async with listening(raw.serve) as port:
-        address = f"http://127.0.0.1:{port}/base"
+        address = f"http://{OWN_HOST}:{port}/base"
         client = HttpApplication(address, SidecarSettings(application=address), 5_000)
         await client.post("/a", {}, b"")
         await client.post("b", {}, b"")

@@ -13,7 +13,7 @@ from itertools import pairwise
 import pytest
 
 from lbg_runtime import open_publisher
-from lbg_runtime.cli.live.group import free_ports
+from tests.addresses import OWN_HOST, own_port
 from tests.processes import running
 
 pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end, pytest.mark.timeout(100)]
@@ -41,7 +41,7 @@ class Stage:
         self.log = folder / "events.jsonl"
         self.log.touch()
         self._stack = stack
-        (self.port,) = free_ports(1)
+        self.port = own_port()
         config = {
             "connection": {"transport": "solace", "host": f"tcp://{broker}"},
             "group": {
@@ -52,7 +52,7 @@ class Stage:
                 "provision": "create_missing",
             },
             "membership": {"heartbeat": "300ms", "settle": "300ms"},
-            "sidecar": {"application": f"http://127.0.0.1:{self.port}", "listen": "off"},
+            "sidecar": {"application": f"http://{OWN_HOST}:{self.port}", "listen": "off"},
         }
         (folder / "config.yaml").write_text(json.dumps(config))
 
@@ -65,7 +65,7 @@ class Stage:
 
     def application(self, kind="plain"):
         module = f"tests.sidecar.{kind}_application"
-        return self._start("application", [sys.executable, "-m", module, str(self.port), self.log])
+        return self._start("application", [sys.executable, "-m", module, OWN_HOST, str(self.port), self.log])
 
     def said(self, event):
         return (self.folder / "sidecar.log").read_text().count(f'"{event}"')

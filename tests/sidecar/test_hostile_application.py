@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from tests.addresses import OWN_HOST
 from tests.listening import listening
 from tests.sidecar.conftest import SidecarTrial
 
@@ -109,7 +110,7 @@ async def test_no_event_is_passed_over_whatever_is_answered(trial: SidecarTrial,
             application.died.clear()
             async with listening(application.serve, port=port) as port:
                 if not address.done():
-                    address.set_result(f"http://127.0.0.1:{port}")
+                    address.set_result(f"http://{OWN_HOST}:{port}")
                 await application.died.wait()
 
     async with asyncio.TaskGroup() as tasks:

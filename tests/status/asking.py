@@ -40,20 +40,25 @@ class Answer:
 
 
 async def ask(
-    port: int, path: str, *, method: str = "GET", host: str | None = None, headers: Mapping[str, str] | None = None
+    port: int,
+    path: str,
+    *,
+    method: str = "GET",
+    host: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    at: str = "127.0.0.1",
 ) -> Answer:
     """One request on a connection of its own, from a thread: the loop may be the one that is asked about."""
-    return await asyncio.to_thread(ask_from_here, port, path, method, host, headers or {})
+    host = f"{at}:{port}" if host is None else host
+    return await asyncio.to_thread(_ask, at, port, path, method, host, headers or {})
 
 
-def ask_from_here(
-    port: int, path: str, method: str = "GET", host: str | None = None, headers: Mapping[str, str] | None = None
-) -> Answer:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=BOUND_S)
+def _ask(at: str, port: int, path: str, method: str, host: str, headers: Mapping[str, str]) -> Answer:
+    connection = http.client.HTTPConnection(at, port, timeout=BOUND_S)
     try:
         connection.putrequest(method, path, skip_host=True)
-        connection.putheader("Host", f"127.0.0.1:{port}" if host is None else host)
-        for name, value in (headers or {}).items():
+        connection.putheader("Host", host)
+        for name, value in headers.items():
             connection.putheader(name, value)
         connection.endheaders()
         response = connection.getresponse()

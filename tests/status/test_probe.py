@@ -42,9 +42,11 @@ async def test_a_member_that_says_yes_is_well_and_one_that_says_no_is_not() -> N
 
 
 def test_nobody_there_is_not_well() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    is_well, said = probe(f"http://127.0.0.1:{port}/livez")
+    with socket.socket() as bound_only:
+        # Bound and not listening: nobody else can have the port, and nobody answers.
+        bound_only.bind(("127.0.0.1", 0))
+        port = bound_only.getsockname()[1]
+        is_well, said = probe(f"http://127.0.0.1:{port}/livez")
     assert not is_well
     assert f"127.0.0.1:{port}" in said
 

@@ -20,7 +20,8 @@ from lbg_runtime.model.ids import MemberId
 from lbg_runtime.status.access import Access, as_json
 from lbg_runtime.status.picture import MemberPicture
 from lbg_runtime.status.server import StatusServer
-from tests.status.asking import BOUND_S, ShownMember, ask, ask_from_here, flow, member
+from tests.addresses import OWN_HOST
+from tests.status.asking import BOUND_S, ShownMember, ask, flow, member
 
 pytestmark = pytest.mark.real_time
 
@@ -337,13 +338,13 @@ async def test_a_source_that_fails_is_no_blocked_loop(caplog: pytest.LogCaptureF
 
 
 async def test_it_ends_with_its_context_and_the_port_is_free_again() -> None:
-    async with serving(ShownMember(READY)) as (port, server):
-        assert (await ask(port, "/livez")).status == 200
+    async with serving(ShownMember(READY), host=OWN_HOST) as (port, server):
+        assert (await ask(port, "/livez", at=OWN_HOST)).status == 200
         address = server.address
     with pytest.raises(ConnectionRefusedError):
-        ask_from_here(port, "/livez")
+        await ask(port, "/livez", at=OWN_HOST)
     async with StatusServer(address, None):
-        assert (await ask(port, "/livez")).status == 200
+        assert (await ask(port, "/livez", at=OWN_HOST)).status == 200
     assert not [thread for thread in threading.enumerate() if thread.name == "lbg-status"]
 
 

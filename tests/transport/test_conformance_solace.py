@@ -10,13 +10,14 @@ from lbg_runtime.testing.conformance import TransportConformance
 from lbg_runtime.testing.transport_harness import PASSWORD, USERNAME, TransportHarness
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.transport import SolaceTransport
+from tests.addresses import OWN_HOST
 from tests.transport.rights import let_subscribe
 
 pytestmark = pytest.mark.real_time
 
 
 class SolaceHarness:
-    """A development broker in this process, on a port that the system chose."""
+    """A development broker in this process, on a port that the system chose, and nobody else gets in an outage."""
 
     def __init__(self, broker: BrokerServer, client_path: ClientPathChoice) -> None:
         self.broker = broker
@@ -52,7 +53,7 @@ class SolaceHarness:
 
 @pytest.fixture(params=[ClientPathChoice.FAST, ClientPathChoice.PUBLIC], ids=lambda path: path.value)
 async def harness(request: pytest.FixtureRequest) -> AsyncIterator[TransportHarness]:
-    async with BrokerServer(port=0) as broker:
+    async with BrokerServer(OWN_HOST, 0) as broker:
         broker.engine.add_user("default", USERNAME, PASSWORD)
         harness = SolaceHarness(broker, request.param)
         yield harness

@@ -12,6 +12,7 @@ from lbg_runtime.broker.semp.server import SempServer
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.semp.address import SempApi
 from lbg_runtime.semp.client import SempAccount, SempClient
+from tests.addresses import OWN_HOST
 
 pytestmark = pytest.mark.real_time
 
@@ -24,7 +25,7 @@ def make_server(port=0, host="127.0.0.1"):
 
 
 async def test_it_serves_from_start_to_stop_and_stops_while_a_client_stays_connected():
-    server = make_server()
+    server = make_server(host=OWN_HOST)
     async with asyncio.timeout(BOUND_S):
         async with server, SempClient(SempAccount(server.url, "admin", "admin")) as client:
             await client.create(("msgVpns", "default", "queues"), {"queueName": "a/b %2F"})

@@ -20,6 +20,7 @@ from lbg_runtime.broker.engine.answers import QueueStatus
 from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.model.ids import QueueName
+from tests.addresses import OWN_HOST
 
 T = TypeVar("T")
 BOUND_S = 20
@@ -31,7 +32,7 @@ class BrokerThread:
     def __init__(self, port: int = 0) -> None:
         # The loop of `lbg broker`; test_server.py is about the ordinary one.
         self.loop = uvloop.new_event_loop()
-        self.server = BrokerServer(port=port)
+        self.server = BrokerServer(OWN_HOST, port)
         self._thread = threading.Thread(target=self.loop.run_forever)
 
     def start(self) -> None:
@@ -75,7 +76,7 @@ class BrokerThread:
 
 def properties(port: int) -> dict[str, Any]:
     return {
-        "solace.messaging.transport.host": f"tcp://127.0.0.1:{port}",
+        "solace.messaging.transport.host": f"tcp://{OWN_HOST}:{port}",
         "solace.messaging.service.vpn-name": "default",
         "solace.messaging.authentication.scheme.basic.username": "user",
         "solace.messaging.authentication.scheme.basic.password": "password",

@@ -21,6 +21,7 @@ from lbg_runtime.smf.assured_items import AssuredKind, ItemKind
 from lbg_runtime.smf.frame import Frame, Protocol, encode_frame
 from lbg_runtime.smf.message import make_relay
 from lbg_runtime.smf.smp import SubscriptionKind, SubscriptionRequest, encode_subscription
+from tests.addresses import OWN_HOST
 from tests.broker.server.desk import control, text
 
 pytestmark = pytest.mark.real_time
@@ -35,7 +36,7 @@ BOUND_S = 10
 
 @contextlib.asynccontextmanager
 async def peer(server: BrokerServer) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    reader, writer = await asyncio.open_connection(server.host, server.port)
     try:
         yield reader, writer
     finally:
@@ -157,7 +158,7 @@ async def test_an_address_of_nobody_is_a_users_mistake(host: str) -> None:
 
 
 async def test_stopping_cuts_everybody_off_and_can_be_done_twice() -> None:
-    server = BrokerServer(port=0)
+    server = BrokerServer(OWN_HOST, 0)
     await server.start()
     async with peer(server) as (reader, writer):
         writer.write(LOGIN)
@@ -167,7 +168,7 @@ async def test_stopping_cuts_everybody_off_and_can_be_done_twice() -> None:
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             await read_frame(reader)
     with pytest.raises(ConnectionError):
-        await asyncio.open_connection("127.0.0.1", server.port)
+        await asyncio.open_connection(server.host, server.port)
 
 
 async def test_queues_are_made_with_their_subscriptions() -> None:

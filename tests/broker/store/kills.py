@@ -32,6 +32,8 @@ from solace.messaging.receiver.message_receiver import MessageHandler
 from solace.messaging.resources.queue import Queue
 from solace.messaging.resources.topic import Topic
 
+from tests.addresses import OWN_HOST
+
 QUEUES = 3
 KEYS = 12
 BOUND_S = 60
@@ -69,8 +71,7 @@ class Broker:
         self.options = options
         self._limit_bytes = limit_bytes
         self._said: list[str] = []
-        self.smf = "127.0.0.1:0"
-        self.semp = "127.0.0.1:0"
+        self.smf = self.semp = f"{OWN_HOST}:0"
         self.process: subprocess.Popen[str] | None = None
         self.start()
 

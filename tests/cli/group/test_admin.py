@@ -30,6 +30,7 @@ from lbg_runtime.cli.main import command_line
 from lbg_runtime.config.load import parse_settings
 from lbg_runtime.model.errors import ConfigError, GroupMissing, UserError
 from lbg_runtime.model.ids import QueueName
+from tests.addresses import OWN_HOST
 from tests.listening import listening
 from tests.processes import running
 from tests.warm import WarmLbg
@@ -376,7 +377,7 @@ async def test_a_creation_that_is_killed_is_finished_by_apply(tmp_path: Path, nu
     async with SempServer(Engine(), effects.extend, port=0) as server:
         proxy = KillingProxy(server.port, number)
         async with listening(proxy.serve) as port:
-            url = f"http://127.0.0.1:{port}"
+            url = f"http://{OWN_HOST}:{port}"
             path.write_text(json.dumps({**document, "semp": {"url": url, "password": "admin"}}))
             process = proxy.victim = await asyncio.create_subprocess_exec(
                 *LBG, "group", "create", "--config", path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

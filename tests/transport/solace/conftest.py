@@ -9,11 +9,12 @@ from lbg_runtime.config.settings import ClientPathChoice
 from lbg_runtime.transport.solace.fast import compiled
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.transport import SolaceTransport
+from tests.addresses import OWN_HOST
 
 
 @pytest.fixture
 async def broker() -> AsyncIterator[BrokerServer]:
-    async with BrokerServer(port=0) as server:
+    async with BrokerServer(OWN_HOST, 0) as server:
         server.create_queue("orders/0", ["orders/>"])
         yield server
 
