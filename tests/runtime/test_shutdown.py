@@ -23,6 +23,8 @@ from tests.processes import running
 
 pytestmark = pytest.mark.real_time
 
+PATIENCE_S = 60
+
 NO_THREADS = """
 import sys, threading
 from lbg_runtime.runtime.shutdown import end_process
@@ -51,7 +53,11 @@ CONNECTING_MEMBER = """
 import sys
 from lbg_runtime import App, Handlers
 from lbg_runtime.config.load import parse_settings
+from lbg_runtime.transport.solace.settings import SolaceSettings
 
+# Longer than the test waits for the process, however slow that is.
+properties, patience = SolaceSettings.properties, {"solace.messaging.transport.connection-attempts-timeout": 600_000}
+SolaceSettings.properties = lambda *given: properties(*given) | patience
 handlers = Handlers()
 
 @handlers.handler("orders/>")
@@ -77,7 +83,8 @@ from lbg_runtime.transport.memory.transport import MemoryTransport
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
 work = sys.argv[1]
 codes = [int(code) for code in work.split()[1:]] if work.startswith("exit") else []
-if not codes and work != "interrupt":  # where the process is to end by itself, a slow machine may take its time
+if work in ("stubborn", "stubborn beside an exit", "unread log", "begin on a thread"):
+    # Only there: where the process is to end by itself, a slow machine may take its time.
     supervisor.TAIL_MS = app_module.TAIL_MS = 200
     app_module.EXIT_GRACE_S = 0.3
 handlers = Handlers()
@@ -95,6 +102,8 @@ async def handle(message):
         print("started", flush=True)
     if work == "short":
         await asyncio.sleep(0.3)
+    elif work == "until told":
+        await asyncio.to_thread(sys.stdin.readline)
     elif work == "end":
         os.kill(os.getpid(), 15)
         return
@@ -114,7 +123,7 @@ async def handle(message):
                 # This thread holds the lock of the log, as when nobody reads it.
                 structlog._output._get_lock_for_file(sys.stdout).acquire()
                 structlog._output._get_lock_for_file(sys.stderr).acquire()
-                time.sleep(60)
+                time.sleep(600)
             if work == "long":
                 raise
     print("handled", flush=True)
@@ -141,6 +150,7 @@ settings = parse_settings({
     "group": {"name": "orders", "hash_prefix": "h", "hash_count": 1, "queue_count": 1, "provision": "create_missing"},
     "membership": {"mode": "static", "index": 0, "count": 1},
     "rebind": {"mode": "cycle", "drain_timeout": sys.argv[2]},
+    "ops": {"watchdog": "off" if work == "unread log" else "30s"},
 }, "test", {})
 
 def run():
@@ -166,7 +176,9 @@ def member(tmp_path):
 
     def start(work, drain_timeout):
         command = [sys.executable, script, work, drain_timeout]
-        process = ending.enter_context(running(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+        process = ending.enter_context(
+            running(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        )
         for line in process.stdout:
             if line == "started\n":
                 return process
@@ -180,21 +192,20 @@ def member(tmp_path):
 def test_a_signal_lets_the_handler_finish_and_exits_with_0(member, number):
     process = member("short", "20s")
     process.send_signal(number)
-    output, _ = process.communicate(timeout=20)
+    output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, output
     assert "handled\n" in output
     assert "left_behind=0, still_bound=0" in output
 
 
 def test_a_terminal_that_closes_and_says_so_twice_lets_the_handler_finish(member):
-    process = member("short", "20s")
-    process.send_signal(signal.SIGHUP)
-    for line in process.stdout:
-        if "stop_requested" in line:
-            break
-    process.send_signal(signal.SIGHUP)
-    output, _ = process.communicate(timeout=20)
+    process = member("until told", "60s")
+    for _ in range(2):
+        process.send_signal(signal.SIGHUP)
+        assert any("stop_requested" in line for line in process.stdout)
+    output, _ = process.communicate("\n", timeout=PATIENCE_S)
     assert process.returncode == 0, output
+    assert "handled\n" in output
     assert "left_behind=0, still_bound=0" in output
 
 
@@ -202,14 +213,13 @@ def test_a_signal_while_no_broker_answers_exits_with_0_at_once(tmp_path):
     script = tmp_path / "member.py"
     script.write_text(CONNECTING_MEMBER)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        silent.settimeout(30)
+        silent.settimeout(PATIENCE_S)
         command = [sys.executable, script, str(silent.getsockname()[1])]
         with running(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
             peer, _ = silent.accept()
             with peer:
                 process.send_signal(signal.SIGTERM)
-                # Less than the client waits for an answer.
-                output, _ = process.communicate(timeout=8)
+                output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, output
     assert "left_before_start" in output
 
@@ -218,7 +228,7 @@ def test_a_second_signal_cancels_the_handler_and_exits_with_1(member):
     process = member("long", "60s")
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=20)
+    output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1, output
     assert "left_behind=1, still_bound=0" in output
 
@@ -226,7 +236,7 @@ def test_a_second_signal_cancels_the_handler_and_exits_with_1(member):
 def test_the_drain_deadline_cancels_the_handler_and_exits_with_1(member):
     process = member("long", "200ms")
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=20)
+    output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1, output
     assert "left_behind=1, still_bound=0" in output
 
@@ -234,7 +244,7 @@ def test_the_drain_deadline_cancels_the_handler_and_exits_with_1(member):
 def test_a_handler_that_ignores_cancellation_cannot_keep_the_process_that_another_one_exits(member):
     """It kept its queues and handled nothing, until somebody sent a signal."""
     process = member("stubborn beside an exit", "60s")
-    output, _ = process.communicate(timeout=20)
+    output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1, output
     assert "ended_by_handler" in output
     assert "exit_forced" in output
@@ -243,7 +253,7 @@ def test_a_handler_that_ignores_cancellation_cannot_keep_the_process_that_anothe
 def test_a_handler_that_ignores_cancellation_cannot_keep_the_process(member):
     process = member("stubborn", "200ms")
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=20)
+    output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1, output
     assert "exit_forced" in output
 
@@ -251,15 +261,14 @@ def test_a_handler_that_ignores_cancellation_cannot_keep_the_process(member):
 def test_a_log_that_nobody_reads_cannot_keep_the_process(member):
     process = member("unread log", "200ms")
     process.send_signal(signal.SIGTERM)
-    # Less than the watchdog takes.
-    process.communicate(timeout=12)
+    process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
 
 
 def test_a_signal_ends_a_lifespan_that_is_still_beginning_and_exits_with_0(member):
     process = member("begin", "60s")
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=20)
+    output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, output
     assert "left_behind=0, still_bound=0" in output
 
@@ -267,7 +276,7 @@ def test_a_signal_ends_a_lifespan_that_is_still_beginning_and_exits_with_0(membe
 def test_a_second_signal_ends_a_lifespan_that_is_still_ending(member):
     process = member("end", "60s")
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=20)
+    output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, output
     assert "left_behind=0, still_bound=0" in output
 
@@ -275,7 +284,7 @@ def test_a_second_signal_ends_a_lifespan_that_is_still_ending(member):
 def test_a_thread_of_a_lifespan_cannot_keep_the_process(member):
     process = member("begin on a thread", "200ms")
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=20)
+    output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1, output
     assert "a handler, a lifespan, a thread of theirs or an atexit function had not ended" in output
 
@@ -287,7 +296,7 @@ def test_the_first_handler_that_exits_gives_its_code_which_never_says_that_all_i
     script = tmp_path / "member.py"
     script.write_text(MEMBER)
     command = [sys.executable, script, f"exit {' '.join(map(str, given))}", "1s"]
-    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=20)
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
     assert [*map(int, re.findall(r"left with (.+)\n", ended.stdout)), ended.returncode] == expected, ended.stderr
     told = re.findall(r"ended_by_handler +exit_code=(.+) given=(.+)\n", ended.stdout)
     assert told == [(str(code), str(number)) for code, number in zip(expected, given, strict=True)]
@@ -299,7 +308,7 @@ def test_the_first_handler_that_exits_gives_its_code_which_never_says_that_all_i
 def test_a_handlers_own_interrupt_ends_the_member_as_its_exit_does(member):
     """The process ended as if somebody had interrupted it, and no line said why."""
     process = member("interrupt", "1s")
-    output, _ = process.communicate(timeout=20)
+    output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1, output
     assert re.search(r"ended_by_handler +exit_code=1 given=KeyboardInterrupt\n", output), output
 
@@ -316,10 +325,10 @@ open({str(pid_file)!r}, "w").write(str(child.pid))
 while "\\nstarted" not in open({str(output)!r}).read():
     time.sleep(0.05)
 """
-    subprocess.run([sys.executable, "-c", parent], check=True, timeout=20)
+    subprocess.run([sys.executable, "-c", parent], check=True, timeout=PATIENCE_S)
     member_pid = int(pid_file.read_text())
     try:
-        _wait_until_gone(member_pid, within_s=20)
+        _wait_until_gone(member_pid, within_s=PATIENCE_S)
     except AssertionError:
         os.kill(member_pid, signal.SIGKILL)
         raise
@@ -426,12 +435,12 @@ def _wait_until_gone(pid: int, within_s: float) -> None:
 
 
 def test_a_process_ends_although_no_thread_can_be_started_to_tell_of_it():
-    ended = subprocess.run([sys.executable, "-c", NO_THREADS], capture_output=True, check=False, timeout=30)
+    ended = subprocess.run([sys.executable, "-c", NO_THREADS], capture_output=True, check=False, timeout=PATIENCE_S)
     assert (ended.returncode, ended.stdout, ended.stderr) == (7, b"", b"")
 
 
 def test_a_guard_tells_that_it_ends_the_process_although_no_thread_can_be_started_by_then():
     command = [sys.executable, "-c", NO_THREADS_LATER]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert ended.returncode == 7, ended.stderr
     assert "exit_forced" in ended.stdout + ended.stderr

@@ -46,15 +46,11 @@ async def test_an_answer_that_lies_ready_is_taken_however_busy_the_asking_loop_w
     member: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lbg_runtime.status.member_loop.ANSWER_WITHIN_MS", 50)
-    is_heard = threading.Event()
-
-    def question() -> str:
-        is_heard.set()
-        return "well"
-
-    asked = asyncio.ensure_future(MemberLoop(member).ask(question))
+    is_answered = threading.Event()
+    asked = asyncio.ensure_future(MemberLoop(member).ask(lambda: "well"))
     await asyncio.sleep(0)
-    assert is_heard.wait(BOUND_S)
+    member.call_soon_threadsafe(is_answered.set)
+    assert is_answered.wait(BOUND_S)
     be_busy(0.1)
     assert await asked == "well"
 
