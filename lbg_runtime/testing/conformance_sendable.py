@@ -12,7 +12,7 @@ import pytest
 
 from lbg_runtime.model.errors import MessageUnsendable
 from lbg_runtime.model.message import DEFAULT_PRIORITY, NO_HEADERS, Headers, Message
-from lbg_runtime.testing.conformance_steps import QUEUE, bind, open_transport, publish
+from lbg_runtime.testing.conformance_steps import bind, browse, open_transport, publish
 from lbg_runtime.testing.flow_recorder import PATIENCE_S
 from lbg_runtime.testing.transport_harness import TransportHarness
 
@@ -277,7 +277,7 @@ class SendableConformance:
         come = [delivery.message.headers for delivery in await recorder.until_received(2 * len(said))]
         assert come == [*said, *said]
         assert all(headers is NO_HEADERS for headers in come if headers == NO_HEADERS)
-        assert [message.headers for message in await transport.browse(QUEUE, 0.2)] == come
+        assert [message.headers for message in await browse(transport, len(come))] == come
 
     async def test_the_priority_of_messages_that_name_none_comes_as_none(self, harness: TransportHarness) -> None:
         transport = await open_transport(harness)

@@ -2,6 +2,7 @@
 # ruff: noqa: S101 - see `conformance`
 
 import asyncio
+import itertools
 from collections.abc import Sequence
 
 from lbg_runtime.model.ids import Epoch, QueueName
@@ -16,7 +17,7 @@ from lbg_runtime.model.message import (
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.testing.flow_recorder import PATIENCE_S, FlowRecorder
 from lbg_runtime.testing.transport_harness import FullTransport, TransportHarness
-from lbg_runtime.transport.base import BoundFlow
+from lbg_runtime.transport.base import BoundFlow, Browser
 
 QUEUE = QueueName("orders/0")
 FIRST, SECOND = Epoch(1), Epoch(2)
@@ -72,6 +73,12 @@ def settle(flow: BoundFlow, deliveries: Sequence[Delivery], outcome: Outcome = O
     """Settle them all."""
     for delivery in deliveries:
         flow.settle(delivery.delivery_id, outcome)
+
+
+async def browse(browser: Browser, count: int, queue: QueueName = QUEUE) -> list[Message]:
+    """The first messages on a queue, so many of them: it ends with the last, and not where a busy machine pauses."""
+    numbers = itertools.count(1)
+    return await browser.browse(queue, PATIENCE_S, lambda _: next(numbers) == count)
 
 
 async def left_on_queue(harness: TransportHarness) -> list[tuple[bytes, bool]]:

@@ -30,7 +30,7 @@ class SolaceHarness:
             client_name=client_name,
             username=USERNAME,
             password=password,
-            connect_timeout_ms=5_000,
+            connect_timeout_ms=30_000,
             reconnect_wait_ms=50,
             client_path=self.client_path,
         )

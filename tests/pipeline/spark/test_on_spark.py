@@ -29,7 +29,6 @@ from lbg_runtime.journal.layout import find_run, lay_out
 from lbg_runtime.journal.reader import read_run
 from lbg_runtime.model.errors import StreamFailed, UserError
 from lbg_runtime.model.hashing import shard_of
-from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.pipeline.parts import validate_locally
 from lbg_runtime.pipeline.spark.checkpoint import STREAM_NOTE
@@ -40,6 +39,7 @@ from lbg_runtime.pipeline.spark.stream_job import Lake, StreamJob, StreamProgres
 from lbg_runtime.pipeline.spark.validation import lay_out_on_spark, validate_on_spark
 from lbg_runtime.runtime.session import open_session
 from lbg_runtime.testing import BrokerOnPort
+from lbg_runtime.testing.conformance_steps import browse
 from lbg_runtime.validator.judge import validate
 from lbg_runtime.validator.kernel import DEFAULT_ACK_WINDOW_MS
 from lbg_runtime.validator.report import as_object
@@ -236,16 +236,16 @@ def config_of(broker: BrokerOnPort, folder: Path, group: str) -> Path:
     return path
 
 
-def messages_on(config: Path) -> list[Message]:
+def messages_on(broker: BrokerOnPort, config: Path) -> list[Message]:
     """What lies on the queues of a group, one queue after the other."""
 
-    async def browse() -> list[Message]:
+    async def browse_all() -> list[Message]:
         settings = load_settings(config)
+        depths = {name: broker.queue_status(name).depth for name in settings.group.shape().queue_names()}
         async with open_session(settings.connection, "test-browser") as session:
-            names = settings.group.shape().queue_names()
-            return [each for name in names for each in await session.browse(QueueName(name), 0.2)]
+            return [each for name, depth in depths.items() if depth for each in await browse(session, depth, name)]
 
-    return asyncio.run(browse())
+    return asyncio.run(browse_all())
 
 
 def test_rows_of_a_batch_are_published_in_order_to_the_shard_of_their_key(
@@ -260,7 +260,7 @@ def test_rows_of_a_batch_are_published_in_order_to_the_shard_of_their_key(
     )
     writer = frame.repartition(2, "key").write.format("lbg").mode("append").option("config", str(config))
     writer.option("topicColumn", "kind").option("orderColumn", "position").save()
-    found = messages_on(config)
+    found = messages_on(broker, config)
     assert sorted(int(each.payload) for each in found) == list(range(60))
     group = load_settings(config).group
     for each in found:
@@ -286,14 +286,15 @@ def test_a_batch_of_a_stream_that_is_run_again_publishes_the_same_messages(
         writer.trigger(availableNow=True).start().awaitTermination()
 
     run()
-    first = messages_on(config)
+    first = messages_on(broker, config)
     assert Counter(each.payload.decode() for each in first) == Counter(
         id_of(f"q{queue}-{number % 5}", number + 1) for queue in range(2) for number in range(20)
     )
     forget_last_batch(job)
     run()
     both = Counter(
-        (each.message_id, each.publisher_id, each.key, each.key_sequence, each.payload) for each in messages_on(config)
+        (each.message_id, each.publisher_id, each.key, each.key_sequence, each.payload)
+        for each in messages_on(broker, config)
     )
     assert len(both) == 40
     assert set(both.values()) == {2}

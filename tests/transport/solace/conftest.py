@@ -54,7 +54,7 @@ async def make_transport(
             hosts=(f"tcp://{broker.host}:{broker.port}",),
             client_name=client_name,
             password=password,
-            connect_timeout_ms=5_000,
+            connect_timeout_ms=30_000,
             reconnect_wait_ms=50,
             client_path=client_path,
             max_in_flight=max_in_flight,
