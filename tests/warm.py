@@ -28,7 +28,7 @@ gc.freeze()
 
 def begin(call):
     # Whatever hangs ends, and its code says why.
-    signal.alarm(30)
+    signal.alarm(100)
     streams = ((0, os.devnull, os.O_RDONLY), (1, call["out"], os.O_WRONLY), (2, call["err"], os.O_WRONLY))
     for number, path, mode in streams:
         os.dup2(os.open(path, mode), number)

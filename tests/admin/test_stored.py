@@ -117,7 +117,6 @@ async def test_who_may_read_the_vpn_starts_from_what_was_stored(tmp_path: Path) 
 
 
 @pytest.mark.real_time
-@pytest.mark.timeout(20)
 async def test_what_was_kept_of_another_group_or_cannot_be_read_is_not_taken(tmp_path: Path) -> None:
     cache = tmp_path / "shared.json"
     async with serve() as server:

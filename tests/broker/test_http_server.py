@@ -7,8 +7,9 @@ import pytest
 from lbg_runtime.broker import http_server
 from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.semp.server import SempServer
+from tests.patience import PATIENCE_S
 
-pytestmark = [pytest.mark.real_time, pytest.mark.timeout(20)]
+pytestmark = pytest.mark.real_time
 
 ACCOUNT = b"Host: broker\r\nAuthorization: Basic YWRtaW46YWRtaW4=\r\n"
 WHOLE = b"GET /SEMP/v2/config/about/api HTTP/1.1\r\n" + ACCOUNT + b"\r\n"
@@ -28,7 +29,7 @@ async def test_a_connection_on_which_no_request_comes_to_its_end_is_closed(
     async with SempServer(Engine(), lambda _: None, port=0) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(sent)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             answered = await reader.read()
         writer.close()
     assert answered.startswith(b"HTTP/1.1 200") == sent.startswith(WHOLE)

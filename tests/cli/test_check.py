@@ -12,6 +12,7 @@ import pytest
 from lbg_runtime.config.broker_names import check_client_name
 from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.transport.solace.fast import compiled
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.real_time
 
@@ -37,7 +38,7 @@ def _lbg(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """`lbg` as a shell starts it; the others are copies of a process that has imported it."""
     return subprocess.run(
         [sys.executable, "-m", "lbg_runtime.cli", *arguments],
-        cwd=folder, capture_output=True, text=True, timeout=30, check=False,
+        cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
 
 
@@ -129,7 +130,7 @@ def test_spans_that_cannot_be_made_are_a_problem(folder):
     without = "import sys; sys.modules['opentelemetry'] = None; from lbg_runtime.cli.main import main; main()"
     result = subprocess.run(
         [sys.executable, "-c", without, "check"],
-        cwd=path.parent, capture_output=True, text=True, timeout=30, check=False,
+        cwd=path.parent, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     line = "lbg: ops.tracing: spans, and opentelemetry is not installed; expected pip install 'lbg-runtime[otel]'"
     assert _only_line(result) == line

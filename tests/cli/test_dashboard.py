@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 
 from lbg_runtime.cli.main import command_line
 from lbg_runtime.model.errors import ConfigError, UserError
+from tests.patience import PATIENCE_S
 from tests.processes import running
 
 app = command_line()
 
-BOUND_S = 60
 GROUP = {"name": "orders", "hash_prefix": "h", "hash_count": 8, "queue_count": 4, "provision": "create_missing"}
 
 
@@ -85,7 +85,7 @@ def test_a_real_group_is_shown_with_its_rates_and_the_page_leaves_when_asked(tmp
         page = start("dashboard", "--config", config, "--status", status)
         url = until(page, lambda line: line.startswith("lbg dashboard: ")).split()[-1]
         start("publish", "--config", config, "--topic", "orders/new", "--rate", "200", "--keys", "50")
-        connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=BOUND_S)
+        connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE_S)
         connection.request("GET", "/v1/feed")
         response = connection.getresponse()
         rates = {}
@@ -98,7 +98,7 @@ def test_a_real_group_is_shown_with_its_rates_and_the_page_leaves_when_asked(tmp
         page.send_signal(signal.SIGTERM)
         assert response.read() is not None
         connection.close()
-        assert page.wait(BOUND_S) == 0
+        assert page.wait(PATIENCE_S) == 0
         assert "Traceback" not in page.stderr.read()
 
 

@@ -18,10 +18,10 @@ from lbg_runtime.cli.validate import _follow
 from lbg_runtime.config.listen_address import ListenAddress
 from lbg_runtime.config.load import parse_settings
 from lbg_runtime.validator.live import LiveValidator
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.real_time
 
-BOUND_S = 60
 NOBODY = cast(Any, None)
 SETTINGS = parse_settings(
     {"group": {"name": "orders", "hash_prefix": "h", "hash_count": 4, "queue_count": 2}}, "test", {}
@@ -66,6 +66,6 @@ async def test_whoever_is_asked_to_leave_does_not_wait_for_a_host(
 
     opened, run, outcome = COMMANDS[command]
     monkeypatch.setattr(opened, connecting)
-    async with asyncio.timeout(BOUND_S):
+    async with asyncio.timeout(PATIENCE_S):
         assert await cast("Awaitable[object]", run()) is outcome
     assert ended == [command]

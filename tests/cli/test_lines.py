@@ -12,7 +12,7 @@ from lbg_runtime.cli import lines
 from lbg_runtime.cli.lines import read_lines
 from lbg_runtime.model.errors import UserError
 
-pytestmark = [pytest.mark.real_time, pytest.mark.timeout(20)]
+pytestmark = pytest.mark.real_time
 
 
 async def _all_lines(descriptor: int) -> list[bytes]:

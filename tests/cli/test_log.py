@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 pytestmark = pytest.mark.real_time
 
 SCRIPT = """
@@ -26,7 +28,7 @@ structlog.get_logger().debug("not_shown")
 
 def _log(form: str, tail: str = "") -> str:
     command = [sys.executable, "-c", SCRIPT, form, tail]
-    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert ended.stdout == ""
     return ended.stderr
 
@@ -77,7 +79,7 @@ for name, error in {
 @pytest.mark.parametrize("form", ["json", "text"])
 def test_no_error_is_so_strange_that_it_cannot_be_told_of_nor_makes_a_log_of_its_size(form):
     command = [sys.executable, "-c", UNTELLABLE, form]
-    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert len(ended.stderr) < 60_000
     if form == "text":
         assert all(name in ended.stderr for name in ("deep", "wide", "noted", "evil", "caused"))
@@ -151,7 +153,7 @@ raise ValueError("at the top")
 
 def _strangers(form: str) -> str:
     ended = subprocess.run(
-        [sys.executable, "-c", STRANGERS, form], capture_output=True, text=True, check=False, timeout=30
+        [sys.executable, "-c", STRANGERS, form], capture_output=True, text=True, check=False, timeout=PATIENCE_S
     )
     assert (ended.returncode, ended.stdout) == (1, "")
     assert "4711" not in ended.stderr
@@ -203,7 +205,9 @@ configure_log(as_json=True)
 CURRENT_HANDLING.set(SimpleNamespace(queue="orders/0", epoch=3, key="k"))
 logging.getLogger("theirs").warning("slow")
 """
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=30)
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=PATIENCE_S
+    )
     entry = json.loads(ended.stderr)
     assert (entry["event"], entry["queue"], entry["epoch"], entry["key"]) == ("slow", "orders/0", 3, "k")
 
@@ -233,7 +237,7 @@ log.info("untold", member=[Mute()])
 
 def _whose(form: str, company: str) -> str:
     command = [sys.executable, "-c", f"{WHOSE}\nimport os; print(os.getpid())", form, company]
-    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     return ended.stderr.replace(f'"process":{ended.stdout.strip()}', '"process":"ours"').replace(
         f'"process": {ended.stdout.strip()}', '"process":"ours"'
     )
@@ -273,7 +277,9 @@ class Mute:
 configure_log(as_json={form == "json"})
 structlog.get_logger().info("totals", by_shop={fact})
 """
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=30)
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=PATIENCE_S
+    )
     (line,) = ended.stderr.splitlines()
     assert "log_line_failed" in line
     assert "totals" in line
@@ -289,7 +295,9 @@ os._exit(7)
 """
     with open("/dev/full", "w") as full:
         for form in ("json", "text"):
-            ended = subprocess.run([sys.executable, "-c", script, form, ""], stderr=full, check=False, timeout=30)
+            ended = subprocess.run(
+                [sys.executable, "-c", script, form, ""], stderr=full, check=False, timeout=PATIENCE_S
+            )
             assert ended.returncode == 7
 
 
@@ -323,7 +331,7 @@ asyncio.Runner(loop_factory=VirtualTimeLoop).run(main())
 @pytest.mark.parametrize("options", [[], ["-W", "ignore"], ["-W", "error"]])
 def test_every_coroutine_that_is_never_awaited_is_an_error_with_the_message_that_was_handled(options):
     command = [sys.executable, *options, "-c", FORGETFUL]
-    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     entries = [json.loads(line) for line in ended.stderr.splitlines()]
     told = [each for each in entries if each["event"] == "coroutine_never_awaited"]
     # Twice from the same line of the handler.

@@ -15,9 +15,10 @@ import pytest
 import lbg_runtime
 from lbg_runtime.cli.importing import importing, missing_extra
 from tests.addresses import OWN_HOST, own_port
+from tests.patience import PATIENCE_S
 from tests.processes import running
 
-pytestmark = [pytest.mark.real_time, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.real_time
 
 CONFIG = """
 connection: {transport: embedded, host: "tcp://127.0.0.1:0"}
@@ -97,7 +98,7 @@ def test_a_member_starts_and_leaves_clean_whatever_its_streams_are(folder, strea
             assert process.poll() is None, "it ended before it had a journal"
             time.sleep(0.01)  # a file of another process has no event to wait for
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 def test_publishing_without_an_input_is_no_reason_to_abort(folder):
@@ -107,14 +108,18 @@ def test_publishing_without_an_input_is_no_reason_to_abort(folder):
         (folder / "config.yaml").write_text(CONFIG.replace(":0", f":{bound_only.getsockname()[1]}"))
         command = [*LBG, "publish", "--topic", "orders/new", "--key", "k"]
         with _closed(0) as given:
-            ended = subprocess.run(command, cwd=folder, stderr=subprocess.PIPE, check=False, timeout=30, **given)
+            ended = subprocess.run(
+                command, cwd=folder, stderr=subprocess.PIPE, check=False, timeout=PATIENCE_S, **given
+            )
     assert (ended.returncode, ended.stderr[:21]) == (2, b"lbg: connection.host:")
 
 
 @pytest.mark.parametrize("streams", [name for name in STREAMS if "errors" in name])
 def test_the_exit_code_tells_of_a_mistake_where_its_line_cannot(folder, streams):
     with STREAMS[streams]() as given:
-        ended = subprocess.run([*LBG, "run", "--config", "none.yaml"], cwd=folder, check=False, timeout=30, **given)
+        ended = subprocess.run(
+            [*LBG, "run", "--config", "none.yaml"], cwd=folder, check=False, timeout=PATIENCE_S, **given
+        )
     assert ended.returncode == 2
 
 
@@ -122,7 +127,7 @@ def test_the_exit_code_tells_of_a_mistake_where_its_line_cannot(folder, streams)
 def test_a_remark_that_finds_no_room_changes_neither_output_nor_exit_code(folder, streams):
     with STREAMS[streams]() as given:
         command = [*LBG, "group", "moves", "."]
-        ended = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, check=False, timeout=30, **given)
+        ended = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, check=False, timeout=PATIENCE_S, **given)
     assert (ended.returncode, ended.stdout) == (3, b"owner changes: 0\n")
 
 
@@ -136,13 +141,13 @@ def test_a_broker_whose_address_finds_no_room_to_be_told_runs_nevertheless():
                 break
             time.sleep(0.01)  # a port of another process has no event to wait for
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 def test_what_the_encoding_of_the_output_has_not_is_shown_by_its_number(folder):
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "LBG_MEMBER_ID": "ü"}
     ended = subprocess.run(
-        [*LBG, "check"], cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=30
+        [*LBG, "check"], cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE_S
     )
     assert ended.returncode == 0, ended.stderr
     assert "name \\xfc" in ended.stdout
@@ -161,7 +166,7 @@ def test_output_that_finds_no_room_is_told_in_one_line(folder, arguments, unbuff
     with open("/dev/full", "w") as full:
         ended = subprocess.run(
             [*LBG, *arguments], cwd=folder, env=environment, stdout=full, stderr=subprocess.PIPE, text=True,
-            check=False, timeout=30,
+            check=False, timeout=PATIENCE_S,
         )  # fmt: skip
     assert ended.stderr == "lbg: standard output: No space left on device; expected room for what is printed\n"
     assert ended.returncode == 1
@@ -172,7 +177,9 @@ def test_output_whose_reader_has_gone_is_no_traceback(folder):
     os.close(reader)
     try:
         command = [*LBG, "check"]
-        ended = subprocess.run(command, cwd=folder, stdout=writer, stderr=subprocess.PIPE, check=False, timeout=30)
+        ended = subprocess.run(
+            command, cwd=folder, stdout=writer, stderr=subprocess.PIPE, check=False, timeout=PATIENCE_S
+        )
     finally:
         os.close(writer)
     assert (ended.returncode, ended.stderr) == (1, b"")
@@ -222,14 +229,14 @@ def test_who_asks_again_while_a_member_is_on_its_way_out_does_not_change_how_it_
     ) as process:
         _until(process, "member_started")
         process.send_signal(signal.SIGTERM)
-        output, errors = process.communicate(timeout=30)
+        output, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, errors
     assert json.loads(output)["clean"] is True
 
 
 def test_who_asks_a_member_to_leave_that_has_told_of_a_mistake_does_not_change_its_exit_code(folder):
     (folder / "shop.py").write_text(LATE_SIGNALS + "raise ValueError('no database')")
-    ended = subprocess.run([*LBG, "run"], cwd=folder, capture_output=True, text=True, check=False, timeout=30)
+    ended = subprocess.run([*LBG, "run"], cwd=folder, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert ended.returncode == 2, ended.stderr
     assert ended.stderr.startswith("lbg: handlers: shop: ValueError: no database")
     assert len(ended.stderr.splitlines()) == 1
@@ -243,7 +250,7 @@ def test_a_thread_of_a_handler_module_does_not_keep_a_member_that_has_left(folde
     ) as process:  # fmt: skip
         _until(process, "member_started")
         process.send_signal(signal.SIGTERM)
-        output, errors = process.communicate(timeout=30)
+        output, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, errors
     assert json.loads(output)["clean"] is True
     told = json.loads(errors.splitlines()[-1])
@@ -265,7 +272,11 @@ def test_a_mistake_that_nobody_reads_ends_the_process_all_the_same(folder):
     reader, writer = full_pipe()
     try:
         ended = subprocess.run(
-            [sys.executable, "-c", SOON, "run", "--config", "no"], cwd=folder, stderr=writer, check=False, timeout=30
+            [sys.executable, "-c", SOON, "run", "--config", "no"],
+            cwd=folder,
+            stderr=writer,
+            check=False,
+            timeout=PATIENCE_S,
         )
     finally:
         os.close(reader)
@@ -287,7 +298,7 @@ def test_what_a_member_prints_and_nobody_reads_does_not_keep_it(folder, prints, 
         ) as process:  # fmt: skip
             _until(process, "member_started")
             process.send_signal(signal.SIGTERM)
-            assert process.wait(timeout=30) == 0
+            assert process.wait(PATIENCE_S) == 0
     finally:
         os.close(reader)
         os.close(writer)
@@ -299,7 +310,12 @@ def test_a_thread_of_a_handler_module_does_not_keep_a_command_that_is_over(folde
     # Also where what has started the thread is not the module that the mistake is in.
     soon = SOON if code == 0 else STAYING_THREAD + SOON
     ended = subprocess.run(
-        [sys.executable, "-c", soon, *arguments], cwd=folder, capture_output=True, text=True, check=False, timeout=30
+        [sys.executable, "-c", soon, *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
     )
     assert ended.returncode == code, ended.stderr
     assert "exit_forced" in ended.stderr
@@ -330,7 +346,7 @@ def test_an_extra_that_is_not_installed_is_one_line_with_its_name(lbg, folder, c
 
 def test_an_extra_is_not_needed_to_start(folder):
     program = [sys.executable, "-c", IN_BASE_INSTALL, "demo"]
-    ended = subprocess.run(program, cwd=folder, capture_output=True, text=True, check=False, timeout=30)
+    ended = subprocess.run(program, cwd=folder, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     _assert_not_installed(ended, "validate")
 
 
@@ -350,7 +366,7 @@ def test_every_extra_is_known_by_the_module_that_is_missed():
 
 
 def test_the_version_is_that_of_the_package():
-    ended = subprocess.run([*LBG, "--version"], capture_output=True, text=True, check=True, timeout=30)
+    ended = subprocess.run([*LBG, "--version"], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert ended.stdout == f"lbg_runtime {lbg_runtime.__version__}\n"
 
 
@@ -367,7 +383,7 @@ from lbg_runtime.cli.__main__ import main
 main()
 """
     command = [sys.executable, "-c", interrupted, "run"]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert (ended.returncode, ended.stderr) == (-signal.SIGINT, "")
 
 
@@ -386,11 +402,11 @@ def test_garbage_is_looked_for_as_before_when_all_is_imported():
 
 def test_what_reads_settings_is_not_imported_before_it_is_known_that_settings_are_wanted():
     code = "import sys, lbg_runtime.cli.main; sys.exit('pydantic' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE_S)
 
 
 def test_of_the_commands_only_the_one_that_is_wanted_is_imported():
     code = "import sys; from lbg_runtime.cli.main import command_line; command_line('run'); command_line('--version')"
     others = "{'check', 'publish', 'bench', 'demo', 'group'}"
     code += f"; sys.exit(bool({others} & {{name.rpartition('.cli.')[2] for name in sys.modules}}))"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE_S)

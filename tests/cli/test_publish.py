@@ -22,10 +22,10 @@ from lbg_runtime.model.ids import QueueName
 from lbg_runtime.publisher.load import LoadPlan
 from lbg_runtime.transport.solace import paths
 from tests.addresses import OWN_HOST
+from tests.patience import PATIENCE_S
 from tests.warm import WarmLbg
 
 PublishCommand = Callable[..., list[str]]
-BOUND_S = 30
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ async def _start(config: Path, *arguments: str) -> Process:
 async def _end(process: Process, given: bytes | None = None) -> tuple[int, bytes, bytes]:
     """Exit code, standard output and standard error."""
     try:
-        async with asyncio.timeout(BOUND_S):
+        async with asyncio.timeout(PATIENCE_S):
             output, errors = await process.communicate(given)
     finally:
         if process.returncode is None:
@@ -232,7 +232,7 @@ class TestProcess:
 
 
 async def _until_ledger_grows(folder: Path, beyond: int = 1) -> None:
-    async with asyncio.timeout(BOUND_S):
+    async with asyncio.timeout(PATIENCE_S):
         while _longest_ledger(folder) <= beyond:  # noqa: ASYNC110  # a file of another process has no event to wait for
             await asyncio.sleep(0.05)
 
@@ -246,7 +246,7 @@ async def _end_with_open_input(process: Process) -> tuple[int, bytes, bytes]:
     assert process.stdout is not None
     assert process.stderr is not None
     try:
-        async with asyncio.timeout(BOUND_S):
+        async with asyncio.timeout(PATIENCE_S):
             output, errors = await asyncio.gather(process.stdout.read(), process.stderr.read())
             return await process.wait(), output, errors
     finally:
@@ -343,7 +343,7 @@ async def test_who_asks_it_to_leave_while_the_queues_are_made_does_not_wait_for_
     broker = _SlowBroker(number)
     monkeypatch.setattr(publishing, "open_session", broker.opened)
     settings = load_settings(_write_config(tmp_path, 1, provision="create_missing"))
-    async with asyncio.timeout(BOUND_S):
+    async with asyncio.timeout(PATIENCE_S):
         summary = await _publish(settings, LoadPlan("orders/created", ("1",), count=3), tmp_path, parent_pid=None)
     assert (summary.sent, summary.stopped_by, summary.exit_code) == (0, number.name, code)
     assert (summary.ledger, broker.is_closed) == (None, True)
@@ -354,6 +354,6 @@ async def test_it_does_not_begin_if_its_parent_has_gone(tmp_path: Path, monkeypa
     broker = _SlowBroker(signal.SIGTERM)
     monkeypatch.setattr(publishing, "open_session", broker.opened)
     settings = load_settings(_write_config(tmp_path, 1, provision="create_missing"))
-    async with asyncio.timeout(BOUND_S):
+    async with asyncio.timeout(PATIENCE_S):
         summary = await _publish(settings, LoadPlan("orders/created", ("1",), count=3), None, parent_pid=-1)
     assert (summary.sent, summary.stopped_by, broker.is_closed) == (0, "parent gone", False)

@@ -11,6 +11,7 @@ import pytest
 from watchfiles import Change
 
 from lbg_runtime.cli.reload import UserFiles, member_command
+from tests.patience import PATIENCE_S
 from tests.processes import running
 
 
@@ -111,7 +112,7 @@ def test_a_member_is_started_anew_for_a_change_also_after_a_mistake_and_leaves_c
             until("member_started")
         process.send_signal(signal.SIGTERM)
         until("member_left")
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 NOT_STARTED = """\
@@ -131,7 +132,7 @@ async def start_or_not(*command, **options):
 asyncio.create_subprocess_exec = start_or_not
 files = reload.UserFiles(Path.cwd(), Path("config.yaml"))
 # As it is while it is imported: nothing hears the signal.
-member = "import time; print('there', flush=True); time.sleep(60)"
+member = "import time; print('there', flush=True); time.sleep(600)"
 sys.exit(asyncio.run(reload.Reloader([sys.executable, "-c", member], files).run()))
 """
 
@@ -152,7 +153,7 @@ def test_a_member_that_cannot_be_started_waits_for_a_change_and_one_that_is_not_
         (tmp_path / "app.py").touch()
         until("there")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 STOPPED = """\
@@ -193,7 +194,7 @@ def test_a_member_that_is_stopped_is_waited_for_within_a_bound_and_then_killed(t
         # A second time, so that it is not given the time to drain.
         process.send_signal(signal.SIGTERM)
         until("stop_requested", "member_killed")
-        assert process.wait(30) == 128 + signal.SIGKILL
+        assert process.wait(PATIENCE_S) == 128 + signal.SIGKILL
 
 
 NOT_WATCHED = """\
@@ -210,7 +211,7 @@ async def awatch(*places, ignore_permission_denied, **options):
     yield
 
 reload.awatch = awatch
-member = "import time; print('there', flush=True); time.sleep(60)"
+member = "import time; print('there', flush=True); time.sleep(600)"
 files = reload.UserFiles(Path.cwd(), Path("config.yaml"))
 sys.exit(asyncio.run(reload.Reloader([sys.executable, "-c", member], files).run()))
 """
@@ -235,4 +236,4 @@ def test_a_watch_that_ends_is_told_and_a_folder_of_somebody_else_ends_none(tmp_p
                 break
         assert not awaited
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_S) == 0

@@ -20,6 +20,7 @@ from lbg_runtime.cli.member import run_member
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.runtime import siblings
 from lbg_runtime.runtime.supervisor import StopReport
+from tests.patience import PATIENCE_S
 from tests.processes import running
 
 app = command_line()
@@ -58,12 +59,12 @@ def test_it_handles_what_another_process_publishes_and_leaves_clean(member, tmp_
     publish = subprocess.run(
         [sys.executable, "-m", "lbg_runtime.cli", "publish", "--topic", "orders/new", "--count", "20", "--keys", "4"],
         cwd=ROOT, env={**os.environ, "LBG_HOST": host, "LBG_TRANSPORT": "solace"},
-        capture_output=True, text=True, timeout=30, check=False,
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert publish.returncode == 0, publish.stderr
     assert _until(process, "order_handled", times=20)["member"] == "member-0"
     process.send_signal(signal.SIGTERM)
-    output, errors = process.communicate(timeout=30)
+    output, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, errors
     assert json.loads(output) == {"member": "member-0", "clean": True, "left_behind": 0, "still_bound": 0}
     (journal,) = tmp_path.glob("member-0-*.member.jsonl")

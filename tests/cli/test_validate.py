@@ -20,13 +20,13 @@ from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.message import Message
 from lbg_runtime.model.record import DispatchRecord
 from lbg_runtime.runtime.session import Session, open_session
+from tests.patience import PATIENCE_S
 from tests.transport.rights import let_subscribe
 from tests.validator.changes import lose_last_of_key, swap_two
 from tests.validator.history import Run, story
 
 app = command_line()
 
-BOUND_S = 30
 TOPIC = "lbg/notes"
 
 
@@ -258,7 +258,7 @@ def note(seq: int, member: str) -> Message:
 async def told(process: Process, words: bytes) -> None:
     """Return when the command has said this on standard error."""
     assert process.stderr is not None
-    async with asyncio.timeout(BOUND_S):
+    async with asyncio.timeout(PATIENCE_S):
         async for line in process.stderr:
             if words in line:
                 return
@@ -287,7 +287,7 @@ async def turn_deaf(process: Process, broker: BrokerServer) -> None:
 
 async def end(process: Process) -> tuple[int | None, bytes]:
     try:
-        async with asyncio.timeout(BOUND_S):
+        async with asyncio.timeout(PATIENCE_S):
             output, _ = await process.communicate()
     finally:
         if process.returncode is None:
@@ -308,7 +308,7 @@ class TestLive:
         for each in (note(1, "a"), note(2, "a"), note(4, "a"), note(5, "b")):
             member.send_direct(each)
         assert process.stdout is not None
-        async with asyncio.timeout(BOUND_S):
+        async with asyncio.timeout(PATIENCE_S):
             first, second = await process.stdout.readline(), await process.stdout.readline()
 
         process.send_signal(signal.SIGINT)
@@ -356,7 +356,7 @@ class TestLive:
         member.send_direct(note(1, "a"))
         member.send_direct(note(2, "b"))
         assert process.stdout is not None
-        async with asyncio.timeout(BOUND_S):
+        async with asyncio.timeout(PATIENCE_S):
             assert (await process.stdout.readline()).startswith(b"shard 1 was a, now b")
         await turn_deaf(process, broker)
         process.send_signal(signal.SIGINT)

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-BOUND_S = 20.0
+from tests.patience import PATIENCE_S
 
 OPTIONS = (
     "--headless=new",
@@ -99,7 +99,7 @@ class Browser:
             command["sessionId"] = self._session
         answer = self._answers[number] = asyncio.get_running_loop().create_future()
         os.write(self._chromium.commands, json.dumps(command).encode() + b"\0")
-        async with asyncio.timeout(BOUND_S):
+        async with asyncio.timeout(PATIENCE_S):
             told = await answer
         if "error" in told:
             raise BrowserFailed(f"{method}: {told['error']}")
@@ -155,7 +155,7 @@ class Browser:
         return told["result"].get("value")  # type: ignore[attr-defined]
 
     async def until(
-        self, script: str, within_s: float = BOUND_S, *, reached: Callable[[object], bool] = bool
+        self, script: str, within_s: float = PATIENCE_S, *, reached: Callable[[object], bool] = bool
     ) -> object:
         """Evaluate at every change of what is painted until it is so; what it then was."""
         value = None

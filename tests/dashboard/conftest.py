@@ -17,10 +17,10 @@ from lbg_runtime.runtime import app as app_module
 from lbg_runtime.runtime.observer import Observer
 from lbg_runtime.transport.memory.transport import MemoryTransport
 from tests.dashboard.browser import browsing, chromium_running, program
+from tests.patience import PATIENCE_S
 from tests.runtime.conftest import MemberTrial, make_settings
 
 HEARTBEAT = "300ms"
-BOUND_S = 30
 
 
 class Stage:
@@ -61,7 +61,7 @@ class Stage:
         await self._ending.enter_async_context(self.trial.running(*apps))
 
     async def all_fed(self):
-        await self.trial.until(lambda: len(self.trial.active()) == self.queues, within_s=BOUND_S)
+        await self.trial.until(lambda: len(self.trial.active()) == self.queues, within_s=PATIENCE_S)
 
     async def show(self, members=(), token=None, host="127.0.0.1"):
         """The page; returns its address."""

@@ -20,9 +20,9 @@ import yaml
 from lbg_runtime.config.load import parse_settings
 from tests.docker.files import DOCKER, LBG, PYTHON, ROOT, compose, in_exec_form, instructions, manifests, seconds
 from tests.docker.test_image import LEAVES_WITHIN_S
+from tests.patience import PATIENCE_S
 from tests.processes import running
 
-BOUND_S = 60
 FILES = {
     "PubSub+": ("compose.yaml",),
     "development": ("compose.yaml", "compose.dev.yaml"),
@@ -154,7 +154,7 @@ class Machine:
 
     def run(self, service: str) -> None:
         subprocess.run(
-            self.command(service), cwd=self.folder, env=self.environment(service), timeout=BOUND_S, check=True,
+            self.command(service), cwd=self.folder, env=self.environment(service), timeout=PATIENCE_S, check=True,
             capture_output=True,
         )  # fmt: skip
 
@@ -165,7 +165,9 @@ class Machine:
             (place,) = [place for place, word in enumerate(words) if old in word]
             words = [*words[:place], words[place].replace(old, new), *words[place + 1 :]]
         return (
-            subprocess.run([sys.executable, *words[1:]], timeout=BOUND_S, check=False, capture_output=True).returncode
+            subprocess.run(
+                [sys.executable, *words[1:]], timeout=PATIENCE_S, check=False, capture_output=True
+            ).returncode
             == 0
         )
 
@@ -191,14 +193,14 @@ class Service:
 
     def until(self, sign: str, times: int = 1) -> str:
         with self._news:
-            assert self._news.wait_for(lambda: self._found(sign) >= times or self.lines[-1:] == [""], BOUND_S), sign
+            assert self._news.wait_for(lambda: self._found(sign) >= times or self.lines[-1:] == [""], PATIENCE_S), sign
             assert self._found(sign) >= times, "".join(self.lines)
             return next(line for line in self.lines if sign in line)
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(BOUND_S)
-        self._reader.join(BOUND_S)
+        code = self.process.wait(PATIENCE_S)
+        self._reader.join(PATIENCE_S)
         return code
 
     def _found(self, sign: str) -> int:
@@ -257,7 +259,7 @@ def test_the_whole_group_runs_is_healthy_is_watched_and_leaves_in_order(tmp_path
         path = trigger["metadata"]["url"].partition(":9281")[2]
         # No number, until it is known: asked for whenever the page has news. Bounded by the test's own time limit.
         with (
-            httpx.Client(base_url=url, headers=shown, timeout=BOUND_S, trust_env=False) as client,
+            httpx.Client(base_url=url, headers=shown, timeout=PATIENCE_S, trust_env=False) as client,
             client.stream("GET", "/v1/feed") as feed,
         ):
             answers = (client.get(path) for line in feed.iter_lines() if line)

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from tests.docker.files import ROOT
+from tests.patience import PATIENCE_S
 from tests.processes import running
 
 pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end, pytest.mark.timeout(300)]
 
-BOUND_S = 60
 LBG = [sys.executable, "-m", "lbg_runtime.cli"]
 NAMESPACE = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child"]
 HANDLERS = """
@@ -86,7 +86,7 @@ def test_members_that_it_started_are_stopped_in_order_and_reaped(broker: str, tm
         assert len(below(first)) == 2
         os.kill(first, signal.SIGTERM)
         until(outside, '"member_left"', times=2)
-        assert outside.wait(BOUND_S) == 0
+        assert outside.wait(PATIENCE_S) == 0
 
 
 def test_one_member_drains_and_its_exit_code_is_the_containers(broker: str, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_one_member_drains_and_its_exit_code_is_the_containers(broker: str, tmp_
         (first,) = below(outside.pid)
         os.kill(first, signal.SIGTERM)
         until(outside, '"left_behind": 0')
-        assert outside.wait(BOUND_S) == 0
+        assert outside.wait(PATIENCE_S) == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -112,5 +112,5 @@ sys.meta_path.insert(0, Asker())
 sys.argv[1:] = ["--version"]
 lbg_runtime.cli.__main__.main()
 """
-    ended = subprocess.run([*NAMESPACE, sys.executable, "-c", asked], cwd=ROOT, check=False, timeout=BOUND_S)
+    ended = subprocess.run([*NAMESPACE, sys.executable, "-c", asked], cwd=ROOT, check=False, timeout=PATIENCE_S)
     assert ended.returncode == 128 + number

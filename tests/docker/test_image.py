@@ -12,8 +12,8 @@ from lbg_runtime.config.load import parse_settings
 from lbg_runtime.runtime.shutdown import EXIT_GRACE_S
 from lbg_runtime.runtime.supervisor import TAIL_MS
 from tests.docker.files import DOCKER, KUBERNETES, LBG, PYTHON, ROOT, in_exec_form, instructions, words
+from tests.patience import PATIENCE_S
 
-BOUND_S = 60
 LEAVES_WITHIN_S = 2 * TAIL_MS / 1_000 + EXIT_GRACE_S
 """After the drain timeout."""
 
@@ -51,7 +51,7 @@ def test_the_parts_in_c_are_in_it() -> None:
     python, isolated, option, code = words(checked)
     assert (python, isolated, option) == (PYTHON, "-I", "-c"), "the sources beside it are not what was installed"
     # As they are here, where there is a compiler too.
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=BOUND_S, check=True)
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=PATIENCE_S, check=True)
 
 
 def test_it_runs_as_nobody_and_writes_nowhere() -> None:
@@ -105,5 +105,7 @@ def test_the_first_process_of_a_container_can_be_stopped_while_it_starts() -> No
         "import os, signal; os.getpid = lambda: 1; from lbg_runtime.cli import main;"
         "main.command_line = lambda *_: lambda: signal.raise_signal(signal.SIGTERM); main.main()"
     )
-    done = subprocess.run([sys.executable, "-c", stopped], timeout=BOUND_S, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", stopped], timeout=PATIENCE_S, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr) == (143, "")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import DOCS, blocks
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.real_time
 
@@ -21,6 +22,6 @@ def test_the_examples_pass(tmp_path: Path) -> None:
     # One process for both, and without a plugin that they do not use: they take longer to start than the examples.
     options = ("-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest")
     command = [sys.executable, "-m", "pytest", *options, str(tmp_path)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{count} passed" in done.stdout

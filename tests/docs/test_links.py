@@ -8,6 +8,7 @@ import pytest
 from lbg_runtime.cli.main import command_line
 from lbg_runtime.cli.reference.commands import _commands
 from tests.docs.pages import DOCS, ROOT, anchors, links
+from tests.patience import PATIENCE_S
 
 app = command_line()
 
@@ -74,5 +75,7 @@ def test_laws_are_proven_by_what_there_is() -> None:
 def test_targets_of_make_are_there() -> None:
     for page in PAGES:
         for target in re.findall(r"^ {4}make (\w+)", page.read_text(), re.MULTILINE):
-            done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, check=False, timeout=20)
+            done = subprocess.run(
+                ["make", "-n", target], cwd=ROOT, capture_output=True, check=False, timeout=PATIENCE_S
+            )
             assert done.returncode == 0, f"{page.name}: make {target}"

@@ -16,11 +16,11 @@ from lbg_runtime.cli.main import command_line
 from lbg_runtime.cli.reference.commands import _commands
 from tests.docs.pages import ROOT, blocks, indented_lines
 from tests.docs.test_start import Terminal
+from tests.patience import PATIENCE_S
 
 app = command_line()
 
 PAGE = ROOT / "README.md"
-BOUND_S = 60
 LONG = ("lbg demo", "lbg bench")
 
 
@@ -64,7 +64,7 @@ def test_the_two_commands_set_themselves_up() -> None:
     assert make is not None
     for target in ("demo", "test"):
         done = subprocess.run(
-            [make, "-n", target], cwd=ROOT, check=True, capture_output=True, text=True, timeout=BOUND_S
+            [make, "-n", target], cwd=ROOT, check=True, capture_output=True, text=True, timeout=PATIENCE_S
         )
         assert ".venv/bin/" in done.stdout
 
@@ -74,7 +74,7 @@ def test_what_older_sources_in_c_became_goes_before_it_is_compiled_anew() -> Non
     assert make is not None
     for target in ("demo", "unit"):
         done = subprocess.run(
-            [make, "-n", "-B", target], cwd=ROOT, check=True, capture_output=True, text=True, timeout=BOUND_S
+            [make, "-n", "-B", target], cwd=ROOT, check=True, capture_output=True, text=True, timeout=PATIENCE_S
         )
         before, _, after = done.stdout.partition("rm -f lbg_runtime/transport/solace/fast/*.so")
         assert "install" not in before

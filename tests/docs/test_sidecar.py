@@ -12,12 +12,12 @@ import pytest
 
 from tests.addresses import OWN_HOST
 from tests.docs.pages import ROOT, blocks, indented_lines
+from tests.patience import PATIENCE_S
 from tests.processes import running
 
 pytestmark = pytest.mark.real_time
 
 PAGE = ROOT / "docs" / "sidecar.md"
-BOUND_S = 60
 
 
 def test_the_first_five_minutes(tmp_path: Path) -> None:
@@ -39,14 +39,14 @@ def test_the_first_five_minutes(tmp_path: Path) -> None:
         wait_for_answer(f"http://{OWN_HOST}:3500/v1/sidecar")
         url, (data,) = here(curl).split()[-1], re.findall(r"-d '(.+?)'", curl)
         headers = dict(re.findall(r"-H '(.+?): (.+?)'", curl))
-        httpx.post(url, content=data, headers=headers, timeout=BOUND_S).raise_for_status()
+        httpx.post(url, content=data, headers=headers, timeout=PATIENCE_S).raise_for_status()
         assert it.stdout.readline() == "customer-7 {'apples': 2}\n"
 
 
 def wait_for_answer(url: str) -> None:
     """Until the sidecar listens, whatever it answers."""
     pause = threading.Event()
-    for _ in range(BOUND_S * 10):
+    for _ in range(PATIENCE_S * 10):
         try:
             httpx.get(url)
         except httpx.TransportError:

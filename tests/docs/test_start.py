@@ -13,12 +13,12 @@ import pytest
 
 from tests.addresses import OWN_HOST
 from tests.docs.pages import DOCS, ROOT, blocks, command
+from tests.patience import PATIENCE_S
 from tests.processes import lines_of, running
 
 pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end, pytest.mark.timeout(300)]
 
 PAGE = DOCS / "start.md"
-BOUND_S = 60
 LASTING = {"run": "member_started", "broker": "lbg broker ready", "dashboard": "lbg dashboard: "}
 """Commands that go on, and what they say when they are there."""
 
@@ -48,7 +48,7 @@ class Terminal:
         lasting = next((LASTING[word] for word in re.findall(r"lbg (\w+)", line) if word in LASTING), None)
         if lasting is None:
             done = subprocess.run(
-                ["sh", "-c", self.here(line)], cwd=self.folder, env=self._environment, timeout=BOUND_S,
+                ["sh", "-c", self.here(line)], cwd=self.folder, env=self._environment, timeout=PATIENCE_S,
                 capture_output=True, text=True, check=False,
             )  # fmt: skip
             assert done.returncode == 0, (line, done.stdout, done.stderr)
@@ -72,7 +72,7 @@ class Terminal:
         while self.windows:
             window = self.windows.pop()
             window.process.send_signal(signal.SIGINT)
-            assert window.process.wait(BOUND_S) == 0, window.said
+            assert window.process.wait(PATIENCE_S) == 0, window.said
 
 
 class Window:
@@ -92,7 +92,7 @@ class Window:
 
     def until(self, sign: str, times: int = 1) -> None:
         with self._news:
-            assert self._news.wait_for(lambda: self.said.count(sign) >= times, BOUND_S), (sign, self.said)
+            assert self._news.wait_for(lambda: self.said.count(sign) >= times, PATIENCE_S), (sign, self.said)
 
 
 def test_following_the_page_works(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.cli.bench.arms.publish_broker import QUEUE, SHAPE, queue_content
 from tests.end_to_end.flood import fill
+from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end]
 
@@ -88,7 +89,7 @@ async def test_a_member_that_ends_in_a_flood_neither_crashes_nor_loses_anything(
             assert sign not in errors.decode()
         handled = [int(number) for number in json.loads(output.splitlines()[0])]
         assert len(handled) == 500
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while broker.engine.queue_flows(DEFAULT_VPN, QUEUE):  # noqa: ASYNC110 - the broker tells nobody
                 await asyncio.sleep(0)
         left = [int(message.message_id or "") for message in queue_content(broker.engine)]

@@ -14,7 +14,7 @@ import pytest
 from tests.end_to_end.test_demo import BOUND_S, demo_command, demo_environment, processes_of_session, wait_until_gone
 from tests.processes import running
 
-pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end, pytest.mark.timeout(BOUND_S + 10)]
+pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end]
 
 
 def test_the_page_is_there_from_the_beginning_and_ends_with_the_demo(tmp_path: Path) -> None:

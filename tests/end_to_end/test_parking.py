@@ -18,15 +18,15 @@ import pytest
 from lbg_runtime.core.parking.records import PARKING_PREFIX
 from lbg_runtime.model.hashing import HashFunction, shard_of
 from lbg_runtime.testing.broker_on_port import BrokerOnPort
+from tests.patience import PATIENCE_S
 from tests.processes import lines_of, running
 
-BOUND_S = 90
 COUNT = 400
 KEYS = 4
 SHARDS, QUEUES = 12, 3
 POISON, NUMBER = "1", 5
 
-pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end, pytest.mark.timeout(BOUND_S + 10)]
+pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end]
 
 HANDLERS = f"""
 import asyncio, os
@@ -92,18 +92,18 @@ class Stage:
     def until(self, event: str, **facts: object) -> str:
         """The member that says so, and lives."""
         while True:
-            name, told = self.events.get(timeout=BOUND_S)
+            name, told = self.events.get(timeout=PATIENCE_S)
             is_meant = told["event"] == event and all(told.get(fact) == value for fact, value in facts.items())
             if is_meant and self.members[name].poll() is None:
                 return name
 
     def kill(self, name: str) -> None:
         self.members[name].send_signal(signal.SIGKILL)
-        self.members[name].wait(BOUND_S)
+        self.members[name].wait(PATIENCE_S)
 
     def ask(self, *words: str) -> "subprocess.CompletedProcess[str]":
         command = self.command("parked", *words)
-        return subprocess.run(command, capture_output=True, text=True, timeout=BOUND_S, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
     def handled(self) -> list[tuple[str, int]]:
         path = self.folder / "handled"
@@ -112,7 +112,7 @@ class Stage:
 
     def wait_for(self, condition, what: str) -> None:
         pause = threading.Event()
-        for _ in range(BOUND_S * 50):
+        for _ in range(PATIENCE_S * 50):
             if condition():
                 return
             pause.wait(0.02)
@@ -157,13 +157,13 @@ def test_a_parked_key_keeps_its_order_through_sigkill_at_every_step(tmp_path: Pa
         # In the middle of what follows.
         before = broker.queue_status(where).depth
         publish_until(publishing, COUNT // 3, COUNT - 40)
-        broker.wait_until(where, lambda status: status.depth > before + 10, within_s=BOUND_S)
+        broker.wait_until(where, lambda status: status.depth > before + 10, within_s=PATIENCE_S)
         stage.kill(owner)
         publish_until(publishing, COUNT - 40, COUNT)
         stage.start()
         assert publishing.stdin is not None
         publishing.stdin.close()
-        assert publishing.wait(BOUND_S) == 0
+        assert publishing.wait(PATIENCE_S) == 0
         stage.until("parking_opened", parking=where)
         queues = [f"orders/{index}" for index in range(QUEUES)]
         stage.wait_for(lambda: not any(broker.queue_status(each).depth for each in queues), "parked")

@@ -23,13 +23,13 @@ from typer.testing import CliRunner
 
 from lbg_runtime.cli.main import command_line
 from tests.certificates import KEY_PASSWORD, Certificates
+from tests.patience import PATIENCE_S
 from tests.processes import running
 
 app = command_line()
 
-pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end]
 
-BOUND_S = 90
 LBG = [sys.executable, "-m", "lbg_runtime.cli"]
 MARK = "MaRkEd"
 
@@ -152,7 +152,7 @@ class Scene:
         return result.stdout
 
     def ask(self, address: str, *paths: str) -> None:
-        with httpx.Client(trust_env=False, timeout=BOUND_S) as client:
+        with httpx.Client(trust_env=False, timeout=PATIENCE_S) as client:
             for path in paths:
                 for token in (secret("STATUS_TOKEN"), "guess"):
                     headers = {"authorization": f"Bearer {token}"}
@@ -243,8 +243,8 @@ def test_no_secret_is_in_what_a_group_says_and_writes(scene: Scene, capfd: pytes
     for process, _ in (first, second, third, page):
         process.send_signal(signal.SIGTERM)
     for process, log in (first, second, page, publishing):
-        assert process.wait(BOUND_S) == 0, log.read_text()
-    third[0].wait(BOUND_S)
+        assert process.wait(PATIENCE_S) == 0, log.read_text()
+    third[0].wait(PATIENCE_S)
     scene.command("group", "delete", "orders", "--config", made, "--force", "--json", code=0)
     captured = capfd.readouterr()
     scene.heard["this process"] = captured.out + captured.err

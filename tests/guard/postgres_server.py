@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from pwd import getpwnam
 
-PATIENCE_S = 60
+from tests.patience import PATIENCE_S
+
 SUPERUSER = "lbg"
 
 

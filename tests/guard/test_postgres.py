@@ -28,10 +28,10 @@ from lbg_runtime.guard.protocol import (
 )
 from tests.guard.bench import PostgresBench, message
 from tests.guard.conftest import open_pool
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.real_time
 
-PATIENCE_S = 30
 
 HANDLERS_PAGE = Path(__file__).parents[2] / "docs/handlers.md"
 
@@ -45,7 +45,9 @@ async def bench(pool: AsyncConnectionPool) -> PostgresBench:
 
 def test_without_its_driver_the_import_says_what_brings_it() -> None:
     without = "import sys; sys.modules['psycopg'] = None; import lbg_runtime.guard.postgres"
-    ended = subprocess.run([sys.executable, "-c", without], capture_output=True, text=True, check=False, timeout=30)
+    ended = subprocess.run(
+        [sys.executable, "-c", without], capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
     assert "ImportError: PostgresGuard needs psycopg: pip install 'lbg-runtime[postgres]'" in ended.stderr
 
 

@@ -16,11 +16,11 @@ import pytest
 from lbg_runtime.guard.protocol import EffectEndedTransaction, EffectNotRun
 from lbg_runtime.guard.sqlite import LOCK_PATIENCE_S, SqliteEffect, SqliteGuard
 from tests.guard.bench import SqliteBench, message
+from tests.patience import PATIENCE_S
 from tests.processes import running
 
 pytestmark = pytest.mark.real_time
 
-PATIENCE_S = 30
 
 DYING_MEMBER = """
 import asyncio, os, sys

@@ -14,10 +14,9 @@ import pytest
 from lbg_runtime.guard.protocol import EffectEndedTransaction, EffectUndone
 from lbg_runtime.guard.sqlite import SqliteGuard
 from tests.guard.bench import Crash, SqliteBench, message
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.real_time
-
-PATIENCE_S = 30
 
 
 @pytest.fixture

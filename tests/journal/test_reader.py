@@ -487,7 +487,6 @@ def test_a_directory_in_place_of_a_file_is_the_users_mistake(folder: Path) -> No
         read_run(folder)
 
 
-@pytest.mark.timeout(10)
 def test_a_pipe_in_place_of_a_file_is_the_users_mistake_and_not_waited_for(folder: Path) -> None:
     os.mkfifo(folder / "zz.member.jsonl")
 

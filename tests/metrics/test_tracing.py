@@ -10,6 +10,7 @@ from lbg_runtime.config.settings import Tracing
 from lbg_runtime.metrics.spans import MessageSpans
 from lbg_runtime.metrics.tracing import open_spans
 from lbg_runtime.model.errors import ConfigError
+from tests.patience import PATIENCE_S
 
 GROUP = {"name": "orders", "hash_prefix": "h", "hash_count": 8, "queue_count": 4, "provision": "create_missing"}
 
@@ -90,6 +91,8 @@ print([name for name in sys.modules if name.partition(".")[0] in ("opentelemetry
 
 @pytest.mark.real_time
 def test_nothing_of_it_is_imported_by_a_member_and_a_publisher_that_were_not_asked_for_it() -> None:
-    done = subprocess.run([sys.executable, "-c", MEMBER], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", MEMBER], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "[]"

@@ -15,9 +15,9 @@ from structlog.testing import capture_logs
 
 from lbg_runtime.model.errors import ConfigError
 from tests.addresses import OWN_HOST
+from tests.patience import PATIENCE_S
 from tests.processes import running
 from tests.status import asking
-from tests.status.asking import BOUND_S
 
 pytestmark = pytest.mark.real_time
 
@@ -28,7 +28,7 @@ ask = partial(asking.ask, at=OWN_HOST)
 
 
 async def port_of(log):
-    async with asyncio.timeout(BOUND_S):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             await asyncio.sleep(0)
             for entry in log:
@@ -81,10 +81,10 @@ async def test_a_member_that_drains_says_so_and_is_not_kept_by_who_asks(trial):
             assert told["reasons"][0]["reason"] == "the member is draining"
             assert (await ask(port, "/livez")).status == 200
             # A client that asked and does not go away.
-            connection = socket.create_connection((OWN_HOST, port), BOUND_S)
+            connection = socket.create_connection((OWN_HOST, port), PATIENCE_S)
             connection.sendall(b"GET /v1/status HTTP/1.1\r\nHost: localhost\r\n")
             release.set()
-            assert (await asyncio.wait_for(left, BOUND_S)).is_clean
+            assert (await asyncio.wait_for(left, PATIENCE_S)).is_clean
             connection.close()
     assert not [entry for entry in log if entry["event"] == "status_not_ended"]
 
@@ -163,7 +163,7 @@ async def test_signals_are_the_members_and_not_the_servers(member):
     process, port = await asyncio.to_thread(member, "rest")
     await until(port, "/readyz", 200)
     process.send_signal(signal.SIGTERM)
-    assert await asyncio.to_thread(process.wait, BOUND_S) == 0
+    assert await asyncio.to_thread(process.wait, PATIENCE_S) == 0
     assert '"member_left"' in process.stderr.read()
 
 

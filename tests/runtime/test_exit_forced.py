@@ -11,10 +11,10 @@ from structlog.testing import capture_logs
 
 from lbg_runtime.runtime.shutdown import ExitGuard
 from lbg_runtime.transport.solace.threads import ControlThreads
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.real_time
 
-BOUND_S = 20
 OURS = "a call to the client of the broker had not ended in time; no thread of a handler or lifespan was left"
 THEIRS = "a handler, a lifespan, a thread of theirs or an atexit function had not ended in time"
 
@@ -25,7 +25,7 @@ def _forced(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, object]:
     monkeypatch.setattr(os, "_exit", lambda _: ended.set())
     with capture_logs() as log:
         guard.arm(0)
-        assert ended.wait(BOUND_S)
+        assert ended.wait(PATIENCE_S)
         guard.disarm()
     (line,) = log
     assert line["event"] == "exit_forced"
@@ -39,11 +39,11 @@ def _calling(pool: ThreadPoolExecutor) -> Iterator[None]:
 
     def call() -> None:
         begun.set()
-        proceed.wait(BOUND_S)
+        proceed.wait(PATIENCE_S)
 
     with pool:
         pool.submit(call)
-        assert begun.wait(BOUND_S)
+        assert begun.wait(PATIENCE_S)
         try:
             yield
         finally:
@@ -61,7 +61,7 @@ async def _name_of_a_client_thread() -> str:
 
 def test_a_thread_that_waits_for_its_next_call_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with ThreadPoolExecutor(1, thread_name_prefix="idle") as pool:
-        pool.submit(int).result(BOUND_S)
+        pool.submit(int).result(PATIENCE_S)
         # The thread is a moment on its way from the call to the wait for the next one; bounded by the test's own limit.
         while "idle_0" in (line := _forced(monkeypatch))["threads"]:  # type: ignore[operator]  # a list
             pass

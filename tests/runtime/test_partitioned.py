@@ -18,6 +18,7 @@ from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.runtime.app import App
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.transport.solace.settings import SolaceSettings
+from tests.patience import PATIENCE_S
 from tests.runtime.visitors import Visitors, first_handlings
 
 KEYS, ROUNDS = 8, 20
@@ -150,7 +151,7 @@ async def test_members_with_the_official_client_share_a_partitioned_queue():
         return App(handlers, settings, session=session(name), member_id=name)
 
     async def until(reached):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while not reached():
                 changed.clear()
                 with suppress(TimeoutError):

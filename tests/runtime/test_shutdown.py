@@ -19,11 +19,11 @@ from pathlib import Path
 import pytest
 
 from lbg_runtime.runtime.shutdown import Interruption
+from tests.patience import PATIENCE_S
 from tests.processes import running
 
 pytestmark = pytest.mark.real_time
 
-PATIENCE_S = 60
 
 NO_THREADS = """
 import sys, threading

@@ -18,8 +18,9 @@ from lbg_runtime.model.errors import UserError
 from lbg_runtime.runtime import siblings
 from lbg_runtime.runtime.app import USER_MISTAKE
 from lbg_runtime.runtime.siblings import Siblings
+from tests.patience import PATIENCE_S
 
-pytestmark = [pytest.mark.real_time, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.real_time
 
 DRAIN_TIMEOUT_MS = 30_000
 
@@ -33,7 +34,7 @@ with starts.open("a") as log:
 start_count = len(starts.read_text().splitlines())
 if start_count <= len(ends):
     sys.exit(ends[start_count - 1])
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -47,7 +48,7 @@ def starts_of(folder: Path, name: str) -> int:
 
 
 async def until_started(folder: Path, name: str, times: int) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while starts_of(folder, name) < times:  # noqa: ASYNC110  # a file of another process has no event to wait for
             await asyncio.sleep(0.01)
 
@@ -205,7 +206,7 @@ code = asyncio.run(siblings.run(ends_process=True))
 os.kill(os.getpid(), signal.SIGTERM)
 sys.exit(code)
 """
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=30).returncode == USER_MISTAKE
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=PATIENCE_S).returncode == USER_MISTAKE
 
 
 @pytest.mark.parametrize(("times", "drain_timeout_ms"), [(1, 0), (2, 3_600_000)])
@@ -214,7 +215,7 @@ async def test_one_that_is_stopped_is_killed_after_its_bound(
 ) -> None:
     monkeypatch.setattr(siblings, "HURRY_S", 0.5)
     deaf = MEMBER.replace("lambda *_: sys.exit(0)", "signal.SIG_IGN")  # as it may be asked before it stops
-    stopped = deaf.replace("time.sleep(60)", "signal.raise_signal(signal.SIGSTOP)")
+    stopped = deaf.replace("time.sleep(600)", "signal.raise_signal(signal.SIGSTOP)")
     commands = [[sys.executable, "-c", stopped, "a", str(tmp_path), ""], command(tmp_path, "b")]
     with capture_logs() as told:
         running = asyncio.create_task(Siblings(commands, drain_timeout_ms).run())

@@ -8,7 +8,7 @@ import pytest
 
 from lbg_runtime.runtime.stop import StopCause, child_environment, starting_parent, stop_requests
 
-pytestmark = [pytest.mark.real_time, pytest.mark.timeout(20)]
+pytestmark = pytest.mark.real_time
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,11 @@ from lbg_runtime.runtime.handlers.batches import Batch
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.suspension import STOPPED_FOR_NS
 from lbg_runtime.runtime.watchdog import EXIT_CODE, BlockedTime, _tell, watched_loop
+from tests.patience import PATIENCE_S
 from tests.processes import running
 
 LIMIT_MS = 1_500
 """Above what the loop of a member that starts is kept waiting on a busy machine."""
-PATIENCE_S = 60
 DEAD_WITHIN_S = 10
 """The limit, two looks more, a line of the log, and a busy machine."""
 

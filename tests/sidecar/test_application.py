@@ -15,10 +15,10 @@ from lbg_runtime.sidecar.application import (
 )
 from tests.addresses import OWN_HOST
 from tests.listening import listening
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.real_time
 
-BOUND_S = 60
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 
 
@@ -63,7 +63,7 @@ class RawServer:
 
 
 @asynccontextmanager
-async def application(*answers, timeout_ms=BOUND_S * 1_000, unix=None, scheme="http", **settings):
+async def application(*answers, timeout_ms=PATIENCE_S * 1_000, unix=None, scheme="http", **settings):
     """A server that answers so, and the client for it."""
     raw = RawServer(*answers)
     async with listening(raw.serve, unix=unix) as place:
@@ -188,7 +188,7 @@ async def test_who_hangs_has_failed_after_its_time_and_is_hung_up_on():
     async with application(None, timeout_ms=1_000) as (client, raw):
         with pytest.raises(ApplicationFailed, match="no answer within 1000 ms"):
             await client.post("/a", {}, b"")
-        await asyncio.wait_for(raw.hung_up.wait(), BOUND_S)
+        await asyncio.wait_for(raw.hung_up.wait(), PATIENCE_S)
 
 
 async def test_who_lets_no_connection_come_about_within_the_time_for_an_answer_is_not_reached():
@@ -201,10 +201,10 @@ async def test_who_lets_no_connection_come_about_within_the_time_for_an_answer_i
 async def test_a_cancelled_request_is_hung_up_on():
     async with application(None) as (client, raw):
         posting = asyncio.ensure_future(client.post("/a", {}, b""))
-        await asyncio.wait_for(raw.asked.wait(), BOUND_S)
+        await asyncio.wait_for(raw.asked.wait(), PATIENCE_S)
         posting.cancel()
         await asyncio.wait([posting])
-        await asyncio.wait_for(raw.hung_up.wait(), BOUND_S)
+        await asyncio.wait_for(raw.hung_up.wait(), PATIENCE_S)
 
 
 async def test_nobody_who_listens_is_told_from_a_failure():

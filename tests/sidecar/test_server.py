@@ -18,11 +18,11 @@ from lbg_runtime.sidecar import server
 from lbg_runtime.status import connections
 from lbg_runtime.validator.findings import VerdictKind
 from lbg_runtime.validator.judge import validate
+from tests.patience import PATIENCE_S
 from tests.sidecar.conftest import SUCCESS, ScriptedApplication
 
 pytestmark = pytest.mark.real_time
 
-BOUND_S = 20
 QUICK = {"membership": {"mode": "static", "index": 0, "count": 1, "heartbeat": "100ms"}}
 
 
@@ -36,7 +36,7 @@ async def serving(trial, application=None, listen="127.0.0.1:0", journal=None, *
     app = trial.app(application, sidecar={"listen": listen, **sidecar}, ops={"journal": {"path": journal}})
     with capture_logs() as log:
         async with trial.running(app) as left:
-            async with asyncio.timeout(BOUND_S):
+            async with asyncio.timeout(PATIENCE_S):
                 while not (served := [each for each in log if each["event"] == "sidecar_served"]):  # noqa: ASYNC110
                     await asyncio.sleep(0)
             port = served[0]["address"].rpartition(":")[2]
@@ -45,7 +45,7 @@ async def serving(trial, application=None, listen="127.0.0.1:0", journal=None, *
 
 
 async def next_event(response):
-    async with asyncio.timeout(BOUND_S):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             line = await response.content.readline()
             if line.strip():
@@ -62,7 +62,7 @@ async def test_an_application_without_a_port_pulls_and_settles(trial):
     async with serving(trial) as (client, app, left):
         async with client.post("/v1/pull?max=8") as stream:
             assert stream.headers["content-type"] == "application/x-ndjson"
-            await trial.until(lambda: trial.owners() == 2, BOUND_S)
+            await trial.until(lambda: trial.owners() == 2, PATIENCE_S)
             await trial.publish(8)
             first = [await next_event(stream) for _ in range(4)]
             assert {event["metadata"]["lbg-fencing-token"] for event in first} == {"1"}
@@ -70,10 +70,10 @@ async def test_an_application_without_a_port_pulls_and_settles(trial):
             second = [await next_event(stream) for _ in range(4)]
             assert {event["metadata"]["lbg-fencing-token"] for event in second} == {"2"}
             assert await settle(client, *second, *first) == {"settled": 4, "late": [event["id"] for event in first]}
-            await trial.until(lambda: sum(trial.depths()) == 0, BOUND_S)
+            await trial.until(lambda: sum(trial.depths()) == 0, PATIENCE_S)
             app.stop()
             # The stream ends in good order.
-            async with asyncio.timeout(BOUND_S):
+            async with asyncio.timeout(PATIENCE_S):
                 assert (await stream.content.read()).strip() == b""
         assert (await left).is_clean
 
@@ -81,7 +81,7 @@ async def test_an_application_without_a_port_pulls_and_settles(trial):
 async def test_a_client_that_is_gone_gives_back_what_it_had(trial):
     async with serving(trial) as (client, _, _):
         stream = await client.post("/v1/pull")
-        await trial.until(lambda: trial.owners() == 2, BOUND_S)
+        await trial.until(lambda: trial.owners() == 2, PATIENCE_S)
         await trial.publish(1)
         event = await next_event(stream)
         stream.close()
@@ -91,18 +91,18 @@ async def test_a_client_that_is_gone_gives_back_what_it_had(trial):
             assert again["event"] == event["event"]
             assert await settle(client, event) == {"settled": 0, "late": [event["id"]]}
             assert await settle(client, again) == {"settled": 1, "late": []}
-            await trial.until(lambda: sum(trial.depths()) == 0, BOUND_S)
+            await trial.until(lambda: sum(trial.depths()) == 0, PATIENCE_S)
 
 
 async def test_what_the_application_publishes_comes_back_to_it_as_an_event(trial):
     application = ScriptedApplication(succeed)
     async with serving(trial, application) as (client, _, _):
-        await trial.until(lambda: trial.owners() == 2, BOUND_S)
+        await trial.until(lambda: trial.owners() == 2, PATIENCE_S)
         event = {"specversion": "1.0", "id": "7", "source": "/shop", "type": "created", "data": {"a": 1}}
         body, headers = json.dumps(event), {"content-type": "application/cloudevents+json", "lbg-key": "k"}
         async with client.post("/v1.0/publish/pubsub/orders/new", data=body, headers=headers) as response:
             assert response.status == 204
-        await trial.until(lambda: len(application.taken) == 1, BOUND_S)
+        await trial.until(lambda: len(application.taken) == 1, PATIENCE_S)
         told = json.loads(application.taken[0].body)
         assert told.items() >= event.items()
         assert (told["partitionkey"], told["topic"]) == ("k", "orders/new")
@@ -122,7 +122,7 @@ async def test_what_is_published_before_anybody_pulls_waits_for_them(trial):
 async def test_what_is_published_last_is_confirmed_before_the_member_is_gone(trial):
     application = ScriptedApplication(succeed)
     async with serving(trial, application) as (client, app, left):
-        await trial.until(lambda: trial.owners() == 2, BOUND_S)
+        await trial.until(lambda: trial.owners() == 2, PATIENCE_S)
         publishing = [
             asyncio.ensure_future(client.post(f"/v1/publish/orders/new?key={n}", data=b"x")) for n in range(20)
         ]
@@ -139,12 +139,12 @@ async def test_with_a_journal_a_sidecar_lists_what_was_published_through_it(tria
     """The validator's verdict was unknown. A member that publishes nothing leaves nothing that a kill could tear."""
     application = ScriptedApplication(succeed)
     async with serving(trial, application, journal=str(tmp_path)) as (client, _, _):
-        await trial.until(lambda: trial.owners() == 2, BOUND_S)
+        await trial.until(lambda: trial.owners() == 2, PATIENCE_S)
         assert not list(tmp_path.glob("*.ledger.jsonl"))
         for number in range(8):
             async with client.post(f"/v1/publish/orders/new?key=k{number % 4}", data=b"x") as response:
                 assert response.status == 200
-        await trial.until(lambda: len(application.taken) == 8, BOUND_S)
+        await trial.until(lambda: len(application.taken) == 8, PATIENCE_S)
     assert len(list(tmp_path.glob("*.ledger.jsonl"))) == 1
     verdict = validate(read_run(tmp_path))
     assert (verdict.kind, verdict.accounts.published) == (VerdictKind.VALID, 8), verdict.reasons
@@ -162,7 +162,7 @@ async def test_beyond_loopback_the_token_is_asked_for(trial):
 
 async def test_silent_connections_take_no_answer_from_the_application(trial):
     async with serving(trial, ScriptedApplication(succeed)) as (client, _, _):
-        await trial.until(lambda: trial.owners() == 2, BOUND_S)
+        await trial.until(lambda: trial.owners() == 2, PATIENCE_S)
         url = client._base_url
         many = range(connections.MAX_CONNECTIONS + 20)
         silent = [await asyncio.open_connection(url.host, url.port) for _ in many]
@@ -186,7 +186,7 @@ async def test_where_all_connections_are_asking_the_newest_is_refused(trial, mon
     ):
         async with client.post("/v1/publish/orders/new?key=k", data=b"x") as response:
             assert response.status == 503
-        await trial.until(lambda: trial.owners() == 2, BOUND_S)
+        await trial.until(lambda: trial.owners() == 2, PATIENCE_S)
         await trial.publish(40)
         for stream in (first, second):
             assert (await next_event(stream))["event"]
@@ -203,9 +203,9 @@ async def test_a_stream_may_be_read_as_late_as_its_client_likes(trial, monkeypat
 
     monkeypatch.setattr(server, "SidecarConnection", Watched)
     async with serving(trial) as (client, _, _), client.post("/v1/pull?max=100") as stream:
-        await trial.until(lambda: trial.owners() == 2, BOUND_S)
+        await trial.until(lambda: trial.owners() == 2, PATIENCE_S)
         await trial.publish(100, keys=100, payload=b"x" * 200_000)
-        async with asyncio.timeout(BOUND_S):
+        async with asyncio.timeout(PATIENCE_S):
             await paused.wait()
         # The server has had its turn to give it up.
         async with client.get("/v1/sidecar") as response:

@@ -19,8 +19,7 @@ from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
 from lbg_runtime.model.record import OwnerRecord
 from lbg_runtime.status.picture import FlowPicture, HandledPicture, KeyPicture, MemberPicture, ViewPicture
 from tests.metrics.readings import member_reading
-
-BOUND_S = 20
+from tests.patience import PATIENCE_S
 
 HOME = Place(0, gives_way=False)
 STANDBY = Place(1, gives_way=False)
@@ -54,7 +53,7 @@ async def ask(
 
 
 def _ask(at: str, port: int, path: str, method: str, host: str, headers: Mapping[str, str]) -> Answer:
-    connection = http.client.HTTPConnection(at, port, timeout=BOUND_S)
+    connection = http.client.HTTPConnection(at, port, timeout=PATIENCE_S)
     try:
         connection.putrequest(method, path, skip_host=True)
         connection.putheader("Host", host)

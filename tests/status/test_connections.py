@@ -11,7 +11,8 @@ from lbg_runtime.config.listen_address import ListenAddress
 from lbg_runtime.status import connections, routes
 from lbg_runtime.status.picture import MemberPicture
 from lbg_runtime.status.server import StatusServer
-from tests.status.asking import BOUND_S, ShownMember, ask
+from tests.patience import PATIENCE_S
+from tests.status.asking import ShownMember, ask
 from tests.status.test_server import FACTS, PROBES, READY, serving
 
 pytestmark = pytest.mark.real_time
@@ -24,7 +25,7 @@ class Client:
     """A socket, read from a thread."""
 
     def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), BOUND_S)
+        self.socket = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
 
     async def read(self) -> bytes:
         """What comes next; nothing where the server has ended the connection."""
@@ -113,7 +114,7 @@ async def test_a_connection_that_does_not_say_a_whole_request_in_time_is_ended(
             return super().picture()
 
     is_whole = said.startswith(ASKED)
-    monkeypatch.setattr(connections, "REQUEST_WITHIN_S", BOUND_S if is_whole else 0.1)
+    monkeypatch.setattr(connections, "REQUEST_WITHIN_S", PATIENCE_S if is_whole else 0.1)
     async with serving(Asked(READY)) as (port, _):
         client = connect(ending, port)
         client.socket.sendall(said)
@@ -134,7 +135,7 @@ async def test_a_client_that_does_not_read_is_ended(ending: ExitStack, monkeypat
 
     loop = asyncio.get_running_loop()
     monkeypatch.setattr("lbg_runtime.status.server.BoundedConnection", Watched)
-    async with serving(ShownMember(READY, changes=1_000)) as (port, _), asyncio.timeout(BOUND_S):
+    async with serving(ShownMember(READY, changes=1_000)) as (port, _), asyncio.timeout(PATIENCE_S):
         deaf = connect(ending, port)
         asked = LIVE.replace(b"/livez", b"/v1/moves?limit=1000")
         deaf.socket.settimeout(0.1)

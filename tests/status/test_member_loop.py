@@ -9,8 +9,7 @@ from typing import cast
 import pytest
 
 from lbg_runtime.status.member_loop import ANSWER_WITHIN_MS, Blocked, MemberLoop
-
-BOUND_S = 20
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -20,7 +19,7 @@ def member() -> Iterator[asyncio.AbstractEventLoop]:
     thread.start()
     yield loop
     loop.call_soon_threadsafe(loop.stop)
-    thread.join(BOUND_S)
+    thread.join(PATIENCE_S)
     loop.close()
 
 
@@ -50,7 +49,7 @@ async def test_an_answer_that_lies_ready_is_taken_however_busy_the_asking_loop_w
     asked = asyncio.ensure_future(MemberLoop(member).ask(lambda: "well"))
     await asyncio.sleep(0)
     member.call_soon_threadsafe(is_answered.set)
-    assert is_answered.wait(BOUND_S)
+    assert is_answered.wait(PATIENCE_S)
     be_busy(0.1)
     assert await asked == "well"
 
@@ -80,11 +79,11 @@ async def test_a_loop_is_blocked_for_as_long_as_it_has_been_silent(
 
     def block() -> None:
         is_blocked.set()
-        release.wait(BOUND_S)
+        release.wait(PATIENCE_S)
 
     began_s = time.monotonic()
     member.call_soon_threadsafe(block)
-    assert is_blocked.wait(BOUND_S)
+    assert is_blocked.wait(PATIENCE_S)
     first, second = await asyncio.gather(member_loop.ask(lambda: "well"), member_loop.ask(lambda: "well"))
     third = await member_loop.ask(lambda: "well")
     silent_ms = (time.monotonic() - began_s) * 1_000

@@ -21,7 +21,8 @@ from lbg_runtime.status.access import Access, as_json
 from lbg_runtime.status.picture import MemberPicture
 from lbg_runtime.status.server import StatusServer
 from tests.addresses import OWN_HOST
-from tests.status.asking import BOUND_S, ShownMember, ask, flow, member
+from tests.patience import PATIENCE_S
+from tests.status.asking import ShownMember, ask, flow, member
 
 pytestmark = pytest.mark.real_time
 
@@ -253,7 +254,7 @@ def member_elsewhere() -> Callable[..., AbstractAsyncContextManager[tuple[int, a
             yield port, loop
         finally:
             loop.call_soon_threadsafe(may_end.set)
-            await asyncio.to_thread(thread.join, BOUND_S)
+            await asyncio.to_thread(thread.join, PATIENCE_S)
 
     return start
 
@@ -273,7 +274,7 @@ async def test_a_blocked_loop_is_told_while_it_is_blocked_and_not_after(
     async with member_elsewhere() as (port, loop):
         await until_alive(port)
         release = threading.Event()
-        loop.call_soon_threadsafe(release.wait, BOUND_S)
+        loop.call_soon_threadsafe(release.wait, PATIENCE_S)
         first = await ask(port, "/livez")
         assert first.status == 503
         assert first.told["blocked_ms"] >= within_ms  # type: ignore[operator]
@@ -289,7 +290,7 @@ async def test_a_blocked_loop_is_told_while_it_is_blocked_and_not_after(
         # What it owed before is forgotten.
         release.clear()
         blocked_again_s = time.monotonic()
-        loop.call_soon_threadsafe(release.wait, BOUND_S)
+        loop.call_soon_threadsafe(release.wait, PATIENCE_S)
         again = await ask(port, "/livez")
         release.set()
         assert within_ms <= again.told["blocked_ms"] <= (time.monotonic() - blocked_again_s) * 1_000  # type: ignore[operator]
@@ -351,10 +352,10 @@ async def test_it_ends_with_its_context_and_the_port_is_free_again() -> None:
 async def test_clients_that_hold_their_connections_do_not_keep_it() -> None:
     with capture_logs() as log:
         async with serving(ShownMember(READY)) as (port, _):
-            silent = socket.create_connection(("127.0.0.1", port), BOUND_S)
-            half = socket.create_connection(("127.0.0.1", port), BOUND_S)
+            silent = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
+            half = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
             half.sendall(b"GET /v1/status HTTP/1.1\r\nHost: localhost\r\n")
-            kept = socket.create_connection(("127.0.0.1", port), BOUND_S)
+            kept = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
             kept.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert await asyncio.to_thread(kept.recv, 12) == b"HTTP/1.1 200"
     for connection in (silent, half, kept):

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 pytestmark = pytest.mark.real_time
 
 MODULE = """
@@ -63,7 +65,7 @@ def run(folder: Path, module: str, *options: str) -> subprocess.CompletedProcess
     # Without a plugin that has no part in this, and takes a while to import.
     others = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
     command = [sys.executable, "-m", "pytest", *others, *options, str(folder)]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
 @pytest.mark.parametrize(("mode", "scope"), [("auto", "function"), ("strict", "module")])
@@ -145,7 +147,7 @@ def test_the_import_brings_nothing_but_itself() -> None:
         "import lbg_runtime.testing.pytest_plugin\n"
         "print(*sorted(set(sys.modules) - before))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert done.stdout.split() == ["lbg_runtime", "lbg_runtime.testing", "lbg_runtime.testing.pytest_plugin"]
 
 

@@ -13,10 +13,9 @@ from lbg_runtime.model.errors import UserError
 from lbg_runtime.semp.address import SempApi
 from lbg_runtime.semp.client import SempAccount, SempClient
 from tests.addresses import OWN_HOST
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.real_time
-
-BOUND_S = 20
 
 
 def make_server(port=0, host="127.0.0.1"):
@@ -26,7 +25,7 @@ def make_server(port=0, host="127.0.0.1"):
 
 async def test_it_serves_from_start_to_stop_and_stops_while_a_client_stays_connected():
     server = make_server(host=OWN_HOST)
-    async with asyncio.timeout(BOUND_S):
+    async with asyncio.timeout(PATIENCE_S):
         async with server, SempClient(SempAccount(server.url, "admin", "admin")) as client:
             await client.create(("msgVpns", "default", "queues"), {"queueName": "a/b %2F"})
             found = await client.get(SempApi.MONITOR, ("msgVpns", "default", "queues", "a/b %2F"))

@@ -21,9 +21,9 @@ from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.model.ids import QueueName
 from tests.addresses import OWN_HOST
+from tests.patience import PATIENCE_S
 
 T = TypeVar("T")
-BOUND_S = 20
 
 
 class BrokerThread:
@@ -37,12 +37,12 @@ class BrokerThread:
 
     def start(self) -> None:
         self._thread.start()
-        asyncio.run_coroutine_threadsafe(self.server.start(), self.loop).result(BOUND_S)
+        asyncio.run_coroutine_threadsafe(self.server.start(), self.loop).result(PATIENCE_S)
 
     def stop(self) -> None:
-        asyncio.run_coroutine_threadsafe(self.server.stop(), self.loop).result(BOUND_S)
+        asyncio.run_coroutine_threadsafe(self.server.stop(), self.loop).result(PATIENCE_S)
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(BOUND_S)
+        self._thread.join(PATIENCE_S)
         self.loop.close()
 
     @property
@@ -53,10 +53,10 @@ class BrokerThread:
         async def run() -> T:
             return act(*args, **options)
 
-        return asyncio.run_coroutine_threadsafe(run(), self.loop).result(BOUND_S)
+        return asyncio.run_coroutine_threadsafe(run(), self.loop).result(PATIENCE_S)
 
     def await_on_loop(self, doing: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(doing, self.loop).result(BOUND_S)
+        return asyncio.run_coroutine_threadsafe(doing, self.loop).result(PATIENCE_S)
 
     def create_queue(self, name: str, *subscriptions: str, vpn: str = "default", **settings: Any) -> None:
         self.call(self.server.create_queue, name, subscriptions, settings=QueueSettings(**settings), vpn=vpn)
@@ -66,7 +66,7 @@ class BrokerThread:
 
     def wait_for_status(self, name: str, wanted: Callable[[QueueStatus], bool]) -> QueueStatus:
         """The queue's status once it is as wanted; the engine has no event for it, so this asks, with a bound."""
-        for _ in range(BOUND_S * 100):
+        for _ in range(PATIENCE_S * 100):
             status = self.status(name)
             if wanted(status):
                 return status
@@ -161,10 +161,10 @@ class Received:
 
         receiver.receive_async(Handler())
 
-    def next(self, timeout_s: float = BOUND_S) -> Any:
+    def next(self, timeout_s: float = PATIENCE_S) -> Any:
         return self.inbox.get(timeout=timeout_s)
 
-    def take(self, count: int, timeout_s: float = BOUND_S) -> list[Any]:
+    def take(self, count: int, timeout_s: float = PATIENCE_S) -> list[Any]:
         taken: list[Any] = []
         while len(taken) < count:
             try:

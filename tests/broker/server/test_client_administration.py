@@ -12,17 +12,18 @@ from solace.messaging.resources.topic_subscription import TopicSubscription
 from solace.messaging.utils.life_cycle_control import TerminationNotificationListener
 
 from lbg_runtime.broker.semp.server import SempServer
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.real_time
-
-BOUND_S = 20
 
 
 class Semp:
     """Requests that must succeed."""
 
     def __init__(self, url):
-        self.http = httpx.Client(base_url=f"{url}/SEMP/v2/", auth=("admin", "admin"), trust_env=False)
+        self.http = httpx.Client(
+            base_url=f"{url}/SEMP/v2/", auth=("admin", "admin"), trust_env=False, timeout=PATIENCE_S
+        )
 
     def config(self, method, path, **body):
         answer = self.http.request(method, f"config/msgVpns/default/{path}", json=body)
@@ -67,7 +68,7 @@ def test_an_administrator_sees_which_program_a_client_is(semp, make_client):
     assert seen["softwareVersion"].startswith("pubsubplus-python-client 1.11")
     assert "C SDK" in seen["platform"]
     assert f"Process ID: {os.getpid()}" in seen["user"]
-    assert 0 <= seen["uptime"] < BOUND_S
+    assert 0 <= seen["uptime"] < PATIENCE_S
 
 
 def test_ingress_and_egress_are_switched(semp, broker, client):
@@ -93,7 +94,7 @@ def test_ingress_and_egress_are_switched(semp, broker, client):
 
     received.receiver.set_termination_notification_listener(Listener())
     semp.config("PATCH", "queues/switched", egressEnabled=False)
-    assert "Queue Shutdown" in ended.get(timeout=BOUND_S)
+    assert "Queue Shutdown" in ended.get(timeout=PATIENCE_S)
     assert refused(client.receiver, "switched") == "QUEUE_SHUTDOWN"
 
     semp.config("PATCH", "queues/switched", egressEnabled=True)
@@ -136,7 +137,7 @@ def test_a_username_that_is_disabled_is_cut_off_and_comes_back_when_enabled(semp
     # It tries again and again by itself, until it is let in.
     assert client.reconnected.empty()
     semp.config("PATCH", "clientUsernames/temp", enabled=True)
-    client.reconnected.get(timeout=BOUND_S)
+    client.reconnected.get(timeout=PATIENCE_S)
     client.publish(client.publisher(), "temp/a", "1")
     assert received.next().get_payload_as_string() == "1"
 
@@ -153,7 +154,7 @@ def test_a_client_is_disconnected(semp, make_client):
     client = make_client("victim/1")
     answer = semp.http.put("action/msgVpns/default/clients/victim%2F1/disconnect", json={})
     assert answer.status_code == 200
-    client.reconnected.get(timeout=BOUND_S)
+    client.reconnected.get(timeout=PATIENCE_S)
 
 
 def test_topics_are_denied_by_an_acl_profile(semp, make_client):

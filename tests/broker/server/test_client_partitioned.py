@@ -7,6 +7,7 @@ from solace.messaging.resources.topic import Topic
 from lbg_runtime.broker.engine.lines.partitions import PartitionState
 from lbg_runtime.broker.engine.settings import AccessType
 from tests.broker.deadlines import call_due
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.real_time
 
@@ -102,7 +103,7 @@ def test_a_client_that_reconnects_in_time_keeps_its_partitions(broker, make_clie
     held = ann.take(counts["back-ann"])
     bob.take(counts["back-bob"])
     broker.call(broker.server.faults.drop, "back-ann")
-    client.reconnected.get(timeout=20)
+    client.reconnected.get(timeout=PATIENCE_S)
     status = broker.wait_for_status(queue, lambda s: len(s.flows) == 2 and is_known(s, counts))
     publish(queue, *((key, 1) for key in KEYS))
     again = pairs_of(ann.take(len(held)))
@@ -123,7 +124,7 @@ def test_a_client_that_never_received_anything_keeps_its_partitions_too(broker, 
     broker.call(rebalance_now, broker, queue)
     before = broker.wait_for_status(queue, is_settled_down)
     broker.call(broker.server.faults.drop, "silent-ann")
-    client.reconnected.get(timeout=20)
+    client.reconnected.get(timeout=PATIENCE_S)
     status = broker.wait_for_status(queue, is_back)
     assert [p.client_name for p in status.partitions] == [p.client_name for p in before.partitions]
 

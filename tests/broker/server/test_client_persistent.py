@@ -11,6 +11,8 @@ from solace.messaging.resources.topic import Topic
 from solace.messaging.resources.topic_subscription import TopicSubscription
 from solace.messaging.utils.converter import BytesToObject, ObjectToBytes
 
+from tests.patience import PATIENCE_S
+
 pytestmark = pytest.mark.real_time
 
 
@@ -24,7 +26,7 @@ def test_every_published_message_gets_its_receipt_and_arrives_in_order(broker, c
     publisher.set_message_publish_receipt_listener(receipts)
     for number in range(600):
         publisher.publish(client.message(str(number)), Topic.of("receipts/a"), user_context=number)
-    confirmed = [receipts.inbox.get(timeout=20) for _ in range(600)]
+    confirmed = [receipts.inbox.get(timeout=PATIENCE_S) for _ in range(600)]
     assert all(receipt.is_persisted and receipt.exception is None for receipt in confirmed)
     assert [receipt.user_context for receipt in confirmed] == list(range(600))
     received = client.receiver("receipts")
@@ -83,13 +85,13 @@ def test_the_standby_of_an_exclusive_queue_takes_over_when_the_active_flow_leave
     client.publish(client.publisher(), "taken/a", "1", "2")
     first_events, second_events = queue.Queue(), queue.Queue()
     first = client.receiver("taken", events=first_events)
-    assert first_events.get(timeout=5) == "ACTIVE"
+    assert first_events.get(timeout=PATIENCE_S) == "ACTIVE"
     second = make_client("standby").receiver("taken", events=second_events)
     assert payloads(first.take(2)) == ["1", "2"]
     assert second.is_silent()
     assert second_events.empty()
     first.close()
-    assert second_events.get(timeout=5) == "ACTIVE"
+    assert second_events.get(timeout=PATIENCE_S) == "ACTIVE"
     messages = second.take(2)
     assert payloads(messages) == ["1", "2"]
     assert all(message.is_redelivered() for message in messages)
@@ -226,7 +228,7 @@ def test_a_deleted_queue_ends_its_flows_and_leaves_the_others(broker, client):
 
     doomed.receiver.set_termination_notification_listener(Listener())
     broker.call(broker.server.delete_queue, "deleted")
-    assert "Queue Deleted" in str(ended.get(timeout=5))
+    assert "Queue Deleted" in str(ended.get(timeout=PATIENCE_S))
     client.publish(client.publisher(), "kept/a", "1")
     assert kept.next().get_payload_as_string() == "1"
     kept.close()
@@ -250,12 +252,12 @@ def test_a_refused_message_is_refused_alone(broker, client, receipts):
     sizes = [100, 600, 100, 100, 100]
     for number, size in enumerate(sizes):
         publisher.publish(client.message(bytearray(size)), Topic.of("full/a"), user_context=number)
-    got = {r.user_context: r for r in (receipts.inbox.get(timeout=10) for _ in sizes)}
+    got = {r.user_context: r for r in (receipts.inbox.get(timeout=PATIENCE_S) for _ in sizes)}
     assert [got[number].is_persisted for number in range(5)] == [True, False, True, True, True]
     assert "Document Is Too Large" in str(got[1].exception)
     for number in range(10):
         publisher.publish(client.message(bytearray(300)), Topic.of("full/a"), user_context=number)
-    late = [receipts.inbox.get(timeout=10) for _ in range(10)]
+    late = [receipts.inbox.get(timeout=PATIENCE_S) for _ in range(10)]
     assert "Spool Over Quota" in str(late[-1].exception)
     client.publish(publisher, "other/a", "fine")
     assert broker.status("not-full").depth == 1
@@ -290,7 +292,7 @@ def test_a_publisher_with_a_small_buffer_waits_for_the_broker(broker, client, re
     publisher.set_message_publish_receipt_listener(receipts)
     for number in range(300):
         publisher.publish(client.message(str(number)), Topic.of("waiting/a"), user_context=number)
-    assert [receipts.inbox.get(timeout=20).user_context for _ in range(300)] == list(range(300))
+    assert [receipts.inbox.get(timeout=PATIENCE_S).user_context for _ in range(300)] == list(range(300))
     publisher.terminate(500)
     assert broker.status("waiting").depth == 300
 

@@ -7,6 +7,7 @@ import pytest
 from solace.messaging.resources.topic import Topic
 
 from lbg_runtime.model.errors import BrokerRefusal
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.real_time
 
@@ -26,9 +27,9 @@ def test_nothing_is_lost_or_doubled_when_a_publishing_client_is_cut_off(broker, 
         publisher.publish(client.message(str(number)), Topic.of("cut/a"), user_context=number)
         if number == cut_at:
             assert broker.call(broker.server.faults.drop, "cut") == 1
-            client.reconnected.get(timeout=10)
+            client.reconnected.get(timeout=PATIENCE_S)
             cut_at = next(cuts, None)
-    confirmed = [receipts.inbox.get(timeout=20) for _ in range(1500)]
+    confirmed = [receipts.inbox.get(timeout=PATIENCE_S) for _ in range(1500)]
     assert all(receipt.is_persisted for receipt in confirmed)
     received = client.receiver("cut")
     messages = received.take(1500)
@@ -56,7 +57,7 @@ def test_what_was_accepted_and_not_yet_acknowledged_is_not_taken_again(broker, m
     monkeypatch.setattr(broker.server.engine, "publish", cut_off_after)
     for number in range(1000):
         publisher.publish(client.message(str(number)), Topic.of("unacknowledged/a"), user_context=number)
-    confirmed = [receipts.inbox.get(timeout=20) for _ in range(1000)]
+    confirmed = [receipts.inbox.get(timeout=PATIENCE_S) for _ in range(1000)]
     assert [receipt.user_context for receipt in confirmed] == list(range(1000))
     assert accepted == list(range(1, 1001))
     assert broker.status("unacknowledged").depth == 1000
@@ -96,14 +97,14 @@ def test_a_refusal_that_was_lost_with_the_connection_comes_after_it(
     for number in range(300):
         size = 600 if number % 4 == 1 else 100
         publisher.publish(client.message(bytearray(size)), Topic.of(f"{name}/a"), user_context=number)
-    got = {receipt.user_context: receipt for receipt in (receipts.inbox.get(timeout=20) for _ in range(300))}
+    got = {receipt.user_context: receipt for receipt in (receipts.inbox.get(timeout=PATIENCE_S) for _ in range(300))}
     assert [number for number in range(300) if not got[number].is_persisted] == list(range(1, 300, 4))
     assert all("Document Is Too Large" in str(got[number].exception) for number in range(1, 300, 4))
     assert broker.status(name).depth == 1 + 225
     assert len(seen) > 300
     # What has been heard is not refused again, and not told again.
     assert broker.call(broker.server.faults.drop, name) == 1
-    client.reconnected.get(timeout=10)
+    client.reconnected.get(timeout=PATIENCE_S)
     seen[:] = [0] * 1000
     client.publish(publisher, f"{name}/a", "fine")
     assert seen[1000:] == [302]
@@ -120,7 +121,7 @@ def test_a_receiver_that_is_cut_off_settles_what_it_holds_and_sees_the_rest_once
     messages = received.take(20)
     received.receiver.ack(messages[3])
     assert broker.call(broker.server.faults.drop, "holder") == 1
-    client.reconnected.get(timeout=10)
+    client.reconnected.get(timeout=PATIENCE_S)
     other.publish(publisher, "held/a", *map(str, range(20, 30)))
     later = received.take(10)
     assert payloads(later) == list(map(str, range(20, 30)))
@@ -149,7 +150,7 @@ def test_messages_that_got_lost_with_the_connection_come_under_ids_the_client_ta
         sender.start()
         first = received.next()
         assert broker.call(broker.server.faults.drop, "under-way") == 1
-        client.reconnected.get(timeout=10)
+        client.reconnected.get(timeout=PATIENCE_S)
         sender.join(20)
         messages = [first, *received.take(199)]
         seen += payloads(messages)
@@ -165,22 +166,22 @@ def test_the_standby_takes_over_when_the_active_client_is_cut_off(broker, make_c
     active_events, standby_events = queue.Queue(), queue.Queue()
     first_client, second_client = make_client("active"), make_client("passive")
     first = first_client.receiver("lost", events=active_events)
-    assert active_events.get(timeout=5) == "ACTIVE"
+    assert active_events.get(timeout=PATIENCE_S) == "ACTIVE"
     second = second_client.receiver("lost", events=standby_events)
     second_client.publish(second_client.publisher(), "lost/a", "1", "2")
     first.take(2)
     broker.call(broker.server.faults.drop, "active")
-    assert standby_events.get(timeout=5) == "ACTIVE"
-    assert active_events.get(timeout=5) == "PASSIVE"
+    assert standby_events.get(timeout=PATIENCE_S) == "ACTIVE"
+    assert active_events.get(timeout=PATIENCE_S) == "PASSIVE"
     messages = second.take(2)
     assert payloads(messages) == ["1", "2"]
     assert all(message.is_redelivered() for message in messages)
-    first_client.reconnected.get(timeout=10)
+    first_client.reconnected.get(timeout=PATIENCE_S)
     for message in messages:
         second.receiver.ack(message)
     second.close()
     # The first comes back as a standby and becomes active when the second leaves.
-    assert active_events.get(timeout=5) == "ACTIVE"
+    assert active_events.get(timeout=PATIENCE_S) == "ACTIVE"
     second_client.publish(second_client.publisher(), "lost/a", "3")
     assert first.next().get_payload_as_string() == "3"
     first.close()
@@ -194,7 +195,7 @@ def test_direct_subscriptions_and_inboxes_are_restored_after_a_cut(broker, make_
     builder = client.service.create_direct_message_receiver_builder()
     received = client.received(builder.with_subscriptions([TopicSubscription.of("restored/>")]).build().start())
     broker.call(broker.server.faults.drop, "restored")
-    client.reconnected.get(timeout=10)
+    client.reconnected.get(timeout=PATIENCE_S)
     other.direct_publisher().publish(other.message("1"), Topic.of("restored/a"))
     assert received.next().get_payload_as_string() == "1"
     received.close()
@@ -220,7 +221,7 @@ def test_a_client_survives_a_new_life_of_the_broker(broker_thread_class, client_
     publisher.set_message_publish_receipt_listener(receipts)
     for number in range(50):
         publisher.publish(client.message(str(number)), Topic.of("lives/a"), user_context=number)
-    assert [receipts.inbox.get(timeout=10).user_context for _ in range(50)] == list(range(50))
+    assert [receipts.inbox.get(timeout=PATIENCE_S).user_context for _ in range(50)] == list(range(50))
     received = client.receiver("lives")
     received.take(50)
     port = first.port
@@ -228,10 +229,10 @@ def test_a_client_survives_a_new_life_of_the_broker(broker_thread_class, client_
     second = broker_thread_class(port)
     second.start()
     second.create_queue("lives", "lives/>")
-    client.reconnected.get(timeout=10)
+    client.reconnected.get(timeout=PATIENCE_S)
     for number in range(50, 100):
         publisher.publish(client.message(str(number)), Topic.of("lives/a"), user_context=number)
-    assert [receipts.inbox.get(timeout=10).user_context for _ in range(50)] == list(range(50, 100))
+    assert [receipts.inbox.get(timeout=PATIENCE_S).user_context for _ in range(50)] == list(range(50, 100))
     assert payloads(received.take(50)) == list(map(str, range(50, 100)))
     client.close()
     second.stop()

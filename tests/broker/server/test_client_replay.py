@@ -16,6 +16,7 @@ from lbg_runtime.broker.engine.replay.progress import ReplayState
 from lbg_runtime.broker.engine.settings import AccessType
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.ids import QueueName
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.real_time
 
@@ -119,7 +120,7 @@ def test_a_time_before_there_was_a_log_ends_the_receiver(broker, client, orders)
         receiver = unstarted(client, orders, ReplayStrategy.time_based(datetime.now(UTC) - timedelta(days=1)))
         receiver.set_termination_notification_listener(Listener())
         receiver.start()
-        causes.append(ended.get(timeout=20))
+        causes.append(ended.get(timeout=PATIENCE_S))
     assert all("(503)" in cause for cause in causes)
     assert broker.status(orders).flows == ()
 
@@ -131,7 +132,7 @@ def test_a_receiver_that_is_cut_off_while_it_is_replayed_to_sees_the_rest_once(b
     received = replayed(client, orders)
     messages = received.take(5)
     broker.call(broker.server.faults.drop, "cut-in-replay")
-    client.reconnected.get(timeout=20)
+    client.reconnected.get(timeout=PATIENCE_S)
     client.publish(publisher, f"{orders}/a", "live")
     messages += received.take(16)
     assert payloads(messages) == [*map(str, range(20)), "live"]

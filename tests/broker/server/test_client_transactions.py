@@ -7,6 +7,7 @@ from solace.messaging.resources.topic import Topic
 
 from lbg_runtime.broker.engine.accounts import Account, ClientProfile
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.real_time
 
@@ -131,7 +132,7 @@ def test_a_connection_that_breaks_takes_its_transaction_with_it(broker, make_cli
     session = Transacted(client)
     session.publish("broken/a", "1")
     broker.call(broker.server.faults.drop, "breaking")
-    client.reconnected.get(timeout=10)
+    client.reconnected.get(timeout=PATIENCE_S)
     with pytest.raises(PubSubPlusClientError, match="Transaction Failure"):
         session.service.commit()
     assert broker.status("broken").last_sequence == 0
@@ -155,7 +156,7 @@ def consuming(broker, make_client, queue):
 def test_a_transaction_that_only_consumed_outlasts_a_broken_connection(broker, make_client):
     session, receiver = consuming(broker, make_client, "outlasting")
     broker.call(broker.server.faults.drop, "outlasting")
-    session.client.reconnected.get(timeout=10)
+    session.client.reconnected.get(timeout=PATIENCE_S)
     session.service.commit()
     assert broker.status("outlasting").depth == 2
     assert [next_of(receiver)[0] for _ in range(2)] == ["4", "5"]
@@ -168,7 +169,7 @@ def test_what_a_broken_transaction_consumed_comes_again_where_it_published_too(b
     session, receiver = consuming(broker, make_client, "undoing")
     session.publish("elsewhere", "never sent again")
     broker.call(broker.server.faults.drop, "undoing")
-    session.client.reconnected.get(timeout=10)
+    session.client.reconnected.get(timeout=PATIENCE_S)
     with pytest.raises(PubSubPlusClientError, match="Transaction Failure"):
         session.service.commit()
     assert [next_of(receiver) for _ in range(5)] == [(each, True) for each in "12345"]
@@ -190,7 +191,7 @@ def test_what_transactions_move_arrives_once_and_in_order_through_breaks_and_rol
             session.publish("to/a", next_of(receiver)[0])
         if turn % 5 == 3:
             broker.call(broker.server.faults.drop, "moving")
-            client.reconnected.get(timeout=10)
+            client.reconnected.get(timeout=PATIENCE_S)
             with pytest.raises(PubSubPlusClientError, match="Transaction Failure"):
                 session.service.commit()
         elif turn % 3 == 1:

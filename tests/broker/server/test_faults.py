@@ -10,6 +10,7 @@ from solace.messaging.resources.topic import Topic
 from lbg_runtime.broker.engine.surroundings import Asked
 from lbg_runtime.broker.fault_port import FaultPort
 from lbg_runtime.model.errors import UserError
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.real_time
 
@@ -48,7 +49,7 @@ def settled(received, count):
 def test_a_dropped_connection_comes_back(broker, make_client, faults):
     client = make_client("drop-me")
     assert faults.drop("drop-me") == 1
-    client.reconnected.get(timeout=20)
+    client.reconnected.get(timeout=PATIENCE_S)
     assert faults.drop("nobody") == 0
 
 
@@ -71,7 +72,7 @@ def test_withheld_acks_come_when_it_is_over(broker, client, receipts, faults, qu
     broker.wait_for_status(queue_name, lambda s: s.depth == 3)
     assert receipts.inbox.empty()
     faults.withhold_acks("shared", on=False)
-    assert [receipts.inbox.get(timeout=20).user_context for _ in range(3)] == [0, 1, 2]
+    assert [receipts.inbox.get(timeout=PATIENCE_S).user_context for _ in range(3)] == [0, 1, 2]
     assert broker.status(queue_name).depth == 3, "nothing was sent twice"
 
 

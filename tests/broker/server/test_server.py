@@ -23,6 +23,7 @@ from lbg_runtime.smf.message import make_relay
 from lbg_runtime.smf.smp import SubscriptionKind, SubscriptionRequest, encode_subscription
 from tests.addresses import OWN_HOST
 from tests.broker.server.desk import control, text
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.real_time
 
@@ -31,7 +32,6 @@ KEEP_ALIVE_REPLY = bytes.fromhex("038b00ff0000000c0000000c")
 LOGIN = bytes.fromhex(
     "038c0001 0000000c 00000032 8100 00000026 050000000a 636c2d3100 860000000d 64656661756c7400 1800000009 00000003"
 )
-BOUND_S = 10
 
 
 @contextlib.asynccontextmanager
@@ -46,7 +46,7 @@ async def peer(server: BrokerServer) -> AsyncIterator[tuple[asyncio.StreamReader
 
 
 async def read_frame(reader: asyncio.StreamReader) -> bytes:
-    async with asyncio.timeout(BOUND_S):
+    async with asyncio.timeout(PATIENCE_S):
         header = await reader.readexactly(12)
         return header + await reader.readexactly(int.from_bytes(header[8:], "big") - 12)
 
@@ -74,7 +74,7 @@ async def test_garbage_of_one_peer_is_nothing_to_another() -> None:
                         start + bytes((chance.choice((0x03, 0x47, 0x16)),)) + bytes(7) + chance.randbytes(500)
                     )
                     with contextlib.suppress(ConnectionError):
-                        async with asyncio.timeout(BOUND_S):
+                        async with asyncio.timeout(PATIENCE_S):
                             await bad_reader.read()
                 writer.write(KEEP_ALIVE)
                 assert await read_frame(reader) == KEEP_ALIVE_REPLY
@@ -137,7 +137,7 @@ async def test_the_older_connection_of_a_name_is_closed() -> None:
         for reader, writer in (first, second):
             writer.write(LOGIN)
             await read_frame(reader)
-        async with asyncio.timeout(BOUND_S):
+        async with asyncio.timeout(PATIENCE_S):
             assert await first[0].read() == b""
         assert server.client_names() == ["cl-1"]
 

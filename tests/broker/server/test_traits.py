@@ -13,6 +13,7 @@ from lbg_runtime.broker.store.store import Store
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.smf.frame import Parameter, ParameterKind, encode_parameter
 from lbg_runtime.smf.message import Relay, make_relay
+from tests.patience import PATIENCE_S
 
 
 def message(life: bytes) -> Published:
@@ -38,5 +39,5 @@ async def test_a_store_with_a_life_beyond_all_time_starts(tmp_path) -> None:
         [QueueKept(QueueNumber(1), "default", QueueName("q"), settings), MessageKept(1, 1, message(b"\x7f" * 200))]
     )
     store.close()
-    async with asyncio.timeout(20), BrokerServer(port=0, store=Store.open(tmp_path / "store")) as server:
+    async with asyncio.timeout(PATIENCE_S), BrokerServer(port=0, store=Store.open(tmp_path / "store")) as server:
         assert server.engine.queue_depth("default", QueueName("q")) == 1

@@ -33,10 +33,10 @@ from solace.messaging.resources.queue import Queue
 from solace.messaging.resources.topic import Topic
 
 from tests.addresses import OWN_HOST
+from tests.patience import PATIENCE_S
 
 QUEUES = 3
 KEYS = 12
-BOUND_S = 60
 REPLAY_LOG = "2M"
 """So small that it is trimmed all the time, and that starting does not take longer and longer."""
 
@@ -99,14 +99,14 @@ class Broker:
     def end(self, how: signal.Signals) -> None:
         assert self.process is not None
         self.process.send_signal(how)
-        self.process.wait(BOUND_S)
-        self._reader.join(BOUND_S)
+        self.process.wait(PATIENCE_S)
+        self._reader.join(PATIENCE_S)
         if self.process.stderr is not None:
             self.process.stderr.close()
 
     def last_words(self) -> str:
         """The last line on standard error of a process that has ended."""
-        self._reader.join(BOUND_S)
+        self._reader.join(PATIENCE_S)
         return self._said[-1]
 
     def depth(self, queue: str) -> int:
@@ -258,7 +258,7 @@ def _numbers(consumers: list[Consumer], key: int) -> set[int]:
 
 
 def _wait(condition: Callable[[], bool], verdict: Verdict, otherwise: str) -> None:
-    ends_at = time.monotonic() + BOUND_S
+    ends_at = time.monotonic() + PATIENCE_S
     while not condition():
         if time.monotonic() > ends_at:
             verdict.broken.append(otherwise)

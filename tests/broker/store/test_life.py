@@ -18,6 +18,7 @@ from solace.messaging.resources.topic import Topic
 
 from lbg_runtime.broker.store.store import Store
 from tests.broker.store.kills import REPLAY_LOG_MANY, Broker, run
+from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end]
 
@@ -33,7 +34,7 @@ def running(store: Path, **options: object) -> Iterator[Broker]:
 
 def start_refused(store: Path) -> tuple[int, str]:
     command = [sys.executable, "-m", "lbg_runtime.cli", "broker", "--smf", "127.0.0.1:0", "--store", str(store)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     return ended.returncode, ended.stderr
 
 
@@ -125,7 +126,7 @@ def test_a_disk_without_room_ends_it_and_loses_nothing_that_was_confirmed(tmp_pa
                 confirmed += 1
         publisher.terminate(0)
         ann.disconnect()
-        assert broker.process.wait(10) == 1
+        assert broker.process.wait(PATIENCE_S) == 1
         assert broker.last_words().startswith(f"lbg: store {store}: ")
     assert 10 < confirmed < 1_000
     kept = Store.open(store)

@@ -22,6 +22,7 @@ from lbg_runtime.cli.bench.broker import QUEUE_COUNTS, SPREADS, ratios_of
 from lbg_runtime.smf.frame import Protocol, encode_frame
 from lbg_runtime.smf.message import read_published
 from lbg_runtime.smf.response import Response, answer
+from tests.patience import PATIENCE_S
 
 
 def test_a_message_frame_is_what_a_broker_reads() -> None:
@@ -87,14 +88,13 @@ def test_ratios_are_within_a_round_and_the_cost_is_by_few_queues() -> None:
 
 @pytest.mark.real_time
 @pytest.mark.end_to_end
-@pytest.mark.timeout(200)
 def test_a_short_run_measures_every_arm() -> None:
     options = ["--messages", "1000", "--spooled", "1000", "--queues", "20", "--members", "2", "--rounds", "1"]
     ended = subprocess.run(
         [sys.executable, "-m", "lbg_runtime.cli", "bench", "broker", "--json", *options],
         capture_output=True,
         text=True,
-        timeout=190,
+        timeout=2 * PATIENCE_S,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr

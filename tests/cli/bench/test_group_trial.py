@@ -10,6 +10,7 @@ import pytest
 
 from lbg_runtime.cli.bench.group_trial import check_burst
 from lbg_runtime.cli.bench.processes import BenchFailed
+from tests.patience import PATIENCE_S
 
 
 def test_a_right_burst_is_in_the_order_of_each_key_wherever_it_was_handled() -> None:
@@ -34,7 +35,7 @@ def test_a_wrong_burst_is_found_out(numbers: Sequence[Sequence[int]], words: str
 
 def run(name: str, *options: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "lbg_runtime.cli", "bench", name, "--json", *options]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False)
     assert ended.returncode == 0, ended.stderr
     told: dict[str, Any] = json.loads(ended.stdout)
     assert told["right"] is True

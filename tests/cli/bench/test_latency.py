@@ -10,6 +10,7 @@ import pytest
 from lbg_runtime.cli.bench.arms.latency import ARMS, KEYS, SLICE, WARM_UP, Latencies, quantiles, turns
 from lbg_runtime.cli.bench.arms.receive import WrongCourse
 from lbg_runtime.cli.bench.latency import PEER, ratios_of, rows_of
+from tests.patience import PATIENCE_S
 
 
 def test_every_arm_gets_as_many_messages_in_slices_and_is_the_first_one_as_often() -> None:
@@ -67,14 +68,13 @@ def test_ratios_are_taken_within_a_round_and_only_the_whole_runtime_has_goals() 
 
 @pytest.mark.real_time
 @pytest.mark.end_to_end
-@pytest.mark.timeout(100)
 def test_a_short_run_measures_every_arm() -> None:
     load = ("--messages", "100", "--rate", "4000", "--rounds", "1")
     ended = subprocess.run(
         [sys.executable, "-m", "lbg_runtime.cli", "bench", "latency", "--json", *load],
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=2 * PATIENCE_S,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr

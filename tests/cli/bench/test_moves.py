@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from lbg_runtime.cli.bench.moves import Course, Handling, Phase, longest_gaps_ms, repeats, tail
+from tests.patience import PATIENCE_S
 
 MS = 1_000_000
 
@@ -45,13 +46,12 @@ def test_a_phase_ends_where_the_next_begins() -> None:
 
 @pytest.mark.real_time
 @pytest.mark.end_to_end
-@pytest.mark.timeout(150)
 def test_a_short_run_is_valid_and_moves_nothing_in_peace() -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "lbg_runtime.cli", "bench", "moves", "--json", "--rate", "150", "--steady", "2s"],
         capture_output=True,
         text=True,
-        timeout=140,
+        timeout=2 * PATIENCE_S,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr

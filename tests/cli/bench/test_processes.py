@@ -10,6 +10,7 @@ import pytest
 
 from lbg_runtime.cli.bench import processes
 from lbg_runtime.cli.bench.processes import BenchFailed, ask, end_of, hear
+from tests.patience import PATIENCE_S
 from tests.processes import running
 
 pytestmark = pytest.mark.real_time
@@ -38,7 +39,7 @@ def test_one_that_ends_instead_of_answering_is_told() -> None:
 
 def test_one_that_has_ended_before_it_is_asked_is_told() -> None:
     with saying("") as process:
-        process.wait(timeout=30)
+        process.wait(PATIENCE_S)
         with pytest.raises(BenchFailed, match="a member: it ended"):
             ask("a member", process)
         # What could not be written is still there, and must not be met by the end of the context.

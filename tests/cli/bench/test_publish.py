@@ -10,6 +10,7 @@ import pytest
 from lbg_runtime.cli.bench.arms.publish import KEYS, PUBLISHER
 from lbg_runtime.cli.bench.processes import BenchFailed
 from lbg_runtime.cli.bench.publish import ARMS, PEERS, check_content, measure, ratios_of
+from tests.patience import PATIENCE_S
 
 
 def content(*numbers: int, **instead: list[Any]) -> dict[str, list[Any]]:
@@ -64,13 +65,12 @@ def test_an_arm_that_fails_is_told_with_its_last_line() -> None:
 
 @pytest.mark.real_time
 @pytest.mark.end_to_end
-@pytest.mark.timeout(100)
 def test_a_short_run_measures_every_arm() -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "lbg_runtime.cli", "bench", "publish", "--json", "--messages", "600", "--rounds", "1"],
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=2 * PATIENCE_S,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr

@@ -9,6 +9,7 @@ import pytest
 from lbg_runtime.cli.bench.arms.receive import WrongCourse, check_course
 from lbg_runtime.cli.bench.processes import BenchFailed
 from lbg_runtime.cli.bench.receive import ARMS, measure, ratios_of
+from tests.patience import PATIENCE_S
 
 SHORT = ("--messages", "3000", "--rounds", "1", "--keys", "7")
 
@@ -53,13 +54,12 @@ def test_an_arm_that_fails_is_told_with_its_last_line() -> None:
 
 @pytest.mark.real_time
 @pytest.mark.end_to_end
-@pytest.mark.timeout(150)
 def test_a_short_run_measures_every_arm() -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "lbg_runtime.cli", "bench", "receive", "--json", *SHORT],
         capture_output=True,
         text=True,
-        timeout=140,
+        timeout=2 * PATIENCE_S,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr

@@ -9,6 +9,7 @@ import pytest
 
 from lbg_runtime.cli.bench.arms.sidecar_application import OrderedApplication
 from lbg_runtime.cli.bench.sidecar import Arm, quantiles, ratios_of, rows_of, wrong_of
+from tests.patience import PATIENCE_S
 
 SHORT = ["--messages", "1000", "--duration", "1s", "--rate", "200", "--rounds", "1"]
 
@@ -71,13 +72,12 @@ async def test_the_application_notices_what_is_out_of_order() -> None:
 
 @pytest.mark.real_time
 @pytest.mark.end_to_end
-@pytest.mark.timeout(150)
 def test_a_short_run_is_right_and_has_figures() -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "lbg_runtime.cli", "bench", "sidecar", "--json", *SHORT],
         capture_output=True,
         text=True,
-        timeout=140,
+        timeout=2 * PATIENCE_S,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr + ended.stdout

@@ -11,6 +11,7 @@ import pytest
 
 from lbg_runtime.cli.bench.soak import CountingBoard, Course, grown, is_explained, looks_of, problems_of
 from lbg_runtime.validator.findings import Finding, Law, VerdictKind, Witness
+from tests.patience import PATIENCE_S
 
 MS = 1_000_000
 
@@ -93,14 +94,13 @@ def test_a_member_that_wrote_nothing_has_no_looks(tmp_path: Path) -> None:
 
 @pytest.mark.real_time
 @pytest.mark.end_to_end
-@pytest.mark.timeout(200)
 def test_a_short_soak_is_valid_and_leaks_nothing() -> None:
     options = ["--duration", "9s", "--rate", "100", "--keys", "50", "--seed", "1"]
     ended = subprocess.run(
         [sys.executable, "-m", "lbg_runtime.cli", "bench", "soak", "--json", *options],
         capture_output=True,
         text=True,
-        timeout=190,
+        timeout=2 * PATIENCE_S,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr

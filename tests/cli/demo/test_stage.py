@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.processes import running
 
-pytestmark = [pytest.mark.real_time, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.real_time
 
 
 def test_a_demo_that_is_terminated_says_where_its_logs_are(tmp_path: Path) -> None:
@@ -20,7 +21,7 @@ def test_a_demo_that_is_terminated_says_where_its_logs_are(tmp_path: Path) -> No
         assert process.stderr is not None
         assert process.stderr.readline() == "* start the development broker\n"
         process.send_signal(signal.SIGTERM)
-        _, told = process.communicate(timeout=30)
+        _, told = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
     (folder,) = tmp_path.iterdir()
     assert told.splitlines()[-1] == f"journals and logs: {folder}"

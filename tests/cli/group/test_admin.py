@@ -32,12 +32,12 @@ from lbg_runtime.model.errors import ConfigError, GroupMissing, UserError
 from lbg_runtime.model.ids import QueueName
 from tests.addresses import OWN_HOST
 from tests.listening import listening
+from tests.patience import PATIENCE_S
 from tests.processes import running
 from tests.warm import WarmLbg
 
 app = command_line()
 
-BOUND_S = 60
 LBG = [sys.executable, "-m", "lbg_runtime.cli"]
 
 QUEUE = Ref(ObjectKind.QUEUE, "orders/0")
@@ -161,7 +161,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
         }
         yield stage
         broker.terminate()
-        assert broker.wait(BOUND_S) == 0
+        assert broker.wait(PATIENCE_S) == 0
 
 
 @pytest.mark.real_time
@@ -286,7 +286,6 @@ def test_only_the_member_that_is_named_is_evicted(stage: Stage) -> None:
 
 @pytest.mark.real_time
 @pytest.mark.end_to_end
-@pytest.mark.timeout(240)  # Half a dozen processes, one after another.
 def test_members_work_on_what_was_created_and_one_is_evicted(stage: Stage, lbg: WarmLbg) -> None:
     (stage.folder / "quiet_handlers.py").write_text(
         "from lbg_runtime import Handlers\nhandlers = Handlers()\n"
@@ -383,7 +382,7 @@ async def test_a_creation_that_is_killed_is_finished_by_apply(tmp_path: Path, nu
                 *LBG, "group", "create", "--config", path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
             )
             try:
-                assert await asyncio.wait_for(process.wait(), BOUND_S) == -signal.SIGKILL
+                assert await asyncio.wait_for(process.wait(), PATIENCE_S) == -signal.SIGKILL
             finally:
                 if process.returncode is None:
                     process.kill()

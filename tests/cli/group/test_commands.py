@@ -46,6 +46,7 @@ from lbg_runtime.model.errors import ConfigError, UserError
 from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
 from lbg_runtime.runtime.control_reader import OtherVersion
 from lbg_runtime.validator.moves import OwnerChange
+from tests.patience import PATIENCE_S
 from tests.processes import running
 from tests.validator.history import story
 from tests.warm import WarmLbg
@@ -55,7 +56,6 @@ app = command_line()
 STRIPING = StripingReport(Striping(0, 3), "")
 
 QUEUES = [QueueName(f"orders/{index}") for index in range(3)]
-BOUND_S = 60
 GROUP = {"name": "orders", "hash_prefix": "h", "hash_count": 8, "queue_count": 4}
 
 
@@ -309,7 +309,7 @@ def group(tmp_path: Path) -> Iterator[Path]:
         yield config
         for process in (member, broker):
             process.terminate()
-            process.wait(BOUND_S)
+            process.wait(PATIENCE_S)
 
 
 def with_more_shards(config: Path) -> Path:

@@ -8,7 +8,7 @@ import pytest
 
 from lbg_runtime.cli.live.processes import lbg_process
 
-pytestmark = [pytest.mark.real_time, pytest.mark.timeout(20)]
+pytestmark = pytest.mark.real_time
 
 
 @pytest.mark.parametrize("leaves_with_us", [True, False])

@@ -43,6 +43,7 @@ from lbg_runtime.testing.conformance_steps import browse
 from lbg_runtime.validator.judge import validate
 from lbg_runtime.validator.kernel import DEFAULT_ACK_WINDOW_MS
 from lbg_runtime.validator.report import as_object
+from tests.patience import PATIENCE_S
 from tests.pipeline.landing.landed import LogOnDisk, id_of, rows
 from tests.pipeline.spark.kills import Outcome as Kills
 from tests.pipeline.spark.kills import Stream, ids_in_lake, kill_streams
@@ -387,7 +388,7 @@ def test_the_worked_example_of_the_docs(spark: SparkSession, broker: BrokerOnPor
 
 def lbg(*arguments: object, stdin: str = "") -> None:
     command = [sys.executable, "-m", "lbg_runtime.cli", *map(str, arguments)]
-    subprocess.run(command, input=stdin, text=True, check=True, timeout=60)
+    subprocess.run(command, input=stdin, text=True, check=True, timeout=PATIENCE_S)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.runtime.handlers.resources import MemberResources, call_in_thread
 from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING
 from lbg_runtime.runtime.runners.pool import RunnerPool
+from tests.patience import PATIENCE_S
 
 QUEUE = QueueName("orders/0")
 
@@ -163,7 +164,7 @@ async def test_threads_that_hang_keep_no_other_key_from_its_handler(rig, deliver
 @pytest.mark.real_time
 async def test_of_the_threads_that_a_burst_needs_only_so_many_are_kept():
     resources, release = MemberResources(thread_count=2), threading.Event()
-    async with resources.entered(()), asyncio.timeout(20):
+    async with resources.entered(()), asyncio.timeout(PATIENCE_S):
         calls = [asyncio.ensure_future(call_in_thread(lambda: release.wait(20))) for _ in range(5)]
         names = [f"lbg-handler-{number}_0" for number in range(5)]
         while not {*names} <= {thread.name for thread in threading.enumerate()}:  # noqa: ASYNC110 - of other threads

@@ -115,7 +115,6 @@ async def tell(steps, kill_behind, quota_bytes):
     return was_taken
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("quota_bytes", [QueueSettings().quota_bytes, KEPT_FOR_ORDERS_BYTES + FENCE_BYTES + COUNT - 1])
 async def test_a_kill_behind_any_step_loses_and_reorders_nothing(monkeypatch, quota_bytes):
     """With all the room that there can be, and with so little that no fence fits beside what is kept and parked."""

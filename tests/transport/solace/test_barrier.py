@@ -8,10 +8,9 @@ import pytest
 
 from lbg_runtime.transport.solace.barrier import Barrier
 from lbg_runtime.transport.solace.threads import ControlThreads
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.real_time
-
-PATIENCE_S = 10
 
 
 class Question:

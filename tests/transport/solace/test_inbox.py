@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from lbg_runtime.transport.solace.inbox import FULL, QUANTUM, Inbox
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.real_time
 
@@ -30,7 +31,7 @@ async def test_items_of_each_thread_arrive_in_its_order_and_none_is_lost() -> No
     threads = [threading.Thread(target=post_all, args=(thread,)) for thread in range(thread_count)]
     for thread in threads:
         thread.start()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         await done.wait()
     for thread in threads:
         thread.join()

@@ -10,6 +10,7 @@ from lbg_runtime.model.errors import ConnectFailed
 from lbg_runtime.transport.solace.errors import subcode_and_reason
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.transport import SolaceTransport
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.real_time
 
@@ -46,7 +47,9 @@ assert not [name for name in sys.modules if name.partition(".")[0] == "solace"]
 
 @pytest.mark.parametrize("program", [LOGGING, SILENCE, LAZINESS], ids=["logging", "silence", "laziness"])
 def test_the_client_is_loaded_late_and_leaves_logging_alone(program: str) -> None:
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 

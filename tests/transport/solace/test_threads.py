@@ -7,6 +7,7 @@ import anyio
 import pytest
 
 from lbg_runtime.transport.solace.threads import ControlThreads
+from tests.patience import PATIENCE_S
 from tests.transport.solace.steps import eventually, refuse_threads_after
 
 pytestmark = pytest.mark.real_time
@@ -80,7 +81,7 @@ async def test_what_is_begun_after_the_start_needs_no_thread_that_the_system_mig
     threads.start()
     refuse_threads_after(0, monkeypatch)
     together = threading.Barrier(3)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         await asyncio.gather(*(threads.begin(together.wait, 10) for _ in range(3)))
     await threads.close()
 
@@ -97,6 +98,6 @@ async def test_a_start_that_is_refused_can_be_made_again_and_is_whole_then(monke
     threads.start()
     refuse_threads_after(0, monkeypatch)
     together = threading.Barrier(3)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         await asyncio.gather(*(threads.begin(together.wait, 10) for _ in range(3)))
     await threads.close()

@@ -21,10 +21,9 @@ from lbg_runtime.runtime.session import Session, open_session
 from lbg_runtime.transport.solace.credentials import TokenFile
 from lbg_runtime.transport.solace.transport import SolaceTransport
 from tests.certificates import KEY_PASSWORD, Certificates
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.real_time
-
-BOUND_S = 20
 
 
 @pytest.fixture(scope="module")
@@ -227,7 +226,7 @@ async def test_a_token_stands_for_a_username(certificates: Certificates, token_f
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(BOUND_S):
+    async with asyncio.timeout(PATIENCE_S):
         while not is_so():  # noqa: ASYNC110  # neither the client nor the broker has an event for it
             await asyncio.sleep(0.01)
 

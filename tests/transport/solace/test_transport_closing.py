@@ -44,7 +44,7 @@ async def test_a_connect_that_nobody_answers_ends_when_the_transport_is_closed(c
         settings = SolaceSettings((host,), "first", connect_timeout_ms=60_000, client_path=client_path)
         transport = SolaceTransport(settings)
         opening = asyncio.ensure_future(transport.open())
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             peer, _ = await loop.sock_accept(silent)
             with peer:
                 await transport.close()

@@ -5,6 +5,7 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE
 
 from lbg_runtime.broker.server.server import BrokerServer
+from tests.patience import PATIENCE_S
 
 WAYS = ("running", "left", "closed")
 """What has become of the event loop when the interpreter ends."""
@@ -47,7 +48,7 @@ async def check_leaving(work: str, broker: BrokerServer, how: str) -> None:
     command = (sys.executable, "-W", "ignore::ResourceWarning", "-c", _BEGIN + work + _LEAVE, address, how)
     process = await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE)
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             output, errors = await process.communicate()
     finally:
         if process.returncode is None:

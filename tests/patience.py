@@ -1,0 +1,5 @@
+"""How long a test waits for what must come."""
+
+PATIENCE_S = 100
+"""Real time, within the limit of a whole test: what takes longer hangs, also on the slowest machine. A bound is shorter
+only where time is what a test is about."""
