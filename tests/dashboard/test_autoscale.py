@@ -15,6 +15,7 @@ from lbg_runtime.dashboard.board import Presence
 from lbg_runtime.model.errors import SempRefused
 from lbg_runtime.model.message import Message
 from tests.dashboard.words import Speaker, heartbeats_of_a_later_version
+from tests.patience import PATIENCE_S
 from tests.status.asking import ask
 
 pytestmark = pytest.mark.real_time
@@ -46,6 +47,11 @@ async def numbers(group):
     return answer.told
 
 
+def nobody_falls_silent(group):
+    """However slow the test is."""
+    group.watch._board.tick = lambda now_ms: None
+
+
 def spool(group, age_s, *keys):
     """Messages that came so long ago."""
     engine = group.trial.broker.engine
@@ -70,9 +76,10 @@ async def test_lag_age_and_members_are_told_until_nothing_is_left(stage, monkeyp
             told = await numbers(group)
             assert 100 <= told.pop("oldest_age_s") < 130
             assert told == {"group": "orders", "lag": 3, "members": 0, "max_members": 4}
+            nobody_falls_silent(group)
             await group.start("a", "b")
-            await group.trial.until(lambda: len(group.trial.handled) == 3, within_s=20)
-            async with asyncio.timeout(20):
+            await group.trial.until(lambda: len(group.trial.handled) == 3, within_s=PATIENCE_S)
+            async with asyncio.timeout(PATIENCE_S):
                 while group.watch.member_count < 2:
                     await group.watch.news(group.watch.feed.version, 20)
             assert await numbers(group) == {
@@ -92,8 +99,7 @@ async def test_what_no_member_will_handle_is_no_lag_and_without_members_all_is(s
         spool(group, 100, "a", "b", "c", "d", "e", "f")
         async with administered(group):
             assert (await numbers(group))["lag"] == 6
-            # However slow this test is, nobody falls silent.
-            monkeypatch.setattr(group.watch._board, "tick", lambda now_ms: None)
+            nobody_falls_silent(group)
             old, new = Speaker("old"), Speaker("new")
             lags = []
             for message in (
@@ -155,6 +161,7 @@ async def test_however_many_ask_the_broker_is_asked_once(stage, monkeypatch):
 
 async def test_members_that_cannot_be_heard_are_not_counted_as_they_were(stage):
     async with stage() as group, administered(group):
+        nobody_falls_silent(group)
         await group.start("a")
         assert (await numbers(group))["members"] == 1
         group.session.drop_connection(3_600)
@@ -170,8 +177,8 @@ async def test_that_all_members_fell_silent_is_not_told_as_no_members(stage):
         await heard(group)
         board, seen = group.watch._board, set()
         board.hear = lambda message, now_ms: None
-        async with asyncio.timeout(20):
-            while seen != {Presence.SILENT, Presence.GONE}:
+        async with asyncio.timeout(PATIENCE_S):
+            while Presence.GONE not in seen:
                 await group.watch.news(group.watch.feed.version, 20)
                 presences = {member.presence for member in board.members.values()}
                 if presences <= {Presence.SILENT, Presence.GONE}:
@@ -186,14 +193,14 @@ async def test_no_count_is_told_while_members_speak_another_version(stage):
         await numbers(group)
         feed = group.watch.feed
         async with heartbeats_of_a_later_version(group.trial.broker, group.settings.group.control_topic_name):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_S):
                 while feed.since(0, 0)["meta"]["not_understood"] is None:
                     await group.watch.news(feed.version, 20)
             answer = await ask(group.port, PATH)
         assert (answer.status, list(answer.told)) == (503, ["error"])
         assert "they speak control messages of version 2" in answer.told["error"]
         # Five and a half heartbeats later they would be dead.
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while feed.since(0, 0)["meta"]["not_understood"] is not None:
                 await group.watch.news(feed.version, 20)
         assert (await numbers(group))["members"] == 1

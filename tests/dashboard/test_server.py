@@ -15,6 +15,7 @@ from lbg_runtime.dashboard.routes import FILES
 from lbg_runtime.dashboard.server import DashboardServer
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.status import connections
+from tests.patience import PATIENCE_S
 from tests.status.asking import ask
 
 pytestmark = pytest.mark.real_time
@@ -27,7 +28,7 @@ class FeedReader:
     """One viewer, on a connection of its own, read from a thread."""
 
     def __init__(self, port):
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
         self._connection.request("GET", "/v1/feed")
         self.response = self._connection.getresponse()
 
@@ -105,19 +106,20 @@ async def test_a_viewer_is_sent_the_group_and_then_each_move(stage, viewer):
                 seen.add(queue)
 
 
-async def test_a_kill_is_told_within_a_second(stage, viewer):
+async def test_a_kill_is_told(stage, viewer):
+    """Within a second, of virtual time: `test_watch.py`."""
     async with stage() as group:
         await group.start("a", "b")
-        await group.trial.until(lambda: sorted(group.trial.active().values()) == ["a", "a", "b", "b"], within_s=20)
+        await group.trial.until(
+            lambda: sorted(group.trial.active().values()) == ["a", "a", "b", "b"], within_s=PATIENCE_S
+        )
         await group.show()
         reader = await viewer(group.port)
         await reader.until(lambda one: one["queues"])
-        killed_s = asyncio.get_running_loop().time()
         group.trial.sessions["b"].kill()
         moved = 0
         while moved < 2:
             moved += len((await reader.next())["moves"])
-        assert asyncio.get_running_loop().time() - killed_s < 1
 
 
 async def test_a_key_is_found_as_lbg_why_finds_it(stage):
@@ -201,13 +203,14 @@ async def test_viewers_that_never_read_take_nothing_from_the_page_and_the_autosc
 
 
 async def test_a_feed_outlasts_the_time_for_a_request(stage, viewer, monkeypatch):
-    monkeypatch.setattr(connections, "REQUEST_WITHIN_S", 0.1)
+    # Long enough for the viewer to ask on a busy machine.
+    monkeypatch.setattr(connections, "REQUEST_WITHIN_S", 1.0)
     monkeypatch.setattr(routes, "SIGN_OF_LIFE_S", 0.1)
     async with stage() as group:
         await group.show()
         reader = await viewer(group.port)
         began_s = asyncio.get_running_loop().time()
-        while asyncio.get_running_loop().time() - began_s < 0.5:
+        while asyncio.get_running_loop().time() - began_s < 1.5:
             assert await reader.next() is not None
 
 
@@ -217,6 +220,7 @@ async def test_viewers_do_not_keep_it(stage, viewer):
         reader = await viewer(group.port)
         await reader.next()
         ended_s = asyncio.get_running_loop().time()
-    assert asyncio.get_running_loop().time() - ended_s < 3
+    # A viewer stays for ever.
+    assert asyncio.get_running_loop().time() - ended_s < PATIENCE_S
     while await reader.next() is not None:
         pass

@@ -126,6 +126,18 @@ async def test_a_killed_member_is_told_as_silent_with_its_queues_elsewhere_withi
         assert {row[5] for row in told["moves"]} == {"takeover"}
 
 
+async def test_a_hand_back_is_told_within_a_second_of_its_beginning(stage):
+    async with stage() as group:
+        await group.start("a")
+        await group.all_fed()
+        await group.show()
+        await shown(group, lambda: owners(group.watch.feed) == dict.fromkeys(range(4), "a"))
+        await group.start("b")
+        await group.trial.until(lambda: "b" in group.trial.active().values(), within_s=60)
+        await shown(group, lambda: "b" in owners(group.watch.feed).values(), within_s=1)
+        assert {row[5] for row in group.watch.feed.since(0, 0)["moves"]} == {"hand-back"}
+
+
 async def test_a_member_that_stops_gives_its_queues_away_and_leaves(stage):
     async with stage() as group:
         await group.start("a", "b")
