@@ -83,10 +83,10 @@ def test_a_member_is_started_anew_for_a_change_also_after_a_mistake_and_leaves_c
     ) as process:  # fmt: skip
         said = []
 
-        def until(text):
+        def until(*texts):
             for line in process.stdout:
                 said.append(line)
-                if text in line:
+                if all(text in line for text in texts):
                     return
             raise AssertionError("".join(said))
 
@@ -106,8 +106,7 @@ def test_a_member_is_started_anew_for_a_change_also_after_a_mistake_and_leaves_c
         (tmp_path / "parts").mkdir()
         for name in ("prices.py", "taxes.py"):
             (tmp_path / "parts" / name).touch()
-            until("files_changed")
-            assert name in said[-1]
+            until("files_changed", name)
             until("fourth")
             until("member_started")
         process.send_signal(signal.SIGTERM)

@@ -15,6 +15,7 @@ from lbg_runtime.pipeline.landing import lane as lane_module
 from lbg_runtime.pipeline.landing import segment
 from lbg_runtime.pipeline.landing.layout import LANE_NOTE, claim_folder, read_lane_note
 from lbg_runtime.pipeline.landing.log import LandingLog, LaneExtent
+from tests.open_files import open_below
 from tests.pipeline.landing.landed import SHAPE, LogOnDisk, id_of, ids_of, rows
 
 
@@ -120,10 +121,10 @@ def test_a_lane_that_has_rows_stays_when_a_flush_fails(log_on_disk: LogOnDisk, m
 def test_a_lane_keeps_no_segment_open_but_its_last(log_on_disk: LogOnDisk) -> None:
     lane = log_on_disk.lane(segment_bytes=1)
     lane.append(rows([id_of("k", 1)]))
-    open_count = len(os.listdir("/proc/self/fd"))
+    open_count = len(open_below(log_on_disk.root))
     for number in range(2, 6):
         lane.append(rows([id_of("k", number)]))
-    assert len(os.listdir("/proc/self/fd")) == open_count
+    assert len(open_below(log_on_disk.root)) == open_count > 0
 
 
 def test_a_lane_that_cannot_be_locked_leaves_nothing_behind(
@@ -133,10 +134,9 @@ def test_a_lane_that_cannot_be_locked_leaves_nothing_behind(
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", refuse_lock)
-    open_count = len(os.listdir("/proc/self/fd"))
     with pytest.raises(LandingWriteFailed, match="No locks available"):
         log_on_disk.lane()
-    assert len(os.listdir("/proc/self/fd")) == open_count
+    assert open_below(log_on_disk.root) == []
     assert names_in(log_on_disk) == []
 
 

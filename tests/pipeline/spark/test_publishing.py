@@ -1,7 +1,6 @@
 """What a task of the sink sends and accounts for, without a JVM; and what the sink may be told."""
 
 import asyncio
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from lbg_runtime.pipeline.spark.publishing import Destination, check_rows, finge
 from lbg_runtime.pipeline.spark.sink import Published, check_keys
 from lbg_runtime.pipeline.spark.sink_options import SinkOptions, read_sink_options
 from lbg_runtime.pipeline.spark.task_ledger import task_ledger
+from tests.open_files import open_below
 
 SHAPE = GroupShape(GroupName("g"), "hp", 8, 2)
 DESTINATION = Destination(SHAPE, HashFunction.CRC32)
@@ -154,13 +154,12 @@ async def test_a_ledger_appears_with_the_last_confirm(tmp_path: Path) -> None:
 
 
 def test_a_ledger_is_closed_also_if_nothing_was_published(tmp_path: Path) -> None:
-    open_count = len(os.listdir("/proc/self/fd"))
     with (
         pytest.raises(PublishFailed),
         task_ledger(tmp_path, SHAPE, HashFunction.CRC32, "spark-q-1-0"),
     ):
         raise PublishFailed("t", "no connection")
-    assert len(os.listdir("/proc/self/fd")) == open_count
+    assert open_below(tmp_path) == []
     assert read_run(tmp_path).ledgers.num_rows == 0
 
 

@@ -39,7 +39,7 @@ async def test_a_plain_function_runs_on_a_thread_of_its_own_and_knows_its_messag
 
 
 def _until_gone():
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while any(thread.name.startswith("lbg-handler") for thread in threading.enumerate()):
         assert time.monotonic() < deadline, "the threads outlive their member"
         time.sleep(0.01)
@@ -70,7 +70,7 @@ async def test_a_thread_is_waited_for_although_its_time_is_over_and_the_key_with
         assert len(running) == 1, "two handlings of a key overlap"
         log.append(message.payload)
         if len(log) == 1:
-            assert release.wait(20)
+            assert release.wait(PATIENCE_S)
         running.pop()
 
     made = rig(handle, dispatch={"runners": 2}, failure={"timeout": "50ms", "backoff": {"initial": "1ms"}})
@@ -82,7 +82,7 @@ async def test_a_thread_is_waited_for_although_its_time_is_over_and_the_key_with
         await is_replaced.wait()
         assert made.ends == []
         release.set()
-        await made.until_ended(2, within_s=20)
+        await made.until_ended(2, within_s=PATIENCE_S)
     # On a busy machine, what is quick takes too long as well, and is tried again.
     assert log == sorted(log)
     assert log.count(b"1") >= 2, "not believed the first time"
@@ -96,7 +96,7 @@ async def test_a_recalled_thread_settles_nothing_and_its_key_waits_for_it(rig, d
     def handle(message):
         loop.call_soon_threadsafe(began.set)
         if message.payload == b"1":
-            assert release.wait(20)
+            assert release.wait(PATIENCE_S)
         order.append(message.payload)
 
     made = rig(handle)
@@ -108,7 +108,7 @@ async def test_a_recalled_thread_settles_nothing_and_its_key_waits_for_it(rig, d
         await asyncio.sleep(0.05)
         assert made.ends == []
         release.set()
-        await made.until_ended(2, within_s=20)
+        await made.until_ended(2, within_s=PATIENCE_S)
     assert order == [b"1", b"2"]
     assert made.outcomes() == {1: None, 2: Outcome.ACCEPTED}
 
@@ -118,12 +118,12 @@ async def test_a_call_that_waits_for_a_thread_is_given_up_at_once():
     release, made = threading.Event(), []
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
     async with MemberResources().entered(()):
-        first = asyncio.ensure_future(call_in_thread(lambda: release.wait(20)))
+        first = asyncio.ensure_future(call_in_thread(lambda: release.wait(PATIENCE_S)))
         await asyncio.sleep(0)
         second = asyncio.ensure_future(call_in_thread(lambda: made.append("second")))
         await asyncio.sleep(0)
         second.cancel()
-        await asyncio.wait([second], timeout=5)
+        await asyncio.wait([second], timeout=PATIENCE_S)
         assert second.cancelled()
         release.set()
         assert await first
@@ -133,7 +133,7 @@ async def test_a_call_that_waits_for_a_thread_is_given_up_at_once():
 
 @pytest.mark.real_time
 async def test_a_call_that_raises_stop_iteration_ends_all_the_same():
-    async with MemberResources(thread_count=1).entered(()), asyncio.timeout(5):
+    async with MemberResources(thread_count=1).entered(()), asyncio.timeout(PATIENCE_S):
         with pytest.raises(RuntimeError, match="the call raised StopIteration"):
             await call_in_thread(lambda: next(iter([])))
 
@@ -144,28 +144,29 @@ async def test_threads_that_hang_keep_no_other_key_from_its_handler(rig, deliver
 
     def handle(message):
         if message.key.startswith("hang"):
-            assert release.wait(20)
+            assert release.wait(PATIENCE_S)
         else:
             handled.append(message.key)
 
-    failure = {"timeout": "200ms", "attempts": 2, "then": "error_queue", "backoff": {"initial": "1ms"}}
+    # Long enough for what is quick on a busy machine.
+    failure = {"timeout": "2s", "attempts": 2, "then": "error_queue", "backoff": {"initial": "1ms"}}
     made = rig(handle, dispatch={"runners": 2}, failure=failure, error_queue=object())
     async with MemberResources(thread_count=2).entered(()), made.running():
         for number, key in enumerate(("hang1", "hang2", "a", "b", "c", "d")):
             made.dispatcher.dispatch(delivery(number, key))
-        await made.until_ended(4, within_s=20)
+        await made.until_ended(4, within_s=PATIENCE_S)
         assert sorted(handled) == ["a", "b", "c", "d"]
         assert [(end.outcome, end.attempts) for end in made.ends] == [(Outcome.ACCEPTED, 1)] * 4
         release.set()
         # Not believed the first time, and quick the second.
-        await made.until_ended(6, within_s=20)
+        await made.until_ended(6, within_s=PATIENCE_S)
 
 
 @pytest.mark.real_time
 async def test_of_the_threads_that_a_burst_needs_only_so_many_are_kept():
     resources, release = MemberResources(thread_count=2), threading.Event()
     async with resources.entered(()), asyncio.timeout(PATIENCE_S):
-        calls = [asyncio.ensure_future(call_in_thread(lambda: release.wait(20))) for _ in range(5)]
+        calls = [asyncio.ensure_future(call_in_thread(lambda: release.wait(PATIENCE_S))) for _ in range(5)]
         names = [f"lbg-handler-{number}_0" for number in range(5)]
         while not {*names} <= {thread.name for thread in threading.enumerate()}:  # noqa: ASYNC110 - of other threads
             await asyncio.sleep(0.001)
@@ -196,12 +197,13 @@ async def test_an_answer_without_an_end_is_read_no_further_when_its_time_is_over
     async with MemberResources(_NoMessenger(), thread_count=1).entered(()), made.running():
         made.dispatcher.dispatch(delivery(1))
         try:
-            await made.until_ended(1, within_s=20)
+            await made.until_ended(1, within_s=PATIENCE_S)
         finally:
             over.set()
-    assert begun == [b"1", b"1"]
-    assert closed == [1, 2], "each is over before the next of its key begins"
-    assert made.ends[0].attempts == 2
+    # On a busy machine, what is quick takes too long as well, and is tried again.
+    assert begun == [b"1"] * made.ends[0].attempts
+    assert closed == list(range(1, len(begun) + 1)), "each is over before the next of its key begins"
+    assert len(begun) >= 2
 
 
 class _NoMessenger:
