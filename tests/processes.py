@@ -1,9 +1,11 @@
 """Processes of a test that do not outlive it, whatever becomes of it."""
 
 import subprocess
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 
@@ -19,6 +21,14 @@ def running(command: Sequence[str | PathLike[str]], **options: Any) -> Iterator[
             yield process
         finally:
             process.kill()
+
+
+def until_said(process: "subprocess.Popen[Any]", log: Path, text: str, times: int = 1) -> str:
+    """What a process has written to a file, once the text is in it so often; bounded by the test's own time limit."""
+    while (said := log.read_text()).count(text) < times:
+        assert process.poll() is None, said
+        time.sleep(0.01)  # a file of another process has no event to wait for
+    return said
 
 
 def lines_of(pipe: Iterable[str] | None) -> Iterator[str]:

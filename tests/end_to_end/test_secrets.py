@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,7 +23,7 @@ from typer.testing import CliRunner
 from lbg_runtime.cli.main import command_line
 from tests.certificates import KEY_PASSWORD, Certificates
 from tests.patience import PATIENCE_S
-from tests.processes import running
+from tests.processes import running, until_said
 
 app = command_line()
 
@@ -134,11 +133,7 @@ class Scene:
         return process, log
 
     def until(self, name: str, process: "subprocess.Popen[bytes]", log: Path, text: str) -> str:
-        """Bounded by the test's own time limit."""
-        pause = threading.Event()
-        while text not in (said := log.read_text()):
-            assert process.poll() is None, said
-            pause.wait(0.02)
+        said = until_said(process, log, text)
         self.command_lines[name] = Path(f"/proc/{process.pid}/cmdline").read_bytes()
         return said
 

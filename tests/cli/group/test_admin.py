@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -33,7 +32,7 @@ from lbg_runtime.model.ids import QueueName
 from tests.addresses import OWN_HOST
 from tests.listening import listening
 from tests.patience import PATIENCE_S
-from tests.processes import running
+from tests.processes import running, until_said
 from tests.warm import WarmLbg
 
 app = command_line()
@@ -130,13 +129,6 @@ class Stage:
             process = self.ending.enter_context(running(command, stdout=output, stderr=output, cwd=self.folder))
         return process, log
 
-    def until(self, process: "subprocess.Popen[bytes]", log: Path, text: str, times: int = 1) -> str:
-        """Bounded by the test's own time limit."""
-        while (said := log.read_text()).count(text) < times:
-            assert process.poll() is None, said
-            os.sched_yield()
-        return said
-
     def config(self, **sections: Any) -> Path:
         path = self.folder / "config.yaml"
         path.write_text(json.dumps({**self.settings, **sections}))
@@ -151,7 +143,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     with ExitStack() as ending:
         stage = Stage(tmp_path, {}, ending)
         broker, log = stage.start("broker", "broker", "--smf", "127.0.0.1:0", "--semp", "127.0.0.1:0")
-        said = stage.until(broker, log, "\n").split()
+        said = until_said(broker, log, "\n").split()
         stage.settings = {
             "connection": {"transport": "solace", "host": f"tcp://{said[4].rstrip(',')}", "username": "members"},
             "semp": {"url": f"http://{said[6]}", "password": "admin"},
@@ -295,7 +287,7 @@ def test_members_work_on_what_was_created_and_one_is_evicted(stage: Stage, lbg: 
     assert stage.group("create").exit_code == 0
     config = stage.config()
     member, log = stage.start("member", "run", "--config", config, "--member-id", "a")
-    stage.until(member, log, '"change": "active"', times=2)
+    until_said(member, log, '"change": "active"', times=2)
 
     told = lbg(stage.folder, "group", "status", "--json", "--config", str(config))
     assert told.returncode == 0, told.stderr
@@ -312,7 +304,7 @@ def test_members_work_on_what_was_created_and_one_is_evicted(stage: Stage, lbg: 
     assert stage.group("evict", "b").exit_code == 1
     evicted = json.loads(stage.group("evict", "a", "--json").stdout)
     assert [name.rpartition("/")[0] for name in evicted["disconnected"]] == [sight["fed"].rpartition("/")[0]]
-    stage.until(member, log, '"connection_restored"')
+    until_said(member, log, '"connection_restored"')
 
     assert stage.group("delete", "orders", "--force").exit_code == 0
     member.kill()

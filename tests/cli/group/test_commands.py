@@ -47,7 +47,7 @@ from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
 from lbg_runtime.runtime.control_reader import OtherVersion
 from lbg_runtime.validator.moves import OwnerChange
 from tests.patience import PATIENCE_S
-from tests.processes import running
+from tests.processes import running, until_said
 from tests.validator.history import story
 from tests.warm import WarmLbg
 
@@ -283,16 +283,9 @@ def group(tmp_path: Path) -> Iterator[Path]:
             process = ending.enter_context(running(command, stdout=output, stderr=output, cwd=tmp_path))
         return process, log
 
-    def until(process: "subprocess.Popen[bytes]", log: Path, text: str, times: int = 1) -> str:
-        """Bounded by the test's own time limit."""
-        while (said := log.read_text()).count(text) < times:
-            assert process.poll() is None, said
-            os.sched_yield()
-        return said
-
     with ExitStack() as ending:
         broker, broker_log = start("broker", "broker", "--smf", "127.0.0.1:0", "--semp", "127.0.0.1:0")
-        said = until(broker, broker_log, "ready: smf ").partition("ready: smf ")[2].split()
+        said = until_said(broker, broker_log, "ready: smf ").partition("ready: smf ")[2].split()
         config = tmp_path / "config.yaml"
         settings = {
             "connection": {"transport": "solace", "host": f"tcp://{said[0].rstrip(',')}"},
@@ -305,7 +298,7 @@ def group(tmp_path: Path) -> Iterator[Path]:
         }
         config.write_text(json.dumps(settings))
         member, member_log = start("member", "run", "--config", config, "--member-id", "a")
-        until(member, member_log, '"change": "active"', times=4)
+        until_said(member, member_log, '"change": "active"', times=4)
         yield config
         for process in (member, broker):
             process.terminate()
