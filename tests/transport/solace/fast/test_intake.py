@@ -164,14 +164,18 @@ def test_a_flow_that_goes_while_its_callback_waits_for_the_interpreter_leaves_it
         target=CDLL(None).qsort_r,
         args=(bytes(count), c_size_t(count), c_size_t(1), c_void_p(compiled.CALLBACK), c_void_p(A)),
     )
-    interval = sys.getswitchinterval()
-    sort.start()
-    time.sleep(0.01)
+    interval, wait_us = sys.getswitchinterval(), PyDLL(None).usleep
+    # From here on nobody takes the interpreter's lock from us; the sort's thread leaves it when it begins to sort.
     sys.setswitchinterval(60)
     try:
+        sort.start()
+        clock = time.pthread_getcpuclockid(sort.ident or 0)
+        spent_s = time.clock_gettime(clock)
         (a,) = rig.add(A)
-        # The sort's thread may have to wait for a core.
-        PyDLL(None).usleep(300_000)
+        # It may have to wait for a core; once it has one, it meets the flow at once.
+        while time.clock_gettime(clock) == spent_s:
+            wait_us(1_000)
+        wait_us(100_000)
         told_before = list(rig.turns)
         rig.intake.remove(A, a)
     finally:
