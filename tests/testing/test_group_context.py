@@ -18,7 +18,6 @@ from lbg_runtime.runtime.handlers.parameters import State
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.testing import AwaitForgotten, NotReached, VirtualTimeLoop, running, virtual_time
 from lbg_runtime.testing.virtual_time import VirtualTimeStall
-from tests.patience import PATIENCE_S
 
 YAML = """
 group: {name: mine, hash_prefix: mine-hash, hash_count: 12, queue_count: 3}
@@ -144,7 +143,7 @@ async def test_an_error_of_the_test_leaves_no_task_behind(handlers) -> None:
 async def test_a_test_that_is_cut_off_while_its_members_leave_leaves_nothing_behind(handlers) -> None:
     before = asyncio.all_tasks()
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(PATIENCE_S), running(handlers(seconds=1_000), members=2) as group:
+        async with asyncio.timeout(10), running(handlers(seconds=1_000), members=2) as group:
             await group.publish("orders/new", "1", key="k")
             await group.started("k")
     assert asyncio.all_tasks() == before
