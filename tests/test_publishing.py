@@ -1,7 +1,6 @@
 """`open_publisher` against the development broker, with the official client."""
 
 import asyncio
-import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.model.errors import BrokerRefusal, ConfigError, PublisherClosed, UserError
 from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.testing import BrokerOnPort
+from tests.addresses import OWN_HOST, own_port
 
 pytestmark = pytest.mark.real_time
 
@@ -46,10 +46,8 @@ async def test_messages_with_and_without_a_key_of_their_own_reach_the_groups_que
 
 
 async def test_a_broker_that_is_not_there_is_the_settings_mistake(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
     file = tmp_path / "config.yaml"
-    file.write_text(SETTINGS.format(host=f"tcp://127.0.0.1:{port}"))
+    file.write_text(SETTINGS.format(host=f"tcp://{OWN_HOST}:{own_port()}"))
     with pytest.raises(ConfigError, match=r"connection\.host"):
         async with open_publisher(file):
             pass

@@ -35,6 +35,7 @@ from lbg_runtime.model.errors import ConfigError, InvariantViolated, SempUnreach
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.app import App
 from lbg_runtime.runtime.handlers.registry import Handlers
+from tests.addresses import OWN_HOST
 
 GROUP = {"name": "orders", "hash_prefix": "h", "hash_count": 8, "queue_count": 2, "key": "topic_level:1"}
 READER = Administrator("reader", "r", vpn_levels={"default": AccessLevel.READ_ONLY})
@@ -93,7 +94,7 @@ async def test_what_is_not_stored_need_not_be_counted() -> None:
 
 
 def serve() -> SempServer:
-    return SempServer(Engine(), lambda _: None, port=0, administrators=(WRITER, READER, STRANGER))
+    return SempServer(Engine(), lambda _: None, OWN_HOST, 0, administrators=(WRITER, READER, STRANGER))
 
 
 async def ask(document: dict[str, Any]) -> Settings:
