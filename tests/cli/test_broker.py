@@ -23,7 +23,7 @@ from lbg_runtime.broker.server.tls import TlsFiles
 from lbg_runtime.cli.broker import tls_files
 from lbg_runtime.model.errors import UserError
 from tests.certificates import Certificates
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_MS, PATIENCE_S
 from tests.processes import running
 from tests.warm import WarmLbg
 
@@ -53,12 +53,12 @@ def replayed_twice(url: str) -> list[str]:
     found = []
     try:
         publisher = service.create_persistent_message_publisher_builder().build().start()
-        publisher.publish_await_acknowledgement("once", Topic.of("replayed/a"), 5_000)
+        publisher.publish_await_acknowledgement("once", Topic.of("replayed/a"), PATIENCE_MS)
         for _ in range(2):
             receiver = builder.with_subscriptions([TopicSubscription.of("replayed/>")]).build(
                 Queue.durable_exclusive_queue("replayed")
             )
-            message = receiver.start().receive_message(5_000)
+            message = receiver.start().receive_message(PATIENCE_MS)
             found.append(message.get_payload_as_string())
             receiver.terminate(100)
     finally:

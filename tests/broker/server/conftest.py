@@ -21,7 +21,7 @@ from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.model.ids import QueueName
 from tests.addresses import OWN_HOST
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_MS, PATIENCE_S
 
 T = TypeVar("T")
 
@@ -80,7 +80,7 @@ def properties(port: int) -> dict[str, Any]:
         "solace.messaging.service.vpn-name": "default",
         "solace.messaging.authentication.scheme.basic.username": "user",
         "solace.messaging.authentication.scheme.basic.password": "password",
-        "solace.messaging.transport.connection-attempts-timeout": 5000,
+        "solace.messaging.transport.connection-attempts-timeout": PATIENCE_MS,
         "solace.messaging.transport.reconnection-attempts": 100,
         "solace.messaging.transport.reconnection-attempts-wait-interval": 100,
     }
@@ -126,7 +126,7 @@ class Client:
     def publish(self, publisher: Any, topic: str, *payloads: Any) -> None:
         """Persistently, each confirmed."""
         for payload in payloads:
-            publisher.publish_await_acknowledgement(self.message(payload), Topic.of(topic), 5000)
+            publisher.publish_await_acknowledgement(self.message(payload), Topic.of(topic), PATIENCE_MS)
 
     def receiver(
         self, queue_name: str, *, outcomes: bool = False, exclusive: bool = True, events: Any = None

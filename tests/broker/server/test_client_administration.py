@@ -12,7 +12,7 @@ from solace.messaging.resources.topic_subscription import TopicSubscription
 from solace.messaging.utils.life_cycle_control import TerminationNotificationListener
 
 from lbg_runtime.broker.semp.server import SempServer
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_MS, PATIENCE_S
 
 pytestmark = pytest.mark.real_time
 
@@ -170,7 +170,7 @@ def test_topics_are_denied_by_an_acl_profile(semp, make_client):
     publisher = client.publisher()
     client.publish(publisher, "open/a", "1")
     with pytest.raises(MessageRejectedByBrokerError, match="Publish ACL Denied"):
-        publisher.publish_await_acknowledgement(client.message(), Topic.of("closed/a"), 5_000)
+        publisher.publish_await_acknowledgement(client.message(), Topic.of("closed/a"), PATIENCE_MS)
     builder = client.service.create_direct_message_receiver_builder()
     with pytest.raises(PubSubPlusClientError, match="Subscription ACL Denied"):
         builder.with_subscriptions([TopicSubscription.of("news/>")]).build().start()

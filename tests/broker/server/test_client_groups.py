@@ -5,6 +5,7 @@ from solace.messaging.resources.topic import Topic
 
 from lbg_runtime.broker.engine.lines.grouping import Grouping
 from lbg_runtime.broker.engine.settings import AccessType
+from tests.patience import PATIENCE_MS
 
 pytestmark = pytest.mark.real_time
 
@@ -21,7 +22,7 @@ def publish(client, queue, *messages):
     publisher = client.publisher()
     for number, properties in enumerate(messages):
         message = client.message(str(number), **properties)
-        publisher.publish_await_acknowledgement(message, Topic.of(f"{queue}/new"), 5000)
+        publisher.publish_await_acknowledgement(message, Topic.of(f"{queue}/new"), PATIENCE_MS)
 
 
 def taken(receiver, count):

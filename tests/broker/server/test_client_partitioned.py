@@ -7,7 +7,7 @@ from solace.messaging.resources.topic import Topic
 from lbg_runtime.broker.engine.lines.partitions import PartitionState
 from lbg_runtime.broker.engine.settings import AccessType
 from tests.broker.deadlines import call_due
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_MS, PATIENCE_S
 
 pytestmark = pytest.mark.real_time
 
@@ -39,7 +39,7 @@ def publish(client):
     def publish(queue, *pairs):
         for key, number in pairs:
             message = client.message(f"{key} {number}", JMSXGroupID=key)
-            publisher.publish_await_acknowledgement(message, Topic.of(f"{queue}/new"), 5000)
+            publisher.publish_await_acknowledgement(message, Topic.of(f"{queue}/new"), PATIENCE_MS)
 
     return publish
 
@@ -57,9 +57,8 @@ def test_each_key_comes_in_order_to_one_client_alone(broker, make_client, make_q
     receivers = [make_client(f"spread-{name}").receiver(queue, exclusive=False) for name in ("ann", "bob")]
     broker.wait_for_status(queue, lambda s: is_settled_down(s) and len({p.flow for p in s.partitions}) == 2)
     publish(queue, *((key, number) for number in range(3) for key in KEYS))
-    status = broker.status(queue)
+    status = broker.wait_for_status(queue, lambda s: s.unacked_count == 36)
     counts = [flow.unacked_count for flow in status.flows]
-    assert sum(counts) == 36
     taken = [pairs_of(receiver.take(count)) for receiver, count in zip(receivers, counts, strict=True)]
     keys = [{key for key, _ in pairs} for pairs in taken]
     assert keys[0] | keys[1] == set(KEYS)
@@ -80,7 +79,7 @@ def test_a_partition_moves_when_its_messages_are_settled(broker, make_client, ma
     publish(queue, *((key, 1) for key in KEYS))
     for message in held:
         ann.receiver.ack(message)
-    status = broker.wait_for_status(queue, is_settled_down)
+    status = broker.wait_for_status(queue, lambda s: is_settled_down(s) and s.unacked_count == len(KEYS))
     counts = {flow.client_name: flow.unacked_count for flow in status.flows}
     moved = pairs_of(bob.take(counts["move-bob"]))
     kept = pairs_of(ann.take(counts["move-ann"]))
@@ -99,7 +98,8 @@ def test_a_client_that_reconnects_in_time_keeps_its_partitions(broker, make_clie
     broker.call(rebalance_now, broker, queue)
     before = broker.wait_for_status(queue, is_settled_down)
     publish(queue, *((key, 0) for key in KEYS))
-    counts = {flow.client_name: flow.unacked_count for flow in broker.status(queue).flows}
+    status = broker.wait_for_status(queue, lambda s: s.unacked_count == len(KEYS))
+    counts = {flow.client_name: flow.unacked_count for flow in status.flows}
     held = ann.take(counts["back-ann"])
     bob.take(counts["back-bob"])
     broker.call(broker.server.faults.drop, "back-ann")

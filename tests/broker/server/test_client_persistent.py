@@ -11,7 +11,7 @@ from solace.messaging.resources.topic import Topic
 from solace.messaging.resources.topic_subscription import TopicSubscription
 from solace.messaging.utils.converter import BytesToObject, ObjectToBytes
 
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_MS, PATIENCE_S
 
 pytestmark = pytest.mark.real_time
 
@@ -109,6 +109,7 @@ def test_receivers_share_a_non_exclusive_queue(broker, client, make_client):
     broker.create_queue("shared", "shared/>", access_type=AccessType.NON_EXCLUSIVE)
     first = client.receiver("shared", exclusive=False)
     second = make_client("sharer").receiver("shared", exclusive=False)
+    broker.wait_for_status("shared", lambda s: sum(flow.window_size for flow in s.flows) > 255)
     client.publish(client.publisher(), "shared/a", *map(str, range(20)))
     ours, theirs = [], []
     while len(ours) + len(theirs) < 20:
@@ -186,7 +187,7 @@ def test_a_browser_sees_messages_without_taking_them(broker, client):
     client.publish(client.publisher(), "browsed/a", "1", "2", "3")
     browser = client.service.create_message_queue_browser_builder().build(Queue.durable_exclusive_queue("browsed"))
     browser.start()
-    messages = [browser.receive_message(5000) for _ in range(3)]
+    messages = [browser.receive_message(PATIENCE_MS) for _ in range(3)]
     assert payloads(messages) == ["1", "2", "3"]
     browser.remove(messages[1])
     broker.wait_for_status("browsed", lambda status: status.depth == 2)
@@ -208,7 +209,7 @@ def test_a_paused_receiver_gets_nothing_beyond_its_window(broker, client):
     client.publish(publisher, "paused/a", *map(str, range(400)))
     status = broker.status("paused")
     assert 0 < status.unacked_count < 400
-    messages = [receiver.receive_message(5000) for _ in range(400)]
+    messages = [receiver.receive_message(PATIENCE_MS) for _ in range(400)]
     assert payloads(messages) == list(map(str, range(400)))
     receiver.terminate(0)
 
@@ -267,7 +268,7 @@ def test_a_large_message_goes_both_ways(broker, client):
     broker.create_queue("large", "large/>")
     body = bytearray(range(256)) * 12_000
     publisher = client.publisher()
-    publisher.publish_await_acknowledgement(client.message(body), Topic.of("large/a"), 10_000)
+    publisher.publish_await_acknowledgement(client.message(body), Topic.of("large/a"), PATIENCE_MS)
     received = client.receiver("large")
     assert received.next().get_payload_as_bytes() == body
     received.close()
@@ -279,7 +280,7 @@ def test_a_compressed_connection_does_the_same(broker, make_client):
     body = bytearray(range(256)) * 3_000
     publisher = client.publisher()
     for _ in range(5):
-        publisher.publish_await_acknowledgement(client.message(body), Topic.of("compressed/a"), 10_000)
+        publisher.publish_await_acknowledgement(client.message(body), Topic.of("compressed/a"), PATIENCE_MS)
     received = client.receiver("compressed")
     assert all(message.get_payload_as_bytes() == body for message in received.take(5))
     received.close()
@@ -314,7 +315,7 @@ def test_a_receiver_that_acknowledges_by_itself_and_objects_of_the_applications_
     publisher = client.publisher()
     for number in range(10):
         message = client.service.message_builder().build(Order(number), converter=ToBytes())
-        publisher.publish_await_acknowledgement(message, Topic.of("automatic/a"), 5000)
+        publisher.publish_await_acknowledgement(message, Topic.of("automatic/a"), PATIENCE_MS)
     builder = client.service.create_persistent_message_receiver_builder().with_message_auto_acknowledgement()
     received = client.received(builder.build(Queue.durable_exclusive_queue("automatic")).start())
     orders = [message.get_and_convert_payload(FromBytes(), Order) for message in received.take(10)]

@@ -9,6 +9,7 @@ from solace.messaging.resources.topic_subscription import TopicSubscription
 
 from lbg_runtime.broker.engine.accounts import Account, AclProfile, TopicRule
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN
+from tests.patience import PATIENCE_MS
 
 pytestmark = pytest.mark.real_time
 
@@ -20,7 +21,7 @@ DMQ_ELIGIBLE = "solace.messaging.message.persistent.dmq-eligible"
 def send(client, publisher, topic, payload, **properties):
     builder = client.service.message_builder()
     message = builder.build(payload, additional_message_properties=properties)
-    publisher.publish_await_acknowledgement(message, Topic.of(topic), 5000)
+    publisher.publish_await_acknowledgement(message, Topic.of(topic), PATIENCE_MS)
 
 
 def payloads(messages):
@@ -133,7 +134,7 @@ def test_a_browser_removes_what_it_chooses(broker, client, publisher):
         send(client, publisher, "browsed/a", payload)
     builder = client.service.create_message_queue_browser_builder()
     browser = builder.build(Queue.durable_exclusive_queue("browsed")).start()
-    seen = [browser.receive_message(5000) for _ in range(3)]
+    seen = [browser.receive_message(PATIENCE_MS) for _ in range(3)]
     assert payloads(seen) == ["1", "2", "3"]
     browser.remove(seen[1])
     broker.wait_for_status("browsed", lambda status: status.depth == 2)

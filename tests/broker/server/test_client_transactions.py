@@ -7,7 +7,7 @@ from solace.messaging.resources.topic import Topic
 
 from lbg_runtime.broker.engine.accounts import Account, ClientProfile
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_MS, PATIENCE_S
 
 pytestmark = pytest.mark.real_time
 
@@ -37,7 +37,7 @@ def transacted(client):
 
 
 def next_of(receiver):
-    message = receiver.receive_message(5000)
+    message = receiver.receive_message(PATIENCE_MS)
     assert message is not None, "nothing came"
     return message.get_payload_as_string(), message.is_redelivered()
 

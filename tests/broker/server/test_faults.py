@@ -10,7 +10,7 @@ from solace.messaging.resources.topic import Topic
 from lbg_runtime.broker.engine.surroundings import Asked
 from lbg_runtime.broker.fault_port import FaultPort
 from lbg_runtime.model.errors import UserError
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_MS, PATIENCE_S
 
 pytestmark = pytest.mark.real_time
 
@@ -34,7 +34,7 @@ def queue_name(broker, request):
     return name
 
 
-def publish(publisher, client, topic, *payloads, timeout_ms=5000):
+def publish(publisher, client, topic, *payloads, timeout_ms=PATIENCE_MS):
     for payload in payloads:
         publisher.publish_await_acknowledgement(client.message(payload), Topic.of(topic), timeout_ms)
 

@@ -18,7 +18,7 @@ from solace.messaging.resources.topic import Topic
 
 from lbg_runtime.broker.store.store import Store
 from tests.broker.store.kills import REPLAY_LOG_MANY, Broker, run
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_MS, PATIENCE_S
 
 pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end]
 
@@ -62,7 +62,7 @@ def test_what_administrators_said_and_a_replay_log_with_the_ids_of_its_messages_
         ann = service(broker, "ann", "right")
         publisher = ann.create_persistent_message_publisher_builder().build().start()
         for number in ("1", "2", "3"):
-            publisher.publish_await_acknowledgement(number, Topic.of("a/b"), 5000)
+            publisher.publish_await_acknowledgement(number, Topic.of("a/b"), PATIENCE_MS)
         before = received(ann, 3)
         publisher.terminate(0)
         ann.disconnect()
@@ -88,9 +88,9 @@ def test_what_administrators_said_and_a_replay_log_with_the_ids_of_its_messages_
             http.put(action, json={"replayLogName": "default"}).raise_for_status()
         assert received(ann, 3) == before
         publisher = ann.create_persistent_message_publisher_builder().build().start()
-        publisher.publish_await_acknowledgement("4", Topic.of("a/b"), 5000)
+        publisher.publish_await_acknowledgement("4", Topic.of("a/b"), PATIENCE_MS)
         with pytest.raises(PubSubPlusClientError, match="ACL"):
-            publisher.publish_await_acknowledgement("4", Topic.of("b"), 5000)
+            publisher.publish_await_acknowledgement("4", Topic.of("b"), PATIENCE_MS)
         # Its own thread may not have counted the refusal yet.
         publisher.terminate(5000)
         ann.disconnect()
@@ -104,7 +104,7 @@ def received(
     if replay is not None:
         builder = builder.with_message_replay(replay)
     receiver = builder.build(Queue.durable_exclusive_queue("q")).start()
-    messages = [receiver.receive_message(20_000) for _ in range(count)]
+    messages = [receiver.receive_message(PATIENCE_MS) for _ in range(count)]
     for message in messages:
         receiver.ack(message)
     receiver.terminate(5_000)
@@ -122,7 +122,7 @@ def test_a_disk_without_room_ends_it_and_loses_nothing_that_was_confirmed(tmp_pa
         confirmed = 0
         with pytest.raises(PubSubPlusClientError):  # noqa: PT012  # until it cannot
             while confirmed < 1_000:
-                publisher.publish_await_acknowledgement(bytearray(10_000), Topic.of("a/b"), 5000)
+                publisher.publish_await_acknowledgement(bytearray(10_000), Topic.of("a/b"), PATIENCE_MS)
                 confirmed += 1
         publisher.terminate(0)
         ann.disconnect()
@@ -151,7 +151,7 @@ def service(broker: Broker, username: str, password: str) -> MessagingService:
         "solace.messaging.service.vpn-name": "default",
         "solace.messaging.authentication.scheme.basic.username": username,
         "solace.messaging.authentication.scheme.basic.password": password,
-        "solace.messaging.transport.connection-attempts-timeout": 5000,
+        "solace.messaging.transport.connection-attempts-timeout": PATIENCE_MS,
         "solace.messaging.transport.reconnection-attempts": 0,
     }
     return MessagingService.builder().from_properties(properties).build().connect()

@@ -13,6 +13,7 @@ from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.testing.flow_recorder import FlowRecorder
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.transport import SolaceTransport
+from tests.patience import PATIENCE_MS
 
 pytestmark = pytest.mark.real_time
 
@@ -140,7 +141,7 @@ async def test_headers_that_are_sent_are_read_by_the_client(
         try:
             queue = Queue.durable_exclusive_queue("orders/0")
             receiver = service.create_persistent_message_receiver_builder().build(queue).start()
-            found = [receiver.receive_message(10_000) for _ in range(3)]
+            found = [receiver.receive_message(PATIENCE_MS) for _ in range(3)]
             return [
                 (
                     each.get_correlation_id(),
