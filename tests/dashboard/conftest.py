@@ -2,10 +2,7 @@
 
 import asyncio
 import contextlib
-import itertools
-import random
 from contextlib import AsyncExitStack, asynccontextmanager
-from types import SimpleNamespace
 
 import pytest
 
@@ -13,9 +10,9 @@ from lbg_runtime.cli.group.homes import derived_placement, group_queues
 from lbg_runtime.config.listen_address import ListenAddress
 from lbg_runtime.dashboard.server import DashboardServer
 from lbg_runtime.dashboard.watch import GroupWatch
-from lbg_runtime.runtime import app as app_module
 from lbg_runtime.runtime.observer import Observer
 from lbg_runtime.transport.memory.transport import MemoryTransport
+from tests.chance import seed_members
 from tests.dashboard.browser import browsing, chromium_running, program
 from tests.patience import PATIENCE_S
 from tests.runtime.conftest import MemberTrial, make_settings
@@ -97,8 +94,7 @@ async def _cancel(task):
 @pytest.fixture
 def stage(tmp_path, monkeypatch):
     """Makes a stage for so many queues, in a context that ends all that was started."""
-    seeds = itertools.count()
-    monkeypatch.setattr(app_module, "random", SimpleNamespace(Random=lambda: random.Random(next(seeds))))
+    seed_members(monkeypatch)
 
     @asynccontextmanager
     async def make(queues=4, token=None):

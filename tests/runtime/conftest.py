@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from structlog.testing import capture_logs
@@ -25,7 +24,6 @@ from lbg_runtime.model.message import (
     Delivery,
     Message,
 )
-from lbg_runtime.runtime import app as app_module
 from lbg_runtime.runtime.app import App
 from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
 from lbg_runtime.runtime.handlers.registry import Handlers
@@ -33,6 +31,7 @@ from lbg_runtime.runtime.runners.handling import Handling
 from lbg_runtime.runtime.supervisor import StopReport
 from lbg_runtime.transport.memory.broker import MemoryBroker
 from lbg_runtime.transport.memory.transport import MemoryTransport
+from tests.chance import seed_members
 from tests.runtime.scripted import Trial
 
 QUEUE = QueueName("orders/0")
@@ -286,16 +285,16 @@ class MemberTrial:
 
 
 @pytest.fixture
-def make_trial(tmp_path: Path) -> Callable[[], MemberTrial]:
+def make_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], MemberTrial]:
     """Makes a fresh broker with nobody on it, for a test that needs several."""
+    seed_members(monkeypatch)
     return lambda: MemberTrial(tmp_path)
 
 
 @pytest.fixture
 def trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemberTrial:
-    """A fresh broker and nobody on it; the members' chance is the same in every run."""
-    seeds = itertools.count()
-    monkeypatch.setattr(app_module, "random", SimpleNamespace(Random=lambda: random.Random(next(seeds))))
+    """A fresh broker and nobody on it."""
+    seed_members(monkeypatch)
     return MemberTrial(tmp_path)
 
 

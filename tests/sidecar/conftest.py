@@ -16,6 +16,7 @@ from lbg_runtime.sidecar.application import ApplicationUnreachable, Response
 from lbg_runtime.sidecar.sidecar import sidecar_app
 from lbg_runtime.transport.memory.broker import MemoryBroker
 from lbg_runtime.transport.memory.transport import MemoryTransport
+from tests.chance import seed_members
 from tests.sidecar.events import stamps
 
 SUCCESS = Response(200, "application/json", b'{"status": "SUCCESS"}')
@@ -173,6 +174,7 @@ class SidecarTrial:
 
 
 @pytest.fixture
-def trial() -> SidecarTrial:
+def trial(monkeypatch: pytest.MonkeyPatch) -> SidecarTrial:
     """A fresh broker and nobody on it."""
+    seed_members(monkeypatch)
     return SidecarTrial()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.chance import seed_members
 from tests.pipeline.landing.landed import LogOnDisk
 from tests.pipeline.landing.trial import Trial
 
@@ -18,6 +19,7 @@ def log_on_disk(tmp_path: Path) -> Iterator[LogOnDisk]:
 
 
 @pytest.fixture
-def trial(tmp_path: Path) -> Trial:
+def trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trial:
     """Without a member yet."""
+    seed_members(monkeypatch)
     return Trial(tmp_path / "log")
