@@ -136,7 +136,7 @@ async def test_a_member_without_a_place_is_refused_by_other_settings_unless_the_
 
 
 async def test_a_view_is_told_of_when_a_member_or_its_state_is_new() -> None:
-    one = MemberView(MemberId("a"), Life(1, 1), MemberState.ACTIVE, 1, False, {}, "")
+    one = MemberView(MemberId("a"), Life(1, 1), MemberState.ACTIVE, 1, False, {})
     views = [(one,), (replace(one, weight=0),), (replace(one, is_suspect=True),), (one, replace(one, member="b"))]
     machine = _Machine()
     machine.outputs = [ViewChanged(GroupView(members, {})) for members in views]

@@ -82,10 +82,7 @@ def member(
     ab = (MemberId("a"), MemberId("b"))
     ranks = {one.queue: ab if one.place.rank == 0 else ab[::-1] for one in flows}
     group = GroupView(
-        tuple(
-            MemberView(MemberId(name), Life(5, 1), MemberState.ACTIVE, 1, name == "b", {}, "digest")
-            for name in ("a", "b")
-        ),
+        tuple(MemberView(MemberId(name), Life(5, 1), MemberState.ACTIVE, 1, name == "b", {}) for name in ("a", "b")),
         {QueueName(f"orders/{queue}"): MemberId(owner) for queue, owner in (owners or {}).items()},
     )
     view = ViewPicture(group, Placement(ranks) if is_placed else None, can_hear, hears_other_versions)

@@ -30,15 +30,7 @@ def derived_placement(picture: GroupPicture, queues: Sequence[QueueName]) -> Pla
     beats = picture.members
     view = GroupView(
         tuple(
-            MemberView(
-                member,
-                beat.header.life,
-                beat.state,
-                beat.weight,
-                member in picture.suspects,
-                beat.flows,
-                beat.view_digest,
-            )
+            MemberView(member, beat.header.life, beat.state, beat.weight, member in picture.suspects, beat.flows)
             for member, beat in beats.items()
         ),
         {queue: owners[0] for queue, owners in picture.owners.items()},

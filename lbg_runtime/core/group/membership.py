@@ -333,7 +333,7 @@ class MembershipMachine:
     def _own_view(self) -> MemberView:
         identity = self.identity
         spoken = _SPOKEN_STATES[self.state]
-        return MemberView(identity.member, identity.life, spoken, identity.weight, False, self._flows, "")
+        return MemberView(identity.member, identity.life, spoken, identity.weight, False, self._flows)
 
     # -- speaking
 
@@ -477,7 +477,7 @@ class MembershipMachine:
                 assert_never(message)
 
     def _take_flows(self, peer: Peer, flows: Mapping[QueueName, FlowReport], now_ms: int) -> list[MembershipCommand]:
-        return [FlowsReported(peer.member)] if peer.report(flows, now_ms) else []
+        return [FlowsReported()] if peer.report(flows, now_ms) else []
 
     def _take_stripes(self, queue_index: int, news: StripesNews, now_ms: int) -> list[MembershipCommand]:
         match news:

@@ -120,8 +120,6 @@ class ViewChanged:
 class FlowsReported:
     """A peer's flows have changed; a change only of its counts in flight does not qualify."""
 
-    member: MemberId
-
 
 @dataclass(frozen=True, slots=True)
 class MoveMessageHeard:

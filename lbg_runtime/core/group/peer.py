@@ -122,7 +122,7 @@ class Peer:
         """The member as the group's view shows it; only for a living one."""
         beat = self._known()
         is_suspect = self.standing is Standing.SUSPECT
-        return MemberView(self.member, self.life, beat.state, beat.weight, is_suspect, self.flows, beat.view_digest)
+        return MemberView(self.member, self.life, beat.state, beat.weight, is_suspect, self.flows)
 
     def _known(self) -> Heartbeat:
         if self.heartbeat is None:

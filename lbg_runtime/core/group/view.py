@@ -22,8 +22,6 @@ class MemberView:
     is_suspect: bool
     """Silent for so long that it is given nothing new; never true of ourselves."""
     flows: Mapping[QueueName, FlowReport]
-    view_digest: str
-    """Digest of the member's own view; members that agree report the same. Empty if there is none yet."""
 
 
 @dataclass(frozen=True, slots=True)

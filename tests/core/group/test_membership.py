@@ -156,7 +156,7 @@ def test_a_peer_is_in_the_view_from_its_first_heartbeat() -> None:
     shell.hear(StateRequest(header(1)))
     assert PEER not in shell.members()
     commands = shell.hear(beat(header(2), flows={QUEUE: ACTIVE}))
-    assert pick(commands, FlowsReported) == [FlowsReported(PEER)]
+    assert pick(commands, FlowsReported) == [FlowsReported()]
     [changed] = pick(commands, ViewChanged)
     assert [one.member for one in changed.view.members] == [PEER, SELF]
     assert changed.view.owners == {QUEUE: PEER}
@@ -191,7 +191,7 @@ def test_a_queue_that_was_taken_has_a_new_owner_before_the_next_heartbeat() -> N
     shell.hear(beat(header(1, member=taker), flows={QUEUE: STANDBY}))
     shell.now_ms += 10
     taken = Taken(header(2, member=taker), QUEUE, MoveId("m"), Epoch(3))
-    assert shell.hear(taken) == [FlowsReported(taker), MoveMessageHeard(taken)]
+    assert shell.hear(taken) == [FlowsReported(), MoveMessageHeard(taken)]
     assert shell.machine.view.owners == {QUEUE: taker}
     assert shell.machine.owner_of(QUEUE) == taker
     assert shell.machine.owner_of(QueueName("another")) is None

@@ -53,7 +53,7 @@ def member(
     is_suspect: bool = False,
 ) -> MemberView:
     reports = {queue: report(flow) for queue, flow in (flows or {}).items()}
-    return MemberView(name, Life(1, 1), state, 1, is_suspect, reports, "")
+    return MemberView(name, Life(1, 1), state, 1, is_suspect, reports)
 
 
 def seen(*members: MemberView, is_stable: bool = True, is_silent: bool = False) -> GroupSeen:

@@ -38,7 +38,7 @@ def seen(a: Sequence[QueueName], b: Sequence[QueueName], *, is_stable: bool = Tr
     flows = {queue: FlowReport(ReportedFlow.ACTIVE, Epoch(1), 0) for queue in a}
     standby = {queue: FlowReport(ReportedFlow.STANDBY, Epoch(1), 0) for queue in b}
     members = tuple(
-        MemberView(name, Life(1, 1), MemberState.ACTIVE, 1, False, reports, "")
+        MemberView(name, Life(1, 1), MemberState.ACTIVE, 1, False, reports)
         for name, reports in ((A, flows), (B, standby))
     )
     return GroupSeen(GroupView(members, dict.fromkeys(a, A)), is_stable, False)

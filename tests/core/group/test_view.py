@@ -10,7 +10,7 @@ QUEUES = [QueueName(f"orders/{number}") for number in range(8)]
 
 
 def member(name: MemberId, state: MemberState = MemberState.ACTIVE, *, is_suspect: bool = False) -> MemberView:
-    return MemberView(name, Life(1, 1), state, 1, is_suspect, {}, "")
+    return MemberView(name, Life(1, 1), state, 1, is_suspect, {})
 
 
 def test_only_active_members_are_candidates_and_only_those_not_suspect_are_targets() -> None:
