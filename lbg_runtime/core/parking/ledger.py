@@ -296,7 +296,7 @@ class ParkingLedger:
         self.owner = ParkingOwner(other.generation + 1, self.owner.nonce)
         # The other owner counted from its own generation.
         self._last_number = max(self._last_number, self.owner.generation)
-        return PublishFence(self.owner)
+        return PublishFence()
 
     def _take_message(self, delivery_id: DeliveryId, entry: ParkedMessage) -> list[LedgerOrder]:
         self._infer_fence(entry.owner)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from lbg_runtime.core.lanes import LaneKey
-from lbg_runtime.core.parking.records import DropAsked, ParkingOwner
+from lbg_runtime.core.parking.records import DropAsked
 from lbg_runtime.model.ids import DeliveryId
 from lbg_runtime.model.message import Message
 
@@ -33,9 +33,7 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class PublishFence:
-    """Publish this fence; its arrival is the answer."""
-
-    owner: ParkingOwner
+    """Publish the fence of the ledger's owner, which is another one from now on; its arrival is the answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,8 +141,8 @@ class ParkingWorld(RuleBasedStateMachine):
                 case Replay(lane, _, original):
                     assert lane not in owner.replaying
                     owner.replaying[lane] = number_of(original)
-                case PublishFence(fence):
-                    owner.line.append(("publish", OwnerFence(fence)))
+                case PublishFence():
+                    owner.line.append(("publish", OwnerFence(owner.ledger.owner)))
                 case PublishDrop(asked):
                     owner.line.append(("publish", asked))
                 case ParkingOpened():
