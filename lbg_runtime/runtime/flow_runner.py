@@ -470,8 +470,8 @@ class FlowRunner:
             match command:
                 case Dispatch(delivery):
                     self._dispatch(delivery)
-                case Settle(settlement):
-                    self._settlements.append((settlement.epoch, settlement.delivery_id, settlement.outcome))
+                case Settle(epoch, delivery_id, outcome):
+                    self._settlements.append((epoch, delivery_id, outcome))
                 case Bind(epoch):
                     children.create_task(self._bind(epoch))
                 case Unbind(epoch, _):

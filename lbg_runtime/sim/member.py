@@ -45,7 +45,7 @@ from lbg_runtime.core.roles import Place, static_place
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import Delivery
-from lbg_runtime.model.outcome import Outcome, Settlement
+from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.sim.broker import CONTROL_TOPIC, SimBroker
 from lbg_runtime.sim.chance import SeededChance
 from lbg_runtime.sim.client import SimClient
@@ -376,13 +376,13 @@ class SimMember:
                         self._post(flow, HandlingStalled(epoch))
                 case CancelHandling(epoch):
                     self._cancel(queue, epoch)
-                case Settle(settlement):
-                    handle, delivery_id = self._name(flow, settlement.epoch), settlement.delivery_id
-                    if (queue, settlement.epoch, delivery_id) in self._dispatched:
-                        self._history.append(SettleOrdered(now_ms, handle, delivery_id, settlement.outcome))
+                case Settle(epoch, delivery_id, outcome):
+                    handle = self._name(flow, epoch)
+                    if (queue, epoch, delivery_id) in self._dispatched:
+                        self._history.append(SettleOrdered(now_ms, handle, delivery_id, outcome))
                     else:
                         self._history.append(CopySettled(now_ms, handle, delivery_id))
-                    self._handle(flow).settle(delivery_id, settlement.outcome)
+                    self._handle(flow).settle(delivery_id, outcome)
                 case ProbeSettlements(epoch, number):
                     self._handle(flow).flush()
                     if self.control is not None:
@@ -511,7 +511,7 @@ class SimMember:
         self._history.append(Answered(self._schedule.now_ms, handle, delivery.delivery_id, outcome))
         flow, epoch, delivery_id = self._flows[delivery.queue], delivery.epoch, delivery.delivery_id
         if outcome is Outcome.ACCEPTED and flow.machine.accept(epoch, delivery_id):
-            self._obey(flow, [Settle(Settlement(delivery.queue, epoch, delivery_id, outcome))])
+            self._obey(flow, [Settle(epoch, delivery_id, outcome)])
         else:
             self._tell(flow, HandlingFinished(epoch, delivery_id, outcome))
 

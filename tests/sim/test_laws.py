@@ -15,7 +15,7 @@ from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.core.lanes import KeyLanes, Lane, LaneKey
 from lbg_runtime.model.ids import DeliveryId
 from lbg_runtime.model.message import Delivery
-from lbg_runtime.model.outcome import Outcome, Settlement
+from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.sim.campaign import Scope
 from lbg_runtime.sim.chance import SeededChance
 from lbg_runtime.sim.handle import SimHandle
@@ -50,7 +50,7 @@ class SettlesOnDeadHandles(FlowMachine):
         if isinstance(event, HandlingFinished) and any(
             isinstance(command, Note) and command.name == "settlement_fenced" for command in commands
         ):
-            return [Settle(Settlement(self.queue, event.epoch, event.delivery_id, Outcome.ACCEPTED))]
+            return [Settle(event.epoch, event.delivery_id, Outcome.ACCEPTED)]
         return commands
 
 

@@ -6,9 +6,9 @@ from types import MappingProxyType
 
 from lbg_runtime.core.flow.events import ReleaseCause
 from lbg_runtime.core.restripe.news import StripesNews
-from lbg_runtime.model.ids import Epoch
+from lbg_runtime.model.ids import DeliveryId, Epoch
 from lbg_runtime.model.message import Delivery
-from lbg_runtime.model.outcome import Settlement
+from lbg_runtime.model.outcome import Outcome
 
 _NO_FACTS: Mapping[str, str | int] = MappingProxyType({})
 
@@ -74,9 +74,11 @@ class CancelHandling:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Tell the broker how the delivery ended."""
+    """Tell the broker how the delivery ended. Sent only by the flow runner, and only in its own epoch (L4)."""
 
-    settlement: Settlement
+    epoch: Epoch
+    delivery_id: DeliveryId
+    outcome: Outcome
 
 
 @dataclass(frozen=True, slots=True)

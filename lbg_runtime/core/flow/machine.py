@@ -73,7 +73,7 @@ from lbg_runtime.core.roles import Place, Role
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import Delivery
-from lbg_runtime.model.outcome import Outcome, Settlement
+from lbg_runtime.model.outcome import Outcome
 
 __all__ = ["FlowMachine", "FlowState"]
 
@@ -361,7 +361,7 @@ class FlowMachine:
         self._in_flight.answer(delivery_id)
         commands: list[Command] = []
         if outcome is not None:
-            commands.append(Settle(Settlement(self.queue, self.epoch, delivery_id, outcome)))
+            commands.append(Settle(self.epoch, delivery_id, outcome))
         if outcome is None and (self._release is None or self._release.phase is DrainPhase.FINISH):
             # Nobody asked for the delivery back, so its handler was cancelled from outside. It cannot be shown again on
             # this handle, and no successor of its key may be settled before it (L3): give up the handle.
@@ -409,7 +409,7 @@ class FlowMachine:
                     if is_finishing:
                         commands += self._dispatch(delivery)
                 case Drop(delivery_id):
-                    commands.append(Settle(Settlement(self.queue, self.epoch, delivery_id, Outcome.ACCEPTED)))
+                    commands.append(Settle(self.epoch, delivery_id, Outcome.ACCEPTED))
                 case Probe(number):
                     commands.append(ProbeSettlements(self.epoch, number))
                 case Note():

@@ -24,7 +24,7 @@ from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.core.roles import Place
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import Delivery, Message
-from lbg_runtime.model.outcome import Outcome, Settlement
+from lbg_runtime.model.outcome import Outcome
 from tests.core.rebind import REBIND
 
 QUEUE = QueueName("orders/0")
@@ -56,7 +56,7 @@ def held_up(*numbers: int, epoch: int = 1) -> DeliveriesHeldUp:
 
 
 def settle(number: int, epoch: int = 1) -> Settle:
-    return Settle(Settlement(QUEUE, Epoch(epoch), DeliveryId(number), Outcome.ACCEPTED))
+    return Settle(Epoch(epoch), DeliveryId(number), Outcome.ACCEPTED)
 
 
 def bound(machine: FlowMachine, now_ms: int = 0) -> FlowMachine:

@@ -150,11 +150,11 @@ class FlowLaws(RuleBasedStateMachine):
                 assert delivery.epoch not in self.lost_activity, "nothing new is started after activity was lost (L4)"
                 assert delivery.epoch not in self.ended
                 assert delivery.epoch not in self.cancelled
-            case Settle(settlement):
-                answer = (settlement.epoch, settlement.delivery_id)
+            case Settle(epoch, delivery_id, _):
+                answer = (epoch, delivery_id)
                 assert answer in self.dispatched
                 assert answer not in self.settled, "settled at most once (L8)"
-                assert settlement.epoch not in self.ended, "settled in its own epoch only (L4)"
+                assert epoch not in self.ended, "settled in its own epoch only (L4)"
                 self.settled.add(answer)
             case Unbind(epoch, cause):
                 assert not self.in_flight(epoch), "given up only when nothing of it is in flight (L5)"

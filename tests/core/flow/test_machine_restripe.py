@@ -40,7 +40,7 @@ from lbg_runtime.core.restripe.records import StripeEnd, StripeRecord
 from lbg_runtime.core.restripe.striping import Striping
 from lbg_runtime.core.roles import Place
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
-from lbg_runtime.model.outcome import Outcome, Settlement
+from lbg_runtime.model.outcome import Outcome
 from tests.core.rebind import REBIND
 from tests.core.restripe.gate_shell import (
     COMING,
@@ -101,7 +101,7 @@ def dispatch(number: int, shard: int, epoch: int = 1) -> Dispatch:
 
 
 def settle(number: int, outcome: Outcome = Outcome.ACCEPTED, epoch: int = 1) -> Settle:
-    return Settle(Settlement(QUEUE, Epoch(epoch), DeliveryId(number), outcome))
+    return Settle(Epoch(epoch), DeliveryId(number), outcome)
 
 
 def probe(number: int, epoch: int = 1) -> ProbeSettlements:

@@ -23,10 +23,9 @@ from lbg_runtime.core.flow.events import (
 )
 from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.model.ids import DeliveryId, Epoch
-from lbg_runtime.model.outcome import Outcome, Settlement
+from lbg_runtime.model.outcome import Outcome
 from tests.core.flow.machines import (
     HOME,
-    QUEUE,
     active,
     bound,
     delivery,
@@ -60,9 +59,7 @@ def test_a_message_before_the_active_event_shows_that_the_flow_is_active() -> No
 def test_an_outcome_is_settled_on_the_handle_that_delivered() -> None:
     machine = active(new_machine())
     machine.handle(received(1), 1)
-    assert machine.handle(finished(1, Outcome.REJECTED), 2) == [
-        Settle(Settlement(QUEUE, Epoch(1), DeliveryId(1), Outcome.REJECTED))
-    ]
+    assert machine.handle(finished(1, Outcome.REJECTED), 2) == [Settle(Epoch(1), DeliveryId(1), Outcome.REJECTED)]
     assert machine.in_flight == 0
 
 

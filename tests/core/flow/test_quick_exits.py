@@ -27,7 +27,7 @@ from lbg_runtime.core.roles import Place
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import DeliveryId, Epoch, GroupName, QueueName
 from lbg_runtime.model.message import Delivery, Message
-from lbg_runtime.model.outcome import Outcome, Settlement
+from lbg_runtime.model.outcome import Outcome
 
 QUEUE = QueueName("orders/0")
 SHAPE = GroupShape(GroupName("orders"), "lbg", 8, 2)
@@ -95,8 +95,7 @@ def test_whichever_way_is_asked_the_same_is_ordered_and_the_same_is_left(
                 if outcome is not Outcome.ACCEPTED or not machine.accept(E1, ended):
                     machine.handle(event, now_ms)
                     continue
-                settlement = Settlement(QUEUE, E1, ended, Outcome.ACCEPTED)
-                assert twin.handle(event, now_ms) == [Settle(settlement)]
+                assert twin.handle(event, now_ms) == [Settle(E1, ended, Outcome.ACCEPTED)]
             case "excuse" if in_flight:
                 event = DeliveriesHeldUp(E1, (in_flight[-1],))
                 if not machine.excuse(E1, in_flight[-1]):
