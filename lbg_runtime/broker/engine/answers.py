@@ -19,7 +19,7 @@ class BoundQueue:
     active: bool
     """Whether the queue feeds the flow from the start; every flow of a non-exclusive queue and every browser is fed."""
     settings: QueueSettings
-    partition_group: int | None = None
+    partition_group: int | None
     """The client gives this back when it binds the handle again, to get its partitions; None if there are none."""
 
 
@@ -88,7 +88,6 @@ class FlowStatus:
     """One bound flow, as an administrator sees it."""
 
     flow: FlowId
-    client: ClientId
     client_name: str
     active: bool
     browser: bool
@@ -161,9 +160,9 @@ class QueueStatus:
     binds: BindCounts
     subscriptions: tuple[str, ...]
     rates: Rates
-    partitions: tuple[PartitionStatus, ...] = ()
+    partitions: tuple[PartitionStatus, ...]
     """By number; empty if the queue is not partitioned."""
-    rebalance: RebalanceState | None = None
+    rebalance: RebalanceState | None
     """None if the queue is not partitioned."""
 
 

@@ -47,7 +47,7 @@ class Deliver:
     """The delivery before it on this flow, 0 for the first: a client drops a message whose predecessor is wrong."""
     message: Published
     redelivered: bool
-    first_property: str | None = None
+    first_property: str | None
     """User property to set to true on the message, which is the first of its group for this flow."""
 
 

@@ -11,7 +11,7 @@ from lbg_runtime.broker.engine.claims import Claims
 from lbg_runtime.broker.engine.deliveries import DeliveryIds
 from lbg_runtime.broker.engine.effects import ActivityChanged, ClientId, Effect, FlowId, Published
 from lbg_runtime.broker.engine.feeder import Feeder
-from lbg_runtime.broker.engine.flow import BrowserFlow, ConsumerFlow, Flow, Wants, wants_everything
+from lbg_runtime.broker.engine.flow import BrowserFlow, ConsumerFlow, Flow, Wants
 from lbg_runtime.broker.engine.intake import Intake, Obstacle, obstacle_to
 from lbg_runtime.broker.engine.lines.group_line import GroupLine
 from lbg_runtime.broker.engine.lines.kinds import kind_of, make_line
@@ -53,10 +53,10 @@ class Queue:
         name: QueueName,
         settings: QueueSettings,
         ids: DeliveryIds,
-        temporary_of: ClientId | None = None,
-        journal: QueueJournal | None = None,
-        surroundings: Surroundings | None = None,
-        bury: Bury = lambda _, __: None,
+        temporary_of: ClientId | None,
+        journal: QueueJournal | None,
+        surroundings: Surroundings,
+        bury: Bury,
     ) -> None:
         self.name = name
         self.settings = settings
@@ -70,7 +70,7 @@ class Queue:
         self.spool = Spool(journal)
         """This, `claims` and `retention` are also what an earlier life of the broker is restored to."""
         self.replays = ReplayProgress(self.spool)
-        self._surroundings = surroundings or Surroundings()
+        self._surroundings = surroundings
         self._line = make_line(self.settings, self.spool, self._surroundings)
         self._rank()
         self.claims = Claims(self.spool, journal)
@@ -153,8 +153,8 @@ class Queue:
         client: ClientId,
         client_name: str,
         last_received_id: DeliveryId | None,
-        wants: Wants = wants_everything,
-        partition_group: int | None = None,
+        wants: Wants,
+        partition_group: int | None,
     ) -> ConsumerFlow:
         """Put a consumer that was admitted at the end of the line, its window closed."""
         bound = ConsumerFlow(
@@ -186,7 +186,7 @@ class Queue:
         """Whether the queue feeds this flow."""
         return self._line.is_fed(flow)
 
-    def browse(self, flow: FlowId, client: ClientId, client_name: str, wants: Wants = wants_everything) -> BrowserFlow:
+    def browse(self, flow: FlowId, client: ClientId, client_name: str, wants: Wants) -> BrowserFlow:
         """Bind a browser that was admitted, its window closed; it takes no part in the election."""
         browser = BrowserFlow(flow, client, client_name, self.spool.first_sequence, wants)
         self._browsers[flow] = browser
@@ -301,7 +301,7 @@ class Queue:
             self._line.unpin(group)
         return self._feed()
 
-    def messages(self, behind: int = 0) -> Iterator[MessageStatus]:
+    def messages(self, behind: int) -> Iterator[MessageStatus]:
         """The spooled messages behind a place, by place, made lazily: a caller that wants the first need not wait for
         the last."""
         return (
@@ -321,7 +321,6 @@ class Queue:
         browser = isinstance(flow, BrowserFlow)
         return FlowStatus(
             flow=flow.id,
-            client=flow.client,
             client_name=flow.client_name,
             active=isinstance(flow, BrowserFlow) or self._line.is_fed(flow),
             browser=browser,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from lbg_runtime.broker.engine.accounts import Account, Accounts
-from lbg_runtime.broker.engine.answers import NOT_INTRODUCED, Introduction
+from lbg_runtime.broker.engine.answers import Introduction
 from lbg_runtime.broker.engine.effects import ClientId, Effect, FlowId, Published
 from lbg_runtime.broker.engine.matching.subscriptions import Subscriptions
 from lbg_runtime.broker.engine.publisher_flow import PublisherFlows, PublisherState
@@ -36,8 +36,8 @@ class Client:
     """Determines what it may do; several usernames can share one."""
     address: str
     """Its peer's; empty if it is in this process."""
-    introduction: Introduction = NOT_INTRODUCED
-    connected_ms: int = 0
+    introduction: Introduction
+    connected_ms: int
     """When it logged in."""
     flows: dict[FlowId, Queue] = field(default_factory=dict)
     """Its consumer flows and browsers, in the order of their binds."""

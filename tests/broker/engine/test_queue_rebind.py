@@ -109,9 +109,10 @@ def test_a_standby_whose_connection_breaks_again_still_holds_what_it_held(stage)
     stage.engine.unbind(bob)
     _, bob = stage.consumer("bob")
     for _ in range(3):
-        flow = stage.bind(stage.client("ann"), last_received_id=3).flow
+        client = stage.client("ann")
+        flow = stage.bind(client, last_received_id=3).flow
 
-    assert stage.engine.unbind(bob) == [ActivityChanged(stage.queue.flows[0].client, flow, active=True)]
+    assert stage.engine.unbind(bob) == [ActivityChanged(client, flow, active=True)]
     assert stage.open(flow, 3) == []
     stage.settle(flow, 0, 3)
     assert stage.queue.depth == 0

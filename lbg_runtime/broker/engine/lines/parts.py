@@ -91,7 +91,7 @@ class Part:
 class Parts:
     """The parts of one queue. Its spool reports what happens to messages; its line asks what could be sent."""
 
-    def __init__(self, part_of: Callable[[Published], Hashable], messages: "Iterable[SpooledMessage]" = ()) -> None:
+    def __init__(self, part_of: Callable[[Published], Hashable], messages: "Iterable[SpooledMessage]") -> None:
         """`messages`: those already in the queue, by sequence."""
         self._part_of = part_of
         self._parts: dict[Hashable, Part] = {}
