@@ -286,7 +286,7 @@ class RebalanceMachine:
             if member == self._member:
                 return None
             found = self._view.find(member)
-            flow = found.flows.get(queue) if found is not None and self._view.is_target(member) else None
+            flow = found.flows.get(queue) if found is not None and found.is_target else None
             if flow is not None and flow.state is ReportedFlow.STANDBY:
                 return member
         return None

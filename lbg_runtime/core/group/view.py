@@ -23,6 +23,11 @@ class MemberView:
     """Silent for so long that it is given nothing new; never true of ourselves."""
     flows: Mapping[QueueName, FlowReport]
 
+    @property
+    def is_target(self) -> bool:
+        """Whether queues may be offered to it now."""
+        return _takes(self) and not self.is_suspect
+
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
@@ -36,10 +41,6 @@ class GroupView:
     def find(self, member: MemberId) -> MemberView | None:
         """That member, or None if it is not alive."""
         return next((one for one in self.members if one.member == member), None)
-
-    def is_target(self, member: MemberId) -> bool:
-        """Whether queues may be offered to the member now."""
-        return any(one.member == member and _takes(one) and not one.is_suspect for one in self.members)
 
     def candidates(self) -> tuple[Candidate, ...]:
         """For `place`: every active member; a suspect one with weight 0, so that, with `pins`, it keeps what it had."""

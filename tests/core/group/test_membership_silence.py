@@ -49,7 +49,7 @@ def test_silence_makes_a_peer_suspect_then_dead() -> None:
     assert pick(shell.wait(1), ViewChanged)
     assert shell.members()[PEER] == SUSPECT
     assert shell.machine.view.owners == {QUEUE: PEER}
-    assert not shell.machine.view.is_target(PEER)
+    assert not shell.machine.view.find(PEER).is_target
     assert not pick(shell.wait(1_999), ViewChanged)
     assert pick(shell.wait(1), ViewChanged)
     assert shell.members() == {SELF: ALIVE}
