@@ -108,7 +108,7 @@ class ParkedView:
                 _log.warning("parking_queue_beyond_settings", parking=queue, queue_count=self._group.queue_count)
             if contents.cut:
                 self.unread.append(Unread(contents.cut, _LOOK))
-            lanes = _lanes_in(queue, contents.messages)
+            lanes = lanes_in(queue, contents.messages)
             # Each line once: somebody who puts one stray message there may put many.
             self.unread += dict.fromkeys(_told(lane, entry) for lane in lanes for entry in lane.unread)
             found += lanes
@@ -155,7 +155,8 @@ class ParkedView:
             await asyncio.sleep(RETRY_S)
 
 
-def _lanes_in(queue: QueueName, messages: Sequence[Message]) -> list[ParkedLane]:
+def lanes_in(queue: QueueName, messages: Sequence[Message]) -> list[ParkedLane]:
+    """What is parked by the messages of a parking queue, as for an owner: not everything that lies there counts."""
     ledger = ParkingLedger(ParkingOwner(0, ""))
     for place, message in enumerate(messages):
         entry = decode_entry(message)
