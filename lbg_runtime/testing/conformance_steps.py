@@ -37,14 +37,14 @@ async def publish(messenger: FullTransport, *payloads: str, topic: str = "orders
         await asyncio.gather(*(messenger.send(Message(topic, payload.encode())) for payload in payloads))
 
 
-def stamped(topic: str, *, key: str, publisher: str, number: int) -> Message:
-    """A message as a hashed publisher stamps it."""
+def stamped(number: int) -> Message:
+    """A message as a hashed publisher stamps it, the one with this number within its key."""
     stamps: dict[str, PropertyValue] = {
-        PARTITION_KEY_PROPERTY: key,
-        PUBLISHER_PROPERTY: publisher,
+        PARTITION_KEY_PROPERTY: "k",
+        PUBLISHER_PROPERTY: "p",
         KEY_SEQUENCE_PROPERTY: number,
     }
-    return Message(topic, b"", stamps)
+    return Message("orders/new", b"", stamps)
 
 
 async def until_connected(messenger: FullTransport) -> None:
@@ -69,10 +69,10 @@ async def bind(
     return flow, recorder
 
 
-def settle(flow: BoundFlow, deliveries: Sequence[Delivery], outcome: Outcome = Outcome.ACCEPTED) -> None:
-    """Settle them all."""
+def settle(flow: BoundFlow, deliveries: Sequence[Delivery]) -> None:
+    """Accept them all."""
     for delivery in deliveries:
-        flow.settle(delivery.delivery_id, outcome)
+        flow.settle(delivery.delivery_id, Outcome.ACCEPTED)
 
 
 async def browse(browser: Browser, count: int, queue: QueueName = QUEUE) -> list[Message]:
