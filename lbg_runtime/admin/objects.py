@@ -212,7 +212,7 @@ def _account(spec: GroupSpec, role: Role) -> dict[Ref, Attributes]:
     if spec.manages_client_profile:
         state[Ref(ObjectKind.CLIENT_PROFILE, profile)] = {
             "allowGuaranteedMsgReceiveEnabled": grant.may_receive,
-            "allowGuaranteedMsgSendEnabled": grant.may_send,
+            "allowGuaranteedMsgSendEnabled": True,
             "allowGuaranteedEndpointCreateEnabled": grant.may_create_queues,
         }
     state[Ref(ObjectKind.CLIENT_USERNAME, login.username)] = {

@@ -30,10 +30,9 @@ class Login:
 class Grant:
     """What one role may do."""
 
-    publish: tuple[str, ...] = ()
+    publish: tuple[str, ...]
+    """Each may publish persistently."""
     subscribe: tuple[str, ...] = ()
-    may_send: bool = True
-    """Publish persistently."""
     may_receive: bool = False
     """Bind to queues; their owner says to which."""
     may_create_queues: bool = False
