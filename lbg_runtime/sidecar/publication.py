@@ -128,7 +128,7 @@ def _read_structured(body: bytes) -> tuple[dict[str, object], bytes]:
             raise UserError("body", "nested too deeply", f"at most {MAX_NESTING} levels")
         # Not orjson, which turns integers too long for a machine word into floats.
         told = _READER.decode(text)
-        written = _member_text(text, "data") if isinstance(told, dict) else ""
+        written = _data_text(text) if isinstance(told, dict) else ""
     except ValueError:
         raise UserError("body", "no JSON", f"an event, as content-type {STRUCTURED_TYPE} says") from None
     if not isinstance(told, dict) or told.get("specversion") != "1.0":
@@ -149,8 +149,9 @@ def _read_structured(body: bytes) -> tuple[dict[str, object], bytes]:
     return told, written.encode()
 
 
-def _member_text(text: str, name: str) -> str:
-    """The value of an object's member as it is written, the last one of that name; the text has been parsed before.
+def _data_text(text: str) -> str:
+    """The value of an event's `data` as it is written, the last one if there are several; the text has been parsed
+    before.
 
     Decoding and encoding would not give the same text: numbers lose digits, and repeated names disappear. Raises
     `UserError` for more members beside the data than an event may have attributes, repeated ones counted.
@@ -164,7 +165,7 @@ def _member_text(text: str, name: str) -> str:
         _check_count(count)
         begin = _token(text, after)
         _, end = _READER.raw_decode(text, begin)
-        if key == name:
+        if key == "data":
             found = text[begin:end]
         at = _token(text, end)
     return found
