@@ -40,7 +40,7 @@ COMMANDS = {
     ),
     "replay": (
         "lbg_runtime.publishing.open_publishing_session",
-        lambda: _replay(NOBODY, NOBODY, SETTINGS, "orders/new", None, NOBODY),
+        lambda: _replay(NOBODY, NOBODY, SETTINGS, "orders/new", None, None, NOBODY),
         True,
     ),
 }
