@@ -9,6 +9,7 @@ import pytest
 
 from lbg_runtime.testing import BrokerOnPort
 from tests.docs.pages import ROOT, blocks
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.real_time
 
@@ -23,5 +24,5 @@ def test_the_example_publishes(tmp_path: Path, lbg_broker: BrokerOnPort) -> None
     (tmp_path / "config.yaml").write_text(SETTINGS.format(host=lbg_broker.url))
     (example,) = blocks(ROOT / "docs" / "publishing.md", "python")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, "-c", example], cwd=tmp_path, env=environment, timeout=60, check=True)
+    subprocess.run([sys.executable, "-c", example], cwd=tmp_path, env=environment, timeout=PATIENCE_S, check=True)
     assert lbg_broker.queue_status("shop/0").depth == 1_001

@@ -289,12 +289,12 @@ def test_members_work_on_what_was_created_and_one_is_evicted(stage: Stage, lbg: 
     member, log = stage.start("member", "run", "--config", config, "--member-id", "a")
     until_said(member, log, '"change": "active"', times=2)
 
-    told = lbg(stage.folder, "group", "status", "--json", "--config", str(config))
+    told = lbg(stage.folder, "group", "status", "--json", "--for", "2s", "--config", str(config))
     assert told.returncode == 0, told.stderr
     for sight in json.loads(told.stdout)["broker"].values():
         assert (sight["depth"], sight["flows"]) == (0, 1)
         assert sight["fed"].startswith("orders/a/")
-    told = lbg(stage.folder, "group", "status", "--config", str(config))
+    told = lbg(stage.folder, "group", "status", "--for", "2s", "--config", str(config))
     assert "fed client" in told.stdout
 
     told = lbg(stage.folder, "parked", "list", "--json", "--config", str(config))

@@ -319,47 +319,48 @@ async def test_a_running_group_answers_how_it_stands_and_where_a_key_is(group: P
         ended = lbg(group.parent, *arguments)
         return ended.returncode, ended.stdout, ended.stderr
 
-    config = ("--config", str(group))
+    # Longer than by the short heartbeats of these members, for which a busy machine may be too slow.
+    config, patiently = ("--config", str(group)), ("--for", "2s")
     for key, count in (("slow", "2"), ("quick", "1")):
         code, _, errors = told_by("publish", *config, "--topic", "orders/x", "--key", key, "--count", count)
         assert code == 0, errors
 
-    code, output, errors = told_by("group", "status", "--json", *config)
+    code, output, errors = told_by("group", "status", "--json", *config, *patiently)
     assert code == 0, errors
     told = json.loads(output)
     assert told["queues"] == {f"orders/{index}": ["a"] for index in range(4)}
     assert (told["without_owner"], told["suspects"], told["unheard"], told["disagreements"]) == ([], {}, {}, [])
-    code, output, _ = told_by("group", "status", *config)
+    code, output, _ = told_by("group", "status", *config, *patiently)
     assert code == 0
     assert "orders/3" in output
     assert "not as in" not in output
     other = str(with_more_shards(group))
-    code, output, _ = told_by("group", "status", "--config", other)
+    code, output, _ = told_by("group", "status", "--config", other, *patiently)
     assert code == 0, output
     assert f"not as in {other}: group.hash_count: 16 there, and 8 (a)" in " ".join(output.split())
 
     # As a re-striping leaves it for who goes on with a settings file of before.
     async with open_semp(load_settings(group)) as client:
         await client.create(("msgVpns", "default", "queues"), {"queueName": "orders/4", "permission": "consume"})
-    code, output, _ = told_by("group", "status", *config)
+    code, output, _ = told_by("group", "status", *config, *patiently)
     assert code == 0
     assert "surplus: orders/4, on the broker and named by no member" in output
-    code, output, _ = told_by("group", "status", "--json", *config)
+    code, output, _ = told_by("group", "status", "--json", *config, *patiently)
     told = json.loads(output)
     assert told["broker"]["orders/4"] == {
         "depth": 0, "unacked": 0, "oldest_age_s": None, "redelivered": 0, "rate": 0.0, "flows": 0, "fed": None,
     }  # fmt: skip
     assert (told["surplus"], len(told["broker"])) == (["orders/4"], 5)
 
-    code, output, errors = told_by("why", "slow", *config)
+    code, output, errors = told_by("why", "slow", *config, *patiently)
     assert code == 0, errors
     assert "owner: a, active" in output
     assert "attempt 1 runs" in output
     assert "waiting in line behind it: 1" in output
-    code, output, errors = told_by("why", "quick", "--json", *config)
+    code, output, errors = told_by("why", "quick", "--json", *config, *patiently)
     assert code == 0, errors
     assert json.loads(output)["answers"][0]["last"]["number"] == 1
-    code, _, errors = told_by("why", "unpublished", *config)
+    code, _, errors = told_by("why", "unpublished", *config, *patiently)
     assert (code, errors) == (
         1,
         "lbg: its owner has no message of key unpublished, and has not handled one lately\n",
