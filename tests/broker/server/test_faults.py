@@ -137,7 +137,7 @@ def port(broker):
 
 def test_the_port_orders_faults(broker, make_client, port, client, queue_name):
     make_client("by-port")
-    with httpx.Client(base_url=port.url) as http:
+    with httpx.Client(base_url=port.url, trust_env=False, timeout=PATIENCE_S) as http:
         assert "by-port" in http.get("/").json()["clients"]
         for path, body in {
             "stall": {"client": "by-port"},
@@ -177,7 +177,7 @@ def test_the_port_orders_faults(broker, make_client, port, client, queue_name):
     ],
 )
 def test_a_mistake_is_named_and_changes_nothing(port, path, body, text):
-    answer = httpx.post(f"{port.url}/{path}", json=body)
+    answer = httpx.post(f"{port.url}/{path}", json=body, trust_env=False, timeout=PATIENCE_S)
     assert answer.status_code == 400
     assert text in answer.json()["error"]
 

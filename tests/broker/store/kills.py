@@ -111,12 +111,13 @@ class Broker:
 
     def depth(self, queue: str) -> int:
         url = f"http://{self.semp}/SEMP/v2/monitor/msgVpns/default/queues/{queue}"
-        count: int = httpx.get(url, auth=("admin", "admin")).json()["collections"]["msgs"]["count"]
+        answer = httpx.get(url, auth=("admin", "admin"), timeout=PATIENCE_S)
+        count: int = answer.json()["collections"]["msgs"]["count"]
         return count
 
     def configure(self, path: str, **body: object) -> None:
         url = f"http://{self.semp}/SEMP/v2/config/msgVpns/default/{path}"
-        httpx.post(url, json=body, auth=("admin", "admin")).raise_for_status()
+        httpx.post(url, json=body, auth=("admin", "admin"), timeout=PATIENCE_S).raise_for_status()
 
 
 class Receipts(MessagePublishReceiptListener):
