@@ -264,6 +264,10 @@ class MemberTrial:
         queues = engine.queue_names("default")
         return [queue for queue in queues if any(flow.active for flow in engine.queue_flows("default", queue))]
 
+    async def until_fed(self) -> None:
+        """Wait until each of the group's four queues is fed; parking queues do not count."""
+        await self.until(lambda: sum(queue.startswith("orders/") for queue in self.fed()) == 4)
+
     def active(self) -> dict[int, str]:
         """By queue, the member that the broker feeds."""
         found = {}

@@ -39,10 +39,6 @@ async def refuse(_message):
     raise ValueError("no")
 
 
-async def ready(trial):
-    await trial.until(lambda: len([queue for queue in trial.fed() if queue.startswith("orders/")]) == 4)
-
-
 def parked_reasons(logs):
     """Why messages could not be parked."""
     return {
@@ -57,7 +53,7 @@ async def test_nothing_is_parked_while_the_group_is_being_re_striped(trial, queu
 
     sent = []
     async with trial.running(trial.discovered("a", work=refuse, group=GROUP, **PARK)):
-        await ready(trial)
+        await trial.until_fed()
         await publish_plan(trial, queues)
         await asyncio.sleep(5)
         session, send = trial.sessions["a"], trial.sessions["a"].send
@@ -87,7 +83,7 @@ async def test_what_is_about_to_be_parked_when_a_re_striping_begins_is_not(trial
 
     monkeypatch.setattr(FlowRunner, "flush", flush_late)
     async with trial.running(trial.discovered("a", work=refuse, group=GROUP, **PARK)):
-        await ready(trial)
+        await trial.until_fed()
         await asyncio.sleep(1)
         with capture_logs() as logs:
             await trial.publish(1)

@@ -40,7 +40,7 @@ async def throughput(trial, policy, failure, *, is_poisoned):
     app = trial.member(work=work, failure=failure, rebind={"drain_timeout": "1s"}, ops={"journal": {"path": None}})
     expected = ROUNDS * sum(is_measured(f"k{number}", policy) for number in range(KEYS + 1))
     async with trial.running(app):
-        await trial.until(lambda: len([queue for queue in trial.fed() if queue.startswith("orders/")]) == 4)
+        await trial.until_fed()
         await trial.publish(ROUNDS * (KEYS + 1), keys=KEYS + 1)
         await trial.until(lambda: len(moments) == expected)
         # That of the poisoned key is still to be seen to; the others did not wait for it.

@@ -30,7 +30,7 @@ def is_copy(message):
 
 
 async def ready(trial):
-    await trial.until(lambda: len([queue for queue in trial.fed() if queue.startswith("orders/")]) == 4)
+    await trial.until_fed()
     await asyncio.sleep(1)
 
 

@@ -74,14 +74,10 @@ def operator(trial):
     return Operator(trial)
 
 
-async def ready(trial):
-    await trial.until(lambda: len([q for q in trial.fed() if q.startswith("orders/")]) == 4)
-
-
 async def test_a_key_is_parked_in_order_and_the_others_go_on(trial, operator):
     poison = Poison()
     async with trial.running(trial.member(work=poison, **PARK)) as (task,):
-        await ready(trial)
+        await trial.until_fed()
         await trial.publish(40)
         await trial.until(lambda: trial.group_depth() == 0)
     assert task.result().is_clean
@@ -101,7 +97,7 @@ async def test_a_key_is_parked_in_order_and_the_others_go_on(trial, operator):
 async def test_an_unparked_key_is_replayed_before_anything_newer(trial, operator):
     poison = Poison()
     async with trial.running(trial.member(work=poison, **PARK)):
-        await ready(trial)
+        await trial.until_fed()
         await trial.publish(40)
         await trial.until(lambda: trial.group_depth() == 0)
         poison.mend()
@@ -120,7 +116,7 @@ async def test_an_unparked_key_is_replayed_before_anything_newer(trial, operator
 async def test_a_message_that_fails_again_when_it_is_replayed_stays_first_in_its_key(trial, operator):
     poison = Poison()
     async with trial.running(trial.member(work=poison, **PARK)):
-        await ready(trial)
+        await trial.until_fed()
         await trial.publish(20)
         await trial.until(lambda: trial.group_depth() == 0)
         with capture_logs() as logs:
@@ -142,7 +138,7 @@ async def test_a_message_that_fails_again_when_it_is_replayed_stays_first_in_its
 
 async def test_one_message_of_a_key_is_dropped_and_the_rest_replayed(trial, operator):
     async with trial.running(trial.member(work=Poison(), **PARK)):
-        await ready(trial)
+        await trial.until_fed()
         await trial.publish(20)
         await trial.until(lambda: trial.group_depth() == 0)
         first = (await operator.parked())[0]
@@ -155,7 +151,7 @@ async def test_one_message_of_a_key_is_dropped_and_the_rest_replayed(trial, oper
 
 async def test_a_key_of_which_all_is_dropped_is_handled_again(trial, operator):
     async with trial.running(trial.member(work=Poison(), **PARK)):
-        await ready(trial)
+        await trial.until_fed()
         await trial.publish(20)
         await trial.until(lambda: trial.group_depth() == 0)
         await operator.say(DropAsked("key k1"))
@@ -168,7 +164,7 @@ async def test_a_key_of_which_all_is_dropped_is_handled_again(trial, operator):
 async def test_the_next_owner_knows_what_is_parked_before_it_handles_anything(trial, operator):
     poison = Poison()
     async with trial.running(trial.member(work=poison, **PARK)):
-        await ready(trial)
+        await trial.until_fed()
         await trial.publish(20)
         await trial.until(lambda: trial.group_depth() == 0)
     poison.mend()
@@ -183,7 +179,7 @@ async def test_the_next_owner_knows_what_is_parked_before_it_handles_anything(tr
 async def test_an_order_to_unpark_waits_for_the_next_owner(trial, operator):
     poison = Poison()
     async with trial.running(trial.member(work=poison, **PARK)):
-        await ready(trial)
+        await trial.until_fed()
         await trial.publish(20)
         await trial.until(lambda: trial.group_depth() == 0)
     poison.mend()
@@ -201,7 +197,7 @@ async def test_a_parking_queue_without_its_subscription_keeps_the_queue_waiting_
     app = trial.member(work=Poison(), **PARK, group={"provision": "none"})
     with capture_logs() as logs:
         async with trial.running(app):
-            await ready(trial)
+            await trial.until_fed()
             await trial.publish(8)
             await asyncio.sleep(15)
             assert trial.handled == []
@@ -229,7 +225,7 @@ async def test_outages_lose_and_reorder_nothing(trial, operator):
     poison = Poison()
     app = trial.member(work=poison, **PARK)
     async with trial.running(app):
-        await ready(trial)
+        await trial.until_fed()
         publishing = asyncio.ensure_future(trial.publish(160))
         for _ in range(6):
             await asyncio.sleep(0.05)
@@ -267,7 +263,7 @@ async def test_a_queue_is_given_up_after_its_parking_queue_which_the_next_owner_
 
     monkeypatch.setattr(MemoryFlow, "unbind", note)
     async with trial.running(trial.member(work=work, **PARK)):
-        await ready(trial)
+        await trial.until_fed()
         await trial.publish(20)
         await trial.until(lambda: trial.group_depth() == 0)
         poison.mend()
@@ -279,7 +275,7 @@ async def test_a_queue_is_given_up_after_its_parking_queue_which_the_next_owner_
 async def test_the_parking_queue_lost_alone_gives_the_queue_up_and_takes_it_again(trial, operator):
     poison = Poison()
     async with trial.running(trial.member(work=poison, **PARK)):
-        await ready(trial)
+        await trial.until_fed()
         await trial.publish(20)
         await trial.until(lambda: trial.group_depth() == 0)
         session = trial.sessions["member-0"]
@@ -299,7 +295,7 @@ async def test_a_full_parking_queue_keeps_what_follows_on_its_queue(trial, opera
     poison = Poison()
     with capture_logs() as logs:
         async with trial.running(trial.member(work=poison, **PARK)):
-            await ready(trial)
+            await trial.until_fed()
             await trial.publish(40)
             await trial.until(lambda: len(trial.handled) == 32)
             await asyncio.sleep(30)
@@ -315,7 +311,7 @@ async def test_a_message_that_nobody_can_read_stays_in_the_parking_queue_and_sto
     poison = Poison()
     with capture_logs() as logs:
         async with trial.running(trial.member(work=poison, **PARK)):
-            await ready(trial)
+            await trial.until_fed()
             session = MemoryTransport(trial.broker, "stranger")
             await session.open()
             await session.send(Message(parking_queue("orders", 1), b"what is this"))
@@ -332,7 +328,7 @@ async def test_a_message_that_nobody_can_read_stays_in_the_parking_queue_and_sto
 async def test_a_replay_ends_on_the_error_queue_where_the_settings_say_so_by_then(trial, operator):
     poison = Poison()
     async with trial.running(trial.member(work=poison, **PARK)):
-        await ready(trial)
+        await trial.until_fed()
         await trial.publish(20)
         await trial.until(lambda: trial.group_depth() == 0)
 
@@ -350,7 +346,7 @@ async def test_a_replay_ends_on_the_error_queue_where_the_settings_say_so_by_the
 async def test_a_replay_that_fails_stays_parked_and_the_log_says_so_where_the_settings_stop(trial, operator):
     poison = Poison()
     async with trial.running(trial.member(work=poison, **PARK)):
-        await ready(trial)
+        await trial.until_fed()
         await trial.publish(20)
         await trial.until(lambda: trial.group_depth() == 0)
 
@@ -373,7 +369,7 @@ async def test_a_replay_that_fails_stays_parked_and_the_log_says_so_where_the_se
 async def test_the_figures_say_what_is_parked(trial):
     app = trial.member(work=Poison(), **PARK)
     async with trial.running(app):
-        await ready(trial)
+        await trial.until_fed()
         await trial.publish(40)
         await trial.until(lambda: trial.group_depth() == 0)
         sight = app._supervisor.status()
@@ -384,7 +380,7 @@ async def test_the_figures_say_what_is_parked(trial):
 
 async def test_members_of_which_only_one_parks_do_not_go_together(trial):
     async with trial.running(trial.discovered("m1", work=Poison(), **PARK)):
-        await ready(trial)
+        await trial.until_fed()
         with pytest.raises(ConfigError, match=r"failure.then: None; expected 'park', as member m1 has it"):
             await trial.discovered("m2", work=Poison()).run()
 
@@ -401,7 +397,7 @@ async def test_a_replay_that_outlives_the_handle_of_its_queue_holds_the_next_one
             await asyncio.sleep(5)
 
     async with trial.running(trial.member(work=work, **PARK)):
-        await ready(trial)
+        await trial.until_fed()
         await trial.publish(16)
         await trial.until(lambda: trial.group_depth() == 0)
         poison.mend()

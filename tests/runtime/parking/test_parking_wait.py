@@ -44,7 +44,7 @@ async def publish(trial, count):
 
 
 async def ready(trial):
-    await trial.until(lambda: sum(queue.startswith("orders/") for queue in trial.fed()) == 4)
+    await trial.until_fed()
     await asyncio.sleep(1)
 
 

@@ -29,13 +29,9 @@ class Work:
             await asyncio.sleep(5)
 
 
-async def ready(trial):
-    await trial.until(lambda: len([queue for queue in trial.fed() if queue.startswith("orders/")]) == 4)
-
-
 async def park_and_replay(trial, work, *, is_mended):
     """Park the key, ask for its replay, and wait until that has begun."""
-    await ready(trial)
+    await trial.until_fed()
     await trial.publish(8)
     await trial.until(lambda: trial.group_depth() == 0)
     work.begun.clear()

@@ -63,7 +63,7 @@ async def lying(trial):
 
 
 async def ready(trial):
-    await trial.until(lambda: len([queue for queue in trial.fed() if queue.startswith("orders/")]) == 4)
+    await trial.until_fed()
     await asyncio.sleep(1)
 
 
