@@ -1,25 +1,11 @@
 """Many seeds, summed up; a failing one comes with no more faults than it needs."""
 
-from lbg_runtime.core.flow.commands import Command
-from lbg_runtime.core.flow.events import FlowInactive, MachineEvent
-from lbg_runtime.core.flow.machine import FlowMachine
-from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.sim.campaign import Scope, run_campaign, run_seed, shrink
 from lbg_runtime.sim.parts import Parts
 from lbg_runtime.sim.settings import Mode
+from tests.sim.test_laws import DropsSettlementsAndKeepsTheHandle
 
 SCOPE = Scope(Mode.COOPERATIVE)
-
-
-class ForgetsWhatItHeldInAnOutage(FlowMachine):
-    """Breaks laws when a connection breaks, and at no other time."""
-
-    def _step(self, event: MachineEvent, now_ms: int) -> list[Command]:
-        if isinstance(event, FlowInactive) and self.state is FlowState.ACTIVE and event.epoch == self.epoch:
-            commands = self._return_unstarted()
-            self._in_flight.outlive(self.epoch)
-            return commands
-        return super()._step(event, now_ms)
 
 
 def test_a_campaign_adds_its_seeds_up_tells_how_far_it_is_and_has_a_story() -> None:
@@ -40,7 +26,8 @@ def test_a_campaign_adds_its_seeds_up_tells_how_far_it_is_and_has_a_story() -> N
 
 
 def test_a_failing_seed_is_shrunk_to_the_faults_it_needs() -> None:
-    parts = Parts(make_machine=ForgetsWhatItHeldInAnOutage)
+    # It breaks laws when a connection breaks, and at no other time.
+    parts = Parts(make_machine=DropsSettlementsAndKeepsTheHandle)
     # The first that will do is known.
     failed = (run_seed(SCOPE, seed, parts=parts) for seed in range(93, 193))
     seed, plan = next((each.seed, each.plan) for each in failed if each.violations and 2 < len(each.plan) < 12)
