@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Generator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import hypothesis
 import pytest
@@ -19,6 +19,9 @@ import structlog
 
 from lbg_runtime.runtime.handlers.unawaited import UNAWAITED_HOOK
 from lbg_runtime.testing.virtual_time import VirtualTimeLoop
+
+if TYPE_CHECKING:
+    from tests.certificates import Certificates
 
 IS_GATE = bool(os.environ.get("LBG_FORBID_SKIPS"))
 """Whether this run decides about a change: it is to say the same of the same tree, and nothing may be left out."""
@@ -156,6 +159,14 @@ def own_imports(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
         file = getattr(sys.modules[name], "__file__", None)
         if file is not None and Path(file).is_relative_to(tmp_path_factory.getbasetemp()):
             del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> "Certificates":
+    """Imported here, as most runs need none."""
+    from tests.certificates import Certificates
+
+    return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -24,6 +25,14 @@ def message(number: int, key: str = "k", publisher: str = "p") -> Message:
     """A message as a hashed publisher stamps it."""
     stamps = {PARTITION_KEY_PROPERTY: key, PUBLISHER_PROPERTY: publisher, KEY_SEQUENCE_PROPERTY: number}
     return Message("h/0/orders/new", f"{publisher}{number}".encode(), stamps)
+
+
+def lets_sqlite_roll_back(database: sqlite3.Connection) -> None:
+    """An effect whose statement fails in a way that ends the transaction."""
+    database.execute("CREATE TABLE once (number UNIQUE)")
+    database.execute("INSERT INTO once VALUES (1)")
+    with suppress(sqlite3.IntegrityError):
+        database.execute("INSERT OR ROLLBACK INTO once VALUES (1)")
 
 
 class Bench(Protocol):

@@ -15,7 +15,7 @@ import pytest
 
 from lbg_runtime.guard.protocol import EffectEndedTransaction, EffectNotRun
 from lbg_runtime.guard.sqlite import LOCK_PATIENCE_S, SqliteEffect, SqliteGuard
-from tests.guard.bench import SqliteBench, message
+from tests.guard.bench import SqliteBench, lets_sqlite_roll_back, message
 from tests.patience import PATIENCE_S
 from tests.processes import running
 
@@ -160,13 +160,6 @@ def begins_anew_whatever_it_is_told(database: sqlite3.Connection) -> None:
     for statement in ("ROLLBACK", "BEGIN", WRITE):
         with suppress(sqlite3.Error):
             database.execute(statement)
-
-
-def lets_sqlite_roll_back(database: sqlite3.Connection) -> None:
-    database.execute("CREATE TABLE once (number UNIQUE)")
-    database.execute("INSERT INTO once VALUES (1)")
-    with suppress(sqlite3.IntegrityError):
-        database.execute("INSERT OR ROLLBACK INTO once VALUES (1)")
 
 
 def goes_on_after_sqlite_rolled_back(database: sqlite3.Connection) -> None:

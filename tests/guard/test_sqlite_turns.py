@@ -5,7 +5,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +13,7 @@ import pytest
 
 from lbg_runtime.guard.protocol import EffectEndedTransaction, EffectUndone
 from lbg_runtime.guard.sqlite import SqliteGuard
-from tests.guard.bench import Crash, SqliteBench, message
+from tests.guard.bench import Crash, SqliteBench, lets_sqlite_roll_back, message
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.real_time
@@ -59,13 +59,6 @@ async def turn_of(bench: SqliteBench) -> AsyncIterator[Turn]:
     finally:
         turn.may_go_on.set()
         await asyncio.wait([first_one])
-
-
-def lets_sqlite_roll_back(database: sqlite3.Connection) -> None:
-    database.execute("CREATE TABLE once (number UNIQUE)")
-    database.execute("INSERT INTO once VALUES (1)")
-    with suppress(sqlite3.IntegrityError):
-        database.execute("INSERT OR ROLLBACK INTO once VALUES (1)")
 
 
 async def asked(*awaitables: Awaitable[bool]) -> list[asyncio.Future[bool]]:

@@ -22,11 +22,6 @@ GROUP = {"name": "orders", "hash_prefix": "h", "hash_count": 4, "queue_count": 2
 VPN = ("msgVpns", "default")
 
 
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("certificates"))
-
-
 def serve(certificates: Certificates, *names: str, **kind: bool) -> SempServer:
     return SempServer(Engine(), lambda _: None, port=0, tls=certificates.broker(*names, **kind).context())
 

@@ -16,11 +16,6 @@ from tests.certificates import Certificates
 pytestmark = pytest.mark.real_time
 
 
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("certificates"))
-
-
 @asynccontextmanager
 async def serving(certificates: Certificates, *names: str, **kind: bool) -> AsyncIterator[tuple[str, list[str]]]:
     """The address of an application with such a certificate, and the tokens that it has been shown."""

@@ -10,11 +10,6 @@ from structlog.testing import capture_logs
 from tests.certificates import Certificates
 
 
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("certificates"))
-
-
 def client_context(certificates: Certificates, certificate: Path | None = None) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=str(certificates.authority_file))
     if certificate is not None:

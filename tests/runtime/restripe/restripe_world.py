@@ -122,6 +122,10 @@ async def restripe(trial, settings, queues, count, on_progress=lambda _: None):
         await session.close()
 
 
+async def topics_of(queues):
+    return {name: await queues.subscriptions(name) for name in queues.names()}
+
+
 def in_order_and_once(trial):
     return all(numbers == list(range(1, len(numbers) + 1)) for numbers in trial.sequences().values())
 

@@ -23,6 +23,7 @@ from tests.runtime.restripe.restripe_world import (
     publish_for,
     published_in,
     restripe,
+    topics_of,
 )
 
 CONTROL_TOPIC = "lbg-control/orders"
@@ -33,10 +34,6 @@ PARKING_QUEUE = "lbg-parked/orders/1"
 @pytest.fixture
 def queues(trial, settings):
     return made_queues(trial, settings)
-
-
-async def topics_of(queues) -> dict[str, frozenset[str]]:
-    return {name: await queues.subscriptions(QueueName(name)) for name in queues.names()}
 
 
 def told_of(topics) -> set[StripePlan]:

@@ -26,11 +26,6 @@ from tests.patience import PATIENCE_S
 pytestmark = pytest.mark.real_time
 
 
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("certificates"))
-
-
 @asynccontextmanager
 async def session_at(
     server: BrokerServer, certificates: Certificates, name: str = "127.0.0.1", **connection: Any

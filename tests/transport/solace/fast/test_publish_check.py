@@ -27,16 +27,7 @@ from lbg_runtime.transport.solace.inbox import Inbox
 from lbg_runtime.transport.solace.publisher import PublicPublisher
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.transport import SolaceTransport
-
-
-class _WithoutFunctions:
-    """A library that has nothing but its name."""
-
-    def __init__(self, *_: object, **__: object) -> None:
-        pass
-
-    def __getitem__(self, name: str) -> Any:
-        raise AttributeError(f"undefined symbol: {name}")
+from tests.transport.solace.fast.surprises import WithoutFunctions
 
 
 def _without_reset(calls: Any) -> Any:
@@ -134,7 +125,7 @@ SURPRISES: dict[str, Surprise] = {
     "missing function": (
         fast_publish_calls,
         "PyDLL",
-        _WithoutFunctions,
+        WithoutFunctions,
         "the client or the interpreter lacks a function: undefined symbol: solClient_msg_alloc",
     ),
     "kept": (fast_publish_check, "writer_of", _without_reset, "a message was written as something else"),
