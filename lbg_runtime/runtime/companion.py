@@ -8,6 +8,9 @@ from lbg_runtime.metrics.reading import SidecarReading
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.runtime.session import Session
 
+Handle = tuple[QueueName, Epoch]
+"""Names a flow handle of the member."""
+
 
 class Companion(Protocol):
     """Called by the member, on its loop."""
@@ -42,3 +45,21 @@ class Companion(Protocol):
         and of its earlier epochs may end with `GivenBack`. Must not raise or block.
         """
         ...
+
+
+class KeptHandles:
+    """For a companion with which messages wait: the flow handles of the member that are given up."""
+
+    def __init__(self) -> None:
+        self._newest: dict[QueueName, tuple[Epoch, bool]] = {}
+        """Epoch of the newest handle, and whether that handle is kept."""
+
+    def flow_changed(self, queue: QueueName, epoch: Epoch, *, is_kept: bool) -> None:
+        """See `Companion.flow_changed`."""
+        self._newest[queue] = epoch, is_kept
+
+    def is_given_up(self, handle: Handle) -> bool:
+        """Whether the handle is being given up, or is gone; one that nothing was said of is kept."""
+        queue, epoch = handle
+        newest, is_kept = self._newest.get(queue, (epoch, True))
+        return newest > epoch or (newest == epoch and not is_kept)

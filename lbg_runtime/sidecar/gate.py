@@ -7,7 +7,9 @@ from contextlib import contextmanager
 import structlog
 
 from lbg_runtime.model.ids import Epoch, QueueName
-from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, GivenBack
+from lbg_runtime.runtime.companion import Handle, KeptHandles
+from lbg_runtime.runtime.runners.attempts import attempt_put_off
+from lbg_runtime.runtime.runners.handling import GivenBack
 from lbg_runtime.sidecar.event import Event
 
 _log = structlog.get_logger(__name__)
@@ -17,8 +19,6 @@ GRACE_S = 1.0
 
 UNABLE_AFTER_S = 10.0
 """An application that is away for longer leaves its queues to other members; more than a restart commonly takes."""
-
-Handle = tuple[QueueName, Epoch]
 
 
 class Gate:
@@ -40,8 +40,7 @@ class Gate:
         """Everything that waits for the application in one way or another, and may go back."""
         self._passing: set[asyncio.Future[None]] = set()
         """Those of them that wait for the gate to open."""
-        self._flows: dict[QueueName, tuple[Epoch, bool]] = {}
-        """Epoch of the newest handle, and whether that handle is kept."""
+        self._handles = KeptHandles()
         self._grace: asyncio.TimerHandle | None = None
         self._until_unable: asyncio.TimerHandle | None = None
         self._is_able = True
@@ -67,16 +66,12 @@ class Gate:
     def waiting(self, turn: "asyncio.Future[None]", event: Event) -> Iterator[None]:
         """Hold an event that waits for what only a present application can bring; `turn` may fail with `GivenBack`."""
         self._waiting[turn] = (event.queue, event.epoch)
-        handling = CURRENT_HANDLING.get(None)
-        if handling is not None:
-            handling.route.attempts.put_off(handling)
         self._look()
         try:
-            yield
+            with attempt_put_off():
+                yield
         finally:
             del self._waiting[turn]
-            if handling is not None:
-                handling.route.attempts.begin(handling)
 
     def open(self) -> None:
         """The application is there. Idempotent."""
@@ -104,7 +99,7 @@ class Gate:
 
     def flow_changed(self, queue: QueueName, epoch: Epoch, *, is_kept: bool) -> None:
         """See `Companion.flow_changed`."""
-        self._flows[queue] = epoch, is_kept
+        self._handles.flow_changed(queue, epoch, is_kept=is_kept)
         self._look()
 
     def end(self) -> None:
@@ -115,7 +110,7 @@ class Gate:
 
     def _look(self) -> None:
         """Run the grace timer for as long as the gate is closed to an event of a handle that is given up or gone."""
-        is_needed = not self._is_open and any(self._is_given_up(handle) for handle in self._waiting.values())
+        is_needed = not self._is_open and any(self._handles.is_given_up(handle) for handle in self._waiting.values())
         if is_needed and self._grace is None:
             self._grace = asyncio.get_running_loop().call_later(GRACE_S, self._give_back)
         elif not is_needed and self._grace is not None:
@@ -124,17 +119,14 @@ class Gate:
 
     def _give_back(self) -> None:
         self._grace = None
-        given = [turn for turn, handle in self._waiting.items() if self._is_given_up(handle) and not turn.done()]
+        given = [
+            turn for turn, handle in self._waiting.items() if self._handles.is_given_up(handle) and not turn.done()
+        ]
         if given:
             queues = sorted({self._waiting[turn][0] for turn in given})
             _log.warning("events_given_back", queues=queues, events=len(given))
         for turn in given:
             turn.set_exception(GivenBack())
-
-    def _is_given_up(self, handle: Handle) -> bool:
-        queue, epoch = handle
-        newest, is_kept = self._flows.get(queue, (epoch, True))
-        return newest > epoch or (newest == epoch and not is_kept)
 
     def _become_unable(self) -> None:
         self._until_unable = None

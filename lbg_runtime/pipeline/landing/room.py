@@ -7,11 +7,11 @@ import structlog
 
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.pipeline.landing.usage import DiskSpace
-from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, GivenBack
+from lbg_runtime.runtime.companion import Handle, KeptHandles
+from lbg_runtime.runtime.runners.attempts import attempt_put_off
+from lbg_runtime.runtime.runners.handling import GivenBack
 
 _log = structlog.get_logger(__name__)
-
-Handle = tuple[QueueName, Epoch]
 
 PAUSE_MIN_S = 0.1
 PAUSE_MAX_S = 5.0
@@ -32,8 +32,7 @@ class Room:
         self._used_bytes = 0
         self._disk: DiskSpace | None = None
         self._waiting: dict[asyncio.Future[None], Handle] = {}
-        self._flows: dict[QueueName, tuple[Epoch, bool]] = {}
-        """Epoch of the newest handle, and whether the handle is kept."""
+        self._handles = KeptHandles()
         self._was_full = False
         self._pauses: dict[QueueName, asyncio.TimerHandle] = {}
         self._pause_s: dict[QueueName, float] = {}
@@ -97,27 +96,23 @@ class Room:
 
     async def wait(self, queue: QueueName, epoch: Epoch) -> None:
         """Return when there is room; raises `GivenBack`."""
-        handling = CURRENT_HANDLING.get(None)
         while self.is_closed(queue):
-            if self._is_given_up((queue, epoch)):
+            if self._handles.is_given_up((queue, epoch)):
                 raise GivenBack
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting[turn] = queue, epoch
-            if handling is not None:
-                handling.route.attempts.put_off(handling)
             try:
-                # No bound: the message is not to blame for the lack of room.
-                await turn
+                with attempt_put_off():
+                    # No bound: the message is not to blame for the lack of room.
+                    await turn
             finally:
                 del self._waiting[turn]
-                if handling is not None:
-                    handling.route.attempts.begin(handling)
 
     def flow_changed(self, queue: QueueName, epoch: Epoch, *, is_kept: bool) -> None:
         """See `Companion.flow_changed`."""
-        self._flows[queue] = epoch, is_kept
+        self._handles.flow_changed(queue, epoch, is_kept=is_kept)
         for turn, handle in self._waiting.items():
-            if not turn.done() and self._is_given_up(handle):
+            if not turn.done() and self._handles.is_given_up(handle):
                 turn.set_exception(GivenBack())
 
     def close(self) -> None:
@@ -133,8 +128,3 @@ class Room:
         for turn, (queue, _) in self._waiting.items():
             if not turn.done() and not self.is_closed(queue):
                 turn.set_result(None)
-
-    def _is_given_up(self, handle: Handle) -> bool:
-        queue, epoch = handle
-        newest, is_kept = self._flows.get(queue, (epoch, True))
-        return newest > epoch or (newest == epoch and not is_kept)

@@ -5,12 +5,13 @@ that with `RunnerPool.take_back`.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import Enum
 from math import inf
 
 from lbg_runtime.model.ids import Epoch, QueueName
-from lbg_runtime.runtime.runners.handling import Handling
+from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, Handling
 
 CLOCK_RESOLUTION_S = 0.001
 """A timer may fire that much early."""
@@ -200,3 +201,17 @@ class AttemptWatches:
         """Stop watching."""
         for watch in self._watches.values():
             watch.close()
+
+
+@contextmanager
+def attempt_put_off() -> Iterator[None]:
+    """In a handler: its time does not run while the context lasts (`RunningAttempts.put_off`)."""
+    handling = CURRENT_HANDLING.get(None)
+    if handling is None:
+        yield
+        return
+    handling.route.attempts.put_off(handling)
+    try:
+        yield
+    finally:
+        handling.route.attempts.begin(handling)
