@@ -29,7 +29,7 @@ def parts_of_run(run: Path) -> Mapping[int, Sequence[int]]:
     return dict(sorted(parts.items())) or {0: []}
 
 
-def examine_part(run: Path, queues: Sequence[int], ack_window_ms: int = DEFAULT_ACK_WINDOW_MS) -> Examination:
+def examine_part(run: Path, queues: Sequence[int], ack_window_ms: int) -> Examination:
     """Run the kernel on the queues of one or several parts, in slices if there are many records. Raises `UserError`."""
     whole = read_whole(run)
     if count_records(run, queues) <= 2 * SLICE_RECORDS:

@@ -38,9 +38,7 @@ _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 _LOG_SETTINGS = Path(__file__).with_name("quiet-log4j2.properties")
 
 
-def settings(
-    cores: int, driver_memory: str = DEFAULT_DRIVER_MEMORY, java_options: str = "", master: str | None = None
-) -> Mapping[str, str]:
+def settings(cores: int, driver_memory: str, java_options: str, master: str | None) -> Mapping[str, str]:
     """The settings of a session on this machine, or on the cluster of a master, whose executors can reach us."""
     # Without these, Spark listens on the address of the host's name.
     loopback = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}

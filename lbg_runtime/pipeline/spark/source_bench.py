@@ -198,7 +198,7 @@ def _as_parquet(root: Path, files: Path) -> None:
             pq.write_table(pa.Table.from_arrays(rows.columns, schema=schema), files / name)
 
 
-def _flush(queue: int, first: int, count: int = _FLUSH_ROWS) -> pa.RecordBatch:
+def _flush(queue: int, first: int, count: int) -> pa.RecordBatch:
     now, numbers = wall_us(), range(first, first + count)
     sent = f"{now // 1000:013x}"
     columns: Mapping[str, pa.Array] = {
