@@ -40,15 +40,12 @@ class Subcode(IntEnum):
     BASIC_AUTHENTICATION_IS_SHUTDOWN = 103
 
 
-_PERMANENT = frozenset(Subcode) - {
-    Subcode.TIMEOUT,
-    Subcode.KEEP_ALIVE_FAILURE,
-    Subcode.SESSION_NOT_ESTABLISHED,
-    Subcode.COMMUNICATION_ERROR,
-}
-
-_FATE_UNKNOWN = frozenset(Subcode) - _PERMANENT
+_FATE_UNKNOWN = frozenset(
+    {Subcode.TIMEOUT, Subcode.KEEP_ALIVE_FAILURE, Subcode.SESSION_NOT_ESTABLISHED, Subcode.COMMUNICATION_ERROR}
+)
 """The connection failed, not the message."""
+
+_PERMANENT = frozenset(Subcode) - _FATE_UNKNOWN
 
 _SUBSCRIPTION_REFUSALS = frozenset({23, 25, 26, 31, 68, 80})
 """A broker's refusals of a subscription: already present, invalid, another reason, too many, not allowed, not on behalf
