@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from lbg_runtime.cli.importing import users_modules
-from lbg_runtime.cli.options import Config, Json, print_json
+from lbg_runtime.cli.options import Config, Json, group_settings, print_json
 
 
 def asyncapi(
@@ -22,14 +22,11 @@ def asyncapi(
     """
     import yaml
 
-    from lbg_runtime.admin.stored import load_group_settings
-    from lbg_runtime.cli.log import configure_log
     from lbg_runtime.model.errors import ConfigError
     from lbg_runtime.runtime.handlers.asyncapi import asyncapi_document
     from lbg_runtime.runtime.handlers.registry import load_handlers
 
-    configure_log()
-    settings = load_group_settings(config)
+    settings = group_settings(config)
     if not settings.handlers:
         raise ConfigError("handlers", "none", "modules with handlers, which the document describes")
     with users_modules():

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.cli.options import Config, ExitWithParent
+from lbg_runtime.cli.options import Config, ExitWithParent, group_settings
 from lbg_runtime.runtime.stop import starting_parent
 
 if TYPE_CHECKING:
@@ -42,13 +42,10 @@ def dashboard(
     parent_pid = starting_parent() if exit_with_parent else None
     import uvloop
 
-    from lbg_runtime.admin.stored import load_group_settings
-    from lbg_runtime.cli.log import configure_log
     from lbg_runtime.cli.options import listen_address
     from lbg_runtime.dashboard.server import check_address
 
-    configure_log()
-    settings = load_group_settings(config)
+    settings = group_settings(config)
     address = listen_address("--listen", listen)
     if status is not None:
         members = [listen_address("--status", each) for each in status]

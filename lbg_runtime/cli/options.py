@@ -17,6 +17,7 @@ from lbg_runtime.model.printable import printable
 
 if TYPE_CHECKING:
     from lbg_runtime.config.listen_address import ListenAddress
+    from lbg_runtime.config.settings import Settings
 
 LAST_PORT = 65_535
 
@@ -46,6 +47,15 @@ StatusPort = Annotated[
     int | None,
     typer.Option("--status-port", min=0, max=LAST_PORT, help="Port of ops.status, instead of that of the settings."),
 ]
+
+
+def group_settings(config: Path) -> "Settings":
+    """Set up the log, then read the settings of a group, of which the broker may have a part; raises `UserError`."""
+    from lbg_runtime.admin.stored import load_group_settings
+    from lbg_runtime.cli.log import configure_log
+
+    configure_log()
+    return load_group_settings(config)
 
 
 def duration_ms(option: str, text: str, least_ms: int = 0, most_ms: int | None = None) -> int:

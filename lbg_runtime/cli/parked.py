@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.cli.options import Config, Json, complain, print_json
+from lbg_runtime.cli.options import Config, Json, complain, group_settings, print_json
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.printable import printable
 
@@ -139,11 +139,7 @@ def _run(config: Path, ask: "Ask") -> "tuple[list[ParkedLane], list[str]]":
     """What was asked for, and what could not be read, which is told on standard error."""
     import uvloop
 
-    from lbg_runtime.admin.stored import load_group_settings
-    from lbg_runtime.cli.log import configure_log
-
-    configure_log()
-    found, unread = uvloop.run(_asked(load_group_settings(config), ask))
+    found, unread = uvloop.run(_asked(group_settings(config), ask))
     for each in unread:
         complain(f"{each.what}; {each.advice}")
     return found, [each.what for each in unread]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.cli.options import DURATION, Config, Json, duration_ms, print_json
+from lbg_runtime.cli.options import DURATION, Config, Json, duration_ms, group_settings, print_json
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.printable import printable
 from lbg_runtime.runtime.stop import StopCause, stop_requests
@@ -258,12 +258,9 @@ def _told(what: str) -> Iterator[None]:
 def _listen(config: Path, topic: str | None, duration: str | None, *, as_json: bool) -> int:
     import uvloop
 
-    from lbg_runtime.admin.stored import load_group_settings
-    from lbg_runtime.cli.log import configure_log
     from lbg_runtime.validator.live import LiveValidator, SequenceErrorKind
 
-    configure_log()
-    settings = load_group_settings(config)
+    settings = group_settings(config)
     topic = topic or settings.ops.journal.republish_topic
     if topic is None:
         raise UserError("--topic", "missing", "a topic here, or ops.journal.republish_topic in the settings")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lbg_runtime.cli.group.commands import listening_ms, tell_nobody_heard
-from lbg_runtime.cli.options import Config, Json, ListenFor, complain
+from lbg_runtime.cli.options import Config, Json, ListenFor, complain, group_settings
 from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.model.printable import printable
 
@@ -30,15 +30,12 @@ def why(
     """
     import uvloop
 
-    from lbg_runtime.admin.stored import load_group_settings
-    from lbg_runtime.cli.log import configure_log
     from lbg_runtime.cli.options import print_json
     from lbg_runtime.cli.why_text import answer_lines
     from lbg_runtime.model.hashing import shard_of
     from lbg_runtime.status.objects import found_as_object
 
-    configure_log()
-    settings = load_group_settings(config)
+    settings = group_settings(config)
     listen_ms = listening_ms(settings, listen)
     shape = settings.group.shape()
     shard = shard_of(settings.group.hash_function, key, shape.hash_count)

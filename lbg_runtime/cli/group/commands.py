@@ -11,7 +11,7 @@ import typer
 
 from lbg_runtime.cli.group.admin import apply, create, delete, evict, list_groups, plan, print_table, show, verify
 from lbg_runtime.cli.group.restripe import restripe
-from lbg_runtime.cli.options import Config, Json, ListenFor, complain
+from lbg_runtime.cli.options import Config, Json, ListenFor, complain, group_settings
 from lbg_runtime.model.errors import ConfigError, SempError, TransportError
 from lbg_runtime.model.printable import printable
 
@@ -65,11 +65,7 @@ def status(
     """
     import uvloop
 
-    from lbg_runtime.admin.stored import load_group_settings
-    from lbg_runtime.cli.log import configure_log
-
-    configure_log()
-    settings = load_group_settings(config)
+    settings = group_settings(config)
     listen_ms = listening_ms(settings, listen)
 
     def show(looked: "Looked") -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.cli.options import Config, Json, complain, print_json
+from lbg_runtime.cli.options import Config, Json, complain, group_settings, print_json
 from lbg_runtime.model.errors import QueueUnfit, SempError, TransportError, UserError
 
 if TYPE_CHECKING:
@@ -27,12 +27,9 @@ def restripe(
     """
     import uvloop
 
-    from lbg_runtime.admin.stored import load_group_settings
-    from lbg_runtime.cli.log import configure_log
     from lbg_runtime.config.settings import GroupSource
 
-    configure_log()
-    settings = load_group_settings(config)
+    settings = group_settings(config)
     if not 1 <= queues <= settings.group.hash_count:
         expected = f"1 to {settings.group.hash_count}, which is the number of shards"
         raise UserError("--queues", str(queues), expected)
