@@ -389,6 +389,8 @@ class FlowRunner:
         self._ask_for_turn()
 
     def _take_event(self, event: MachineEvent, children: asyncio.TaskGroup, now: int) -> None:
+        if isinstance(event, HandlingStalled) and not self._dispatcher.is_stalled(self.machine.queue, event.epoch):
+            return
         before, cause = self.machine.state, self.machine.cause
         self._deadline_may_differ = True
         commands = self.machine.handle(event, now)
@@ -484,9 +486,8 @@ class FlowRunner:
                 case ReturnUnstarted(epoch):
                     self._dispatcher.return_unstarted(self.machine.queue, epoch)
                 case LookForStall(epoch):
-                    if self._dispatcher.is_stalled(self.machine.queue, epoch):
-                        # Behind the ends and arrivals that the machine does not know yet.
-                        self.post(HandlingStalled(epoch))
+                    # Looked for behind the ends and arrivals that the machine does not know yet.
+                    self.post(HandlingStalled(epoch))
                 case CancelHandling(epoch):
                     self._dispatcher.cancel_handling(self.machine.queue, epoch)
                 case ProbeSettlements(epoch, number):

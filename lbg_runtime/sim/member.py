@@ -324,6 +324,8 @@ class SimMember:
             self._dispatch(event.delivery)
             self._start_ready()
             return
+        if isinstance(event, HandlingStalled) and not self._lanes.is_stalled(flow.machine.queue, event.epoch):
+            return
         self._advance(flow, lambda local_ms: flow.machine.handle(event, local_ms))
         self._exit_if_stopped()
 
@@ -372,8 +374,7 @@ class SimMember:
                     for delivery in self._lanes.return_unstarted(queue, epoch):
                         self._answer(delivery, None)
                 case LookForStall(epoch):
-                    if self._lanes.is_stalled(queue, epoch):
-                        self._post(flow, HandlingStalled(epoch))
+                    self._post(flow, HandlingStalled(epoch))
                 case CancelHandling(epoch):
                     self._cancel(queue, epoch)
                 case Settle(epoch, delivery_id, outcome):

@@ -10,6 +10,7 @@ from lbg_runtime.core.flow.events import (
     FlowDown,
     FlowInactive,
     HandBackRequested,
+    HandlingStalled,
     MessageReceived,
     PlaceChanged,
     StepAsideRequested,
@@ -209,6 +210,23 @@ async def test_a_hand_back_does_not_wait_for_the_next_attempt_at_a_key_that_fail
     assert (failed.delivery_id, failed.attempts, failed.outcome, failed.t_settle) == (1, 1, "cancelled", None)
     expected = [("bound", ""), ("active", ""), ("draining", "handback"), ("released", "handback"), ("bound", "")]
     assert trial.flow_changes()[:5] == expected
+
+
+async def test_a_hand_back_goes_on_if_an_attempt_has_begun_since_it_looked_for_a_stall(flow_trial, delivery):
+    """It is given up in time then, as any other: otherwise it would wait for a handler that may hang."""
+
+    async def work(_message):
+        await asyncio.sleep(8)
+
+    trial = flow_trial(work, place=STANDBY, rebind={"drain_timeout": "5s"})
+    async with trial.running():
+        epoch = await trial.activate()
+        trial.transport.sink(MessageReceived(delivery(1, epoch=epoch)))
+        trial.runner.post(HandBackRequested("m"))
+        await asyncio.sleep(4)
+        trial.runner.post(HandlingStalled(epoch))
+        await asyncio.sleep(2)
+        assert trial.changes[-2:] == [("draining", epoch, "handback"), ("active", epoch, None)]
 
 
 async def test_a_standby_that_steps_aside_or_is_not_wanted_opens_no_intake(flow_trial):

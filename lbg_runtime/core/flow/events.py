@@ -93,8 +93,8 @@ class DeliveriesHeldUp:
 
 @dataclass(frozen=True, slots=True)
 class HandlingStalled:
-    """Nothing of this handle was running or about to start a moment ago: all that is in flight waits for another
-    attempt, or behind a delivery that does, or was answered just before this."""
+    """Nothing of this handle is running or about to start: all that is in flight waits for another attempt, or behind a
+    delivery that does, or was answered just before this."""
 
     epoch: Epoch
 
