@@ -155,8 +155,6 @@ class HashedPublisher:
         """Its topic."""
         self._idle = asyncio.Event()
         self._idle.set()
-        self._is_finished = False
-        """Whether the ledger has its last line; later answers are ignored."""
         self._thread = 0
         """The thread of the first message, 0 before it; nothing here may be used from two threads."""
         self._ledger_timer: asyncio.TimerHandle | None = None
@@ -368,9 +366,7 @@ class HashedPublisher:
         )
 
     def _finish(self) -> None:
-        if self._is_finished:
-            return
-        self._is_finished = True
+        # All of it can be done again, and then does nothing; answers that come later are ignored.
         left, self._unanswered = self._unanswered, {}
         self._idle.set()
         if self._ledger_timer is not None:

@@ -77,6 +77,6 @@ class UnconfirmedWindow:
                 turn.set_result(None)
 
     def _has_room(self, size_bytes: int) -> bool:
-        if self._closed or self.count == 0:
+        if self.count == 0:
             return True
         return self.count < self._max_count and self.size_bytes + size_bytes <= self._max_bytes

@@ -72,6 +72,20 @@ async def test_a_small_message_does_not_overtake_a_large_one_that_waits() -> Non
     assert not small.done()
 
 
+async def test_what_would_fit_is_not_taken_past_a_large_one_that_waits() -> None:
+    window = UnconfirmedWindow(10, 100)
+    assert window.take(60)
+    large = asyncio.create_task(window.reserve(60))
+    await settled()
+    assert not window.take(1)
+    window.release(60)
+    # Woken, and not yet gone.
+    assert not window.take(1)
+    assert await large
+    assert window.take(1)
+    assert (window.count, window.size_bytes) == (2, 61)
+
+
 async def test_a_newcomer_does_not_overtake_a_caller_that_was_woken_and_has_not_run_yet() -> None:
     window = UnconfirmedWindow(1, 100)
     await window.reserve(1)
@@ -207,6 +221,17 @@ def test_whatever_callers_do_the_bound_holds_and_the_order_is_theirs(
 
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         runner.run(run())
+
+
+async def test_a_caller_that_was_woken_when_the_window_is_closed_is_turned_away_as_the_others_are() -> None:
+    window = UnconfirmedWindow(1, 100)
+    await window.reserve(1)
+    waiting = [asyncio.create_task(window.reserve(1)) for _ in range(2)]
+    await settled()
+    window.release(1)
+    window.close()
+    assert await asyncio.gather(*waiting) == [False, False]
+    assert window.count == 0
 
 
 async def test_who_comes_when_the_window_is_closed_does_not_queue_behind_those_who_have_not_left_yet() -> None:
