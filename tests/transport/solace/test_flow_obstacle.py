@@ -44,13 +44,18 @@ class Threads:
         self.left = 0
         """How many calls there is no memory for."""
         self.begun: list[Any] = []
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def begin(self, call: Any) -> asyncio.Future[None]:
         self.left -= 1
         if self.left >= 0:
             raise MemoryError
         self.begun.append(call)
-        return asyncio.get_running_loop().create_future()
+        return self.ended
+
+
+async def has_read() -> bool:
+    return True
 
 
 class Bench:
@@ -59,7 +64,7 @@ class Bench:
     def __init__(self) -> None:
         self.path, self.threads, self.told, nobody = Path(), Threads(), FlowRecorder(), cast(Any, None)
         self.flow = SolaceFlow(
-            nobody, cast(Any, self.threads), QUEUE, EPOCH, self.told, lambda *_: cast(Any, self.path), nobody, 255
+            nobody, cast(Any, self.threads), QUEUE, EPOCH, self.told, lambda *_: cast(Any, self.path), has_read, 255
         )
         self.flow.handed_over()
         self.flow.start_intake()
@@ -159,3 +164,19 @@ async def test_a_handle_that_cannot_be_unbound_for_want_of_memory_has_ended_and_
         bench.flow.silence()
     await asyncio.sleep(5 * END_AGAIN_S)
     assert bench.threads.begun == ([] if ends_first else [bench.flow.terminate])
+
+
+@pytest.mark.parametrize("is_live", [True, False])
+async def test_of_a_handle_that_has_ended_by_itself_nobody_says_that_its_settlements_arrived(
+    bench: Bench, is_live: bool
+) -> None:
+    """Whatever the broker answers by then: with a settlement that was not taken, or a lost flow, they did not."""
+    if not is_live:
+        bench.flow.give_up("for a test")
+    unbinding = asyncio.ensure_future(bench.flow.unbind())
+    await asyncio.wait([unbinding], timeout=1)
+    assert not unbinding.done()
+    bench.threads.ended.set_result(None)
+    assert await unbinding is is_live
+    assert bench.threads.begun == [bench.flow.terminate]
+    assert await bench.flow.unbind() is False
