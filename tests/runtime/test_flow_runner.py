@@ -48,7 +48,11 @@ async def test_the_records_of_a_batch_are_written_before_any_of_its_settlements(
             written |= {record.delivery_id for record in entry[1] if isinstance(record, DispatchRecord)}
         elif entry[0] == "settle":
             assert entry[2] in written
-    assert len(trial.settled()) == 600
+    settled = [number for _, number in trial.settled()]
+    assert len(settled) == 600
+    for key in range(7):
+        of_key = [number for number in settled if number % 7 == key]
+        assert of_key == sorted(of_key), "several of a key end before their batch"
     assert sorted(trial.told_settled) == list(range(1, 601)), "each is told of once"
     batches = [entry for entry in trial.log if entry[0] == "records"]
     assert len(batches) < 20, "one write for many records"

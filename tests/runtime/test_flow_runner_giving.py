@@ -272,6 +272,24 @@ async def test_a_handle_that_is_given_up_starts_nothing_more_and_a_new_one_is_bo
     assert trial.flow_changes()[:5] == changes
 
 
+async def test_nothing_more_is_started_in_the_turn_in_which_a_handle_is_given_up(flow_trial, delivery):
+    """Before the machine knows: after a stop of the process, that is where a runner notices it."""
+    started = []
+
+    async def work(message):
+        started.append(message.payload)
+        trial.runner.give_handle_up()
+
+    trial = flow_trial(work, dispatch={"runners": 1})
+    async with trial.running():
+        epoch = await trial.activate()
+        for number, key in ((1, "a"), (2, "b")):
+            trial.transport.sink(MessageReceived(delivery(number, key)))
+        assert await trial.transport.binds.get() == epoch + 1
+    assert started == [b"1"]
+    assert trial.settled() == [(epoch, 1)]
+
+
 @pytest.mark.parametrize("is_fed", [True, False])
 async def test_a_handle_is_given_up_together_with_its_parking_queue(flow_trial, is_fed):
     """Of a standby too: what it hears next may be old news, and its parking queue may be fed already."""
