@@ -52,7 +52,6 @@ class Transactions:
         self._prepare = prepare
         self._waiting: deque[_Bundle] = deque()
         self._is_committing = False
-        self._end_reason: str | None = None
         # On control threads:
         self._lock = Lock()
         """The client's session must not be closed while a commit is under way."""
@@ -76,7 +75,6 @@ class Transactions:
 
     def fail_all(self, reason: str) -> None:
         """The session is gone: waiting bundles are not sent. A commit under way ends by itself."""
-        self._end_reason = reason
         for bundle in self._waiting:
             if not bundle.future.done():
                 bundle.future.set_exception(PublishFailed(bundle.topic, reason))
@@ -117,8 +115,7 @@ class Transactions:
                 bundle.future.set_result(None)
             else:
                 bundle.future.set_exception(error)
-        if self._end_reason is None:
-            self._commit_next()
+        self._commit_next()
 
     # -- on a control thread
 
