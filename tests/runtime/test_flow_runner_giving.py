@@ -272,6 +272,25 @@ async def test_a_handle_that_is_given_up_starts_nothing_more_and_a_new_one_is_bo
     assert trial.flow_changes()[:5] == changes
 
 
+async def test_a_stop_that_waits_for_a_handler_goes_on_soon_after_it_and_not_at_its_timeout(flow_trial, delivery):
+    may_end = asyncio.Event()
+
+    async def work(_message):
+        await may_end.wait()
+
+    trial = flow_trial(work)
+    async with trial.running() as task:
+        epoch = await trial.activate()
+        trial.transport.sink(MessageReceived(delivery(1)))
+        await asyncio.sleep(0.01)
+        trial.runner.stop()
+        await asyncio.sleep(0.01)
+        may_end.set()
+        await asyncio.wait([task], timeout=1)
+        assert task.done()
+    assert trial.settled() == [(epoch, 1)]
+
+
 async def test_nothing_more_is_started_in_the_turn_in_which_a_handle_is_given_up(flow_trial, delivery):
     """Before the machine knows: after a stop of the process, that is where a runner notices it."""
     started = []
