@@ -10,6 +10,5 @@ from lbg_runtime.testing.transport_harness import USERNAME
 def let_subscribe(engine: Engine, username: str = USERNAME, *, is_allowed: bool) -> None:
     """See `TransportHarness.let_subscribe`."""
     accounts = engine.administration.accounts(DEFAULT_VPN)
-    known = accounts.get(username)
-    assert known is not None
+    (known,) = (each for each in accounts.all() if each.name == username)
     accounts.put(replace(known, acl=AclProfile(subscribe=TopicRule(is_allowed))))

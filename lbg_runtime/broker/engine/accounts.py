@@ -93,10 +93,6 @@ class Accounts:
         """Valid access tokens, each with the username that it stands for."""
         self._accounts = {DEFAULT_NAME: Account(DEFAULT_NAME)}
 
-    def get(self, username: str) -> Account | None:
-        """The account configured under exactly this name."""
-        return self._accounts.get(username)
-
     def all(self) -> tuple[Account, ...]:
         """Every account, in the order of configuration."""
         return tuple(self._accounts.values())
