@@ -176,8 +176,8 @@ async def _publish(
 ) -> PublishSummary:
     import anyio
 
+    from lbg_runtime.metrics.reading import PublisherCounts
     from lbg_runtime.metrics.tracing import open_spans
-    from lbg_runtime.publisher.confirmation import PublisherCounts
     from lbg_runtime.publisher.hashed import HashedPublisher
     from lbg_runtime.publisher.identity import new_publisher_id
     from lbg_runtime.publisher.ledger import open_ledger

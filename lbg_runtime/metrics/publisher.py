@@ -6,41 +6,14 @@ from typing import Protocol
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-
-class PublisherFigures(Protocol):
-    """What became of a publisher's messages; `HashedPublisher.counts` is one such object."""
-
-    @property
-    def sent(self) -> int:
-        """Messages given to the transport."""
-        ...
-
-    @property
-    def confirmed(self) -> int:
-        """Messages that the broker has taken over."""
-        ...
-
-    @property
-    def refused(self) -> int:
-        """Messages that the broker refused."""
-        ...
-
-    @property
-    def unknown(self) -> int:
-        """Messages that may or may not be on the broker."""
-        ...
-
-    @property
-    def unconfirmed(self) -> int:
-        """Messages on their way."""
-        ...
+from lbg_runtime.metrics.reading import PublisherCounts
 
 
 class CountingPublisher(Protocol):
     """A publisher that counts; `HashedPublisher` is one."""
 
     @property
-    def counts(self) -> PublisherFigures:
+    def counts(self) -> PublisherCounts:
         """The counts until now."""
         ...
 

@@ -1,4 +1,4 @@
-"""The figures of one member at one moment, as values: taken on its event loop, read from any thread."""
+"""The figures of one member, or publisher, at one moment, as values: taken on its event loop, read from any thread."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -145,3 +145,19 @@ class MemberReading:
     parking: ParkingReading = ParkingReading()
     sidecar: SidecarReading | None = None
     """None if handlers are functions."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherCounts:
+    """What became of one publisher's messages. The last three counts add up to `sent` once it is closed."""
+
+    sent: int
+    confirmed: int
+    refused: int
+    unknown: int
+    """Messages that may or may not be on the broker."""
+
+    @property
+    def unconfirmed(self) -> int:
+        """Messages that were sent and have no answer yet."""
+        return self.sent - self.confirmed - self.refused - self.unknown

@@ -1,4 +1,4 @@
-"""What a publisher reports about its messages: one by one, and as counts."""
+"""What a publisher reports about a message."""
 
 from dataclasses import dataclass
 
@@ -17,19 +17,3 @@ class Confirmation:
     topic: str
     """Full topic, including hash prefix and shard."""
     message_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class PublisherCounts:
-    """What became of one publisher's messages. The last three counts add up to `sent` once it is closed."""
-
-    sent: int
-    confirmed: int
-    refused: int
-    unknown: int
-    """Messages that may or may not be on the broker."""
-
-    @property
-    def unconfirmed(self) -> int:
-        """Messages that were sent and have no answer yet."""
-        return self.sent - self.confirmed - self.refused - self.unknown

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 import structlog
 
+from lbg_runtime.metrics.reading import PublisherCounts
 from lbg_runtime.model.errors import PublisherClosed, PublishFailed, PublishRefused, UserError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hash_vectors import verify_hashing
@@ -29,7 +30,7 @@ from lbg_runtime.model.message import (
 from lbg_runtime.model.record import UnconfirmedRecord
 from lbg_runtime.model.topic import is_valid_topic
 from lbg_runtime.publisher.arguments import as_text, found_key, own_payload, sendable_key, topic_refused
-from lbg_runtime.publisher.confirmation import Confirmation, PublisherCounts
+from lbg_runtime.publisher.confirmation import Confirmation
 from lbg_runtime.publisher.ledger import Ledger
 from lbg_runtime.publisher.values import make_confirmation, make_message
 from lbg_runtime.publisher.window import UnconfirmedWindow

@@ -1,7 +1,7 @@
 from prometheus_client import CollectorRegistry, generate_latest
 
 from lbg_runtime.metrics.publisher import PublisherCollector
-from lbg_runtime.publisher.confirmation import PublisherCounts
+from lbg_runtime.metrics.reading import PublisherCounts
 
 
 class Publisher:

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from lbg_runtime.journal.writer import RecordWriter
+from lbg_runtime.metrics.reading import PublisherCounts
 from lbg_runtime.model.errors import PublisherClosed, PublishFailed, PublishRefused
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.model.ids import GroupName
 from lbg_runtime.model.record import LedgerHeader
-from lbg_runtime.publisher.confirmation import Confirmation, PublisherCounts
+from lbg_runtime.publisher.confirmation import Confirmation
 from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.publisher.ledger import Ledger
 from lbg_runtime.testing.virtual_time import VirtualTimeLoop

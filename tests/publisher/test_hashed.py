@@ -11,13 +11,14 @@ from enum import Enum
 import pytest
 from structlog.testing import capture_logs
 
+from lbg_runtime.metrics.reading import PublisherCounts
 from lbg_runtime.model.errors import InvariantViolated, PublishFailed, PublishRefused, UserError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction, shard_of
 from lbg_runtime.model.keys import KeySource
 from lbg_runtime.model.message import NO_HEADERS, Headers
 from lbg_runtime.publisher import hashed
-from lbg_runtime.publisher.confirmation import Confirmation, PublisherCounts
+from lbg_runtime.publisher.confirmation import Confirmation
 from tests.publisher.conftest import LedgerFile, MakePublisher, ScriptedMessenger, settled
 
 # -- stamps and places

@@ -6,10 +6,10 @@ from collections import Counter
 import pytest
 from structlog.testing import capture_logs
 
+from lbg_runtime.metrics.reading import PublisherCounts
 from lbg_runtime.model.errors import PublisherClosed, PublishFailed, PublishRefused
 from lbg_runtime.model.message import NO_PROPERTIES
 from lbg_runtime.publisher import hashed
-from lbg_runtime.publisher.confirmation import PublisherCounts
 from lbg_runtime.publisher.hashed import HashedPublisher
 from tests.publisher.conftest import LedgerFile, MakePublisher, ScriptedMessenger, settled
 

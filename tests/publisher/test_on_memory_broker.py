@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from lbg_runtime.core.flow.events import FlowEvent, MessageReceived
+from lbg_runtime.metrics.reading import PublisherCounts
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.model.ids import Epoch
 from lbg_runtime.model.message import Message
-from lbg_runtime.publisher.confirmation import PublisherCounts
 from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.publisher.ledger import open_ledger
 from lbg_runtime.transport.memory.broker import MemoryBroker
