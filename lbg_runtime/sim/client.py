@@ -33,7 +33,9 @@ class SimClient:
     ) -> None:
         """`on_connection` is called, not on the loop's thread, when the connection is up, and when it is lost."""
         self.link: Link | None = None
+        """The connection; None if there is none."""
         self.client_id: ClientId | None = None
+        """The broker's number of the connection; None until it has answered."""
         self._client_name = client_name
         self._broker = broker
         self._process = process

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Protocol, assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from lbg_runtime.broker.engine.answers import BoundQueue, SettledRange
 from lbg_runtime.broker.engine.effects import ActivityChanged, ClientId, Deliver, FlowEnded, FlowId
@@ -26,6 +26,9 @@ from lbg_runtime.sim.process import Process
 from lbg_runtime.sim.schedule import Schedule
 from lbg_runtime.sim.settings import SimSettings
 
+if TYPE_CHECKING:
+    from lbg_runtime.sim.client import SimClient
+
 MOST_BATCHED = 64
 """This many settlements are sent without waiting for the timer."""
 
@@ -42,24 +45,6 @@ class HandleState(Enum):
     DEAD = "dead"
 
 
-class Connected(Protocol):
-    """What a handle needs from its client."""
-
-    @property
-    def link(self) -> Link | None:
-        """The connection; None if there is none."""
-        ...
-
-    @property
-    def client_id(self) -> ClientId | None:
-        """The broker's number of the connection; None until it has answered."""
-        ...
-
-    def route(self, flow: FlowId, handle: "SimHandle") -> None:
-        """Route what the broker sends on a flow to this handle."""
-        ...
-
-
 class SimHandle:
     """Created by a client for one `Bind` of a flow machine. Every call runs inside the member's process.
 
@@ -69,7 +54,7 @@ class SimHandle:
     def __init__(
         self,
         name: Handle,
-        client: Connected,
+        client: "SimClient",
         broker: SimBroker,
         process: Process,
         schedule: Schedule,

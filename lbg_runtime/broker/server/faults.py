@@ -2,23 +2,11 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from lbg_runtime.broker.engine.surroundings import Asked, Surroundings
+from lbg_runtime.broker.server.connection import Connection
 from lbg_runtime.broker.server.trouble import NO_TROUBLE, Trouble
 from lbg_runtime.model.errors import BrokerRefusal
-
-
-class Victim(Protocol):
-    """A connection, as the fault switch sees it."""
-
-    def suffer(self, trouble: Trouble) -> None:
-        """Show these faults from now on, and no others."""
-        ...
-
-    def abort(self) -> None:
-        """Cut the connection at once."""
-        ...
 
 
 @dataclass(slots=True)
@@ -37,18 +25,20 @@ class Faults:
     `client_name` says whose connections are meant; None for everybody's, which a client's own faults override.
     """
 
-    def __init__(self, surroundings: Surroundings, victims: Callable[[], Iterable[tuple[str | None, Victim]]]) -> None:
-        """`victims`: every connection, with the name of its client if it has logged in."""
-        self._victims = victims
+    def __init__(
+        self, surroundings: Surroundings, connections: Callable[[], Iterable[tuple[str | None, Connection]]]
+    ) -> None:
+        """`connections`: every connection, with the name of its client if it has logged in."""
+        self._connections = connections
         self._troubles: dict[str | None, Trouble] = {}
         self._refusals: dict[Asked, list[_Refusal]] = {}
         self._surroundings = surroundings
 
     def drop(self, client_name: str | None = None) -> int:
         """Cut connections, as a network does; return how many."""
-        chosen = [victim for name, victim in self._victims() if client_name in (None, name)]
-        for victim in chosen:
-            victim.abort()
+        chosen = [connection for name, connection in self._connections() if client_name in (None, name)]
+        for connection in chosen:
+            connection.abort()
         return len(chosen)
 
     def stall(self, client_name: str | None = None, *, on: bool = True) -> None:
@@ -79,8 +69,8 @@ class Faults:
         self._troubles.clear()
         self._refusals.clear()
         self._surroundings.refuse = None
-        for _, victim in self._victims():
-            victim.suffer(NO_TROUBLE)
+        for _, connection in self._connections():
+            connection.suffer(NO_TROUBLE)
 
     def trouble_of(self, client_name: str | None) -> Trouble:
         """The faults of a connection of this client."""
@@ -88,9 +78,9 @@ class Faults:
 
     def _change(self, client_name: str | None, trouble: Trouble) -> None:
         self._troubles[client_name] = trouble
-        for name, victim in self._victims():
+        for name, connection in self._connections():
             if client_name in (None, name):
-                victim.suffer(self.trouble_of(name))
+                connection.suffer(self.trouble_of(name))
 
     def _refuse(self, asked: Asked, client_name: str) -> None:
         for refusal in self._refusals.get(asked, ()):
