@@ -1,6 +1,6 @@
 """What the engine wants done after a call; the front end that holds the connections carries it out, in order."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NewType
 
@@ -121,6 +121,9 @@ class ClientEnded:
 
 Effect = DeliverRun | DeliverDirect | ActivityChanged | FlowEnded | ClientEnded
 SingleEffect = Deliver | DeliverDirect | ActivityChanged | FlowEnded | ClientEnded
+
+CarryOut = Callable[[Iterable[Effect]], None]
+"""Hands effects to the connections that they are for, in order; must not call the engine."""
 
 
 def one_by_one(effects: Iterable[Effect]) -> Iterator[SingleEffect]:

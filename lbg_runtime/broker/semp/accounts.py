@@ -5,7 +5,8 @@ from ipaddress import ip_network
 
 from lbg_runtime.broker.engine.accounts import DEFAULT_NAME, Account, AclProfile, AddressRule, ClientProfile, TopicRule
 from lbg_runtime.broker.engine.administration import Administration
-from lbg_runtime.broker.semp.collection import CarryOut, Kept, Rows, only
+from lbg_runtime.broker.engine.effects import CarryOut
+from lbg_runtime.broker.semp.collection import Kept, Rows, only
 from lbg_runtime.broker.semp.fault import SempFault
 from lbg_runtime.broker.semp.objects import (
     ACL_PROFILE,

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Mapping
 
-from lbg_runtime.broker.engine.effects import Effect
+from lbg_runtime.broker.engine.effects import CarryOut, Effect
 from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.semp import reply
 from lbg_runtime.broker.semp.access import Administrator
-from lbg_runtime.broker.semp.collection import CarryOut
 from lbg_runtime.broker.semp.fault import SempFault
 from lbg_runtime.broker.semp.query import number_of
 from lbg_runtime.broker.semp.replay_logs import cancel_replay, start_replay, trim_logged_messages

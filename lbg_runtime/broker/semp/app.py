@@ -11,13 +11,14 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Route
 
+from lbg_runtime.broker.engine.effects import CarryOut
 from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.http_server import answer_nobody
 from lbg_runtime.broker.semp import reply
 from lbg_runtime.broker.semp.about import About
 from lbg_runtime.broker.semp.access import DEFAULT_ADMINISTRATORS, Administrator, find_administrator
 from lbg_runtime.broker.semp.action import Action
-from lbg_runtime.broker.semp.collection import CarryOut, Kept
+from lbg_runtime.broker.semp.collection import Kept
 from lbg_runtime.broker.semp.configuration import Configuration
 from lbg_runtime.broker.semp.fault import SempFault
 from lbg_runtime.broker.semp.monitor import Monitor

@@ -1,17 +1,13 @@
 """Collections: where the objects of one kind are."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Protocol
 
 import orjson
 
-from lbg_runtime.broker.engine.effects import Effect
 from lbg_runtime.broker.semp.schema import Row
 from lbg_runtime.broker.semp.target import Key, Keys
-
-CarryOut = Callable[[Iterable[Effect]], None]
-"""Hands the engine's effects to the connections they are for, in order."""
 
 
 class Kept(Protocol):

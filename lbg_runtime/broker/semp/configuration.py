@@ -4,11 +4,12 @@ from collections.abc import Mapping
 
 import orjson
 
+from lbg_runtime.broker.engine.effects import CarryOut
 from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.semp import objects, reply
 from lbg_runtime.broker.semp.access import AccessLevel, Administrator
 from lbg_runtime.broker.semp.accounts import AccountRows
-from lbg_runtime.broker.semp.collection import CarryOut, Collection, Kept, Nowhere, Rows
+from lbg_runtime.broker.semp.collection import Collection, Kept, Nowhere, Rows
 from lbg_runtime.broker.semp.fault import SempFault
 from lbg_runtime.broker.semp.query import Item, Query
 from lbg_runtime.broker.semp.queues import Queues, Subscriptions

@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import cast
 
+from lbg_runtime.broker.engine.effects import CarryOut
 from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.engine.settings import AccessType, Permission, QueueSettings, RejectOnDiscard
-from lbg_runtime.broker.semp.collection import CarryOut, only
+from lbg_runtime.broker.semp.collection import only
 from lbg_runtime.broker.semp.fault import SempFault
 from lbg_runtime.broker.semp.grouping import changed_grouping, grouping_row
 from lbg_runtime.broker.semp.objects import NOTED_QUEUE_ATTRIBUTES

@@ -3,11 +3,12 @@
 import ssl
 from collections.abc import Callable
 
+from lbg_runtime.broker.engine.effects import CarryOut
 from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.http_server import HttpServer
 from lbg_runtime.broker.semp.access import DEFAULT_ADMINISTRATORS, Administrator
 from lbg_runtime.broker.semp.app import make_app
-from lbg_runtime.broker.semp.collection import CarryOut, Kept
+from lbg_runtime.broker.semp.collection import Kept
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8080

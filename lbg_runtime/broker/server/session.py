@@ -13,6 +13,7 @@ from typing import assert_never
 from lbg_runtime.broker.engine.answers import Introduction, SettledRange
 from lbg_runtime.broker.engine.effects import (
     ActivityChanged,
+    CarryOut,
     ClientEnded,
     ClientId,
     DeliverDirect,
@@ -64,9 +65,6 @@ from lbg_runtime.smf.frame import Frame, FrameReader, Protocol, decode_frame, en
 from lbg_runtime.smf.message import read_published
 from lbg_runtime.smf.response import OK, Response, answer
 from lbg_runtime.smf.smp import SubscriptionKind, SubscriptionRequest, decode_subscription, encode_subscription
-
-CarryOut = Callable[[Iterable[Effect]], None]
-"""Hands effects to the sessions they are for, in order; must not call the engine."""
 
 OnLogin = Callable[[ClientId], None]
 """Called after a successful login, before any effect of it is carried out."""
