@@ -42,6 +42,7 @@ from enum import Enum
 from itertools import pairwise
 
 from lbg_runtime.core.group.control_messages import (
+    MAX_NUMBER,
     Accept,
     ControlMessage,
     FlowReport,
@@ -84,7 +85,6 @@ CONTROL_VERSION = 3
 MAX_MESSAGE_BYTES = 128 * 1024
 """Room for a member on about a thousand queues; anything longer is refused unread."""
 
-_MAX_NUMBER = (1 << 63) - 1
 _FLOW_STATES = (ReportedFlow.STANDBY, ReportedFlow.ACTIVE, ReportedFlow.DRAINING)
 _STAGES = (LaneStage.READY, LaneStage.RUNNING, LaneStage.DELAYED)
 _OUTCOMES = (LastOutcome.HANDLED, LastOutcome.ERROR_QUEUE, LastOutcome.DMQ)
@@ -353,7 +353,7 @@ class _Reader:
     def number(self, what: str) -> int:
         item = self._next(what)
         # Not isinstance: true is not a number here, though Python's bool is an int.
-        if type(item) is not int or not 0 <= item <= _MAX_NUMBER:
+        if type(item) is not int or not 0 <= item <= MAX_NUMBER:
             raise _malformed(what)
         return item
 

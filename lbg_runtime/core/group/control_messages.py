@@ -21,6 +21,9 @@ from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
 MAX_TEXT_LENGTH = 250
 """Limit for any name, id or reason in a control message, in characters."""
 
+MAX_NUMBER = (1 << 63) - 1
+"""Limit for any number in a control message."""
+
 MoveId = NewType("MoveId", str)
 """Identifies one attempt to hand one queue over; chosen by the offering member, never used twice."""
 

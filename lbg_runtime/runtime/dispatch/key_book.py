@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from time import monotonic_ns
 
 from lbg_runtime.core.group.control_messages import (
+    MAX_NUMBER,
     MAX_TEXT_LENGTH,
     KeySight,
     LaneHead,
@@ -35,8 +36,6 @@ _OUTCOMES = {
     Then.ERROR_QUEUE: LastOutcome.ERROR_QUEUE,
     Then.DMQ: LastOutcome.DMQ,
 }
-
-_MAX_NUMBER = (1 << 63) - 1
 
 
 class KeyBook:
@@ -121,7 +120,7 @@ def _told(text: str | None) -> str | None:
 def _number(message: Message) -> int | None:
     number = message.key_sequence
     # A publisher other than ours may send anything.
-    return number if number is not None and 0 <= number <= _MAX_NUMBER else None
+    return number if number is not None and 0 <= number <= MAX_NUMBER else None
 
 
 def _since_ms(moment_ns: int, now_ns: int) -> int:
