@@ -98,8 +98,8 @@ class Feed:
         shape, striping = self._shape, sight.striping
         restriping = None
         if striping is not None and striping.target is not None:
-            moving = sum(shard % striping.queue_count != shard % striping.target for shard in range(shape.hash_count))
-            restriping = [striping.queue_count, striping.target, len(striping.left), moving]
+            moving, left = striping.moves(shape.hash_count)
+            restriping = [striping.queue_count, striping.target, left, moving]
         return {
             "group": shape.name,
             "since": self._began_ms,
