@@ -6,7 +6,7 @@ Keys are stable; more may be added.
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from lbg_runtime.core.group.control_messages import FlowReport, KeyAnswer, KeySight, LastHandled, ParkingWait
+from lbg_runtime.core.group.control_messages import KeyAnswer, LastHandled
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import MemberId
 from lbg_runtime.model.record import OwnerRecord
@@ -84,10 +84,8 @@ def key_as_object(picture: KeyPicture) -> dict[str, object]:
         "queue": picture.queue,
         "known": picture.is_known,
         "owner": picture.owner,
-        "parked": _parked(picture.flow, picture.sight, picture.wait),
-        "answers": [
-            sight_as_object(picture.member, picture.flow, picture.sight, picture.wait, is_stopped=picture.is_stopped)
-        ],
+        "parked": _parked(picture),
+        "answers": [_answer_as_object(picture.member, picture)],
     }
 
 
@@ -104,24 +102,19 @@ def found_as_object(key: str, shard: int, answers: Sequence[KeyAnswer], shape: G
             answer.wait is None and (answer.sight.head or answer.sight.last or answer.sight.parked)
             for answer in holders
         ),
-        "answers": [
-            sight_as_object(one.header.member, one.flow, one.sight, one.wait, is_stopped=one.is_stopped)
-            for one in answers
-        ],
+        "answers": [_answer_as_object(answer.header.member, answer) for answer in answers],
     }
 
 
-def sight_as_object(
-    member: MemberId, flow: FlowReport | None, sight: KeySight, wait: ParkingWait | None, *, is_stopped: bool
-) -> dict[str, object]:
-    """One member's answer about a key."""
+def _answer_as_object(member: MemberId, answer: KeyAnswer | KeyPicture) -> dict[str, object]:
+    flow, sight, wait = answer.flow, answer.sight, answer.wait
     head = sight.head
     return {
         "member": member,
         "flow": None if flow is None else {"state": flow.state.value, "epoch": flow.epoch, "in_flight": flow.in_flight},
-        "stopped": is_stopped,
+        "stopped": answer.is_stopped,
         "waiting": sight.waiting,
-        "parked": _parked(flow, sight, wait),
+        "parked": _parked(answer),
         "parking_wait": None if wait is None else asdict(wait),
         "head": None if head is None else {**asdict(head), "stage": head.stage.value},
         "last": None if sight.last is None else _last_as_object(sight.last),
@@ -132,9 +125,10 @@ def _last_as_object(last: LastHandled) -> dict[str, object]:
     return {**asdict(last), "outcome": None if last.outcome is None else last.outcome.value}
 
 
-def _parked(flow: FlowReport | None, sight: KeySight, wait: ParkingWait | None) -> int | None:
+def _parked(answer: KeyAnswer | KeyPicture) -> int | None:
     """None if the member does not know: only the owner of the queue may."""
-    return sight.parked if flow is not None and flow.is_owner and wait is None else None
+    is_owner = answer.flow is not None and answer.flow.is_owner
+    return answer.sight.parked if is_owner and answer.wait is None else None
 
 
 def lack_as_object(lack: Lack) -> dict[str, object]:

@@ -27,7 +27,6 @@ from lbg_runtime.status.objects import (
     found_as_object,
     key_as_object,
     member_as_object,
-    sight_as_object,
 )
 from lbg_runtime.status.picture import KeyPicture
 from tests.cli.group.test_commands import picture
@@ -118,18 +117,19 @@ def test_what_members_answered_is_told_as_of_the_owner_and_by_the_settings_where
 def test_what_is_parked_is_known_to_an_owner_that_has_opened_its_parking_queue() -> None:
     owned, standby = FlowReport(ReportedFlow.ACTIVE, Epoch(1), 0), FlowReport(ReportedFlow.STANDBY, Epoch(1), 0)
     handled, wait = KeySight(0, 0, None, LastHandled(1, 1, 1)), ParkingWait(43_000, "Queue Shutdown")
-    told = [
-        sight_as_object(MemberId("a"), *each, is_stopped=False)
-        for each in ((owned, handled, None), (standby, handled, None))
-    ]
-    assert [each["parked"] for each in told] == [0, None]
-    header = Header(GroupName("orders"), MemberId("a"), Life(1, 1), 1)
+    header, shape = (
+        Header(GroupName("orders"), MemberId("a"), Life(1, 1), 1),
+        GroupShape(GroupName("orders"), "h", 16, 4),
+    )
     waiting = KeyAnswer(header, QuestionId("q"), 9, QueueName("orders/1"), owned, handled, wait)
-    found = orjson.loads(orjson.dumps(found_as_object("k", 9, [waiting], GroupShape(GroupName("orders"), "h", 16, 4))))
-    assert (found["known"], found["answers"][0]["parked"]) == (False, None)
+    answers = [waiting, replace(waiting, wait=None), replace(waiting, flow=standby, wait=None)]
+    told = found_as_object("k", 9, answers, shape)["answers"]
+    assert [each["parked"] for each in told] == [None, 0, None]
+    found = orjson.loads(orjson.dumps(found_as_object("k", 9, [waiting], shape)))
+    assert not found["known"]
     # After a restart nothing else is known of the key.
     opened = replace(waiting, sight=KeySight(0, 2, None, None), wait=None)
-    assert found_as_object("k", 9, [opened], GroupShape(GroupName("orders"), "h", 16, 4))["known"]
+    assert found_as_object("k", 9, [opened], shape)["known"]
     assert found["answers"][0]["parking_wait"] == {"waited_ms": 43_000, "reason": "Queue Shutdown"}
 
 
