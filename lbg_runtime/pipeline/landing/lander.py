@@ -23,7 +23,7 @@ from lbg_runtime.model.ids import Epoch, MemberId, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.model.sole_error import sole_error
 from lbg_runtime.pipeline.landing.age import Ages
-from lbg_runtime.pipeline.landing.lane import LaneWriter
+from lbg_runtime.pipeline.landing.lane import SEGMENT_BYTES, LaneWriter
 from lbg_runtime.pipeline.landing.layout import GroupNote, claim_folder
 from lbg_runtime.pipeline.landing.open_lane import FlushLimits, OpenLane
 from lbg_runtime.pipeline.landing.prune import Unpruned, prune
@@ -68,6 +68,7 @@ class LandingOptions:
     """Of the whole log: when it holds this many, nothing more is taken."""
     retention_ms: int | None = None
     """Rows that landed longer ago are pruned. None: they stay until `lbg landing prune`."""
+    segment_bytes: int = SEGMENT_BYTES
 
 
 def lander_app(
@@ -274,6 +275,7 @@ class Lander:
             epoch,
             clock_us=self._clock_us,
             is_synced=self._options.is_synced,
+            segment_bytes=self._options.segment_bytes,
             claimed=self._claimed,
             handle=handle,
         )
