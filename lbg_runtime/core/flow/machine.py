@@ -167,7 +167,7 @@ class FlowMachine:
                 commands += self._step(flow_event, now_ms)
             if self.state is not FlowState.ACTIVE:
                 # Active for a moment, and that is over. What came through the open intake would count as redelivered.
-                commands = [command for command in commands if not isinstance(command, StartIntake)]
+                commands = [command for command in commands if not isinstance(command, StartIntake | StopIntake)]
         return commands
 
     def on_deadline(self, now_ms: int) -> list[Command]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lbg_runtime.core.flow.commands import Bind, CancelHandling, Command, Note, ReturnUnstarted, Unbind
+from lbg_runtime.core.flow.commands import Bind, CancelHandling, Command, Dispatch, Note, ReturnUnstarted, Unbind
 from lbg_runtime.core.flow.events import (
     BindSucceeded,
     FlowActive,
@@ -16,7 +16,17 @@ from lbg_runtime.core.flow.events import (
 from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import Epoch
-from tests.core.flow.machines import active, bound, finished, new_machine, notes, received, settle, without_notes
+from tests.core.flow.machines import (
+    active,
+    bound,
+    delivery,
+    finished,
+    new_machine,
+    notes,
+    received,
+    settle,
+    without_notes,
+)
 
 
 def test_a_flow_that_loses_activity_starts_nothing_more_and_settles_what_runs() -> None:
@@ -142,6 +152,15 @@ def test_a_flow_whose_activity_is_over_when_its_bind_is_known_is_not_fed(
     for event in (FlowActive(Epoch(1)), end):
         assert machine.handle(event, 1) == []
     assert machine.handle(BindSucceeded(Epoch(1)), 2) == [command]
+
+
+def test_nor_is_its_intake_closed_that_was_never_open() -> None:
+    machine = new_machine(max_in_flight=1)
+    machine.on_deadline(0)
+    for event in (received(1), FlowInactive(Epoch(1))):
+        assert machine.handle(event, 1) == []
+    commands = without_notes(machine.handle(BindSucceeded(Epoch(1)), 2))
+    assert commands == [Dispatch(delivery(1)), ReturnUnstarted(Epoch(1))]
 
 
 @pytest.mark.parametrize(
