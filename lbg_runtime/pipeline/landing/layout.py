@@ -26,7 +26,7 @@ from lbg_runtime.pipeline.landing.index import DAMAGE_REMEDY
 from lbg_runtime.pipeline.landing.opened import read_whole
 from lbg_runtime.pipeline.landing.schema import FORMAT
 from lbg_runtime.pipeline.landing.sealed import seal, unseal
-from lbg_runtime.pipeline.landing.segment import DATA_SUFFIX, INDEX_SUFFIX, sync_folder, write_whole
+from lbg_runtime.pipeline.landing.segment import DATA_SUFFIX, INDEX_SUFFIX, make_folder, write_whole
 
 GROUP_NOTE = "landing.json"
 LANE_NOTE = "lane.json"
@@ -148,11 +148,8 @@ def claim_folder(root: Path, shape: GroupShape) -> GroupNote:
     """
     note = GroupNote(shape.name, shape.hash_prefix, shape.hash_count, id=uuid.uuid4().hex)
     try:
-        new = [each for each in (root, *root.parents) if not each.exists()]
-        root.mkdir(parents=True, exist_ok=True)
-        for each in new:
-            # Of a folder whose name is not durable, nothing is.
-            sync_folder(each.parent)
+        # Of a log whose name is not durable, nothing is.
+        make_folder(root)
         if not (root / GROUP_NOTE).exists():
             if any(not each.name.startswith(".") for each in root.iterdir()) and not (root / GROUP_NOTE).exists():
                 raise UserError(str(root), "not empty, and no landing log", "an empty folder, or that of a log")

@@ -301,6 +301,14 @@ def write_whole(path: Path, content: bytes) -> None:
         raise
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those above it that are missing; all their names are durable on return. Raises `OSError`."""
+    new = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in new:
+        sync_folder(each.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder durable; raises `OSError`."""
     file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

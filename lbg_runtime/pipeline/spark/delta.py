@@ -25,7 +25,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from lbg_runtime.model.errors import InvariantViolated, LakeWriteFailed, UserError
-from lbg_runtime.pipeline.landing.segment import sync_folder
+from lbg_runtime.pipeline.landing.segment import make_folder, sync_folder
 from lbg_runtime.pipeline.spark.checkpoint import (
     checkpoint_behind,
     checkpoint_differs,
@@ -98,7 +98,7 @@ class DeltaStreamWriter(DataSourceStreamArrowWriter):
                 if not batch.num_rows:
                     continue
                 if writer is None:
-                    self._folder.mkdir(parents=True, exist_ok=True)
+                    make_folder(self._folder)
                     writer = pq.ParquetWriter(path, self._schema, compression="zstd")
                 writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=self._schema))
                 rows += batch.num_rows

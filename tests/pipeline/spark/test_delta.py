@@ -14,6 +14,7 @@ from lbg_runtime.model.errors import LakeWriteFailed, UserError
 from lbg_runtime.pipeline.landing.schema import LANDING_SCHEMA
 from lbg_runtime.pipeline.spark import delta
 from lbg_runtime.pipeline.spark.delta import DeltaStreamWriter
+from tests.pipeline.landing.disk import Disk
 from tests.pipeline.landing.landed import id_of, rows
 
 
@@ -54,6 +55,15 @@ def test_batches_are_added_to_the_table_that_is_there_and_each_once(tmp_path: Pa
     write_batch(again, 0)
     write_batch(again, 1)
     assert sorted(ids(tmp_path)) == [id_of("k", 0), id_of("k", 1)]
+
+
+def test_a_power_cut_takes_nothing_of_a_batch_for_which_the_folder_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk()
+    monkeypatch.setattr(os, "fsync", disk.sync)
+    write_batch(writer(tmp_path / "new" / "table"), 0)
+    assert disk.lost(tmp_path) == []
 
 
 def test_a_batch_is_durable_before_spark_notes_it_as_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
