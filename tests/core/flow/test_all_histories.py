@@ -1,0 +1,155 @@
+"""All histories of small queues: whatever may happen, at whatever moment, breaks no law and ends well."""
+
+from collections import deque
+
+import pytest
+
+from lbg_runtime.core.flow.commands import Command, Settle
+from lbg_runtime.core.flow.in_flight import InFlight
+from lbg_runtime.core.flow.machine import FlowMachine
+from lbg_runtime.core.flow.release import Release
+from lbg_runtime.core.lanes import KeyLanes, Lane
+from lbg_runtime.model.message import Delivery
+from lbg_runtime.model.outcome import Outcome, Settlement
+from tests.core.flow.small_parts import CYCLING, HOME, STANDBY, Setup, Step
+from tests.core.flow.small_queue import SmallQueue
+from tests.core.flow.small_twins import mark, twin_queue
+
+
+class Histories:
+    """All states that a setup can come to, breadth first, so that the way to a problem is as short as can be."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.problem = ""
+        """What is wrong, and the steps that lead there; empty if nothing is."""
+        start = _bound(setup)
+        self._ways: dict[int, tuple[int, Step] | None] = {mark(start): None}
+        self._ends_well: set[int] = set()
+        waiting = deque([start])
+        while waiting and not self.problem:
+            state = waiting.popleft()
+            state_mark = mark(state)
+            for step in state.steps():
+                after = self._after(state, step, state_mark)
+                if after is not None and (after_mark := mark(after)) not in self._ways:
+                    self._ways[after_mark] = state_mark, step
+                    waiting.append(after)
+            self._go_to_the_end(state, state_mark)
+
+    def __len__(self) -> int:
+        """Number of states."""
+        return len(self._ways)
+
+    def _after(self, state: SmallQueue, step: Step, from_mark: int, way: tuple[Step, ...] = ()) -> SmallQueue | None:
+        after = twin_queue(state)
+        try:
+            after.take(step)
+        except Exception as error:  # noqa: BLE001 - a breach, or what a machine says is impossible
+            self._tell(repr(error), from_mark, (*way, step))
+            return None
+        return after
+
+    def _tell(self, problem: str, state_mark: int, way: tuple[Step, ...]) -> None:
+        steps = list(way[::-1])
+        while (before := self._ways[state_mark]) is not None:
+            state_mark, step = before
+            steps.append(step)
+        self.problem = self.problem or f"{problem} after {steps[::-1]}"
+
+    def _go_to_the_end(self, state: SmallQueue, from_mark: int) -> None:
+        """Nothing is lost or waits for ever: if nothing more goes wrong, all is handled and settled."""
+        here, seen, way = from_mark, set(), ()
+        while here not in self._ends_well and not state.is_at_rest:
+            steps = state.regular_steps() or [step for step in state.steps() if step[0] == "tick"]
+            if here in seen or not steps:
+                self._tell("nothing goes on", from_mark, way)
+                return
+            seen.add(here)
+            after = self._after(state, steps[0], from_mark, way)
+            if after is None:
+                return
+            state, way, here = after, (*way, steps[0]), mark(after)
+        self._ends_well |= seen | {here}
+
+
+def _bound(setup: Setup) -> SmallQueue:
+    """The queue with its members bound, before the first message is sent."""
+    queue = SmallQueue(setup)
+    messages, queue.spool = queue.spool, []
+    while steps := queue.regular_steps():
+        queue.take(steps[0])
+    queue.spool = messages
+    return queue
+
+
+@pytest.mark.parametrize(
+    ("setup", "fewest"),
+    [
+        (Setup("aab", ("fail",)), 800),
+        (Setup("aa", ("cut",)), 500),
+        (Setup("a", ("cut", "fail")), 150),
+        (Setup("aa", ("end flow",)), 400),
+        (Setup("a", ("end flow", "fail")), 150),
+        (Setup("a", ("end flow", "be unwanted", "refuse")), 500),
+        (Setup("aa", ("stop feeding",), events_overtake=True), 400),
+        (Setup("aa", ("suspend", "give back")), 600),
+        (Setup("aa", ("stop", "hang")), 600),
+        (Setup("ab", ("hand back", "hang")), 1_200),
+        (Setup("a", ("fail",), (CYCLING,)), 250),
+        (Setup("a", ("step aside", "cut")), 500),
+        (Setup("a", ("hand back", "fail"), (HOME, STANDBY)), 500),
+        (Setup("a", ("cut",), (HOME, STANDBY)), 400),
+    ],
+    ids=lambda value: "+".join((value.keys, *value.may_happen)) if isinstance(value, Setup) else str(value),
+)
+def test_every_history_keeps_the_laws_and_ends_well(setup: Setup, fewest: int) -> None:
+    histories = Histories(setup)
+    assert histories.problem == ""
+    assert len(histories) > fewest, "there were more states: what has become impossible?"
+
+
+def _delay_what_was_recalled(lanes: KeyLanes[Delivery], lane: Lane[Delivery], until_ms: int) -> bool:
+    lane.is_recalled = False
+    return DELAY(lanes, lane, until_ms)
+
+
+def _settle_at_once(machine: FlowMachine, delivery: Delivery) -> list[Command]:
+    settlement = Settlement(machine.queue, machine.epoch, delivery.delivery_id, Outcome.ACCEPTED)
+    return [*DISPATCH(machine, delivery), Settle(settlement)]
+
+
+DELAY, DISPATCH = KeyLanes.delay, FlowMachine._dispatch
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "broken", "may_happen", "problem"),
+    [
+        (KeyLanes, "delay", _delay_what_was_recalled, ("cut", "fail"), "is started after activity was lost"),
+        (FlowMachine, "_return_unstarted", lambda _: [], ("end flow",), "is started after activity was lost"),
+        (FlowMachine, "_dispatch", _settle_at_once, (), "where [] is due"),
+        (Release, "is_drained", lambda *_: True, ("hand back",), "while something of it is in flight"),
+        (InFlight, "__len__", lambda _: 0, ("hand back",), "count as in flight"),
+        (FlowMachine, "_open_intake", lambda _: [], (), "nothing goes on"),
+    ],
+    ids=["delay", "return", "settle", "drain", "count", "intake"],
+)
+def test_a_broken_rule_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, owner: type, name: str, broken: object, may_happen: tuple[str, ...], problem: str
+) -> None:
+    monkeypatch.setattr(owner, name, broken)
+    assert problem in Histories(Setup("ab", may_happen)).problem
+
+
+def test_marks_know_all_that_changes_in_a_machine() -> None:
+    """A field that is new here belongs into `mark`, unless it never changes or follows from the others."""
+    machine = SmallQueue(Setup("a")).members[0].machine
+    plan, in_flight = machine._plan, machine._in_flight
+    names = {"queue", "state", "epoch", "_settings", "_plan", "_in_flight", "_early", "_release", "_gate"}
+    assert set(vars(machine)) == names
+    names = {"place", "bind_at_ms", "give_way_at_ms", "is_leaving", "failed_binds", "_settings", "_random"}
+    assert set(vars(plan)) == names | {"_not_before_ms", "_bound_at_ms", "_aside_until_ms"}
+    names = {"_cap", "_most", "_room", "_excused", "_current", "_outlived", "_intake_open"}
+    assert set(vars(in_flight)) == names
+    assert set(Release.__slots__) == {"cause", "phase", "drain_until_ms", "quiet_at_ms", "move_id", "look_at_ms"}
+    assert set(Lane.__slots__) == {"attempt", "head", "is_recalled", "key", "rest", "stage"}
+    assert set(KeyLanes.__slots__) == {"_lanes", "ready", "_delayed", "_delay_count", "_held_up", "max_waiting"}
