@@ -78,7 +78,10 @@ async def test_rows_that_come_together_are_flushed_together(bench: Bench) -> Non
     await asyncio.gather(*(bench.land(number) for number in range(1, 6)))
     assert bench.lanes() == [[1, 2, 3, 4, 5]]
     assert len(bench.written) == 2
+    [lane] = bench.log.root.glob("queue=003/lane=*")
+    assert is_being_written(lane)
     await bench.open.close()
+    assert not is_being_written(lane), "others may prune it"
 
 
 async def test_as_many_rows_as_a_flush_takes_that_came_during_the_last_one_land_though_nothing_follows(
@@ -124,6 +127,19 @@ async def test_the_first_row_waits_no_longer_than_it_is_said(bench: Bench) -> No
     began_s = asyncio.get_running_loop().time()
     await bench.land(1)
     assert asyncio.get_running_loop().time() - began_s == pytest.approx(0.02)
+    await bench.open.close()
+
+
+async def test_nor_does_it_where_others_come_before_its_time_is_up(bench: Bench) -> None:
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    first = bench.begin(1)
+    await asyncio.sleep(0.015)
+    second = bench.begin(2)
+    await first
+    assert loop.time() - began_s == pytest.approx(0.02)
+    await second
+    assert len(bench.written) == 1
     await bench.open.close()
 
 
@@ -175,6 +191,7 @@ async def test_a_handler_that_is_cancelled_before_the_flush_lands_its_row_once(b
     await asyncio.sleep(0)
     first.cancel()
     await asyncio.wait((first,))
+    assert first.cancelled(), "its row has not landed"
     await bench.land(1)
     await bench.land(2)
     assert bench.lanes() == [[1, 2]]
@@ -308,12 +325,23 @@ async def test_rows_whose_handlers_are_gone_are_not_flushed_when_the_lane_is_clo
     assert logs == []
 
 
+async def test_a_lane_that_ends_before_its_first_flush_is_not_begun(bench: Bench) -> None:
+    handler = bench.begin(1)
+    await asyncio.sleep(0)
+    handler.cancel()
+    await asyncio.wait((handler,))
+    await bench.open.close()
+    await asyncio.sleep(1)
+    assert list(bench.log.root.glob("queue=*")) == []
+
+
 async def test_a_lane_whose_closing_is_cancelled_on_a_slow_disk_ends_with_its_flush(bench: Bench) -> None:
     bench.gate.clear()
     flushed = [bench.begin(number) for number in (1, 2, 3)]
     await asyncio.sleep(0)
     closing = asyncio.create_task(bench.open.close())
     await asyncio.sleep(0)
+    assert not closing.done()
     closing.cancel()
     await asyncio.wait((closing,))
     bench.gate.set()
