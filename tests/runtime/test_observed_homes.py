@@ -49,7 +49,7 @@ async def test_homes_are_where_the_queues_are_and_ranks_are_who_is_bound(trial, 
         assert {queue: (placement.home(queue),) for queue in QUEUES} == dict(picture.owners)
         assert {queue: set(ranked[:2]) for queue, ranked in placement.ranks.items()} == bound(picture)
         assert list(remarks(picture, QUEUES, {})) == []
-        told = picture_as_object(picture, QUEUES)
+        told = picture_as_object(picture, QUEUES, 10)
         assert told["placement"] == {queue: list(placement.ranks[queue]) for queue in QUEUES}
         for member in told["members"]:
             for queue, flow in member["flows"].items():
@@ -94,7 +94,7 @@ async def test_members_know_better_which_queues_there_are(trial, look):
         await asyncio.sleep(30)
         picture = await look()
         assert group_queues(picture, QUEUES[:2]) == QUEUES
-        told = picture_as_object(picture, QUEUES[:2])
+        told = picture_as_object(picture, QUEUES[:2], 10)
         assert (list(told["queues"]), list(told["placement"])) == (QUEUES, QUEUES)
         assert derived_placement(picture, QUEUES[:2]) is None
     nobody = await look()

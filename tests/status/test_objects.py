@@ -50,7 +50,7 @@ def test_a_member_is_told_with_its_flows_and_its_view() -> None:
 
 
 def test_a_member_has_the_names_that_lbg_group_status_has() -> None:
-    told = orjson.loads(orjson.dumps(picture_as_object(picture(), [])))
+    told = orjson.loads(orjson.dumps(picture_as_object(picture(), [], 10)))
     of_group = told["members"][0]
     of_member = orjson.loads(orjson.dumps(member_as_object(member(flow(0, FlowState.ACTIVE)))))
     assert of_group.keys() - of_member.keys() == {"suspect_for"}

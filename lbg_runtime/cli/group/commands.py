@@ -115,8 +115,13 @@ def _show_as_object(settings: "Settings", listen_ms: int, looked: "Looked") -> N
     from lbg_runtime.cli.options import print_json
 
     picture, other, sights = looked
-    queues = settings.group.shape().queue_names()
-    told = {"group": settings.group.name, "listened_ms": listen_ms, **picture_as_object(picture, queues)}
+    shape = settings.group.shape()
+    queues = shape.queue_names()
+    told = {
+        "group": settings.group.name,
+        "listened_ms": listen_ms,
+        **picture_as_object(picture, queues, shape.hash_count),
+    }
     told["otherwise_at_members"] = otherwise_at_members(picture, settings.group.shared())
     told["not_understood"] = None if other is None else {"found": other.found, "expected": other.expected}
     if sights is not None:

@@ -24,14 +24,14 @@ class FedMember:
     client: str
 
 
-def picture_as_object(picture: GroupPicture, queues: Sequence[QueueName]) -> dict[str, object]:
+def picture_as_object(picture: GroupPicture, queues: Sequence[QueueName], hash_count: int) -> dict[str, object]:
     """The picture as values that JSON knows. Keys are stable; more may be added."""
     placement = _placement(picture, queues)
     return {
         "members": [_member_as_object(member, beat, picture, placement) for member, beat in picture.members.items()],
         "queues": {queue: list(picture.owners.get(queue, ())) for queue in _all_queues(picture, queues)},
         "placement": None if placement is None else {queue: list(ranked) for queue, ranked in placement.ranks.items()},
-        "restriping": _restriping_as_object(picture),
+        "restriping": _restriping_as_object(picture, hash_count),
         "without_owner": _without_owner(picture, queues),
         "parking_waits": {
             queue: {"member": member, **asdict(wait)} for queue, (member, wait) in _waits(picture).items()
@@ -46,11 +46,12 @@ def picture_as_object(picture: GroupPicture, queues: Sequence[QueueName]) -> dic
     }
 
 
-def _restriping_as_object(picture: GroupPicture) -> dict[str, int] | None:
+def _restriping_as_object(picture: GroupPicture, hash_count: int) -> dict[str, int] | None:
     striping = picture.striping
     if striping is None or striping.target is None:
         return None
-    return {"from": striping.queue_count, "to": striping.target, "shards_left": len(striping.left)}
+    _, left = striping.moves(hash_count)
+    return {"from": striping.queue_count, "to": striping.target, "shards_left": left}
 
 
 def _member_as_object(
@@ -97,9 +98,8 @@ def picture_as_table(picture: GroupPicture, queues: Sequence[QueueName]) -> Tabl
 def remarks(picture: GroupPicture, queues: Sequence[QueueName], fed: Mapping[QueueName, FedMember]) -> Iterator[str]:
     """What someone should look at, a line each; none for a group that is well. `fed` is whom the broker feeds, as far
     as that is known."""
-    if (restriping := _restriping_as_object(picture)) is not None:
-        count = restriping["to"]
-        what = f"re-striping: from {restriping['from']} to {count} queues is not over"
+    if (striping := picture.striping) is not None and (count := striping.target) is not None:
+        what = f"re-striping: from {striping.queue_count} to {count} queues is not over"
         yield f"{what}: if nobody runs it, `lbg group restripe --queues {count}` ends it"
     lacking = _without_owner(picture, queues)
     silent = {queue: fed[queue] for queue in lacking if queue in fed and fed[queue].member not in picture.members}

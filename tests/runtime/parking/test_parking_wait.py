@@ -92,7 +92,7 @@ async def test_what_is_not_known_is_not_told_as_nothing(trial, shown, observer):
         (line,) = [line for line in told_lines if line.startswith("waits for its parking queue")]
         assert owner.queue in line
         assert line.endswith("Queue Shutdown")
-        of_group = picture_as_object(picture, [])["parking_waits"]
+        of_group = picture_as_object(picture, [], 10)["parking_waits"]
         assert (list(of_group), of_group[owner.queue]["member"]) == ([owner.queue], "a")
 
         flows = member_as_object(shown["a"].picture())["flows"]
