@@ -42,7 +42,7 @@ QUANTILES = {"p50": 0.5, "p99": 0.99}
 WARM_UP = 0.125
 """Fraction of a latency arm's messages, at its beginning, that is not counted."""
 
-_WITHIN_S = 60.0
+_WITHIN_S = 150.0
 _POLL_S = 0.05
 
 

@@ -24,7 +24,8 @@ from lbg_runtime.model.errors import LbgError
 from lbg_runtime.model.group import GroupShape
 
 POLL_S = 0.1
-STEP_TIMEOUT_S = 40.0
+STEP_TIMEOUT_S = 90.0
+"""What takes longer hangs, also on a busy machine."""
 COMMAND_TIMEOUT_S = 120.0
 
 PUBLISHER = "publisher"

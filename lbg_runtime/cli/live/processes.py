@@ -13,7 +13,8 @@ from anyio.abc import Process
 from lbg_runtime.model.errors import LbgError
 from lbg_runtime.runtime.stop import child_environment
 
-_STOP_GRACE_S = 15
+_STOP_GRACE_S = 60
+"""For a process of the slowest machine: its interpreter alone may take half of it to end."""
 
 
 class ProcessEnded(LbgError):
