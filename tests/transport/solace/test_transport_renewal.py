@@ -81,7 +81,8 @@ async def test_a_publisher_goes_on_across_a_login(broker: BrokerServer, transpor
             if not len(sent) % 20:
                 await asyncio.sleep(0)
 
-    async with asyncio.timeout(PATIENCE_S):
+    # There is much to be done.
+    async with asyncio.timeout(5 * PATIENCE_S):
         publisher = HashedPublisher(transport, shape, HashFunction.CRC32, publisher_id="p")
         publishing = asyncio.create_task(publish_until_ended())
         # The middle of the stream, behind several windows of the client's.
