@@ -12,7 +12,7 @@ from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.core.lanes import Lane
 from lbg_runtime.model.ids import DeliveryId
 from lbg_runtime.model.message import Delivery, Message
-from lbg_runtime.model.outcome import Outcome, Settlement
+from lbg_runtime.model.outcome import Outcome
 from tests.core.flow.small_parts import (
     ATTEMPT_ENDS,
     QUEUE,
@@ -271,7 +271,7 @@ class SmallQueue:
             case events.HandlingFinished(epoch, delivery_id, outcome):
                 member.unanswered = [d for d in member.unanswered if (d.epoch, d.delivery_id) != (epoch, delivery_id)]
                 if outcome is not None and epoch == machine.epoch and machine.state is not FlowState.UNBOUND:
-                    due = [orders.Settle(Settlement(QUEUE, epoch, delivery_id, outcome))]
+                    due = [orders.Settle(epoch, delivery_id, outcome)]
                 if outcome is not None and machine.accept(epoch, delivery_id):
                     self._obey(index, member, due, due)
                     return
@@ -313,9 +313,9 @@ class SmallQueue:
                     member.inbox.append(events.HandlingStalled(epoch))
                 case orders.CancelHandling():
                     member.bound.is_cancelled = True
-                case orders.Settle(settlement):
+                case orders.Settle(_, delivery_id):
                     if member.bound.state != "dead":
-                        member.bound.acks.append(settlement.delivery_id)
+                        member.bound.acks.append(delivery_id)
                 case _:
                     assert isinstance(command, orders.Note)
 

@@ -10,7 +10,7 @@ from lbg_runtime.core.flow.machine import FlowMachine
 from lbg_runtime.core.flow.release import Release
 from lbg_runtime.core.lanes import KeyLanes, Lane
 from lbg_runtime.model.message import Delivery
-from lbg_runtime.model.outcome import Outcome, Settlement
+from lbg_runtime.model.outcome import Outcome
 from tests.core.flow.small_parts import CYCLING, HOME, STANDBY, Setup, Step
 from tests.core.flow.small_queue import SmallQueue
 from tests.core.flow.small_twins import mark, twin_queue
@@ -114,8 +114,7 @@ def _delay_what_was_recalled(lanes: KeyLanes[Delivery], lane: Lane[Delivery], un
 
 
 def _settle_at_once(machine: FlowMachine, delivery: Delivery) -> list[Command]:
-    settlement = Settlement(machine.queue, machine.epoch, delivery.delivery_id, Outcome.ACCEPTED)
-    return [*DISPATCH(machine, delivery), Settle(settlement)]
+    return [*DISPATCH(machine, delivery), Settle(machine.epoch, delivery.delivery_id, Outcome.ACCEPTED)]
 
 
 DELAY, DISPATCH = KeyLanes.delay, FlowMachine._dispatch
