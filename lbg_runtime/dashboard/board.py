@@ -206,6 +206,7 @@ class GroupBoard:
             if header.life != known.header.life:
                 # Its former life has ended without a word.
                 self._compare(header.member, known.flows, {}, now_ms, by_own_word=False)
+                self.picture.hear(Leave(known.header))
                 known.flows = {}
                 self.changes += 1
             return known

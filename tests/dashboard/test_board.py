@@ -112,6 +112,12 @@ def test_a_new_life_without_a_word_of_the_old_one_has_lost_its_queues() -> None:
     assert last_move(board) == ("a", "b", MoveCause.TAKEOVER, 50)
 
 
+def test_of_the_lives_of_a_member_that_dies_again_and_again_the_picture_has_the_newest() -> None:
+    board = make_board(*(Speaker("a", incarnation=life).beat({0: ACTIVE}) for life in range(1, 100)))
+    assert board.picture.twice == (), "nobody is there twice: each life had ended when the next one began"
+    assert board.picture.members["a"].header.life.incarnation == 99
+
+
 def test_silence_makes_a_member_silent_then_gone_then_forgotten() -> None:
     board = make_board(Speaker("a").beat({0: ACTIVE}))
     presences = []
