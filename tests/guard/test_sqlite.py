@@ -288,6 +288,7 @@ async def test_a_database_of_an_earlier_version_is_taken_over_once_its_readers_a
         half_read.close()
         assert await guard.once(message(1), lambda _: None)
     await guard.close()
+    assert not path.with_name("marks.db-wal").exists(), "SQLite removes it with the last connection"
 
 
 async def test_a_lock_that_somebody_keeps_fails_the_attempt_and_not_the_guard(
