@@ -93,6 +93,21 @@ async def test_nothing_is_asked_for_on_a_handle_that_lost_its_activity_before_it
         assert ("start_intake", epoch) not in trial.log
 
 
+async def test_a_hook_that_outlasts_its_handle_does_not_open_the_next_one_before_that_has_its_own(hook_trial):
+    told = Told()
+    told.during["assigned"] = lambda _: asyncio.sleep(1)
+    trial = hook_trial(told)
+    async with trial.running():
+        epoch = await trial.activate()
+        await asyncio.sleep(0.5)
+        trial.transport.sink(FlowInactive(epoch))
+        following = await trial.activate()
+        await asyncio.sleep(1)
+        assert ("start_intake", following) not in trial.log
+        await asyncio.sleep(1)
+        assert ("start_intake", following) in trial.log
+
+
 async def test_an_epoch_is_told_of_from_activity_to_unbind(hook_trial, delivery):
     told = Told()
 
