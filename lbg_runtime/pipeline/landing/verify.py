@@ -163,7 +163,7 @@ def _is_pruned_since(folder: Path, parts: Mapping[str, Sequence[int]]) -> bool:
 def _verify_pruned(
     folder: Path, parts: Mapping[str, Sequence[int]], hashes: "array[int]"
 ) -> Generator[Finding, None, int | None]:
-    """Check what is left of pruned segments; return the row after the last of them, None if there are none."""
+    """Check what is left of pruned segments; return the row after the last of them, None if that is not known."""
     rows: int | None = None
     for first in parts[IDS_SUFFIX]:
         if first in parts[INDEX_SUFFIX]:
@@ -178,6 +178,7 @@ def _verify_pruned(
             pass
         except (LandingError, OSError) as error:
             yield _damage(error, folder / f"{segment_name(first)}{IDS_SUFFIX}")
+            rows = None
     return rows
 
 

@@ -288,6 +288,14 @@ def test_ids_that_cannot_be_read_do_not_hide_what_lies_behind_them(log_on_disk: 
     ]
 
 
+def test_nor_do_they_make_what_lies_behind_them_wrong(log_on_disk: LogOnDisk, lane: Path) -> None:
+    assert len(list(prune(log_on_disk.root, 4_000_000))) == 2
+    ids = lane / "000000000002.ids"
+    ids.unlink()
+    ids.mkdir()
+    assert damage(log_on_disk) == ["cannot be read: Is a directory"]
+
+
 def test_a_folder_that_cannot_be_listed_does_not_hide_the_others(
     log_on_disk: LogOnDisk, lane: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
