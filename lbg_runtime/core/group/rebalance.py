@@ -90,8 +90,11 @@ class _Tenure:
 
 @dataclass(frozen=True, slots=True)
 class _Backoff:
-    failures: int
-    until_ms: int
+    """Moves of a queue that failed in its tenure, by what that cost, and when to try again."""
+
+    refusals: int = 0
+    long_drains: int = 0
+    until_ms: int = 0
 
 
 class RebalanceMachine:
@@ -255,7 +258,7 @@ class RebalanceMachine:
                 self._moves[queue] = replace(move, has_drained=True)
             elif move.has_drained:
                 # The queue stood still for the whole drain, so do not ask it to drain again for some time.
-                commands += self._abandon(queue, move, "the drain took too long", now_ms, self._settings.step_aside_ms)
+                commands += self._abandon(queue, move, "the drain took too long", now_ms, has_stood_still=True)
         return commands
 
     # -- giving
@@ -305,17 +308,17 @@ class RebalanceMachine:
         return commands
 
     def _abandon(
-        self, queue: QueueName, move: _Move, reason: str, now_ms: int, least_wait_ms: int = 0
+        self, queue: QueueName, move: _Move, reason: str, now_ms: int, *, has_stood_still: bool = False
     ) -> list[RebalanceCommand]:
         del self._moves[queue]
-        before = self._backoffs.get(queue)
-        failures = before.failures + 1 if before else 1
-        settings = self._settings
-        doublings = min(failures - 1, 20)
-        wait_ms = min(settings.backoff_max_ms, settings.backoff_min_ms << doublings)
-        if least_wait_ms:
-            wait_ms = min(LONGEST_WAIT_MS, least_wait_ms << doublings)
-        self._backoffs[queue] = _Backoff(failures, now_ms + wait_ms)
+        settings, before = self._settings, self._backoffs.get(queue, _Backoff())
+        # Counted apart: an offer without an answer costs nothing, and says nothing about how long a drain takes.
+        if has_stood_still:
+            wait_ms = min(LONGEST_WAIT_MS, settings.step_aside_ms << min(before.long_drains, 20))
+            self._backoffs[queue] = replace(before, long_drains=before.long_drains + 1, until_ms=now_ms + wait_ms)
+        else:
+            wait_ms = min(settings.backoff_max_ms, settings.backoff_min_ms << min(before.refusals, 20))
+            self._backoffs[queue] = replace(before, refusals=before.refusals + 1, until_ms=now_ms + wait_ms)
         return [Note("move_abandoned", {"queue": queue, "move_id": move.move_id, "to": move.to, "reason": reason})]
 
     # -- what others say

@@ -212,6 +212,21 @@ class TestGiving:
         assert waits[:2] == [SETTINGS.step_aside_ms, 2 * SETTINGS.step_aside_ms]
         assert waits[-2:] == [LONGEST_WAIT_MS, LONGEST_WAIT_MS]
 
+    def test_the_first_drain_that_took_too_long_does_not_wait_longer_for_offers_without_an_answer_before_it(
+        self, owner: RebalanceMachine
+    ) -> None:
+        now_ms = 100
+        for _ in range(6):
+            offer_of(owner, now_ms)
+            owner.on_deadline(now_ms + SETTINGS.answer_timeout_ms)
+            assert owner.deadline_ms is not None
+            now_ms = owner.deadline_ms
+        offer = offer_of(owner, now_ms)
+        owner.handle(ControlMessageReceived(Accept(header_of(B), Q1, offer.move_id)), now_ms)
+        for state in (DRAINING, ACTIVE):
+            owner.handle(OwnFlowsChanged({Q0: report(ACTIVE), Q1: report(state, 7)}), now_ms)
+        assert owner.deadline_ms == now_ms + SETTINGS.step_aside_ms
+
     def test_what_failed_before_a_queue_was_lost_does_not_delay_its_offers_when_it_has_come_back(
         self, owner: RebalanceMachine
     ) -> None:
