@@ -176,6 +176,7 @@ async def _publish(
 ) -> PublishSummary:
     import anyio
 
+    from lbg_runtime.journal.writer import RUN_VARIABLE
     from lbg_runtime.metrics.reading import PublisherCounts
     from lbg_runtime.metrics.tracing import open_spans
     from lbg_runtime.publisher.hashed import HashedPublisher
@@ -183,7 +184,6 @@ async def _publish(
     from lbg_runtime.publisher.ledger import open_ledger
     from lbg_runtime.publisher.load import LoadPlan
     from lbg_runtime.publishing import open_publishing_session
-    from lbg_runtime.runtime.app import RUN_VARIABLE
 
     publisher_id = new_publisher_id()
     spans = open_spans(settings)

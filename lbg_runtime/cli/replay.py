@@ -139,12 +139,12 @@ async def _replay(
     """Replay; return whether it was asked to stop before its end."""
     import anyio
 
+    from lbg_runtime.journal.writer import RUN_VARIABLE
     from lbg_runtime.pipeline.replay import replay as replay_messages
     from lbg_runtime.publisher.hashed import HashedPublisher
     from lbg_runtime.publisher.identity import new_publisher_id
     from lbg_runtime.publisher.ledger import open_ledger
     from lbg_runtime.publishing import open_publishing_session
-    from lbg_runtime.runtime.app import RUN_VARIABLE
     from lbg_runtime.runtime.shutdown import Interruption
 
     publisher_id = new_publisher_id()

@@ -17,6 +17,9 @@ from lbg_runtime.model.record import CloseRecord, Record, StatusRecord
 
 _log = structlog.get_logger(__name__)
 
+RUN_VARIABLE = "LBG_RUN_ID"
+"""Environment variable that names the run in each header, so that the records of trials can be told apart."""
+
 _WHOLE_NAME = b',"is_whole":'
 _WHOLE = _WHOLE_NAME + b"true }\n"
 """The end of the first line, with room for the other value."""

@@ -14,6 +14,7 @@ import uvloop
 from lbg_runtime.admin.stored import load_group_settings, watch_of, watching
 from lbg_runtime.config.broker_names import check_client_name, client_name
 from lbg_runtime.config.settings import GroupBackend, Provision, Settings
+from lbg_runtime.journal.writer import RUN_VARIABLE
 from lbg_runtime.model.errors import ConfigError, ConnectFailed, HandlerError, InvariantViolated
 from lbg_runtime.runtime.companion import Companion
 from lbg_runtime.runtime.handlers.lifespan import LifespanFailed
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
     from lbg_runtime.status.server import StatusServer
 
 _log = structlog.get_logger(__name__)
-
-RUN_VARIABLE = "LBG_RUN_ID"
-"""Environment variable that names the run in the journal, so that the records of trials can be told apart."""
 
 USER_MISTAKE = 2
 """Exit code of a member that was given something wrong, or could not reach the broker at its start.

@@ -4,10 +4,10 @@ import os
 from pathlib import Path
 
 from lbg_runtime.config.settings import Settings
+from lbg_runtime.journal.writer import RUN_VARIABLE
 from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.publisher.identity import new_publisher_id
 from lbg_runtime.publisher.ledger import open_ledger
-from lbg_runtime.runtime.app import RUN_VARIABLE
 from lbg_runtime.runtime.session import Session
 
 LAST_CONFIRMS_MS = 5_000

@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from lbg_runtime.journal.writer import RUN_VARIABLE
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.model.record import UnconfirmedRecord
 from lbg_runtime.publisher.confirmation import Confirmation
 from lbg_runtime.publisher.ledger import FILE_SUFFIX, Ledger, open_ledger
-from lbg_runtime.runtime.app import RUN_VARIABLE
 
 _DRAFTS = "drafts"
 
