@@ -169,7 +169,7 @@ async def test_members_with_the_official_client_share_a_partitioned_queue():
             AccessType.NON_EXCLUSIVE,
             partition_count=4,
             partition_rebalance_delay_ms=100,
-            partition_max_handoff_ms=30_000,
+            partition_max_handoff_ms=600_000,
         )
         server.create_queue("orders/0", [f"h/{shard}/>" for shard in range(8)], settings=settings)
         sending = session("publisher")

@@ -91,7 +91,7 @@ handlers = Handlers()
 
 async def exit_late():
     try:
-        await asyncio.sleep(60)
+        await asyncio.sleep(600)
     except asyncio.CancelledError:
         print("exits as well", flush=True)
         sys.exit(5)
@@ -117,7 +117,7 @@ async def handle(message):
         asyncio.get_running_loop().call_later(0.1, sys.exit, 3)
     while work in ("long", "stubborn", "stubborn beside an exit", "unread log"):
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(600)
         except asyncio.CancelledError:
             if work == "unread log":
                 # This thread holds the lock of the log, as when nobody reads it.
@@ -132,14 +132,14 @@ async def handle(message):
 async def life():
     if work == "begin":
         print("started", flush=True)
-        await asyncio.sleep(60)
+        await asyncio.sleep(600)
     elif work == "begin on a thread":
         print("started", flush=True)
-        await asyncio.to_thread(time.sleep, 60)
+        await asyncio.to_thread(time.sleep, 600)
     yield
     if work == "end":
         print("started", flush=True)
-        await asyncio.sleep(60)
+        await asyncio.sleep(600)
 
 class Session(MemoryTransport):
     async def provision(self, queue, subscriptions, **rest):
@@ -225,7 +225,7 @@ def test_a_signal_while_no_broker_answers_exits_with_0_at_once(tmp_path):
 
 
 def test_a_second_signal_cancels_the_handler_and_exits_with_1(member):
-    process = member("long", "60s")
+    process = member("long", "600s")
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=PATIENCE_S)
@@ -243,7 +243,7 @@ def test_the_drain_deadline_cancels_the_handler_and_exits_with_1(member):
 
 def test_a_handler_that_ignores_cancellation_cannot_keep_the_process_that_another_one_exits(member):
     """It kept its queues and handled nothing, until somebody sent a signal."""
-    process = member("stubborn beside an exit", "60s")
+    process = member("stubborn beside an exit", "600s")
     output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1, output
     assert "ended_by_handler" in output
@@ -266,7 +266,7 @@ def test_a_log_that_nobody_reads_cannot_keep_the_process(member):
 
 
 def test_a_signal_ends_a_lifespan_that_is_still_beginning_and_exits_with_0(member):
-    process = member("begin", "60s")
+    process = member("begin", "600s")
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, output
@@ -274,7 +274,7 @@ def test_a_signal_ends_a_lifespan_that_is_still_beginning_and_exits_with_0(membe
 
 
 def test_a_second_signal_ends_a_lifespan_that_is_still_ending(member):
-    process = member("end", "60s")
+    process = member("end", "600s")
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, output

@@ -122,7 +122,7 @@ async def test_what_is_called_a_mistake_after_a_steady_life_ends_nobody(
 async def test_asked_to_leave_between_two_starts_nobody_is_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(siblings, "RESTART_MIN_S", 60.0)
+    monkeypatch.setattr(siblings, "RESTART_MIN_S", 600.0)
     running = asyncio.create_task(
         Siblings([command(tmp_path, "a", 70), command(tmp_path, "b")], DRAIN_TIMEOUT_MS).run()
     )
