@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -188,11 +189,24 @@ def member(tmp_path):
         yield start
 
 
+def rest_of(process):
+    """What a member says until it ends; one that does not is killed. `communicate` would forget what came together with
+    the line that it was read up to."""
+    overdue = threading.Timer(PATIENCE_S, process.kill)
+    overdue.start()
+    try:
+        output = process.stdout.read()
+        process.wait()
+    finally:
+        overdue.cancel()
+    return output
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_the_handler_finish_and_exits_with_0(member, number):
     process = member("short", "20s")
     process.send_signal(number)
-    output, _ = process.communicate(timeout=PATIENCE_S)
+    output = rest_of(process)
     assert process.returncode == 0, output
     assert "handled\n" in output
     assert "left_behind=0, still_bound=0" in output
@@ -203,7 +217,9 @@ def test_a_terminal_that_closes_and_says_so_twice_lets_the_handler_finish(member
     for _ in range(2):
         process.send_signal(signal.SIGHUP)
         assert any("stop_requested" in line for line in process.stdout)
-    output, _ = process.communicate("\n", timeout=PATIENCE_S)
+    process.stdin.write("\n")
+    process.stdin.flush()
+    output = rest_of(process)
     assert process.returncode == 0, output
     assert "handled\n" in output
     assert "left_behind=0, still_bound=0" in output
@@ -219,7 +235,7 @@ def test_a_signal_while_no_broker_answers_exits_with_0_at_once(tmp_path):
             peer, _ = silent.accept()
             with peer:
                 process.send_signal(signal.SIGTERM)
-                output, _ = process.communicate(timeout=PATIENCE_S)
+                output = rest_of(process)
     assert process.returncode == 0, output
     assert "left_before_start" in output
 
@@ -228,7 +244,7 @@ def test_a_second_signal_cancels_the_handler_and_exits_with_1(member):
     process = member("long", "600s")
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=PATIENCE_S)
+    output = rest_of(process)
     assert process.returncode == 1, output
     assert "left_behind=1, still_bound=0" in output
 
@@ -236,7 +252,7 @@ def test_a_second_signal_cancels_the_handler_and_exits_with_1(member):
 def test_the_drain_deadline_cancels_the_handler_and_exits_with_1(member):
     process = member("long", "200ms")
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=PATIENCE_S)
+    output = rest_of(process)
     assert process.returncode == 1, output
     assert "left_behind=1, still_bound=0" in output
 
@@ -244,7 +260,7 @@ def test_the_drain_deadline_cancels_the_handler_and_exits_with_1(member):
 def test_a_handler_that_ignores_cancellation_cannot_keep_the_process_that_another_one_exits(member):
     """It kept its queues and handled nothing, until somebody sent a signal."""
     process = member("stubborn beside an exit", "600s")
-    output, _ = process.communicate(timeout=PATIENCE_S)
+    output = rest_of(process)
     assert process.returncode == 1, output
     assert "ended_by_handler" in output
     assert "exit_forced" in output
@@ -253,7 +269,7 @@ def test_a_handler_that_ignores_cancellation_cannot_keep_the_process_that_anothe
 def test_a_handler_that_ignores_cancellation_cannot_keep_the_process(member):
     process = member("stubborn", "200ms")
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=PATIENCE_S)
+    output = rest_of(process)
     assert process.returncode == 1, output
     assert "exit_forced" in output
 
@@ -268,7 +284,7 @@ def test_a_log_that_nobody_reads_cannot_keep_the_process(member):
 def test_a_signal_ends_a_lifespan_that_is_still_beginning_and_exits_with_0(member):
     process = member("begin", "600s")
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=PATIENCE_S)
+    output = rest_of(process)
     assert process.returncode == 0, output
     assert "left_behind=0, still_bound=0" in output
 
@@ -276,7 +292,7 @@ def test_a_signal_ends_a_lifespan_that_is_still_beginning_and_exits_with_0(membe
 def test_a_second_signal_ends_a_lifespan_that_is_still_ending(member):
     process = member("end", "600s")
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=PATIENCE_S)
+    output = rest_of(process)
     assert process.returncode == 0, output
     assert "left_behind=0, still_bound=0" in output
 
@@ -284,7 +300,7 @@ def test_a_second_signal_ends_a_lifespan_that_is_still_ending(member):
 def test_a_thread_of_a_lifespan_cannot_keep_the_process(member):
     process = member("begin on a thread", "200ms")
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=PATIENCE_S)
+    output = rest_of(process)
     assert process.returncode == 1, output
     assert "a handler, a lifespan, a thread of theirs or an atexit function had not ended" in output
 
@@ -308,7 +324,7 @@ def test_the_first_handler_that_exits_gives_its_code_which_never_says_that_all_i
 def test_a_handlers_own_interrupt_ends_the_member_as_its_exit_does(member):
     """The process ended as if somebody had interrupted it, and no line said why."""
     process = member("interrupt", "1s")
-    output, _ = process.communicate(timeout=PATIENCE_S)
+    output = rest_of(process)
     assert process.returncode == 1, output
     assert re.search(r"ended_by_handler +exit_code=1 given=KeyboardInterrupt\n", output), output
 
