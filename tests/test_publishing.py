@@ -1,6 +1,7 @@
 """`open_publisher` against the development broker, with the official client."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,15 +33,18 @@ def settings(tmp_path: Path, lbg_broker: BrokerOnPort) -> Path:
 
 
 async def test_messages_with_and_without_a_key_of_their_own_reach_the_groups_queue(
-    settings: Path, lbg_broker: BrokerOnPort, tmp_path: Path
+    settings: Path, lbg_broker: BrokerOnPort, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("LBG_RUN_ID", "trial 7")
     async with open_publisher(settings, ledger=tmp_path / "ledgers") as publisher:
         first = await publisher.publish("orders/created", b"two apples", key="customer-7")
         second = await publisher.submit("orders/customer-7", b"three pears")
     assert (first.key_sequence, (await second).key_sequence) == (1, 2)
     assert publisher.counts.confirmed == 2
     assert lbg_broker.queue_status("shop/0").depth == 2
-    assert len(list((tmp_path / "ledgers").iterdir())) == 1
+    [ledger] = (tmp_path / "ledgers").iterdir()
+    run_id = json.loads(ledger.read_text().partition("\n")[0])["run_id"]
+    assert run_id == "trial 7", "as in the journals of members, without which no verdict is known"
     with pytest.raises(PublisherClosed):
         await publisher.publish("orders/created", b"", key="customer-7")
 
