@@ -14,7 +14,7 @@ from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.model.errors import BrokerRefusal, ConfigError, PublisherClosed, UserError
 from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.testing import BrokerOnPort
-from tests.addresses import OWN_HOST, own_port
+from tests.addresses import OWN_HOST, own_ports
 
 pytestmark = pytest.mark.real_time
 
@@ -51,7 +51,8 @@ async def test_messages_with_and_without_a_key_of_their_own_reach_the_groups_que
 
 async def test_a_broker_that_is_not_there_is_the_settings_mistake(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
-    file.write_text(SETTINGS.format(host=f"tcp://{OWN_HOST}:{own_port()}"))
+    (port,) = own_ports(1)
+    file.write_text(SETTINGS.format(host=f"tcp://{OWN_HOST}:{port}"))
     with pytest.raises(ConfigError, match=r"connection\.host"):
         async with open_publisher(file):
             pass

@@ -14,7 +14,7 @@ import pytest
 
 import lbg_runtime
 from lbg_runtime.cli.importing import importing, missing_extra
-from tests.addresses import OWN_HOST, own_port
+from tests.addresses import OWN_HOST, own_ports
 from tests.patience import PATIENCE_S
 from tests.processes import running
 
@@ -133,7 +133,7 @@ def test_a_remark_that_finds_no_room_changes_neither_output_nor_exit_code(folder
 
 def test_a_broker_whose_address_finds_no_room_to_be_told_runs_nevertheless():
     # It cannot tell a port that the system chose.
-    port = own_port()
+    (port,) = own_ports(1)
     with _full() as given, running([*LBG, "broker", "--smf", f"{OWN_HOST}:{port}"], **given) as process:
         while True:
             assert process.poll() is None, "it ended before it listened"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.addresses import OWN_HOST
+from tests.addresses import OWN_HOST, own_ports
 from tests.docs.pages import DOCS, ROOT, blocks, command
 from tests.patience import PATIENCE_S
 from tests.processes import lines_of, running
@@ -32,13 +32,17 @@ class Terminal:
         self._ending = ending
         (folder / "lbg").write_text(f'#!/bin/sh\nexec {sys.executable} -m lbg_runtime.cli "$@"\n')
         (folder / "lbg").chmod(0o755)
+        shown = ("127.0.0.1:55555", "127.0.0.1:8080")
+        self._places = {place: f"{OWN_HOST}:{port}" for place, port in zip(shown, own_ports(len(shown)), strict=True)}
         self._environment = {
             **os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1",
         }  # fmt: skip
 
     def here(self, text: str) -> str:
-        """At an address where the ports of the page are free."""
-        return text.replace("127.0.0.1", OWN_HOST)
+        """With ports that are free on this machine."""
+        for shown, free in self._places.items():
+            text = text.replace(shown, free)
+        return text
 
     def type_in(self, line: str) -> None:
         if line.startswith("export "):

@@ -13,7 +13,7 @@ from itertools import pairwise
 import pytest
 
 from lbg_runtime import open_publisher
-from tests.addresses import OWN_HOST, own_port
+from tests.addresses import OWN_HOST, own_ports
 from tests.patience import PATIENCE_S
 from tests.processes import running
 
@@ -41,7 +41,7 @@ class Stage:
         self.log = folder / "events.jsonl"
         self.log.touch()
         self._stack = stack
-        self.port = own_port()
+        (self.port,) = own_ports(1)
         config = {
             "connection": {"transport": "solace", "host": f"tcp://{broker}"},
             "group": {

@@ -111,13 +111,14 @@ class Broker:
 
     def depth(self, queue: str) -> int:
         url = f"http://{self.semp}/SEMP/v2/monitor/msgVpns/default/queues/{queue}"
-        answer = httpx.get(url, auth=("admin", "admin"), timeout=PATIENCE_S)
+        answer = httpx.get(url, auth=("admin", "admin"), timeout=PATIENCE_S, trust_env=False)
         count: int = answer.json()["collections"]["msgs"]["count"]
         return count
 
     def configure(self, path: str, **body: object) -> None:
         url = f"http://{self.semp}/SEMP/v2/config/msgVpns/default/{path}"
-        httpx.post(url, json=body, auth=("admin", "admin"), timeout=PATIENCE_S).raise_for_status()
+        answer = httpx.post(url, json=body, auth=("admin", "admin"), timeout=PATIENCE_S, trust_env=False)
+        answer.raise_for_status()
 
 
 class Receipts(MessagePublishReceiptListener):

@@ -71,7 +71,7 @@ def test_what_administrators_said_and_a_replay_log_with_the_ids_of_its_messages_
         broker.options = ()
         broker.start()
         url = f"http://{broker.semp}/SEMP/v2"
-        with httpx.Client(auth=("admin", "admin"), timeout=PATIENCE_S) as http:
+        with httpx.Client(auth=("admin", "admin"), timeout=PATIENCE_S, trust_env=False) as http:
             config = f"{url}/config/msgVpns/default"
             queue = http.get(f"{config}/queues/other").json()["data"]
             assert (queue["permission"], queue["maxTtl"], queue["messageGroupsEnabled"]) == ("consume", 7, True)
