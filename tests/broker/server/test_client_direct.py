@@ -1,5 +1,7 @@
 """The official client against the server: direct messages, subscriptions, request and reply, contents of messages."""
 
+import time
+
 import pytest
 from solace.messaging.receiver.request_reply_message_receiver import RequestMessageHandler
 from solace.messaging.resources.share_name import ShareName
@@ -8,7 +10,7 @@ from solace.messaging.resources.topic_subscription import TopicSubscription
 
 from lbg_runtime.model.message import Message
 from lbg_runtime.smf.contents import message_of, relay_of
-from tests.patience import PATIENCE_MS
+from tests.patience import PATIENCE_MS, PATIENCE_S
 
 pytestmark = pytest.mark.real_time
 
@@ -81,8 +83,9 @@ def test_a_sticky_share_keeps_each_topic_with_one_of_its_members(broker, make_cl
         device = number % 20
         publisher.publish(client.message(f"{device}"), Topic.of(f"sticky/{device}/{number}"))
     seen = [[] for _ in members]
-    # Bounded by the test's own limit.
+    ends_s = time.monotonic() + PATIENCE_S
     while sum(map(len, seen)) < 60:
+        assert time.monotonic() < ends_s, f"{[*map(payloads, seen)]} and no more"
         for member, its in zip(members, seen, strict=True):
             member.is_silent_or(its.append, 0.02)
     for member in members:

@@ -1,6 +1,7 @@
 """The official client against the server: replay from the replay log."""
 
 import queue
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -233,8 +234,9 @@ def replay_state(broker, name):
 def shown_by(receivers, count):
     """What each is shown, once they have so many messages together."""
     shown = [[] for _ in receivers]
-    # Bounded by the test's own limit.
+    ends_s = time.monotonic() + PATIENCE_S
     while sum(map(len, shown)) < count:
+        assert time.monotonic() < ends_s, f"{shown} and no more"
         for received, its in zip(receivers, shown, strict=True):
             received.is_silent_or(its.append, for_s=0.02)
     return shown
