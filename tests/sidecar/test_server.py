@@ -33,7 +33,13 @@ async def succeed(_):
 @asynccontextmanager
 async def serving(trial, application=None, listen="127.0.0.1:0", journal=None, **sidecar):
     """A member with a port, a client for it, and the running member."""
-    app = trial.app(application, sidecar={"listen": listen, **sidecar}, ops={"journal": {"path": journal}})
+    app = trial.app(
+        application,
+        sidecar={"listen": listen, **sidecar},
+        ops={"journal": {"path": journal}},
+        # Nothing comes again only because its time is over.
+        failure={"timeout": "10m"},
+    )
     with capture_logs() as log:
         async with trial.running(app) as left:
             async with asyncio.timeout(PATIENCE_S):
