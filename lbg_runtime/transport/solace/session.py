@@ -270,11 +270,16 @@ class SolaceSession:
 
     def has_queue(self, queue: str) -> bool:
         """See `Browser.has_queue`."""
-        try:
-            with self.calls.one(), self._browsing("look for", queue, window=1):
-                return True
-        except CLIENT_ERRORS as error:
-            return has_queue_refused(queue, error)
+        tries_left = 2
+        while True:
+            try:
+                with self.calls.one(), self._browsing("look for", queue, window=1):
+                    return True
+            except CLIENT_ERRORS as error:
+                # The client was seen to lose why a bind failed, as it says by a subcode of 0.
+                if not tries_left or subcode_and_reason(error)[0] != 0:
+                    return has_queue_refused(queue, error)
+                tries_left -= 1
 
     def browse(self, queue: str, quiet_ms: int, is_last: IsLast | None) -> list[Message]:
         """Return the messages on a queue, reading until none has come for `quiet_ms`, or until one is the last one.

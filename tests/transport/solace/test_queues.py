@@ -13,6 +13,8 @@ from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.model.errors import RequestRefused, TransportError
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.transport.solace import native
+from lbg_runtime.transport.solace.library import PubSubPlusClientError
+from lbg_runtime.transport.solace.session import SolaceSession
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.transport import SolaceTransport
 from tests.transport.solace.steps import eventually
@@ -44,6 +46,34 @@ async def test_a_queue_that_may_not_be_used_is_there(
     assert not await transport.has_queue(QUEUE)
     broker.create_queue(QUEUE, settings=settings)
     assert await transport.has_queue(QUEUE)
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+async def test_a_reason_that_the_client_has_lost_is_asked_for_again(
+    transport: SolaceTransport, monkeypatch: pytest.MonkeyPatch, lost: int
+) -> None:
+    """It was seen to tell of a bind that had failed with a subcode of 0, as if all was well."""
+    start, tried = SolaceSession._start, list[None]()
+
+    def forget(session: SolaceSession, browser: object) -> None:
+        tried.append(None)
+        try:
+            start(session, browser)
+        except PubSubPlusClientError:
+            if len(tried) > lost:
+                raise
+            raise PubSubPlusClientError(
+                {"return_code": "Unknown (503)", "sub_code": "SOLCLIENT_SUBCODE_OK"}, 0
+            ) from None
+
+    monkeypatch.setattr(SolaceSession, "_start", forget)
+    await transport.open()
+    if lost == 1:
+        assert not await transport.has_queue(QUEUE)
+    else:
+        with pytest.raises(TransportError, match="cannot look for orders/1"):
+            await transport.has_queue(QUEUE)
+    assert len(tried) == min(lost + 1, 3)
 
 
 async def test_a_queue_is_subscribed_to_before_anybody_waits_for_an_answer(
