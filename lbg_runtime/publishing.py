@@ -1,6 +1,5 @@
 """`open_publisher`: how a program in Python publishes to a group, with the settings that its members have."""
 
-import os
 import random
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
@@ -8,7 +7,6 @@ from pathlib import Path
 
 from lbg_runtime.admin.stored import Difference, load_group_settings, watch_of, watching
 from lbg_runtime.config.settings import Settings
-from lbg_runtime.journal.writer import RUN_VARIABLE
 from lbg_runtime.metrics.tracing import open_spans
 from lbg_runtime.model.errors import PublisherClosed
 from lbg_runtime.publisher.hashed import HashedPublisher
@@ -63,8 +61,7 @@ async def _opened(settings: Settings, ledger: Path | None) -> AsyncIterator[Hash
     async with open_publishing_session(settings, publisher_id) as session:
         records = None
         if ledger is not None:
-            run_id = os.environ.get(RUN_VARIABLE, "")
-            records = open_ledger(ledger, shape, group.hash_function, publisher_id=publisher_id, run_id=run_id)
+            records = open_ledger(ledger, shape, group.hash_function, publisher_id=publisher_id)
         async with (
             HashedPublisher(
                 session,

@@ -1,7 +1,6 @@
 """`lbg publish`: keyed messages from standard input, or a steady load of generated ones."""
 
 import asyncio
-import os
 import random
 import sys
 import time
@@ -176,7 +175,6 @@ async def _publish(
 ) -> PublishSummary:
     import anyio
 
-    from lbg_runtime.journal.writer import RUN_VARIABLE
     from lbg_runtime.metrics.reading import PublisherCounts
     from lbg_runtime.metrics.tracing import open_spans
     from lbg_runtime.publisher.hashed import HashedPublisher
@@ -208,8 +206,7 @@ async def _publish(
                     session = await connected.enter_async_context(open_publishing_session(settings, publisher_id))
             if session is not None:
                 if ledger_folder is not None:
-                    run_id = os.environ.get(RUN_VARIABLE, "")
-                    ledger = open_ledger(ledger_folder, shape, hash_function, publisher_id=publisher_id, run_id=run_id)
+                    ledger = open_ledger(ledger_folder, shape, hash_function, publisher_id=publisher_id)
                 publisher = HashedPublisher(
                     session, shape, hash_function, publisher_id=publisher_id, ledger=ledger, spans=spans
                 )

@@ -1,6 +1,5 @@
 """`lbg replay`: publishes what a landing log holds again, under another topic."""
 
-import os
 import sys
 import threading
 import time
@@ -139,7 +138,6 @@ async def _replay(
     """Replay; return whether it was asked to stop before its end."""
     import anyio
 
-    from lbg_runtime.journal.writer import RUN_VARIABLE
     from lbg_runtime.pipeline.replay import replay as replay_messages
     from lbg_runtime.publisher.hashed import HashedPublisher
     from lbg_runtime.publisher.identity import new_publisher_id
@@ -167,8 +165,7 @@ async def _replay(
                 return True
             ledger = None
             if ledger_folder is not None:
-                run_id = os.environ.get(RUN_VARIABLE, "")
-                ledger = open_ledger(ledger_folder, shape, hash_function, publisher_id=publisher_id, run_id=run_id)
+                ledger = open_ledger(ledger_folder, shape, hash_function, publisher_id=publisher_id)
             publisher = HashedPublisher(session, shape, hash_function, publisher_id=publisher_id, ledger=ledger)
             with _progress(replayed) as show:
                 try:

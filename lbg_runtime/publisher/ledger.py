@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from lbg_runtime.journal.writer import RecordWriter
+from lbg_runtime.journal.writer import RUN_VARIABLE, RecordWriter
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction
@@ -90,10 +90,9 @@ class Ledger:
         )
 
 
-def open_ledger(
-    folder: Path, group: GroupShape, hash_function: HashFunction, *, publisher_id: str, run_id: str
-) -> Ledger:
-    """Begin `<publisher id>.ledger.jsonl` in the folder, which is created if it is missing.
+def open_ledger(folder: Path, group: GroupShape, hash_function: HashFunction, *, publisher_id: str) -> Ledger:
+    """Begin `<publisher id>.ledger.jsonl` in the folder, which is created if it is missing; it names the run as
+    journals do (`RUN_VARIABLE`).
 
     Raises `UserError` if that fails, or if the file exists: a publisher id is for one life only.
     """
@@ -106,7 +105,7 @@ def open_ledger(
     return Ledger(
         writer,
         LedgerHeader(
-            run_id=run_id,
+            run_id=os.environ.get(RUN_VARIABLE, ""),
             group=group.name,
             hash_prefix=group.hash_prefix,
             hash_count=group.hash_count,

@@ -1,10 +1,8 @@
 """The publisher behind what the application publishes, made when it does so for the first time."""
 
-import os
 from pathlib import Path
 
 from lbg_runtime.config.settings import Settings
-from lbg_runtime.journal.writer import RUN_VARIABLE
 from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.publisher.identity import new_publisher_id
 from lbg_runtime.publisher.ledger import open_ledger
@@ -31,10 +29,7 @@ class ApplicationPublisher:
         if self._publisher is None:
             group, publisher_id, ledger = self._settings.group, new_publisher_id(), None
             if (journal := self._settings.ops.journal.path) is not None:
-                run_id = os.environ.get(RUN_VARIABLE, "")
-                ledger = open_ledger(
-                    Path(journal), group.shape(), group.hash_function, publisher_id=publisher_id, run_id=run_id
-                )
+                ledger = open_ledger(Path(journal), group.shape(), group.hash_function, publisher_id=publisher_id)
             self._publisher = HashedPublisher(
                 self._session,
                 group.shape(),

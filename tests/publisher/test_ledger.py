@@ -68,19 +68,22 @@ def test_closing_writes_what_is_held_and_the_last_line(ledger_file: LedgerFile) 
 
 
 def test_a_ledger_is_for_one_life(shape: GroupShape, tmp_path: Path) -> None:
-    open_ledger(tmp_path, shape, HashFunction.CRC32, publisher_id="p", run_id="").close(clean=True)
+    open_ledger(tmp_path, shape, HashFunction.CRC32, publisher_id="p").close(clean=True)
     with pytest.raises(UserError, match=r"p\.ledger\.jsonl"):
-        open_ledger(tmp_path, shape, HashFunction.CRC32, publisher_id="p", run_id="")
+        open_ledger(tmp_path, shape, HashFunction.CRC32, publisher_id="p")
 
 
 def test_a_folder_that_cannot_be_made_is_told_in_one_line(shape: GroupShape, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="ledger"):
-        open_ledger(tmp_path / "file" / "folder", shape, HashFunction.CRC32, publisher_id="p", run_id="")
+        open_ledger(tmp_path / "file" / "folder", shape, HashFunction.CRC32, publisher_id="p")
 
 
-def test_the_header_tells_the_group_and_the_hash(shape: GroupShape, tmp_path: Path) -> None:
-    ledger = open_ledger(tmp_path / "new", shape, HashFunction.JAVA_STRING, publisher_id="p", run_id="r")
+def test_the_header_tells_the_group_the_hash_and_the_run(
+    shape: GroupShape, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LBG_RUN_ID", "r")
+    ledger = open_ledger(tmp_path / "new", shape, HashFunction.JAVA_STRING, publisher_id="p")
     header = orjson.loads(ledger.path.read_bytes())
     ledger.close(clean=True)
     assert header["kind"] == "ledger"

@@ -48,7 +48,7 @@ async def test_each_message_lies_once_in_its_queue_in_the_order_of_its_key_altho
 ) -> None:
     transport = MemoryTransport(broker, "publisher")
     await transport.open()
-    ledger = open_ledger(tmp_path, shape, HashFunction.CRC32, publisher_id="p", run_id="")
+    ledger = open_ledger(tmp_path, shape, HashFunction.CRC32, publisher_id="p")
     loop = asyncio.get_running_loop()
     for at_s in (0.5, 1.0, 1.7):
         loop.call_later(at_s, transport.drop_connection, 0.2)
@@ -79,7 +79,7 @@ async def test_when_the_session_ends_for_good_nothing_is_claimed_that_is_not_kno
 ) -> None:
     transport = MemoryTransport(broker, "publisher")
     await transport.open()
-    ledger = open_ledger(tmp_path, shape, HashFunction.CRC32, publisher_id="p", run_id="")
+    ledger = open_ledger(tmp_path, shape, HashFunction.CRC32, publisher_id="p")
     publisher = HashedPublisher(transport, shape, HashFunction.CRC32, publisher_id="p", ledger=ledger)
     await publisher.publish("t", b"1", key="k")
     answer = await publisher.submit("t", b"2", key="k")

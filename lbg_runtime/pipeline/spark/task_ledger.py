@@ -6,14 +6,12 @@ the ledger then also says of each that it may have been sent twice, as the valid
 that never succeeded leaves only drafts, and the validator finds messages of a publisher without a ledger.
 """
 
-import os
 import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lbg_runtime.journal.writer import RUN_VARIABLE
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction
@@ -54,8 +52,7 @@ def task_ledger(
     drafts, final = folder / _DRAFTS / publisher_id, folder / f"{publisher_id}{FILE_SUFFIX}"
     is_again = final.exists() or drafts.exists()
     draft = drafts / uuid.uuid4().hex
-    run_id = os.environ.get(RUN_VARIABLE, "")
-    ledger = open_ledger(draft, shape, hash_function, publisher_id=publisher_id, run_id=run_id)
+    ledger = open_ledger(draft, shape, hash_function, publisher_id=publisher_id)
     try:
         yield TaskLedger(ledger, is_again=is_again)
     finally:

@@ -154,7 +154,7 @@ async def publish_hashed(host: str, count: int) -> dict[str, float]:
     await transport.open()
     with tempfile.TemporaryDirectory(prefix="lbg-bench-") as folder:
         function = HashFunction.CRC32
-        ledger = open_ledger(Path(folder), SHAPE, function, publisher_id=PUBLISHER, run_id="bench")
+        ledger = open_ledger(Path(folder), SHAPE, function, publisher_id=PUBLISHER)
         async with HashedPublisher(transport, SHAPE, function, publisher_id=PUBLISHER, ledger=ledger) as publisher:
             spent = await publish_by_tasks(
                 lambda number: publisher.publish(TOPIC, payload_of(number), key=f"key-{number % KEYS}"), count
