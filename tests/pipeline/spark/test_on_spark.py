@@ -1,4 +1,7 @@
-"""What only a JVM can show. All in one module: one worker of the test run then has the one session."""
+"""What only a JVM can show.
+
+More than 400 lines, as all of it is in one module: one worker of the test run then has the one session.
+"""
 
 import asyncio
 import json
