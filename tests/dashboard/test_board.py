@@ -131,6 +131,17 @@ def test_silence_makes_a_member_silent_then_gone_then_forgotten() -> None:
     assert board.members == {}
 
 
+def test_everybody_is_lost_who_was_there_and_fell_silent_without_a_word() -> None:
+    a, b = Speaker("a"), Speaker("b")
+    board = make_board(a.beat({0: ACTIVE}), b.beat({}), b.leave())
+    lost = []
+    for now_ms in (1_999, 2_000, TIMING.dead_ms):
+        board.tick(now_ms)
+        lost.append(board.has_lost_everybody)
+    assert lost == [False, True, True]
+    assert not make_board(b.beat({}), b.leave()).has_lost_everybody, "all of them said good-bye"
+
+
 def test_silence_that_is_ours_is_excused() -> None:
     board = make_board(Speaker("a").beat({0: ACTIVE}))
     board.excuse(60_000)
