@@ -29,6 +29,7 @@ class Histories:
         while waiting and not self.problem:
             state = waiting.popleft()
             state_mark = mark(state)
+            assert len(self._ways) < 50_000, "with each step there are more states: something is counted without end"
             for step in state.steps():
                 after = self._after(state, step, state_mark)
                 if after is not None and (after_mark := mark(after)) not in self._ways:
