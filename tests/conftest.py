@@ -57,7 +57,8 @@ LONGEST_FIRST = (
     "tests/dashboard/test_page.py",
     "tests/testing/test_pytest_plugin.py",
     "tests/sidecar/test_end_to_end.py",
-    "tests/transport/solace/fast/test_transport.py",
+    "tests/pipeline/spark/",
+    "tests/transport/",
     "tests/docs/",
     "tests/docker/",
     "tests/cli/",
@@ -108,12 +109,19 @@ class Hooks(NamedTuple):
         setattr(warnings, UNAWAITED_HOOK, on_unawaited)
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """What was collected stays to the end: a third of a million objects that need not be looked through for garbage."""
-    gc.collect()
-    gc.freeze()
-    # Those of pytest, by which what nobody has caught fails a test.
-    session.config.stash[PYTESTS_HOOKS] = Hooks.current()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """What is collected stays to the end: a third of a million objects that need not be looked through for garbage, nor
+    while they come, which takes a sixth of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
+        # Those of pytest, by which what nobody has caught fails a test.
+        session.config.stash[PYTESTS_HOOKS] = Hooks.current()
 
 
 def pytest_asyncio_loop_factories(
