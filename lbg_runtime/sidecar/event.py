@@ -37,7 +37,7 @@ EVENT_TYPE = "com.dapr.event.sent"
 KEY_HEADER = "lbg-key"
 FENCING_HEADER = "lbg-fencing-token"
 
-_TRACE_CONTEXT = ("traceparent", "tracestate")
+TRACE_CONTEXT = ("traceparent", "tracestate")
 """Of the W3C: user properties of the message, as `metrics/spans.py` puts them there, and headers of a request."""
 
 _NAME = re.compile(r"[a-z0-9]{1,40}")
@@ -89,11 +89,16 @@ def facts(event: Event) -> dict[str, str]:
     if publisher is not None and number is not None and message.key is not None:
         told[FENCING_HEADER] = str(number)
         told["lbg-publisher"] = header_text(publisher)
-    for name in _TRACE_CONTEXT:
-        # As they came: whoever reads them knows no percent-encoding. Anything else there is no context.
-        if isinstance(value := message.properties.get(name), str) and _HEADER.fullmatch(value):
-            told[name] = value
-    return told
+    return told | trace_context(message.properties)
+
+
+def trace_context(said: Mapping[str, object]) -> dict[str, str]:
+    """The context of a trace among what is said, as it came: whoever reads it knows no percent-encoding.
+
+    What no header can be is none.
+    """
+    told = {name: said.get(name) for name in TRACE_CONTEXT}
+    return {name: value for name, value in told.items() if isinstance(value, str) and _HEADER.fullmatch(value)}
 
 
 def structured(event: Event, pubsub_name: str, *, is_raw: bool = False) -> bytes:

@@ -18,9 +18,11 @@ from lbg_runtime.sidecar.event import (
     KEY_ATTRIBUTE,
     KEY_HEADER,
     STRUCTURED_TYPE,
+    TRACE_CONTEXT,
     attribute_headers,
     attribute_properties,
     is_json_type,
+    trace_context,
 )
 
 KEY_PARAMETER = "key"
@@ -42,6 +44,7 @@ class Publication:
 
     payload: bytes
     properties: Mapping[str, str | int | bool]
+    """Attributes of an event, and the context of the trace that the request or else the event belongs to."""
     key: str | None
     """None if the group's own rule is to find it."""
     headers: MessageHeaders
@@ -69,7 +72,10 @@ def read_publication(headers: Headers, query: QueryParams, body: bytes) -> Publi
     for name, value in attributes.items():
         _check_attribute(name, value)
     key = _key(headers, query, attributes)
-    return Publication(payload, attribute_properties(attributes), key, attribute_headers(attributes))
+    # A `tracestate` may come in several headers. Two of `traceparent` are no context, and as one no reader takes them.
+    of_request = {name: ",".join(headers.getlist(name)) for name in TRACE_CONTEXT}
+    properties = attribute_properties(attributes) | (trace_context(of_request) or trace_context(attributes))
+    return Publication(payload, properties, key, attribute_headers(attributes))
 
 
 def _check_count(count: int) -> None:

@@ -48,6 +48,31 @@ def test_an_event_may_have_many_attributes():
     assert with_data.payload == b'{"x": 1}'
 
 
+PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+OTHER = PARENT.replace("4bf9", "5cf9")
+
+
+@pytest.mark.parametrize(
+    ("headers", "members", "told"),
+    [
+        ([("traceparent", PARENT)], {}, {"traceparent": PARENT}),
+        (
+            [("traceparent", PARENT), ("tracestate", "a=1"), ("tracestate", "b=2")],
+            {},
+            {"traceparent": PARENT, "tracestate": "a=1,b=2"},
+        ),
+        ([], {"traceparent": OTHER, "tracestate": "a=1"}, {"traceparent": OTHER, "tracestate": "a=1"}),
+        ([("traceparent", PARENT)], {"traceparent": OTHER, "tracestate": "a=1"}, {"traceparent": PARENT}),
+        ([("traceparent", "\xe4")], {"traceparent": 1}, {}),
+    ],
+    ids=["of the request", "with its states", "of the event", "the request's wins as a whole", "what is none"],
+)
+def test_a_trace_goes_on_through_an_application_that_publishes(headers, members, told):
+    raw = [(name.encode(), value.encode("latin-1")) for name, value in [*STRUCTURED.items(), *headers]]
+    read = publication.read_publication(Headers(raw=raw), QueryParams(), event(**members))
+    assert {name: value for name, value in read.properties.items() if not name.startswith("ce_")} == told
+
+
 def test_data_without_a_type_is_bytes():
     assert read_publication({}, {}, b"x").properties == {}
 
