@@ -123,7 +123,9 @@ def _ends_for_others(
         same_clock = hosts[handlings.journal[others]] == hosts[handlings.journal[row]]
         since_ns = np.where(same_clock, lost_ns, lost_ns - _HOST_CLOCK_TOLERANCE_NS)
         others = others[handlings.start_ns[others] >= since_ns]
-        for other in others[~_comes_of(handlings, row, others)].tolist():
+        # What started before this one by its clock is compared with it the other way round.
+        is_behind = handlings.start_ns[others] >= handlings.start_ns[row]
+        for other in others[is_behind & ~_comes_of(handlings, row, others)].tolist():
             if other not in longest or handlings.done_ns[row] > handlings.done_ns[longest[other]]:
                 longest[other] = row
     is_new = handlings.new

@@ -384,6 +384,22 @@ def test_a_loss_and_a_start_of_two_hosts_that_nearly_agree_prove_nothing() -> No
     assert judged(run, 3).counts[Law.OVERLAP_ACROSS_PROCESSES] == 0
 
 
+def test_what_another_host_had_handled_before_a_loss_that_came_at_once_is_no_overlap() -> None:
+    run = Run()
+    life = Life(run, "a").flow("active", 1).handle(1, 955, 960, 960).flow("released", 961, cause="rebind")
+    life.flow("active", 1_060, epoch=2).handle(2, 1_070, 1_080, 1_080, epoch=2, redelivered=True)
+    life.flow("released", 2_000, epoch=2, cause="stop").close(2_100)
+    other = Life(run, "b").flow("active", 962).handle(2, 970, 1_100, None).flow("inactive", 1_000)
+    other.flow("released", 1_101).close(2_100)
+    for journal, host in zip(run.journals, ("one", "two"), strict=True):
+        journal.header = replace(journal.header, host=host)
+
+    verdict = judged(run, 2)
+
+    assert (verdict.kind, broken(verdict)) == (VerdictKind.VALID, set())
+    assert verdict.accounts.overlaps_after_loss == 1
+
+
 @pytest.mark.parametrize(("loss_ms", "found"), [(AWAKE_MS + 1_999, 0), (AWAKE_MS + 2_001, 1)])
 def test_a_member_that_stands_still_is_told_of_the_loss_when_it_goes_on(loss_ms: float, found: int) -> None:
     run = Run()
