@@ -86,12 +86,13 @@ class Lives:
     def happened_at(self, journal: Ints, noticed_ns: Ints) -> Ints:
         """Per life and moment at which it noticed something, the earliest moment at which that may have happened.
 
-        What it notices right after it stood still may date from the beginning of the standstill.
+        What it notices right after it stood still may date from the beginning of the standstill; if it stood still
+        again before it had caught up, from that of the first.
         """
         happened = noticed_ns.copy() if self.pauses else noticed_ns
         for life, pauses in self.pauses.items():
-            for begin, end in pauses:
-                happened[(journal == life) & (noticed_ns > begin) & (noticed_ns <= end + _WAKING_NS)] = begin
+            for begin, end in reversed(pauses):
+                happened[(journal == life) & (happened > begin) & (happened <= end + _WAKING_NS)] = begin
         return happened
 
 

@@ -258,7 +258,7 @@ def _fed(journal: Journal, handling: Handling) -> int:
 
 def _earliest(journal: Journal, moment: int) -> int:
     """When that may have happened which was noticed then."""
-    for begin, end in _pauses(journal):
+    for begin, end in reversed(_pauses(journal)):
         if begin < moment <= end + 2000 * MS:
             moment = begin
     return moment

@@ -281,6 +281,20 @@ def test_what_a_member_receives_when_it_goes_on_may_have_been_sent_long_before(
     assert broken(judged(run, 3)) & {Law.TWO_ACTIVE} == laws
 
 
+@pytest.mark.parametrize(("again_ms", "laws"), [(AWAKE_MS + 1_999, set()), (AWAKE_MS + 2_001, {Law.TWO_ACTIVE})])
+def test_what_a_member_receives_behind_a_second_standstill_may_have_been_sent_before_the_first(
+    again_ms: float, laws: set[Law]
+) -> None:
+    run = Run()
+    life = Life(run, "a").flow("active", 1).handle(1, 10, 20, 20)
+    life.pause(STOPPED_MS, AWAKE_MS).pause(again_ms, 60_000)
+    life.handle(2, 60_100, 60_101, None, outcome="cancelled").flow("down", 60_200).close(70_000)
+    other = Life(run, "b").flow("active", 15_000).handle(2, 15_100, 15_200, 15_200).handle(3, 42_900, 42_950, 42_950)
+    other.flow("released", 61_000, cause="stop").close(70_000)
+
+    assert broken(judged(run, 3)) & {Law.TWO_ACTIVE} == laws
+
+
 Rest = tuple[tuple[str, float], ...]
 STANDBY_DIES: Rest = (("down", 45_000),)
 GOOD_ORDER: Rest = (("draining", AWAKE_MS + 20), ("released", AWAKE_MS + 30))
