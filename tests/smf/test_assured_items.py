@@ -32,7 +32,8 @@ def test_the_old_form_counts_words_and_pads_with_zeros() -> None:
         ("03040000000706", "without its length"),
         ("0304000000080601", "impossible length"),
         ("0304000000080603", "impossible length"),
-        ("0304000000080600", "without its long length"),
+        ("0304000000080600", "impossible length"),
+        ("03040000000b0600000000", "impossible length"),
         ("03040000000c060000000005", "impossible length"),
     ],
 )

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from lbg_runtime.model.errors import ProtocolError
 from lbg_runtime.smf.frame import (
+    LARGEST_HEADER_BYTES,
     Frame,
     FrameReader,
     Parameter,
@@ -92,13 +93,44 @@ def test_any_parameters_are_read_or_a_protocol_error(data: bytes) -> None:
 
 
 def test_padding_between_parameters_is_passed_over() -> None:
-    raw = bytes.fromhex("038d0001 00000012 00000012 00 030304 00 00")
+    raw = bytes.fromhex("038d0001 00000012 00000012 00 030304 80 00")
     assert decode_frame(raw).parameters == (Parameter(3, b"\4"),)
 
 
 def test_a_long_value_takes_the_long_form() -> None:
-    assert encode_parameter(Parameter(0x18, bytes(252)))[:2] == bytes((0x18, 254))
+    assert encode_parameter(Parameter(0x18, bytes(253)))[:2] == bytes((0x18, 255))
     assert encode_parameter(Parameter(0x18, bytes(254)))[:6] == bytes.fromhex("180000000104")
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        ("18", "without its length"),
+        ("1801", "shorter than its own head: 1 bytes"),
+        *((f"18000000000{size}", f"shorter than its own head: {size} bytes") for size in range(6)),
+        # No room for the length, nor for its last byte.
+        ("1800", "a parameter"),
+        ("1800000000", "a parameter"),
+        ("180401", "longer than the header"),
+        ("2301", "longer than the header"),
+        ("180000000007", "longer than the header"),
+        ("180001000006", "longer than the header"),
+    ],
+)
+@pytest.mark.parametrize("body", ["", "00000006ffff"], ids=["bare", "with a body"])
+def test_a_parameter_does_not_end_before_its_value_nor_behind_the_header(data: str, what: str, body: str) -> None:
+    raw = encode_frame(Frame(Protocol.MESSAGE, (Parameter(3, b"\4"),), bytes.fromhex(data + body)))
+    raw = raw[:4] + (15 + len(data) // 2).to_bytes(4, "big") + raw[8:]
+    with pytest.raises(ProtocolError, match=rf"{what}.* \(at byte 15\)"):
+        decode_frame(raw)
+
+
+def test_a_value_is_found_by_its_kind_and_its_form() -> None:
+    light, standard = Parameter(3, b"\1", light=True), Parameter(3, b"\2")
+    for parameters in ((light, standard), (standard, light)):
+        frame = Frame(Protocol.MESSAGE, parameters)
+        assert (frame.find(3), frame.find(3, light=True), frame.find(4)) == (b"\2", b"\1", None)
+    assert Frame(Protocol.MESSAGE, (light, Parameter(0, b"tag", light=True))).tag == b"tag"
 
 
 def test_a_lightweight_parameter_holds_three_bytes_at_most() -> None:
@@ -145,11 +177,11 @@ def test_frames_before_an_impossible_one_are_still_read() -> None:
 @pytest.mark.parametrize(
     ("header", "what"),
     [
-        ("048b0001 0000000c 0000000c", "version 4"),
-        ("038b0001 0000000b 0000000c", "a header of 11 bytes"),
-        ("038b0001 0000000d 0000000c", "a header of 13 bytes in a frame of 12"),
-        ("038b0001 0000000c 000003e9", "1001 bytes where 1000 are allowed"),
-        ("038d0001 00010001 01c9c380", "a header of 65537 bytes where 65536 are allowed"),
+        ("048b0001 0000000c 0000000c", r"version 4 .*\(at byte 0\)"),
+        ("038b0001 0000000b 0000000c", r"a header of 11 bytes .*\(at byte 4\)"),
+        ("038b0001 0000000d 0000000c", r"a header of 13 bytes in a frame of 12 \(at byte 4\)"),
+        ("038b0001 0000000c 000003e9", r"1001 bytes where 1000 are allowed \(at byte 8\)"),
+        ("038d0001 00010001 01c9c380", r"a header of 65537 bytes where 65536 are allowed \(at byte 4\)"),
     ],
 )
 def test_an_impossible_header_is_refused_before_its_body_is_waited_for(header: str, what: str) -> None:
@@ -159,6 +191,11 @@ def test_an_impossible_header_is_refused_before_its_body_is_waited_for(header: s
         reader.next_frame()
 
 
+def test_the_longest_header_and_the_longest_frame_are_still_read() -> None:
+    raw = bytes.fromhex("038d0001 00010000 00010000") + bytes(LARGEST_HEADER_BYTES - 12)
+    assert read_all([raw], limit_bytes=len(raw)) == [raw]
+
+
 def test_a_frame_of_another_length_than_it_says_is_refused() -> None:
-    with pytest.raises(ProtocolError, match="12 bytes long and is 13"):
+    with pytest.raises(ProtocolError, match=r"12 bytes long and is 13 \(at byte 8\)"):
         decode_frame(bytes.fromhex("038b00010000000c0000000c00"))
