@@ -140,7 +140,7 @@ class Relay:
         carried, pieces, position = self.carried, [], 0
         while position < len(carried):
             kind, _, end = parameter_at(carried, position, len(carried))
-            if carried[position] & 0x20 or kind != _CONTENTS:
+            if kind != _CONTENTS:
                 pieces.append(carried[position:end])
             position = end
         if contents is not None:
@@ -274,7 +274,8 @@ def make_relay(topic: str, body: bytes, contents: bytes | None = None, priority:
 
 
 def _text(raw: bytes, start: int, end: int) -> str:
-    if start == end or raw[end - 1] != 0:
+    # An empty one is preceded by its length, which is never zero.
+    if raw[end - 1] != 0:
         raise ProtocolError("a topic without its closing zero", start)
     try:
         return raw[start : end - 1].decode()
