@@ -111,9 +111,8 @@ def decode_client_ctrl(body: bytes) -> ClientCtrl:
     items = []
     position = _HEAD_BYTES
     while position < size:
+        # A length that is cut off does not fit either.
         start = position + _ITEM_HEAD_BYTES
-        if start > size:
-            raise ProtocolError("a client parameter without its length", position)
         end = position + int.from_bytes(body[position + 1 : start], "big")
         if not start <= end <= size:
             raise ProtocolError("a client parameter with an impossible length", position)

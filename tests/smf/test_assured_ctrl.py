@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from lbg_runtime.model.errors import ProtocolError
 from lbg_runtime.smf.assured_ctrl import (
+    WINDOW,
     AckOutcome,
     AckRange,
     Bind,
@@ -12,9 +13,13 @@ from lbg_runtime.smf.assured_ctrl import (
     CloseFlow,
     CreateQueue,
     FlowChange,
+    OpenedFlow,
+    OpenFlow,
+    Unbind,
     UnknownRequest,
     bound_flow_body,
     created_queue_body,
+    opened_flow_body,
     read_assured,
     refusal_body,
 )
@@ -33,8 +38,8 @@ def body(kind: int, *items: tuple[ItemKind, bytes]) -> bytes:
 
 
 def test_an_acknowledgement_has_any_number_of_ranges() -> None:
-    first = bytes(8) + bytes(7) + b"\5"
-    second = bytes(7) + b"\7" + bytes(7) + b"\x08"
+    first = bytes(8) + b"\1" + bytes(6) + b"\5"
+    second = b"\1" + bytes(6) + b"\7" + b"\1" + bytes(6) + b"\x08"
     request = body(
         AssuredKind.CLIENT_ACK,
         (ItemKind.FLOW_ID, b"\0\0\0\2"),
@@ -42,16 +47,87 @@ def test_an_acknowledgement_has_any_number_of_ranges() -> None:
         (ItemKind.APPLICATION_ACK, second + b"\3"),
     )
     assert read_assured(request) == ClientAck(
-        2, None, None, (AckRange(0, 5, AckOutcome.ACCEPTED), AckRange(7, 8, AckOutcome.REJECTED))
+        2,
+        None,
+        None,
+        (AckRange(0, 1 << 56 | 5, AckOutcome.ACCEPTED), AckRange(1 << 56 | 7, 1 << 56 | 8, AckOutcome.REJECTED)),
     )
+    for window in (b"\0", b"\xff"):
+        request = body(
+            AssuredKind.CLIENT_ACK,
+            (ItemKind.FLOW_ID, b"\1\0\0\2"),
+            (ItemKind.LAST_ACKED, b"\1" + bytes(7)),
+            (ItemKind.WINDOW, window),
+        )
+        assert read_assured(request) == ClientAck(1 << 24 | 2, 1 << 56, window[0], ())
+
+
+@pytest.mark.parametrize("outcome", AckOutcome)
+def test_a_range_says_how_it_ended(outcome: AckOutcome) -> None:
+    request = body(
+        AssuredKind.CLIENT_ACK,
+        (ItemKind.FLOW_ID, bytes(4)),
+        (ItemKind.APPLICATION_ACK, bytes(16) + bytes((outcome,))),
+    )
+    assert read_assured(request) == ClientAck(0, None, None, (AckRange(0, 0, outcome),))
+
+
+def test_a_publisher_flow_is_opened_with_all_that_is_said_and_with_nothing() -> None:
+    assert read_assured(body(AssuredKind.OPEN_FLOW)) == OpenFlow("", 0, WINDOW, transacted=False)
+    everything = body(
+        AssuredKind.OPEN_FLOW,
+        (ItemKind.FLOW_NAME, b"name\0"),
+        (ItemKind.LAST_ACKED, b"\1" + bytes(7)),
+        (ItemKind.LAST_SENT, b"\2" + bytes(7)),
+        (ItemKind.WINDOW, b"\x32"),
+        (ItemKind.TRANSACTED_SESSION, b"\1\0\0\2"),
+    )
+    assert read_assured(everything) == OpenFlow("name", 1 << 56, 50, transacted=True, session_id=1 << 24 | 2)
+    # Another session's number may be zero.
+    opened = read_assured(body(AssuredKind.OPEN_FLOW, (ItemKind.TRANSACTED_SESSION, bytes(4))))
+    assert opened == OpenFlow("", 0, WINDOW, transacted=True)
+
+
+def test_a_consumer_is_bound_with_all_that_is_said_and_with_nothing() -> None:
+    assert read_assured(body(AssuredKind.BIND)) == Bind(
+        "", 0, durable=True, browser=False, wants_changes=False, last_received_id=None, selector="", replay=None,
+        transacted=False,
+    )  # fmt: skip
+    everything = body(
+        AssuredKind.BIND,
+        (ItemKind.QUEUE, b"q\0"),
+        (ItemKind.WINDOW, b"\xff"),
+        (ItemKind.DURABILITY, b"\2"),
+        (ItemKind.FLOW_TYPE, b"\2"),
+        (ItemKind.WANTS_CHANGES, b"\1"),
+        (ItemKind.LAST_RECEIVED, b"\1" + bytes(7)),
+        (ItemKind.SELECTOR, b"k = 'v'\0"),
+        (ItemKind.REPLAY_START, b"\0"),
+        (ItemKind.TRANSACTED_SESSION, b"\1\0\0\2"),
+        (ItemKind.PARTITION_GROUP, b"\1\2"),
+    )
+    assert read_assured(everything) == Bind(
+        "q", 255, durable=False, browser=True, wants_changes=True, last_received_id=1 << 56, selector="k = 'v'",
+        replay=b"\0", transacted=True, session_id=1 << 24 | 2, partition_group=0x102,
+    )  # fmt: skip
+
+
+def test_the_first_of_a_kind_counts() -> None:
+    request = body(AssuredKind.UNBIND, (ItemKind.FLOW_ID, b"\0\0\0\2"), (ItemKind.FLOW_ID, b"\0\0\0\3"))
+    assert read_assured(request) == Unbind(2)
 
 
 def test_other_requests_are_read() -> None:
     create = body(AssuredKind.CREATE, (ItemKind.QUEUE, b"q\0"), (ItemKind.DURABILITY, b"\1"), (ItemKind.ACCESS, b"\2"))
     assert read_assured(create) == CreateQueue("q", durable=True, exclusive=False)
+    create = body(AssuredKind.CREATE, (ItemKind.QUEUE, b"q\0"), (ItemKind.DURABILITY, b"\2"), (ItemKind.ACCESS, b"\1"))
+    assert read_assured(create) == CreateQueue("q", durable=False, exclusive=True)
+    assert read_assured(body(AssuredKind.CREATE)) == CreateQueue("", durable=True, exclusive=True)
     assert read_assured(body(AssuredKind.CLOSE_FLOW, (ItemKind.FLOW_ID, b"\0\0\0\2"))) == CloseFlow(2)
     change = body(AssuredKind.FLOW_CHANGE, (ItemKind.FLOW_ID, b"\0\0\0\2"), (ItemKind.ACTIVE, b"\1"))
     assert read_assured(change) == FlowChange(2, active=True)
+    change = body(AssuredKind.FLOW_CHANGE, (ItemKind.FLOW_ID, b"\0\0\0\2"), (ItemKind.ACTIVE, b"\0"))
+    assert read_assured(change) == FlowChange(2, active=False)
     assert read_assured(body(0x0A)) == UnknownRequest(0x0A)
 
 
@@ -72,6 +148,26 @@ def test_a_share_of_a_partitioned_queue_is_bound_again_under_the_name_in_the_ans
     assert again.partition_group == 0x1234
 
 
+@pytest.mark.parametrize(("exclusive", "access"), [(True, b"\1"), (False, b"\2")])
+@pytest.mark.parametrize("active", [True, False])
+def test_the_answer_to_a_bind_says_how_the_queue_is_shared_and_whether_the_flow_is_fed(
+    exclusive: bool, access: bytes, active: bool
+) -> None:
+    said = {
+        item.kind: item.value
+        for item in decode_assured(bound_flow_body(BoundFlow(2, "q", exclusive, active, 1, 1, 1))).items
+    }
+    assert (said[ItemKind.ACCESS], said[ItemKind.ACTIVE]) == (access, bytes((active,)))
+
+
+def test_the_answer_about_a_flow_of_a_transacted_session_says_which() -> None:
+    def said(session_id: int | None) -> list[bytes]:
+        answer = opened_flow_body(OpenedFlow(1, "f", 0, 1, session_id))
+        return [item.value for item in decode_assured(answer).items if item.kind == ItemKind.TRANSACTED_SESSION]
+
+    assert (said(None), said(0), said(258)) == ([], [bytes(4)], [b"\0\0\1\2"])
+
+
 def test_answers_without_flows() -> None:
     assert refusal_body(AssuredKind.BIND).hex() == "030400000006"
     assert created_queue_body("q").hex() == "03080000000a07047100"
@@ -85,8 +181,12 @@ def test_answers_without_flows() -> None:
         (body(AssuredKind.BIND, (ItemKind.QUEUE, b"q")), "closing zero"),
         (body(AssuredKind.CLIENT_ACK, (ItemKind.FLOW_ID, bytes(4)), (ItemKind.APPLICATION_ACK, b"")), "of 0 bytes"),
         (
+            body(AssuredKind.CLIENT_ACK, (ItemKind.FLOW_ID, bytes(4)), (ItemKind.APPLICATION_ACK, bytes(18))),
+            "of 18 bytes",
+        ),
+        (
             body(AssuredKind.CLIENT_ACK, (ItemKind.FLOW_ID, bytes(4)), (ItemKind.APPLICATION_ACK, bytes(16) + b"\4")),
-            "outcome 4",
+            r"outcome 4 \(at byte 16\)",
         ),
     ],
 )

@@ -99,8 +99,11 @@ def test_a_number_of_another_size_is_refused(item: ClientItem, what: str) -> Non
     [
         ("8100", "of 2 bytes"),
         ("820000000006", "version 2"),
-        ("810000000007", "7 bytes long and is 6"),
-        ("81000000000705", "without its length"),
+        ("810000000007", r"7 bytes long and is 6 \(at byte 2\)"),
+        ("810001000006", "16777222 bytes long and is 6"),
+        ("81000000000705", "impossible length"),
+        ("81000000000a05000000", "impossible length"),
+        ("81000000000b0501000005", "impossible length"),
         ("81000000000b0500000004", "impossible length"),
         ("81000000000b0500000006", "impossible length"),
     ],
@@ -113,4 +116,4 @@ def test_a_body_that_cannot_be_read_is_refused(body: str, what: str) -> None:
 def test_capabilities_are_bits_and_typed_values() -> None:
     assert encode_capabilities((True, False, True), ()).hex() == "03a0"
     assert encode_capabilities((True,) * 9, ((1, b"\7"),)).hex() == "09ff80010000000607"
-    assert encode_capabilities((), ((4, b"\1\3"),)).hex() == "0004000000070103"
+    assert encode_capabilities((), ((4, b"\1\3"), (5, b"\1"))).hex() == "0004000000070103050000000601"

@@ -64,7 +64,10 @@ def test_a_garbled_value_is_a_value_or_a_protocol_error(value: SdtValue, data: s
         (False, "040300"),
         (5, "080a0000000000000005"),
         (-1, "080affffffffffffffff"),
+        (-1 << 63, "080a8000000000000000"),
+        ((1 << 63) - 1, "080a7fffffffffffffff"),
         (1 << 63, "0c0a8000000000000000"),
+        ((1 << 64) - 1, "0c0affffffffffffffff"),
         (0.5, "100a3fe0000000000000"),
         (b"\7\0", "18040700"),
         ("p", "1c047000"),
@@ -114,6 +117,7 @@ def test_not_a_number_stays_one() -> None:
         ("2b000000091c047000", "without its value"),
         ("2002", "empty destination"),
         ("2005056100", "destination of kind 5"),
+        ("2f0000000a 1c054101ff", r"closing zero \(at byte 10\)"),
         ("0402", "type 1 in 0 bytes"),
         ("fc02", "type 63"),
     ],
@@ -123,20 +127,23 @@ def test_what_cannot_be_read_is_refused(encoded: str, what: str) -> None:
         decode_sdt(bytes.fromhex(encoded))
 
 
-def test_the_stack_is_not_a_peers_to_exhaust() -> None:
+@pytest.mark.parametrize("head", [b"\x2f", b"\x1c\3\0\x2b"], ids=["streams", "maps"])
+def test_the_stack_is_not_a_peers_to_exhaust(head: bytes) -> None:
+    key, kind = head[:-1], head[-1:]
     data = b""
     for _ in range(MAX_DEPTH):
-        data = b"\x2f" + (5 + len(data)).to_bytes(4, "big") + data
-    decode_sdt(data)
+        data = key + kind + (5 + len(data)).to_bytes(4, "big") + data
+    decode_sdt(data[len(key) :])
     for _ in range(5000):
-        data = b"\x2f" + (5 + len(data)).to_bytes(4, "big") + data
+        data = key + kind + (5 + len(data)).to_bytes(4, "big") + data
     with pytest.raises(ProtocolError, match="nested deeper"):
-        decode_sdt(data)
+        decode_sdt(data[len(key) :])
 
 
 def test_what_has_no_type_is_refused() -> None:
-    with pytest.raises(ValueError, match="64 bits"):
-        encode_sdt(1 << 64)
+    for number in (1 << 64, (-1 << 63) - 1):
+        with pytest.raises(ValueError, match="64 bits"):
+            encode_sdt(number)
     with pytest.raises(TypeError, match="object"):
         encode_sdt(object())  # type: ignore[arg-type]  # on purpose
 

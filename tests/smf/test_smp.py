@@ -28,6 +28,15 @@ def test_a_subscription_is_read_as_it_was_written(request: SubscriptionRequest) 
     assert decode_subscription(encode_subscription(request)) == request
 
 
+def test_a_client_says_whether_it_waits_for_an_answer() -> None:
+    assert [SubscriptionRequest(SubscriptionKind.ADD, flags, "t").answer_wanted for flags in (0, 0xF7, 8, 0xFF)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+
+
 @given(kind=st.integers(0, 5), data=st.binary(max_size=40))
 def test_any_bytes_are_a_subscription_or_a_protocol_error(kind: int, data: bytes) -> None:
     for raw in (data, bytes((0x80 | kind,)) + (5 + len(data)).to_bytes(4, "big") + data):
@@ -41,7 +50,8 @@ def test_any_bytes_are_a_subscription_or_a_protocol_error(kind: int, data: bytes
     ("body", "what"),
     [
         ("80000000", "of 4 bytes"),
-        ("80000000070c", "7 bytes long and is 6"),
+        ("80000000070c", r"7 bytes long and is 6 \(at byte 1\)"),
+        ("8001000007 0c00", "16777223 bytes long and is 7"),
         ("84000000060c", "request 4"),
         ("80000000060c", "closing zero"),
         ("80000000070c61", "closing zero"),

@@ -49,6 +49,31 @@ def test_an_answer_repeats_what_names_the_transaction():
     assert body.hex() == "030b0000002b1703081806000000011a0a00000002000000031d12000000020000000000000004000000ff"
 
 
+def test_what_was_done_on_several_flows_is_read_in_order():
+    items = (
+        (0x17, b"\x02"),
+        (0x1C, bytes.fromhex("00000001 00000002 0100000000000003 00000004 00000005 0000000000000006")),
+        (0x1E, bytes.fromhex("00000007 0000000000000008 0000000000000009 0000000a 000000000000000b 0000000c") * 2),
+        (0x1C, bytes.fromhex("0000000d 0000000e 000000000000000f")),
+    )
+    request = read_transaction(body_of(*items))
+    assert request.published == (PublishedPart(1, 2, 1 << 56 | 3), PublishedPart(4, 5, 6), PublishedPart(13, 14, 15))
+    assert request.consumed == (ConsumedPart(7, 8, 9, 10, 11, 12),) * 2
+    assert (request.session_id, request.transaction, request.name) == (0, b"", "")
+
+
+def test_an_answer_says_a_name_only_where_there_is_one_and_no_empty_transaction():
+    request = read_transaction(body_of((0x17, b"\x00")))
+    assert (
+        answer_body(TransactionKind.OPENED, request, 258, "t-1").hex() == "030b000000151703041806000001021906742d3100"
+    )
+    assert answer_body(TransactionKind.CLOSED, request, 258).hex() == "030b0000000f170305180600000102"
+
+
+def body_of(*items: tuple[int, bytes]) -> bytes:
+    return encode_assured(AssuredBody(AssuredKind.TRANSACTION, tuple(AssuredItem(*item) for item in items)))
+
+
 @pytest.mark.parametrize(
     "items",
     [
@@ -56,15 +81,17 @@ def test_an_answer_repeats_what_names_the_transaction():
         ((0x17, b""),),
         ((0x17, b"\x63"),),
         ((0x17, b"\x02"), (0x18, bytes(5))),
+        ((0x17, b"\x02"), (0x18, b"")),
         ((0x17, b"\x02"), (0x1C, bytes(15))),
+        ((0x17, b"\x02"), (0x1C, b"")),
+        ((0x17, b"\x02"), (0x1E, b"")),
         ((0x17, b"\x02"), (0x1E, bytes(1))),
         ((0x17, b"\x00"), (0x19, b"no zero")),
     ],
 )
 def test_what_cannot_be_read_is_the_peers_mistake(items):
-    body = encode_assured(AssuredBody(AssuredKind.TRANSACTION, tuple(AssuredItem(*item) for item in items)))
     with pytest.raises(ProtocolError):
-        read_transaction(body)
+        read_transaction(body_of(*items))
 
 
 @given(st.binary(max_size=80))
