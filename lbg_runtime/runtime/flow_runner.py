@@ -111,7 +111,6 @@ class FlowRunner:
         "_flow_epoch",
         "_flushes",
         "_hooks",
-        "_intake_wanted",
         "_is_asked",
         "_is_busy",
         "_journal",
@@ -199,8 +198,6 @@ class FlowRunner:
         self._assignments: dict[Epoch, Assignment] = {}
         """Epochs that are not over: the current one, and those whose handlers outlive their flow."""
         self._newest_assignment: Assignment | None = None
-        self._intake_wanted = False
-        """The machine has ordered it; it waits for the hooks of the epoch, or until what is parked is known."""
         self._events: deque[MachineEvent | Handling | asyncio.Future[None]] = deque()
         self._turns = turns
         self._over: asyncio.Future[None] | None = None
@@ -479,7 +476,6 @@ class FlowRunner:
                 case Unbind(epoch, _):
                     children.create_task(self._unbind(epoch))
                 case StopIntake():
-                    self._intake_wanted = False
                     self._bound_flow().stop_intake()
                 case StartIntake(epoch):
                     self._start_intake(epoch, children)
@@ -539,7 +535,6 @@ class FlowRunner:
         if not self._hooks and self._parking is None:
             self._bound_flow().start_intake()
             return
-        self._intake_wanted = True
         if not self._hooks:
             self._open_behind_parking(epoch)
             return
@@ -552,9 +547,9 @@ class FlowRunner:
             self._open_behind_parking(epoch)
 
     def _open_behind_parking(self, epoch: Epoch) -> None:
-        # The flow may be draining by now, or gone.
-        is_owner = self.machine.epoch == epoch and self.machine.state is FlowState.ACTIVE
-        if not is_owner or not self._intake_wanted:
+        # The flow may be draining by now, or gone. If it is active, its intake is still wanted: as nothing comes before
+        # it is open, the machine has had no reason to close it.
+        if self.machine.epoch != epoch or self.machine.state is not FlowState.ACTIVE:
             return
         parking, children = self._parking, self._children
         if parking is not None and children is not None:
