@@ -1,7 +1,5 @@
 """All histories of small queues: whatever may happen, at whatever moment, breaks no law and ends well."""
 
-from collections import deque
-
 import pytest
 
 from lbg_runtime.core.flow.commands import Command, Settle
@@ -11,66 +9,15 @@ from lbg_runtime.core.flow.release import Release
 from lbg_runtime.core.lanes import KeyLanes, Lane
 from lbg_runtime.model.message import Delivery
 from lbg_runtime.model.outcome import Outcome
-from tests.core.flow.small_parts import CYCLING, HOME, STANDBY, Setup, Step
+from tests.core.flow.small_parts import CYCLING, HOME, STANDBY, Setup
 from tests.core.flow.small_queue import SmallQueue
 from tests.core.flow.small_twins import mark, twin_queue
+from tests.core.histories import Histories
 
 
-class Histories:
-    """All states that a setup can come to, breadth first, so that the way to a problem is as short as can be."""
-
-    def __init__(self, setup: Setup) -> None:
-        self.problem = ""
-        """What is wrong, and the steps that lead there; empty if nothing is."""
-        start = _bound(setup)
-        self._ways: dict[int, tuple[int, Step] | None] = {mark(start): None}
-        self._ends_well: set[int] = set()
-        waiting = deque([start])
-        while waiting and not self.problem:
-            state = waiting.popleft()
-            state_mark = mark(state)
-            assert len(self._ways) < 50_000, "with each step there are more states: something is counted without end"
-            for step in state.steps():
-                after = self._after(state, step, state_mark)
-                if after is not None and (after_mark := mark(after)) not in self._ways:
-                    self._ways[after_mark] = state_mark, step
-                    waiting.append(after)
-            self._go_to_the_end(state, state_mark)
-
-    def __len__(self) -> int:
-        """Number of states."""
-        return len(self._ways)
-
-    def _after(self, state: SmallQueue, step: Step, from_mark: int, way: tuple[Step, ...] = ()) -> SmallQueue | None:
-        after = twin_queue(state)
-        try:
-            after.take(step)
-        except Exception as error:  # noqa: BLE001 - a breach, or what a machine says is impossible
-            self._tell(repr(error), from_mark, (*way, step))
-            return None
-        return after
-
-    def _tell(self, problem: str, state_mark: int, way: tuple[Step, ...]) -> None:
-        steps = list(way[::-1])
-        while (before := self._ways[state_mark]) is not None:
-            state_mark, step = before
-            steps.append(step)
-        self.problem = self.problem or f"{problem} after {steps[::-1]}"
-
-    def _go_to_the_end(self, state: SmallQueue, from_mark: int) -> None:
-        """Nothing is lost or waits for ever: if nothing more goes wrong, all is handled and settled."""
-        here, seen, way = from_mark, set(), ()
-        while here not in self._ends_well and not state.is_at_rest:
-            steps = state.regular_steps() or [step for step in state.steps() if step[0] == "tick"]
-            if here in seen or not steps:
-                self._tell("nothing goes on", from_mark, way)
-                return
-            seen.add(here)
-            after = self._after(state, steps[0], from_mark, way)
-            if after is None:
-                return
-            state, way, here = after, (*way, steps[0]), mark(after)
-        self._ends_well |= seen | {here}
+def histories_of(setup: Setup) -> Histories[SmallQueue]:
+    """All of them, from the moment at which the members are bound."""
+    return Histories(_bound(setup), twin_queue, mark, "tick")
 
 
 def _bound(setup: Setup) -> SmallQueue:
@@ -106,7 +53,7 @@ def _bound(setup: Setup) -> SmallQueue:
     ids=lambda value: "+".join((value.keys, *value.may_happen)) if isinstance(value, Setup) else str(value),
 )
 def test_every_history_keeps_the_laws_and_ends_well(setup: Setup, fewest: int) -> None:
-    histories = Histories(setup)
+    histories = histories_of(setup)
     assert histories.problem == ""
     assert len(histories) > fewest, "there were more states: what has become impossible?"
 
@@ -139,7 +86,7 @@ def test_a_broken_rule_is_noticed(
     monkeypatch: pytest.MonkeyPatch, owner: type, name: str, broken: object, may_happen: tuple[str, ...], problem: str
 ) -> None:
     monkeypatch.setattr(owner, name, broken)
-    assert problem in Histories(Setup("ab", may_happen)).problem
+    assert problem in histories_of(Setup("ab", may_happen)).problem
 
 
 def test_marks_know_all_that_changes_in_a_machine() -> None:

@@ -1,0 +1,96 @@
+"""All histories of something small: whatever may happen, at whatever moment, breaks no law and ends well."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+Step = tuple[Any, ...]
+"""A name, and whom it is about."""
+
+
+class Small(Protocol):
+    """A few machines and the world around them; the same step in the same state always leads to the same."""
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether all is handled and settled."""
+        ...
+
+    def regular_steps(self) -> Sequence[Step]:
+        """What happens sooner or later, if nothing goes wrong."""
+        ...
+
+    def steps(self) -> Sequence[Step]:
+        """Whatever may happen next."""
+        ...
+
+    def take(self, step: Step) -> None:
+        """Let it happen; raises if a law is broken."""
+        ...
+
+
+MOST_STATES = 50_000
+S = TypeVar("S", bound=Small)
+
+
+class Histories(Generic[S]):
+    """All states that something can come to, breadth first, so that the way to a problem is as short as can be."""
+
+    def __init__(self, start: S, twin: Callable[[S], S], mark: Callable[[S], int], last: str) -> None:
+        """`twin` copies a state to take a step in. `mark` is equal for states in which the same can happen. `last` is
+        the step that is taken when nothing else goes on."""
+        self.problem = ""
+        """What is wrong, and the steps that lead there; empty if nothing is."""
+        self._twin = twin
+        self._mark = mark
+        self._last = last
+        self._ways: dict[int, tuple[int, Step] | None] = {mark(start): None}
+        self._ends_well: set[int] = set()
+        waiting = deque([start])
+        while waiting and not self.problem:
+            state = waiting.popleft()
+            state_mark = mark(state)
+            assert len(self._ways) < MOST_STATES, (
+                "with each step there are more states: something is counted without end"
+            )
+            for step in state.steps():
+                after = self._after(state, step, state_mark)
+                if after is not None and (after_mark := mark(after)) not in self._ways:
+                    self._ways[after_mark] = state_mark, step
+                    waiting.append(after)
+            self._go_to_the_end(state, state_mark)
+
+    def __len__(self) -> int:
+        """Number of states."""
+        return len(self._ways)
+
+    def _after(self, state: S, step: Step, from_mark: int, way: tuple[Step, ...] = ()) -> S | None:
+        after = self._twin(state)
+        try:
+            after.take(step)
+        except Exception as error:  # noqa: BLE001 - a breach, or what a machine says is impossible
+            self._tell(repr(error), from_mark, (*way, step))
+            return None
+        return after
+
+    def _tell(self, problem: str, state_mark: int, way: tuple[Step, ...]) -> None:
+        steps = list(way[::-1])
+        while (before := self._ways[state_mark]) is not None:
+            state_mark, step = before
+            steps.append(step)
+        self.problem = self.problem or f"{problem} after {steps[::-1]}"
+
+    def _go_to_the_end(self, state: S, from_mark: int) -> None:
+        """Nothing is lost or waits for ever: if nothing more goes wrong, all is handled and settled."""
+        here, seen, way = from_mark, set[int](), ()
+        while here not in self._ends_well and not state.is_at_rest:
+            steps = state.regular_steps() or [step for step in state.steps() if step[0] == self._last]
+            if here in seen or not steps:
+                self._tell("nothing goes on", from_mark, way)
+                return
+            seen.add(here)
+            after = self._after(state, steps[0], from_mark, way)
+            if after is None:
+                return
+            state, way, here = after, (*way, steps[0]), self._mark(after)
+        self._ends_well |= seen | {here}
