@@ -29,7 +29,7 @@ def decode_extended(stream: bytes) -> dict[int, bytes]:
         head = stream[position : position + _HEAD_BYTES]
         kind, form = int.from_bytes(head, "big") & _KIND_BITS, head[0] >> 4 & 7
         start, end = _value_at(stream, position, form)
-        if len(head) < _HEAD_BYTES or not start <= end <= len(stream):
+        if not start <= end <= len(stream):
             raise ProtocolError("an extended parameter with an impossible length", position)
         values[kind] = stream[start:end]
         position = end

@@ -25,7 +25,7 @@ def test_values_are_found_by_their_kind() -> None:
     }
 
 
-@pytest.mark.parametrize("stream", ["60", "6031", "603100", "60310009", "60310003", "7031000400", "302e0000"])
+@pytest.mark.parametrize("stream", ["00", "60", "6031", "603100", "60310009", "60310003", "7031000005", "302e0000"])
 def test_impossible_lengths_are_refused(stream: str) -> None:
     with pytest.raises(ProtocolError, match="extended parameter"):
         decode_extended(bytes.fromhex(stream))
