@@ -56,7 +56,7 @@ class Life:
 
     def handle(
         self,
-        seq: int,
+        seq: int | None,
         start_ms: float,
         done_ms: float,
         settle_ms: float | None,
@@ -65,7 +65,9 @@ class Life:
         redelivered: bool = False,
         outcome: str = "accepted",
         queue: int = 0,
-        shard: int = 0,
+        shard: int | None = 0,
+        key: str = "k",
+        publisher: str | None = "p",
     ) -> "Life":
         start, done = at(start_ms), at(done_ms)
         self.journal.records.append(
@@ -73,12 +75,12 @@ class Life:
                 queue=queue,
                 bind_epoch=epoch,
                 shard=shard,
-                key="k",
+                key=key,
                 topic="t",
-                publisher="p",
+                publisher=publisher,
                 seq=seq,
                 message_id=None,
-                delivery_id=seq,
+                delivery_id=len(self.journal.records) + 1,
                 redelivered=redelivered,
                 attempts=1,
                 local_seq=len(self.journal.records) + 1,
