@@ -74,6 +74,46 @@ def test_a_message_missing_at_a_crash_is_lost_where_a_known_member_took_over_at_
     assert validate(published_at_begin(run, 3).tables()).kind is VerdictKind.INVALID
 
 
+@pytest.mark.parametrize(("begin_ms", "kind"), [(1211, VerdictKind.INVALID), (1212, VerdictKind.UNKNOWN)])
+def test_a_member_that_was_cut_off_kept_others_out_until_its_next_status_was_due_and_a_handover_longer(
+    begin_ms: float, kind: VerdictKind
+) -> None:
+    run = Run()
+    Life(run, "a").flow("active", 100).handle(1, 110, 111, 111)
+    owned_by(run, "b", begin_ms, 3000, 3)
+
+    assert validate(published_at_begin(run, 3).tables()).kind is kind
+
+
+@pytest.mark.parametrize("event", ["inactive", "down", "released"])
+def test_a_flow_that_ended_kept_nobody_out_though_its_member_lived_on(event: str) -> None:
+    run = Run()
+    Life(run, "a").flow("active", 100).handle(1, 110, 111, 111).flow(event, 1000).close(5000)
+
+    verdict = validate(published_at_begin(run, 2).tables())
+
+    assert (verdict.kind, verdict.unproven) == (VerdictKind.UNKNOWN, (Law.LOSS,))
+
+
+def test_between_two_times_of_one_flow_another_may_have_had_the_queue() -> None:
+    run = Run()
+    life = Life(run, "a").flow("active", 100).handle(1, 110, 111, 111).flow("inactive", 1000)
+    life.flow("active", 3000).handle(3, 3010, 3011, 3011).flow("inactive", 4000).flow("active", 4050)
+    life.flow("released", 5000).close(5001)
+
+    assert validate(published_at_begin(run, 3).tables()).kind is VerdictKind.UNKNOWN
+
+
+@pytest.mark.parametrize(("next_ms", "kind"), [(905, VerdictKind.UNKNOWN), (900, VerdictKind.INVALID)])
+def test_who_came_behind_a_release_may_have_been_fed_before_it_was_recorded(next_ms: float, kind: VerdictKind) -> None:
+    run = Run()
+    life = Life(run, "a").flow("active", 100).handle(1, 110, 111, 111).handle(3, next_ms, next_ms + 1, next_ms + 1)
+    life.flow("released", 1000, cause="rebind").close(1001)
+    owned_by(run, "b", 2000, 3000, 4)
+
+    assert validate(published_at_begin(run, 4).tables()).kind is kind
+
+
 def test_the_last_messages_are_lost_where_the_last_owner_stayed_to_the_end() -> None:
     run = Run()
     owned_by(run, "a", 100, 1000, 1, 2)

@@ -110,6 +110,23 @@ def test_a_handle_that_lived_on_excuses_only_what_was_near_an_interruption() -> 
     assert broken(judged(run)) == {Law.DUPLICATE_WITHOUT_FAULT}
 
 
+def test_a_flow_that_was_lost_without_a_record_of_its_activity_excuses_only_what_was_near_that() -> None:
+    run = Run()
+    Life(run, "a").flow("bound", 1).handle(1, 10, 20, 20).flow("inactive", 14_000).close(20_000)
+    repeat_by_b(run, 15_000)
+
+    assert broken(judged(run)) == {Law.DUPLICATE_WITHOUT_FAULT}
+
+
+def test_the_loss_of_another_flow_excuses_nothing_of_one_that_was_lost_much_later() -> None:
+    run = Run()
+    life = Life(run, "a").flow("active", 1).handle(1, 10, 20, 20).flow("inactive", 14_000).close(20_000)
+    life.flow("active", 1, queue=1).flow("inactive", 1_000, queue=1)
+    repeat_by_b(run, 15_000)
+
+    assert broken(judged(run)) == {Law.DUPLICATE_WITHOUT_FAULT}
+
+
 def test_a_repeat_after_a_cancelled_handling_needs_no_fault() -> None:
     run = Run()
     life = Life(run, "a").flow("active", 1).handle(1, 10, 20, None, outcome="cancelled")
@@ -179,6 +196,8 @@ def test_a_handle_that_becomes_active_again_is_an_owner_twice() -> None:
     [
         ([("draining", "rebind"), ("released", "rebind")], True, "rebind"),
         ([("released", "stop")], True, "stop"),
+        ([("draining", "stop"), ("released", "")], True, "stop"),
+        ([("released", "")], True, "unknown"),
         ([("inactive", ""), ("draining", "inactive"), ("released", "inactive")], True, "inactive"),
         ([("inactive", "")], False, "inactive"),
         ([("down", "server unbind")], True, "down"),

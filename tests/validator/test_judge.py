@@ -1,4 +1,7 @@
-"""What makes a verdict unknown, and what does not."""
+"""What makes a verdict unknown, and what does not.
+
+More than 400 lines, as all cases are damage to the same few runs.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
@@ -13,6 +16,7 @@ from lbg_runtime.validator.schema import RunTables
 from tests.validator.changes import confirm_one_more, lose_last_of_key, repeat_settled, run_into_next, swap_two
 from tests.validator.history import HASH_COUNT, World, story
 from tests.validator.run_files import MS, SECOND, WALL_OFFSET_NS, Run, wall_us
+from tests.validator.script import Life, published
 from tests.validator.striping import striped_story
 
 
@@ -198,6 +202,43 @@ def test_every_violation_is_counted_but_only_the_first_ones_keep_a_witness() -> 
 
     assert verdict.counts[Law.LOSS] == 90
     assert len(verdict.findings) == 20
+
+
+def in_good_order(run: Run, *handled: tuple[str, int, int]) -> Run:
+    """One member handles these keys, shards and numbers."""
+    life = Life(run, "a").flow("active", 1)
+    for place, (key, shard, seq) in enumerate(handled, 1):
+        life.handle(seq, 10 * place, 10 * place + 1, 10 * place + 1, key=key, shard=shard)
+    life.flow("released", 900, cause="stop").close(1000)
+    return run
+
+
+def test_handled_messages_that_their_publisher_did_not_list_are_counted_and_nothing_is_said_of_strangers() -> None:
+    verdict = validate(published(in_good_order(Run(), ("k", 0, 1), ("k", 0, 2), ("k", 0, 3)), 1).tables())
+
+    assert (verdict.kind, verdict.reasons) == (VerdictKind.UNKNOWN, ("2 handled messages are in no ledger",))
+
+
+def test_a_handled_message_of_another_key_does_not_stand_for_a_lost_one_of_its_number() -> None:
+    verdict = validate(published(in_good_order(Run(), ("k", 0, 1), ("m", 0, 2)), 2).tables())
+
+    assert verdict.kind is VerdictKind.INVALID
+    assert [finding.text for finding in verdict.findings] == ["p/k: 2 confirmed, never handled to an end"]
+
+
+SCATTERED = (("c", 1), ("b", 3), ("k", 0), ("b", 1), ("b", 2))
+
+
+def test_every_key_on_several_shards_is_named_with_the_first_two() -> None:
+    run = in_good_order(Run(), *((key, shard, place) for place, (key, shard) in enumerate(SCATTERED, 1)))
+
+    verdict = validate(published(run, 1, shard=3).tables())
+
+    assert verdict.counts[Law.KEY_ON_TWO_SHARDS] == 2
+    assert [finding.text for finding in verdict.findings if finding.law is Law.KEY_ON_TWO_SHARDS] == [
+        "key 'b' lies in shards 1 and 2",
+        "key 'k' lies in shards 0 and 3",
+    ]
 
 
 def of_queue_count(run: Run, count: int) -> Run:

@@ -1,7 +1,10 @@
 """Runs on a partitioned queue: every member is fed at once, and a key is with one of them at a time all the same."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from lbg_runtime.journal.reader import read_run
 from lbg_runtime.validator.findings import Law, Verdict, VerdictKind
@@ -78,6 +81,20 @@ def test_two_copies_without_a_flag_are_two_messages() -> None:
     for life in (a, b):
         life.flow("released", 100, cause="stop").close(200)
     assert broken(judged(run, 1)) == {Law.DUPLICATE_WITHOUT_FAULT, Law.DUPLICATE_UNFLAGGED}
+
+
+@pytest.mark.parametrize(
+    ("born", "laws"), [(Life, {Law.DUPLICATE_UNFLAGGED}), (shared_life, set())], ids=["exclusive", "partitioned"]
+)
+def test_only_where_members_share_a_queue_may_the_flag_be_with_the_handling_before(
+    born: Callable[[Run, str], Life], laws: set[Law]
+) -> None:
+    run = Run()
+    born(run, "a").flow("active", 1).handle(1, 10, 20, None)
+    born(run, "b").flow("active", 100).handle(1, 110, 120, None, redelivered=True)
+    life = born(run, "c").flow("active", 200).handle(1, 210, 220, 220)
+    life.flow("released", 300, cause="stop").close(400)
+    assert broken(judged(run, 1)) == laws
 
 
 def test_what_is_lost_may_have_gone_to_a_member_without_a_journal() -> None:
