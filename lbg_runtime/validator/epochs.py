@@ -131,13 +131,13 @@ def exposed_handlings(
     the other. A life that stood still noticed nothing and sent nothing meanwhile: that time does not count.
     """
     epoch = epochs.of_handling
-    unsent = handlings.settle_ns == FAR_FUTURE
     cut_off = (lives.ended_uncleanly[epochs.journal] & ~epochs.released)[epoch]
     end_ns = lives.last_ns[handlings.journal]
     heard_ns = np.maximum(tenures.start_ns, tenures.last_receive_ns)[tenures.of_handling]
     journal = handlings.journal
     alive_ns = np.minimum(end_ns, np.maximum(heard_ns, lives.before(journal, end_ns, SILENCE_NS)))
-    exposed: Flags = cut_off & (unsent | (handlings.settle_ns >= lives.before(journal, alive_ns, ack_window_ns)))
+    # What was not sent counts as sent in the far future.
+    exposed: Flags = cut_off & (handlings.settle_ns >= lives.before(journal, alive_ns, ack_window_ns))
     broken_rows = np.flatnonzero(epochs.broken[epoch])
     if len(broken_rows):
         exposed[broken_rows] |= _broken_before_confirmed(broken_rows, handlings, epochs, lives, flows, ack_window_ns)
