@@ -84,6 +84,9 @@ def test_a_section_says_its_size_in_as_few_bytes_as_it_takes(size: int) -> None:
 def test_sections_that_are_not_known_are_passed_over() -> None:
     contents = decode_contents(bytes.fromhex("1201 2202 3201 5201"), b"xABxx")
     assert contents == Contents(b"AB")
+    # A section's head is never shorter than its kind and one byte of size.
+    for head in ("20", "21", "22"):
+        assert decode_contents(bytes.fromhex(f"{head}02"), b"ABxx") == Contents(b"AB")
 
 
 def test_a_string_is_its_utf_8() -> None:
