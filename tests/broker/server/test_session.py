@@ -5,10 +5,14 @@ More than 400 lines, as each needs the same desk and frames.
 
 import pytest
 
+from lbg_runtime.broker.engine.answers import Introduction
+from lbg_runtime.broker.engine.replay.log import ReplayLogSettings
+from lbg_runtime.broker.engine.settings import AccessType
+from lbg_runtime.broker.server.session import Session
 from lbg_runtime.model.errors import ProtocolError
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.smf.assured_items import AssuredKind, ItemKind
-from lbg_runtime.smf.client_ctrl import ClientItem, ClientKind, decode_client_ctrl
+from lbg_runtime.smf.client_ctrl import ClientCtrl, ClientItem, ClientKind, decode_client_ctrl, encode_client_ctrl
 from lbg_runtime.smf.frame import Frame, Parameter, ParameterKind, Protocol, encode_frame
 from lbg_runtime.smf.response import OK, Response, response_of
 from lbg_runtime.smf.smp import SubscriptionKind, SubscriptionRequest, decode_subscription, encode_subscription
@@ -26,6 +30,7 @@ from tests.broker.server.desk import (
     open_flow,
     published,
     text,
+    text_item,
     u32,
     u64,
 )
@@ -88,6 +93,38 @@ def test_a_refused_login_is_told_why_and_ends(frame: bytes, response: Response) 
 def test_nothing_but_a_login_is_taken_first() -> None:
     with pytest.raises(ProtocolError, match="before the login"):
         Desk().new_session().receive(bytes.fromhex("038b00010000000c0000000c"))
+
+
+def test_a_client_is_known_by_what_it_says_of_itself_and_where_it_came_from() -> None:
+    desk = Desk()
+    session = Session(desk.engine, desk.carry_out, lambda _: None, "anonymous", lambda: "127.0.0.9")
+    said = [
+        ClientItem(kind, f"{kind.name}\0".encode())
+        for kind in (
+            ClientKind.SOFTWARE_VERSION,
+            ClientKind.SOFTWARE_DATE,
+            ClientKind.PLATFORM,
+            ClientKind.USER_ID,
+            ClientKind.DESCRIPTION,
+        )
+    ]
+    session.receive(login("name", *said))
+    (client,) = desk.engine.administration.clients("default")
+    assert (client.name, client.username, client.address) == ("name", "user", "127.0.0.9")
+    assert client.introduction == Introduction(
+        "SOFTWARE_VERSION", "SOFTWARE_DATE", "PLATFORM", "USER_ID", "DESCRIPTION"
+    )
+
+
+def test_an_update_is_no_login_and_is_answered_after_one() -> None:
+    desk = Desk()
+    update = encode_frame(Frame(Protocol.CLIENT_CTRL, (TAG,), encode_client_ctrl(ClientCtrl(1, (), 1))))
+    with pytest.raises(ProtocolError, match="client control 1 before the login"):
+        desk.new_session().receive(update)
+    session = desk.log_in()
+    session.receive(update)
+    (answer,) = answers(session)
+    assert (response_of(answer), answer.tag, decode_client_ctrl(answer.body)) == (OK, TAG.value, ClientCtrl(1))
 
 
 def test_a_large_frame_is_not_waited_for_before_the_login() -> None:
@@ -278,6 +315,67 @@ def test_nothing_is_delivered_while_the_window_is_closed_and_no_more_than_it_tak
     assert [delivered(message) for message in answers(session)] == [(3, 2, False)]
 
 
+def test_an_acknowledgement_leaves_as_it_is_what_it_does_not_say() -> None:
+    desk = Desk()
+    session = desk.log_in()
+    desk.create_queue("q", "t")
+    publisher, _, _ = open_flow(session)
+    session.receive(
+        control(AssuredKind.BIND, (ItemKind.QUEUE, text("q")), (ItemKind.WINDOW, b"\2"), (ItemKind.DURABILITY, b"\1"))
+    )
+    flow = item(answers(session)[0], ItemKind.FLOW_ID)
+    session.receive(b"".join(published(publisher, number, "t") for number in range(1, 8)))
+    assert [delivered(message)[0] for message in answers(session)[:-1]] == [1, 2]
+    session.receive(ack(flow, received=1))
+    assert [delivered(message) for message in answers(session)] == [(3, 2, False)]
+    session.receive(ack(flow, window=3))
+    assert [delivered(message) for message in answers(session)] == [(4, 3, False)]
+    # An older one changes nothing.
+    session.receive(ack(flow, received=0) + ack(flow))
+    assert answers(session) == []
+
+
+def test_a_bind_that_names_no_queue_is_refused_as_one_to_a_topic_endpoint() -> None:
+    session = Desk().log_in()
+    session.receive(control(AssuredKind.BIND, (ItemKind.WINDOW, b"\2"), (ItemKind.DURABILITY, b"\1")))
+    (answer,) = answers(session)
+    assert response_of(answer) == Response(503, "Unknown Durable Topic Endpoint")
+
+
+def test_a_replay_ends_browsers_once_the_flow_that_asked_for_it_is_bound() -> None:
+    desk = Desk()
+    session = desk.log_in()
+    desk.create_queue("q", "t")
+    desk.engine.replays.keep_log("default", ReplayLogSettings("log", 1_000))
+    asked = ((ItemKind.QUEUE, text("q")), (ItemKind.WINDOW, b"\2"), (ItemKind.DURABILITY, b"\1"))
+    session.receive(control(AssuredKind.BIND, *asked, (ItemKind.FLOW_TYPE, b"\2")))
+    browser = item(answers(session)[0], ItemKind.FLOW_ID)
+    session.receive(control(AssuredKind.BIND, *asked, (ItemKind.REPLAY_START, b"\0")))
+    bound, ended = answers(session)
+    assert (response_of(bound), kind_of(bound)) == (OK, AssuredKind.BIND)
+    assert (kind_of(ended), item(ended, ItemKind.FLOW_ID)) == (AssuredKind.UNBIND, browser)
+    assert response_of(ended) == Response(503, "Replay Started")
+
+
+@pytest.mark.parametrize(("access", "type_"), [(b"\1", AccessType.EXCLUSIVE), (b"\2", AccessType.NON_EXCLUSIVE)])
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_queue_is_made_as_its_client_says(access: bytes, type_: AccessType, durable: bool) -> None:
+    desk = Desk()
+    session = desk.log_in()
+    session.receive(
+        control(
+            AssuredKind.CREATE,
+            (ItemKind.QUEUE, text("made")),
+            (ItemKind.ACCESS, access),
+            (ItemKind.DURABILITY, b"\1" if durable else b"\2"),
+        )
+    )
+    (answer,) = answers(session)
+    assert (response_of(answer), answer.tag, text_item(answer, ItemKind.QUEUE)) == (OK, TAG.value, "made")
+    settings = desk.engine.queue_status("default", QueueName("made")).settings
+    assert (settings.access_type, settings.durable) == (type_, durable)
+
+
 def test_acknowledged_ranges_end_as_they_say() -> None:
     desk = Desk()
     session = desk.log_in()
@@ -428,3 +526,25 @@ def test_a_refused_subscription_is_told_why(kind, topic: str, queue: str, respon
     (answer,) = answers(session)
     assert response_of(answer) == response
     assert decode_subscription(answer.body) == request
+
+
+def test_subscriptions_of_a_client_and_of_a_queue_end() -> None:
+    desk = Desk()
+    desk.create_queue("q")
+    session, publisher = desk.log_in(), desk.log_in("publisher")
+    flow, _, _ = open_flow(publisher)
+
+    def ask(kind: SubscriptionKind, topic: str, queue: str = "") -> None:
+        request = encode_subscription(SubscriptionRequest(kind, 0x0C, topic, queue))
+        session.receive(encode_frame(Frame(Protocol.SUBSCRIPTION, (TAG,), request)))
+        (answer,) = answers(session)
+        assert response_of(answer) == OK
+
+    ask(SubscriptionKind.ADD, "t")
+    ask(SubscriptionKind.ADD_TO_QUEUE, "t", "q")
+    publisher.receive(published(flow, 1, "t"))
+    assert (len(answers(session)), desk.depth("q")) == (1, 1)
+    ask(SubscriptionKind.REMOVE, "t")
+    ask(SubscriptionKind.REMOVE_FROM_QUEUE, "t", "q")
+    publisher.receive(published(flow, 2, "t"))
+    assert (len(answers(session)), desk.depth("q")) == (0, 1)

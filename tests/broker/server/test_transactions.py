@@ -1,16 +1,20 @@
 """Transacted sessions without sockets: what a client may name in them, and what is kept of them."""
 
+from dataclasses import replace
+
 import pytest
 
 from lbg_runtime.broker.engine.settings import AccessType
 from lbg_runtime.broker.server.session import Session
 from lbg_runtime.broker.server.transactions import MOST_HELD_MESSAGES
 from lbg_runtime.model.errors import ProtocolError
+from lbg_runtime.model.ids import QueueName
 from lbg_runtime.smf.assured_items import AssuredKind, ItemKind
-from lbg_runtime.smf.frame import Frame
+from lbg_runtime.smf.frame import Frame, Protocol, decode_frame, encode_frame
 from lbg_runtime.smf.response import OK, Response, response_of
 from lbg_runtime.smf.transactions import TransactionKind
 from tests.broker.server.desk import (
+    TAG,
     Desk,
     ack,
     answers,
@@ -223,6 +227,45 @@ def test_a_name_that_was_closed_is_resumed_where_it_stood() -> None:
     again, _, last_answered = open_flow(session, name)
     session.receive(published(again, 1, "o/a"))
     assert (last_answered, desk.depth("orders")) == (1, 1)
+
+
+@pytest.mark.parametrize("protocol", [Protocol.ASSURED_PASS_THROUGH, Protocol.ASSURED_CTRL])
+def test_a_commit_is_answered_in_its_protocol_and_then_its_messages_go_out(protocol: Protocol) -> None:
+    desk = Desk()
+    desk.create_queue("orders", "o/>")
+    session = desk.log_in()
+    ask(session, TransactionKind.OPEN)
+    flow = item(open_transacted(session, 1), ItemKind.FLOW_ID)
+    bind(session, "orders", 1)
+    session.receive(published(flow, 1, "o/a"))
+    assert answers(session) == []
+    commit = decode_frame(transaction(TransactionKind.COMMIT, 1, put(flow, 1, 1)))
+    session.receive(encode_frame(replace(commit, protocol=protocol)))
+    answer, message = answers(session)
+    assert (answer.protocol, response_of(answer), answer.tag) == (protocol, OK, TAG.value)
+    assert delivered(message) == (1, 0, False)
+
+
+def test_a_bind_for_a_session_that_is_not_open_binds_nothing() -> None:
+    desk = desk_with_orders(1)
+    session = desk.log_in()
+    asked = ((ItemKind.QUEUE, text("orders")), (ItemKind.DURABILITY, b"\1"), (ItemKind.TRANSACTED_SESSION, u32(1)))
+    session.receive(control(AssuredKind.BIND, *asked))
+    (answer,) = answers(session)
+    assert response_of(answer) == Response(400, "Unknown Transacted Session")
+    assert desk.engine.queue_flows("default", QueueName("orders")) == ()
+
+
+def test_withheld_acknowledgements_are_given_when_that_is_over() -> None:
+    session = Desk().log_in()
+    flow, _, _ = open_flow(session)
+    session.withholds_acks = True
+    session.receive(published(flow, 1, "o/a"))
+    session.receive(published(flow, 2, "o/a"))
+    assert answers(session) == []
+    session.give_acks()
+    session.receive(published(flow, 3, "o/a"))
+    assert [item(answer, ItemKind.LAST_ACKED) for answer in answers(session)] == [2, 3]
 
 
 def test_withheld_acknowledgements_of_a_flow_that_was_closed_are_not_given() -> None:
