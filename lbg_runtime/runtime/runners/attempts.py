@@ -145,7 +145,6 @@ class RunningAttempts:
         """Stop watching."""
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
 
     def _check_deadlines(self) -> None:
         loop = asyncio.get_running_loop()

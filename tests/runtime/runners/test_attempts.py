@@ -64,7 +64,22 @@ async def test_the_only_one_is_watched_again_when_it_begins(start):
     assert task.cancelled_at == [40]
     watch.end(attempt)
     assert watch.handlings() == []
+    assert not watch.has_timed_out(handling), "of one that has ended nothing is said, whoever still asks"
+    assert not watch.is_stuck(handling)
     watch.close()
+
+
+async def test_nothing_is_cancelled_any_more_when_nobody_watches(start):
+    watch = RunningAttempts(10_000, lambda _: None)
+    _, first_task, _ = start(watch, 1)
+    await asyncio.sleep(1)
+    _, second_task, _ = start(watch, 2)
+    late, late_task, _ = start(watch, 3)
+    watch.put_off(late)
+    watch.begin(late)
+    watch.close()
+    await asyncio.sleep(30)
+    assert (first_task.cancelled_at, second_task.cancelled_at, late_task.cancelled_at) == ([], [], [])
 
 
 async def test_a_recall_reaches_what_is_put_off(start):
