@@ -1,11 +1,12 @@
 """Attempts whose time does not run, because their handler waits to be called."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from lbg_runtime.model.ids import Epoch, QueueName
-from lbg_runtime.runtime.runners.attempts import InterruptedBy, RunningAttempts
+from lbg_runtime.runtime.runners.attempts import AttemptWatches, InterruptedBy, RunningAttempts
 from lbg_runtime.runtime.runners.handling import Handling
 
 QUEUE = QueueName("orders/0")
@@ -23,8 +24,8 @@ class _Task:
 
 @pytest.fixture
 def start(delivery):
-    def start(watch, number, epoch=1):
-        handling, task = Handling(delivery(number, epoch=epoch), number, None, None), _Task()
+    def start(watch, number, epoch=1, queue=QUEUE):
+        handling, task = Handling(replace(delivery(number, epoch=epoch), queue=queue), number, None, None), _Task()
         return handling, task, watch.start(handling, task)
 
     return start
@@ -70,25 +71,27 @@ async def test_the_only_one_is_watched_again_when_it_begins(start):
 
 
 async def test_nothing_is_cancelled_any_more_when_nobody_watches(start):
-    watch = RunningAttempts(10_000, lambda _: None)
+    watches = AttemptWatches(lambda _: None)
+    watch = watches.of(10_000)
     _, first_task, _ = start(watch, 1)
     await asyncio.sleep(1)
     _, second_task, _ = start(watch, 2)
     late, late_task, _ = start(watch, 3)
     watch.put_off(late)
     watch.begin(late)
-    watch.close()
+    watches.close()
     await asyncio.sleep(30)
     assert (first_task.cancelled_at, second_task.cancelled_at, late_task.cancelled_at) == ([], [], [])
 
 
-async def test_a_recall_reaches_what_is_put_off(start):
+async def test_a_recall_reaches_what_is_put_off_and_no_other_handle(start):
     watch = RunningAttempts(10_000, lambda _: None)
     handling, task, attempt = start(watch, 1)
-    _, other_task, _ = start(watch, 2, epoch=2)
+    _, later_task, _ = start(watch, 2, epoch=2)
+    _, others_task, _ = start(watch, 3, queue=QueueName("orders/1"))
     watch.put_off(handling)
     watch.recall(QUEUE, Epoch(1))
-    assert (task.cancelled_at, other_task.cancelled_at) == ([0], [])
+    assert (task.cancelled_at, later_task.cancelled_at, others_task.cancelled_at) == ([0], [], [])
     assert attempt.interrupted_by is InterruptedBy.RECALL
     watch.close()
 

@@ -40,3 +40,15 @@ def test_a_line_that_is_not_due_any_more_takes_no_turn():
     turns.ask(gone)
     turns.end()
     assert log == ["a", "c", "b"]
+
+
+def test_a_line_that_had_no_other_batch_when_it_began_one_comes_behind_those_that_have_asked_since():
+    log, turns = [], BatchTurns(1)
+    first, second = _Line("a", 1, log), _Line("b", 1, log)
+    turns.ask(first)
+    turns.ask(second)
+    first.due = 1
+    turns.ask(first)
+    turns.end()
+    turns.end()
+    assert log == ["a", "b", "a"]
