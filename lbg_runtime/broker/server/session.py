@@ -93,10 +93,9 @@ _OUTCOMES = {
 
 @dataclass(slots=True)
 class _ConsumerFlow:
-    """A bound flow: whether its client is told of activity, and what the client's library has received."""
+    """A bound flow: whether its client is told of activity, and the window that it said last."""
 
     wants_changes: bool
-    received_id: int
     window: int
 
 
@@ -412,11 +411,11 @@ class Session:
             raise BrokerRefusal(503, "Unknown Durable Topic Endpoint")
         if request.transacted:
             self._transactions.check(request.session_id)
-        received_id = request.last_received_id or 0
+        last_received_id = request.last_received_id
         bound, effects = self._engine.bind(
             client,
             QueueName(request.queue),
-            last_received_id=None if request.last_received_id is None else DeliveryId(received_id),
+            last_received_id=None if last_received_id is None else DeliveryId(last_received_id),
             browser=request.browser,
             create_temporary=not request.durable or request.queue.startswith(_TEMPORARY_PREFIX),
             selector=request.selector,
@@ -426,7 +425,7 @@ class Session:
         if request.transacted:
             self._transactions.add_consumer(request.session_id, bound.flow)
         settings = bound.settings
-        self._consumers[bound.flow] = _ConsumerFlow(request.wants_changes, received_id, request.window)
+        self._consumers[bound.flow] = _ConsumerFlow(request.wants_changes, request.window)
         body = bound_flow_body(
             BoundFlow(
                 flow_id=bound.flow,
@@ -443,7 +442,7 @@ class Session:
         self._tell(body, OK, tag)
         self._carry_out(effects)
         if request.window > 0:
-            self._carry_out(self._engine.open_window(bound.flow, DeliveryId(received_id), request.window))
+            self._carry_out(self._engine.open_window(bound.flow, DeliveryId(0), request.window))
 
     def _acknowledge(self, request: ClientAck) -> None:
         consumer = self._consumers.get(request.flow_id)
@@ -456,11 +455,10 @@ class Session:
                 for entry in request.ranges
             ]
             self._carry_out(self._engine.settle(flow, ranges))
-        if request.received_id is not None:
-            consumer.received_id = max(request.received_id, consumer.received_id)
         if request.window is not None:
             consumer.window = request.window
-        self._carry_out(self._engine.open_window(flow, DeliveryId(consumer.received_id), consumer.window))
+        # One that does not say what was received leaves that as it was, as an old id does.
+        self._carry_out(self._engine.open_window(flow, DeliveryId(request.received_id or 0), consumer.window))
 
     def _unbind(self, request: Unbind, tag: bytes | None) -> None:
         known = self._consumers.pop(request.flow_id, None) is not None
