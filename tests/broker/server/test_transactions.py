@@ -1,15 +1,17 @@
 """Transacted sessions without sockets: what a client may name in them, and what is kept of them."""
 
+import struct
 from dataclasses import replace
 
 import pytest
 
+from lbg_runtime.broker.engine.accounts import Account, ClientProfile
 from lbg_runtime.broker.engine.settings import AccessType
 from lbg_runtime.broker.server.session import Session
 from lbg_runtime.broker.server.transactions import MOST_HELD_MESSAGES
 from lbg_runtime.model.errors import ProtocolError
 from lbg_runtime.model.ids import QueueName
-from lbg_runtime.smf.assured_items import AssuredKind, ItemKind
+from lbg_runtime.smf.assured_items import AssuredKind, ItemKind, decode_assured
 from lbg_runtime.smf.frame import Frame, Protocol, decode_frame, encode_frame
 from lbg_runtime.smf.response import OK, Response, response_of
 from lbg_runtime.smf.transactions import TransactionKind
@@ -202,18 +204,75 @@ def test_a_transaction_publishes_as_many_messages_as_may_be_and_one_more_undoes_
     assert desk.depth("orders") == MOST_HELD_MESSAGES + 1
 
 
-def test_the_end_of_a_transaction_tells_of_open_flows_only() -> None:
+def accepted(frame: Frame) -> list[tuple[int, int, int]]:
+    """Flow, last id and window of each part that an answer says was published."""
+    parts = [each.value for each in decode_assured(frame.body).items if each.kind == 0x1D]
+    return [struct.unpack(">IQI", part) for part in parts]
+
+
+def test_the_end_of_a_transaction_tells_of_flows_that_were_open_in_it() -> None:
     session = Desk().log_in()
     ask(session, TransactionKind.OPEN)
-    nothing = len(tell(session, TransactionKind.COMMIT, 1)[0].body)
+    assert accepted(tell(session, TransactionKind.COMMIT, 1)[0]) == []
     unused, used = (item(open_transacted(session, 1), ItemKind.FLOW_ID) for _ in range(2))
-    assert len(tell(session, TransactionKind.COMMIT, 1)[0].body) > nothing
-    session.receive(published(used, 1, "o/a"))
+    assert accepted(tell(session, TransactionKind.COMMIT, 1)[0]) == [(unused, 0, 255), (used, 0, 255)]
+    session.receive(published(used, 3, "o/a"))
     for flow in (unused, used):
         session.receive(control(AssuredKind.CLOSE_FLOW, (ItemKind.FLOW_ID, u32(flow))))
     answers(session)
-    tell(session, TransactionKind.COMMIT, 1, put(used, 1, 1))
-    assert len(tell(session, TransactionKind.COMMIT, 1)[0].body) == nothing
+    assert accepted(tell(session, TransactionKind.COMMIT, 1, put(used, 1, 3))[0]) == [(used, 3, 255)]
+    assert accepted(tell(session, TransactionKind.COMMIT, 1)[0]) == []
+
+
+def test_what_a_transaction_published_is_what_its_client_says_or_nothing_of_it_is_kept() -> None:
+    desk = Desk()
+    desk.create_queue("orders", "o/>")
+    session = desk.log_in()
+    ask(session, TransactionKind.OPEN)
+    flow = item(open_transacted(session, 1), ItemKind.FLOW_ID)
+    last_id = 0
+    for said in (put(flow, 1, 2), put(flow, 3, 3), put(flow + 1, 2, 2), None):
+        for _ in range(2):
+            last_id += 1
+            session.receive(published(flow, last_id, "o/a"))
+        assert ask(session, TransactionKind.COMMIT, 1, *([said] if said else [])) == FAILURE
+    assert desk.depth("orders") == 0
+    # Sent again, a message counts once.
+    for number in (last_id, last_id + 1, last_id + 1, last_id):
+        session.receive(published(flow, number, "o/a", resent=True))
+    assert ask(session, TransactionKind.COMMIT, 1, put(flow, 1, last_id + 1)) == OK
+    assert desk.depth("orders") == 1
+
+
+def test_a_commit_says_what_was_received_and_the_window_in_this_order() -> None:
+    session = desk_with_orders(20).log_in()
+    ask(session, TransactionKind.OPEN)
+    asked = ((ItemKind.QUEUE, text("orders")), (ItemKind.WINDOW, b"\5"), (ItemKind.DURABILITY, b"\1"))
+    session.receive(control(AssuredKind.BIND, *asked, (ItemKind.TRANSACTED_SESSION, u32(1))))
+    bound, *sent = answers(session)
+    flow = item(bound, ItemKind.FLOW_ID)
+    assert [delivered(message)[0] for message in sent] == [1, 2, 3, 4, 5]
+    answer, *following = tell(session, TransactionKind.COMMIT, 1, consumed(flow, 1, 1, 1, received=3, window=7))
+    assert response_of(answer) == OK
+    assert [delivered(message)[0] for message in following] == [6, 7, 8, 9, 10]
+
+
+def test_a_client_that_may_not_use_transactions_has_none() -> None:
+    desk = Desk()
+    desk.engine.administration.accounts("default").put(
+        Account("user", profile=ClientProfile(may_use_transactions=False))
+    )
+    session = desk.log_in()
+    for kind in (TransactionKind.OPEN, TransactionKind.RESUME):
+        assert ask(session, kind) == Response(403, "Permission Not Allowed")
+    assert response_of(open_transacted(session, 1)) == Response(400, "Unknown Transacted Session")
+
+
+def test_what_only_a_broker_says_ends_the_connection_of_a_client_that_says_it() -> None:
+    session = Desk().log_in()
+    ask(session, TransactionKind.OPEN)
+    with pytest.raises(ProtocolError, match="transaction control 8 from a client"):
+        tell(session, TransactionKind.COMMITTED, 1)
 
 
 def test_a_name_that_was_closed_is_resumed_where_it_stood() -> None:
