@@ -76,8 +76,8 @@ class RunnerPool:
 
     @property
     def is_open(self) -> bool:
-        """Whether the pool runs and is not about to end."""
-        return self._group is not None and not self._is_ending
+        """Whether what is started now may come to its end; asked by what the pool runs."""
+        return not self._is_ending
 
     def start(self, work: Callable[[], Coroutine[object, object, _Answer]]) -> "asyncio.Task[_Answer]":
         """Start a task next to the turns, which ends with them at the latest; if cancelled before it starts, it does
@@ -213,10 +213,7 @@ def aside() -> Iterator[None]:
     """In a turn: while its handler waits for something that other turns or other parties bring, another runner takes
     its place, so that as many handlers run as before.
     """
-    pool = CURRENT_POOL.get(None)
-    if pool is None:
-        yield
-        return
+    pool = CURRENT_POOL.get()
     pool.stand_in()
     try:
         yield

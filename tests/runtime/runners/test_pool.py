@@ -9,7 +9,8 @@ from structlog.testing import capture_logs
 from lbg_runtime.core.lanes import KeyLanes
 from lbg_runtime.model.ids import Epoch
 from lbg_runtime.model.outcome import Outcome
-from lbg_runtime.runtime.runners.pool import RunnerPool
+from lbg_runtime.runtime.runners.handling import Handling
+from lbg_runtime.runtime.runners.pool import RunnerPool, aside
 from tests.runtime.conftest import QUEUE
 
 
@@ -94,3 +95,25 @@ async def test_a_pool_ends_with_a_task_beside_its_runners_that_fails():
         await asyncio.wait_for(running, 10)
     assert raised.value.subgroup(OSError) is not None
     assert not any(task.get_name() == "lbg-runner" for task in asyncio.all_tasks())
+
+
+async def test_a_handler_that_stands_aside_when_its_pool_has_failed_gets_no_stand_in_and_no_error(delivery):
+    async def go_on(_lane, _task):
+        try:
+            await asyncio.sleep(3_600)
+        finally:
+            with aside():
+                pass
+
+    async def fail():
+        raise OSError("broken")
+
+    lanes = KeyLanes()
+    pool = RunnerPool(lanes, 1, go_on)
+    lanes.offer("k", Handling(delivery(1), "k", "k", None))
+    running = asyncio.ensure_future(pool.run())
+    await asyncio.sleep(1)
+    pool.start(fail)
+    with pytest.raises(ExceptionGroup) as raised:
+        await asyncio.wait_for(running, 10)
+    assert [str(each) for each in raised.value.exceptions] == ["broken"]
