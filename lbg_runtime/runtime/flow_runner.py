@@ -275,9 +275,8 @@ class FlowRunner:
 
     def stop(self) -> None:
         """Make the flow leave for good; `run` then ends. Idempotent."""
-        if not self._stop_requested:
-            self._stop_requested = True
-            self.post(StopRequested())
+        self._stop_requested = True
+        self.post(StopRequested())
 
     async def run(self) -> None:
         """Run until stopped, unbound, and every dispatched delivery has ended."""

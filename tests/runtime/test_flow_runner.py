@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from lbg_runtime.core.flow.events import (
+    BindSucceeded,
     FlowDown,
     FlowInactive,
     MessageReceived,
@@ -316,3 +317,25 @@ async def test_a_long_stream_leaves_other_tasks_their_turn(flow_trial, delivery)
         await trial.transport.settled(5_000)
         ticker.cancel()
     assert ticks > 5_000 / 256
+
+
+async def test_a_batch_that_failed_half_way_sends_none_of_its_settlements(flow_trial, delivery):
+    async def work(message):
+        if message.payload == b"2":
+            # Behind the end of the first, in the same batch.
+            trial.runner.post(BindSucceeded(trial.runner.machine.epoch))
+
+    async def run():
+        async with trial.running() as task:
+            await trial.activate()
+            await trial.runner.flush()
+            for number in (1, 2):
+                trial.transport.sink(MessageReceived(delivery(number, f"k{number}")))
+            await asyncio.wait([task])
+
+    trial = flow_trial(work)
+    with pytest.raises(ExceptionGroup) as raised:
+        await run()
+    assert raised.value.subgroup(InvariantViolated) is not None
+    assert [record.delivery_id for record in trial.dispatch_records()] == [1]
+    assert trial.settled() == []
