@@ -114,6 +114,23 @@ def test_a_settlement_at_the_end_of_its_epoch_is_in_time_as_far_as_stamps_can_te
 
 
 @pytest.mark.parametrize(
+    ("active_ms", "is_late"), [((None, 50), True), ((50, None), True), ((200, 50), True), ((None, 200), False)]
+)
+def test_an_epoch_is_over_as_soon_as_any_later_one_of_its_life_is_active(
+    active_ms: tuple[float | None, ...], *, is_late: bool
+) -> None:
+    run = Run()
+    life = Life(run, "a").flow("active", 1).handle(1, 10, 20, 100)
+    for epoch, moment_ms in enumerate(active_ms, 2):
+        life.flow("bound", 30, epoch)
+        if moment_ms is not None:
+            life.flow("active", moment_ms, epoch)
+    life.close(300)
+
+    assert judged(run, 1).counts[Law.SETTLED_AFTER_EPOCH] == is_late
+
+
+@pytest.mark.parametrize(
     ("events", "start_ms", "done_ms", "redelivered", "is_found"),
     [
         ([("active", 1), ("inactive", 20)], 40, 50, False, True),
