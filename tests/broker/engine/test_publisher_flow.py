@@ -27,19 +27,24 @@ def test_an_unknown_name_starts_anew_under_a_new_name():
 def test_the_late_end_of_the_old_connection_does_not_close_a_resumed_flow():
     flows = PublisherFlows()
     state = flows.open(FlowId(1), "", "one")
-    flows.open(FlowId(2), "one", "two")
-    flows.close(FlowId(1), state)
+    assert flows.open(FlowId(2), "one", "two") is state
+    assert flows.close(FlowId(1), state) is None
 
+    assert flows.close(FlowId(2), state) is None
     assert flows.open(FlowId(3), "one", "three") is state
 
 
 def test_only_so_many_abandoned_names_are_kept():
     flows = PublisherFlows()
     for number in range(ABANDONED_NAMES_KEPT + 1):
-        flows.close(FlowId(number), flows.open(FlowId(number), "", f"name {number}"))
+        forgotten = flows.close(FlowId(number), flows.open(FlowId(number), "", f"name {number}"))
 
+    assert forgotten is not None
+    assert forgotten.name == "name 0"
     assert flows.open(FlowId(0), "name 0", "new").name == "new"
     assert flows.open(FlowId(0), "name 1", "new").name == "name 1"
+    flows.forget("name 2")
+    assert flows.open(FlowId(0), "name 2", "newer").name == "newer"
 
 
 def test_what_is_sent_again_is_judged_as_it_was():

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from lbg_runtime.broker.engine.effects import ActivityChanged
 from lbg_runtime.broker.engine.settings import AccessType
 from lbg_runtime.model.outcome import Outcome
@@ -230,3 +232,29 @@ def test_round_robin_queue_says_who_is_bound(make_stage):
 
     (status,) = stage.queue.flows
     assert (status.flow, status.client_name, status.active) == (flow, "ann", True)
+
+
+def test_flows_of_a_shared_queue_are_fed_again_once_they_may_hold_more(make_stage):
+    stage = make_stage(AccessType.NON_EXCLUSIVE, max_unacked_per_flow=1)
+    for name in ("ann", "bob"):
+        stage.open(stage.consumer(name)[1])
+    assert stage.numbers(stage.publish(5)) == [1, 2]
+
+    settings = replace(stage.queue.settings, max_unacked_per_flow=2)
+
+    effects = stage.engine.administration.change_queue("default", stage.queue.name, settings)
+    assert stage.numbers(effects) == [3, 4]
+
+
+def test_a_flow_says_how_many_of_its_messages_came_again(stage):
+    ann, flow = stage.consumer("ann")
+    stage.open(flow)
+    stage.publish(3)
+    stage.settle(flow, 1, 1)
+    stage.engine.unbind(flow)
+    again = stage.bind(ann).flow
+    stage.open(again)
+    assert [each.redelivered_count for each in stage.queue.flows] == [2]
+    stage.publish(1)
+    stage.settle(again, 0, 100, Outcome.FAILED)
+    assert ([each.redelivered_count for each in stage.queue.flows], stage.queue.redelivered_count) == ([5], 5)

@@ -4,6 +4,7 @@ from dataclasses import replace
 from weakref import ref
 
 from lbg_runtime.broker.engine.effects import Published
+from lbg_runtime.broker.engine.settings import AccessType
 from lbg_runtime.model.outcome import Outcome
 
 
@@ -104,3 +105,45 @@ def test_settled_messages_leave_the_memory_of_a_browser_and_it_can_still_remove_
     stage.settle(browser, shown[0], shown[0])
 
     assert stage.queue.depth == 0
+
+
+def test_what_a_client_held_returns_though_it_browsed_too(stage):
+    ann = stage.client("ann")
+    stage.bind(ann, browser=True)
+    flow = stage.bind(ann).flow
+    stage.open(flow)
+    stage.publish(2)
+    _, bob = stage.consumer("bob")
+    stage.open(bob)
+
+    assert stage.numbers(stage.engine.disconnect(ann)) == [1, 2]
+
+
+def test_a_browser_removes_a_range_and_each_holder_of_a_shared_queue_has_room_again(make_stage):
+    stage = make_stage(AccessType.NON_EXCLUSIVE, max_unacked_per_flow=1)
+    flows = [stage.consumer(name)[1] for name in ("ann", "bob")]
+    for flow in flows:
+        stage.open(flow)
+    assert stage.numbers(stage.publish(5)) == [1, 2]
+    browser = stage.bind(stage.client("carl"), browser=True).flow
+    shown = stage.ids(stage.open(browser))
+
+    assert stage.numbers(stage.settle(browser, shown[0], shown[2])) == [4, 5]
+    assert stage.queue.depth == 2
+
+
+def test_a_browser_is_told_what_comes_again(stage):
+    _, ann = stage.consumer("ann")
+    stage.open(ann, window=1)
+    stage.publish(2)
+    stage.client("carl")
+    bob = stage.client("bob")
+    browser = stage.bind(bob, browser=True).flow
+    assert bob != browser, "or one could be told for the other"
+
+    shown = stage.deliveries(stage.open(browser))
+
+    assert [(each.client, each.flow, each.redelivered) for each in shown] == [
+        (bob, browser, True),
+        (bob, browser, False),
+    ]

@@ -8,8 +8,9 @@ from lbg_runtime.broker.engine.effects import ClientId, DeliverDirect, DeliverRu
 from lbg_runtime.broker.server import outbox as outbox_module
 from lbg_runtime.broker.server.outbox import MAX_DIRECT_BYTES, OVERHEAD_BYTES, WRITE_BYTES, Outbox
 from lbg_runtime.model.ids import DeliveryId
+from lbg_runtime.smf.contents import message_of
 from lbg_runtime.smf.frame import DISCARDED, Frame, FrameReader, ParameterKind, Protocol, decode_frame, encode_frame
-from lbg_runtime.smf.message import make_relay
+from lbg_runtime.smf.message import make_relay, read_published
 
 CLIENT = ClientId(1)
 ANSWER = bytes.fromhex("038b00ff0000000c0000000c")
@@ -55,6 +56,31 @@ def test_a_write_takes_about_so_much_and_leaves_the_rest() -> None:
     assert len(frames(outbox.take())) == 4
     assert outbox
     assert len(frames(outbox.take() + outbox.take())) == 6
+
+
+def test_a_write_counts_answers_and_direct_messages_too() -> None:
+    outbox = Outbox()
+    large = bytes(WRITE_BYTES // 4)
+    for _ in range(5):
+        outbox.put(large)
+    assert len(outbox.take()) == 4
+    outbox.put_deliveries(run(1, *[WRITE_BYTES // 4] * 5))
+    assert len(outbox.take()) == 1 + 2 * 3
+    outbox = Outbox()
+    for _ in range(5):
+        outbox.put_direct(DeliverDirect(CLIENT, message(WRITE_BYTES // 4)))
+    assert len(frames(outbox.take())) == 4
+
+
+def test_the_first_message_of_a_group_says_so() -> None:
+    outbox = Outbox()
+    outbox.put_deliveries(replace(run(1, 10, 20), first_property="first"))
+    outbox.put_deliveries(run(3, 10))
+    said = []
+    for raw in frames(outbox.take()):
+        published = read_published(raw)
+        said.append((published.message_id, message_of("a/b", published.relay).properties))
+    assert said == [(1, {"first": True}), (2, {"first": True}), (3, {})]
 
 
 def test_a_message_larger_than_a_write_is_taken_whole() -> None:
