@@ -61,8 +61,6 @@ class Deliveries:
         """Remove and return what was delivered with ids `first` to `last`, both included, by increasing id."""
         start = bisect_left(self._ids, first)
         end = bisect_right(self._ids, last)
-        if start >= end:
-            return []
         taken = self._messages[start:end]
         del self._ids[start:end]
         del self._messages[start:end]

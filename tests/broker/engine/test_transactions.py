@@ -72,6 +72,24 @@ def test_a_commit_of_what_its_client_no_longer_holds_all_of_is_refused_and_chang
     assert stage.queue.depth == depth
 
 
+def test_what_a_commit_leads_to_goes_out_in_the_order_of_what_it_did(make_stage):
+    stage = make_stage(max_unacked_per_flow=2)
+    ann, flow = stage.consumer("ann")
+    stage.open(flow)
+    stage.publish(3)
+    watcher = stage.client("watcher")
+    stage.engine.subscribe(watcher, "orders/>")
+
+    effects = commit(
+        stage, 5, consumed=[Consumed(flow, SettledRange(DeliveryId(0), DeliveryId(2), Outcome.ACCEPTED), 2)]
+    )
+
+    fed, added, shown = effects
+    assert (fed.client, stage.numbers([fed]), added.client, stage.numbers([added])) == (ann, [3], ann, [1])
+    assert (shown.client, shown.message.content) == (watcher, 1)
+    assert (stage.queue.depth, stage.queue.unacked_count) == (2, 2)
+
+
 def test_a_browser_has_consumed_nothing_nor_has_a_flow_that_is_gone(stage):
     stage.publish(1)
     browser = stage.bind(stage.client("bob"), browser=True).flow
