@@ -457,6 +457,24 @@ def test_after_a_restart_of_the_broker_a_client_has_the_partitions_of_what_it_ho
     assert bob.seen
 
 
+def test_what_was_settled_in_vain_after_a_hand_off_comes_again_in_the_next_life_too(stage):
+    ann = stage.consumer("ann")
+    stage.pass_time(DELAY_MS)
+    stage.publish(*KEYS)
+    bob = stage.consumer("bob")
+    bob.open(window=0)
+    stage.pass_time(DELAY_MS + HANDOFF_MS)
+    ann.accept()
+    left = stage.engine.queue_depth("default", QUEUE)
+    assert 0 < left < len(KEYS), "what was taken away is bob's to settle"
+    stage.restart()
+    ann.come_back(ann.last_id)
+    stage.pass_time(DELAY_MS)
+    assert len(ann.held) == left
+    ann.accept()
+    assert stage.engine.queue_depth("default", QUEUE) == 0
+
+
 def test_after_a_restart_a_client_that_comes_too_late_has_no_claim(stage):
     ann = stage.consumer("ann")
     stage.pass_time(DELAY_MS)
