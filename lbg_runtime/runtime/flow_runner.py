@@ -531,9 +531,6 @@ class FlowRunner:
 
     def _start_intake(self, epoch: Epoch, children: asyncio.TaskGroup) -> None:
         """Open the intake, at the start of an epoch only after `on_assigned`: nothing arrives before it is open."""
-        if not self._hooks and self._parking is None:
-            self._bound_flow().start_intake()
-            return
         if not self._hooks:
             self._open_behind_parking(epoch)
             return
