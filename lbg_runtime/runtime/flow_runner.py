@@ -330,7 +330,6 @@ class FlowRunner:
         over = self._over
         if over is None or over.done():
             return
-        self._is_busy = True
         try:
             self._send_settlements()
         except BaseException as error:
@@ -338,7 +337,6 @@ class FlowRunner:
             if isinstance(error, SystemExit | KeyboardInterrupt):
                 raise
             return
-        self._is_busy = False
         if self.machine.is_stopped and self.unanswered == 0:
             over.set_result(None)
         elif self._events:

@@ -339,3 +339,20 @@ async def test_a_batch_that_failed_half_way_sends_none_of_its_settlements(flow_t
     assert raised.value.subgroup(InvariantViolated) is not None
     assert [record.delivery_id for record in trial.dispatch_records()] == [1]
     assert trial.settled() == []
+
+
+async def test_what_comes_when_the_runner_was_cancelled_is_not_handled_as_nobody_would_record_it(flow_trial, delivery):
+    handled = []
+
+    async def work(message):
+        handled.append(message)
+
+    trial = flow_trial(work)
+    async with trial.running() as task:
+        await trial.activate()
+        await trial.runner.flush()
+        task.cancel()
+        await asyncio.wait([task])
+        trial.transport.sink(MessageReceived(delivery(1)))
+        await asyncio.sleep(1)
+    assert handled == []

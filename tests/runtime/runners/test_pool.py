@@ -117,3 +117,22 @@ async def test_a_handler_that_stands_aside_when_its_pool_has_failed_gets_no_stan
     with pytest.raises(ExceptionGroup) as raised:
         await asyncio.wait_for(running, 10)
     assert [str(each) for each in raised.value.exceptions] == ["broken"]
+
+
+async def test_a_pool_goes_on_when_a_task_beside_its_runners_is_cancelled():
+    async def take_no_turn(_lane, _task):
+        raise AssertionError("nothing is ready")
+
+    async def wait():
+        await asyncio.sleep(3_600)
+
+    pool = RunnerPool(KeyLanes(), 1, take_no_turn)
+    running = asyncio.ensure_future(pool.run())
+    await asyncio.sleep(1)
+    beside = pool.start(wait)
+    await asyncio.sleep(1)
+    beside.cancel()
+    await asyncio.wait([beside])
+    assert pool.is_open
+    running.cancel()
+    await asyncio.wait([running])
