@@ -356,3 +356,19 @@ async def test_what_comes_when_the_runner_was_cancelled_is_not_handled_as_nobody
         trial.transport.sink(MessageReceived(delivery(1)))
         await asyncio.sleep(1)
     assert handled == []
+
+
+async def test_a_runner_whose_batch_failed_and_whose_records_then_could_not_be_written_tells_of_the_first(flow_trial):
+    """And raises nothing itself, as other runners are told behind it."""
+
+    async def run():
+        async with trial.running() as task:
+            await trial.activate()
+            for text in ("the batch", "the records"):
+                trial.runner.fail(OSError(text))
+            await asyncio.wait([task])
+
+    trial = flow_trial(_return)
+    with pytest.raises(ExceptionGroup) as raised:
+        await run()
+    assert [str(each) for each in raised.value.exceptions] == ["the batch"]
