@@ -366,9 +366,12 @@ async def test_a_runner_whose_batch_failed_and_whose_records_then_could_not_be_w
             await trial.activate()
             for text in ("the batch", "the records"):
                 trial.runner.fail(OSError(text))
+                told.append(text)
             await asyncio.wait([task])
 
+    told = []
     trial = flow_trial(_return)
     with pytest.raises(ExceptionGroup) as raised:
         await run()
     assert [str(each) for each in raised.value.exceptions] == ["the batch"]
+    assert told == ["the batch", "the records"]
