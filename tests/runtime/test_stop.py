@@ -7,6 +7,7 @@ import signal
 import pytest
 
 from lbg_runtime.runtime.stop import StopCause, child_environment, starting_parent, stop_requests
+from lbg_runtime.testing.virtual_time import VirtualTimeLoop
 
 pytestmark = pytest.mark.real_time
 
@@ -52,6 +53,20 @@ async def test_the_end_of_the_parent_is_told_once(monkeypatch: pytest.MonkeyPatc
     with stop_requests(heard.put_nowait, parent_pid=parent):
         monkeypatch.setattr(os, "getppid", lambda: parent + 1)
         assert await heard.get() is StopCause.PARENT_GONE
+
+
+def test_of_a_parent_that_stays_nothing_is_told_and_afterwards_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[StopCause] = []
+
+    async def watch() -> None:
+        with stop_requests(heard.append, parent_pid=os.getppid()):
+            await asyncio.sleep(1)
+        monkeypatch.setattr(os, "getppid", lambda: -1)
+        await asyncio.sleep(1)
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(watch())
+    assert heard == []
 
 
 async def test_a_parent_that_had_gone_before_it_was_looked_up_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
