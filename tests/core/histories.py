@@ -29,7 +29,7 @@ class Small(Protocol):
         ...
 
 
-MOST_STATES = 50_000
+MOST_STATES, MOST_STEPS = 50_000, 200
 S = TypeVar("S", bound=Small)
 
 
@@ -46,10 +46,9 @@ class Histories(Generic[S]):
         self._last = last
         self._ways: dict[int, tuple[int, Step] | None] = {mark(start): None}
         self._ends_well: set[int] = set()
-        waiting = deque([start])
+        waiting = deque([(start, mark(start))])
         while waiting and not self.problem:
-            state = waiting.popleft()
-            state_mark = mark(state)
+            state, state_mark = waiting.popleft()
             assert len(self._ways) < MOST_STATES, (
                 "with each step there are more states: something is counted without end"
             )
@@ -57,7 +56,7 @@ class Histories(Generic[S]):
                 after = self._after(state, step, state_mark)
                 if after is not None and (after_mark := mark(after)) not in self._ways:
                     self._ways[after_mark] = state_mark, step
-                    waiting.append(after)
+                    waiting.append((after, after_mark))
             self._go_to_the_end(state, state_mark)
 
     def __len__(self) -> int:
@@ -85,7 +84,7 @@ class Histories(Generic[S]):
         here, seen, way = from_mark, set[int](), ()
         while here not in self._ends_well and not state.is_at_rest:
             steps = state.regular_steps() or [step for step in state.steps() if step[0] == self._last]
-            if here in seen or not steps:
+            if here in seen or not steps or len(seen) > MOST_STEPS:
                 self._tell("nothing goes on", from_mark, way)
                 return
             seen.add(here)
