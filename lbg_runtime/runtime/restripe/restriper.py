@@ -116,7 +116,7 @@ class Restriper:
         self._on_progress = on_progress
         self._store_count = store_count
         self._quiet_from_s = 0.0
-        """From then on no request of an earlier conductor can arrive, on the loop's clock."""
+        """From then on no request of a killed or replaced conductor arrives, on the loop's clock; 0: from the start."""
         self._subscriptions: dict[int, frozenset[str]] = {}
         self._in_use = ""
         """Why the queue that is to be deleted could not be; empty if none is waited for."""
@@ -158,11 +158,9 @@ class Restriper:
     async def _bring_there(self) -> Progress | None:
         await self._read_subscriptions(self._queue_count)
         if plans_on(self._subscriptions, self._topic):
-            # An earlier conductor was killed or replaced.
             self._quiet_from_s = asyncio.get_running_loop().time() + HELD_S
         await self._clear_leftovers()
-        conductor = self._conductor()
-        if conductor is None:
+        if (conductor := self._conductor()) is None:
             await self.insist_on_connection()
             await self._store_count(self._queue_count)
             self._tell_of_queues_left()
@@ -304,6 +302,10 @@ class Restriper:
         return Conductor(replace(self._shape, queue_count=plan.from_count), plan, self._topic)
 
     async def _look(self, conductor: Conductor) -> Sight:
+        if 0 < self._quiet_from_s <= asyncio.get_running_loop().time():
+            # A request of an earlier conductor may have arrived after we had read them.
+            self._quiet_from_s = 0.0
+            await self._read_subscriptions(conductor.plan.queue_total)
         owned = self._hearing.picture.owners
         sight = Sight(
             self._subscriptions,

@@ -337,3 +337,36 @@ async def test_a_group_with_parking_queues_is_refused(trial, settings, queues):
     with pytest.raises(UserError, match=r"parking queue lbg-parked/orders/1; expected a group without parking queues"):
         await restripe(trial, settings, queues, 6)
     assert [name for name in queues.names() if name.startswith("orders/")] == [f"orders/{index}" for index in range(4)]
+
+
+async def test_a_late_request_in_the_cleaning_up_keeps_nobody_waiting_for_a_queue_that_hears_no_more(
+    trial, settings, queues
+) -> None:
+    """All members that knew of the end are gone, so the finish is published again; one queue has lost its topic."""
+    ensure_fit, unsubscribe = queues.ensure_fit, queues.unsubscribe
+    late = []
+
+    async def be_killed(queue, topic):
+        if topic.startswith("h/"):
+            return await unsubscribe(queue, topic)
+        late.append((queue, topic))
+        raise ConnectFailed("semp", "killed")
+
+    async def arrive(queue, unsettled):
+        """When the next conductor has read what the queues subscribe to."""
+        if late:
+            await unsubscribe(*late.pop())
+        await ensure_fit(queue, unsettled)
+
+    async with trial.running(trial.discovered("a", group=GROUP)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        queues.unsubscribe = be_killed
+        with pytest.raises(ConnectFailed):
+            await restripe(trial, settings, queues, 6)
+        queues.unsubscribe = unsubscribe
+    async with trial.running(trial.discovered("b", group=GROUP)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        queues.ensure_fit = arrive
+        async with asyncio.timeout(120):
+            await restripe(trial, settings, queues, 6)
+    assert not late
