@@ -38,7 +38,9 @@ KEY_HEADER = "lbg-key"
 FENCING_HEADER = "lbg-fencing-token"
 
 TRACE_CONTEXT = ("traceparent", "tracestate")
-"""Of the W3C: user properties of the message, as `metrics/spans.py` puts them there, and headers of a request."""
+"""Of the W3C, the parent first: user properties of the message, as `metrics/spans.py` puts them there, and headers of a
+request.
+"""
 
 _NAME = re.compile(r"[a-z0-9]{1,40}")
 _DIGITS = re.compile(r"[0-9]{1,20}")
@@ -95,10 +97,14 @@ def facts(event: Event) -> dict[str, str]:
 def trace_context(said: Mapping[str, object]) -> dict[str, str]:
     """The context of a trace among what is said, as it came: whoever reads it knows no percent-encoding.
 
-    What no header can be is none.
+    What no header can be is none, and a state says nothing without its parent.
     """
-    told = {name: said.get(name) for name in TRACE_CONTEXT}
-    return {name: value for name, value in told.items() if isinstance(value, str) and _HEADER.fullmatch(value)}
+    told: dict[str, str] = {}
+    for name in TRACE_CONTEXT:
+        if not (isinstance(value := said.get(name), str) and _HEADER.fullmatch(value)):
+            break
+        told[name] = value
+    return told
 
 
 def structured(event: Event, pubsub_name: str, *, is_raw: bool = False) -> bytes:

@@ -64,8 +64,20 @@ OTHER = PARENT.replace("4bf9", "5cf9")
         ([], {"traceparent": OTHER, "tracestate": "a=1"}, {"traceparent": OTHER, "tracestate": "a=1"}),
         ([("traceparent", PARENT)], {"traceparent": OTHER, "tracestate": "a=1"}, {"traceparent": PARENT}),
         ([("traceparent", "\xe4")], {"traceparent": 1}, {}),
+        (
+            [("tracestate", "b=2")],
+            {"traceparent": OTHER, "tracestate": "a=1"},
+            {"traceparent": OTHER, "tracestate": "a=1"},
+        ),
     ],
-    ids=["of the request", "with its states", "of the event", "the request's wins as a whole", "what is none"],
+    ids=[
+        "of the request",
+        "with its states",
+        "of the event",
+        "the request's wins as a whole",
+        "what is none",
+        "a state alone is none",
+    ],
 )
 def test_a_trace_goes_on_through_an_application_that_publishes(headers, members, told):
     raw = [(name.encode(), value.encode("latin-1")) for name, value in [*STRUCTURED.items(), *headers]]
