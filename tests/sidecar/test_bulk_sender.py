@@ -100,6 +100,23 @@ async def test_an_event_waits_for_others_no_longer_than_it_may(rig):
     application.may_answer.set()
 
 
+async def test_what_waits_goes_as_soon_as_the_bulk_before_it_is_answered(rig):
+    """It would otherwise wait for as long as it may, with each bulk."""
+    application, sender = rig
+    loop = asyncio.get_running_loop()
+    for key in ("a", "b"):
+        start(sender, key)
+        await asyncio.sleep(0.1)
+    began_s = loop.time()
+    (third,) = start(sender, "c")
+    application.may_answer.set()
+    await third
+    (fourth,) = start(sender, "d")
+    await fourth
+    assert loop.time() - began_s < 0.1
+    assert application.bulks == [["1"], ["2", "3"], ["4"]]
+
+
 async def test_a_failure_is_that_of_every_event(rig):
     application, sender = rig
 
