@@ -1,6 +1,7 @@
 """Where events wait for an application that is away: for how long, and what becomes of them and of their queues."""
 
 import asyncio
+import weakref
 
 import pytest
 from structlog.testing import capture_logs
@@ -95,6 +96,67 @@ async def test_an_application_that_comes_back_within_the_grace_gets_its_events()
     again.cancel()
 
 
+async def test_what_waits_goes_back_only_while_the_application_is_away():
+    """As what waits for room on a stream, which is no end of waiting when the gate opens."""
+    gate, _ = _gate()
+    turn, later = (asyncio.get_running_loop().create_future() for _ in range(2))
+    with gate.waiting(turn, make_event()):
+        gate.flow_changed(QUEUE, EPOCH, is_kept=False)
+        await asyncio.sleep(GRACE_S / 2)
+        with gate.waiting(later, make_event()):
+            gate.open()
+            await asyncio.sleep(3 * GRACE_S)
+            assert not any(each.done() for each in (turn, later))
+            gate.close("gone")
+            await asyncio.sleep(GRACE_S + 0.1)
+    assert isinstance(turn.exception(), GivenBack)
+    assert isinstance(later.exception(), GivenBack)
+
+
+async def test_an_event_that_is_taken_back_as_the_gate_opens_keeps_no_other():
+    gate, _ = _gate()
+    first, second = (asyncio.ensure_future(gate.passed(make_event(key=key))) for key in "ab")
+    await asyncio.sleep(0.1)
+    first.cancel()
+    gate.open()
+    await asyncio.wait_for(second, 0.1)
+    assert first.cancelled()
+
+
+async def test_nothing_is_kept_of_an_event_that_has_passed(monkeypatch):
+    gate, _ = _gate()
+    loop, turns = asyncio.get_running_loop(), weakref.WeakSet()
+    create_future = loop.create_future
+
+    def watched():
+        turn = create_future()
+        turns.add(turn)
+        return turn
+
+    with monkeypatch.context() as watching:
+        watching.setattr(loop, "create_future", watched)
+        passing = asyncio.ensure_future(gate.passed(make_event()))
+        await asyncio.sleep(0.1)
+        assert turns
+        gate.open()
+        await passing
+    await asyncio.sleep(0.1)
+    assert not turns
+
+
+async def test_after_the_end_nothing_is_told_and_nothing_goes_back():
+    gate, told = _gate()
+    gate.end()
+    waiting = asyncio.ensure_future(gate.passed(make_event()))
+    gate.close("gone")
+    gate.flow_changed(QUEUE, EPOCH, is_kept=False)
+    await asyncio.sleep(GRACE_S / 2)
+    gate.end()
+    await asyncio.sleep(2 * UNABLE_AFTER_S)
+    assert (told, waiting.done()) == ([], False)
+    waiting.cancel()
+
+
 async def test_who_is_away_for_long_is_said_to_be_unable_and_able_when_it_is_back():
     gate, told = _gate()
     gate.open()
@@ -110,7 +172,11 @@ async def test_who_is_away_for_long_is_said_to_be_unable_and_able_when_it_is_bac
     gate.close("gone")
     await asyncio.sleep(100)
     gate.open()
+    gate.open()
     assert told == [False, True]
+    gate.close("gone again")
+    await asyncio.sleep(UNABLE_AFTER_S + 1)
+    assert told == [False, True, False]
 
 
 async def test_a_member_whose_application_has_gone_first_leaves_at_once_and_nothing_is_lost(trial):
