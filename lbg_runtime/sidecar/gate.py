@@ -43,6 +43,7 @@ class Gate:
         self._handles = KeptHandles()
         self._grace: asyncio.TimerHandle | None = None
         self._until_unable: asyncio.TimerHandle | None = None
+        """Since the gate was closed, also when the time is over."""
         self._is_able = True
 
     @property
@@ -94,7 +95,7 @@ class Gate:
         self._is_open = False
         self.reason = reason
         self._look()
-        if self._until_unable is None and self._is_able:
+        if self._until_unable is None:
             self._until_unable = asyncio.get_running_loop().call_later(UNABLE_AFTER_S, self._become_unable)
 
     def flow_changed(self, queue: QueueName, epoch: Epoch, *, is_kept: bool) -> None:
@@ -129,7 +130,6 @@ class Gate:
             turn.set_exception(GivenBack())
 
     def _become_unable(self) -> None:
-        self._until_unable = None
         self._is_able = False
         _log.warning("queues_left_to_others", reason=f"the application has been away for {UNABLE_AFTER_S:g} s")
         self._on_able(False)
