@@ -123,6 +123,19 @@ async def test_an_event_that_is_taken_back_as_the_gate_opens_keeps_no_other():
     assert first.cancelled()
 
 
+async def test_an_event_that_is_taken_back_as_the_grace_ends_keeps_no_other():
+    gate, _ = _gate()
+    first, second = (asyncio.ensure_future(gate.passed(make_event(key=key))) for key in "ab")
+    await asyncio.sleep(0.1)
+    loop = asyncio.get_running_loop()
+    # In the same turn of the loop as the end of the grace, and before it.
+    loop.call_at(loop.time() + GRACE_S, first.cancel)
+    gate.flow_changed(QUEUE, EPOCH, is_kept=False)
+    await asyncio.sleep(GRACE_S + 0.1)
+    assert first.cancelled()
+    assert isinstance(second.exception(), GivenBack)
+
+
 async def test_nothing_is_kept_of_an_event_that_has_passed(monkeypatch):
     gate, _ = _gate()
     loop, turns = asyncio.get_running_loop(), weakref.WeakSet()
