@@ -343,6 +343,15 @@ async def test_a_stream_that_is_opened_after_the_end_ends_and_takes_no_event_tha
     await streams[0].aclose()
 
 
+async def test_the_end_of_the_sidecar_ends_a_quiet_stream_at_once():
+    pulled = PulledEvents(10_000, make_gate())
+    stream = pulled.stream(1)
+    reading = asyncio.ensure_future(anext(stream, None))
+    await asyncio.sleep(0.1)
+    pulled.close()
+    assert await asyncio.wait_for(reading, 0.1) is None
+
+
 async def test_events_that_came_while_nobody_pulled_are_given_in_their_order():
     pulled = PulledEvents(10_000, make_gate())
     events = [asyncio.ensure_future(pulled.deliver(make_event(key=key))) for key in "abcdefgh"]
