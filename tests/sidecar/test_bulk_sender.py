@@ -104,11 +104,10 @@ async def test_what_waits_goes_as_soon_as_the_bulk_before_it_is_answered(rig):
     """It would otherwise wait for as long as it may, with each bulk."""
     application, sender = rig
     loop = asyncio.get_running_loop()
-    for key in ("a", "b"):
-        start(sender, key)
+    for key in ("a", "b", "c"):
+        (third,) = start(sender, key)
         await asyncio.sleep(0.1)
     began_s = loop.time()
-    (third,) = start(sender, "c")
     application.may_answer.set()
     await third
     (fourth,) = start(sender, "d")

@@ -134,6 +134,12 @@ def test_what_a_message_has_not_is_not_told():
     assert "partitionkey" not in told(event)
 
 
+@pytest.mark.parametrize("missing", sorted(stamps("k", 17)))
+def test_a_fencing_token_is_told_only_with_all_its_stamps(missing):
+    some = {name: value for name, value in stamps("k", 17).items() if name != missing}
+    assert not facts(make_event(properties=some)).keys() & {"lbg-fencing-token", "lbg-publisher"}
+
+
 @pytest.mark.parametrize(
     ("state", "is_told"),
     [("a=1, b=2", True), ("x" * 513, False), ("a\r\nlbg-key: other", False), (7, False)],

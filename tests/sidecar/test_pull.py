@@ -421,6 +421,18 @@ async def test_an_event_that_is_settled_in_the_moment_its_time_ends_is_what_the_
     await stream.aclose()
 
 
+async def test_of_two_settlements_of_an_event_the_first_counts():
+    pulled = PulledEvents(10_000, make_gate())
+    stream = pulled.stream(1)
+    reading = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    delivering = asyncio.ensure_future(pulled.deliver(make_event()))
+    event_id = json.loads(await reading)["id"]
+    assert pulled.settle([(event_id, SUCCESS), (event_id, Answer(Status.DROP))]) == [event_id]
+    assert await delivering == SUCCESS
+    await stream.aclose()
+
+
 async def test_an_event_that_no_line_can_be_made_of_gives_its_place_on_the_stream_back():
     """The place was lost, so that a stream was given nothing more after as many such events as it asked for."""
     pulled = PulledEvents(10_000, make_gate())
