@@ -145,6 +145,13 @@ def test_the_code_of_a_bulk_is_that_of_all_its_entries():
     assert set(bulk([{"entryId": "1", "status": "SUCCESS"}], 500).values()) == {Status.RETRY}
 
 
+@pytest.mark.parametrize(("code", "is_success"), [(199, False), (200, True), (299, True), (300, False)])
+def test_a_code_from_200_to_299_is_a_success(code, is_success):
+    expected = Status.SUCCESS if is_success else Status.RETRY
+    assert read_answer(code, "", b"").status is expected
+    assert bulk([{"entryId": "1", "status": "SUCCESS"}], code)["1"] is expected
+
+
 @given(st.integers(100, 599), st.text(), st.one_of(st.none(), st.binary()))
 def test_every_answer_means_something(code, content_type, body):
     assert read_answer(code, content_type, body).status in Status

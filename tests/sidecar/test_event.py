@@ -134,6 +134,11 @@ def test_what_a_message_has_not_is_not_told():
     assert "partitionkey" not in told(event)
 
 
+@pytest.mark.parametrize("stamped", [10**15, -(10**15), 2**63 - 1])
+def test_a_time_that_no_calendar_has_is_not_told(stamped):
+    assert "time" not in told(make_event(sent_at_ms=stamped))
+
+
 @pytest.mark.parametrize("missing", sorted(stamps("k", 17)))
 def test_a_fencing_token_is_told_only_with_all_its_stamps(missing):
     some = {name: value for name, value in stamps("k", 17).items() if name != missing}
