@@ -26,6 +26,13 @@ def test_what_waits_goes_at_once_where_nothing_is_under_way():
     assert gathered.deadline_ms is None
 
 
+def test_where_nothing_waits_nothing_is_under_way_afterwards():
+    gathered = gathering()
+    assert gathered.take(0) == ()
+    gathered.offer(1, 0)
+    assert gathered.take(0) == (1,)
+
+
 def test_what_comes_meanwhile_waits_for_the_answer():
     gathered = gathering(1)
     gathered.take(0)
@@ -39,9 +46,10 @@ def test_what_comes_meanwhile_waits_for_the_answer():
 def test_a_full_bulk_waits_for_nothing():
     gathered = gathering(1)
     gathered.take(0)
-    for number in (2, 3, 4, 5):
+    for number in range(2, 8):
         gathered.offer(number, 10)
     assert gathered.take(10) == (2, 3, 4)
+    assert gathered.take(10) == (5, 6, 7)
     assert gathered.take(10) == ()
 
 
