@@ -9,6 +9,7 @@ from contextlib import suppress
 import orjson
 import structlog
 
+from lbg_runtime.runtime.runners.handling import GivenBack
 from lbg_runtime.sidecar.answer import Answer
 from lbg_runtime.sidecar.application import ApplicationFailed
 from lbg_runtime.sidecar.event import Event, facts, structured
@@ -34,7 +35,7 @@ class PulledEvents:
         """By number of the stream."""
         self._answers: dict[str, asyncio.Future[Answer]] = {}
         self._waiting: deque[asyncio.Future[None]] = deque()
-        """Deliveries that wait for room, in order; and some that were taken back, which `_wake` passes over."""
+        """Deliveries that wait for room, in order."""
         self.closed = asyncio.Event()
         """Set when the sidecar ends."""
 
@@ -114,8 +115,15 @@ class PulledEvents:
         try:
             with self._gate.waiting(turn, event):
                 await turn
+        except GivenBack:
+            with suppress(ValueError):
+                self._waiting.remove(turn)
+            raise
         except asyncio.CancelledError:
-            if not turn.cancelled():
+            if turn.cancelled():
+                with suppress(ValueError):  # already passed over by a `_wake` since then
+                    self._waiting.remove(turn)
+            else:
                 self._wake()  # the room was ours, and goes to the next
             raise
 
