@@ -5,6 +5,7 @@ More than 400 lines, as streams, turns and settlements are tested on the same ri
 
 import asyncio
 import contextlib
+import gc
 import json
 import weakref
 
@@ -13,6 +14,7 @@ from structlog.testing import capture_logs
 
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.model.errors import ConfigError
+from lbg_runtime.runtime.runners.handling import GivenBack
 from lbg_runtime.sidecar.answer import Answer, Status
 from lbg_runtime.sidecar.pull import PulledEvents
 from tests.sidecar.conftest import SidecarTrial
@@ -387,6 +389,20 @@ async def test_nothing_is_kept_of_an_event_that_is_settled():
     await asyncio.sleep(0)
     assert seen() is None
     await stream.aclose()
+
+
+async def test_nothing_is_kept_of_an_event_that_goes_back_while_nobody_pulls():
+    gate = make_gate()
+    pulled, event = PulledEvents(10_000, gate), make_event()
+    gate.flow_changed(event.queue, event.epoch, is_kept=False)
+    delivering = asyncio.ensure_future(pulled.deliver(event))
+    await asyncio.wait([delivering])
+    seen = weakref.ref(delivering.exception())
+    assert isinstance(seen(), GivenBack)
+    del delivering
+    # Its traceback leads back to it.
+    gc.collect()
+    assert seen() is None
 
 
 async def test_a_settlement_of_a_former_life_settles_nothing_of_this_one():
