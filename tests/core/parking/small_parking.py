@@ -31,11 +31,16 @@ class SmallParking(ParkedWorld):
         owner, found = self.owner, list[Step]()
         if owner.line and "both" not in owner.lost:
             found.append(("arrive",))
-        is_fed = not owner.lost & {"both", "parking"}
+        is_fed = not owner.lost & {"both", "parking", "fed again"}
         if is_fed and any(each > owner.read_to for each in self.parking):
             found.append(("read",))
         if not owner.is_recalled:
-            if owner.is_open and not owner.is_leaving and not owner.lost & {"both", "queue"} and self._next_message():
+            if (
+                owner.is_open
+                and not owner.is_leaving
+                and not owner.lost & {"both", "queue", "fed again"}
+                and self._next_message()
+            ):
                 found.append(("deliver",))
             found += [("turn", key) for key in owner.lanes if self._has_turn(key)]
         found += [("end", key) for key in sorted(owner.running)]
@@ -62,7 +67,7 @@ class SmallParking(ParkedWorld):
             match name:
                 case "die" | "cut":
                     found.append((name,))
-                case "lose the queue" | "lose the parking queue" | "leave":
+                case "lose the queue" | "lose the parking queue" | "lose for a moment" | "leave":
                     if not owner.lost and not owner.is_leaving:
                         found.append((name,))
                 case "stay" if owner.is_leaving and not owner.is_recalled:
@@ -185,7 +190,7 @@ class SmallParking(ParkedWorld):
             self._timer()
             while owner.line:
                 self._arrive()
-            if not owner.lost:
+            if owner.lost <= {"fed again"}:
                 stays = {each.name for each in self.spool}
                 self.done |= {each for each in owner.handled if each[0] != "p"} - stays
         self.owner = self._new_owner()
@@ -215,6 +220,11 @@ class SmallParking(ParkedWorld):
 
     def _cut(self) -> None:
         self.owner.lost |= {"both"}
+
+    def _lose_for_a_moment(self) -> None:
+        """The connection is back before anybody else is fed: what was settled and sent is sent again on the handles,
+        on which only what runs comes to its end."""
+        self.owner.lost |= {"fed again"}
 
     def _lose_the_queue(self) -> None:
         self._lose("queue")

@@ -87,7 +87,7 @@ class Owner:
     """Messages of the queue that it was shown."""
     is_open: bool = False
     lost: frozenset[str] = frozenset()
-    """Handles that are gone: "queue", "parking"; or "both", if it is cut off."""
+    """Handles that are gone: "queue", "parking", or "both" if it is cut off; "fed again" if they are back."""
     is_leaving: bool = False
     is_recalled: bool = False
     """It has noticed a loss."""

@@ -51,6 +51,8 @@ def histories_of(setup: Setup) -> Histories[SmallParking]:
         (Setup("aa", FIRST, ("cut",), READ, WRONG_CLOCKS), 700),
         (Setup("aa", SECOND, ("cut", "unpark"), READ), 900),
         (Setup("aa", FIRST, ("fence again",), READ, WRONG_CLOCKS), 60),
+        (Setup("aa", FIRST, ("lose for a moment",), READ), 250),
+        (Setup("aa", SECOND, ("lose for a moment", "unpark"), READ), 500),
         (Setup("aaa", SECOND, ("lose the queue",), READ), 400),
         (Setup("aa", SECOND, ("lose the parking queue", "unpark"), READ), 400),
     ],
