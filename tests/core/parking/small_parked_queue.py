@@ -51,7 +51,7 @@ class ParkedWorld:
         self.failed: frozenset[str] = frozenset()
         """Keys of which a replay has failed: with it, all ends that was asked for until then."""
         self.is_uneven = False
-        """One of two handles was lost: what is settled on the other one is not repeated with the rest."""
+        """Settlements were lost, and what was settled or sent behind them was not."""
         self.mended: frozenset[str] = frozenset()
         """Keys of which nothing fails any more."""
         self.owners = 0

@@ -186,6 +186,8 @@ class SmallParking(ParkedWorld):
         owner = self.owner
         if "both" in owner.lost:
             self.late += tuple(each for each in owner.line if not isinstance(each, Settled))
+            # Without them, what was sent behind them may count if it comes before the next fence.
+            self.is_uneven |= any(isinstance(each, Settled) and each.is_handled for each in owner.line)
         else:
             self._timer()
             while owner.line:
