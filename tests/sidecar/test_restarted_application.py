@@ -6,8 +6,13 @@ from itertools import pairwise
 
 from structlog.testing import capture_logs
 
+from lbg_runtime.config.sidecar_settings import SidecarSettings
+from lbg_runtime.sidecar.answer import NO_ROUTE, Status
 from lbg_runtime.sidecar.application import Response
+from lbg_runtime.sidecar.health import AWAY_INTERVAL_MS
+from lbg_runtime.sidecar.push import PushedEvents
 from tests.sidecar.conftest import RETRY, SUCCESS, ScriptedApplication
+from tests.sidecar.events import make_event, make_gate
 
 UNKNOWN = Response(404, "", b"")
 IN_ORDER = {f"k{number}": [1, 2, 3, 4, 5] for number in range(4)}
@@ -69,6 +74,7 @@ async def test_what_it_still_wants_there_is_dropped(trial):
     assert len(events(log, "event_dropped")) == len(events(log, "subscriptions_read")) == 1
 
 
+SIDECAR = SidecarSettings(application="http://127.0.0.1:8080")
 SET = {"subscriptions": [{"topic": "orders/>", "route": "/set"}]}
 
 
@@ -87,18 +93,22 @@ async def test_a_route_of_the_settings_is_not_its_to_change(trial):
 
 
 async def test_a_route_of_the_settings_that_has_taken_nothing_drops_nothing(trial):
-    application = application_with(asked=None)
+    async def work(posted):
+        # That it is overloaded is said of any route.
+        return Response(503, "", b"") if posted.attempt == 1 else UNKNOWN
+
+    application = ScriptedApplication(work, asked=None)
     with capture_logs() as log:
         async with trial.running(trial.app(application, sidecar=SET)):
             await trial.until(lambda: trial.owners() == 2)
             await trial.publish(20)
-            await trial.until(lambda: len(events(log, "handling_failed")) >= 4)
+            await trial.until(lambda: len(events(log, "handling_failed")) >= 8)
             # Its routes come after its socket.
             application.work = application_with("/set", asked=None).work
             await trial.until(lambda: sum(trial.depths()) == 0)
     assert application.numbers() == IN_ORDER
     assert not events(log, "event_dropped")
-    assert "HTTP 404 from /set, which sidecar.subscriptions names" in events(log, "handling_failed")[0]["reason"]
+    assert "HTTP 404 from /set, which sidecar.subscriptions names" in events(log, "handling_failed")[7]["reason"]
 
 
 async def test_what_a_route_of_the_settings_took_before_it_went_says_nothing_of_what_comes_back(trial):
@@ -159,6 +169,41 @@ async def test_that_it_is_gone_when_it_is_asked_costs_no_attempt(trial):
             await trial.until(lambda: sum(trial.depths()) == 0)
     assert [(posted.route, posted.attempt) for posted in application.posted] == [("/old", 1), ("/new", 1)]
     assert not events(log, "handling_failed")
+
+
+async def test_one_that_an_event_did_not_reach_is_looked_for_often_from_then_on():
+    application = application_with("/old", asked=wishes("/old"))
+    pushed = PushedEvents(application, SIDECAR, make_gate())
+    watching = asyncio.ensure_future(pushed.run())
+    await asyncio.sleep(0.1)
+    application.is_up = False
+    delivering = asyncio.ensure_future(pushed.deliver(make_event()))
+    await asyncio.sleep(0.1)
+    application.is_up = True
+    assert SIDECAR.health.interval_ms > 2 * AWAY_INTERVAL_MS
+    assert (await asyncio.wait_for(delivering, AWAY_INTERVAL_MS / 1_000)).status is Status.SUCCESS
+    watching.cancel()
+    await asyncio.wait([watching])
+
+
+async def test_an_event_that_is_taken_back_while_it_is_asked_harms_no_other():
+    class SlowToSay(ScriptedApplication):
+        async def subscriptions(self):
+            await asyncio.sleep(1)
+            return await super().subscriptions()
+
+    application = SlowToSay(application_with(asked=None).work, asked=wishes("/old"))
+    pushed = PushedEvents(application, SIDECAR, make_gate())
+    watching = asyncio.ensure_future(pushed.run())
+    first, second = (asyncio.ensure_future(pushed.deliver(make_event(key=key))) for key in "ab")
+    await asyncio.sleep(1.5)
+    # Sent by now, and not known by the application, which is being asked again.
+    assert (len(application.posted), application.probes) == (2, 2)
+    first.cancel()
+    assert await asyncio.wait_for(second, 10) is NO_ROUTE
+    watching.cancel()
+    await asyncio.wait([watching])
+    assert watching.cancelled()
 
 
 async def test_a_topic_that_it_did_not_want_before_is_asked_for_again(trial):
