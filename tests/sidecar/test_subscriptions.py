@@ -30,6 +30,10 @@ def test_routes_may_be_given_as_in_the_second_version():
     assert subscription.route == "/d"
     [subscription], _ = read({"topic": "a", "routes": {"rules": [{"match": "", "path": "/r"}], "default": "/d"}})
     assert subscription.route == "/r"
+    [subscription], _ = read({"topic": "a", "routes": {"rules": [{"path": "/r"}], "default": "/d"}})
+    assert subscription.route == "/r"
+    [subscription], _ = read({"topic": "a", "routes": {"rules": []}, "route": "/a"})
+    assert subscription.route == "/a"
 
 
 def test_raw_and_bulk_are_asked_for_in_the_entry():
@@ -45,6 +49,13 @@ def test_raw_and_bulk_are_asked_for_in_the_entry():
     assert subscription == Subscription("a", "/a", "p", is_raw=True, bulk=Bulk(7, 1_000))
 
 
+def test_what_is_not_asked_for_is_not_given():
+    more = {"metadata": {"rawPayload": "false"}, "bulkSubscribe": {"enabled": False}, "pubsubname": 7}
+    assert read({"topic": "a", "route": "/a", **more}) == read({"topic": "a", "route": "/a"})
+    [subscription], _ = read({"topic": "a", "route": "/a", "metadata": {"rawPayload": True}})
+    assert subscription.is_raw
+
+
 @pytest.mark.parametrize("value", [0, -1, "7", None, True, 2.5])
 def test_a_bulk_without_sensible_numbers_has_the_usual_ones(value):
     asked = {"enabled": True, "maxMessagesCount": value, "maxAwaitDurationMs": value}
@@ -53,6 +64,9 @@ def test_a_bulk_without_sensible_numbers_has_the_usual_ones(value):
 
 
 def test_a_bulk_is_bounded():
+    asked = {"enabled": True, "maxMessagesCount": 1, "maxAwaitDurationMs": 1}
+    [subscription], _ = read({"topic": "a", "route": "/a", "bulkSubscribe": asked})
+    assert subscription.bulk == Bulk(1, 1)
     asked = {"enabled": True, "maxMessagesCount": 10**9, "maxAwaitDurationMs": 10**9}
     [subscription], _ = read({"topic": "a", "route": "/a", "bulkSubscribe": asked})
     assert subscription.bulk == Bulk(1_000, 60_000)
@@ -68,6 +82,8 @@ def test_a_bulk_is_bounded():
         (b'[{"route": "/a"}]', "without a topic"),
         (b'[{"topic": "", "route": "/a"}]', "without a topic"),
         (b'[{"topic": "a"}]', "no route"),
+        (b'[{"topic": "a", "route": ""}]', "no route"),
+        (b'[{"topic": "a", "route": 7}]', "no route"),
         (b'[{"topic": "a", "routes": {"rules": [{"match": "event.type == \'x\'", "path": "/x"}]}}]', "conditions"),
         (b'[{"topic": "a", "routes": {"rules": ["x"], "default": "/d"}}]', "conditions"),
     ],
@@ -94,7 +110,18 @@ def test_the_first_that_attracts_a_topic_takes_it():
     assert subscriptions.find("else") is None
 
 
+def test_so_many_topics_are_remembered_and_no_more(monkeypatch):
+    monkeypatch.setattr("lbg_runtime.sidecar.subscriptions.MAX_ROUTES_REMEMBERED", 2)
+    subscriptions = Subscriptions([Subscription("orders/>", "/all")])
+    kept = []
+    for topic in ("orders/a", "orders/b", "orders/b", "orders/c"):
+        assert subscriptions.find(topic).route == "/all"
+        kept.append(len(subscriptions._found))
+    assert kept == [1, 2, 2, 1]
+
+
 def test_those_of_the_settings_have_a_content_mode():
     settings = SubscriptionSettings(topic="orders/>", route="/orders", content_mode="binary")
     [subscription] = configured([settings])
     assert (subscription.topic, subscription.content_mode) == ("orders/>", ContentMode.BINARY)
+    assert subscription.is_configured
