@@ -85,6 +85,14 @@ def test_a_trace_goes_on_through_an_application_that_publishes(headers, members,
     assert {name: value for name, value in read.properties.items() if not name.startswith("ce_")} == told
 
 
+def test_so_does_that_of_a_binary_event_and_of_a_raw_publication():
+    headers = {"ce-traceparent": OTHER, "ce-tracestate": "a=%201"}
+    read = read_publication(headers, {}, b"")
+    assert read.properties.items() >= {"traceparent": OTHER, "tracestate": "a= 1"}.items()
+    read = read_publication({**headers, "traceparent": PARENT}, {"metadata.rawPayload": "true"}, b"")
+    assert read.properties == {"traceparent": PARENT}
+
+
 def test_data_without_a_type_is_bytes():
     assert read_publication({}, {}, b"x").properties == {}
 
@@ -181,6 +189,7 @@ def test_a_structured_event_is_taken_apart():
         ({"data": "text", "datacontenttype": "text/plain"}, b"text"),
         ({"data": "text", "datacontenttype": "application/json"}, b'"text"'),
         ({"data": "text"}, b'"text"'),
+        ({"data": {"a": 1}, "datacontenttype": "text/plain"}, b'{"a": 1}'),
         ({"data_base64": "/w=="}, b"\xff"),
         ({"data": None}, b""),
         ({}, b""),
@@ -258,6 +267,7 @@ def test_a_raw_publication_is_not_looked_into():
         b'{"specversion": "0.3"}',
         b'{"specversion": "1.0", "data_base64": "?"}',
         b'{"specversion": "1.0", "data_base64": 7}',
+        '{"specversion": "1.0", "data_base64": "ä"}'.encode(),
         b'{"specversion": "1.0", "data": "\\ud800", "datacontenttype": "text/plain"}',
         b'{"specversion": "1.0", "type": "\\ud800"}',
         b'{"specversion": "1.0", "long": 99999999999}',
