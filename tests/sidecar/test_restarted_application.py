@@ -4,11 +4,12 @@ import asyncio
 import json
 from itertools import pairwise
 
+import pytest
 from structlog.testing import capture_logs
 
 from lbg_runtime.config.sidecar_settings import SidecarSettings
 from lbg_runtime.sidecar.answer import NO_ROUTE, Status
-from lbg_runtime.sidecar.application import Response
+from lbg_runtime.sidecar.application import ApplicationFailed, Response
 from lbg_runtime.sidecar.health import AWAY_INTERVAL_MS
 from lbg_runtime.sidecar.push import PushedEvents
 from tests.sidecar.conftest import RETRY, SUCCESS, ScriptedApplication
@@ -182,6 +183,37 @@ async def test_one_that_an_event_did_not_reach_is_looked_for_often_from_then_on(
     application.is_up = True
     assert SIDECAR.health.interval_ms > 2 * AWAY_INTERVAL_MS
     assert (await asyncio.wait_for(delivering, AWAY_INTERVAL_MS / 1_000)).status is Status.SUCCESS
+    watching.cancel()
+    await asyncio.wait([watching])
+
+
+async def test_one_that_is_busy_may_be_late_with_two_probes_and_is_said_to_be_there_once():
+    async def late():
+        raise ApplicationFailed("no answer in time")
+
+    application, gate = application_with(asked=wishes("/old")), make_gate()
+    interval_s = SIDECAR.health.interval_ms / 1_000
+    with capture_logs() as log:
+        watching = asyncio.ensure_future(PushedEvents(application, SIDECAR, gate).run())
+        await asyncio.sleep(2.5 * interval_s)
+        application.probe = late
+        await asyncio.sleep(2 * interval_s)
+        assert gate.is_open
+        await asyncio.sleep(interval_s)
+        assert not gate.is_open
+    assert [entry["event"] for entry in log] == ["subscriptions_read", "application_ready", "application_away"]
+    watching.cancel()
+    await asyncio.wait([watching])
+
+
+async def test_an_event_of_which_it_does_not_say_whether_it_wants_it_has_failed():
+    application = application_with(asked=wishes("/old"))
+    pushed = PushedEvents(application, SIDECAR, make_gate())
+    watching = asyncio.ensure_future(pushed.run())
+    await asyncio.sleep(0.1)
+    application.asked = None
+    with pytest.raises(ApplicationFailed, match="GET /dapr/subscribe: no subscription"):
+        await asyncio.wait_for(pushed.deliver(make_event()), 1)
     watching.cancel()
     await asyncio.wait([watching])
 
