@@ -81,7 +81,7 @@ async def test_a_subscription_of_the_settings_may_want_the_binary_mode_and_goes_
     await handle_all(trial, application, count=1, sidecar={"subscriptions": [subscription]})
     [posted] = application.posted
     assert (posted.route, posted.body, posted.headers["content-type"]) == ("/binary", b"{}", "application/json")
-    assert posted.headers["ce-partitionkey"] == "k0"
+    assert (posted.headers["ce-partitionkey"], posted.key, posted.number) == ("k0", "k0", 1)
 
 
 async def test_retry_tries_the_same_event_again_while_its_key_waits(trial):
@@ -261,10 +261,13 @@ async def test_a_member_whose_application_is_not_there_yet_takes_no_queue(trial)
 
 async def test_a_member_that_waits_for_its_application_can_be_stopped(trial):
     app = trial.app(ScriptedApplication(succeed, is_up=False))
-    async with trial.running(app) as left:
-        await asyncio.sleep(10)
-        app.stop()
-        assert (await asyncio.wait_for(left, 5)).is_clean
+    with capture_logs() as log:
+        async with trial.running(app) as left:
+            await asyncio.sleep(5)
+            app.stop()
+            assert (await asyncio.wait_for(left, 4)).is_clean
+        await asyncio.sleep(60)
+    assert not events(log, "queues_left_to_others")
 
 
 class AwayApplication(ScriptedApplication):

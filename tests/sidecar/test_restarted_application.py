@@ -191,7 +191,7 @@ async def test_one_that_is_busy_may_be_late_with_two_probes_and_is_said_to_be_th
     async def late():
         raise ApplicationFailed("no answer in time")
 
-    application, gate = application_with(asked=wishes("/old")), make_gate()
+    application, gate = application_with(asked=wishes("/old", deadLetterTopic="dead")), make_gate()
     interval_s = SIDECAR.health.interval_ms / 1_000
     with capture_logs() as log:
         watching = asyncio.ensure_future(PushedEvents(application, SIDECAR, gate).run())
@@ -201,7 +201,8 @@ async def test_one_that_is_busy_may_be_late_with_two_probes_and_is_said_to_be_th
         assert gate.is_open
         await asyncio.sleep(interval_s)
         assert not gate.is_open
-    assert [entry["event"] for entry in log] == ["subscriptions_read", "application_ready", "application_away"]
+    told = ["subscription_remark", "subscriptions_read", "application_ready", "application_away"]
+    assert [entry["event"] for entry in log] == told
     watching.cancel()
     await asyncio.wait([watching])
 
