@@ -210,6 +210,44 @@ async def test_a_body_that_does_not_say_how_long_it_is_is_not_read_beyond_the_li
     assert sent <= 1_200
 
 
+async def answer_to(rig, receive, **headers):
+    """The status that a client gets whose body comes as `receive` says."""
+    path, sent = "/v1/publish/a", []
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"key=k",
+        "headers": [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()],
+    }
+
+    async def send(message):
+        sent.append(message)
+
+    await rig.client._transport.app(scope, receive, send)
+    assert not rig.broker.sent
+    return sent[0]["status"]
+
+
+async def test_a_body_that_does_not_come_whole_is_not_published(rig):
+    parts = [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}]
+
+    async def go():
+        return parts.pop(0)
+
+    assert await answer_to(rig, go, host="localhost") == 400
+    assert await answer_to(rig, asyncio.Event().wait, host="localhost") == 408
+
+
+@pytest.mark.parametrize("length", ["1001", "9" * 5_000], ids=["just", "far"])
+async def test_a_body_that_says_that_it_is_too_large_is_not_read(rig, length):
+    async def read():
+        raise AssertionError("it is read")
+
+    assert await answer_to(rig, read, host="localhost", content_length=length) == 413
+
+
 async def test_a_body_of_the_limit_is_taken(rig):
     assert (await rig.post("/v1/publish/a?key=k", b"x" * 1_000)).status_code == 200
 
@@ -346,5 +384,10 @@ async def test_an_application_that_is_called_cannot_pull():
 
 
 async def test_there_is_nothing_else(rig):
-    for method, path, status in [("GET", "/", 404), ("GET", "/v1/publish/a", 405), ("POST", "/v1/sidecar", 405)]:
+    for method, path, status in [
+        ("GET", "/", 404),
+        ("GET", "/v1/publish/a", 405),
+        ("POST", "/v1/sidecar", 405),
+        ("POST", "/v1/settle/", 404),
+    ]:
         assert (await rig.client.request(method, path)).status_code == status
