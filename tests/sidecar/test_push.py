@@ -10,9 +10,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from lbg_runtime.model.errors import ConfigError
+from lbg_runtime.model.message import Message
 from lbg_runtime.sidecar.application import ApplicationFailed, Response
 from lbg_runtime.sidecar.push import REASONS_TOLD
 from tests.sidecar.conftest import DROP, RETRY, SUCCESS, ScriptedApplication
+from tests.sidecar.events import stamps
 
 IN_ORDER = {f"k{number}": [1, 2, 3, 4, 5] for number in range(4)}
 
@@ -75,6 +77,19 @@ async def test_an_event_is_posted_to_its_route_with_what_is_known_of_it(trial):
     assert json.loads(posted.body)["partitionkey"] == "k0"
 
 
+async def test_an_event_of_a_message_without_an_id_has_one_of_its_own(trial):
+    application = ScriptedApplication(succeed)
+    async with trial.running(trial.app(application)):
+        await trial.until(lambda: trial.owners() == 2)
+        await trial.publish(0)
+        for number in (1, 2):
+            await trial._publisher.send(Message("h/0/orders/new", b"{}", stamps("k", number)))
+        await trial.until(lambda: len(application.taken) == 2, within_s=10)
+    first, second = [json.loads(posted.body)["id"] for posted in application.posted]
+    assert first
+    assert second not in ("", first)
+
+
 async def test_a_subscription_of_the_settings_may_want_the_binary_mode_and_goes_first(trial):
     application = ScriptedApplication(succeed)
     subscription = {"topic": "orders/new", "route": "/binary", "content_mode": "binary"}
@@ -103,6 +118,8 @@ async def test_what_the_application_made_of_its_events_is_among_the_members_figu
     async def work(posted):
         if posted.number == 2 and posted.attempt == 1:
             return RETRY
+        if posted.number == 4 and posted.attempt == 1:
+            raise ApplicationFailed("no answer")
         return DROP if posted.number == 3 else SUCCESS
 
     app = trial.app(ScriptedApplication(work))
@@ -111,7 +128,7 @@ async def test_what_the_application_made_of_its_events_is_among_the_members_figu
         await trial.publish(20)
         await trial.until(lambda: sum(trial.depths()) == 0)
         found = app._supervisor.status().reading().sidecar
-    assert (found.is_ready, found.accepted, found.dropped, found.failed) == (True, 16, 4, 4)
+    assert (found.is_ready, found.accepted, found.dropped, found.failed) == (True, 16, 4, 8)
 
 
 async def test_attempts_may_end_as_those_of_handlers_do_and_an_absence_is_none_of_them(trial):
@@ -343,11 +360,13 @@ async def test_an_application_that_comes_back_may_want_something_else(trial):
 async def test_an_event_that_no_subscription_attracts_waits_and_says_so(trial):
     application = ScriptedApplication(succeed, asked=[{"topic": "else", "route": "/else"}])
     with capture_logs() as log:
-        async with trial.running(trial.app(application, rebind={"mode": "cycle", "drain_timeout": "1s"})):
+        app = trial.app(application, rebind={"mode": "cycle", "drain_timeout": "1s"})
+        async with trial.running(app):
             await trial.until(lambda: trial.owners() == 2)
             await trial.publish(1)
             await asyncio.sleep(0.05)
             assert sum(trial.depths()) == 1
+            assert app._companion.counts.failed == len(events(log, "handling_failed"))
     assert "EventUnwanted: no subscription of the application attracts 'orders/new'" in [
         entry["reason"] for entry in events(log, "handling_failed")
     ]
