@@ -93,6 +93,13 @@ def test_so_does_that_of_a_binary_event_and_of_a_raw_publication():
     assert read.properties == {"traceparent": PARENT}
 
 
+@pytest.mark.parametrize("number", [-(2**31), 2**31 - 1])
+def test_an_attribute_may_be_an_integer_of_32_bits_and_no_longer_one(number):
+    assert read_publication(STRUCTURED, {}, event(ext=number)).properties["ce_ext"] == number
+    with pytest.raises(UserError, match="attribute 'ext': a long integer"):
+        read_publication(STRUCTURED, {}, event(ext=number + (1 if number > 0 else -1)))
+
+
 def test_data_without_a_type_is_bytes():
     assert read_publication({}, {}, b"x").properties == {}
 
