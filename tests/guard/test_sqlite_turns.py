@@ -70,17 +70,25 @@ async def asked(*awaitables: Awaitable[bool]) -> list[asyncio.Future[bool]]:
 
 @pytest.mark.usefixtures("long_turns")
 async def test_effects_that_wait_share_a_transaction_and_fail_alone(bench: SqliteBench) -> None:
+    class Abort(BaseException):
+        """Caught by nobody who catches only exceptions."""
+
+    def aborts(_: object) -> None:
+        raise Abort
+
     async with turn_of(bench) as turn:
         futures = await asked(
             bench.apply(message(1)),
             bench.apply(message(2), crash=True),
+            bench.guard.once(message(1, key="third"), aborts),
             bench.apply(message(1)),
             bench.apply(message(3, key="other")),
         )
         turn.may_go_on.set()
-        one, crashed, again, other = await asyncio.gather(*futures, return_exceptions=True)
+        one, crashed, aborted, again, other = await asyncio.gather(*futures, return_exceptions=True)
     assert (one, again, other) == (True, False, True)
     assert isinstance(crashed, Crash)
+    assert isinstance(aborted, Abort)
     assert turn.commit_count == 1
     assert await bench.written() == ["p1"]
     assert await bench.apply(message(2)), "it is not marked"
