@@ -104,3 +104,9 @@ def test_the_request_is_as_dapr_has_it():
     }
     assert [entry["entryId"] for entry in entries] == ["1", "2"]
     assert [entry["event"]["partitionkey"] for entry in entries] == ["k", "l"]
+
+
+def test_whoever_asks_for_raw_payloads_gets_them():
+    subscription = Subscription("a", "/a", is_raw=True, bulk=BULK)
+    [entry] = json.loads(bulk_body(subscription, "b1", [("1", make_event(b"{}"))]))["entries"]
+    assert (entry["event"], entry["contentType"]) == ("e30=", "application/octet-stream")

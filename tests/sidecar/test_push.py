@@ -77,6 +77,14 @@ async def test_an_event_is_posted_to_its_route_with_what_is_known_of_it(trial):
     assert json.loads(posted.body)["partitionkey"] == "k0"
 
 
+async def test_whoever_asks_for_raw_payloads_gets_them(trial):
+    asked = [{"topic": "orders/>", "route": "/orders", "metadata": {"rawPayload": "true"}}]
+    application = ScriptedApplication(succeed, asked=asked)
+    await handle_all(trial, application, count=1)
+    told = json.loads(application.posted[0].body)
+    assert (told["data_base64"], told["datacontenttype"]) == ("e30=", "application/octet-stream")
+
+
 async def test_an_event_of_a_message_without_an_id_has_one_of_its_own(trial):
     application = ScriptedApplication(succeed)
     async with trial.running(trial.app(application)):
