@@ -133,8 +133,8 @@ def has_begun(plan: StripePlan, shape: GroupShape, subscriptions: Subscriptions,
 
 
 def ensure_informed(plan: StripePlan, shape: GroupShape, subscriptions: Subscriptions, control_topic: str) -> None:
-    """Raise `UserError` if shards have moved and a queue lacks the topic of the records, so that it missed markers."""
-    if is_unmoved(plan, shape, subscriptions) or has_begun(plan, shape, subscriptions, control_topic):
+    """Raise `UserError` if shards are moving and a queue lacks the topic of the records, so that it missed markers."""
+    if not _is_in_mid_move(plan, shape, subscriptions) or has_begun(plan, shape, subscriptions, control_topic):
         return
     topic = record_topic(control_topic, plan)
     lacking = frozenset(index for index in range(plan.queue_total) if topic not in subscriptions.get(index, ()))

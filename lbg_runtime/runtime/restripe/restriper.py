@@ -306,6 +306,7 @@ class Restriper:
             # A request of an earlier conductor may have arrived after we had read them.
             self._quiet_from_s = 0.0
             await self._read_subscriptions(conductor.plan.queue_total)
+            ensure_informed(conductor.plan, self._shape, self._subscriptions, self._topic)
         owned = self._hearing.picture.owners
         sight = Sight(
             self._subscriptions,
@@ -313,9 +314,8 @@ class Restriper:
             {index for index in range(conductor.plan.queue_total) if self._shape.queue_name(index) in owned},
             self._hearing.book.now if self._hearing.is_heard else None,
         )
-        to_measure = conductor.queues_to_measure(sight)
-        depths = {index: await self._queues.depth(self._shape.queue_name(index)) for index in to_measure}
-        return replace(sight, depths=depths)
+        depth, name = self._queues.depth, self._shape.queue_name
+        return replace(sight, depths={each: await depth(name(each)) for each in conductor.queues_to_measure(sight)})
 
     # -- taking steps
 

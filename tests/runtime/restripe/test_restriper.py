@@ -370,3 +370,27 @@ async def test_a_late_request_in_the_cleaning_up_keeps_nobody_waiting_for_a_queu
         async with asyncio.timeout(120):
             await restripe(trial, settings, queues, 6)
     assert not late
+
+
+async def test_a_queue_that_loses_its_topic_while_shards_move_under_a_second_conductor_is_told_of(
+    trial, settings, queues
+) -> None:
+    """It would get it back otherwise, without the markers that it has missed."""
+
+    async def work(_):
+        await asyncio.sleep(60)
+
+    async with trial.running(trial.discovered("a", work=work, group=GROUP)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        await trial.publish(8, 8)
+        # Two queues are made, six get the topic, and one its first shard.
+        queues.calls_left = 9
+        with pytest.raises(ConnectFailed):
+            await restripe(trial, settings, queues, 6)
+        going_on = asyncio.ensure_future(restripe(trial, settings, queues, 6))
+        await asyncio.sleep(10)
+        last = QueueName("orders/5")
+        (topic,) = [each for each in await queues.subscriptions(last) if not each.startswith("h/")]
+        await queues.unsubscribe(last, topic)
+        with pytest.raises(UserError, match=r"^orders/5: no subscription for the records .* by hand"):
+            await asyncio.wait_for(going_on, 300)
