@@ -78,11 +78,12 @@ async def test_an_event_is_posted_to_its_route_with_what_is_known_of_it(trial):
 
 
 async def test_whoever_asks_for_raw_payloads_gets_them(trial):
-    asked = [{"topic": "orders/>", "route": "/orders", "metadata": {"rawPayload": "true"}}]
+    asked = [{"pubsubname": "mine", "topic": "orders/>", "route": "/orders", "metadata": {"rawPayload": "true"}}]
     application = ScriptedApplication(succeed, asked=asked)
     await handle_all(trial, application, count=1)
     told = json.loads(application.posted[0].body)
     assert (told["data_base64"], told["datacontenttype"]) == ("e30=", "application/octet-stream")
+    assert (told["pubsubname"], told["source"]) == ("mine", "/orders")
 
 
 async def test_an_event_of_a_message_without_an_id_has_one_of_its_own(trial):
@@ -105,6 +106,7 @@ async def test_a_subscription_of_the_settings_may_want_the_binary_mode_and_goes_
     [posted] = application.posted
     assert (posted.route, posted.body, posted.headers["content-type"]) == ("/binary", b"{}", "application/json")
     assert (posted.headers["ce-partitionkey"], posted.key, posted.number) == ("k0", "k0", 1)
+    assert posted.headers["ce-pubsubname"] == "pubsub"
 
 
 async def test_retry_tries_the_same_event_again_while_its_key_waits(trial):
