@@ -75,6 +75,14 @@ def desk_with_orders(count: int) -> Desk:
     return desk
 
 
+def publishing_in_transactions() -> tuple[Desk, Session, int]:
+    """With the id of the flow."""
+    desk = desk_with_orders(0)
+    session = desk.log_in()
+    ask(session, TransactionKind.OPEN)
+    return desk, session, item(open_transacted(session, 1), ItemKind.FLOW_ID)
+
+
 def test_a_commit_consumes_what_its_own_session_holds_and_nothing_of_others() -> None:
     desk = desk_with_orders(3)
     holder, other = desk.log_in("holder"), desk.log_in("other")
@@ -176,11 +184,7 @@ def test_a_session_that_was_closed_is_unknown_and_so_are_its_flows() -> None:
 
 
 def test_what_was_published_before_its_flow_was_closed_is_committed() -> None:
-    desk = Desk()
-    desk.create_queue("orders", "o/>")
-    session = desk.log_in()
-    ask(session, TransactionKind.OPEN)
-    flow = item(open_transacted(session, 1), ItemKind.FLOW_ID)
+    desk, session, flow = publishing_in_transactions()
     session.receive(published(flow, 1, "o/a"))
     session.receive(control(AssuredKind.CLOSE_FLOW, (ItemKind.FLOW_ID, u32(flow))))
     answers(session)
@@ -189,11 +193,7 @@ def test_what_was_published_before_its_flow_was_closed_is_committed() -> None:
 
 
 def test_a_transaction_publishes_as_many_messages_as_may_be_and_one_more_undoes_it_and_no_other() -> None:
-    desk = Desk()
-    desk.create_queue("orders", "o/>")
-    session = desk.log_in()
-    ask(session, TransactionKind.OPEN)
-    flow = item(open_transacted(session, 1), ItemKind.FLOW_ID)
+    desk, session, flow = publishing_in_transactions()
     last_id = 0
     for count in (MOST_HELD_MESSAGES, MOST_HELD_MESSAGES + 1, 1):
         for _ in range(count):
@@ -225,11 +225,7 @@ def test_the_end_of_a_transaction_tells_of_flows_that_were_open_in_it() -> None:
 
 
 def test_what_a_transaction_published_is_what_its_client_says_or_nothing_of_it_is_kept() -> None:
-    desk = Desk()
-    desk.create_queue("orders", "o/>")
-    session = desk.log_in()
-    ask(session, TransactionKind.OPEN)
-    flow = item(open_transacted(session, 1), ItemKind.FLOW_ID)
+    desk, session, flow = publishing_in_transactions()
     last_id = 0
     for said in (put(flow, 1, 2), put(flow, 3, 3), put(flow + 1, 2, 2), None):
         for _ in range(2):
@@ -290,11 +286,7 @@ def test_a_name_that_was_closed_is_resumed_where_it_stood() -> None:
 
 @pytest.mark.parametrize("protocol", [Protocol.ASSURED_PASS_THROUGH, Protocol.ASSURED_CTRL])
 def test_a_commit_is_answered_in_its_protocol_and_then_its_messages_go_out(protocol: Protocol) -> None:
-    desk = Desk()
-    desk.create_queue("orders", "o/>")
-    session = desk.log_in()
-    ask(session, TransactionKind.OPEN)
-    flow = item(open_transacted(session, 1), ItemKind.FLOW_ID)
+    _, session, flow = publishing_in_transactions()
     bind(session, "orders", 1)
     session.receive(published(flow, 1, "o/a"))
     assert answers(session) == []
