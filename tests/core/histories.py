@@ -1,11 +1,15 @@
 """All histories of something small: whatever may happen, at whatever moment, breaks no law and ends well."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 Step = tuple[Any, ...]
 """A name, and whom it is about."""
+
+
+class Breach(AssertionError):
+    """A law, or something else that is promised, does not hold."""
 
 
 class Small(Protocol):
@@ -31,6 +35,29 @@ class Small(Protocol):
 
 MOST_STATES, MOST_STEPS = 50_000, 200
 S = TypeVar("S", bound=Small)
+T = TypeVar("T")
+
+CONTAINERS: Mapping[type, Callable[[Any], object]] = dict.fromkeys((list, set, dict, deque), lambda each: each.copy())
+"""How their copies are made that `twin` does not share."""
+
+
+def twin(part: T, copies: Mapping[type, Callable[[Any], object]] = CONTAINERS) -> T:
+    """A copy that shares only what never changes: all that is of none of these types."""
+    made = object.__new__(type(part))
+    for name in part.__dict__ if hasattr(part, "__dict__") else type(part).__slots__:  # type: ignore[attr-defined]
+        value = getattr(part, name)
+        copy = copies.get(type(value))
+        setattr(made, name, value if copy is None else copy(value))
+    return made
+
+
+def perform(world: Any, step: Step) -> None:
+    """Call the method of the step's name; what may happen only so often may then happen once less."""
+    name, *about = step
+    if name in world.may_happen:
+        place = world.may_happen.index(name)
+        world.may_happen = world.may_happen[:place] + world.may_happen[place + 1 :]
+    getattr(world, "_" + name.replace(" ", "_"))(*about)
 
 
 class Histories(Generic[S]):

@@ -38,10 +38,6 @@ Step = tuple[str, int, str]
 """What happens, the member, and the key if it is about a handler."""
 
 
-class Breach(AssertionError):
-    """A law does not hold."""
-
-
 class Latest:
     """Chance that always takes the longest time."""
 

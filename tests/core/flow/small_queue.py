@@ -18,13 +18,13 @@ from tests.core.flow.small_parts import (
     QUEUE,
     REQUESTS,
     TICK_MS,
-    Breach,
     Handle,
     Member,
     Setup,
     Step,
     number,
 )
+from tests.core.histories import Breach
 
 
 class SmallQueue:

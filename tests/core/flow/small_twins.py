@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Callable
-from typing import TypeVar
 
 from lbg_runtime.core.flow import events
 from lbg_runtime.core.flow.in_flight import InFlight
@@ -13,39 +12,31 @@ from lbg_runtime.core.lanes import KeyLanes, Lane
 from lbg_runtime.model.message import Delivery
 from tests.core.flow.small_parts import SETTINGS, Handle, Member
 from tests.core.flow.small_queue import SmallQueue
-
-T = TypeVar("T")
-
-
-def twin(part: T) -> T:
-    """A copy that shares only what never changes."""
-    made = object.__new__(type(part))
-    names = part.__dict__ if hasattr(part, "__dict__") else type(part).__slots__  # type: ignore[attr-defined]
-    for name in names:
-        value = getattr(part, name)
-        copy = COPIES.get(type(value))
-        setattr(made, name, value if copy is None else copy(value))
-    return made
+from tests.core.histories import CONTAINERS, T, twin
 
 
 def twin_queue(queue: SmallQueue) -> SmallQueue:
     """A copy to take a step in."""
-    made = twin(queue)
-    made.members = [twin(member) for member in queue.members]
+    made = _twin(queue)
+    made.members = [_twin(member) for member in queue.members]
     return made
+
+
+def _twin(part: T) -> T:
+    return twin(part, COPIES)
 
 
 def _twin_lanes(lanes: KeyLanes[Delivery]) -> KeyLanes[Delivery]:
     made: KeyLanes[Delivery] = KeyLanes(max_waiting=lanes.max_waiting)
-    made._lanes = {key: twin(lane) for key, lane in lanes._lanes.items()}
+    made._lanes = {key: _twin(lane) for key, lane in lanes._lanes.items()}
     made.ready = deque(made._lanes[lane.key] for lane in lanes.ready)
     made._delayed, made._held_up, made._delay_count = lanes._delayed[:], set(lanes._held_up), lanes._delay_count
     return made
 
 
 COPIES: dict[type, Callable[..., object]] = {
-    **dict.fromkeys((list, set, dict, deque), lambda each: each.copy()),
-    **dict.fromkeys((FlowMachine, FlowPlan, InFlight, Release, Lane, Handle), twin),
+    **CONTAINERS,
+    **dict.fromkeys((FlowMachine, FlowPlan, InFlight, Release, Lane, Handle), _twin),
     KeyLanes: _twin_lanes,
 }
 

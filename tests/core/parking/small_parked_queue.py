@@ -16,8 +16,8 @@ from lbg_runtime.core.parking.orders import (
 )
 from lbg_runtime.core.parking.records import LedgerEntry, OwnerFence, ParkedMessage, UnparkAsked
 from lbg_runtime.model.ids import DeliveryId
+from tests.core.histories import Breach
 from tests.core.parking.small_parking_parts import (
-    Breach,
     Item,
     Name,
     Owner,

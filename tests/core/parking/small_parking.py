@@ -10,10 +10,9 @@ from dataclasses import replace
 from lbg_runtime.core.parking.ledger import Verdict
 from lbg_runtime.core.parking.orders import PublishDrop
 from lbg_runtime.core.parking.records import DropAsked, OwnerFence, ParkedMessage, UnparkAsked
-from tests.core.histories import Step
+from tests.core.histories import Breach, Step, perform
 from tests.core.parking.small_parked_queue import ParkedWorld
 from tests.core.parking.small_parking_parts import (
-    Breach,
     Item,
     Settled,
     Spooled,
@@ -104,11 +103,7 @@ class SmallParking(ParkedWorld):
 
     def take(self, step: Step) -> None:
         """Let a step happen; raises `Breach`, or what the ledger raises."""
-        name, *about = step
-        if name in self.may_happen:
-            index = self.may_happen.index(name)
-            self.may_happen = self.may_happen[:index] + self.may_happen[index + 1 :]
-        getattr(self, "_" + name.replace(" ", "_"))(*about)
+        perform(self, step)
         self._check()
 
     def _publish(self) -> None:

@@ -7,16 +7,13 @@ from lbg_runtime.core.parking.ledger import ParkingLedger
 from lbg_runtime.core.parking.records import LedgerEntry, ParkedMessage, ParkingOwner
 from lbg_runtime.model.ids import DeliveryId
 from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PARTITION_KEY_PROPERTY, PUBLISHER_PROPERTY, Message
+from tests.core.histories import twin
 
 if TYPE_CHECKING:
     from tests.core.parking.small_parked_queue import ParkedWorld
 
 Name = tuple[str, int]
 """Key and number in it, from 1."""
-
-
-class Breach(AssertionError):
-    """Something that is promised does not hold."""
 
 
 @dataclass(frozen=True)
@@ -120,15 +117,8 @@ def owner_twin(owner: Owner) -> Owner:
 
 def ledger_twin(ledger: ParkingLedger) -> ParkingLedger:
     """See `owner_twin`."""
-    made = object.__new__(type(ledger))
-    for name, value in vars(ledger).items():
-        setattr(made, name, value.copy() if type(value) in (dict, set, list) else value)
-    for lane, parked in ledger._lanes.items():
-        copy = object.__new__(type(parked))
-        for slot in type(parked).__slots__:
-            value = getattr(parked, slot)
-            setattr(copy, slot, value.copy() if type(value) in (dict, set, list) else value)
-        made._lanes[lane] = copy
+    made = twin(ledger)
+    made._lanes = {lane: twin(parked) for lane, parked in ledger._lanes.items()}
     made.parked_lanes = made._lanes.keys()
     return made
 

@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from lbg_runtime.core.flow.in_flight import InFlight
 from lbg_runtime.core.restripe.gate import Probe, StripeGate
@@ -11,17 +11,13 @@ from lbg_runtime.core.restripe.records import StripeRecord, record_prefix
 from lbg_runtime.core.restripe.striping import Striping, StripingBook
 from lbg_runtime.model.ids import DeliveryId
 from lbg_runtime.model.message import Message
+from tests.core.histories import twin
 
 if TYPE_CHECKING:
     from tests.core.restripe.small_stripes import SmallStripes
 
 CONTROL_TOPIC = "c"
 PREFIX = record_prefix(CONTROL_TOPIC)
-T = TypeVar("T")
-
-
-class Breach(AssertionError):
-    """Something that is promised does not hold."""
 
 
 @dataclass(frozen=True)
@@ -118,24 +114,15 @@ class Member:
 # -- copies
 
 
-def twin(part: T) -> T:
-    """A copy that shares only what never changes."""
-    made = object.__new__(type(part))
-    for name in part.__dict__ if hasattr(part, "__dict__") else type(part).__slots__:  # type: ignore[attr-defined]
-        value = getattr(part, name)
-        setattr(made, name, value.copy() if type(value) in (dict, set, list) else value)
-    return made
-
-
 def handle_twin(handle: Handle) -> Handle:
-    """See `twin`."""
+    """See `histories.twin`."""
     made = twin(handle)
     made.in_flight = twin(handle.in_flight)
     return made
 
 
 def member_twin(member: Member) -> Member:
-    """See `twin`."""
+    """See `histories.twin`."""
     made = twin(member)
     made.book = twin(member.book)
     made.gates = {queue: gate_twin(gate) for queue, gate in member.gates.items()}
@@ -143,7 +130,7 @@ def member_twin(member: Member) -> Member:
 
 
 def gate_twin(gate: StripeGate) -> StripeGate:
-    """See `twin`."""
+    """See `histories.twin`."""
     made = twin(gate)
     made._closing = {shard: ids.copy() for shard, ids in gate._closing.items()}
     made._kept = defaultdict(list, {shard: kept.copy() for shard, kept in gate._kept.items()})

@@ -12,9 +12,9 @@ from lbg_runtime.core.restripe.striping import StripingBook, StripingReport
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import DeliveryId, GroupName
 from lbg_runtime.model.message import Message
+from tests.core.histories import Breach, twin
 from tests.core.restripe.small_stripe_parts import (
     PREFIX,
-    Breach,
     Entry,
     Fate,
     Handle,
@@ -25,7 +25,6 @@ from tests.core.restripe.small_stripe_parts import (
     Stage,
     handle_twin,
     member_twin,
-    twin,
 )
 
 

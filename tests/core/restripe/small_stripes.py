@@ -30,16 +30,14 @@ from lbg_runtime.core.restripe.striping import NOTHING, StripingBook, StripingRe
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.ids import Epoch
 from lbg_runtime.model.message import Delivery
-from tests.core.histories import Step
+from tests.core.histories import Breach, Step, perform, twin
 from tests.core.restripe.small_stripe_parts import (
     CONTROL_TOPIC,
-    Breach,
     Fate,
     Member,
     Settled,
     Setup,
     Stage,
-    twin,
 )
 from tests.core.restripe.small_striped_group import StripedGroup, would_learn
 
@@ -160,11 +158,7 @@ class SmallStripes(StripedGroup):
 
     def take(self, step: Step) -> None:
         """Let a step happen; raises `Breach`, or what a machine or the conductor raises."""
-        name, *about = step
-        if name in self.may_happen:
-            index = self.may_happen.index(name)
-            self.may_happen = self.may_happen[:index] + self.may_happen[index + 1 :]
-        getattr(self, "_" + name.replace(" ", "_"))(*about)
+        perform(self, step)
         self.intent = self._think()
 
     def _publish(self, key: str) -> None:
