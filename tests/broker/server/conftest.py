@@ -190,6 +190,7 @@ class Received:
         return False
 
     def close(self) -> None:
+        """Returns before the broker has read the last acknowledgements (docs/protocol.md): wait for its status."""
         if self._open:
             self._open = False
             self.receiver.terminate(0)

@@ -111,7 +111,7 @@ def test_a_queue_keeps_direct_messages_and_a_subscriber_gets_persistent_ones(bro
     for message in messages:
         received.receiver.ack(message)
     received.close()
-    assert broker.status("promoted").depth == 0
+    broker.wait_for_status("promoted", lambda status: status.depth == 0)
     subscribed.close()
 
 

@@ -35,7 +35,7 @@ def test_every_published_message_gets_its_receipt_and_arrives_in_order(broker, c
     for message in messages:
         received.receiver.ack(message)
     received.close()
-    assert broker.status("receipts").depth == 0
+    broker.wait_for_status("receipts", lambda status: status.depth == 0)
 
 
 def test_unacknowledged_messages_come_again_flagged_and_in_order(broker, client):
@@ -66,7 +66,7 @@ def test_a_failed_message_comes_again_on_the_live_flow(broker, client):
     received.receiver.settle(again, Outcome.ACCEPTED)
     received.receiver.settle(two, Outcome.ACCEPTED)
     received.close()
-    assert broker.status("failed").depth == 0
+    broker.wait_for_status("failed", lambda status: status.depth == 0)
 
 
 def test_a_rejected_message_is_gone(broker, client):

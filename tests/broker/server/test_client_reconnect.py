@@ -128,7 +128,7 @@ def test_a_receiver_that_is_cut_off_settles_what_it_holds_and_sees_the_rest_once
     for message in [*messages[:3], *messages[4:], *later[:-1]]:
         received.receiver.ack(message)
     received.close()
-    assert broker.status("held").depth == 1
+    assert broker.wait_for_status("held", lambda status: status.depth <= 1).depth == 1
     again = client.receiver("held")
     assert again.next().get_payload_as_string() == "29"
     assert again.is_silent()
@@ -158,7 +158,7 @@ def test_messages_that_got_lost_with_the_connection_come_under_ids_the_client_ta
             received.receiver.ack(message)
     assert seen == [f"{round_number}-{n}" for round_number in range(5) for n in range(200)]
     received.close()
-    assert broker.status("under-way").depth == 0
+    broker.wait_for_status("under-way", lambda status: status.depth == 0)
 
 
 def test_the_standby_takes_over_when_the_active_client_is_cut_off(broker, make_client):
