@@ -1,7 +1,8 @@
-"""The middleware of docs/failing.md says what began and did not end."""
+"""The examples of docs/failing.md do what the page says."""
 
 import asyncio
 import sys
+from collections import Counter
 
 import pytest
 
@@ -10,11 +11,32 @@ from lbg_runtime.testing import Running
 from tests.docs.pages import DOCS, blocks
 
 
+async def test_an_outage_is_waited_for_and_what_will_never_do_is_parked_at_once(lbg_running: Running) -> None:
+    handlers = Handlers()
+    handler, _ = blocks(DOCS / "failing.md", "py")
+    tries: Counter[str] = Counter()
+
+    async def book(message: Message) -> None:
+        tries[str(message.key)] += 1
+        if message.key == "wrong":
+            raise ValueError
+        if tries["right"] <= 9:
+            raise ConnectionRefusedError
+
+    exec(handler, {"handlers": handlers, "Message": Message, "book": book})  # noqa: S102  # it is our own page
+    async with lbg_running(handlers) as group:
+        for key in ("right", "wrong"):
+            await group.publish("payments/new", "", key=key)
+        await group.settled()
+        assert [each.original.key for each in group.parked()] == ["wrong"]
+    assert tries == {"right": 10, "wrong": 1}
+
+
 async def test_the_middleware_leaves_a_line_before_and_after_an_attempt(
     lbg_running: Running, capsys: pytest.CaptureFixture[str]
 ) -> None:
     handlers = Handlers()
-    (middleware,) = blocks(DOCS / "failing.md", "py")
+    _, middleware = blocks(DOCS / "failing.md", "py")
     names = {"handlers": handlers, "sys": sys, "Delivery": Delivery, "Message": Message, "Proceed": Proceed}
     exec(middleware, names)  # noqa: S102  # it is our own page
 
