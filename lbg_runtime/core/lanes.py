@@ -94,9 +94,9 @@ class KeyLanes(Generic[Q]):
     """Serial per key, fair between keys: lanes take turns in the order in which they became ready.
 
     Constant time per call, except `delay` and `release_due` (logarithmic in the delayed lanes), `hold_up` and
-    `bring_forward` (linear in the lane), `return_unstarted`, `is_stalled`, `held` and `look` (linear in everything
-    held), and `running` and `waiting` (linear in the lanes: keeping counts would slow down every message for the sake
-    of a rare question).
+    `bring_forward` (linear in the lane), `return_unstarted`, `is_stalled`, `held`, `take_all` and `look` (linear in
+    everything held), and `running` and `waiting` (linear in the lanes: keeping counts would slow down every message for
+    the sake of a rare question).
     """
 
     _lanes: dict[LaneKey, Lane[Q]] = field(default_factory=dict)
@@ -253,6 +253,15 @@ class KeyLanes(Generic[Q]):
     def held(self) -> list[Q]:
         """All deliveries in the lanes; those of one key are in order."""
         return [delivery for lane in self._lanes.values() for delivery in (lane.head, *(lane.rest or ()))]
+
+    def take_all(self) -> list[Q]:
+        """Take out everything, also what is being handled, as nothing of it goes on; in the order of `held`."""
+        taken = self.held()
+        self._lanes.clear()
+        self.ready.clear()
+        self._delayed.clear()
+        self._held_up.clear()
+        return taken
 
     def return_unstarted(
         self, queue: QueueName, epoch: Epoch, is_kept: Callable[[Q], bool] = lambda _: False

@@ -271,3 +271,15 @@ def test_what_is_held_is_all_that_is_here_in_the_order_of_each_key() -> None:
     start(lanes)
     lanes.delay(start(lanes), 10)
     assert lanes.held() == [delivery(each) for each in (1, 3, 5, 2, 4)]
+
+
+def test_what_is_taken_at_the_end_is_all_of_it_and_nothing_is_left_to_be_taken_again() -> None:
+    lanes = lanes_with((A, 1), (B, 2), (A, 3), (C, 4))
+    lanes.hold_up(start(lanes))
+    lanes.delay(start(lanes), 10)
+    assert lanes.take_all() == [delivery(each) for each in (1, 3, 2, 4)]
+    assert lanes.held() == lanes.return_unstarted(delivery(1).queue, delivery(1).epoch) == []
+    assert (lanes.count, lanes.next_ready(), lanes.next_delayed_ms()) == (0, None, None)
+    lanes.offer(A, delivery(5))
+    assert start(lanes).head == delivery(5)
+    assert not lanes.offer(A, delivery(6)), "the key is not held up any more"

@@ -184,13 +184,15 @@ class Dispatcher:
     # -- what the supervisor calls
 
     async def run(self) -> None:
-        """Handle deliveries until cancelled; after that nothing runs and every delivery has ended."""
+        """Handle deliveries until cancelled; after that nothing runs and every delivery has ended, also later ones."""
         try:
             await self._pool.run()
         finally:
             self._attempts.close()
             self._retry_timer.cancel()
-            for handling in self._lanes.held():
+            # If a handler or a mistake has ended it, the flows have yet to leave, and return what they have dispatched.
+            self._is_closed = True
+            for handling in self._lanes.take_all():
                 self._end(handling, None)
 
     def heed(self, suspension: Suspension, on_resumed: OnResumed) -> None:

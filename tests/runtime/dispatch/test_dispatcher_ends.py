@@ -7,6 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from lbg_runtime.core.lanes import KeyLanes
+from lbg_runtime.metrics.reading import LanesReading
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.outcome import Outcome
@@ -233,6 +234,31 @@ def test_a_handler_may_end_the_process_and_settles_nothing(rig, delivery, error)
     with pytest.raises(type(error)):
         asyncio.run(main())
     assert made.outcomes() == {1: None}
+
+
+def test_when_a_handler_has_ended_the_process_each_delivery_ends_once_however_late_it_comes(rig, delivery):
+    """The flows leave after that, and take back what they have dispatched: it ended a second time, which was an error
+    on the way out, and what still came never ended."""
+
+    async def handle(message):
+        raise SystemExit(3)
+
+    made = None
+
+    async def main():
+        nonlocal made
+        made = rig(handle)
+        for number in (1, 2):
+            made.dispatcher.dispatch(delivery(number))
+        await made.dispatcher.run()
+
+    with pytest.raises(SystemExit):
+        asyncio.run(main())
+    made.dispatcher.return_unstarted(QUEUE, Epoch(1))
+    made.dispatcher.cancel_everything()
+    made.dispatcher.dispatch(delivery(3))
+    assert made.outcomes() == dict.fromkeys((1, 2, 3))
+    assert made.dispatcher.held() == LanesReading(0, 0, 0)
 
 
 # -- what did not happen to a key's first message
