@@ -4,7 +4,14 @@ import asyncio
 import os
 import random
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    nullcontext,
+    suppress,
+)
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -205,6 +212,7 @@ class App:
                     if first is not None:
                         # Now, as the guard may end the process while the runner waits.
                         _log.error("ended_by_handler", exit_code=_exit_code(first.code), given=given)
+                        _end_all(runner)
                     raise
         except (SystemExit, KeyboardInterrupt) as last:
             # While the runner ended, another handler may have raised one.
@@ -333,6 +341,31 @@ class App:
             max_in_flight=settings.dispatch.max_in_flight,
             embedded_group=settings.group.shape() if makes_queues else None,
         )
+
+
+def _end_all(runner: asyncio.Runner) -> None:
+    """Let the member leave after an exit, and its lifespans end. On its way up an exit goes through several tasks, and
+    each throws it out of the loop once more; a runner that closes gives up at the first."""
+    cancelled = set[asyncio.Task[object]]()
+
+    async def end() -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others - cancelled:
+            task.cancel()
+        cancelled.update(others)
+        if others:
+            # Bounded by the exit guard.
+            await asyncio.wait(others)
+
+    is_over = False
+    while not is_over:
+        with suppress(SystemExit, KeyboardInterrupt):
+            runner.run(end())
+            is_over = True
+    for task in cancelled:
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            # As a runner that closes does.
+            runner.get_loop().call_exception_handler({"message": "an error at the end", "exception": error})
 
 
 @asynccontextmanager

@@ -141,8 +141,15 @@ async def life():
     if work == "end":
         print("started", flush=True)
         await asyncio.sleep(600)
+    elif work.startswith("exit"):
+        await asyncio.sleep(0.01)
+        print("lifespan has ended", flush=True)
 
 class Session(MemoryTransport):
+    async def close(self):
+        await super().close()
+        print("closed", flush=True)
+
     async def provision(self, queue, subscriptions, **rest):
         await super().provision(queue, subscriptions, **rest)
         self.send(Message("h/0/orders/new", b""))
@@ -307,7 +314,7 @@ def test_a_thread_of_a_lifespan_cannot_keep_the_process(member):
 
 def test_the_first_handler_that_exits_gives_its_code_which_never_says_that_all_is_well_or_the_users_mistake(tmp_path):
     """One life after another in one process, the last of which ends it. All exit in two handlers: the log named the
-    code of the first, and the process ended with that of the second."""
+    code of the first, and the process ended with that of the second. No lifespan ended, and no connection."""
     given, expected = [0, 2, 256, 258, -249, 9], [1, 1, 1, 1, 7, 9]
     script = tmp_path / "member.py"
     script.write_text(MEMBER)
@@ -317,6 +324,7 @@ def test_the_first_handler_that_exits_gives_its_code_which_never_says_that_all_i
     told = re.findall(r"ended_by_handler +exit_code=(.+) given=(.+)\n", ended.stdout)
     assert told == [(str(code), str(number)) for code, number in zip(expected, given, strict=True)]
     assert ended.stdout.count("exits as well\n") == len(given)
+    assert ended.stdout.count("lifespan has ended\nclosed\n") == len(given)
     assert "lbg-watchdog" not in ended.stderr
     assert "handled\n" not in ended.stdout
 
