@@ -51,11 +51,13 @@ async def test_each_connection_counts_when_the_broker_has_answered() -> None:
 
 async def test_an_answer_that_comes_when_the_connection_is_gone_again_does_not_count() -> None:
     told: list[bool] = []
-    async with kept(_Session(), told) as listening:
+    session = _Session()
+    async with kept(session, told) as listening:
         await asyncio.sleep(ANSWER_S / 2)
         listening.connection_changed(False)
         await asyncio.sleep(100)
         assert told == []
+        assert len(session.asked_at_s) == 2  # nobody is asked without a connection
         listening.connection_changed(True)
         await asyncio.sleep(2 * ANSWER_S)
         assert told == [False]

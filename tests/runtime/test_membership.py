@@ -43,6 +43,14 @@ def test_an_ordinal_is_read_from_the_host_name():
     assert _find({"mode": "ordinal", "count": 4}, host="my-orders-0.svc.example-9").place.index == 0
 
 
+def test_a_number_that_is_given_wins_over_that_of_the_host_name():
+    assert _find({"mode": "ordinal", "count": 4}, {"LBG_MEMBER_INDEX": "1"}, host="orders-3").place.index == 1
+
+
+def test_there_may_be_as_many_members_as_queues():
+    assert _find({"index": 7, "count": 8}).place == CountedPlace(7, 8)
+
+
 @pytest.mark.parametrize(
     ("settings", "environ", "host", "text"),
     [
@@ -52,6 +60,7 @@ def test_an_ordinal_is_read_from_the_host_name():
         ({"index": 0, "count": 9}, {}, "h", "membership.count: 9 members for 8 queues"),
         ({"mode": "ordinal", "count": 4}, {}, "orders", "membership.mode: host name 'orders'"),
         ({"mode": "discovered"}, {"LBG_MEMBER_INDEX": "1"}, "h", "membership.mode: discovered, and a member's index"),
+        ({"mode": "discovered"}, {"LBG_MEMBER_COUNT": "4"}, "h", "membership.mode: discovered, and a member's index"),
         ({"mode": "discovered"}, {"LBG_MEMBER_ID": "a b"}, "h", "environment LBG_MEMBER_ID: 'a b'; expected 1 to 100"),
         ({"count": 4}, {"LBG_MEMBER_INDEX": "x"}, "h", "environment LBG_MEMBER_INDEX: 'x'; expected a whole number"),
         ({"count": 4}, {"LBG_MEMBER_INDEX": "9" * 5_000}, "h", "environment LBG_MEMBER_INDEX: '99"),
@@ -61,3 +70,9 @@ def test_what_cannot_be_is_one_line(settings, environ, host, text):
     with pytest.raises(ConfigError) as caught:
         _find(settings, environ, host)
     assert str(caught.value).startswith(text)
+
+
+@pytest.mark.parametrize("mode", ["static", "ordinal"])
+def test_a_counted_member_is_given_no_name(mode):
+    with pytest.raises(ConfigError, match=f"membership.mode: {mode}, and a member's id is given; expected discovered"):
+        _find({"mode": mode, "index": 0, "count": 4}, member_id="till-1")
