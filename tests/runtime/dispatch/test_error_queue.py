@@ -211,13 +211,22 @@ async def test_a_dead_message_queue_that_goes_keeps_the_messages_where_they_are(
     assert [_number(message) for message in await _read(trial.broker, DEAD)] == [1]
 
 
-async def test_a_dead_message_queue_that_does_not_exist_stops_the_start(trial):
+@pytest.mark.parametrize(
+    ("policy", "name", "expected"),
+    [
+        (BURY, "dead_message_queue", "a queue that may be bound"),
+        (MOVE, "error_queue", "a queue that may be bound, with a subscription to lbg-errors/orders"),
+    ],
+    ids=["dmq", "error_queue"],
+)
+async def test_a_queue_of_others_that_does_not_exist_stops_the_start(trial, policy, name, expected):
+    """No command makes it, so none is named."""
     for index in range(4):
         trial.broker.create_queue(f"orders/{index}", [])
-    failure = {**BURY["failure"], "dead_message_queue": "dead"}
+    failure = {**policy["failure"], name: "dead"}
     with pytest.raises(ConfigError) as caught:
         await trial.member(work=_refuse_k1, failure=failure, group={"provision": "none"}).run()
-    assert str(caught.value) == "failure.dead_message_queue: dead: Unknown Queue; expected a queue that may be bound"
+    assert str(caught.value) == f"failure.{name}: dead: Unknown Queue; expected {expected}"
 
 
 async def test_an_error_queue_of_another_name_is_looked_for_and_let_go(trial):
