@@ -60,6 +60,8 @@ def replay(
     """
     if key is not None and shard is not None:
         raise UserError("--shard", f"given with --key {key}", "one of the two")
+    if dry_run and ledger is not None:
+        raise UserError("--ledger", "given with --dry-run", "one of the two: a dry run confirms nothing")
     # Checked here too, so that a dry run refuses them as well.
     if key is not None and not is_sendable(key):
         raise UserError("--key", ascii(key), "text that UTF-8 can carry")

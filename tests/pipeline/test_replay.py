@@ -453,6 +453,13 @@ def test_a_dry_run_needs_no_broker(
     assert ended.stdout.startswith("4 messages would be published to again, landed 1970-01-01T00:00:00.000+00:00 to")
 
 
+def test_a_dry_run_does_not_take_a_ledger_and_keep_none(lbg_replay: Callable[..., Result], tmp_path: Path) -> None:
+    """The folder was ignored without a word."""
+    ended = lbg_replay("--ledger", str(tmp_path / "runs"), "--dry-run")
+    assert isinstance(ended.exception, UserError)
+    assert str(ended.exception) == "--ledger: given with --dry-run; expected one of the two: a dry run confirms nothing"
+
+
 @pytest.mark.parametrize("options", [(), ("--dry-run",)])
 def test_messages_without_a_key_are_told_by_the_exit_code(
     landed: LogOnDisk, lbg_replay: Callable[..., Result], options: tuple[str, ...]
