@@ -47,7 +47,10 @@ _DIGITS = re.compile(r"[0-9]{1,20}")
 _OWN_ATTRIBUTES = frozenset({"specversion", "data", "topic", "pubsubname"})
 _PLAIN = re.compile(r"[!#$&-~]*")
 _SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
-_HEADER = re.compile("[!-~](?:[ -~]{0,510}[!-~])?")
+_STATE = re.compile("[!-~](?:[ -~]{0,510}[!-~])?")
+_IDS = "(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+_PARENT = re.compile(f"00-{_IDS}|(?!00|ff)[0-9a-f]{{2}}-{_IDS}(?:-[ -~]{{0,456}})?")
+"""Versions after 00 may say more behind what it has."""
 _MEDIA_TYPE = re.compile(r"[!-~]+/[ -~]+")
 
 
@@ -97,11 +100,11 @@ def facts(event: Event) -> dict[str, str]:
 def trace_context(said: Mapping[str, object]) -> dict[str, str]:
     """The context of a trace among what is said, as it came: whoever reads it knows no percent-encoding.
 
-    What no header can be is none, and a state says nothing without its parent.
+    What the W3C has readers ignore is none, so two parents in one are none, and so is a state without its parent.
     """
     told: dict[str, str] = {}
-    for name in TRACE_CONTEXT:
-        if not (isinstance(value := said.get(name), str) and _HEADER.fullmatch(value)):
+    for name, form in zip(TRACE_CONTEXT, (_PARENT, _STATE), strict=True):
+        if not (isinstance(value := said.get(name), str) and form.fullmatch(value)):
             break
         told[name] = value
     return told

@@ -71,7 +71,7 @@ def read_publication(headers: Headers, query: QueryParams, body: bytes) -> Publi
     for name, value in attributes.items():
         _check_attribute(name, value)
     key = _key(headers, query, attributes)
-    # A `tracestate` may come in several headers. Two of `traceparent` are no context, and as one no reader takes them.
+    # A `tracestate` may come in several headers. Two of `traceparent` are no context.
     of_request = {name: ",".join(headers.getlist(name)) for name in TRACE_CONTEXT}
     properties = attribute_properties(attributes) | (trace_context(of_request) or trace_context(attributes))
     return Publication(payload, properties, key, attribute_headers(attributes))

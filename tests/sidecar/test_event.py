@@ -158,6 +158,29 @@ def test_the_context_of_a_trace_is_told_as_it_came_if_a_header_can_have_it(state
     assert told.get("tracestate") == (state if is_told else None)
 
 
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
+
+@pytest.mark.parametrize(
+    ("parent", "is_one"),
+    [
+        (f"00-{TRACE}-{SPAN}-00", True),
+        (f"cc-{TRACE}-{SPAN}-01", True),
+        (f"cc-{TRACE}-{SPAN}-01-what will be", True),
+        (f"00-{TRACE}-{SPAN}-01-more", False),
+        (f"cc-{TRACE}-{SPAN}-01.more", False),
+        (f"ff-{TRACE}-{SPAN}-01", False),
+        (f"00-{TRACE.upper()}-{SPAN}-01", False),
+        (f"00-{'0' * 32}-{SPAN}-01", False),
+        (f"00-{TRACE}-{'0' * 16}-01", False),
+        (f"00-{TRACE}-{SPAN}", False),
+    ],
+)
+def test_what_the_w3c_has_readers_ignore_is_no_parent(parent, is_one):
+    told = facts(make_event(properties={"traceparent": parent, "tracestate": "a=1"}))
+    assert (told.get("traceparent"), told.get("tracestate")) == ((parent, "a=1") if is_one else (None, None))
+
+
 def test_a_bulk_entry_is_the_event_and_its_facts():
     entry = bulk_entry(make_event(), "pubsub", "5", is_raw=False)
     assert (entry["entryId"], entry["contentType"]) == ("5", "application/cloudevents+json")

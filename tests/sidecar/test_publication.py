@@ -69,6 +69,12 @@ OTHER = PARENT.replace("4bf9", "5cf9")
             {"traceparent": OTHER, "tracestate": "a=1"},
             {"traceparent": OTHER, "tracestate": "a=1"},
         ),
+        (
+            [("traceparent", PARENT), ("traceparent", PARENT), ("tracestate", "b=2")],
+            {"traceparent": OTHER, "tracestate": "a=1"},
+            {"traceparent": OTHER, "tracestate": "a=1"},
+        ),
+        ([("traceparent", "no context")], {"traceparent": OTHER}, {"traceparent": OTHER}),
     ],
     ids=[
         "of the request",
@@ -77,6 +83,8 @@ OTHER = PARENT.replace("4bf9", "5cf9")
         "the request's wins as a whole",
         "what is none",
         "a state alone is none",
+        "two are none",
+        "nor is another text",
     ],
 )
 def test_a_trace_goes_on_through_an_application_that_publishes(headers, members, told):
