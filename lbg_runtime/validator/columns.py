@@ -87,13 +87,15 @@ class Lives:
         """Per life and moment at which it noticed something, the earliest moment at which that may have happened.
 
         What it notices right after it stood still may date from the beginning of the standstill; if it stood still
-        again before it had caught up, from that of the first.
+        again before it had caught up, from that of the first. It has caught up when it has run for `_WAKING_NS`.
         """
-        happened = noticed_ns.copy() if self.pauses else noticed_ns
+        if not self.pauses:
+            return noticed_ns
+        happened = noticed_ns.copy()
         for life, pauses in self.pauses.items():
             for begin, end in reversed(pauses):
                 happened[(journal == life) & (happened > begin) & (happened <= end + _WAKING_NS)] = begin
-        return happened
+        return np.maximum(happened, self.before(journal, noticed_ns, _WAKING_NS))
 
 
 @dataclass(frozen=True, slots=True)

@@ -258,9 +258,15 @@ def _fed(journal: Journal, handling: Handling) -> int:
 
 def _earliest(journal: Journal, moment: int) -> int:
     """When that may have happened which was noticed then."""
+    behind = 2000 * MS
     for begin, end in reversed(_pauses(journal)):
-        if begin < moment <= end + 2000 * MS:
-            moment = begin
+        if begin < moment:
+            ran = max(moment - end, 0)
+            if ran > 2000 * MS:
+                break
+            if ran >= behind:
+                return moment - behind
+            moment, behind = begin, behind - ran
     return moment
 
 
