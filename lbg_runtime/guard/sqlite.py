@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
 
-from lbg_runtime.guard.protocol import EffectEndedTransaction, EffectUndone, place_of, refuse_awaitable
+from lbg_runtime.guard.protocol import EffectEndedTransaction, EffectUndone, TextNotHeld, place_of, refuse_awaitable
 from lbg_runtime.model.message import FencingToken, Message
 
 SqliteEffect = Callable[[sqlite3.Connection], object]
@@ -209,7 +209,10 @@ class SqliteGuard:
         connection.execute(_SAVEPOINT)
         try:
             row = (self._scope, waiting.key, waiting.token.publisher, waiting.token.number)
-            is_new = connection.execute(_MARK, row).rowcount > 0
+            try:
+                is_new = connection.execute(_MARK, row).rowcount > 0
+            except UnicodeEncodeError as error:
+                raise TextNotHeld(self._scope, "UTF-8") from error
             if is_new:
                 self._run(waiting.effect, connection)
             connection.execute(_RELEASE)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from lbg_runtime.guard.memory import MemoryGuard
-from lbg_runtime.guard.protocol import EffectNotRun, TokenMissing
+from lbg_runtime.guard.protocol import EffectNotRun, TextNotHeld, TokenMissing
 from lbg_runtime.model.message import Message
-from tests.guard.bench import Bench, Crash, message
+from tests.guard.bench import Bench, Crash, MemoryBench, message
 
 pytestmark = pytest.mark.real_time
 
@@ -82,6 +82,15 @@ async def test_keys_and_publishers_may_be_any_text(bench: Bench, odd: str) -> No
             assert await bench.apply(each)
             assert not await bench.apply(each)
     assert not await bench.apply(message(1, key=odd))
+
+
+async def test_half_of_a_surrogate_pair_is_text_that_no_database_holds(bench: Bench) -> None:
+    if isinstance(bench, MemoryBench):
+        assert await bench.apply(message(1, key="\udcff"))
+        return
+    with pytest.raises(TextNotHeld, match=r"guard orders: the database is in UTF-?8, which cannot hold the key or"):
+        await bench.apply(message(1, key="\udcff"))
+    assert await bench.apply(message(1))
 
 
 async def test_many_at_once_on_one_message_leave_one_effect(bench: Bench) -> None:
