@@ -26,7 +26,7 @@ from lbg_runtime.pipeline.landing.index import DAMAGE_REMEDY
 from lbg_runtime.pipeline.landing.opened import read_whole
 from lbg_runtime.pipeline.landing.schema import FORMAT
 from lbg_runtime.pipeline.landing.sealed import seal, unseal
-from lbg_runtime.pipeline.landing.segment import DATA_SUFFIX, INDEX_SUFFIX, make_folder, write_whole
+from lbg_runtime.pipeline.landing.segment import DATA_SUFFIX, INDEX_SUFFIX, make_folder, sync_folder, write_whole
 
 GROUP_NOTE = "landing.json"
 LANE_NOTE = "lane.json"
@@ -156,6 +156,10 @@ def claim_folder(root: Path, shape: GroupShape) -> GroupNote:
             with alone(root):
                 # The first to write it determines its id.
                 if not (root / GROUP_NOTE).exists():
+                    # Another may have made the folders just now, or died before it had synced their names.
+                    for each in root.resolve().parents:
+                        with suppress(OSError):  # one that is old, and not ours to open or sync
+                            sync_folder(each)
                     write_note(root / GROUP_NOTE, note)
         if not os.access(root, os.W_OK | os.X_OK):
             raise UserError(str(root), "may not be written", "a folder that this user may write")

@@ -11,12 +11,20 @@ from tests.pipeline.landing.disk import Disk
 from tests.pipeline.landing.landed import SHAPE, id_of, rows
 
 
-def test_a_power_cut_takes_nothing_that_was_acknowledged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even where the folder of the log was made just before: its name, and those above it, were not synced."""
+@pytest.mark.parametrize("is_there", [False, True], ids=["new", "made by another"])
+def test_a_power_cut_takes_nothing_that_was_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_there: bool
+) -> None:
+    """Not even where the folder of the log was made just before: its name, and those above it, were not synced.
+
+    Nor where another process has made it, and has not come to syncing it.
+    """
     disk = Disk()
     monkeypatch.setattr(os, "fsync", disk.sync)
     monkeypatch.setattr(os, "fdatasync", disk.sync)
     root = tmp_path / "new" / "log"
+    if is_there:
+        root.mkdir(parents=True)
     claim_folder(root, SHAPE)
     # Each flush begins a segment.
     lane = LaneWriter(root, 3, "m", 1, clock_us=lambda: 1, segment_bytes=1)
