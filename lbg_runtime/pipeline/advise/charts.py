@@ -13,7 +13,8 @@ from lbg_runtime.pipeline.advise.analysis import Advice
 from lbg_runtime.pipeline.advise.timeline import Timeline
 
 WIDTH = 960
-LEFT, RIGHT, TOP, BOTTOM = 64, 16, 10, 30
+LEFT, RIGHT, TOP, BOTTOM = 88, 16, 10, 30
+"""At the left there is room for `100,000,000` and for `100,000 ms`."""
 DIGIT = 7.0
 """Width of a digit of a label, rounded up."""
 COLOURS = 8

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -18,6 +19,7 @@ from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.hashing import HashFunction, shard_of
 from lbg_runtime.model.record import DispatchRecord, FlowRecord, JournalHeader, StripesRecord
 from lbg_runtime.pipeline.advise.analysis import Advice, analyse
+from lbg_runtime.pipeline.advise.charts import LEFT, latency, queue_bars
 from lbg_runtime.pipeline.advise.report import as_page, as_text
 
 app = command_line()
@@ -267,7 +269,13 @@ def test_no_label_of_a_plot_lies_on_another_or_on_a_bar_and_nothing_is_outside(
                 is_beside = right <= other[0] or other[2] <= left or bottom <= other[1] or other[3] <= top
                 assert is_beside, (number, (left, top, right, bottom), other)
     # The plots of queues and cuts have labels at their sides alone.
-    assert all(right <= 64 or top >= 214 for boxes in drawn[2:] for _, top, right, _ in boxes)
+    assert all(right <= LEFT or top >= 214 for boxes in drawn[2:] for _, top, right, _ in boxes)
+
+
+def test_labels_of_large_numbers_are_within_the_plot(run: Path) -> None:
+    drawn_of(queue_bars([80_000_000, 1]))
+    timeline = advice_of(run).timeline
+    drawn_of(latency(replace(timeline, p99_ms=[90_000.0] * len(timeline.p99_ms))))
 
 
 def test_many_members_and_one_message_make_a_page_too(tmp_path: Path) -> None:
