@@ -84,3 +84,25 @@ async def test_a_call_to_the_client_is_not_blamed_on_the_user(monkeypatch: pytes
             line_of_both = _forced(monkeypatch)
     assert (line["threads"], line["reason"]) == ([], OURS)
     assert (line_of_both["threads"], line_of_both["reason"]) == (["users-own_0"], THEIRS)
+
+
+def test_a_countdown_that_is_stopped_or_begun_anew_ends_nothing_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    counting: list[float] = []
+
+    class Countdown:
+        def __init__(self, after_s: float, *_: object) -> None:
+            self._after_s = after_s
+
+        def start(self) -> None:
+            counting.append(self._after_s)
+
+        def cancel(self) -> None:
+            counting.remove(self._after_s)
+
+    monkeypatch.setattr(threading, "Timer", Countdown)
+    guard = ExitGuard()
+    guard.arm(600)
+    guard.arm(30)
+    assert sorted(counting) == [30, 32]
+    guard.disarm()
+    assert counting == []
