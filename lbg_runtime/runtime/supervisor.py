@@ -188,7 +188,6 @@ class Supervisor:
         self._flow_tasks: asyncio.TaskGroup | None = None
         self._refusal: LbgError | None = None
         self._leaving = _Leaving.NOT
-        self._is_running = False
         self.report: StopReport | None = None
         """How it left; None until then."""
         self._timers: list[asyncio.TimerHandle] = []
@@ -209,7 +208,7 @@ class Supervisor:
         drain_timeout_ms = self._settings.rebind.drain_timeout_ms
         self._call_later(DRAIN_TOLD_MS, self._tell_of_wait)
         self._call_later(drain_timeout_ms, self.stop_now)
-        if self._control is None or not self._is_running:
+        if self._control is None:
             self._stop_flows()
         else:
             # Half of the time for giving queues away while they are still handled, half for those that are left then.
@@ -351,7 +350,6 @@ class Supervisor:
             ]
             if self._control is not None:
                 helpers.append(group.create_task(self._control.run()))
-                self._is_running = True
             self._flow_tasks = group
             for runner in self.runners:
                 self._run_flow(runner)

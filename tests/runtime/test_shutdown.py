@@ -443,6 +443,25 @@ async def test_a_cancellation_of_somebody_elses_goes_through_the_stretch(is_cut)
         await task
 
 
+async def test_a_task_that_was_cancelled_goes_on_tidying_up_behind_a_stretch_that_is_cut():
+    stretch, reached = Interruption(), []
+
+    async def run():
+        try:
+            await _for_ever()
+        finally:
+            with stretch:
+                asyncio.get_running_loop().call_soon(stretch.cut)
+                await _for_ever()
+            reached.append("the rest")
+
+    task = asyncio.create_task(run())
+    asyncio.get_running_loop().call_soon(task.cancel)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert reached == ["the rest"]
+
+
 def _wait_until_gone(pid: int, within_s: float) -> None:
     deadline_s = time.monotonic() + within_s
     while time.monotonic() < deadline_s:
