@@ -2,17 +2,25 @@
 
 Each member has its control plane and its flow machines; around them are a broker's lines of exclusive queues and a
 control topic. Everything takes a tick from one to the other, and stays in order between two of them. Ten ticks are a
-heartbeat interval, and the other delays are short, so that little happens between two states.
+heartbeat interval, and the other delays are short, so that little happens between two states. Whoever begins with a
+queue is given a message, and handles it for some ticks.
 """
 
 from collections import deque
-from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
-from enum import Enum
-from typing import ClassVar
 
-from lbg_runtime.core.flow.commands import Bind, Command, StartIntake, Unbind
-from lbg_runtime.core.flow.events import BindSucceeded, FlowActive, HandBackRequested, MachineEvent, StopRequested
+from lbg_runtime.core.flow.commands import Bind, Command, Dispatch, StartIntake, Unbind
+from lbg_runtime.core.flow.events import (
+    BindSucceeded,
+    FlowActive,
+    FlowDown,
+    FlowInactive,
+    HandBackRequested,
+    HandlingFinished,
+    MachineEvent,
+    MessageReceived,
+    StopRequested,
+)
 from lbg_runtime.core.flow.events import UnbindFinished as Unbound
 from lbg_runtime.core.flow.machine import FlowMachine, FlowState
 from lbg_runtime.core.flow.rebind import RebindSettings
@@ -32,43 +40,16 @@ from lbg_runtime.core.group.rebalance import AWAY, RebalanceMachine
 from lbg_runtime.core.group.rebalance_events import AskFlow, Say
 from lbg_runtime.core.group.rebalance_settings import RebalanceSettings
 from lbg_runtime.core.restripe.striping import StripingBook
-from lbg_runtime.model.ids import GroupName, MemberId, QueueName
+from lbg_runtime.model.ids import DeliveryId, GroupName, MemberId, QueueName
+from lbg_runtime.model.message import Delivery, Message
+from lbg_runtime.model.outcome import Outcome
 
 TIMING = MembershipTiming(heartbeat_ms=10, jitter=0.5, settle_ms=10)
 SILENCE_MS = 62
 MOVES = RebalanceSettings(1, 0, max_moves=1, answer_timeout_ms=8, step_aside_ms=20, backoff_min_ms=5, backoff_max_ms=10)
 FLOWS = RebindSettings(80, 0, 10, bind_backoff_min_ms=1, bind_backoff_max_ms=5, quiet_gap_ms=1, rank_delay_ms=1)
-
-UNIMPORTANT = frozenset(
-    (
-        *("_settings", "_silence_ms", "_looks_ms_per_thousand", "_stamp", "_leap", "_random", "chance", "identity"),
-        *(
-            "striping",
-            "settings",
-            "queues",
-            "starts",
-            "accepted",
-            "begun",
-            "_sequence",
-            "_move_count",
-            "__orig_class__",
-        ),
-        *("placement", "_view", "_flows", "_reports", "view_digest", "in_flight", "contested", "_noted", "disregarded"),
-        *("reason", "owners"),
-    )
-)
-"""Fields that stay as they are, that only count or are told, or that follow from others; what is wrong here shows."""
-PAST_MS = {
-    "gone_at_ms": TIMING.forget_ms,
-    "_changed_at_ms": TIMING.settle_ms,
-    "_complete_at_ms": TIMING.settle_ms,
-    "since_ms": MOVES.min_tenure_ms,
-    "_not_before_ms": 0,
-    "_bound_at_ms": FLOWS.bind_backoff_max_ms,
-    "claims": 2 * TIMING.heartbeat_ms,
-    "_claims": 2 * TIMING.heartbeat_ms,
-}
-"""For how long a moment in the past makes a difference; `SILENCE_MS` for all others."""
+HANDLING_MS = 3
+ONLY = DeliveryId(1)
 
 
 @dataclass(slots=True)
@@ -88,12 +69,15 @@ class Letter:
     """Something on its way to a member; what is on its way to one that ends is gone with it."""
 
     due_ms: int
-    sender: MemberId | None
-    """None: the broker."""
+    sender: MemberId | str | None
+    """None: the broker; no member: a handler."""
     to: MemberId
     what: ControlMessage | MachineEvent
     queue: QueueName | None = None
     """Of a flow's event."""
+
+    def __deepcopy__(self, _: object) -> "Letter":
+        return self
 
 
 class Member:
@@ -149,6 +133,9 @@ class SmallGroup:
         self.members[name].is_leaving = True
         self.members[name].heard.append(events.DrainStarted())
 
+    def weigh(self, name: MemberId, weight: int) -> None:
+        self.members[name].heard.append(events.WeightChanged(weight))
+
     def freeze(self, name: MemberId, ticks: int) -> None:
         self.members[name].frozen_until_ms = self.now_ms + ticks
 
@@ -164,6 +151,19 @@ class SmallGroup:
         behind = [each for each in self.letters[self.letters.index(late) :] if _way(each) == _way(late)]
         self.letters = [each for each in self.letters if each not in behind]
         self.letters += [replace(each, due_ms=max(each.due_ms, late.due_ms)) for each in behind]
+
+    def lose_handle(self, name: MemberId, queue: QueueName) -> None:
+        """What the broker has sent on it is gone, too."""
+        self.letters = [each for each in self.letters if (each.sender, each.to, each.queue) != (None, name, queue)]
+        self._send(Letter(0, None, name, FlowDown(self.members[name].flows[queue].epoch, "lost"), queue))
+        self._unbind(name, queue)
+
+    def feed_next(self, queue: QueueName) -> None:
+        """The broker takes a queue from its owner, which is then the last in line."""
+        first, *others = self.lines[queue]
+        self._send(Letter(0, None, first, FlowInactive(self.members[first].flows[queue].epoch), queue))
+        self.lines[queue] = [*others, first]
+        self._feed_first(queue)
 
     # -- the broker
 
@@ -181,6 +181,10 @@ class SmallGroup:
         self.lines[queue] = [each for each in line if each != name]
         if was_fed and self.lines[queue]:
             self._feed_first(queue)
+
+    def _sent(self, name: MemberId, queue: QueueName) -> list[object]:
+        """What is on its way to a flow."""
+        return [each.what for each in self.letters if (each.to, each.queue) == (name, queue)]
 
     # -- time and the shells
 
@@ -250,11 +254,22 @@ class SmallGroup:
                     self.lines[queue].append(name)
                     if self.lines[queue] == [name]:
                         self._feed_first(queue)
-                case Unbind(epoch):
+                case Unbind(epoch, cause):
+                    handled = [each for each in self._sent(name, queue) if isinstance(each, HandlingFinished)]
+                    assert not any(each.epoch == epoch for each in handled), f"{name} gives up what it handles: {cause}"
                     self._unbind(name, queue)
                     self._send(Letter(0, None, name, Unbound(epoch), queue))
-                case StartIntake():
-                    assert self.lines[queue][0] == name, f"{name} begins with {queue}, which is not fed to it"
+                case StartIntake(epoch):
+                    sent = self._sent(name, queue)
+                    is_told = any(isinstance(each, FlowInactive | FlowDown) for each in sent)
+                    is_fed = self.lines[queue][:1] == [name]
+                    assert is_fed or is_told, f"{name} begins with {queue}, which is not fed to it"
+                    if is_fed and not any(isinstance(each, MessageReceived | HandlingFinished) for each in sent):
+                        delivery = Delivery(queue, epoch, ONLY, Message("t", b""), False, 0)
+                        self._send(Letter(0, None, name, MessageReceived(delivery), queue))
+                case Dispatch(delivery):
+                    finished = HandlingFinished(delivery.epoch, ONLY, Outcome.ACCEPTED)
+                    self.letters.append(Letter(self.now_ms + HANDLING_MS, "handler", name, finished, queue))
                 case _:
                     pass
 
@@ -284,6 +299,10 @@ class SmallGroup:
         """By queue, whom the broker feeds."""
         return tuple(line[0] if line else None for line in self.lines.values())
 
+    def is_bound(self, name: MemberId, queue: QueueName) -> bool:
+        """Whether the member has a handle of the queue that it is not giving up."""
+        return self.members[name].flows[queue].state in (FlowState.STANDBY, FlowState.ACTIVE, FlowState.DRAINING)
+
     def unrest(self) -> list[str]:
         """What is not as it should be in a group that is left in peace."""
         found = []
@@ -296,75 +315,15 @@ class SmallGroup:
             if seen != dict.fromkeys(self.members, False) or len(membership._peers) >= len(self.members):
                 found.append(f"{name} sees {seen}, and remembers {list(membership._peers)}")
             for queue, flow in member.flows.items():
-                if flow.state is not (FlowState.ACTIVE if self.lines[queue][:1] == [name] else FlowState.STANDBY):
+                rank = placement.rank(queue, name) if placement else None
+                is_bound = rank is not None and rank <= (MOVES.standbys or 0)
+                others = FlowState.STANDBY if is_bound else FlowState.UNBOUND
+                if flow.state is not (FlowState.ACTIVE if self.lines[queue][:1] == [name] else others):
                     found.append(f"{name} is {flow.state.value} on {queue}")
-        shares = [self.owners().count(name) for name in self.members]
+        weights = {name: member.control.membership.identity.weight for name, member in self.members.items()}
+        found += [f"{name} has queues" for name, weight in weights.items() if weight == 0 and name in self.owners()]
+        shares = [self.owners().count(name) for name, weight in weights.items() if weight]
         return [*found, f"the shares are {shares}"] if max(shares, default=0) - min(shares, default=0) > 1 else found
-
-    def likeness(self) -> int:
-        """Equal for groups that have the same future, if the same happens to them."""
-        return hash(_Likeness(self).of(self, "", None, None))
-
-
-class _Likeness:
-    """What matters of a group for its future: moments are relative to now, and numbers to the newest of their life.
-
-    It knows no fields but those named above, so a new one makes a difference.
-    """
-
-    _fields: ClassVar[dict[type, tuple[str, ...]]] = {}
-
-    def __init__(self, group: SmallGroup) -> None:
-        self._group = group
-        self._told: set[int] = set()
-
-    def of(self, thing: object, name: str, who: Member | None, queue: QueueName | None) -> Hashable:
-        """Of the value of a field of this name. `who` is the life that it is about, None if that has ended."""
-        kind = type(thing)
-        if kind is int:
-            return self._number(thing, name, who, queue)
-        if kind is str:
-            return self._move(thing) if name == "move_id" and thing else thing
-        if thing is None or isinstance(thing, (bool, Enum, frozenset)):
-            return thing
-        if isinstance(thing, Mapping):
-            return tuple([(key, self.of(thing[key], name, who, key)) for key in sorted(thing)])
-        if isinstance(thing, (list, tuple, deque)):
-            return tuple([self.of(each, name, who, queue) for each in thing])
-        if kind is set:
-            return frozenset(thing)
-        if kind is Life:
-            return who is not None
-        if kind in (Member, FlowMachine, MembershipMachine):
-            if id(thing) in self._told:
-                return None
-            self._told.add(id(thing))
-        if (fields := self._fields.get(kind)) is None:
-            all_fields = vars(thing) if hasattr(thing, "__dict__") else kind.__slots__
-            fields = self._fields[kind] = tuple(each for each in all_fields if each not in UNIMPORTANT)
-        about = thing.header if "header" in fields else self._group.members[thing.to] if kind is Letter else thing
-        if about is not thing or "life" in fields:
-            who = self._group.members.get(about.member)
-            who = who if who is not None and who.life == about.life else None
-        queue = thing.queue if "queue" in fields else queue
-        return kind.__name__, tuple([self.of(getattr(thing, each), each, who, queue) for each in fields])
-
-    def _move(self, move_id: str) -> Hashable:
-        giver, life, _, number = move_id.split("/")
-        member = self._group.members.get(MemberId(giver))
-        if member is None or member.life.incarnation != int(life):
-            return move_id
-        return giver, member.control.rebalance._move_count - int(number)
-
-    def _number(self, number: int, name: str, who: Member | None, queue: QueueName | None) -> int:
-        if name.endswith(("_ms", "claims")):
-            # Made large, as -1 and -2 have the same hash.
-            return 1_000_000 + max(number - self._group.now_ms, -PAST_MS.get(name, SILENCE_MS))
-        if name == "epoch" and who is not None and queue is not None:
-            return who.flows[queue].epoch - number
-        if name == "sequence":
-            return who.control.membership._sequence - number if who is not None else number
-        return number
 
 
 def _way(letter: Letter) -> tuple[MemberId | None, MemberId]:

@@ -1,7 +1,8 @@
-"""Every history of a small group in which one thing goes wrong, or is done to it, at every moment of a queue's move.
+"""Every history of two or three members in which one thing goes wrong, or is done to them, at every moment of a move.
 
 A history goes on until the group is as it was some time ago: what is at rest then stays so. Histories that meet are
-followed once from there. The simulation has larger groups to which far more happens, and sees a sample of that.
+followed once from there. The simulation has larger groups to which far more happens, and sees a sample of that. With
+three members, the other disturbances take 3 to 12 s each.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,7 @@ import pytest
 from lbg_runtime.core.flow.commands import Command, StartIntake
 from lbg_runtime.core.flow.events import HandBackRequested
 from lbg_runtime.core.flow.machine import FlowMachine
+from lbg_runtime.core.flow.release import Release
 from lbg_runtime.core.group import rebalance
 from lbg_runtime.core.group.control_messages import ControlMessage, Offer
 from lbg_runtime.core.group.membership_timing import MembershipTiming
@@ -22,9 +24,10 @@ from lbg_runtime.core.group.rebalance_events import AskFlow, GroupSeen, Rebalanc
 from lbg_runtime.model.ids import MemberId, QueueName
 from tests.core.group import small_group
 from tests.core.group.small_group import MOVES, SILENCE_MS, TIMING, Letter, SmallGroup
+from tests.core.group.small_group_likeness import likeness
 
-A, B = MemberId("a"), MemberId("b")
-QUEUES = [QueueName("q0"), QueueName("q1")]
+A, B, C = MemberId("a"), MemberId("b"), MemberId("c")
+QUEUES = [QueueName("q0"), QueueName("q1"), QueueName("q2")]
 LONGEST_MS = 240
 """Until a history repeats itself, or meets one that is known: a member that is gone is not forgotten before."""
 
@@ -51,8 +54,22 @@ def delays(group: SmallGroup) -> list[Disturbance]:
 
 def lives(group: SmallGroup) -> list[Disturbance]:
     """A member comes, dies, or leaves in order."""
-    comings = [("start", (name,)) for name in (A, B) if name not in group.members]
+    comings = [("start", (name,)) for name in group.starts if name not in group.members]
     return [*comings, *((how, (name,)) for name in group.members for how in ("kill", "leave"))]
+
+
+def weights(group: SmallGroup) -> list[Disturbance]:
+    """A member is to have nothing."""
+    return [("weigh", (name, 0)) for name in group.members]
+
+
+def flows(group: SmallGroup) -> list[Disturbance]:
+    """A handler takes longer than a drain may, a handle is lost, or the broker feeds another."""
+    long = [("delay", (letter, ticks)) for letter in group.letters if letter.sender == "handler" for ticks in (8, 15)]
+    queue = QUEUES[0]
+    bound = [name for name in group.lines[queue] if group.is_bound(name, queue)]
+    lost = [("lose_handle", (name, queue)) for name in bound]
+    return [*long, *lost, *([("feed_next", (queue,))] if bound[:1] == group.lines[queue][:1] != [] else [])]
 
 
 def pauses(group: SmallGroup) -> list[Disturbance]:
@@ -78,7 +95,7 @@ class Histories:
         self.count += 1
         path: dict[int, object] = {}
         branches: list[SmallGroup] = []
-        began_ms, key = group.now_ms, group.likeness()
+        began_ms, key = group.now_ms, likeness(group)
         while key not in path:
             was_here = key in self._next
             if is_new := group.unrest() != [] and self._disturbed.get(key, 0) < more:
@@ -86,7 +103,7 @@ class Histories:
                 branches.append(deepcopy(group))
             path[key] = group.owners()
             group.step()
-            before, key = key, group.likeness()
+            before, key = key, likeness(group)
             assert self._next.setdefault(before, key) == key, f"{story}: alike, and with another future"
             if was_here and not is_new:
                 break
@@ -104,7 +121,7 @@ class Histories:
 
 def group_that_b_joins() -> SmallGroup:
     """Member a has had both queues for some time."""
-    group = SmallGroup(QUEUES)
+    group = SmallGroup(QUEUES[:2])
     group.start(A)
     while group.now_ms < 1_060:
         group.step()
@@ -115,12 +132,67 @@ def group_that_b_joins() -> SmallGroup:
 
 @pytest.mark.parametrize(
     ("disturbances", "more", "least_count"),
-    [(losses, 2, 50), (delays, 1, 15), (lives, 1, 50), (pauses, 1, 30)],
-    ids=["two_messages_are_lost", "something_is_late", "somebody_comes_or_goes", "somebody_is_away"],
+    [(losses, 2, 50), (delays, 1, 15), (lives, 1, 50), (pauses, 1, 30), (weights, 1, 20), (flows, 1, 20)],
+    ids=[
+        "two_messages_are_lost",
+        "something_is_late",
+        "somebody_comes_or_goes",
+        "somebody_is_away",
+        "somebody_is_to_have_nothing",
+        "a_flow_is_disturbed",
+    ],
 )
 def test_whatever_happens_the_group_comes_to_rest(disturbances: Disturbances, more: int, least_count: int) -> None:
     histories = Histories(disturbances)
     histories.follow(group_that_b_joins(), more)
+    assert histories.count >= least_count
+
+
+def group_of_three(of_old: Sequence[MemberId]) -> SmallGroup:
+    """These have had the queues for some time."""
+    group = SmallGroup(QUEUES)
+    for name in of_old:
+        group.start(name)
+    while group.now_ms < 1_080:
+        group.step()
+    assert not group.unrest()
+    return group
+
+
+@pytest.fixture
+def two_standbys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three members, all stand in each line: the one that is not to have a queue must step aside."""
+    monkeypatch.setattr(small_group, "MOVES", replace(MOVES, standbys=2))
+
+
+def group_that_two_join() -> SmallGroup:
+    group = group_of_three([A])
+    group.start(B)
+    group.start(C)
+    return group
+
+
+def group_that_one_leaves() -> SmallGroup:
+    group = group_of_three([A, B, C])
+    group.leave(C)
+    return group
+
+
+@pytest.mark.parametrize(
+    ("start", "disturbances", "least_count"),
+    [
+        (group_that_two_join, losses, 50),
+        (group_that_one_leaves, losses, 40),
+        (group_that_one_leaves, delays, 45),
+    ],
+    ids=["two_join_and_a_message_is_lost", "one_leaves_and_a_message_is_lost", "one_leaves_and_something_is_late"],
+)
+@pytest.mark.usefixtures("two_standbys")
+def test_three_members_come_to_rest(
+    start: Callable[[], SmallGroup], disturbances: Disturbances, least_count: int
+) -> None:
+    histories = Histories(disturbances)
+    histories.follow(start(), 1)
     assert histories.count >= least_count
 
 
@@ -139,6 +211,19 @@ def place_with_the_other(
     return place(queues, candidates, {queue: A if owner == B else B for queue, owner in owners.items()}, pins)
 
 
+def place_by_number(
+    queues: Sequence[QueueName],
+    candidates: Sequence[Candidate],
+    owners: Mapping[QueueName, MemberId],
+    pins: Mapping[QueueName, MemberId],
+) -> Placement:
+    return place(queues, [Candidate(each.member) for each in candidates], owners, pins)
+
+
+def take_what_others_are_offered(machine: RebalanceMachine, offer: Offer, now_ms: int) -> list[RebalanceCommand]:
+    return HEAR_OFFER(machine, replace(offer, to=machine._member), now_ms)
+
+
 def stay_silent(machine: RebalanceMachine, seen: GroupSeen) -> list[RebalanceCommand]:
     was_silent = any(each.gives_way for each in machine._places.values())
     return SEE(machine, replace(seen, is_silent=seen.is_silent or was_silent))
@@ -148,7 +233,8 @@ def begin_as_a_standby(flow: FlowMachine, now_ms: int) -> list[Command]:
     return [*ENTER_STANDBY(flow, now_ms), StartIntake(flow.epoch)]
 
 
-OFFER, SEE, ENTER_STANDBY = RebalanceMachine._offer_what_is_due, RebalanceMachine._see, FlowMachine._enter_standby
+OFFER, HEAR_OFFER, SEE = RebalanceMachine._offer_what_is_due, RebalanceMachine._hear_offer, RebalanceMachine._see
+ENTER_STANDBY = FlowMachine._enter_standby
 MISTAKES = {
     "an_offer_waits_for_ever": (small_group, "MOVES", replace(MOVES, answer_timeout_ms=9_999)),
     "nobody_is_forgotten": (MembershipTiming, "forget_ms", 9_999),
@@ -157,6 +243,9 @@ MISTAKES = {
     "each_owner_wants_the_other_to_have_it": (rebalance, "place", place_with_the_other),
     "queues_are_given_up_unasked": (RebalanceMachine, "_offer_what_is_due", offer_and_give),
     "a_standby_begins": (FlowMachine, "_enter_standby", begin_as_a_standby),
+    "a_drain_waits_for_no_handler": (Release, "is_drained", lambda release, _, now_ms: now_ms >= release.quiet_at_ms),
+    "weights_do_not_count": (rebalance, "place", place_by_number),
+    "everybody_takes_it": (RebalanceMachine, "_hear_offer", take_what_others_are_offered),
 }
 
 
@@ -170,8 +259,9 @@ MISTAKES = {
         ("each_owner_wants_the_other_to_have_it", losses, "wants the queues at"),
         ("queues_are_given_up_unasked", losses, "nobody has said that it takes"),
         ("a_standby_begins", losses, "which is not fed to it"),
+        ("a_drain_waits_for_no_handler", flows, "gives up what it handles"),
+        ("weights_do_not_count", weights, "'weigh'.*has queues"),
     ],
-    ids=list(MISTAKES),
 )
 def test_a_mistake_is_noticed(
     mistake: str, disturbances: Disturbances, is_noticed: str, monkeypatch: pytest.MonkeyPatch
@@ -179,3 +269,10 @@ def test_a_mistake_is_noticed(
     monkeypatch.setattr(*MISTAKES[mistake])
     with pytest.raises(AssertionError, match=is_noticed):
         Histories(disturbances).follow(group_that_b_joins(), 1)
+
+
+@pytest.mark.usefixtures("two_standbys")
+def test_a_mistake_that_two_members_cannot_make_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(*MISTAKES["everybody_takes_it"])
+    with pytest.raises(AssertionError, match="a second time"):
+        Histories(losses).follow(group_that_two_join(), 0)
