@@ -142,6 +142,13 @@ async def test_a_client_that_is_silent_from_its_login_on_is_dropped() -> None:
     assert wire.aborted
 
 
+async def test_a_client_that_promised_no_signs_of_life_may_be_silent() -> None:
+    connection, wire = connect()
+    connection.data_received(LOGIN.removesuffix(bytes.fromhex("00000003")) + bytes(4))
+    await asyncio.sleep(100_000)
+    assert not wire.closing
+
+
 async def test_bytes_that_are_not_the_protocol_end_the_connection_with_one_line() -> None:
     connection, wire = connect()
     connection.data_received(LOGIN)
@@ -251,12 +258,14 @@ async def test_a_refused_client_is_told_and_then_closed_even_if_it_does_not_read
 
 async def test_nothing_is_left_running_after_the_end() -> None:
     connection, _ = connect()
-    connection.connection_lost(None)
-    connection.data_received(LOGIN)
-    connection.flush()
-    before = asyncio.get_running_loop().time()
-    await asyncio.sleep(60)
+    with capture_logs() as logs:
+        connection.connection_lost(None)
+        connection.data_received(LOGIN)
+        connection.flush()
+        before = asyncio.get_running_loop().time()
+        await asyncio.sleep(60)
     assert asyncio.get_running_loop().time() - before == pytest.approx(60)
+    assert logs == []
 
 
 async def test_a_flood_of_messages_is_taken_in_turns_and_is_no_silence() -> None:
