@@ -105,8 +105,15 @@ async def test_the_loop_is_watched_from_before_the_first_handler_of_the_user_to_
 
 
 @pytest.mark.parametrize("how", ["stop", "stop_now"])
-async def test_a_member_that_is_to_leave_makes_no_more_queues(trial, how):
-    app, asked = trial.member(), asyncio.Event()
+async def test_a_member_that_is_to_leave_makes_no_more_queues_and_begins_no_lifespan(trial, how):
+    hooks, begun = Handlers(), []
+
+    @hooks.lifespan
+    async def life():
+        begun.append("life")
+        yield
+
+    app, asked = trial.member(hooks=hooks), asyncio.Event()
     trial.broker.is_reachable = True
 
     async def hang(queue, subscriptions):
@@ -119,6 +126,7 @@ async def test_a_member_that_is_to_leave_makes_no_more_queues(trial, how):
     getattr(app, how)()
     report = await asyncio.wait_for(task, 1)
     assert report.exit_code == 0
+    assert begun == []
     assert trial.records()[-1]["clean"] is True
 
 
