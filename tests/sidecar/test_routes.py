@@ -279,6 +279,7 @@ async def test_without_the_token_nothing_is_done_and_one_line_says_so(shown):
         assert [entry["event"] for entry in log] == ["request_refused"]
     assert rig.broker.sent == []
     assert (await rig.client.get("/v1.0/healthz")).status_code == 204
+    assert (await rig.client.get("/v1/sidecar", headers={"dapr-api-token": "s3cret"})).json()["refused"] == 4
 
 
 @pytest.mark.parametrize("shown", [{"dapr_api_token": "s3cret"}, {"authorization": "Bearer s3cret"}])

@@ -182,6 +182,21 @@ async def test_deliveries_wait_unwritten_while_the_peer_does_not_read() -> None:
     assert sum(map(len, wire.written)) == 2000 * (12 + 29 + 9 + 1000)
 
 
+async def test_what_a_fault_keeps_back_is_kept_back_at_once_and_comes_as_soon_as_it_is_over() -> None:
+    connection, wire = connect()
+    connection.data_received(LOGIN)
+    for number, trouble in enumerate((Trouble(is_stalled=True), Trouble(stops_egress=True)), 1):
+        wire.written.clear()
+        connection.suffer(trouble)
+        assert wire.reading is not trouble.is_stalled
+        connection.session.apply([delivery(number)])
+        connection.flush()
+        assert wire.written == []
+        connection.suffer(NO_TROUBLE)
+        assert wire.reading
+        assert len(b"".join(wire.written)) == 12 + 29 + 9 + 1000
+
+
 async def test_what_is_written_keeps_its_order_when_a_delay_ends_and_the_end_comes_last() -> None:
     connection, wire = connect()
     connection.data_received(LOGIN)
