@@ -81,6 +81,27 @@ def test_a_member_that_stood_still_says_so_before_anything_else(settings, tmp_pa
     assert (rows[3]["from_mono_ns"], rows[3]["to_mono_ns"]) == (10**12 + 3_000_000_000, now_ns)
 
 
+def test_when_a_handling_ended_is_told_by_the_wall_clock_and_what_never_began_is_not_told(
+    settings, delivery, tmp_path, monkeypatch
+):
+    now_ns, now_us = 10**12, 10**15
+    monkeypatch.setattr(journal_module, "monotonic_ns", lambda: now_ns)
+    monkeypatch.setattr(journal_module, "wall_us", lambda: now_us)
+    journal = open_journal(tmp_path, settings().group.shape(), MemberId("m"), "run")
+    for attempts in (0, 1):
+        handling = SimpleNamespace(
+            delivery=delivery(7), shard=0, key="k", topic="a", attempts=attempts, local_seq=1,
+            start_mono_ns=now_ns - 3_000_000_000, done_mono_ns=now_ns - 2_000_000_000, outcome=None,
+        )  # fmt: skip
+        journal.handled(0, handling, is_settled=True)
+    journal.close(clean=True)
+
+    (path,) = tmp_path.iterdir()
+    _, row, _ = map(json.loads, path.read_text().splitlines())
+    assert (row["attempts"], row["outcome"]) == (1, "cancelled")
+    assert (row["t_done"], row["t_settle"]) == (now_us - 2_000_000, now_us)
+
+
 @pytest.mark.parametrize(("content", "expected"), [("5b1c\n", "5b1c"), (None, None)])
 def test_the_header_tells_starts_of_a_host_apart(settings, tmp_path, monkeypatch, content, expected):
     if content is not None:
