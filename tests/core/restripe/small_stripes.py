@@ -9,6 +9,7 @@ dead. What a member knows comes to all listeners at once; it is said as soon as 
 """
 
 from dataclasses import replace
+from typing import Self
 
 from lbg_runtime.core.restripe import layout
 from lbg_runtime.core.restripe.conductor import (
@@ -60,9 +61,9 @@ class SmallStripes(StripedGroup):
         self._begin_to_conduct()
         self.intent = self._think()
 
-    def twin(self) -> "SmallStripes":
+    def twin(self) -> Self:
         """A copy to take a step in; parts are copied when they are about to change."""
-        made = object.__new__(SmallStripes)
+        made = object.__new__(type(self))
         made.__dict__.update(self.__dict__)
         made.queues, made.topics, made.published = self.queues.copy(), self.topics.copy(), self.published.copy()
         made.members, made.handles, made.fates = self.members[:], self.handles.copy(), self.fates.copy()
@@ -290,6 +291,11 @@ class SmallStripes(StripedGroup):
 
     # -- the conductor
 
+    @property
+    def seen(self) -> dict[int, frozenset[str]]:
+        """What it believes the queues to subscribe to."""
+        return self.topics
+
     def _begin_to_conduct(self) -> None:
         """What a command does that finds the group as it is."""
         self.conductor, self.is_refused = None, False
@@ -319,8 +325,9 @@ class SmallStripes(StripedGroup):
         if self.conductor is None or (self.is_to_begin and not (self.heard and self.heard >= present)):
             return None
         conductor = twin(self.conductor)
-        sight = Sight(self.topics, {}, self.handles.keys(), self.book.now if self.heard else None)
-        sight = replace(sight, depths={each: len(self.queues[each]) for each in conductor.queues_to_measure(sight)})
+        sight = Sight(self.seen, {}, self.handles.keys(), self.book.now if self.heard else None)
+        depths = {each: len(self.queues.get(each, ())) for each in conductor.queues_to_measure(sight)}
+        sight = replace(sight, depths=depths)
         try:
             step = conductor.next_step(sight)
         except UserError as refusal:
@@ -332,7 +339,7 @@ class SmallStripes(StripedGroup):
             conductor._looks = LOOKS_PER_RECORD
             step = conductor.next_step(sight)
             return (conductor, step) if isinstance(step, Publish) else None
-        is_in_use = isinstance(step, DeleteQueue) and (step.index in self.handles or self.queues[step.index])
+        is_in_use = isinstance(step, DeleteQueue) and (step.index in self.handles or self.queues.get(step.index))
         return None if isinstance(step, Wait) or is_in_use else (conductor, step)
 
     def _conduct(self) -> None:

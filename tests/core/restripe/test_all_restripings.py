@@ -15,6 +15,7 @@ from lbg_runtime.core.restripe.records import ShardMarker
 from lbg_runtime.core.restripe.striping import NOTHING, StripingBook, StripingReport
 from tests.core.histories import Histories
 from tests.core.restripe import broken_gates, small_striped_group
+from tests.core.restripe.small_late_stripes import LateStripes
 from tests.core.restripe.small_stripe_parts import Setup, mark
 from tests.core.restripe.small_stripes import SmallStripes
 
@@ -29,6 +30,11 @@ LED = (*OPEN, "conduct")
 def histories_of(setup: Setup) -> Histories[SmallStripes]:
     """All of them, from the moment at which the command begins."""
     return Histories(SmallStripes(setup), SmallStripes.twin, mark, "at last")
+
+
+def late_histories_of(setup: Setup) -> Histories[LateStripes]:
+    """The same, with late requests."""
+    return Histories(LateStripes(setup), LateStripes.twin, LateStripes.mark, "at last")
 
 
 @pytest.mark.parametrize(
@@ -54,6 +60,40 @@ def test_every_history_keeps_what_is_promised_and_ends_well(setup: Setup, fewest
     histories = histories_of(setup)
     assert histories.problem == ""
     assert len(histories) > fewest, "there were more states: what has become impossible?"
+
+
+@pytest.mark.parametrize(
+    ("setup", "fewest"),
+    [
+        (Setup((1, 2), ("1a",), ("die late",), at_once=LED), 200),
+        (Setup((2, 1), ("1a",), ("die late", "die late"), at_once=LED), 400),
+        (Setup((1, 2, 1), ("1a",), ("die late",), at_once=LED), 400),
+        (Setup((2, 1), (), ("die late", "kill", "kill"), members=1, at_once=LED), 1500),
+    ],
+    ids=lambda value: "+".join((*map(str, value.counts), *value.may_happen)) if isinstance(value, Setup) else "",
+)
+def test_a_request_of_a_conductor_that_has_died_may_come_late(setup: Setup, fewest: int) -> None:
+    histories = late_histories_of(setup)
+    assert histories.problem == ""
+    assert len(histories) > fewest, "there were more states: what has become impossible?"
+
+
+def _look_away(group: LateStripes) -> None:
+    group.is_to_look = False
+
+
+@pytest.mark.parametrize(
+    ("name", "broken", "setup", "problem"),
+    [
+        ("_has_to_wait", lambda *_: False, Setup((1, 2, 1), ("1a",), ("die late",), at_once=LED), "past all queues"),
+        ("_look", _look_away, Setup((2, 1), (), ("die late", "kill", "kill"), members=1, at_once=LED), "goes on"),
+    ],
+)
+def test_a_conductor_that_disregards_late_requests_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, name: str, broken: Callable[..., object], setup: Setup, problem: str
+) -> None:
+    monkeypatch.setattr(LateStripes, name, broken)
+    assert problem in late_histories_of(setup).problem
 
 
 def _mark_before_the_copies(conductor: Conductor, sight: Sight) -> Step | None:
