@@ -38,6 +38,10 @@ time.sleep(600)
 """
 
 
+KILLS_ITSELF = MEMBER.replace("lambda *_: sys.exit(0)", "lambda *_: signal.raise_signal(signal.SIGKILL)")
+"""When it is asked to leave."""
+
+
 def command(folder: Path, name: str, *ends: int) -> list[str]:
     """One whose first lives end at once, with these exit codes."""
     return [sys.executable, "-c", MEMBER, name, str(folder), " ".join(str(end) for end in ends)]
@@ -67,7 +71,7 @@ async def test_one_that_ends_is_started_again_and_all_leave_together(
     assert (tmp_path / "a").read_text() == "start\n"
 
 
-async def test_a_users_mistake_ends_everybody(tmp_path: Path) -> None:
+async def test_a_users_mistake_ends_everybody_and_counts_however_badly_others_leave(tmp_path: Path) -> None:
     code = f"""
 import pathlib, sys, time
 while not pathlib.Path(sys.argv[1]).exists():
@@ -75,7 +79,8 @@ while not pathlib.Path(sys.argv[1]).exists():
 sys.exit({USER_MISTAKE})
 """
     wrong = [sys.executable, "-c", code, str(tmp_path / "a")]
-    assert await Siblings([command(tmp_path, "a"), wrong], DRAIN_TIMEOUT_MS).run() == USER_MISTAKE
+    killed = [sys.executable, "-c", KILLS_ITSELF, "a", str(tmp_path), ""]
+    assert await Siblings([killed, wrong], DRAIN_TIMEOUT_MS).run() == USER_MISTAKE
 
 
 async def test_a_signal_of_the_terminal_is_not_for_members_who_are_asked_by_us(tmp_path: Path) -> None:
@@ -134,8 +139,7 @@ async def test_asked_to_leave_between_two_starts_nobody_is_started(
 
 
 async def test_the_worst_exit_code_counts_and_a_signal_is_one(tmp_path: Path) -> None:
-    code = MEMBER.replace("lambda *_: sys.exit(0)", "lambda *_: signal.raise_signal(signal.SIGKILL)")
-    killed = [sys.executable, "-c", code, "a", str(tmp_path), ""]
+    killed = [sys.executable, "-c", KILLS_ITSELF, "a", str(tmp_path), ""]
     running = asyncio.create_task(Siblings([killed, command(tmp_path, "b")], DRAIN_TIMEOUT_MS).run())
     await until_started(tmp_path, "a", 1)
     await until_started(tmp_path, "b", 1)

@@ -140,6 +140,17 @@ async def test_a_large_body_arrives_whole():
     assert raw.requests[0][1] == body
 
 
+@pytest.mark.parametrize("size", [0, 2, MAX_ANSWER_BYTES])
+async def test_an_answer_that_does_not_say_how_long_it_is_is_read_whole(size):
+    body = b"x" * size
+    chunk = b"%x\r\n%b\r\n" % (size, body) if size else b""
+    answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk + b"0\r\n\r\n"
+    async with application(answer, OK) as (client, raw):
+        assert (await client.post("/a", {}, b"")).body == body
+        assert (await client.post("/a", {}, b"")).body == b"{}"
+        assert len(raw.writers) == 1
+
+
 @pytest.mark.parametrize("head", ["Content-Length: {}\r\n", "Connection: close\r\n"])
 async def test_a_longer_answer_than_any_is_not_read(head):
     size = MAX_ANSWER_BYTES + 1
