@@ -225,6 +225,12 @@ async def test_a_path_that_an_effect_leaves_on_a_connection_leads_to_no_other_ta
         assert await guard.forget(older_than_s=0) == 1
 
 
+async def test_a_path_on_which_there_is_no_schema_is_what_postgresql_calls_it(database: str) -> None:
+    async with open_pool(database, options="-c search_path=nowhere") as pool:
+        with pytest.raises(psycopg.errors.InvalidSchemaName):
+            await PostgresGuard(pool.connection, "orders").create_table()
+
+
 async def test_a_text_that_the_encoding_of_the_database_does_not_have_is_said_in_one_line(
     postgres_server: str,
 ) -> None:
