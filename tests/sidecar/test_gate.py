@@ -136,6 +136,17 @@ async def test_an_event_that_is_taken_back_as_the_grace_ends_keeps_no_other():
     assert isinstance(second.exception(), GivenBack)
 
 
+async def test_a_grace_at_whose_end_nothing_waits_any_more_is_not_told_of():
+    gate, _ = _gate()
+    gate.flow_changed(QUEUE, EPOCH, is_kept=False)
+    passing = asyncio.ensure_future(gate.passed(make_event()))
+    await asyncio.sleep(GRACE_S / 2)
+    passing.cancel()
+    with capture_logs() as logs:
+        await asyncio.sleep(GRACE_S)
+    assert logs == []
+
+
 async def test_nothing_is_kept_of_an_event_that_has_passed(monkeypatch):
     gate, _ = _gate()
     loop, turns = asyncio.get_running_loop(), weakref.WeakSet()
