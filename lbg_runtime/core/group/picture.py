@@ -84,7 +84,7 @@ class GroupPicture:
     def striping(self) -> Striping | None:
         """What is said by the member that knows most about a re-striping; None if nobody was heard."""
         said = [beat.striping.striping for beat in self._beats.values()]
-        return max(said, key=_how_much_is_known, default=None)
+        return max(said, key=how_much_is_known, default=None)
 
     @property
     def waits(self) -> Mapping[QueueName, tuple[MemberId, ParkingWait]]:
@@ -138,6 +138,7 @@ class GroupPicture:
         return found
 
 
-def _how_much_is_known(striping: Striping) -> tuple[int, bool, int, int]:
+def how_much_is_known(striping: Striping) -> tuple[int, bool, int, int]:
+    """Of two members, the one for which this is greater knows more."""
     # Who knows that it is over has forgotten the rest.
     return striping.generation, striping.target is None, len(striping.left), len(striping.finished)

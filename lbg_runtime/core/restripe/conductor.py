@@ -16,6 +16,8 @@ removed last, index 0 after all others.
 Members drop a plan that is older than what they know. If they know a newer one, and no shard has begun to move, the
 plan gets a newer generation: its new topic replaces the old one, with both subscribed for a while, and a conductor that
 looks then goes on with the newest.
+
+A plan that leads from a number of queues to the same number moves nothing: it reminds members that go by another one.
 """
 
 from collections.abc import Mapping, Set
@@ -174,7 +176,10 @@ class Conductor:
         if sight.striping is not None and sight.striping.generation > self.plan.generation:
             self._renew(sight.striping.generation, sight)
         move = self._next_move(sight)
-        return self._finish(sight) if move is None else self._prepare(sight) or self._go_on(move, sight)
+        if move is not None:
+            return self._prepare(sight) or self._go_on(move, sight)
+        is_to_remind = not self._moves and not self._is_over(sight)
+        return (self._prepare(sight) if is_to_remind else None) or self._finish(sight)
 
     def queues_to_measure(self, sight: Sight) -> list[int]:
         """Indexes of the queues whose depths `next_step` needs, given the rest of this `Sight`.

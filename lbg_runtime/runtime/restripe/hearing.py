@@ -99,6 +99,14 @@ class Hearing:
         """Whether every member has had time to speak by itself: one of another version does not answer questions."""
         return asyncio.get_running_loop().time() - self._began_s >= self._listen_s
 
+    async def hears_of_another(self, queue_count: int) -> bool:
+        """Whether the members, once each has had time to speak, go by another number of queues than this."""
+        while not self.has_heard_all:
+            await self.insist_on_connection()
+            await self.wait()
+        known = self.picture.striping
+        return known is not None and known.target is None and known.queue_count != queue_count
+
     def insist_on_one_version(self) -> None:
         """Raise `UserError` if members speak another version: they own queues, but would not say what they read."""
         if (other := self._reader.other_version(now_ms())) is not None:

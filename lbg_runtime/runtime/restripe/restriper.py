@@ -126,8 +126,8 @@ class Restriper:
     async def run(self) -> Progress | None:
         """Bring the group to its new number of queues, or go on with a re-striping to that number.
 
-        Returns None if the group has that many and nothing is under way: an earlier run may have done it without being
-        able to say so. What is left of a plan that never began is taken away. Raises, before anything else is changed,
+        Returns None if the group has that many, its members know, and nothing is under way: an earlier run may have
+        done it. What is left of a plan that never began is taken away. Raises, before anything else is changed,
         `UserError` if the group is being brought to another number, is in a state that no step leaves behind, parks, or
         has members of another version, and `QueueUnfit` if a queue is closed, may throw messages away or deliver them
         out of order, or is added and may be somebody else's; at the end, `UserError` if somebody else has changed what
@@ -160,7 +160,7 @@ class Restriper:
         if plans_on(self._subscriptions, self._topic):
             self._quiet_from_s = asyncio.get_running_loop().time() + HELD_S
         await self._clear_leftovers()
-        if (conductor := self._conductor()) is None:
+        if (conductor := await self._conductor()) is None:
             await self.insist_on_connection()
             await self._store_count(self._queue_count)
             self._tell_of_queues_left()
@@ -289,11 +289,11 @@ class Restriper:
     async def _insist_on_no_parking(self) -> None:
         await insist_on_no_parking(self._queues, self._shape, self._subscriptions, self._hearing.picture)
 
-    def _conductor(self) -> Conductor | None:
+    async def _conductor(self) -> Conductor | None:
         plan = plan_under_way(self._subscriptions, self._topic)
         if plan is None:
             present = layout_of(self._shape, self._subscriptions)
-            if present == self._queue_count:
+            if present == self._queue_count and not await self._hearing.hears_of_another(present):
                 return None
             plan = StripePlan(wall_us(), present, self._queue_count, secrets.token_hex(16))
         ensure_target(plan, self._queue_count)

@@ -1,4 +1,4 @@
-"""`lbg group restripe`: what it adds to a refusal."""
+"""`lbg group restripe`: what it says, and what it adds to a refusal."""
 
 from pathlib import Path
 
@@ -6,7 +6,9 @@ import pytest
 from typer.testing import CliRunner
 
 from lbg_runtime.cli.main import command_line
+from lbg_runtime.core.restripe.records import StripePlan
 from lbg_runtime.model.errors import QueueUnfit
+from lbg_runtime.runtime.restripe.restriper import Progress
 
 app = command_line()
 
@@ -31,3 +33,24 @@ def test_a_refused_queue_is_sought_in_the_plan_only_if_that_looks_at_it(
     result = CliRunner().invoke(app, ["group", "restripe", "--queues", "6", "--config", str(config)])
     said = f"lbg: queue {queue} has less; expected more{more}\n"
     assert (result.exit_code, result.stderr) == (1, said)
+
+
+@pytest.mark.parametrize(
+    ("done", "said"),
+    [
+        (None, "there is nothing to do"),
+        (Progress(StripePlan(1, 4, 4, "s"), 0, 0, ""), "members that went by another number know it now"),
+    ],
+    ids=["nothing", "reminded"],
+)
+def test_a_run_that_moves_nothing_says_what_it_has_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: Progress | None, said: str
+) -> None:
+    async def run(*_: object) -> Progress | None:
+        return done
+
+    monkeypatch.setattr("lbg_runtime.cli.group.restripe._restripe", run)
+    config = tmp_path / "config.yaml"
+    config.write_text("group: {name: orders, hash_prefix: h, hash_count: 8, queue_count: 4}")
+    result = CliRunner().invoke(app, ["group", "restripe", "--queues", "4", "--config", str(config)])
+    assert (result.exit_code, result.stdout) == (0, f"orders has 4 queues: {said}\n")

@@ -11,6 +11,7 @@ dead. What a member knows comes to all listeners at once; it is said as soon as 
 from dataclasses import replace
 from typing import Self
 
+from lbg_runtime.core.group.picture import how_much_is_known
 from lbg_runtime.core.restripe import layout
 from lbg_runtime.core.restripe.conductor import (
     LOOKS_PER_RECORD,
@@ -231,7 +232,7 @@ class SmallStripes(StripedGroup):
 
     def _at_last(self) -> None:
         """What happens if nothing else does: the conductor says something again; or an operator sees that
-        members do not know the new number of queues, or does what a refusal demands."""
+        members do not know the new number of queues, and runs the command again, or does what a refusal demands."""
         if (intent := self._think(is_patient=False)) is not None:
             self.intent = intent
             self._conduct()
@@ -240,17 +241,17 @@ class SmallStripes(StripedGroup):
                 self._kill(who)
             self._begin_to_conduct()
         elif self.conductor is None and any(self._knows_another_number(each) for each in self.members):
-            for who in range(len(self.members)):
-                self._kill(who, self.setup.counts[-1])
+            self.targets = self.setup.counts[-1:]
+            self._begin_to_conduct()
         else:
             raise Breach(f"nothing goes on: {self.queues}, {self.topics}, {[each.book.now for each in self.members]}")
 
     # -- what goes wrong, or is wanted
 
-    def _kill(self, who: int, count: int = 0) -> None:
+    def _kill(self, who: int) -> None:
         """It is started again, with the settings that it had."""
         self._drop_handles(who)
-        self.members[who] = Member(count or self.setup.counts[0], self.setup.shards)
+        self.members[who] = Member(self.setup.counts[0], self.setup.shards)
         self.own.add(-1 - who)
 
     def _cut_off(self, who: int) -> None:
@@ -307,11 +308,14 @@ class SmallStripes(StripedGroup):
             plan = layout.plan_under_way(self.topics, CONTROL_TOPIC)
             if plan is None:
                 present = layout.layout_of(self.shape, self.topics)
-                if present == target:
+                known = max((each.book.now for each in self.members if not each.is_away), key=how_much_is_known)
+                if present == target and (known.target is not None or known.queue_count == target):
                     self.targets = self.targets[1:]
                     continue
                 self.planned_count += 1
-                plan = StripePlan(self.setup.clock + self.planned_count, present, target, "s")
+                generation = self.setup.clock + self.planned_count
+                generation = max(generation, known.generation + 1) if present == target else generation
+                plan = StripePlan(generation, present, target, "s")
             layout.ensure_target(plan, target)
             layout.ensure_on_the_way(plan, self.shape, self.topics)
             layout.ensure_informed(plan, self.shape, self.topics, CONTROL_TOPIC)

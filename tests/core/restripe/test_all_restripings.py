@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from lbg_runtime.core.restripe.conductor import Conductor, Publish, Sight, Step
+from lbg_runtime.core.restripe.conductor import Conductor, Done, Publish, Sight, Step
 from lbg_runtime.core.restripe.gate import StripeGate
 from lbg_runtime.core.restripe.records import ShardMarker
 from lbg_runtime.core.restripe.striping import NOTHING, StripingBook, StripingReport
@@ -51,7 +51,7 @@ def late_histories_of(setup: Setup) -> Histories[LateStripes]:
         (Setup((1, 2), ("1a",), ("keep a report",), at_once=LED), 200),
         (Setup((1, 2), ("1a",), ("kill the conductor",), at_once=LED), 200),
         (Setup((1, 2, 1), ("1a",), members=1, at_once=OPEN), 300),
-        (Setup((1, 2), ("1a",), ("cut off",), known=(0, 9), at_once=LED), 700),
+        (Setup((1, 2), ("1a",), ("cut off",), known=(0, 9), at_once=LED), 800),
         (Setup((1, 2), ("1a",), ("lose patience",), at_once=OPEN), 450),
     ],
     ids=lambda value: "+".join((*map(str, value.counts), *value.may_happen)) if isinstance(value, Setup) else "",
@@ -108,9 +108,14 @@ def _tell_nothing_finished(book: StripingBook) -> StripingReport:
     return report
 
 
-PREPARE, REPORT = Conductor._prepare, StripingBook.report
+def _remind_nobody(conductor: Conductor, sight: Sight) -> Step:
+    return NEXT_STEP(conductor, sight) if conductor.moving_shards() else Done()
+
+
+NEXT_STEP, PREPARE, REPORT = Conductor.next_step, Conductor._prepare, StripingBook.report
 GROWTH, SHRINKAGE = Setup((1, 2), ("1a", "1a"), at_once=OPEN), Setup((2, 1), ("1a", "1a"), at_once=OPEN)
 WITH_A_DEATH = replace(GROWTH, keys=("1a",), may_happen=("kill",), members=1)
+WITH_AN_ABSENCE = Setup((1, 2), ("1a",), ("cut off",), known=(0, 9), at_once=LED)
 
 
 @pytest.mark.parametrize(
@@ -142,6 +147,7 @@ def test_a_broken_gate_is_noticed(
         (Conductor, "_prepare", _mark_before_the_copies, GROWTH, "is lost"),
         (Conductor, "_renew", lambda *_: None, replace(GROWTH, known=(0, 9)), "nothing goes on"),
         (Conductor, "_unfinished", lambda *_: [], SHRINKAGE, "nothing goes on"),
+        (Conductor, "next_step", _remind_nobody, WITH_AN_ABSENCE, "nothing goes on"),
         (StripingBook, "_proves", lambda *_: False, GROWTH, "nothing goes on"),
         (StripingBook, "report", _tell_nothing_finished, GROWTH, "nothing goes on"),
         (StripingBook, "see_left", lambda *_: False, GROWTH, "nothing goes on"),

@@ -204,9 +204,17 @@ class TestTheSteps:
         assert moves[:5] == [f"lbg/{shard}/>" for shard in (3, 4, 5, 6, 7)]
         assert conductor.moved_count(group.sight()) == 5
 
-    def test_of_as_many_queues_as_there_are_is_nothing_to_do(self) -> None:
-        group = Group(3, 3)
-        assert group.conductor().next_step(group.sight()) == Done()
+    def test_of_as_many_queues_as_there_are_moves_nothing_and_is_read_by_all_members(self) -> None:
+        group = Group(2, 2)
+        assert list(conduct(group, group.conductor())) == [
+            Subscribe(0, group.topic),
+            Subscribe(1, group.topic),
+            Publish(group.plan),
+            Publish(StripeFinish(GENERATION, 2, 2)),
+            Publish(StripeEnd(GENERATION, 2)),
+            Unsubscribe(1, group.topic),
+            Unsubscribe(0, group.topic),
+        ]
 
 
 def waits_for(conductor: Conductor, sight: Sight) -> str:
