@@ -10,6 +10,7 @@ import sys
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 
 import psycopg
@@ -223,6 +224,22 @@ async def test_a_path_that_an_effect_leaves_on_a_connection_leads_to_no_other_ta
         await guard.create_table()
         assert not await guard.once(message(1), stray)
         assert await guard.forget(older_than_s=0) == 1
+
+
+async def test_a_text_lies_in_the_table_as_it_is_or_as_a_digest_that_no_other_text_has(bench: PostgresBench) -> None:
+    """Members of several versions share the table, so this stays as it is."""
+
+    def digest(text: str) -> str:
+        return f"lbg-sha256:{sha256(text.encode()).hexdigest()}"
+
+    as_they_are = ["", "k", "x" * 800, "ä" * 400]
+    as_digests = ["x" * 801, "ä" * 401, "a\0b", digest("a\0b"), "lbg-sha256:"]
+    for key in (*as_they_are, *as_digests):
+        assert await bench.apply(message(1, key))
+        assert not await bench.apply(message(1, key))
+    async with bench.pool.connection() as connection:
+        rows = await (await connection.execute("SELECT key FROM lbg_guard")).fetchall()
+    assert sorted(key for (key,) in rows) == sorted((*as_they_are, *map(digest, as_digests)))
 
 
 async def test_a_path_on_which_there_is_no_schema_is_what_postgresql_calls_it(database: str) -> None:
