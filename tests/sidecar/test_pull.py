@@ -16,6 +16,7 @@ from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.runtime.runners.handling import GivenBack
 from lbg_runtime.sidecar.answer import Answer, Status
+from lbg_runtime.sidecar.application import ApplicationFailed
 from lbg_runtime.sidecar.pull import PulledEvents
 from tests.sidecar.conftest import SidecarTrial
 from tests.sidecar.events import make_event, make_gate
@@ -447,6 +448,21 @@ async def test_of_two_settlements_of_an_event_the_first_counts():
     assert pulled.settle([(event_id, SUCCESS), (event_id, Answer(Status.DROP))]) == [event_id]
     assert await delivering == SUCCESS
     await stream.aclose()
+
+
+async def test_what_is_settled_just_before_its_stream_ends_is_settled_and_the_rest_fails():
+    pulled = PulledEvents(10_000, make_gate())
+    stream = pulled.stream(2)
+    reading = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    settled, lost = (asyncio.ensure_future(pulled.deliver(make_event(key=key))) for key in "ab")
+    event_id = json.loads(await reading)["id"]
+    await anext(stream)
+    assert pulled.settle([(event_id, SUCCESS)]) == []
+    await stream.aclose()
+    assert await settled == SUCCESS
+    with pytest.raises(ApplicationFailed, match="its stream ended"):
+        await lost
 
 
 async def test_an_event_that_no_line_can_be_made_of_gives_its_place_on_the_stream_back():
