@@ -188,6 +188,8 @@ class Supervisor:
         self._flow_tasks: asyncio.TaskGroup | None = None
         self._refusal: LbgError | None = None
         self._leaving = _Leaving.NOT
+        self._is_over = False
+        """Every flow has left: a request to leave has nothing to wait for."""
         self.report: StopReport | None = None
         """How it left; None until then."""
         self._timers: list[asyncio.TimerHandle] = []
@@ -317,6 +319,7 @@ class Supervisor:
             check_states(self._handlers, self._resources)
             return await self._run()
         finally:
+            self._is_over = True
             for timer in self._timers:
                 timer.cancel()
             with self._lifespans_end:
@@ -489,7 +492,8 @@ class Supervisor:
             self._control.probe_asked(probe)
 
     def _call_later(self, delay_ms: int, callback: Callable[[], None]) -> None:
-        self._timers.append(asyncio.get_running_loop().call_later(delay_ms / 1_000, callback))
+        if not self._is_over:
+            self._timers.append(asyncio.get_running_loop().call_later(delay_ms / 1_000, callback))
 
     async def _report_status(self) -> None:
         while True:

@@ -4,6 +4,8 @@ import asyncio
 
 import pytest
 
+from lbg_runtime.runtime.handlers.registry import Handlers
+
 
 async def _wait(_message):
     await asyncio.sleep(0.05)
@@ -224,6 +226,24 @@ async def test_a_handler_of_a_dead_handle_that_never_lets_go_is_left_behind_and_
         release.set()
         report = await task
     assert (report.left_behind, report.still_bound) == (1, still_bound)
+
+
+async def test_a_request_that_comes_while_the_lifespans_end_leaves_no_timer_on_the_loop(trial):
+    """A program that goes on after its member kept the member for as long as the drain may take."""
+    hooks = Handlers()
+
+    @hooks.lifespan
+    async def life():
+        yield
+        app.stop_now()
+
+    app = trial.member(hooks=hooks)
+    loop = asyncio.get_running_loop()
+    task = asyncio.ensure_future(app.run())
+    await trial.until(lambda: len(trial.active()) == 4)
+    app.stop()
+    assert (await task).is_clean
+    assert [timer for timer in loop._scheduled if not timer.cancelled()] == []
 
 
 async def test_a_stop_before_the_session_is_open_is_heard(trial):
