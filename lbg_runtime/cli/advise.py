@@ -16,7 +16,7 @@ _COUNTS_FORM = f"a range such as 4..32, or counts such as 4,8,16, from 1 to {LAR
 
 
 def advise(
-    directory: Annotated[Path, typer.Argument(help="Directory with the journals of one run.")],
+    directory: Annotated[Path, typer.Argument(help="Directory with the journals of one run.", readable=False)],
     queues: Annotated[str, typer.Option(help="Queue counts to try, such as 4..32 or 4,8,16.")] = "2..32",
     hash_counts: Annotated[
         str | None, typer.Option(help="Hash counts to try. Default: the group's own and likely others.")
@@ -25,7 +25,8 @@ def advise(
         HashFunction | None, typer.Option(help="The group's hash function. Default: found from keys and shards.")
     ] = None,
     html: Annotated[
-        Path | None, typer.Option(help="File for a report with plots. It is a single file and needs nothing else.")
+        Path | None,
+        typer.Option(help="File for a report with plots. It is a single file and needs nothing else.", readable=False),
     ] = None,
     json: Json = False,
 ) -> None:

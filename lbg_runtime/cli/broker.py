@@ -34,19 +34,24 @@ def broker(
     ] = None,
     tls_cert: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Certificate in PEM. With it, clients and administrators use TLS."),
+        typer.Option(
+            metavar="FILE", help="Certificate in PEM. With it, clients and administrators use TLS.", readable=False
+        ),
     ] = None,
     tls_key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Key of the certificate in PEM, not encrypted.")
+        Path | None, typer.Option(metavar="FILE", help="Key of the certificate in PEM, not encrypted.", readable=False)
     ] = None,
     client_ca: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Authorities in PEM. With them, clients log in by certificate, not by password."
+            metavar="FILE",
+            help="Authorities in PEM. With them, clients log in by certificate, not by password.",
+            readable=False,
         ),
     ] = None,
     store: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Keep everything in this file. Default: only in memory.")
+        Path | None,
+        typer.Option(metavar="PATH", help="Keep everything in this file. Default: only in memory.", readable=False),
     ] = None,
     replay_log: Annotated[
         str | None,

@@ -32,7 +32,9 @@ class Sync(Enum):
 
 
 def land(
-    directory: Annotated[Path, typer.Option("--dir", help="Folder of the landing log, shared by all members.")],
+    directory: Annotated[
+        Path, typer.Option("--dir", help="Folder of the landing log, shared by all members.", readable=False)
+    ],
     config: Config = Path("config.yaml"),
     fsync: Annotated[
         Sync, typer.Option(help="batch: each flush is on the disk. none: the operating system decides when.")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 landing = typer.Typer(no_args_is_help=True, help="The landing log that `lbg land` writes.")
 
-Directory = Annotated[Path, typer.Argument(help="Folder of the landing log.")]
+Directory = Annotated[Path, typer.Argument(help="Folder of the landing log.", readable=False)]
 
 
 @landing.command("ls")

@@ -26,7 +26,8 @@ DURATION = "DURATION"
 SIZE = "SIZE"
 """Metavar of every option that `size_bytes` reads."""
 
-Config = Annotated[Path, typer.Option(help="Settings file of the group.")]
+# Here and for other paths: what may not be read is told by whoever reads it, in one line, and not with the usage.
+Config = Annotated[Path, typer.Option(help="Settings file of the group.", readable=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 ExitWithParent = Annotated[
     bool, typer.Option("--exit-with-parent", help="Exit when the process that started this one is gone.")
@@ -41,7 +42,8 @@ MemberIndex = Annotated[
 MemberCount = Annotated[int | None, typer.Option("--member-count", help="Number of planned members.")]
 MemberId = Annotated[str | None, typer.Option("--member-id", help="This member's name, if members are not counted.")]
 Journal = Annotated[
-    Path | None, typer.Option("--journal", help="Directory for the journal, instead of that of the settings.")
+    Path | None,
+    typer.Option("--journal", help="Directory for the journal, instead of that of the settings.", readable=False),
 ]
 StatusPort = Annotated[
     int | None,

@@ -105,7 +105,9 @@ def publish(
     duration: Annotated[
         str | None, typer.Option(metavar=DURATION, help="Generate messages for this long, such as 30s.")
     ] = None,
-    ledger: Annotated[Path | None, typer.Option(help="Folder for the ledger of confirmed messages.")] = None,
+    ledger: Annotated[
+        Path | None, typer.Option(help="Folder for the ledger of confirmed messages.", readable=False)
+    ] = None,
     json: Json = False,
     exit_with_parent: ExitWithParent = False,
 ) -> None:

@@ -43,7 +43,9 @@ def replay(
     key: Annotated[str | None, typer.Option(help="Only this key.")] = None,
     shard: Annotated[int | None, typer.Option(min=0, help="Only this shard.")] = None,
     rate: Annotated[float | None, typer.Option(min=0.001, help="Highest number of messages per second.")] = None,
-    ledger: Annotated[Path | None, typer.Option(help="Folder for the ledger of confirmed messages.")] = None,
+    ledger: Annotated[
+        Path | None, typer.Option(help="Folder for the ledger of confirmed messages.", readable=False)
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Count what would be published, and publish nothing.")
     ] = False,

@@ -67,10 +67,13 @@ def doctor(*, json: Json = False) -> None:
 def stream(
     group: Annotated[str, typer.Argument(help="Name of the group whose landing log is read.")],
     *,
-    directory: Annotated[Path, typer.Option("--dir", help="Folder of its landing log, as written by `lbg land`.")],
+    directory: Annotated[
+        Path, typer.Option("--dir", help="Folder of its landing log, as written by `lbg land`.", readable=False)
+    ],
     to: Annotated[str, typer.Option(metavar="KIND:DIR", help="Where to write: parquet:DIR or delta:DIR.")],
     checkpoint: Annotated[
-        Path, typer.Option(help="Folder in which Spark records its progress; each stream needs its own.")
+        Path,
+        typer.Option(help="Folder in which Spark records its progress; each stream needs its own.", readable=False),
     ],
     available_now: Annotated[
         bool, typer.Option("--available-now", help="Exit when everything that has landed by now is written.")

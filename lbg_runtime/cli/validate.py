@@ -46,7 +46,10 @@ class Engine(Enum):
 def validate(
     directory: Annotated[
         Path | None,
-        typer.Argument(help="Directory with the journals and ledgers of a run that is over, or one made by --layout."),
+        typer.Argument(
+            help="Directory with the journals and ledgers of a run that is over, or one made by --layout.",
+            readable=False,
+        ),
     ] = None,
     ack_window: Annotated[
         str,
@@ -58,11 +61,16 @@ def validate(
     ] = Engine.AUTO,
     layout: Annotated[
         Path | None,
-        typer.Option(help="Keep the run in this folder as Parquet by queue, to judge it again or query it."),
+        typer.Option(
+            help="Keep the run in this folder as Parquet by queue, to judge it again or query it.", readable=False
+        ),
     ] = None,
     checkpoint: Annotated[
         Path | None,
-        typer.Option(help="With --live on Spark: folder that keeps what was judged; a later start continues from it."),
+        typer.Option(
+            help="With --live on Spark: folder that keeps what was judged; a later start continues from it.",
+            readable=False,
+        ),
     ] = None,
     live: Annotated[
         bool,
@@ -84,7 +92,9 @@ def validate(
     ] = None,
     lost: Annotated[
         Path | None,
-        typer.Option(help="Write every lost message to this file, one JSON object (publisher, key, seq) a line."),
+        typer.Option(
+            help="Write every lost message to this file, one JSON object (publisher, key, seq) a line.", readable=False
+        ),
     ] = None,
     json: Json = False,
 ) -> None:

@@ -12,6 +12,7 @@ from lbg_runtime.journal.reader import (
     MEMBER_KINDS,
     PUBLISHER_KINDS,
     RecordFile,
+    check_directory,
     open_records,
 )
 from lbg_runtime.model.errors import UserError
@@ -54,8 +55,7 @@ class RunFollower:
 
     def __init__(self, directory: Path) -> None:
         """Raises `UserError` if there is no such directory."""
-        if not directory.is_dir():
-            raise UserError(str(directory), "no such directory", "the directory that members write journals to")
+        check_directory(directory, "the directory that members write journals to")
         self._directory = directory
         self._journals: dict[str, _Tail] = {}
         self._ledgers: dict[str, _Tail] = {}

@@ -23,6 +23,7 @@ from lbg_runtime.journal.reader import (
     JOURNAL_PATTERN,
     LEDGER_PATTERN,
     RecordFile,
+    check_directory,
     read_journal_blocks,
     read_ledger_blocks,
 )
@@ -64,7 +65,9 @@ class LaidOut:
 
 
 def find_run(directory: Path) -> Path | None:
-    """The laid out run that a directory is or holds, None if it holds none; `UserError` if it holds several."""
+    """The laid out run that a directory is or holds, or None; raises `UserError` if it holds several, or is no
+    directory that can be read."""
+    check_directory(directory)
     if (directory / "_journals.parquet").is_file():
         return directory
     found = [path for path in sorted(directory.glob(f"{_RUN}*")) if (path / "_journals.parquet").is_file()]
@@ -89,8 +92,7 @@ def lay_out(directory: Path, target: Path) -> Path:
 
 def record_files(directory: Path) -> tuple[Sequence[Path], Sequence[Path]]:
     """The journals and the ledgers of a directory, in the order of their numbers; `UserError` if there is none."""
-    if not directory.is_dir():
-        raise UserError(str(directory), "no such directory", f"a directory with {JOURNAL_PATTERN} and {LEDGER_PATTERN}")
+    check_directory(directory)
     return sorted(directory.glob(JOURNAL_PATTERN)), sorted(directory.glob(LEDGER_PATTERN))
 
 

@@ -7,6 +7,7 @@ match) becomes the file's `defect`: nothing is raised, and the verdict cannot be
 """
 
 import errno
+import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
@@ -65,10 +66,20 @@ _WALL_CLOCK = {"t", "t_done", "t_settle", "t_first"}
 _Row = dict[str, object]
 
 
+def check_directory(
+    directory: Path, expected: str = f"a directory with {JOURNAL_PATTERN} and {LEDGER_PATTERN}"
+) -> None:
+    """Raise `UserError` unless it can be listed and entered: to look for files where that is refused finds none."""
+    try:
+        os.listdir(directory)
+        os.stat(f"{directory}/.")
+    except OSError as error:
+        raise UserError(str(directory), str(error.strerror), expected) from None
+
+
 def read_run(directory: Path) -> RunTables:
     """The tables of a run; raises `UserError` if the directory or a file in it cannot be read."""
-    if not directory.is_dir():
-        raise UserError(str(directory), "no such directory", f"a directory with {JOURNAL_PATTERN} and {LEDGER_PATTERN}")
+    check_directory(directory)
     try:
         journals = [read_journal(path, number) for number, path in enumerate(sorted(directory.glob(JOURNAL_PATTERN)))]
         ledgers = [read_ledger(path, number) for number, path in enumerate(sorted(directory.glob(LEDGER_PATTERN)))]

@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -56,6 +57,32 @@ def test_what_is_not_is_refused_with_the_options_name() -> None:
 def test_a_bare_number_is_no_length_of_time(command: str, option: str) -> None:
     error = CliRunner().invoke(app, [*command.split(), option, "5"]).exception
     assert str(error) == f"{option}: '5'; expected a duration such as 500ms, 30s or 2m"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "check --config",
+        "validate",
+        "validate --live --for 1s",
+        "advise",
+        "group moves",
+        "landing ls",
+        "replay --to-topic t",
+        "land --retention 0s --dir",
+        "publish --config nowhere --topic t --ledger",
+        "broker --store",
+    ],
+)
+def test_what_may_not_be_read_is_told_by_who_reads_it(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one line, and not by typer with a page of usage; and a ledger's folder need not be readable."""
+    known = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path and known(path, mode))
+    monkeypatch.setattr(os, "listdir", lambda _: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
+    told = CliRunner().invoke(app, [*command.split(), str(tmp_path)])
+    assert "Usage: " not in told.output
 
 
 def test_a_member_that_lands_keeps_rows_for_a_second_at_least() -> None:

@@ -234,5 +234,5 @@ def test_when_every_member_has_left_nothing_is_waited_for(folders: tuple[Path, P
 
 
 def test_a_directory_that_is_not_there_is_the_users_mistake(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no such directory"):
+    with pytest.raises(UserError, match="No such file or directory"):
         RunFollower(tmp_path / "nowhere")

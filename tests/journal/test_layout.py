@@ -123,5 +123,5 @@ def test_a_full_disk_is_told_of_at_the_very_end_too(
 
 
 def test_a_directory_that_is_none_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no such directory"):
+    with pytest.raises(UserError, match="No such file or directory"):
         lay_out(tmp_path / "nothing", tmp_path)

@@ -3,7 +3,9 @@
 More than 400 lines, as all of it is about one reader.
 """
 
+import errno
 import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 
 from lbg_runtime.journal import reader
 from lbg_runtime.journal.follow import RunFollower
-from lbg_runtime.journal.layout import lay_out
+from lbg_runtime.journal.layout import find_run, lay_out, record_files
 from lbg_runtime.journal.reader import read_run
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.record import CloseRecord, OwnerRecord, PauseRecord, StatusRecord
@@ -463,8 +465,32 @@ def test_a_file_that_is_no_text_at_all_is_not_taken_into_memory(folder: Path, mo
 
 
 def test_a_missing_directory_is_the_users_mistake(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no such directory"):
+    with pytest.raises(UserError, match="No such file or directory"):
         read_run(tmp_path / "nowhere")
+
+
+def test_so_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "a.member.jsonl").touch()
+    with pytest.raises(UserError, match=r"a\.member\.jsonl: Not a directory; expected a directory with \*\.member"):
+        read_run(tmp_path / "a.member.jsonl")
+
+
+@pytest.mark.parametrize(("call", "path"), [("listdir", ""), ("stat", "/.")])
+@pytest.mark.parametrize("read", [read_run, find_run, record_files, RunFollower])
+def test_so_is_one_that_may_not_be_listed_or_entered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, path: str, read: Callable[[Path], object]
+) -> None:
+    # Not by its mode: the superuser reads every directory. Where listing is refused, `glob` finds nothing.
+    known = getattr(os, call)
+
+    def refuse(asked: object, **options: object) -> object:
+        if asked in (f"{tmp_path}{path}", tmp_path / path):
+            raise PermissionError(errno.EACCES, "Permission denied", str(asked))
+        return known(asked, **options)
+
+    monkeypatch.setattr(os, call, refuse)
+    with pytest.raises(UserError, match=f"^{re.escape(str(tmp_path))}: Permission denied; expected "):
+        read(tmp_path)
 
 
 def test_an_empty_directory_is_an_unknown_run(tmp_path: Path) -> None:

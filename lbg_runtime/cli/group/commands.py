@@ -154,7 +154,8 @@ def _show(settings: "Settings", config: Path, looked: "Looked") -> None:
 @group.command()
 def moves(
     directory: Annotated[
-        Path, typer.Argument(help="Directory with the journals of one run, which may still be going on.")
+        Path,
+        typer.Argument(help="Directory with the journals of one run, which may still be going on.", readable=False),
     ],
     json: Json = False,
 ) -> None:

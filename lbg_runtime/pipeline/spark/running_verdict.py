@@ -24,7 +24,8 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from lbg_runtime.journal.facts import FileFacts
 from lbg_runtime.journal.follow import complete_until
 from lbg_runtime.journal.layout import NO_RECORDS
-from lbg_runtime.model.errors import StreamFailed, UserError
+from lbg_runtime.journal.reader import check_directory
+from lbg_runtime.model.errors import StreamFailed
 from lbg_runtime.pipeline.spark.journal_source import FORMAT, JournalSource, check_files, places_of
 from lbg_runtime.pipeline.spark.kept_verdict import KeptVerdict, Said
 from lbg_runtime.pipeline.spark.stream import SPARK_FAILURES, reason_of
@@ -149,8 +150,7 @@ def looking_on_spark(
     Raises `UserError` if there is no such directory, a file in it cannot be read or the checkpoint is that of another,
     and `StreamFailed`.
     """
-    if not directory.is_dir():
-        raise UserError(str(directory), "no such directory", "the directory that members write journals to")
+    check_directory(directory, "the directory that members write journals to")
     check_files(directory)
     running = RunningVerdict(spark, directory, checkpoint, ack_window_ms)
     # A first look has something to report only when what is there has been judged, which may take long.

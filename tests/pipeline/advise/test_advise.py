@@ -312,7 +312,7 @@ def test_the_command_prints_one_object_and_writes_the_page(run: Path) -> None:
 
 
 def test_what_cannot_be_advised_on_is_the_users_mistake(run: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    with pytest.raises(UserError, match="no such directory"):
+    with pytest.raises(UserError, match="No such file or directory"):
         invoke(str(run / "nowhere"))
     empty = tmp_path_factory.mktemp("empty")
     with pytest.raises(UserError, match="no handled message"):
