@@ -101,7 +101,8 @@ def open_ledger(folder: Path, group: GroupShape, hash_function: HashFunction, *,
         folder.mkdir(parents=True, exist_ok=True)
         writer = RecordWriter(path)
     except OSError as error:
-        raise UserError("ledger", f"{path}: {error.strerror}", "a new file in a directory to write to") from None
+        where = error.filename or path
+        raise UserError("ledger", f"{where}: {error.strerror}", "a new file in a directory to write to") from None
     return Ledger(
         writer,
         LedgerHeader(

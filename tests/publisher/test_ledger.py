@@ -75,8 +75,10 @@ def test_a_ledger_is_for_one_life(shape: GroupShape, tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_told_in_one_line(shape: GroupShape, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="ledger"):
-        open_ledger(tmp_path / "file" / "folder", shape, HashFunction.CRC32, publisher_id="p")
+    for folder, what in ((tmp_path / "file" / "folder", "Not a directory"), (tmp_path / "file", "File exists")):
+        with pytest.raises(UserError) as told:
+            open_ledger(folder, shape, HashFunction.CRC32, publisher_id="p")
+        assert str(told.value).startswith(f"ledger: {folder}: {what}; expected "), "and no file in it"
 
 
 def test_the_header_tells_the_group_the_hash_and_the_run(
