@@ -1,0 +1,139 @@
+"""A memory transport that is some way from its broker, fails as planned, and says when it is misused."""
+
+import asyncio
+from collections import Counter
+
+from lbg_runtime.core.flow.events import FlowActive, MessageReceived
+from lbg_runtime.model.errors import PublishFailed
+from lbg_runtime.transport.memory.flow import HandleState
+from lbg_runtime.transport.memory.transport import MemoryTransport
+
+LATENCY_S = 0.003
+"""One way to the broker, for whatever is answered."""
+
+ACK_DELAY_S = 0.1
+
+
+class DistantFlow:
+    """A flow of a memory transport, some way off; says when it is misused."""
+
+    def __init__(self, session, member, queue, received):
+        self.flow = None
+        self._session = session
+        self._member = member
+        self._is_of_group = queue.startswith("orders/")
+        self._received = received
+        self._settled = set()
+
+    def settle(self, delivery_id, outcome):
+        self._session.begin_call("settle")
+        world, identity = self._member.world, self._received[delivery_id]
+        if delivery_id in self._settled:
+            world.fault(f"{identity} was settled twice")
+        self._settled.add(delivery_id)
+        if self._is_of_group and identity not in world.done and not world.may_be_moved(identity):
+            world.fault(f"{identity} was settled before it was handled")
+        self.flow.settle(delivery_id, outcome)
+
+    def stop_intake(self):
+        self.flow.stop_intake()
+
+    def start_intake(self):
+        self.flow.start_intake()
+
+    def flush(self):
+        self.flow.flush()
+
+    async def unbind(self):
+        try:
+            await self._session.travel("unbind")
+        finally:
+            # Also if the caller is cancelled; it has no suspension point.
+            is_confirmed = await self.flow.unbind()
+        await asyncio.sleep(LATENCY_S)
+        return is_confirmed
+
+
+class DistantTransport(MemoryTransport):
+    """`trouble`: by name and number of a call, the exception that it raises, or the seconds that it takes longer."""
+
+    def __init__(self, member, trouble):
+        super().__init__(member.world.broker, member.name, ack_delay_s=ACK_DELAY_S)
+        self.client_name = member.name
+        self.flows = []
+        self.calls = Counter()
+        self._member = member
+        self._trouble = trouble
+
+    async def open(self):
+        await self.travel("open")
+        await super().open()
+
+    async def close(self):
+        await self.travel("close")
+        self._member.closed_with = sum(flow.flow.state is not HandleState.DEAD for flow in self.flows)
+        await super().close()
+
+    async def provision(self, queue, subscriptions):
+        await self.travel("provision")
+        await super().provision(queue, subscriptions)
+
+    async def has_queue(self, queue):
+        await self.travel("has_queue")
+        return await super().has_queue(queue)
+
+    async def subscribe(self, subscription, sink):
+        await self.travel("subscribe")
+        await super().subscribe(subscription, sink)
+
+    async def bind(self, queue, epoch, sink):
+        received = {}
+
+        def take(event):
+            if isinstance(event, MessageReceived):
+                message = event.delivery.message
+                received[event.delivery.delivery_id] = (message.key, message.key_sequence)
+            elif not isinstance(event, FlowActive):
+                self._member.lost_s[queue, epoch] = asyncio.get_running_loop().time()
+            sink(event)
+
+        await self.travel("bind")
+        distant = DistantFlow(self, self._member, queue, received)
+        distant.flow = await super().bind(queue, epoch, take)
+        self.flows.append(distant)
+        try:
+            await asyncio.sleep(LATENCY_S)
+        except asyncio.CancelledError:
+            await distant.unbind()
+            raise
+        return distant
+
+    def send(self, message):
+        sent, answer, error = super().send(message), asyncio.get_running_loop().create_future(), None
+        try:
+            delay_s = LATENCY_S + (self.begin_call("send") or 0)
+        except PublishFailed as trouble:
+            delay_s, error = LATENCY_S, trouble
+
+        def pass_on(failure):
+            if not answer.done():
+                answer.set_result(None) if failure is None else answer.set_exception(failure)
+
+        def confirm(_):
+            timer = asyncio.get_running_loop().call_later(delay_s, pass_on, error or sent.exception())
+            answer.add_done_callback(lambda _: timer.cancel())
+
+        sent.add_done_callback(confirm)
+        return answer
+
+    async def travel(self, call):
+        """To the broker."""
+        await asyncio.sleep(LATENCY_S + (self.begin_call(call) or 0))
+
+    def begin_call(self, call):
+        """Raise what is planned for this call, or return how long it takes."""
+        self.calls[call] += 1
+        trouble = self._trouble.get((call, self.calls[call]))
+        if isinstance(trouble, Exception):
+            raise trouble
+        return trouble

@@ -1,0 +1,389 @@
+"""The real shell of a member in a small story, of which each step of the event loop is a moment for a mishap.
+
+A step is one callback of the loop, whose time is virtual: the same story has the same steps every time, and what is put
+before a step stands between two callbacks, as anything from outside does. The broker is some milliseconds away, and
+acceptances wait for the acknowledgement timer, as with the official client. When the member has ended, however it did,
+another one gets what is left.
+
+`World.found` says what should not be: messages lost or out of order, two handlings of a key at a time, a
+settlement without a handling or a second one, deliveries that never end or end twice, flows, tasks and timers left
+behind, exceptions that nobody retrieved, a way out that takes too long, a member that stands still.
+"""
+
+import asyncio
+import gc
+import itertools
+import random
+from collections import Counter, deque
+from contextlib import ExitStack, suppress
+from math import inf
+from types import SimpleNamespace
+from unittest.mock import patch
+
+from lbg_runtime.core.parking.records import UnparkAsked, encode_entry, parking_queue
+from lbg_runtime.model.ids import QueueName
+from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PARTITION_KEY_PROPERTY, PUBLISHER_PROPERTY, Message
+from lbg_runtime.runtime import app as app_module
+from lbg_runtime.runtime import flight_recorder, journal, supervisor
+from lbg_runtime.runtime.dispatch import dispatcher, key_book
+from lbg_runtime.runtime.handlers.registry import Handlers
+from lbg_runtime.runtime.parking.parked_queue import name_of_key
+from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING
+from lbg_runtime.runtime.supervisor import Supervisor
+from lbg_runtime.testing.group_broker import GroupBroker
+from lbg_runtime.testing.moments import Moments
+from lbg_runtime.testing.parked import parked_by_queue
+from lbg_runtime.testing.virtual_time import VirtualTimeLoop
+from lbg_runtime.transport.memory.transport import MemoryTransport
+from tests.runtime.conftest import make_settings
+from tests.runtime.distant_session import LATENCY_S
+from tests.runtime.watched_member import DRAIN_TIMEOUT_S, PATIENCE_S, WatchedMember
+
+PARKING = parking_queue("orders", 0)
+
+
+class _Counted(deque):
+    """The callbacks that are ready; the loop takes them out one by one."""
+
+    def __init__(self, loop):
+        super().__init__()
+        self._loop = loop
+
+    def popleft(self):
+        self._loop.begin_step()
+        return super().popleft()
+
+
+class SteppedLoop(VirtualTimeLoop):
+    """Counts its steps, and lets things happen between them."""
+
+    def __init__(self):
+        super().__init__()
+        self._ready = _Counted(self)
+        self.step = 0
+        self.counts = False
+        """Steps are counted from when member a starts."""
+        self.mishaps = {}
+        """By step: what happens right before it."""
+        self.stood_still_s = 0
+        self.told = []
+        """What came to the exception handler."""
+        self.set_exception_handler(lambda _, context: self.told.append(context))
+
+    def begin_step(self):
+        if self.counts:
+            self.step += 1
+            mishap = self.mishaps.pop(self.step, None)
+            if mishap is not None:
+                mishap()
+
+    def stand_still(self, seconds):
+        """The process gets no processor time for so long."""
+        self._jumping.now_s += seconds
+        self.stood_still_s += seconds
+
+    def monotonic_ns(self):
+        return 1 + int(self.time() * 1e9)
+
+
+class World:
+    """A broker, a publisher, and member a, which is alone. `life` is the story; then `afterwards`, where b comes."""
+
+    QUEUES = 1
+
+    def __init__(self, loop, trouble):
+        self.loop = loop
+        self.broker = GroupBroker(Moments(), lambda: None)
+        self.queues = [QueueName(f"orders/{number}") for number in range(self.QUEUES)]
+        self.members = {}
+        self.steps = 0
+        """That member a was there for."""
+        self.story = None
+        """The task of `life`."""
+        self.found = []
+        self.begun = []
+        self.done = Counter()
+        """How often each message was handled to the end, in the order of the first."""
+        self.most_at_once = 0
+        self.outcomes = {}
+        """By message: what its handler does first when it is called for the first time."""
+        self._published = Counter()
+        self._running = Counter()
+        self._publisher = MemoryTransport(self.broker, "publisher")
+        self._trouble = trouble
+
+    def fault(self, text):
+        self.found.append(text)
+
+    def member(self, name, trouble=None):
+        made = self.members[name] = WatchedMember(self, name, self.settings(name), trouble)
+        return made
+
+    def sections(self, name):
+        """What a member's settings have beyond those of all."""
+        return {}
+
+    def settings(self, name):
+        group = {"provision": "create_missing", "queue_count": self.QUEUES, "hash_count": 2}
+        common = {
+            "group": group,
+            "rebind": {"mode": "cycle", "drain_timeout": f"{DRAIN_TIMEOUT_S}s"},
+            "failure": {"timeout": "2s", "backoff": {"initial": "50ms", "maximum": "1s"}},
+            "dispatch": {"max_in_flight": 4, "runners": 2},
+        }
+        return make_settings(
+            **common | {each: common.get(each, {}) | more for each, more in self.sections(name).items()}
+        )
+
+    def handlers_of(self, member):
+        handlers = Handlers()
+
+        @handlers.handler("orders/>")
+        async def handle(message):
+            await self.work(member, message)
+
+        @handlers.lifespan
+        async def life():
+            await asyncio.sleep(LATENCY_S)
+            yield
+            await asyncio.sleep(LATENCY_S)
+
+        @handlers.on_assigned
+        async def come(queue, epoch):
+            await asyncio.sleep(LATENCY_S)
+
+        return handlers
+
+    async def work(self, member, message):
+        identity = (message.key, message.key_sequence)
+        self._running[member.name, message.key] += 1
+        self.most_at_once = max(self.most_at_once, self._running.total())
+        if self._running[member.name, message.key] > 1:
+            self.fault(f"{member.name} handles two of {message.key} at a time")
+        if missing := [(message.key, n) for n in range(1, message.key_sequence) if (message.key, n) not in self.done]:
+            self.fault(f"{identity} was begun before {missing[0]} was done")
+        delivery = CURRENT_HANDLING.get().delivery
+        if not member.may_begin or self.loop.time() > member.lost_s.get((delivery.queue, delivery.epoch), inf):
+            self.fault(f"{identity} was begun although it was to be left to others")
+        is_first = identity not in self.begun
+        self.begun.append(identity)
+        try:
+            if (outcome := self.outcomes.pop(identity, None)) is not None:
+                await outcome()
+            await self.act(identity, is_first=is_first)
+            self.done[identity] += 1
+        finally:
+            self._running[member.name, message.key] -= 1
+
+    async def act(self, identity, *, is_first):
+        """One waits, one yields, one returns at once; and the second of key a fails at first."""
+        if identity == ("a", 2) and is_first:
+            raise ValueError("at first")
+        if identity[1] % 3 == 1:
+            await asyncio.sleep(0.05)
+        elif identity[1] % 3 == 2:
+            await asyncio.sleep(0)
+
+    def may_be_moved(self, identity):
+        """Whether it may be settled without having been handled."""
+        return False
+
+    # -- the broker
+
+    async def publish(self, *keys):
+        for key in keys:
+            self._published[key] += 1
+            stamps = {
+                PARTITION_KEY_PROPERTY: key,
+                PUBLISHER_PROPERTY: "p",
+                KEY_SEQUENCE_PROPERTY: self._published[key],
+            }
+            await self._publisher.send(Message(f"h/{ord(key) % 2}/orders/new", b"x", stamps))
+
+    def left(self):
+        """Messages on the group's queues."""
+        return sum(map(self.broker.depth, self.queues))
+
+    def flows_of(self, name):
+        engine = self.broker.engine
+        flows = [flow for queue in engine.queue_names("default") for flow in engine.queue_flows("default", queue)]
+        return [flow for flow in flows if flow.client_name == name]
+
+    # -- the story
+
+    async def begin(self):
+        await self._publisher.open()
+        for number, queue in enumerate(self.queues):
+            self.broker.create_queue(queue, [f"h/{shard}/>" for shard in range(number, 2, self.QUEUES)])
+        self.member("a", self._trouble)
+
+    async def life(self):
+        a = self.members["a"]
+        await self.publish("a", "b")
+        self.loop.counts = True
+        a.start()
+        await asyncio.sleep(0.3)
+        await self.publish("a", "a", "b", "a")
+        await self.until_handled(a)
+        if a.is_there:
+            a.leave("stop")
+
+    async def until_handled(self, member):
+        """Wait until nothing is left, or the member is not there any more."""
+        end_s = self.loop.time() + PATIENCE_S
+        while member.is_there and self.is_work_left():
+            if self.loop.time() > end_s:
+                self.fault(f"{member.name} stands still with {self.left()} messages left")
+                return
+            await asyncio.sleep(0.1)
+
+    def is_work_left(self):
+        return self.left() > 0
+
+    async def end_of_life(self):
+        # Still there if an exit has broken it off.
+        self.story.cancel()
+        a = self.members["a"]
+        if a.task is not None:
+            await a.until_ended()
+        self.steps = self.loop.step
+        self.loop.mishaps.clear()
+        a.check_end(is_clean=False)
+
+    async def afterwards(self):
+        for other in [each for each in self.members.values() if each.is_there]:
+            other.leave("stop")
+            await other.until_ended()
+            other.check_end(is_clean=True)
+        b = self.member("b")
+        await self.publish("b", "a")
+        b.start()
+        await self.until_handled(b)
+        b.leave("stop")
+        await b.until_ended()
+        b.check_end(is_clean=True)
+        await self._publisher.close()
+        for key, count in self._published.items():
+            if [identity for identity in self.done if identity[0] == key] != [(key, n) for n in range(1, count + 1)]:
+                self.fault(f"of {key}, {count} were published, and handled first: {list(self.done)}")
+        if left := asyncio.all_tasks() - {asyncio.current_task()}:
+            self.fault(f"tasks are left: {left}")
+        if timers := [timer for timer in self.loop._scheduled if not timer.cancelled()]:
+            self.fault(f"timers are left: {timers}")
+
+    @property
+    def repeated(self):
+        """What was handled more than once."""
+        return [identity for identity, times in self.done.items() if times > 1]
+
+
+class ParkingWorld(World):
+    """The first message of key b fails for good while a is there, and is parked; then it is asked for."""
+
+    def __init__(self, loop, trouble):
+        super().__init__(loop, trouble)
+        self._is_mended = False
+        self._asks_at_s = 0.0
+
+    async def act(self, identity, *, is_first):
+        if identity == ("b", 1) and not self._is_mended:
+            raise ValueError("as long as a is there")
+        await super().act(identity, is_first=is_first)
+
+    def may_be_moved(self, identity):
+        return identity[0] == "b"
+
+    def sections(self, name):
+        return {"failure": {"attempts": 2, "then": "park"}}
+
+    async def life(self):
+        a = self.members["a"]
+        await self.publish("a", "b")
+        self.loop.counts = True
+        a.start()
+        await asyncio.sleep(0.3)
+        await self.publish("b", "a", "a")
+        await self.until_handled(a)
+        self._is_mended = True
+        await self.publish("b")
+        await self.until_handled(a)
+        if a.is_there:
+            a.leave("stop")
+
+    async def end_of_life(self):
+        self._is_mended = True
+        await super().end_of_life()
+
+    def is_work_left(self):
+        parked = parked_by_queue(self.broker, self.settings("a").group.shape(), None) if self._is_mended else {}
+        if parked and self.loop.time() >= self._asks_at_s:
+            self._asks_at_s = self.loop.time() + 2
+            for key in ("a", "b"):
+                self._publisher.send(encode_entry(UnparkAsked(name_of_key(key)), PARKING))
+        return bool(parked) or super().is_work_left()
+
+
+class SharedWorld(World):
+    """Member c is there from the beginning; a joins, gets a queue, and leaves."""
+
+    QUEUES = 2
+
+    def sections(self, name):
+        discovered = {"mode": "discovered", "id": name, "index": None, "count": None}
+        return {"rebind": {"mode": "cooperative", "min_tenure": "1s"}, "membership": discovered}
+
+    async def life(self):
+        a, c = self.members["a"], self.member("c")
+        c.start()
+        await asyncio.sleep(6)
+        self.loop.counts = True
+        a.start()
+        for _ in range(8):
+            await self.publish("a", "b")
+            await asyncio.sleep(1)
+        await self.until_handled(a)
+        if a.is_there:
+            a.leave("stop")
+            await a.until_ended()
+        await self.publish("a", "b")
+        await self.until_handled(c)
+
+
+def play(world_class, arrange=lambda world: None, trouble=None):
+    """One run. `arrange(world)` is called before member a starts: it puts mishaps at steps of the loop."""
+    loop, chances = SteppedLoop(), itertools.count()
+    world = world_class(loop, trouble or {})
+
+    def supervised(*given):
+        made = Supervisor(*given)
+        world.members[given[3].client_name].watch(made)
+        return made
+
+    async def life():
+        world.story = asyncio.current_task()
+        await world.begin()
+        arrange(world)
+        await world.life()
+
+    with ExitStack() as changes:
+        readers = (dispatcher, journal, key_book, flight_recorder)
+        clocks = [(each, "monotonic_ns", loop.monotonic_ns) for each in readers]
+        chance = SimpleNamespace(Random=lambda: random.Random(next(chances)))
+        members = [(app_module, "Supervisor", supervised), (app_module, "random", chance)]
+        # Looking for it takes a third of a run.
+        for module, name, value in (*clocks, *members, (supervisor, "version", lambda _: "1")):
+            changes.enter_context(patch.object(module, name, value))
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            with suppress(SystemExit, KeyboardInterrupt):
+                runner.run(life())
+            is_over = False
+            while not is_over:
+                # An exit of a handler throws the loop out at each task that it goes through.
+                with suppress(SystemExit, KeyboardInterrupt):
+                    runner.run(world.end_of_life())
+                    is_over = True
+            runner.run(world.afterwards())
+    # Frees what was left with an exception that nobody retrieved.
+    gc.collect()
+    world.found += [f"told: {each.get('message')} {each.get('exception')!r}" for each in loop.told]
+    return world

@@ -1,0 +1,95 @@
+"""One life of a member of which it is counted what goes in and comes out, and how it ends."""
+
+import asyncio
+
+from lbg_runtime.runtime.app import App
+from lbg_runtime.runtime.supervisor import TAIL_MS
+from tests.runtime.distant_session import DistantTransport
+
+DRAIN_TIMEOUT_S = 4
+
+PATIENCE_S = 60
+"""For everything to be handled: above the longest outage, and what follows it."""
+
+
+class WatchedMember:
+    """One life; `work` is what its handler does."""
+
+    def __init__(self, world, name, settings, trouble=None):
+        self.world = world
+        self.name = name
+        self.closed_with = 0
+        """Flows that were still bound when the connection was closed."""
+        self.asked_s = None
+        """When it was first asked to leave."""
+        self.lost_s = {}
+        """By queue and epoch, when it was told that it is not fed there any more."""
+        self.may_begin = True
+        """It has not been told to leave at once."""
+        self.dispatched = self.ended = 0
+        self.supervisor = None
+        self.dispatcher = None
+        self.task = None
+        self.session = DistantTransport(self, trouble or {})
+        self.app = App(world.handlers_of(self), settings, session=self.session)
+
+    def start(self):
+        self.task = asyncio.get_running_loop().create_task(self.app.run())
+
+    @property
+    def is_there(self):
+        return self.task is not None and not self.task.done()
+
+    def leave(self, how):
+        """`how`: stop, stop_now or cancel."""
+        if self.asked_s is None:
+            self.asked_s = self.world.loop.time()
+        if how == "cancel":
+            self.task.cancel()
+        else:
+            getattr(self.app, how)()
+            self.may_begin &= how == "stop"
+
+    def watch(self, made):
+        """Count what goes into its dispatcher, and what comes out."""
+        self.supervisor, self.dispatcher = made, made._dispatcher
+        prepare, end = self.dispatcher._prepare, self.dispatcher._end
+
+        def counted_prepare(delivery):
+            self.dispatched += 1
+            return prepare(delivery)
+
+        def counted_end(handling, outcome):
+            self.ended += 1
+            end(handling, outcome)
+
+        self.dispatcher._prepare, self.dispatcher._end = counted_prepare, counted_end
+
+    async def until_ended(self):
+        await asyncio.wait([self.task], timeout=PATIENCE_S)
+        if self.is_there:
+            self.world.fault(f"{self.name} does not end")
+            self.task.cancel()
+            await asyncio.wait([self.task], timeout=PATIENCE_S)
+        took_s = 0 if self.asked_s is None else self.world.loop.time() - self.asked_s - self.world.loop.stood_still_s
+        if took_s > DRAIN_TIMEOUT_S + TAIL_MS / 1_000 + 1:
+            self.world.fault(f"{self.name} took {took_s:.1f} s to leave")
+
+    @property
+    def end(self):
+        """Its report, what it raised, or "cancelled"."""
+        if self.task is None or self.task.cancelled():
+            return "cancelled"
+        return self.task.exception() or self.task.result()
+
+    def check_end(self, *, is_clean):
+        if is_clean and not getattr(self.end, "is_clean", False):
+            self.world.fault(f"{self.name} left with {self.end!r}")
+        if self.world.flows_of(self.name):
+            self.world.fault(f"{self.name} is gone and still bound")
+        if self.asked_s is not None and self.closed_with > getattr(self.end, "still_bound", 0):
+            self.world.fault(f"{self.name} closed its connection with {self.closed_with} flows bound")
+        if self.dispatched != self.ended:
+            self.world.fault(f"{self.name} was given {self.dispatched} deliveries, of which {self.ended} ended")
+        if self.dispatcher is not None and self.dispatcher.held().waiting + self.dispatcher.held().running:
+            self.world.fault(f"{self.name} left deliveries in its lanes")
