@@ -1,7 +1,6 @@
 """Correct runs in which the queue count changes while everything goes on: the toy group of `history.py`, re-striped."""
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 from hypothesis import strategies as st
 
@@ -134,12 +133,8 @@ def striped_story(*counts: int, seed: int = 7) -> Run:
 
 @st.composite
 def striped_runs(draw: st.DrawFn) -> Run:
-    """Random correct runs; the last re-striping may not have come to its end."""
-    counts = draw(st.lists(st.integers(1, 8), min_size=2, max_size=4).filter(_are_changes))
+    """Random correct runs; the last re-striping may not have come to its end, and one may lead to the same number."""
+    counts = draw(st.lists(st.integers(1, 8), min_size=2, max_size=4))
     steps = draw(st.lists(st.sampled_from(Step), max_size=40))
     busy = [step for each in steps for step in (Step.PUBLISH, each, Step.RESTRIPE, Step.HANDLE)]
     return StripedWorld(draw(st.integers(0, 1 << 32)), counts).play([*busy, Step.PUBLISH])
-
-
-def _are_changes(counts: list[int]) -> bool:
-    return all(one != other for one, other in pairwise(counts))
