@@ -17,6 +17,7 @@ from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.runtime.runners.handling import GivenBack
 from lbg_runtime.sidecar.answer import Answer, Status
 from lbg_runtime.sidecar.application import ApplicationFailed
+from lbg_runtime.sidecar.gate import GRACE_S
 from lbg_runtime.sidecar.pull import PulledEvents
 from tests.sidecar.conftest import SidecarTrial
 from tests.sidecar.events import make_event, make_gate
@@ -404,6 +405,24 @@ async def test_nothing_is_kept_of_an_event_that_goes_back_while_nobody_pulls():
     # Its traceback leads back to it.
     gc.collect()
     assert seen() is None
+
+
+async def test_an_event_that_is_given_back_in_the_moment_a_stream_begins_goes_back():
+    gate, loop = make_gate(), asyncio.get_running_loop()
+    pulled, event = PulledEvents(10_000, gate), make_event()
+    delivering = asyncio.ensure_future(pulled.deliver(event))
+    await asyncio.sleep(0.1)
+    stream = pulled.stream(1)
+    # Before the end of the grace, and with it in one turn of the loop.
+    begun = loop.create_future()
+    loop.call_at(loop.time() + GRACE_S, lambda: begun.set_result(asyncio.ensure_future(anext(stream))))
+    gate.flow_changed(event.queue, event.epoch, is_kept=False)
+    with pytest.raises(GivenBack):
+        await delivering
+    assert gate.is_open
+    reading = await begun
+    reading.cancel()
+    await asyncio.wait([reading])
 
 
 async def test_a_settlement_of_a_former_life_settles_nothing_of_this_one():
