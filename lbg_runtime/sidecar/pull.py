@@ -113,26 +113,20 @@ class PulledEvents:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:
-            with self._gate.waiting(turn, event):
-                await turn
-        except GivenBack:
-            with suppress(ValueError):
+            try:
+                with self._gate.waiting(turn, event):
+                    await turn
+            finally:
                 self._waiting.remove(turn)
-            raise
-        except asyncio.CancelledError:
-            if turn.cancelled():
-                with suppress(ValueError):  # already passed over by a `_wake` since then
-                    self._waiting.remove(turn)
-            else:
-                self._wake()  # the room was ours, and goes to the next
+        except (GivenBack, asyncio.CancelledError):
+            self._wake()  # if there was room for it, that goes to the next
             raise
 
     def _wake(self) -> None:
-        while self._waiting and self._streams.has_room:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
+        # The first alone, which wakes the next; and it stays in line until it takes its room, as whoever comes before
+        # that would take it, again and again.
+        if self._waiting and self._streams.has_room and not self._waiting[0].done():
+            self._waiting[0].set_result(None)
 
     def _end(self, stream: Stream) -> None:
         del self._outboxes[stream.number]

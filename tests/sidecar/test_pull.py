@@ -371,6 +371,27 @@ async def test_events_that_came_while_nobody_pulled_are_given_in_their_order():
     await stream.aclose()
 
 
+async def test_who_has_waited_for_room_is_before_whoever_comes_just_when_there_is_some():
+    """The next event of a runner that has just been told its answer took the room, until there was none of its own."""
+    pulled, taken = PulledEvents(10_000, make_gate()), []
+
+    async def take_turns(key):
+        for _ in range(3):
+            await pulled.deliver(make_event(key=key))
+            taken.append(key)
+
+    async def settle_all():
+        async with contextlib.aclosing(pulled.stream(1)) as lines:
+            async for line in lines:
+                pulled.settle([(json.loads(line)["id"], SUCCESS)])
+
+    settling = asyncio.ensure_future(settle_all())
+    await asyncio.gather(*map(take_turns, "ab"))
+    assert taken == ["a", "b"] * 3
+    settling.cancel()
+    await asyncio.wait([settling])
+
+
 async def test_nothing_is_kept_of_an_event_that_is_settled():
     class WatchedAnswer(Answer):
         """One whose end can be seen."""
