@@ -204,6 +204,7 @@ def test_headers_of_the_message_are_attributes():
     headers = binary(event, "pubsub")[0]
     assert (headers["ce-correlationid"], headers["ce-priority"]) == ("c%20%C3%BC", "9")
     assert told(make_event()).keys().isdisjoint(expected)
+    assert told(make_event(headers=Headers("c"))).keys() & expected.keys() == {"correlationid"}
     assert told(make_event(headers=Headers("", "", 0, 0))).keys() & expected.keys() == {"sequencenumber", "priority"}
 
 
