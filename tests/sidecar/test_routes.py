@@ -305,6 +305,8 @@ async def test_counts_are_told(rig):
         "unpublished": 0,
         "refused": 0,
     }
+    rig.gate.open()
+    assert (await rig.client.get("/v1/sidecar")).json() == told | {"application": "ready"}
 
 
 async def test_settling_says_what_came_too_late(rig):
