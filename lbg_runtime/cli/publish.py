@@ -131,6 +131,9 @@ def publish(
         raise UserError("--key-from", f"given with --key {key}", "one of the two")
     if is_load and key_from is not None:
         raise UserError("--key-from", "given for generated messages", "--key or --keys, or lines on standard input")
+    if key == "":
+        # Mostly a variable that was not set. All such messages would be one key.
+        raise UserError("--key", "an empty one", "the key of all messages")
     if key is not None and not is_sendable(key):
         raise UserError("--key", ascii(key), "text that UTF-8 can carry")
     if key is not None and keys is not None:

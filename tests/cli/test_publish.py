@@ -198,6 +198,7 @@ class TestProcess:
         [
             (("--key", "k", "--key-from", "topic"), "--key-from"),
             (("--key", "k", "--keys", "3"), "--keys"),
+            (("--key", ""), "--key"),
             (("--count", "3", "--key-from", "topic"), "--key-from"),
             (("--key-from", "nonsense"), "--key-from"),
             (("--rate", "inf"), "--rate"),
