@@ -46,6 +46,7 @@ class ParkingRoom:
         self._held: dict[DeliveryId, int] = {}
         """Sizes of the fillers of any sender that have come and are not settled."""
         self._timer: asyncio.TimerHandle | None = None
+        self._is_over = False
         self._refusal: PublishRefused | None = None
         """The last refusal for lack of room."""
         self._refused_until = 0.0
@@ -74,7 +75,7 @@ class ParkingRoom:
             raise
         finally:
             self._parking_count -= 1
-            if not self._parking_count:
+            if not self._parking_count and not self._is_over:
                 self._release_in(linger_s)
 
     def take(self, delivery_id: DeliveryId, size_bytes: int) -> None:
@@ -95,6 +96,7 @@ class ParkingRoom:
 
     def end(self) -> None:
         """End, as the parking queue is being given up. If something is on its way there, the next owner settles."""
+        self._is_over = True
         self._stop_timer()
         if not self._parking_count:
             self._release()

@@ -279,6 +279,21 @@ async def test_a_filler_that_comes_behind_the_end_of_parking_is_settled_and_not_
     await task
 
 
+async def test_what_is_on_its_way_when_the_queue_is_given_up_leaves_the_filler_to_the_next_owner():
+    """It was settled some time later, on a handle that was gone by then."""
+    desk, parked = Desk(), asyncio.get_running_loop().create_future()
+    task = asyncio.ensure_future(desk.park(parked))
+    await turn()
+    desk.answers[0].set_result(None)
+    desk.room.take(3, KEPT_FOR_ORDERS_BYTES)
+    await turn()
+    desk.room.end()
+    task.cancel()
+    await asyncio.wait([task])
+    await asyncio.sleep(2 * LINGER_S)
+    assert desk.settled == []
+
+
 async def test_a_filler_that_may_lie_nowhere_is_not_relied_on():
     desk, parked = Desk(), asyncio.get_running_loop().create_future()
     tasks = [asyncio.ensure_future(desk.park(parked))]
