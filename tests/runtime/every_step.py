@@ -66,6 +66,7 @@ class SteppedLoop(VirtualTimeLoop):
         self.mishaps = {}
         """By step: what happens right before it."""
         self.stood_still_s = 0
+        self._went_on_ns = 0
         self.told = []
         """What came to the exception handler."""
         self.set_exception_handler(lambda _, context: self.told.append(context))
@@ -81,6 +82,11 @@ class SteppedLoop(VirtualTimeLoop):
         """The process gets no processor time for so long."""
         self._jumping.now_s += seconds
         self.stood_still_s += seconds
+        self._went_on_ns = self.monotonic_ns()
+
+    def was_since(self, since_ns, now_ns):
+        """As in a `Suspension`."""
+        return since_ns < self._went_on_ns <= now_ns
 
     def monotonic_ns(self):
         return 1 + int(self.time() * 1e9)

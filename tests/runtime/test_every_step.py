@@ -84,6 +84,11 @@ def _end_activity(world):
         world.broker.post([ActivityChanged(session._client, flow.flow_id, active=False)])
 
 
+def _stop_process(world):
+    world.loop.stand_still(6)
+    world.members["a"].lose_queues()
+
+
 def _ask_back(world):
     if (made := world.members["a"].supervisor) is not None:
         for runner in made.runners:
@@ -95,7 +100,7 @@ MISHAPS = {
     "the connection is lost for longer than the way out": Mishap(_cut(20)),
     "the broker ends the flows": Mishap(_end_flows),
     "the flows are not fed any more": Mishap(_end_activity),
-    "the process gets no time for a while": Mishap(lambda world: world.loop.stand_still(6)),
+    "the process is stopped, and goes on": Mishap(_stop_process),
     "it is to give its queues back": Mishap(_ask_back, repeats=False),
     "it is asked to leave": Mishap(_leave("stop"), repeats=False),
     "it is asked to leave at once": Mishap(_leave("stop_now")),

@@ -1,7 +1,10 @@
 """One life of a member of which it is counted what goes in and comes out, and how it ends."""
 
 import asyncio
+from math import inf
 
+from lbg_runtime.core.flow.table import FlowState
+from lbg_runtime.core.parking.records import PARKING_PREFIX
 from lbg_runtime.runtime.app import App
 from lbg_runtime.runtime.supervisor import TAIL_MS
 from tests.runtime.distant_session import DistantTransport
@@ -32,6 +35,7 @@ class WatchedMember:
         self.task = None
         self.session = DistantTransport(self, trouble or {})
         self.app = App(world.handlers_of(self), settings, session=self.session)
+        self.app._begin_watch = lambda: world.loop
 
     def start(self):
         self.task = asyncio.get_running_loop().create_task(self.app.run())
@@ -49,6 +53,13 @@ class WatchedMember:
         else:
             getattr(self.app, how)()
             self.may_begin &= how == "stop"
+
+    def lose_queues(self):
+        """From now on, others may have the queues that it is fed from."""
+        for machine in [] if self.supervisor is None else [runner.machine for runner in self.supervisor.runners]:
+            if machine.state in (FlowState.ACTIVE, FlowState.DRAINING):
+                for queue in (machine.queue, f"{PARKING_PREFIX}{machine.queue}"):
+                    self.lost_s.setdefault((queue, machine.epoch), -inf)
 
     def watch(self, made):
         """Count what goes into its dispatcher, and what comes out."""
@@ -87,7 +98,9 @@ class WatchedMember:
             self.world.fault(f"{self.name} left with {self.end!r}")
         if self.world.flows_of(self.name):
             self.world.fault(f"{self.name} is gone and still bound")
-        if self.asked_s is not None and self.closed_with > getattr(self.end, "still_bound", 0):
+        # Who cancels it a second time does not want to wait.
+        in_good_order = self.asked_s is not None and self.task.cancelling() < 2
+        if in_good_order and self.closed_with > getattr(self.end, "still_bound", 0):
             self.world.fault(f"{self.name} closed its connection with {self.closed_with} flows bound")
         if self.dispatched != self.ended:
             self.world.fault(f"{self.name} was given {self.dispatched} deliveries, of which {self.ended} ended")
