@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 
 from lbg_runtime.core.flow.events import FlowActive, MessageReceived
-from lbg_runtime.model.errors import PublishFailed
+from lbg_runtime.model.errors import PublishFailed, PublishRefused
 from lbg_runtime.transport.memory.flow import HandleState
 from lbg_runtime.transport.memory.transport import MemoryTransport
 
@@ -61,6 +61,8 @@ class DistantTransport(MemoryTransport):
         super().__init__(member.world.broker, member.name, ack_delay_s=ACK_DELAY_S)
         self.client_name = member.name
         self.flows = []
+        self._delayed = {}
+        """Answers to what was sent that are under way."""
         self.calls = Counter()
         self._member = member
         self._trouble = trouble
@@ -70,9 +72,15 @@ class DistantTransport(MemoryTransport):
         await super().open()
 
     async def close(self):
-        await self.travel("close")
-        self._member.closed_with = sum(flow.flow.state is not HandleState.DEAD for flow in self.flows)
-        await super().close()
+        try:
+            await self.travel("close")
+        finally:
+            # Also if the caller is cancelled.
+            self._member.closed_with = sum(flow.flow.state is not HandleState.DEAD for flow in self.flows)
+            await super().close()
+            for answer in self._delayed:
+                if not answer.done():
+                    answer.set_exception(PublishFailed("", "the transport was closed"))
 
     async def provision(self, queue, subscriptions):
         await self.travel("provision")
@@ -109,20 +117,29 @@ class DistantTransport(MemoryTransport):
         return distant
 
     def send(self, message):
-        sent, answer, error = super().send(message), asyncio.get_running_loop().create_future(), None
+        """A `PublishFailed` of the plan is told of a message that the broker has, a `PublishRefused` of one that it has
+        not."""
+        loop, error, delay_s = asyncio.get_running_loop(), None, LATENCY_S
         try:
-            delay_s = LATENCY_S + (self.begin_call("send") or 0)
+            delay_s += self.begin_call("send") or 0
         except PublishFailed as trouble:
-            delay_s, error = LATENCY_S, trouble
+            error = trouble
+        answer, sent = loop.create_future(), loop.create_future()
+        if isinstance(error, PublishRefused):
+            sent.set_result(None)
+        else:
+            sent = super().send(message)
 
         def pass_on(failure):
             if not answer.done():
                 answer.set_result(None) if failure is None else answer.set_exception(failure)
 
         def confirm(_):
-            timer = asyncio.get_running_loop().call_later(delay_s, pass_on, error or sent.exception())
+            timer = loop.call_later(delay_s, pass_on, error or sent.exception())
             answer.add_done_callback(lambda _: timer.cancel())
 
+        self._delayed[answer] = None
+        answer.add_done_callback(self._delayed.pop)
         sent.add_done_callback(confirm)
         return answer
 
