@@ -354,6 +354,15 @@ async def test_an_application_that_wants_nothing_is_not_there_until_it_does(tria
     assert line["reason"].startswith("GET /dapr/subscribe: ")
 
 
+async def test_an_application_that_is_there_all_the_time_is_asked_once_what_it_wants(trial):
+    application = ScriptedApplication(succeed)
+    async with trial.running(trial.app(application)):
+        await trial.until(lambda: trial.owners() == 2)
+        await asyncio.sleep(20)
+    assert application.asks == 1
+    assert application.probes > 1
+
+
 async def test_an_application_that_comes_back_may_want_something_else(trial):
     application = ScriptedApplication(succeed)
     async with trial.running(trial.app(application)):
