@@ -216,6 +216,13 @@ def test_the_data_of_an_event_is_the_payload(members, payload):
     assert read_publication(STRUCTURED, {}, event(**members)).payload == payload
 
 
+@pytest.mark.parametrize("data", ["text", {"a": 1}], ids=["text", "object"])
+def test_the_type_that_an_event_gives_its_data_stays(data):
+    read = read_publication(STRUCTURED, {}, event(data=data, datacontenttype="application/vnd.order+json; v=2"))
+    assert json.loads(read.payload) == data
+    assert read.properties["ce_datacontenttype"] == "application/vnd.order+json; v=2"
+
+
 @pytest.mark.parametrize(
     "data",
     [
