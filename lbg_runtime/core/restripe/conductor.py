@@ -210,12 +210,14 @@ class Conductor:
 
     def _renew(self, known: int, sight: Sight) -> None:
         """Renew the plan so that no member takes it for old. Refused once a shard may have its marker, which belongs to
-        its plan."""
+        its plan, or once a queue may have the finish, if nothing moves."""
         plan = self.plan
-        if any(move.has_begun(sight) for move in self._moves):
+        topics = [sight.subscriptions.get(index, frozenset()) for index in range(plan.queue_total)]
+        may_be_finished = not self._moves and all(self.topic in each for each in topics)
+        if may_be_finished or any(move.has_begun(sight) for move in self._moves):
             raise UserError(
                 "--queues",
-                f"{plan.to_count}, but shards are already moving under plan generation {plan.generation}, which "
+                f"{plan.to_count}, but it is too late to replace plan generation {plan.generation}, which "
                 f"members ignore because they know generation {known}",
                 "all members stopped before any is started again, then the same command",
             )
@@ -240,7 +242,8 @@ class Conductor:
                 return Unsubscribe(index, min(older))
         if not self._is_known(sight):
             return self._once(self.plan, "the plan", sight)
-        if unowned := [index for index in indexes if index not in sight.owned]:
+        # If nothing moves, members that do not know the number may have to be told by the finish, published again.
+        if self._moves and (unowned := [index for index in indexes if index not in sight.owned]):
             return Wait(f"an owner of queue {self.shape.queue_name(unowned[0])}")
         return None
 

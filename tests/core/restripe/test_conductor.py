@@ -3,6 +3,8 @@
 Over 400 lines, as all of them share the one group whose steps are written out here.
 """
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -203,6 +205,21 @@ class TestTheSteps:
         moves = [step.topic for step in conduct(group, conductor) if isinstance(step, Unsubscribe)]
         assert moves[:5] == [f"lbg/{shard}/>" for shard in (3, 4, 5, 6, 7)]
         assert conductor.moved_count(group.sight()) == 5
+
+    def test_who_reminds_members_publishes_the_finish_again_for_those_that_have_been_restarted_since(self) -> None:
+        """They own only the queues that they know of, in which the plan may be settled."""
+        group = Group(2, 2)
+        conductor = at(group, Publish(StripeFinish(GENERATION, 2, 2)))
+        sight = replace(group.sight(), owned={0}, striping=Striping(GENERATION, 2, 2, finished=frozenset({0})))
+        looks = [conductor.next_step(sight) for _ in range(LOOKS_PER_RECORD + 2)]
+        assert looks.count(Publish(StripeFinish(GENERATION, 2, 2))) == 1
+
+    def test_a_plan_that_moves_nothing_is_not_renewed_behind_a_finish_that_may_be_there(self) -> None:
+        group = Group(2, 2)
+        at(group, Publish(StripeFinish(GENERATION, 2, 2)))
+        sight = replace(group.sight(), striping=Striping(GENERATION + 2, 1))
+        with pytest.raises(UserError, match="all members stopped"):
+            group.conductor().next_step(sight)
 
     def test_of_as_many_queues_as_there_are_moves_nothing_and_is_read_by_all_members(self) -> None:
         group = Group(2, 2)
