@@ -6,6 +6,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from lbg_runtime.model.errors import BindFailed, ConfigError
+from lbg_runtime.runtime.dispatch import dispatcher
+from lbg_runtime.runtime.suspension import Suspension
 from tests.runtime.restripe.restripe_world import GROUP, made_queues, restripe
 
 DRAIN_S = 20
@@ -168,3 +170,17 @@ async def test_a_queue_that_was_deleted_does_not_end_the_members_that_it_belongs
         assert 6 <= len(told) <= 12, "rarely"
         trial.broker.create_queue(f"orders/{index}", app.settings.group.shape().subscriptions(index))
         await trial.until(lambda: len(trial.active()) == 4, within_s=15)
+
+
+async def test_a_member_with_nothing_to_do_gives_its_queues_up_too_when_its_process_was_stopped(trial, monkeypatch):
+    now_ns = 10**12
+    monkeypatch.setattr(dispatcher, "monotonic_ns", lambda: now_ns)
+    app = trial.member()
+    app._begin_watch = lambda: Suspension(10**12)
+    with capture_logs() as log:
+        async with trial.running(app):
+            await trial.until(lambda: len(trial.active()) == 4)
+            now_ns += 10 * 10**9
+            await asyncio.sleep(2)
+            await trial.until(lambda: len(trial.active()) == 4)
+    assert [line["stopped_for_ms"] for line in log if line["event"] == "process_was_stopped"] == [10_000]
