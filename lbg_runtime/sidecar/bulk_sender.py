@@ -4,10 +4,9 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from uuid import uuid4
 
-from lbg_runtime.model.errors import LbgError
 from lbg_runtime.runtime.clock import DeadlineTimer, now_ms
 from lbg_runtime.sidecar.answer import Answer, read_bulk_answer
-from lbg_runtime.sidecar.application import Application, ApplicationFailed, ApplicationUnreachable
+from lbg_runtime.sidecar.application import Application
 from lbg_runtime.sidecar.bulk import BulkGathering, bulk_body
 from lbg_runtime.sidecar.event import Event
 from lbg_runtime.sidecar.subscriptions import Bulk, Subscription
@@ -60,14 +59,14 @@ class BulkSender:
         self._timer.set(self._gathering.deadline_ms)
 
     async def _send(self, entries: dict[str, _Entry]) -> None:
-        failure: LbgError | None = None
+        failure: Exception | None = None
         answers: dict[str, Answer] = {}
         try:
             events = [(entry_id, event) for entry_id, (event, _) in entries.items()]
             body = bulk_body(self._subscription, str(uuid4()), events)
             response = await self._application.post(self._subscription.route, _HEADERS, body)
             answers = read_bulk_answer(response.status, response.body, tuple(entries))
-        except (ApplicationUnreachable, ApplicationFailed) as error:
+        except Exception as error:  # noqa: BLE001 - it is that of each event, as if it had been sent alone
             failure = error
         finally:
             self._gathering.answered()

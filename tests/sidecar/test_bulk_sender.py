@@ -116,13 +116,15 @@ async def test_what_waits_goes_as_soon_as_the_bulk_before_it_is_answered(rig):
     assert application.bulks == [["1"], ["2", "3"], ["4"]]
 
 
-async def test_a_failure_is_that_of_every_event(rig):
+@pytest.mark.parametrize("failure", [ApplicationFailed("gone"), TypeError("what nobody thought of")])
+async def test_a_failure_is_that_of_every_event(rig, failure):
+    """What nobody had thought of ended the member."""
     application, sender = rig
 
     async def fail(*_):
-        raise ApplicationFailed("gone")
+        raise failure
 
     application.post = fail
     for each in start(sender, "a", "b"):
-        with pytest.raises(ApplicationFailed):
+        with pytest.raises(type(failure)):
             await each
