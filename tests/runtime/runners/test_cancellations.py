@@ -89,6 +89,25 @@ async def test_whatever_a_handler_does_to_its_task_its_message_ends_and_the_runn
     assert [payload for payload in handled if payload in (b"1", b"2")] == [b"1"] * (1 + has_failed) + [b"2"]
 
 
+async def test_a_runner_that_is_cancelled_just_when_it_is_woken_is_woken_again_later(rig, delivery):
+    """By a handler of its own, which has ended."""
+
+    def wake_and_cancel(runner):
+        made.dispatcher.dispatch(delivery(2, "k2"))
+        runner.cancel()
+
+    async def handle(message):
+        if message.key == "k1":
+            asyncio.get_running_loop().call_later(0.01, wake_and_cancel, asyncio.current_task())
+
+    made = rig(handle, dispatch={"runners": 1})
+    async with made.running():
+        made.dispatcher.dispatch(delivery(1, "k1"))
+        await made.until_ended(2)
+        made.dispatcher.dispatch(delivery(3, "k3"))
+        await made.until_ended(3)
+
+
 async def test_a_recall_in_the_moment_in_which_a_cancellation_is_taken_back_still_counts(rig, delivery):
     async def handle(message):
         asyncio.current_task().cancel()
