@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from lbg_runtime.cli.options import Json, print_json
+from lbg_runtime.cli.options import Json, path_argument, path_option, print_json
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.hashing import HashFunction
 
@@ -16,7 +16,7 @@ _COUNTS_FORM = f"a range such as 4..32, or counts such as 4,8,16, from 1 to {LAR
 
 
 def advise(
-    directory: Annotated[Path, typer.Argument(help="Directory with the journals of one run.", readable=False)],
+    directory: Annotated[Path, path_argument(help="Directory with the journals of one run.")],
     queues: Annotated[str, typer.Option(help="Queue counts to try, such as 4..32 or 4,8,16.")] = "2..32",
     hash_counts: Annotated[
         str | None, typer.Option(help="Hash counts to try. Default: the group's own and likely others.")
@@ -26,7 +26,7 @@ def advise(
     ] = None,
     html: Annotated[
         Path | None,
-        typer.Option(help="File for a report with plots. It is a single file and needs nothing else.", readable=False),
+        path_option(help="File for a report with plots. It is a single file and needs nothing else."),
     ] = None,
     json: Json = False,
 ) -> None:

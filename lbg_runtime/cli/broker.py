@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.cli.options import SIZE, ExitWithParent, listen_address, size_bytes
+from lbg_runtime.cli.options import SIZE, ExitWithParent, listen_address, path_option, size_bytes
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.runtime.stop import starting_parent, stop_requests
 
@@ -34,24 +34,20 @@ def broker(
     ] = None,
     tls_cert: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Certificate in PEM. With it, clients and administrators use TLS.", readable=False
-        ),
+        path_option(metavar="FILE", help="Certificate in PEM. With it, clients and administrators use TLS."),
     ] = None,
     tls_key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Key of the certificate in PEM, not encrypted.", readable=False)
+        Path | None, path_option(metavar="FILE", help="Key of the certificate in PEM, not encrypted.")
     ] = None,
     client_ca: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Authorities in PEM. With them, clients log in by certificate, not by password.",
-            readable=False,
+        path_option(
+            metavar="FILE", help="Authorities in PEM. With them, clients log in by certificate, not by password."
         ),
     ] = None,
     store: Annotated[
         Path | None,
-        typer.Option(metavar="PATH", help="Keep everything in this file. Default: only in memory.", readable=False),
+        path_option(metavar="PATH", help="Keep everything in this file. Default: only in memory."),
     ] = None,
     replay_log: Annotated[
         str | None,

@@ -19,6 +19,7 @@ from lbg_runtime.cli.options import (
     MemberIndex,
     StatusPort,
     duration_ms,
+    path_option,
     size_bytes,
 )
 from lbg_runtime.runtime.stop import starting_parent
@@ -32,9 +33,7 @@ class Sync(Enum):
 
 
 def land(
-    directory: Annotated[
-        Path, typer.Option("--dir", help="Folder of the landing log, shared by all members.", readable=False)
-    ],
+    directory: Annotated[Path, path_option("--dir", help="Folder of the landing log, shared by all members.")],
     config: Config = Path("config.yaml"),
     fsync: Annotated[
         Sync, typer.Option(help="batch: each flush is on the disk. none: the operating system decides when.")

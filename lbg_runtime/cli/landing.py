@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.cli.options import DURATION, Json, complain, duration_ms, print_json
+from lbg_runtime.cli.options import DURATION, Json, complain, duration_ms, path_argument, print_json
 from lbg_runtime.cli.sizes import bytes_text
 from lbg_runtime.model.errors import LandingError, LandingRowsPruned, UserError
 from lbg_runtime.model.printable import printable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 landing = typer.Typer(no_args_is_help=True, help="The landing log that `lbg land` writes.")
 
-Directory = Annotated[Path, typer.Argument(help="Folder of the landing log.", readable=False)]
+Directory = Annotated[Path, path_argument(help="Folder of the landing log.")]
 
 
 @landing.command("ls")

@@ -5,6 +5,7 @@ Lengths of time and sizes are text with a unit, as in the settings. A refusal na
 
 import json
 import sys
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -26,8 +27,10 @@ DURATION = "DURATION"
 SIZE = "SIZE"
 """Metavar of every option that `size_bytes` reads."""
 
-# Here and for other paths: what may not be read is told by whoever reads it, in one line, and not with the usage.
-Config = Annotated[Path, typer.Option(help="Settings file of the group.", readable=False)]
+path_option, path_argument = partial(typer.Option, readable=False), partial(typer.Argument, readable=False)
+"""For a path: what may not be read is told by whoever reads it, in one line, and not by typer with the usage."""
+
+Config = Annotated[Path, path_option(help="Settings file of the group.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 ExitWithParent = Annotated[
     bool, typer.Option("--exit-with-parent", help="Exit when the process that started this one is gone.")
@@ -43,7 +46,7 @@ MemberCount = Annotated[int | None, typer.Option("--member-count", help="Number 
 MemberId = Annotated[str | None, typer.Option("--member-id", help="This member's name, if members are not counted.")]
 Journal = Annotated[
     Path | None,
-    typer.Option("--journal", help="Directory for the journal, instead of that of the settings.", readable=False),
+    path_option("--journal", help="Directory for the journal, instead of that of the settings."),
 ]
 StatusPort = Annotated[
     int | None,

@@ -21,6 +21,7 @@ from lbg_runtime.cli.options import (
     complain,
     duration_ms,
     insist_on_finite,
+    path_option,
     print_json,
 )
 from lbg_runtime.model.errors import UserError
@@ -105,9 +106,7 @@ def publish(
     duration: Annotated[
         str | None, typer.Option(metavar=DURATION, help="Generate messages for this long, such as 30s.")
     ] = None,
-    ledger: Annotated[
-        Path | None, typer.Option(help="Folder for the ledger of confirmed messages.", readable=False)
-    ] = None,
+    ledger: Annotated[Path | None, path_option(help="Folder for the ledger of confirmed messages.")] = None,
     json: Json = False,
     exit_with_parent: ExitWithParent = False,
 ) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.cli.options import DURATION, Json, complain, duration_ms, print_json
+from lbg_runtime.cli.options import DURATION, Json, complain, duration_ms, path_option, print_json
 from lbg_runtime.model.errors import SparkUnavailable
 
 if TYPE_CHECKING:
@@ -67,13 +67,11 @@ def doctor(*, json: Json = False) -> None:
 def stream(
     group: Annotated[str, typer.Argument(help="Name of the group whose landing log is read.")],
     *,
-    directory: Annotated[
-        Path, typer.Option("--dir", help="Folder of its landing log, as written by `lbg land`.", readable=False)
-    ],
+    directory: Annotated[Path, path_option("--dir", help="Folder of its landing log, as written by `lbg land`.")],
     to: Annotated[str, typer.Option(metavar="KIND:DIR", help="Where to write: parquet:DIR or delta:DIR.")],
     checkpoint: Annotated[
         Path,
-        typer.Option(help="Folder in which Spark records its progress; each stream needs its own.", readable=False),
+        path_option(help="Folder in which Spark records its progress; each stream needs its own."),
     ],
     available_now: Annotated[
         bool, typer.Option("--available-now", help="Exit when everything that has landed by now is written.")

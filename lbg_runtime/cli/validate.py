@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.cli.options import DURATION, Config, Json, duration_ms, group_settings, print_json
+from lbg_runtime.cli.options import (
+    DURATION,
+    Config,
+    Json,
+    duration_ms,
+    group_settings,
+    path_argument,
+    path_option,
+    print_json,
+)
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.printable import printable
 from lbg_runtime.runtime.stop import StopCause, stop_requests
@@ -46,10 +55,7 @@ class Engine(Enum):
 def validate(
     directory: Annotated[
         Path | None,
-        typer.Argument(
-            help="Directory with the journals and ledgers of a run that is over, or one made by --layout.",
-            readable=False,
-        ),
+        path_argument(help="Directory with the journals and ledgers of a run that is over, or one made by --layout."),
     ] = None,
     ack_window: Annotated[
         str,
@@ -61,16 +67,11 @@ def validate(
     ] = Engine.AUTO,
     layout: Annotated[
         Path | None,
-        typer.Option(
-            help="Keep the run in this folder as Parquet by queue, to judge it again or query it.", readable=False
-        ),
+        path_option(help="Keep the run in this folder as Parquet by queue, to judge it again or query it."),
     ] = None,
     checkpoint: Annotated[
         Path | None,
-        typer.Option(
-            help="With --live on Spark: folder that keeps what was judged; a later start continues from it.",
-            readable=False,
-        ),
+        path_option(help="With --live on Spark: folder that keeps what was judged; a later start continues from it."),
     ] = None,
     live: Annotated[
         bool,
@@ -92,9 +93,7 @@ def validate(
     ] = None,
     lost: Annotated[
         Path | None,
-        typer.Option(
-            help="Write every lost message to this file, one JSON object (publisher, key, seq) a line.", readable=False
-        ),
+        path_option(help="Write every lost message to this file, one JSON object (publisher, key, seq) a line."),
     ] = None,
     json: Json = False,
 ) -> None:

@@ -18,7 +18,7 @@ import orjson
 import typer
 
 from lbg_runtime.cli.bench.report import Better, tell
-from lbg_runtime.cli.options import Json
+from lbg_runtime.cli.options import Json, path_option
 from lbg_runtime.model.errors import LbgError, UserError
 
 KEPT = Path("docs/benchmarks.json")
@@ -85,7 +85,7 @@ def all_(
     keep: Annotated[
         bool, typer.Option("--keep", help="Write the ratios to the file instead of comparing them.")
     ] = False,
-    file: Annotated[Path, typer.Option(help="File with the kept ratios.")] = KEPT,
+    file: Annotated[Path, path_option(help="File with the kept ratios.")] = KEPT,
     only: Annotated[list[str] | None, typer.Option(help="Run only this bench; repeatable.")] = None,
     json: Json = False,
 ) -> None:

@@ -11,7 +11,7 @@ import typer
 
 from lbg_runtime.cli.group.admin import apply, create, delete, evict, list_groups, plan, print_table, show, verify
 from lbg_runtime.cli.group.restripe import restripe
-from lbg_runtime.cli.options import Config, Json, ListenFor, complain, group_settings
+from lbg_runtime.cli.options import Config, Json, ListenFor, complain, group_settings, path_argument
 from lbg_runtime.model.errors import ConfigError, SempError, TransportError
 from lbg_runtime.model.printable import printable
 
@@ -155,7 +155,7 @@ def _show(settings: "Settings", config: Path, looked: "Looked") -> None:
 def moves(
     directory: Annotated[
         Path,
-        typer.Argument(help="Directory with the journals of one run, which may still be going on.", readable=False),
+        path_argument(help="Directory with the journals of one run, which may still be going on."),
     ],
     json: Json = False,
 ) -> None:
