@@ -11,6 +11,7 @@
 A lane has one writer, ever. Its folder appears at once, with its note in it, before anything is landed there.
 """
 
+import errno
 import fcntl
 import os
 import re
@@ -156,10 +157,7 @@ def claim_folder(root: Path, shape: GroupShape) -> GroupNote:
             with alone(root):
                 # The first to write it determines its id.
                 if not (root / GROUP_NOTE).exists():
-                    # Another may have made the folders just now, or died before it had synced their names.
-                    for each in root.resolve().parents:
-                        with suppress(OSError):  # one that is old, and not ours to open or sync
-                            sync_folder(each)
+                    _sync_names_above(root)
                     write_note(root / GROUP_NOTE, note)
         if not os.access(root, os.W_OK | os.X_OK):
             raise UserError(str(root), "may not be written", "a folder that this user may write")
@@ -175,6 +173,17 @@ def claim_folder(root: Path, shape: GroupShape) -> GroupNote:
             str(root), f"the log of {found.group}, prefix {found.hash_prefix}, {found.hash_count} shards", expected
         )
     return found
+
+
+def _sync_names_above(root: Path) -> None:
+    """Another may have made the folders just now, or died before it had synced their names. Raises `OSError`."""
+    for each in root.resolve().parents:
+        try:
+            sync_folder(each)
+        except OSError as error:
+            # An old folder that is not ours to open, or a file system that takes no new name.
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL):
+                raise
 
 
 def read_lane_note(folder: Path | str) -> LaneNote:

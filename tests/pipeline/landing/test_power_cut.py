@@ -1,10 +1,14 @@
 """What is acknowledged is on the disk, with every name that leads to it."""
 
+import errno
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from lbg_runtime.model.errors import UserError
+from lbg_runtime.pipeline.landing import layout
 from lbg_runtime.pipeline.landing.lane import LaneWriter
 from lbg_runtime.pipeline.landing.layout import claim_folder
 from tests.pipeline.landing.disk import Disk
@@ -32,3 +36,18 @@ def test_a_power_cut_takes_nothing_that_was_acknowledged(
         lane.append(rows([id_of("k", number)]))
         assert disk.lost(tmp_path) == []
     lane.close()
+
+
+@pytest.mark.parametrize(("number", "is_taken"), [(errno.EACCES, True), (errno.EROFS, True), (errno.EIO, False)])
+def test_a_log_whose_name_may_not_be_on_the_disk_is_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, *, is_taken: bool
+) -> None:
+    """A folder that is not ours to open has been there for long."""
+
+    def refuse(_: Path) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(layout, "sync_folder", refuse)
+    with nullcontext() if is_taken else pytest.raises(UserError, match="Input/output error"):
+        claim_folder(tmp_path, SHAPE)
+    assert (tmp_path / "landing.json").exists() == is_taken
