@@ -108,6 +108,8 @@ class _Leaving(Enum):
     NOT = "not"
     DRAINING = "draining"
     CANCELLING = "cancelling"
+    LEFT = "left"
+    """Every flow has ended: there is nothing more to wait for but the lifespans."""
 
 
 class Supervisor:
@@ -188,8 +190,6 @@ class Supervisor:
         self._flow_tasks: asyncio.TaskGroup | None = None
         self._refusal: LbgError | None = None
         self._leaving = _Leaving.NOT
-        self._is_over = False
-        """Every flow has left: a request to leave has nothing to wait for."""
         self.report: StopReport | None = None
         """How it left; None until then."""
         self._timers: list[asyncio.TimerHandle] = []
@@ -230,7 +230,7 @@ class Supervisor:
         self._beginning.cut()
         self._lifespans_end.cut()
         self._stop_flows()
-        if self._leaving is _Leaving.CANCELLING:
+        if self._leaving in (_Leaving.CANCELLING, _Leaving.LEFT):
             return
         self._leaving = _Leaving.CANCELLING
         running = self._dispatcher.running()
@@ -319,7 +319,7 @@ class Supervisor:
             check_states(self._handlers, self._resources)
             return await self._run()
         finally:
-            self._is_over = True
+            self._leaving = _Leaving.LEFT
             for timer in self._timers:
                 timer.cancel()
             with self._lifespans_end:
@@ -492,8 +492,7 @@ class Supervisor:
             self._control.probe_asked(probe)
 
     def _call_later(self, delay_ms: int, callback: Callable[[], None]) -> None:
-        if not self._is_over:
-            self._timers.append(asyncio.get_running_loop().call_later(delay_ms / 1_000, callback))
+        self._timers.append(asyncio.get_running_loop().call_later(delay_ms / 1_000, callback))
 
     async def _report_status(self) -> None:
         while True:
