@@ -52,10 +52,12 @@ def restripe(
         told = {"group": settings.group.name, "from": before, "to": queues, "moved": moved, "seconds": seconds}
         print_json(told)
         return
-    how = "there is nothing to do"
-    if done is not None:
-        is_moved = before != queues
-        how = f"{moved} shards moved in {seconds} s" if is_moved else "members that went by another number know it now"
+    if done is None:
+        how = "there is nothing to do"
+    elif before == queues:
+        how = "members that went by another number know it now"
+    else:
+        how = f"{moved} shards moved in {seconds} s"
     print(f"{settings.group.name} has {queues} queues: {how}")
     if settings.group.queue_count != queues and settings.group.source is GroupSource.FILE:
         print(f"now set group.queue_count to {queues} in the settings, for members that start from now on")

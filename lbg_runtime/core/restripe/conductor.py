@@ -178,8 +178,9 @@ class Conductor:
         move = self._next_move(sight)
         if move is not None:
             return self._prepare(sight) or self._go_on(move, sight)
-        is_to_remind = not self._moves and not self._is_over(sight)
-        return (self._prepare(sight) if is_to_remind else None) or self._finish(sight)
+        if not self._moves and not self._is_over(sight) and (step := self._prepare(sight)) is not None:
+            return step
+        return self._finish(sight)
 
     def queues_to_measure(self, sight: Sight) -> list[int]:
         """Indexes of the queues whose depths `next_step` needs, given the rest of this `Sight`.
@@ -212,9 +213,8 @@ class Conductor:
         """Renew the plan so that no member takes it for old. Refused once a shard may have its marker, which belongs to
         its plan, or once a queue may have the finish, if nothing moves."""
         plan = self.plan
-        topics = [sight.subscriptions.get(index, frozenset()) for index in range(plan.queue_total)]
-        may_be_finished = not self._moves and all(self.topic in each for each in topics)
-        if may_be_finished or any(move.has_begun(sight) for move in self._moves):
+        is_informed = all(self.topic in sight.subscriptions.get(index, ()) for index in range(plan.queue_total))
+        if any(move.has_begun(sight) for move in self._moves) or (is_informed and not self._moves):
             raise UserError(
                 "--queues",
                 f"{plan.to_count}, but it is too late to replace plan generation {plan.generation}, which "

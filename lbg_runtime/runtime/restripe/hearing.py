@@ -100,7 +100,8 @@ class Hearing:
         return asyncio.get_running_loop().time() - self._began_s >= self._listen_s
 
     async def hears_of_another(self, queue_count: int) -> bool:
-        """Whether the members, once each has had time to speak, go by another number of queues than this."""
+        """Whether the members, once each has had time to speak, go by another number of queues than this. Raises as
+        `insist_on_connection`."""
         while not self.has_heard_all:
             await self.insist_on_connection()
             await self.wait()
