@@ -76,6 +76,14 @@ async def begun(trial, app):
     await trial.until(lambda: app._companion._receiver is not None)
 
 
+async def opened(pulled, capacity):
+    """A stream whose reader waits, and its first line."""
+    stream = pulled.stream(capacity)
+    reading = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    return stream, reading
+
+
 def described(event):
     return event["metadata"]["lbg-key"], int(event["metadata"]["lbg-fencing-token"])
 
@@ -306,9 +314,7 @@ async def test_a_turn_that_nobody_takes_any_more_is_the_next_ones():
     pulled = PulledEvents(10_000, make_gate())
     first, second = (asyncio.ensure_future(pulled.deliver(make_event(key=key))) for key in "ab")
     await asyncio.sleep(0.1)
-    stream = pulled.stream(1)
-    reading = asyncio.ensure_future(anext(stream))
-    await asyncio.sleep(0)
+    stream, reading = await opened(pulled, 1)
     # It has its turn by now, and has not come to take it.
     first.cancel()
     event = json.loads(await asyncio.wait_for(reading, 1))
@@ -398,9 +404,7 @@ async def test_nothing_is_kept_of_an_event_that_is_settled():
         """One whose end can be seen."""
 
     pulled = PulledEvents(10_000, make_gate())
-    stream = pulled.stream(1)
-    reading = asyncio.ensure_future(anext(stream))
-    await asyncio.sleep(0)
+    stream, reading = await opened(pulled, 1)
     delivering = asyncio.ensure_future(pulled.deliver(make_event()))
     event_id = json.loads(await reading)["id"]
     answer = WatchedAnswer(Status.SUCCESS)
@@ -466,9 +470,7 @@ async def test_a_settlement_of_a_former_life_settles_nothing_of_this_one():
 async def test_an_event_that_is_settled_in_the_moment_its_time_ends_is_what_the_application_was_told():
     """It had been told that it was settled, and got the event again."""
     pulled = PulledEvents(10_000, make_gate())
-    stream = pulled.stream(1)
-    reading = asyncio.ensure_future(anext(stream))
-    await asyncio.sleep(0)
+    stream, reading = await opened(pulled, 1)
     given, late = [], []
     loop = asyncio.get_running_loop()
     # In the same turn of the loop as the time-out, and before it.
@@ -482,9 +484,7 @@ async def test_an_event_that_is_settled_in_the_moment_its_time_ends_is_what_the_
 
 async def test_of_two_settlements_of_an_event_the_first_counts():
     pulled = PulledEvents(10_000, make_gate())
-    stream = pulled.stream(1)
-    reading = asyncio.ensure_future(anext(stream))
-    await asyncio.sleep(0)
+    stream, reading = await opened(pulled, 1)
     delivering = asyncio.ensure_future(pulled.deliver(make_event()))
     event_id = json.loads(await reading)["id"]
     assert pulled.settle([(event_id, SUCCESS), (event_id, Answer(Status.DROP))]) == [event_id]
@@ -494,9 +494,7 @@ async def test_of_two_settlements_of_an_event_the_first_counts():
 
 async def test_what_is_settled_just_before_its_stream_ends_is_settled_and_the_rest_fails():
     pulled = PulledEvents(10_000, make_gate())
-    stream = pulled.stream(2)
-    reading = asyncio.ensure_future(anext(stream))
-    await asyncio.sleep(0)
+    stream, reading = await opened(pulled, 2)
     settled, lost = (asyncio.ensure_future(pulled.deliver(make_event(key=key))) for key in "ab")
     event_id = json.loads(await reading)["id"]
     await anext(stream)
@@ -510,9 +508,7 @@ async def test_what_is_settled_just_before_its_stream_ends_is_settled_and_the_re
 async def test_an_event_that_no_line_can_be_made_of_gives_its_place_on_the_stream_back():
     """The place was lost, so that a stream was given nothing more after as many such events as it asked for."""
     pulled = PulledEvents(10_000, make_gate())
-    stream = pulled.stream(1)
-    reading = asyncio.ensure_future(anext(stream))
-    await asyncio.sleep(0)
+    stream, reading = await opened(pulled, 1)
     with pytest.raises(TypeError):
         await pulled.deliver(make_event(properties={"ce_big": 1 << 80}))
     second = asyncio.ensure_future(pulled.deliver(make_event()))
@@ -524,9 +520,7 @@ async def test_an_event_that_no_line_can_be_made_of_gives_its_place_on_the_strea
 
 async def test_what_waits_for_room_can_be_cancelled_together_with_what_is_open():
     pulled = PulledEvents(10_000, make_gate())
-    stream = pulled.stream(1)
-    reading = asyncio.ensure_future(anext(stream))
-    await asyncio.sleep(0)
+    stream, reading = await opened(pulled, 1)
     events = [asyncio.ensure_future(pulled.deliver(make_event(key=key))) for key in "abcd"]
     await reading
     for event in events:

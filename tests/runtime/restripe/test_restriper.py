@@ -27,7 +27,6 @@ from tests.runtime.restripe.restripe_world import (
     GROUP,
     handled,
     in_order_and_once,
-    made_queues,
     publish_for,
     published_in,
     restripe,
@@ -35,11 +34,6 @@ from tests.runtime.restripe.restripe_world import (
 
 CONTROL_TOPIC = "lbg-control/orders"
 SECRET = "5ec7e7"
-
-
-@pytest.fixture
-def queues(trial, settings):
-    return made_queues(trial, settings)
 
 
 async def test_a_group_grows_and_shrinks_under_load_and_every_message_is_handled_once_in_order(

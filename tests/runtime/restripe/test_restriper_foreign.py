@@ -8,12 +8,7 @@ from lbg_runtime.model.errors import ConnectFailed, QueueUnfit
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.transport.memory.transport import MemoryTransport
-from tests.runtime.restripe.restripe_world import GROUP, made_queues, restripe, topics_of
-
-
-@pytest.fixture
-def queues(trial, settings):
-    return made_queues(trial, settings)
+from tests.runtime.restripe.restripe_world import GROUP, restripe, topics_of
 
 
 async def test_no_shard_is_moved_to_a_queue_beyond_the_groups_that_is_not_fit(trial, settings, queues) -> None:

@@ -10,17 +10,11 @@ from tests.runtime.restripe.restripe_world import (
     GROUP,
     handled,
     in_order_and_once,
-    made_queues,
     publish_for,
     published_in,
     restripe,
     topics_of,
 )
-
-
-@pytest.fixture
-def queues(trial, settings):
-    return made_queues(trial, settings)
 
 
 @pytest.mark.parametrize("count", [3, 5])

@@ -19,7 +19,6 @@ from tests.runtime.restripe.restripe_world import (
     GROUP,
     handled,
     in_order_and_once,
-    made_queues,
     publish_for,
     published_in,
     restripe,
@@ -29,11 +28,6 @@ from tests.runtime.restripe.restripe_world import (
 CONTROL_TOPIC = "lbg-control/orders"
 FIRST = QueueName("orders/0")
 PARKING_QUEUE = "lbg-parked/orders/1"
-
-
-@pytest.fixture
-def queues(trial, settings):
-    return made_queues(trial, settings)
 
 
 def told_of(topics) -> set[StripePlan]:

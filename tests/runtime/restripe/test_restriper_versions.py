@@ -14,17 +14,12 @@ from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.transport.memory.broker import DEFAULT_VPN
 from lbg_runtime.transport.memory.transport import MemoryTransport
-from tests.runtime.restripe.restripe_world import GROUP, made_queues, restripe, topics_of
+from tests.runtime.restripe.restripe_world import GROUP, restripe, topics_of
 
 SMALL = QueueName("orders/2")
 CONTROL_TOPIC = "lbg-control/orders"
 OLD_BEAT = b'[%d,"heartbeat"]' % (CONTROL_VERSION - 1)
 OTHER = f"control messages of version {CONTROL_VERSION - 1}"
-
-
-@pytest.fixture
-def queues(trial, settings):
-    return made_queues(trial, settings)
 
 
 @asynccontextmanager
