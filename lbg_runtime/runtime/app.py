@@ -359,6 +359,7 @@ def _end_all(runner: asyncio.Runner) -> None:
 
     is_over = False
     while not is_over:
+        # Nor does a SIGINT hurry what the exit guard bounds.
         with suppress(SystemExit, KeyboardInterrupt):
             runner.run(end())
             is_over = True

@@ -3,7 +3,7 @@
 The machines' histories are all tried elsewhere; this is about what stands between them and the loop: who wakes whom,
 what a cancellation cuts short, what is still on its way. `every_step` tells the stories. Here a few steps of each are
 tried, others for each mishap; `python -m tests.runtime.test_every_step` tries them all, then pairs of mishaps, which
-takes half an hour.
+takes a quarter of an hour.
 """
 
 import asyncio
