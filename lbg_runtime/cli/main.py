@@ -100,7 +100,7 @@ def main() -> None:
         signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         try:
-            app()
+            sys.exit(app(standalone_mode=False))
         except SystemExit as leaving:
             # Every command that does not fail ends this way.
             _bind_what_no_signal_ends(leaving)
@@ -108,6 +108,9 @@ def main() -> None:
             raise
     except UserError as error:
         sys.exit(_fail(error, 2))
+    except typer.TyperException as error:
+        # Without a command there is nothing to say: its help has been printed.
+        sys.exit(_fail(_misused(error), error.exit_code) if str(error) else error.exit_code)
     except LbgError as error:
         sys.exit(_fail(error, 1))
     except ModuleNotFoundError as error:
@@ -128,6 +131,11 @@ def main() -> None:
         _bind_what_no_signal_ends(sys.exception())
         _leave_written()
         _leave_within_bound(sys.exception())
+
+
+def _misused(error: typer.TyperException) -> UserError:
+    path: str = getattr(getattr(error, "ctx", None), "command_path", "lbg")
+    return UserError(path, error.format_message().rstrip("."), f"what '{path} --help' lists")
 
 
 def _fail(error: LbgError, code: int) -> int:

@@ -162,6 +162,34 @@ def test_a_mistake_is_told_in_a_line_that_no_terminal_obeys(lbg, folder):
     assert ended.stderr.startswith("lbg: \\x1b[2J")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("runn",), "lbg: lbg: No such command 'runn'. Did you mean 'run'?; expected what 'lbg --help' lists"),
+        (("run", "--nosuch"), "lbg: lbg run: No such option: --nosuch; expected what 'lbg run --help' lists"),
+        (("group", "plan", "x\ny"), None),
+        (
+            ("landing", "ls"),
+            "lbg: lbg landing ls: Missing argument 'directory'; expected what 'lbg landing ls --help' lists",
+        ),
+        (("run", "--processes", "many"), None),
+    ],
+)
+def test_a_command_line_that_cannot_be_read_is_told_in_one_line(lbg, folder, arguments, told):
+    ended = lbg(folder, *arguments)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("lbg: lbg")
+    assert ended.stderr.count("\n") == 1
+    assert told is None or ended.stderr == told + "\n"
+
+
+@pytest.mark.parametrize("arguments", [(), ("group",)])
+def test_without_a_command_its_help_is_shown_and_no_mistake_is_told(lbg, folder, arguments):
+    ended = lbg(folder, *arguments)
+    assert (ended.returncode, ended.stderr) == (2, "")
+    assert "Usage: lbg" in ended.stdout
+
+
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("arguments", [("check",), ("check", "--json"), ("--help",)])
 def test_output_that_finds_no_room_is_told_in_one_line(folder, arguments, unbuffered):
