@@ -2,9 +2,12 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
+from typing import NamedTuple
 from uuid import uuid4
 
 from lbg_runtime.runtime.clock import DeadlineTimer, now_ms
+from lbg_runtime.runtime.runners.attempts import attempt_put_off
 from lbg_runtime.sidecar.answer import Answer, read_bulk_answer
 from lbg_runtime.sidecar.application import Application
 from lbg_runtime.sidecar.bulk import BulkGathering, bulk_body
@@ -14,7 +17,13 @@ from lbg_runtime.sidecar.subscriptions import Bulk, Subscription
 Spawn = Callable[[Coroutine[None, None, None]], object]
 """Runs a coroutine in the sidecar's task group."""
 
-_Entry = tuple[Event, asyncio.Future[Answer]]
+
+class _Entry(NamedTuple):
+    event: Event
+    answer: asyncio.Future[Answer]
+    gathering: ExitStack
+    """Closed when it is sent: until then its attempt has not begun."""
+
 
 _HEADERS = {"content-type": "application/json"}
 
@@ -37,14 +46,16 @@ class BulkSender:
         self._count += 1
         number = self._count
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = (event, answer)
-        self._gathering.offer(number, now_ms())
-        self._arm()
-        try:
-            return await answer
-        finally:
-            self._gathering.withdraw(number)
-            del self._waiting[number]
+        with ExitStack() as gathering:
+            gathering.enter_context(attempt_put_off())
+            self._waiting[number] = _Entry(event, answer, gathering)
+            self._gathering.offer(number, now_ms())
+            self._arm()
+            try:
+                return await answer
+            finally:
+                self._gathering.withdraw(number)
+                del self._waiting[number]
 
     def _arm(self) -> None:
         """Send in the next turn of the loop, so that events that come in this one go along."""
@@ -55,14 +66,17 @@ class BulkSender:
     def _send_due(self) -> None:
         self._is_armed = False
         while numbers := self._gathering.take(now_ms()):
-            self._spawn(self._send({str(number): self._waiting[number] for number in numbers}))
+            entries = {str(number): self._waiting[number] for number in numbers}
+            for entry in entries.values():
+                entry.gathering.close()
+            self._spawn(self._send(entries))
         self._timer.set(self._gathering.deadline_ms)
 
     async def _send(self, entries: dict[str, _Entry]) -> None:
         failure: Exception | None = None
         answers: dict[str, Answer] = {}
         try:
-            events = [(entry_id, event) for entry_id, (event, _) in entries.items()]
+            events = [(entry_id, entry.event) for entry_id, entry in entries.items()]
             body = bulk_body(self._subscription, str(uuid4()), events)
             response = await self._application.post(self._subscription.route, _HEADERS, body)
             answers = read_bulk_answer(response.status, response.body, tuple(entries))
@@ -71,10 +85,10 @@ class BulkSender:
         finally:
             self._gathering.answered()
             self._arm()
-        for entry_id, (_, answer) in entries.items():
-            if answer.done():
+        for entry_id, entry in entries.items():
+            if entry.answer.done():
                 continue  # taken back meanwhile
             if failure is None:
-                answer.set_result(answers[entry_id])
+                entry.answer.set_result(answers[entry_id])
             else:
-                answer.set_exception(failure)
+                entry.answer.set_exception(failure)

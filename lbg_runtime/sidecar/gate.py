@@ -25,8 +25,8 @@ class Gate:
     """Closed at first. Used on the member's loop.
 
     Events wait for as long as the application is away, which is no fault of theirs. If their flow handle is being given
-    up or is gone, they wait `GRACE_S` and then go back: in the first case the queue would wait for them until its drain
-    timeout; in the second, others may be further on with their key by the time the application is back.
+    up, they wait `GRACE_S` and then go back, as the queue would wait for them until its drain timeout. Those of a
+    handle that is lost are taken back by the runtime, at once.
     """
 
     def __init__(self, on_able: Callable[[bool], None], on_open: Callable[[], None]) -> None:

@@ -126,6 +126,32 @@ async def test_an_application_that_is_away_costs_no_attempt(trial):
     assert attempts == ["1"] * 20
 
 
+async def test_what_waits_for_a_bulk_when_its_flow_is_lost_is_not_sent(trial):
+    """Others may be further on with its key by the time the bulk before it is answered."""
+    work, may_answer = BulkWork(), asyncio.Event()
+
+    async def slow(posted):
+        await may_answer.wait()
+        return await work(posted)
+
+    patient = {"enabled": True, "maxMessagesCount": 10, "maxAwaitDurationMs": 60_000}
+    application = ScriptedApplication(slow, asked=[{**BULK[0], "bulkSubscribe": patient}])
+    app = trial.app(application)
+    async with trial.running(app):
+        await trial.until(lambda: trial.owners() == 2)
+        await trial.publish(1)
+        await trial.until(lambda: len(application.posted) == 1)
+        await trial.publish(3, 3)
+        await asyncio.sleep(1)
+        app._session.drop_connection(2)
+        await asyncio.sleep(5)
+        may_answer.set()
+        await trial.until(lambda: sum(trial.depths()) == 0)
+    first, *others = (json.loads(each.body)["entries"] for each in application.posted)
+    assert [entry["metadata"]["lbg-epoch"] for entry in first] == ["1"]
+    assert "1" not in [entry["metadata"]["lbg-epoch"] for bulk in others for entry in bulk]
+
+
 async def test_a_member_that_leaves_takes_back_what_hangs(trial):
     hanging = asyncio.Event()
 

@@ -553,3 +553,21 @@ async def test_a_client_that_is_frozen_does_not_keep_events_from_another_one(tri
         await trial.publish(20, keys=20)
         await trial.until(work, within_s=1)
         assert len(frozen.got) == taken
+
+
+async def test_what_waits_for_room_when_its_flow_is_lost_is_not_given_out(trial, pulling):
+    """Others may be further on with its key by the time there is room."""
+    app = pulling()
+    async with trial.running(app):
+        await begun(trial, app)
+        puller = Puller(app, 1)
+        await trial.until(lambda: trial.owners() == 2)
+        await trial.publish(2, keys=2)
+        await trial.until(lambda: len(puller.got) == 1)
+        app._session.drop_connection(2)
+        await asyncio.sleep(5)
+        puller.settle(puller.got[0])
+        await trial.until(lambda: len(puller.got) == 2)
+        puller.settle(puller.got[1])
+        assert puller.got[0]["metadata"]["lbg-epoch"] == "1"
+        assert puller.got[1]["metadata"]["lbg-epoch"] != "1"

@@ -145,6 +145,8 @@ class Dispatcher:
     def return_unstarted(self, queue: QueueName, epoch: Epoch, *, keeps_moved: bool = False) -> None:
         """End, without an outcome, the deliveries of a flow handle that no handler has, or that are between tries.
 
+        Those whose handlers wait to be called, as for a batch, end as soon as these let go.
+
         `keeps_moved`: but for those of which a copy may have arrived elsewhere, which are tried again.
         """
         if self._stopped.get(queue, epoch + 1) <= epoch:
@@ -155,6 +157,7 @@ class Dispatcher:
 
         for handling in self._lanes.return_unstarted(queue, epoch, is_kept):
             self._end_unhandled(handling, None)
+        self._attempts.recall_put_off(queue, epoch)
         self._retry_timer.set(self._lanes.next_delayed_ms())
         # A lane whose head went back may be ready for another flow's delivery.
         self._pool.wake()
@@ -171,6 +174,7 @@ class Dispatcher:
     def stop(self, queue: QueueName, epoch: Epoch) -> None:
         """Start nothing more of a flow handle, whose flow runner is to give it up."""
         self._stopped[queue] = epoch
+        self._attempts.recall_put_off(queue, epoch)
 
     def forget_keys(self, queue: QueueName) -> None:
         """Take the next message of each of the queue's keys for the first: a shard has left the queue, and may come
@@ -197,7 +201,7 @@ class Dispatcher:
 
     def heed(self, suspension: Suspension, on_resumed: OnResumed) -> None:
         """After a stop of the process, call back before anything more is started, with its length in nanoseconds, to
-        have all flow handles given up; then take back what waits to be called, as for a batch."""
+        have all flow handles given up."""
         self._suspension, self._on_resumed, self._seen_ns = suspension, on_resumed, monotonic_ns()
 
     def be_awake(self) -> None:
@@ -502,8 +506,6 @@ class Dispatcher:
         unseen_ns, since_ns, self._seen_ns = now_ns - self._seen_ns, self._seen_ns, now_ns
         if unseen_ns > STOPPED_FOR_NS and self._suspension is not None and self._suspension.was_since(since_ns, now_ns):
             self._on_resumed(unseen_ns)
-            # Above all what waits for its batch. Behind the call, so that no successor takes its turn.
-            self._attempts.recall_put_off()
 
     def _hold(self, lane: Lane[Handling]) -> bool:
         """Keep the head of the lane where it is until its flow is given up; False if it already was."""

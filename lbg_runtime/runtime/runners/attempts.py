@@ -53,6 +53,12 @@ class Attempt:
             self.interrupted_by = why
         self.task.cancel()
 
+    def recall_if_of(self, queue: QueueName, epoch: Epoch) -> None:
+        """Cancel the handler if its delivery is of this flow handle."""
+        delivery = self.handling.delivery
+        if delivery.queue == queue and delivery.epoch == epoch:
+            self.interrupt(InterruptedBy.RECALL)
+
 
 class RunningAttempts:
     """Running attempts with the same timeout, watched by one timer: one each would cost more than all the rest.
@@ -117,16 +123,15 @@ class RunningAttempts:
         del self._attempts[attempt.handling]
 
     def recall(self, queue: QueueName, epoch: Epoch) -> None:
-        """Cancel the running handlers of one flow handle."""
-        for attempt in (*self._attempts.values(), *self._put_off.values()):
-            delivery = attempt.handling.delivery
-            if delivery.queue == queue and delivery.epoch == epoch:
-                attempt.interrupt(InterruptedBy.RECALL)
+        """Cancel the running handlers of one flow handle, and what waits to be called."""
+        for attempt in self._attempts.values():
+            attempt.recall_if_of(queue, epoch)
+        self.recall_put_off(queue, epoch)
 
-    def recall_put_off(self) -> None:
-        """Cancel what waits to be called, of all flow handles."""
+    def recall_put_off(self, queue: QueueName, epoch: Epoch) -> None:
+        """Cancel what waits to be called, of one flow handle."""
         for attempt in self._put_off.values():
-            attempt.interrupt(InterruptedBy.RECALL)
+            attempt.recall_if_of(queue, epoch)
 
     def handlings(self) -> list[Handling]:
         """What is being handled now, in the order of deadlines, followed by what is put off."""
@@ -183,10 +188,10 @@ class AttemptWatches:
         for watch in self._watches.values():
             watch.recall(queue, epoch)
 
-    def recall_put_off(self) -> None:
+    def recall_put_off(self, queue: QueueName, epoch: Epoch) -> None:
         """See `RunningAttempts.recall_put_off`."""
         for watch in self._watches.values():
-            watch.recall_put_off()
+            watch.recall_put_off(queue, epoch)
 
     def handlings(self) -> list[Handling]:
         """What is being handled now."""

@@ -107,3 +107,33 @@ async def test_a_message_that_is_recalled_in_line_leaves_it(rig, delivery):
         await made.until_ended(2)
     assert made.outcomes() == {1: None, 2: Outcome.ACCEPTED}
     assert desk.batches == [(1.0, [2])]
+
+
+async def test_what_waits_for_its_batch_when_its_flow_is_lost_is_not_handled(rig, delivery):
+    """Others may be further on with its key by then."""
+    desk = Desk()
+    made = rig(handlers=batch_handlers(desk.handle))
+    async with MemberResources().entered(()), made.running():
+        made.dispatcher.dispatch(delivery(1, "a", epoch=1))
+        made.dispatcher.dispatch(delivery(2, "b", epoch=2))
+        await asyncio.sleep(0.5)
+        made.dispatcher.return_unstarted(QUEUE, Epoch(1))
+        await made.until_ended(2)
+    assert made.outcomes() == {1: None, 2: Outcome.ACCEPTED}
+    assert desk.batches == [(1.0, [2])]
+
+
+async def test_a_batch_that_is_being_handled_when_its_flow_is_lost_goes_on(rig, delivery):
+    desk = Desk()
+
+    async def act(batch):
+        await asyncio.sleep(10)
+
+    desk.act = act
+    made = rig(handlers=batch_handlers(desk.handle))
+    async with MemberResources().entered(()), made.running():
+        made.dispatcher.dispatch(delivery(1, "a"))
+        await asyncio.sleep(5)
+        made.dispatcher.return_unstarted(QUEUE, Epoch(1))
+        await made.until_ended(1)
+    assert made.outcomes() == {1: Outcome.ACCEPTED}
