@@ -65,6 +65,10 @@ class BulkSender:
 
     def _send_due(self) -> None:
         self._is_armed = False
+        for number, entry in self._waiting.items():
+            if entry.answer.done():
+                # Taken back in this turn of the loop: whoever waits for it is yet to be woken.
+                self._gathering.withdraw(number)
         while numbers := self._gathering.take(now_ms()):
             entries = {str(number): self._waiting[number] for number in numbers}
             for entry in entries.values():

@@ -87,6 +87,17 @@ async def test_an_event_that_is_taken_back_before_it_is_sent_is_not_sent(rig):
     assert application.bulks == [["1"], ["3"]]
 
 
+async def test_an_event_that_is_taken_back_as_its_bulk_falls_due_is_not_sent(rig):
+    """Its application would still be at work on it when it comes again."""
+    application, sender = rig
+    waiting, other = start(sender, "a", "b")
+    await asyncio.sleep(0)
+    waiting.cancel()
+    application.may_answer.set()
+    await other
+    assert application.bulks == [["2"]]
+
+
 async def test_an_event_waits_for_others_no_longer_than_it_may(rig):
     application, sender = rig
     loop = asyncio.get_running_loop()
