@@ -146,7 +146,7 @@ class ParkingStay:
 
     def finished(self, handling: Handling) -> None:
         """Take the end of a replay, from the dispatcher."""
-        if handling.outcome is None and not _has_failed(handling):
+        if handling.outcome is None:
             self._take_event(handling)
         else:
             # At once: the next message of its key may be judged before the stay gets its turn.
@@ -179,7 +179,7 @@ class ParkingStay:
                 await self._send(handling, copy, lane, report)
         except PublishRefused as refusal:
             # If the fate of an earlier copy is unknown, nobody can say that there is none.
-            if not was_sent and not copy.is_given_up:
+            if not was_sent:
                 self._obey(self._copies.refused(handling))
             raise with_remedy(refusal) from None
 
@@ -368,8 +368,9 @@ class ParkingStay:
             self._obey(self.ledger.replayed(lane))
             # Flushed before a later message of the key is settled on its queue, on the same connection.
             self._bound_flow().flush()
-        elif handling.end_report is not None and _has_failed(handling):
-            _log.error("replay_failed", parking=self._parking, lane=lane, reason=handling.end_report.error)
+        elif (report := handling.end_report) is not None and report.then is Then.PARK:
+            # One that was given back while it was to be moved to another queue has not failed: the next owner goes on.
+            _log.error("replay_failed", parking=self._parking, lane=lane, reason=report.error)
             self._obey(self.ledger.replay_failed(lane))
         else:
             was_asked_back = self.ledger.is_paused
@@ -450,8 +451,3 @@ class ParkingStay:
             reason = f"{self.ledger.count} messages are parked there, which is all that it takes"
         if reason is not None:
             raise ParkingNotReady(self._parking, reason)
-
-
-def _has_failed(handling: Handling) -> bool:
-    # A replay that was given back while it was to be moved to another queue has not: the next owner goes on with it.
-    return handling.end_report is not None and handling.end_report.then is Then.PARK

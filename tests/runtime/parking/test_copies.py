@@ -1,7 +1,12 @@
 """A copy of which nobody knows whether it has come, of a message that no stamp tells from another."""
 
 import asyncio
+from types import SimpleNamespace
+from typing import cast
 
+import pytest
+
+from lbg_runtime.core.flow.events import FlowActive, MessageReceived
 from lbg_runtime.core.parking.ledger import ParkingLedger
 from lbg_runtime.core.parking.records import (
     OwnerFence,
@@ -12,13 +17,18 @@ from lbg_runtime.core.parking.records import (
     encode_entry,
     parking_queue,
 )
-from lbg_runtime.model.errors import PublishRefused
-from lbg_runtime.model.message import PARTITION_KEY_PROPERTY, Message
+from lbg_runtime.model.errors import ParkingNotReady, PublishRefused
+from lbg_runtime.model.ids import DeliveryId, Epoch, MemberId, QueueName
+from lbg_runtime.model.message import PARTITION_KEY_PROPERTY, Delivery, Message
 from lbg_runtime.runtime.clock import wall_us
 from lbg_runtime.runtime.flow_runner import FlowRunner
 from lbg_runtime.runtime.parking.copies import Copies
-from lbg_runtime.runtime.parking.stay import COPY_PATIENCE_S
+from lbg_runtime.runtime.parking.parked_queue import FOLLOWS
+from lbg_runtime.runtime.parking.ports import ParkingPorts
+from lbg_runtime.runtime.parking.stay import COPY_PATIENCE_S, ParkingStay
+from lbg_runtime.runtime.runners.handling import Handling
 from lbg_runtime.transport.memory.transport import MemoryTransport
+from tests.runtime.parking.scripted_session import Session
 from tests.runtime.parking.test_parking_silence import slow_down
 
 PARK = {"failure": {"attempts": 1, "then": "park", "backoff": {"initial": "100ms", "maximum": "1s"}}}
@@ -119,3 +129,63 @@ async def test_a_copy_that_was_given_up_and_comes_nevertheless_is_nobodys():
     assert copy.is_given_up
     assert not copy.has_come
     assert not copies.has_come(handling)
+
+
+class Parking:
+    """An open stay, and a message that is being parked behind others, which are to be settled first."""
+
+    def __init__(self) -> None:
+        self.session = Session()
+        self.settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.is_restriped = False
+        owner, queue, parking = ParkingOwner(1, "own"), QueueName("orders/0"), QueueName("parked")
+        ports = SimpleNamespace(
+            queue=queue,
+            session=self.session,
+            member=MemberId("m"),
+            flush=lambda: self.settled,
+            return_unstarted=lambda *_: None,
+            is_restriping=lambda: self.is_restriped,
+            patience_s=5.0,
+        )
+        self.stay = ParkingStay(parking, Epoch(1), owner, cast(ParkingPorts, ports), lambda: None)
+        self.running = asyncio.ensure_future(self.stay.run())
+        self._fence = Delivery(parking, Epoch(1), DeliveryId(1), encode_entry(OwnerFence(owner), parking), False, 0)
+        original = Delivery(queue, Epoch(1), DeliveryId(1), Message("orders/new", b""), False, 0)
+        self._handling = Handling(original, "a", "a", cast("object", None))
+
+    @property
+    def is_sent(self) -> bool:
+        return any(isinstance(each, ParkedMessage) for each in self.session.sent)
+
+    async def begin(self) -> "asyncio.Future[None]":
+        await asyncio.sleep(1)
+        self.session.sink(FlowActive(Epoch(1)))
+        self.session.sink(MessageReceived(self._fence))
+        await asyncio.sleep(1)
+        parked = asyncio.ensure_future(self.stay.park(self._handling, "key a", FOLLOWS))
+        await asyncio.sleep(1)
+        return parked
+
+
+async def test_what_is_to_be_parked_stays_if_a_re_striping_begins_while_others_are_settled():
+    parking = Parking()
+    parked = await parking.begin()
+    parking.is_restriped = True
+    parking.settled.set_result(None)
+    with pytest.raises(ParkingNotReady, match="the group is being re-striped"):
+        await parked
+    assert not parking.is_sent
+    parking.stay.end()
+    await parking.running
+
+
+async def test_who_waits_for_a_copy_learns_at_once_that_the_parking_queue_is_given_up():
+    parking = Parking()
+    parking.settled.set_result(None)
+    parked = await parking.begin()
+    assert parking.is_sent
+    parking.stay.end()
+    with pytest.raises(ParkingNotReady, match="it was given up meanwhile"):
+        await parked
+    await parking.running
