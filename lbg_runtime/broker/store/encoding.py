@@ -34,13 +34,7 @@ def decode_message(frame: bytes, spooled_at_s: int | None, number: int) -> Publi
 def encode_settings(settings: QueueSettings) -> bytes:
     """Encode settings by name, except those with default values."""
     said = {each.name: getattr(settings, each.name) for each in fields(settings)}
-    return orjson.dumps(
-        {
-            name: value.value if isinstance(value, Enum) else value
-            for name, value in said.items()
-            if value != getattr(_DEFAULTS, name)
-        }
-    )
+    return orjson.dumps({name: value for name, value in said.items() if value != getattr(_DEFAULTS, name)})
 
 
 def decode_settings(encoded: bytes) -> QueueSettings:

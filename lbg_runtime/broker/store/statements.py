@@ -129,30 +129,21 @@ def statements_of(changes: Sequence[Change], frames: Frames) -> Iterator[tuple[s
             others.append(change)
     for change in logs:
         yield from _of_one(change, frames)
-    if logged:
-        yield "INSERT INTO logged VALUES (?, ?, ?, ?, ?, ?)", logged
-    if kept:
-        yield "INSERT INTO message VALUES (?, ?, ?, ?, ?, ?)", kept
-    if delivered:
-        yield "INSERT OR REPLACE INTO delivery VALUES (?, ?, ?, ?)", delivered
-    if gone:
-        yield "DELETE FROM message WHERE id BETWEEN ? AND ?", gone
-        yield "DELETE FROM delivery WHERE message BETWEEN ? AND ?", gone
-    if unlogged:
-        yield "DELETE FROM logged WHERE number = ?", unlogged
-    if firsts:
-        yield (
-            "UPDATE replay_log SET first = max(first, ?) WHERE vpn = ?",
-            [(first, vpn) for vpn, first in firsts.items()],
-        )
+    # Without rows, a statement does nothing.
+    yield "INSERT INTO logged VALUES (?, ?, ?, ?, ?, ?)", logged
+    yield "INSERT INTO message VALUES (?, ?, ?, ?, ?, ?)", kept
+    yield "INSERT OR REPLACE INTO delivery VALUES (?, ?, ?, ?)", delivered
+    yield "DELETE FROM message WHERE id BETWEEN ? AND ?", gone
+    yield "DELETE FROM delivery WHERE message BETWEEN ? AND ?", gone
+    yield "DELETE FROM logged WHERE number = ?", unlogged
+    yield "UPDATE replay_log SET first = max(first, ?) WHERE vpn = ?", [(first, vpn) for vpn, first in firsts.items()]
     # Last, so that the deletion of a queue also removes what came before.
     for change in others:
         yield from _of_one(change, frames)
-    if last_gone:
-        yield (
-            "UPDATE queue SET last_gone = max(last_gone, ?) WHERE number = ?",
-            [(sequence, queue) for queue, sequence in last_gone.items()],
-        )
+    yield (
+        "UPDATE queue SET last_gone = max(last_gone, ?) WHERE number = ?",
+        [(sequence, queue) for queue, sequence in last_gone.items()],
+    )
 
 
 def row_statement(put: RowPut) -> tuple[str, Iterable[Values]]:

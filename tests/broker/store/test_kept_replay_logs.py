@@ -90,6 +90,17 @@ def test_what_the_log_gave_up_stays_as_long_as_a_queue_has_it(path):
     assert reopened(path) == [queues[1], log, logged(3), MessagesGone(2, (1,))]
 
 
+def test_a_queue_that_is_deleted_takes_with_it_what_came_just_before_and_nothing_of_its_neighbours(path):
+    queues = [QueueKept(number, "default", f"queue-{number}", QueueSettings()) for number in (1, 2, 3)]
+    others = [MessageKept(queue, n, message(n)) for queue in (1, 3) for n in (1, 2, 3)]
+    store = Store.open(path)
+    # The third is in no log.
+    store.write([*queues, LOG, logged(1), logged(2), *others, *(MessageUnlogged("default", n) for n in (1, 2))])
+    store.write([*(MessageKept(2, n, message(n)) for n in (1, 2, 3)), QueueGone(2)])
+    store.close()
+    assert reopened(path) == [queues[0], queues[2], replace(LOG, first=3), *others]
+
+
 def test_messages_that_leave_together_take_out_of_the_log_s_table_what_the_log_gave_up(path):
     queue = QueueKept(1, "default", "orders", QueueSettings())
     store = Store.open(path)

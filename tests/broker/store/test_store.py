@@ -337,6 +337,12 @@ def test_a_log_whose_file_is_empty_or_gone_is_refused_and_left_as_it_is(path, tm
     assert log.read_bytes() == whole
 
 
+def test_a_first_start_that_died_before_it_wrote_anything_is_no_damage(path):
+    path.touch()
+    Path(f"{path}-wal").touch()
+    assert reopened(path) == []
+
+
 def test_a_death_between_the_header_of_a_log_and_its_first_frame_is_no_damage(path, tmp_path):
     target = tmp_path / "copy"
     store = Store.open(path)
