@@ -223,12 +223,12 @@ def _create(folder: Path, member: MemberId, now_us: int) -> tuple[RecordWriter, 
     """Create the file of the next incarnation: the wall clock, or above every earlier one if the clock went back."""
     pattern = re.compile(rf"{re.escape(member)}-([0-9]+){re.escape(FILE_SUFFIX)}")
     earlier = [int(match[1]) for match in map(pattern.fullmatch, os.listdir(folder)) if match]
-    incarnation = max(now_us, *(number + 1 for number in earlier)) if earlier else now_us
+    incarnation = max([now_us, *earlier])
     while True:
         try:
             return RecordWriter(folder / f"{member}-{incarnation}{FILE_SUFFIX}"), incarnation
         except FileExistsError:
-            # Two members with the same name started within a microsecond.
+            # The clock went back, or two members with the same name started within a microsecond.
             incarnation += 1
 
 

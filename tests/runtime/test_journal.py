@@ -6,9 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 from lbg_runtime.core.flow.machine import FlowState
+from lbg_runtime.core.restripe.news import StripesFinished
 from lbg_runtime.core.roles import Role
 from lbg_runtime.model.errors import ConfigError
-from lbg_runtime.model.ids import MemberId
+from lbg_runtime.model.ids import Epoch, MemberId
 from lbg_runtime.runtime import journal as journal_module
 from lbg_runtime.runtime.journal import open_journal
 
@@ -59,6 +60,7 @@ def test_without_a_directory_nothing_is_written(settings, tmp_path, monkeypatch)
     journal = open_journal(None, settings().group.shape(), MemberId("m"), "")
     machine = SimpleNamespace(epoch=1, role=Role.PRIMARY, state=FlowState.ACTIVE, in_flight=0)
     journal.flow_changed(0, machine, "inactive", "")
+    journal.stripes(0, Epoch(1), StripesFinished(1, 4, 8))
     journal.flush()
     journal.close(clean=True)
     assert list(tmp_path.iterdir()) == []
