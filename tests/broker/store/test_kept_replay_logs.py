@@ -134,6 +134,16 @@ def test_a_message_that_the_log_cannot_keep_is_where_it_is_needed(path):
     assert reopened(path) == [queue, replace(LOG, first=2), MessageKept(1, 1, message(1))]
 
 
+def test_what_a_deleted_log_had_stays_as_long_as_a_queue_has_it(path):
+    queue = QueueKept(1, "default", "orders", QueueSettings())
+    store = Store.open(path)
+    store.write([queue, LOG, logged(1), logged(2), MessageKept(1, 1, message(1))])
+    store.write([MessageUnlogged("default", 1), MessageUnlogged("default", 2), ReplayLogGone("default")])
+    store.close()
+    assert frames(path) == (0, 1)
+    assert reopened(path) == [queue, MessageKept(1, 1, message(1))]
+
+
 def test_a_log_that_is_made_again_has_nothing_of_the_one_before(path):
     queue = QueueKept(1, "default", "orders", QueueSettings())
     store = Store.open(path)

@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,7 @@ from lbg_runtime.broker.engine.settings import (
     QueueSettings,
     RejectOnDiscard,
 )
+from lbg_runtime.broker.store.statements import FORMAT, IDS_OF_ONE_LIFE
 from lbg_runtime.broker.store.store import Store
 from lbg_runtime.model.errors import StoreFailed, UserError
 from lbg_runtime.model.outcome import Outcome
@@ -169,6 +171,14 @@ def test_every_life_has_ids_and_a_name_of_its_own(path):
     assert len(names) == 2
 
 
+def test_the_ids_of_a_life_begin_above_all_that_the_one_before_may_have_given(path):
+    begun = []
+    for _ in range(3):
+        with closing(Store.open(path)) as store:
+            begun.append(next(store.read()).up_to)
+    assert all(later - sooner >= IDS_OF_ONE_LIFE for sooner, later in pairwise(begun))
+
+
 def test_every_store_has_an_id_of_its_own_for_all_its_lives(path):
     ids = []
     for place in (path, path, path.parent / "other"):
@@ -232,6 +242,16 @@ def test_another_database_is_refused(path):
     assert refused(path).expected == "a store of this version or an older one"
 
 
+@pytest.mark.parametrize("change", [f"user_version = {FORMAT + 1}", "application_id = 7"], ids=["later", "another's"])
+def test_a_store_of_a_later_version_or_another_program_is_refused_and_left_as_it_is(path, change):
+    filled(path)
+    with closing(sqlite3.connect(path)) as database:
+        database.execute(f"PRAGMA {change}")
+    before = path.read_bytes()
+    assert refusal(path).startswith("it is no store of this version")
+    assert path.read_bytes() == before
+
+
 def test_a_directory_and_a_place_that_is_not_there_are_refused(path):
     assert refusal(path.parent) == "it is a directory"
     assert refusal(path / "nowhere" / "store") == "No such file or directory"
@@ -270,6 +290,16 @@ def test_a_damaged_page_is_refused(path):
     assert "malformed" in refusal(path) or "damaged" in refusal(path)
 
 
+def test_a_page_that_does_not_list_one_of_its_messages_any_more_is_refused(path):
+    filled(path)
+    data = bytearray(path.read_bytes())
+    # The count of a page's cells is the fourth and fifth of its bytes.
+    place = data.index(bytes((7,)) * 500) // 4096 * 4096 + 3
+    data[place : place + 2] = (int.from_bytes(data[place : place + 2]) - 1).to_bytes(2)
+    path.write_bytes(data)
+    assert refusal(path).startswith("it is damaged: ")
+
+
 def writes(path: Path, count: int, target: Path) -> list[int]:
     """Make so many writes, and leave at `target` what a death after the last one leaves; sizes of the log by write."""
     store = Store.open(path)
@@ -285,14 +315,24 @@ def writes(path: Path, count: int, target: Path) -> list[int]:
     return sizes
 
 
-def test_damage_in_the_log_is_told_from_a_torn_end(path, tmp_path):
+def damage(log: Path, place: int) -> None:
+    whole = log.read_bytes()
+    log.write_bytes(whole[:place] + b"!" + whole[place + 1 :])
+
+
+@pytest.mark.parametrize("lost", [2, 3])
+def test_damage_in_the_log_is_told_from_a_torn_end(path, tmp_path, lost):
     target = tmp_path / "copy"
     sizes = writes(path, 5, target)
-    log = Path(f"{target}-wal")
-    whole = log.read_bytes()
-    place = sizes[1] + 100
-    log.write_bytes(whole[:place] + b"!" + whole[place + 1 :])
-    assert refusal(target).startswith("its log is damaged: 3 writes")
+    damage(Path(f"{target}-wal"), sizes[4 - lost] + 100)
+    assert refusal(target).startswith(f"its log is damaged: {lost} writes")
+
+
+def test_a_last_write_that_was_torn_although_its_end_arrived_is_no_damage(path, tmp_path):
+    target = tmp_path / "copy"
+    sizes = writes(path, 5, target)
+    damage(Path(f"{target}-wal"), sizes[3] + 100)
+    assert [each.sequence for each in reopened(target) if isinstance(each, MessageKept)] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(
