@@ -307,6 +307,13 @@ def test_a_partitioned_queue_promises_an_order_for_its_partition_keys_only(group
     assert parse_settings(sections, "config.yaml", {}).dispatch.missing_key is MissingKey.NO_ORDER
 
 
+def test_a_partitioned_queue_is_not_made_by_members():
+    group = GROUP | {"backend": "partitioned", "provision": "create_missing"}
+    assert _problem(group=group, dispatch={"missing_key": "no_order"}).startswith(
+        "config.yaml: group.provision: create_missing; expected none with backend: partitioned, "
+    )
+
+
 def test_an_unknown_key_is_refused_with_the_one_that_was_probably_meant():
     assert _problem(group=GROUP | {"hash_cout": 1}) == (
         "config.yaml: group.hash_cout: unknown setting; expected hash_count, or another of "
@@ -389,6 +396,12 @@ def test_a_file_without_a_secret_is_no_empty_secret(tmp_path, content):
         "config.yaml: connection.password: a value that is not shown; "
         f"expected a secret in the file {path}, which is empty"
     )
+
+
+def test_a_file_with_other_bytes_than_text_has_no_secret(tmp_path):
+    path = tmp_path / "secret"
+    path.write_bytes(b"p\xff")
+    assert _problem(connection={"password": f"file:{path}"}).endswith(f"expected text in UTF-8 in the file {path}")
 
 
 def test_a_secret_is_never_shown(tmp_path):
