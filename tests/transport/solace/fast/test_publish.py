@@ -31,8 +31,8 @@ class NotedCalls:
     """In place of `PublishCalls`. Takes what its plan says, then everything."""
 
     def __init__(self) -> None:
-        self.plan: list[tuple[int, int]] = []
-        """Answer and how many are taken, for the next calls."""
+        self.plan: list[tuple[int, int | None]] = []
+        """Answer and how many are taken, for the next calls; None: none, and that is not said."""
         self.batches: list[list[tuple[int, Message]]] = []
         """What each call took: tag and message."""
         self.written: dict[int, tuple[int, Message]] = {}
@@ -59,8 +59,9 @@ class NotedCalls:
         assert len(set(natives[:count])) == count <= BATCH
         self.calls += 1
         code, wanted = self.plan.pop(0) if self.plan else (OK, count)
-        taken._obj.value = wanted
-        self.batches.append([self.written[natives[index]] for index in range(wanted)])
+        if wanted is not None:
+            taken._obj.value = wanted
+        self.batches.append([self.written[natives[index]] for index in range(wanted or 0)])
         return code
 
     @property
@@ -220,6 +221,17 @@ async def test_what_the_library_does_not_take_now_waits_for_the_next_event_in_or
     assert not bench.hear(CAN_SEND, 0, 0)
     await turn()
     assert bench.numbers == list(range(10))
+
+
+async def test_a_call_that_does_not_say_how_many_it_took_has_taken_none(bench: Bench) -> None:
+    bench.calls.plan = [(OK, 5), (NOT_READY, None)]
+    bench.send(5)
+    await turn()
+    bench.send(7)
+    await turn()
+    bench.hear(CAN_SEND, 0, 0)
+    await turn()
+    assert bench.numbers == list(range(12))
 
 
 async def test_a_blocked_library_is_tried_again_when_it_confirms(bench: Bench) -> None:
@@ -396,6 +408,17 @@ async def test_the_end_fails_everything_frees_everything_and_late_answers_change
     assert len(bench.numbers) == WINDOW
     bench.publisher.fail_all("again")
     assert len(bench.calls.freed) == BATCH
+
+
+async def test_what_has_failed_with_its_session_is_not_sent_by_a_late_event(bench: Bench) -> None:
+    """The session may live on for a moment, and whoever was told may have sent it again in the next one."""
+    bench.calls.plan = [(WOULD_BLOCK, 1)]
+    bench.send(3)
+    await turn()
+    bench.publisher.fail_all("logs in again")
+    bench.hear(CAN_SEND, 0, 0)
+    await turn()
+    assert bench.numbers == [0]
 
 
 class Scarce:
