@@ -52,8 +52,8 @@ class Partitions:
         if count < 1:
             raise InvariantViolated(f"a queue with {count} partitions")
         self.all = tuple(Partition(number) for number in range(count))
-        self.flows: dict[FlowId, dict[int, None]] = {}
-        """Bound flows in the order of their binds, each with its partitions, in the order it got them."""
+        self.flows: dict[FlowId, None] = {}
+        """Bound flows in the order of their binds."""
         self.rebalance_delay_ms = rebalance_delay_ms
         self.max_handoff_ms = max_handoff_ms
         self._rebalance_at_ms: int | None = None
@@ -82,14 +82,14 @@ class Partitions:
 
     def join(self, flow: FlowId, now_ms: int) -> None:
         """An unknown flow is bound."""
-        self.flows[flow] = {}
+        self.flows[flow] = None
         # A flow beyond the number of partitions stands by: there is nothing to give it.
         if len(self.flows) <= len(self.all):
             self._trigger(now_ms)
 
     def rejoin(self, flow: FlowId, lost: FlowId, now_ms: int) -> None:
         """The handle that had `lost` is bound again: it gets its partitions back at once, unless given away since."""
-        self.flows[flow] = {}
+        self.flows[flow] = None
         for partition in self.all:
             if partition.flow == lost:
                 self._give(partition, flow)
@@ -222,8 +222,6 @@ class Partitions:
     # -- one partition
 
     def _pause(self, partition: Partition, heir: FlowId, now_ms: int) -> None:
-        if partition.flow is not None:
-            self.flows[partition.flow].pop(partition.number, None)
         partition.state, partition.heir = PartitionState.PAUSED, heir
         if partition.handoff_by_ms is None:  # A pause under way is not extended.
             partition.handoff_by_ms = now_ms + self.max_handoff_ms
@@ -237,12 +235,9 @@ class Partitions:
         return PartLost(partition.number, before)
 
     def _give(self, partition: Partition, flow: FlowId) -> None:
-        if partition.flow in self.flows and partition.flow is not None:
-            self.flows[partition.flow].pop(partition.number, None)
         self._paused.pop(partition.number, None)
         partition.state, partition.flow = PartitionState.READY, flow
         partition.heir = partition.handoff_by_ms = None
-        self.flows[flow][partition.number] = None
 
 
 def _heir(partition: Partition) -> FlowId:
