@@ -11,6 +11,7 @@ from lbg_runtime.cli.options import DURATION, Json, duration_ms, print_json
 
 if TYPE_CHECKING:
     from lbg_runtime.cli.comparison.figures import Figures
+    from lbg_runtime.cli.comparison.patterns import Pattern
     from lbg_runtime.cli.comparison.play import Stream
 
 _COLUMNS = (
@@ -58,7 +59,7 @@ def compare(
     found: dict[str, Figures] = {}
     for pattern in PATTERNS:
         print(f"compare: {pattern.name}", file=sys.stderr, flush=True)
-        found[pattern.name] = _run(pattern.name, stream, in_memory=memory)
+        found[pattern.name] = _run(pattern, stream, in_memory=memory)
     if json:
         said = {"stream": asdict(stream), "patterns": {name: asdict(figures) for name, figures in found.items()}}
         print_json(said)
@@ -70,12 +71,9 @@ def compare(
         raise typer.Exit(1)
 
 
-def _run(name: str, stream: "Stream", *, in_memory: bool) -> "Figures":
-    from lbg_runtime.cli.comparison.patterns import PATTERNS
+def _run(pattern: "Pattern", stream: "Stream", *, in_memory: bool) -> "Figures":
     from lbg_runtime.cli.comparison.play import play
     from lbg_runtime.cli.comparison.stages import open_stage
-
-    (pattern,) = (pattern for pattern in PATTERNS if pattern.name == name)
 
     async def run() -> "Figures":
         async with open_stage(in_memory=in_memory) as stage:

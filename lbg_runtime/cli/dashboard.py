@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.cli.options import Config, ExitWithParent, group_settings
-from lbg_runtime.runtime.stop import starting_parent
+from lbg_runtime.cli.options import Config, ExitWithParent, group_settings, listen_address
+from lbg_runtime.runtime.stop import StopCause, starting_parent, stop_requests
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +42,6 @@ def dashboard(
     parent_pid = starting_parent() if exit_with_parent else None
     import uvloop
 
-    from lbg_runtime.cli.options import listen_address
     from lbg_runtime.dashboard.server import check_address
 
     settings = group_settings(config)
@@ -76,7 +75,6 @@ async def _show(
     from lbg_runtime.model.ids import QueueName
     from lbg_runtime.runtime.observer import observing
     from lbg_runtime.runtime.shutdown import Interruption
-    from lbg_runtime.runtime.stop import StopCause, stop_requests
 
     group = settings.group
     names = group.shape().queue_names()

@@ -22,7 +22,7 @@ from lbg_runtime.cli.options import (
     path_option,
     print_json,
 )
-from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.errors import SparkUnavailable, UserError
 from lbg_runtime.model.printable import printable
 from lbg_runtime.runtime.stop import StopCause, stop_requests
 
@@ -233,7 +233,6 @@ def _judge_on_spark(
 ) -> "Verdict":
     """Judge on Spark; or in this process, if Spark is not insisted on, and is missing or fails."""
     from lbg_runtime.cli.spark import leaving_without_spark
-    from lbg_runtime.model.errors import SparkUnavailable
     from lbg_runtime.pipeline.spark.session import spark_session
 
     try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lbg_runtime.cli.group.commands import listening_ms, tell_nobody_heard
-from lbg_runtime.cli.options import Config, Json, ListenFor, complain, group_settings
+from lbg_runtime.cli.options import Config, Json, ListenFor, complain, group_settings, print_json
 from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.model.printable import printable
 
@@ -30,7 +30,6 @@ def why(
     """
     import uvloop
 
-    from lbg_runtime.cli.options import print_json
     from lbg_runtime.cli.why_text import answer_lines
     from lbg_runtime.model.hashing import shard_of
     from lbg_runtime.status.objects import found_as_object

@@ -17,8 +17,8 @@ from typing import Annotated, Any
 import orjson
 import typer
 
-from lbg_runtime.cli.bench.report import Better, tell
-from lbg_runtime.cli.options import Json, path_option
+from lbg_runtime.cli.bench.report import Better, console, figure, tell
+from lbg_runtime.cli.options import Json, path_option, print_json
 from lbg_runtime.model.errors import LbgError, UserError
 
 KEPT = Path("docs/benchmarks.json")
@@ -113,7 +113,7 @@ def all_(
     if json:
         rows = [{**_as_object(each), "standing": each.standing.value} for each in compared]
         told = {"name": "all", "failed": failed, "compared": rows, "reports": list(reports.values())}
-        print(orjson.dumps(told).decode())
+        print_json(told)
     else:
         _print_table(compared, is_new=keep)
     for name in failed:
@@ -220,8 +220,6 @@ def _as_object(each: Comparison) -> dict[str, object]:
 
 def _print_table(compared: Sequence[Comparison], *, is_new: bool) -> None:
     from rich.table import Table
-
-    from lbg_runtime.cli.bench.report import console, figure
 
     table = Table(title="lbg bench all", title_justify="left")
     for name in ("bench", "ratio", "found", "kept", "may be worse by", ""):

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lbg_runtime.cli.options import print_json
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -121,9 +123,7 @@ class Machine:
 def finish(report: Report, *, json: bool) -> None:
     """Print the report, and leave with exit code 1 if something was wrong."""
     if json:
-        import orjson
-
-        print(orjson.dumps(report.as_object()).decode())
+        print_json(report.as_object())
     else:
         _print_tables(report)
     for what in report.wrong:

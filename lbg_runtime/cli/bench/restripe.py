@@ -6,7 +6,6 @@ moves waits for the old queue's owner. For comparison there are the waits of sha
 before.
 """
 
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,7 @@ import anyio
 import typer
 
 from lbg_runtime.cli.bench.moves import tail
-from lbg_runtime.cli.bench.report import Report, Row, finish
+from lbg_runtime.cli.bench.report import Report, Row, finish, tell
 from lbg_runtime.cli.live.group import PUBLISHER, LiveGroup, member_name
 from lbg_runtime.cli.live.run_folder import run_folder
 from lbg_runtime.cli.live.tail import accepted_dispatches
@@ -103,7 +102,7 @@ async def _story(
         await group.play_on(_QUIET_S)
         count = group.shape.queue_count
         for target in targets:
-            print(f"lbg bench restripe: {count} to {target} queues", file=sys.stderr, flush=True)
+            tell("restripe", f"{count} to {target} queues")
             start_ns = time.monotonic_ns()
             if kill:
                 await _be_interrupted(group, target)

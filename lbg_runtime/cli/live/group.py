@@ -117,7 +117,7 @@ class LiveGroup:
         await self.until("the broker is ready", lambda: bool(_ready_line(broker.log, BROKER_READY)))
         listed = _ready_line(broker.log, BROKER_READY).split(", ")
         self._addresses = dict(entry.split(" ", 1) for entry in listed)
-        self._write_config(self._addresses)
+        self._write_config()
         if self.is_administered:
             await self.carry_out("group", "create")
 
@@ -243,10 +243,10 @@ class LiveGroup:
     def _config_option(self) -> tuple[str, str]:
         return "--config", str(self.folder / "config.yaml")
 
-    def _write_config(self, addresses: Mapping[str, str]) -> None:
-        host = f"tcp://{addresses['smf']}"
+    def _write_config(self) -> None:
+        host = f"tcp://{self._addresses['smf']}"
         account = {"username": "admin", "password": "admin"}
-        semp = {"semp": {"url": f"http://{addresses['semp']}", **account}} if self.is_administered else {}
+        semp = {"semp": {"url": f"http://{self._addresses['semp']}", **account}} if self.is_administered else {}
         status = {"status": f"127.0.0.1:{self.status_ports[0]}"} if self.status_ports else {}
         settings = {
             "connection": {"transport": "solace", "host": host, "vpn": "default", "username": "demo"},
