@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -219,12 +219,7 @@ def _write_config(folder: Path, host: str, url: str) -> Path:
     config = folder / "config.yaml"
     settings = {
         "connection": {"transport": "solace", "host": host},
-        "group": {
-            "name": SHAPE.name,
-            "hash_prefix": SHAPE.hash_prefix,
-            "hash_count": SHAPE.hash_count,
-            "queue_count": SHAPE.queue_count,
-        },
+        "group": asdict(SHAPE),
         "membership": {"settle": "200ms"},
         "sidecar": {"application": url, "listen": "off"},
     }

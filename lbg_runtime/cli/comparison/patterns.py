@@ -1,7 +1,7 @@
 """The patterns: what each creates on the broker, and what its members are."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from lbg_runtime.broker.engine.lines.grouping import Grouping
 from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
@@ -25,12 +25,7 @@ _EVERYTHING = f"{SHAPE.hash_prefix}/>"
 _KEY_LEVEL = 3
 
 _GROUP_SECTIONS: dict[str, dict[str, object]] = {
-    "group": {
-        "name": SHAPE.name,
-        "hash_prefix": SHAPE.hash_prefix,
-        "hash_count": SHAPE.hash_count,
-        "queue_count": SHAPE.queue_count,
-    },
+    "group": asdict(SHAPE),
     "membership": {"heartbeat": "200ms", "settle": f"{REBALANCE_DELAY_MS}ms"},
     "rebind": {"min_tenure": "500ms", "drain_timeout": "5s"},
 }

@@ -8,7 +8,7 @@ import random
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -251,13 +251,7 @@ class LiveGroup:
         settings = {
             "connection": {"transport": "solace", "host": host, "vpn": "default", "username": "demo"},
             **semp,
-            "group": {
-                "name": self.shape.name,
-                "hash_prefix": self.shape.hash_prefix,
-                "hash_count": self.shape.hash_count,
-                "queue_count": self.shape.queue_count,
-                "provision": "none" if self.is_administered else "create_missing",
-            },
+            "group": {**asdict(self.shape), "provision": "none" if self.is_administered else "create_missing"},
             **self.sections,
             "handlers": [self.handlers],
             "ops": {"journal": {"path": str(self.journals)}, **status},

@@ -14,6 +14,7 @@ import random
 import sys
 import time
 from array import array
+from dataclasses import asdict
 from typing import Any, BinaryIO
 
 import orjson
@@ -106,12 +107,7 @@ async def _run(told: dict[str, Any], answers: BinaryIO) -> None:
         {
             "connection": {"transport": "solace", "host": told["host"], "client_name": f"member-{told['index']}"},
             "transport": {"client_path": "fast"},
-            "group": {
-                "name": shape.name,
-                "hash_prefix": shape.hash_prefix,
-                "hash_count": shape.hash_count,
-                "queue_count": shape.queue_count,
-            },
+            "group": asdict(shape),
             # Short delays, so that every member soon has its queues.
             "membership": {"mode": "static", "index": told["index"], "count": told["count"], "settle": "200ms"},
             "rebind": {"standbys": 0, "min_tenure": "0ms"},

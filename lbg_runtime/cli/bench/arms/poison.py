@@ -8,6 +8,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 
 import uvloop
 
@@ -72,12 +73,7 @@ async def take(arm: str, host: str, count: int, key_count: int, measured_as: str
 
     settings = Settings.model_validate(
         {
-            "group": {
-                "name": SHAPE.name,
-                "hash_prefix": SHAPE.hash_prefix,
-                "hash_count": SHAPE.hash_count,
-                "queue_count": SHAPE.queue_count,
-            },
+            "group": asdict(SHAPE),
             "membership": {"mode": "static", "index": 0, "count": 1},
             "rebind": {"drain_timeout": "2s"},
             "failure": POLICIES[arm],

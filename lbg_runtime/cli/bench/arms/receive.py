@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import uvloop
@@ -156,12 +157,7 @@ def member_of(shape: GroupShape, handlers: Handlers, session: SolaceSettings) ->
     """The only member of a group."""
     settings = Settings.model_validate(
         {
-            "group": {
-                "name": shape.name,
-                "hash_prefix": shape.hash_prefix,
-                "hash_count": shape.hash_count,
-                "queue_count": shape.queue_count,
-            },
+            "group": asdict(shape),
             "membership": {"mode": "static", "index": 0, "count": 1},
             "dispatch": {"runners": RUNNERS},
         }
