@@ -78,7 +78,7 @@ class OpenLane:
         """When the last flush began."""
         self._timer: asyncio.TimerHandle | None = None
         self._flush: asyncio.Future[int] | None = None
-        self._is_flushing = False
+        """The flush under way."""
         self._is_closed = False
         self._writer: LaneWriter | None = None
         """Touched only by the flush's thread while there is a flush, otherwise only by the loop."""
@@ -112,7 +112,7 @@ class OpenLane:
         is_sooner = False
         if received_at_ns is not None and not self._has_held_up:
             self._has_held_up = is_sooner = received_at_ns < self._began_at_ns - _ON_ITS_WAY_NS
-        if not self._is_flushing:
+        if self._flush is None:
             if len(self._answers) >= self._limits.rows:
                 self._begin_flush()
             elif self._timer is None or is_sooner:
@@ -134,13 +134,13 @@ class OpenLane:
             self._timer.cancel()
         # Otherwise the end of the flush would begin another one.
         self._rows, self._answers = Gathered(), []
-        if not self._is_flushing:
+        if self._flush is None:
             self._end_writer()
 
     async def close(self) -> None:
         """`end`, and wait for the flush under way. If cancelled, the lane ends with its flush."""
         self.end()
-        if self._flush is not None and self._is_flushing:
+        if self._flush is not None:
             # No bound: as above.
             await asyncio.wait((self._flush,))
 
@@ -179,7 +179,6 @@ class OpenLane:
         self._rows, self._answers, self._outcome = Gathered(), [], self._loop.create_future()
         self._has_held_up = False
         self._began_at_ns = int(self._loop.time() * 1e9)
-        self._is_flushing = True
         self._flush = self._loop.run_in_executor(self._threads, self._write, rows)
         self._flush.add_done_callback(lambda flush: self._conclude(answers, outcome, flush))
 
@@ -201,7 +200,7 @@ class OpenLane:
     def _conclude(
         self, answers: "list[asyncio.Future[None]]", outcome: "asyncio.Future[bool]", flush: "asyncio.Future[int]"
     ) -> None:
-        self._is_flushing = False
+        self._flush = None
         error = asyncio.CancelledError() if flush.cancelled() else flush.exception()
         if error is None:
             self._on_written(flush.result())
