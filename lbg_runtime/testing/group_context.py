@@ -107,28 +107,27 @@ class GroupContext:
         finally:
             await self._close()
         if unawaited := self._group.unawaited:
-            if failure is None:
-                failure = AwaitForgotten(unawaited)
-            else:
-                failure.add_note("\n  ".join(["an `await` was forgotten as well:", *unawaited]))
+            failure = _joined(failure, AwaitForgotten(unawaited), "an `await` was forgotten", unawaited)
         verdict = _verdict(self._group)
         if verdict is not None and (lines := broken_laws(verdict)):
-            if failure is None:
-                failure = LawsBroken(verdict)
-            else:
-                failure.add_note("\n  ".join(["the laws of the runtime are broken as well:", *lines]))
+            failure = _joined(failure, LawsBroken(verdict), "the laws of the runtime are broken", lines)
         if unwaited := [line for life in self._group.lives for line in life.watch.unwaited]:
             # Behind the laws: that a key was reordered says more.
-            if failure is None:
-                failure = AwaitForgotten(unwaited)
-            else:
-                failure.add_note("\n  ".join(["an `await` was forgotten as well:", *unwaited]))
+            failure = _joined(failure, AwaitForgotten(unwaited), "an `await` was forgotten", unwaited)
         if failure is not None and failure is not error:
             raise failure
 
     async def _close(self) -> None:
         with self._surroundings:
             await self._group.close()
+
+
+def _joined(failure: BaseException | None, own: BaseException, what: str, lines: Sequence[str]) -> BaseException:
+    """The error to raise: the one that there is, with what else was found as a note, or else our own."""
+    if failure is None:
+        return own
+    failure.add_note("\n  ".join([f"{what} as well:", *lines]))
+    return failure
 
 
 def _check_surroundings() -> None:
