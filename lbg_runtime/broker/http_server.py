@@ -1,7 +1,6 @@
 """An HTTP server beside a broker, on the same event loop."""
 
 import asyncio
-import os
 import socket
 import ssl
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from lbg_runtime.model.errors import UserError
+from lbg_runtime.broker.listening import listen
 
 KEEP_ALIVE_S = 65
 """From the connection, or the last answer, to the end of a request."""
@@ -49,7 +48,7 @@ class HttpServer:
 
     async def start(self) -> None:
         """Listen; raises `UserError` when the address cannot be had."""
-        listener = self._listen()
+        listener = listen(self._name, self.host, self.port)
         self.port = listener.getsockname()[1]
         config = uvicorn.Config(
             self._app,
@@ -90,19 +89,6 @@ class HttpServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.stop()
-
-    def _listen(self) -> socket.socket:
-        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        listener = socket.socket(family)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((self.host, self.port))
-        except OSError as error:
-            listener.close()
-            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror or error)
-            expected = "an address of this machine with a free port"
-            raise UserError(f"{self._name} {self.host}:{self.port}", reason, expected) from error
-        return listener
 
 
 class _Connection(H11Protocol):

@@ -1,9 +1,7 @@
 """The development broker as one object: a listener on loopback, the connections, and the engine they share."""
 
 import asyncio
-import os
 import secrets
-import socket
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -18,6 +16,7 @@ from lbg_runtime.broker.engine.changes import Changes
 from lbg_runtime.broker.engine.effects import ClientId, Effect
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN, Engine
 from lbg_runtime.broker.engine.settings import QueueSettings
+from lbg_runtime.broker.listening import listen
 from lbg_runtime.broker.server.connection import Connection
 from lbg_runtime.broker.server.engine_timer import EngineTimer
 from lbg_runtime.broker.server.faults import Faults
@@ -27,7 +26,7 @@ from lbg_runtime.broker.server.tls import HANDSHAKE_TIMEOUT_S, TlsFiles
 from lbg_runtime.broker.server.traits import fields_of, traits_of
 from lbg_runtime.broker.store.statements import Row, RowPut
 from lbg_runtime.broker.store.store import Store
-from lbg_runtime.model.errors import StoreFailed, UserError
+from lbg_runtime.model.errors import StoreFailed
 from lbg_runtime.model.ids import QueueName
 
 DEFAULT_HOST = "127.0.0.1"
@@ -105,23 +104,13 @@ class BrokerServer:
         if self._tls is not None and self._tls.client_authorities is not None:
             accounts = self.engine.administration.accounts(DEFAULT_VPN)
             accounts.takes_certificates, accounts.takes_passwords = True, False
-        # One family only, or a name with two would get two different ports if the system chooses.
-        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         self._is_stopped = False
-        try:
-            self._listener = await asyncio.get_running_loop().create_server(
-                self._accept,
-                self.host,
-                self.port,
-                family=family,
-                ssl=tls,
-                ssl_handshake_timeout=None if tls is None else HANDSHAKE_TIMEOUT_S,
-            )
-        except OSError as error:
-            # The number's text is shorter than the event loop's own; a host that has no address has neither.
-            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror or error)
-            expected = "an address of this machine with a free port"
-            raise UserError(f"smf {self.host}:{self.port}", reason, expected) from error
+        self._listener = await asyncio.get_running_loop().create_server(
+            self._accept,
+            sock=listen("smf", self.host, self.port),
+            ssl=tls,
+            ssl_handshake_timeout=None if tls is None else HANDSHAKE_TIMEOUT_S,
+        )
         self.port = self._listener.sockets[0].getsockname()[1]
         # Deadlines restored from the store may be due.
         self._timer.arm()
