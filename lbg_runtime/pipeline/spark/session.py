@@ -165,14 +165,12 @@ def close_spark(spark: "SparkSession") -> None:
 def spark_session(
     name: str,
     *,
-    cores: int | None = None,
     driver_memory: str = DEFAULT_DRIVER_MEMORY,
-    java_options: str = "",
     extra: Mapping[str, str] | None = None,
 ) -> "Iterator[SparkSession]":
     """`open_spark`, and `close_spark` at the end; a session that this process had before is used and left open."""
     is_ours = not _has_session()
-    spark = open_spark(name, cores=cores, driver_memory=driver_memory, java_options=java_options, extra=extra)
+    spark = open_spark(name, driver_memory=driver_memory, extra=extra)
     try:
         yield spark
     finally:
