@@ -51,10 +51,7 @@ def sorted_rows(rows: pa.Table, options: SinkOptions) -> pa.Table:
     """The rows in the order in which they are published. Equal ones stay in the order in which they came."""
     if options.order_column is None:
         return rows
-    # The position makes the sort stable.
-    position = pa.array(range(rows.num_rows), pa.int64())
-    numbered = rows.append_column("__position", position)
-    return numbered.sort_by([(options.order_column, "ascending"), ("__position", "ascending")]).drop(["__position"])
+    return rows.sort_by(options.order_column)
 
 
 def check_rows(rows: pa.Table, options: SinkOptions) -> None:
