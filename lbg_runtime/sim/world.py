@@ -230,7 +230,7 @@ class World:
 
     def start_later(self, member: SimMember, delay_ms: int) -> None:
         """Start a member again, this long after its end."""
-        self.when_ended(member, lambda: self._start_after(member.start.index, delay_ms))
+        self.when_ended(member, lambda: self._later(delay_ms, lambda: self.start(member.start.index)))
 
     def when_ended(self, member: SimMember, call: Call) -> None:
         """Call it when the life is over; a run is not calm before that."""
@@ -260,9 +260,6 @@ class World:
 
         member.stop()
         self.when_ended(member, go_on)
-
-    def _start_after(self, index: int, delay_ms: int) -> None:
-        self._later(delay_ms, lambda: self.start(index))
 
     def _later(self, delay_ms: int, call: Call) -> None:
         self._restarts_pending += 1
