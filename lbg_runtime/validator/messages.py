@@ -87,7 +87,7 @@ def group_messages(handlings: Handlings, past: Ranges | None = None) -> Messages
     first_complete[done_message] = position[complete][done_position]
     handled[done_message] = rows[first_complete[done_message]]
     is_forgotten = first_complete < first
-    is_repeat = ~is_old & (position > first_complete[message]) if len(rows) else is_old
+    is_repeat = ~is_old & (position > first_complete[message])
     # If one came too late, it can no longer be known whether it is a repeat or what was taken for the first one is.
     is_repeat &= (marks & LATE == 0) | ~is_forgotten[message]
     repeat = np.flatnonzero(is_repeat | (marks & REPEAT != 0))

@@ -83,11 +83,10 @@ def overlapping(groups: Ints, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
 def merged_ranges(groups: Ints, firsts: Ints, lasts: Ints) -> tuple[Ints, Ints, Ints]:
     """The same numbers as disjoint ranges, sorted by group and first; empty ranges are dropped."""
     order = np.lexsort((firsts, groups))
-    group, first, last = groups[order], firsts[order].copy(), lasts[order]
-    if len(group):
-        reach = last[running_max(group, last)]
-        follows = ~changes(group)
-        first[1:] = np.where(follows[1:], np.maximum(first[1:], reach[:-1] + 1), first[1:])
+    group, first, last = groups[order], firsts[order], lasts[order]
+    reach = last[running_max(group, last)]
+    follows = ~changes(group)
+    first[1:] = np.where(follows[1:], np.maximum(first[1:], reach[:-1] + 1), first[1:])
     kept = first <= last
     return group[kept], first[kept], last[kept]
 

@@ -207,8 +207,7 @@ class Lander:
         queue, epoch = delivery.queue, delivery.epoch
         # Another runner takes the place of this one while it waits, so that other messages get into the same flush.
         with aside():
-            is_landed = False
-            while not is_landed:
+            while True:
                 if self._room.is_closed(queue):
                     await self._room.wait(queue, epoch)
                 held = self._lane(queue, epoch)
@@ -226,7 +225,7 @@ class Lander:
                     # The flush has reported it, once for all messages in it.
                     self._room.flush_failed(queue)
                 else:
-                    is_landed = True
+                    break
                 finally:
                     held.landing_count -= 1
                     held.used_s = asyncio.get_running_loop().time()
