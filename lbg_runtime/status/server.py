@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self
 
 import structlog
+import uvloop
 
 from lbg_runtime.config.listen_address import ListenAddress
 from lbg_runtime.status.connections import BoundedConnection
@@ -79,7 +80,9 @@ class StatusServer:
     def _serve(self, listener: socket.socket) -> None:
         """The thread."""
         try:
-            with listener, asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+            # Not asyncio's own loop: while the process has no descriptor left, a connection that waits has it use up a
+            # core and log thousands of lines a second. This one lets the connection go.
+            with listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(self._server.serve(sockets=[listener]))
         finally:
             # Nobody waits any more if the loop is closed.

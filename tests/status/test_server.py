@@ -1,11 +1,13 @@
 """The status API over a real socket: its routes, who may ask, a loop that does not answer, and its end."""
 
 import asyncio
+import os
+import resource
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 
 import pytest
@@ -333,6 +335,33 @@ async def test_a_source_that_fails_is_no_blocked_loop(caplog: pytest.LogCaptureF
         assert (await ask(port, "/livez")).status == 200
     assert [type(context["exception"]) for context in told] == [ZeroDivisionError]
     assert "a question about the member failed" in caplog.text
+
+
+async def test_while_there_is_no_descriptor_left_whoever_connects_is_let_go_and_the_log_is_spared(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving(ShownMember(READY)) as (port, _):
+        with socket.socket() as client:
+            client.settimeout(PATIENCE_S)
+            with no_descriptor_left():
+                client.connect(("127.0.0.1", port))
+                with suppress(ConnectionResetError):
+                    assert await asyncio.to_thread(client.recv, 1) == b""
+        assert (await ask(port, "/livez")).status == 200
+    assert not caplog.records
+
+
+@contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # The system gives the lowest number that is free, so all below it are in use.
+    last = os.open(os.devnull, os.O_RDONLY)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (last + 1, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        os.close(last)
 
 
 # -- its end
