@@ -81,7 +81,7 @@ class Lane(Generic[Q]):
         self.attempt = 0
         """The number of the latest attempt at the head, from 1; 0 before the first."""
         self.is_recalled = False
-        """The head was running when its flow took back everything unstarted; it is not tried again."""
+        """The head was running when its flow took back everything unstarted, or was about to; it is not tried again."""
 
     @property
     def waiting(self) -> int:
@@ -95,8 +95,8 @@ class KeyLanes(Generic[Q]):
 
     Constant time per call, except `delay` and `release_due` (logarithmic in the delayed lanes), `hold_up` and
     `bring_forward` (linear in the lane), `return_unstarted`, `is_stalled`, `held`, `take_all` and `look` (linear in
-    everything held), and `running` and `waiting` (linear in the lanes: keeping counts would slow down every message for
-    the sake of a rare question).
+    everything held), and `recall`, `running` and `waiting` (linear in the lanes: keeping counts would slow down every
+    message for the sake of a rare question).
     """
 
     _lanes: dict[LaneKey, Lane[Q]] = field(default_factory=dict)
@@ -206,6 +206,12 @@ class KeyLanes(Generic[Q]):
             return False
         lane.stage = _DELAYED
         return True
+
+    def recall(self, queue: QueueName, epoch: Epoch) -> None:
+        """Have what is being handled of this flow tried no more: it is about to take back everything unstarted."""
+        for lane in self._lanes.values():
+            if lane.stage is _RUNNING and lane.head.queue == queue and lane.head.epoch == epoch:
+                lane.is_recalled = True
 
     def hold_up(self, lane: Lane[Q]) -> list[Q]:
         """Mark the lane as held up until it has another head; the first call for a head returns what waits behind it.

@@ -172,9 +172,11 @@ class Dispatcher:
         )
 
     def stop(self, queue: QueueName, epoch: Epoch) -> None:
-        """Start nothing more of a flow handle, whose flow runner is to give it up."""
+        """Start nothing more of a flow handle, whose flow runner is to give it up. What runs goes on; if it fails, it
+        goes back and is not moved, as another member may be handling it by now."""
         self._stopped[queue] = epoch
         self._attempts.recall_put_off(queue, epoch)
+        self._lanes.recall(queue, epoch)
 
     def forget_keys(self, queue: QueueName) -> None:
         """Take the next message of each of the queue's keys for the first: a shard has left the queue, and may come
@@ -351,6 +353,8 @@ class Dispatcher:
         if attempt.interrupted_by is InterruptedBy.RECALL:
             self._finish(lane, None)
             return
+        # A stop of the process makes handlers fail, and time-outs pass, before anything else has noticed it.
+        self.be_awake()
         if failure is not None:
             failure = plain(failure)
         if isinstance(failure, GivenBack):

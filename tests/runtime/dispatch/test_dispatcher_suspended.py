@@ -102,6 +102,45 @@ async def test_a_second_attempt_is_not_begun_either(rig, delivery, clock):
     assert made.outcomes() == {1: None}
 
 
+class Moves:
+    """An error queue that takes everything."""
+
+    def __init__(self):
+        self.taken = []
+
+    async def take(self, handling, report):
+        self.taken.append(handling.delivery.delivery_id)
+        return "errors"
+
+
+@pytest.mark.parametrize("then", ["error_queue", "stop"])
+@pytest.mark.parametrize("notices", ["the failure", "the status"])
+async def test_what_fails_behind_the_stop_goes_back_and_no_policy_ends_it(rig, delivery, clock, notices, then):
+    """As the time-outs that have passed meanwhile, whether its flow runner has had a turn by then or not."""
+    moves, may_fail = Moves(), asyncio.Event()
+
+    async def handle(message):
+        await may_fail.wait()
+        raise ValueError
+
+    made = rig(handle, error_queue=moves, failure={"attempts": 1, "then": then})
+    made.dispatcher.heed(Suspension(clock.now_ns), lambda _: made.dispatcher.stop(QUEUE, Epoch(1)))
+    async with made.running():
+        for number, key in enumerate(("a", "a", "b"), 1):
+            made.dispatcher.dispatch(delivery(number, key))
+        await asyncio.sleep(1)
+        clock.now_ns += STOP_NS
+        if notices == "the status":
+            made.dispatcher.be_awake()
+        may_fail.set()
+        await made.until_ended(2)
+        made.dispatcher.return_unstarted(QUEUE, Epoch(1))
+        made.dispatcher.dispatch(delivery(4, "c", epoch=2))
+        await asyncio.sleep(1)
+    assert moves.taken == ([4] if then == "error_queue" else [])
+    assert made.outcomes() == {1: None, 2: None, 3: None, 4: Outcome.ACCEPTED if moves.taken else None}
+
+
 async def test_a_blocked_loop_and_a_rest_are_no_stop(rig, delivery, clock):
     made = Watched(rig, clock)
     made.may_end.set()
