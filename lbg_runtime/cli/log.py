@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lbg_runtime.runtime.handlers.unawaited import Unawaited
 
 LONGEST_TEXT = 2_000
-"""Most characters of one line or text of a traceback: an error may quote a whole payload."""
+"""Most characters of a key, and of one line or text of a traceback: an error may quote a whole payload."""
 
 WIDEST_GROUP, DEEPEST_GROUP = 15, 10
 """Most errors of one group that are logged, and most groups within groups: a task group may fail with thousands. The
@@ -201,6 +201,7 @@ def configure_log(*, as_json: bool | None = None) -> None:
     facts: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         add_handling,
+        _cut_key,
         _whose,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -295,6 +296,12 @@ def _in_order(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
 
 def _cut_event(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     return {**event, "event": _cut_text(event["event"])}
+
+
+def _cut_key(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    # Publishers choose it, and a failing message is told of at each attempt.
+    key = event.get("key")
+    return {**event, "key": _cut_text(key)} if isinstance(key, str) else event
 
 
 def _failing_nobody(*steps: Processor) -> Processor:

@@ -21,7 +21,8 @@ def handle(payload):
 try:
     handle("card " + "4711")
 except ValueError as error:
-    structlog.get_logger().warning("handling_failed", queue="orders/0", exc_info=error)
+    key = "ada" + sys.argv[2] * 5_000_000
+    structlog.get_logger().warning("handling_failed", queue="orders/0", key=key, exc_info=error)
 structlog.get_logger().debug("not_shown")
 """
 
@@ -37,15 +38,17 @@ def test_lines_for_machines_are_json_with_the_traceback_and_no_local_variable():
     (line,) = _log("json").splitlines()
     entry = json.loads(line)
     assert (entry["event"], entry["level"], entry["queue"]) == ("handling_failed", "warning", "orders/0")
+    assert entry["key"] == "ada"
     assert entry["exception"][0]["exc_value"] == "the order is wrong"
     assert "card 4711" not in line
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
-def test_an_error_that_quotes_a_whole_payload_makes_no_log_of_its_size(form):
+def test_a_key_or_an_error_of_the_size_of_a_payload_makes_no_log_of_its_size(form):
     text = _log(form, "x")
     assert "the order is wrongxxx" in text
-    assert "characters)" in text
+    assert "adaxxx" in text
+    assert text.count("... (50000") == text.count(" characters)") >= 2
     assert len(text) < 20_000
 
 
