@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import NamedTuple
 from uuid import uuid4
 
@@ -70,10 +70,16 @@ class BulkSender:
                 # Taken back in this turn of the loop: whoever waits for it is yet to be woken.
                 self._gathering.withdraw(number)
         while numbers := self._gathering.take(now_ms()):
-            entries = {str(number): self._waiting[number] for number in numbers}
-            for entry in entries.values():
-                entry.gathering.close()
-            self._spawn(self._send(entries))
+            entries: dict[str, _Entry] = {}
+            for number in numbers:
+                # Not those of which it turns out now that they must not begin any more.
+                with suppress(asyncio.CancelledError):
+                    self._waiting[number].gathering.close()
+                    entries[str(number)] = self._waiting[number]
+            if entries:
+                self._spawn(self._send(entries))
+            else:
+                self._gathering.answered()
         self._timer.set(self._gathering.deadline_ms)
 
     async def _send(self, entries: dict[str, _Entry]) -> None:

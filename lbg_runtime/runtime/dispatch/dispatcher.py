@@ -85,7 +85,7 @@ class Dispatcher:
         self._random = random
         self._lanes: KeyLanes[Handling] = KeyLanes(max_waiting=dispatch.waiting_limit)
         self._pool = RunnerPool(self._lanes, dispatch.runners, self._handle_turn, before_batch=self.be_awake)
-        self._attempts = AttemptWatches(self._replace_stuck_runner)
+        self._attempts = AttemptWatches(self._replace_stuck_runner, self.be_awake)
         self._moves = self._attempts.of(None)
         self.key_reports = KeyReports(dispatch, self._lanes, self._attempts, self._hold_up)
         """To be run alongside the dispatcher."""
@@ -207,8 +207,8 @@ class Dispatcher:
         self._suspension, self._on_resumed, self._seen_ns = suspension, on_resumed, monotonic_ns()
 
     def be_awake(self) -> None:
-        """Note that the loop is at work; called before a batch, and about once a second, so that a rest is not taken
-        for a stop."""
+        """Note that the loop is at work; called before what was put off begins, and about once a second, so that a rest
+        is not taken for a stop."""
         self._be_awake(monotonic_ns())
 
     def cancel_everything(self) -> None:

@@ -68,10 +68,17 @@ class RunningAttempts:
     keeps its runner and its key.
     """
 
-    def __init__(self, timeout_ms: int | None, on_stuck: Callable[[Handling], None]) -> None:
-        """`timeout_ms` is None for attempts without a deadline, which only a recall ends."""
+    def __init__(
+        self,
+        timeout_ms: int | None,
+        on_stuck: Callable[[Handling], None],
+        before_begin: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`timeout_ms` is None for attempts without a deadline, which only a recall ends. `before_begin` may recall
+        what is put off, and is called before any of it begins."""
         self._timeout_s = inf if timeout_ms is None else timeout_ms / 1_000
         self._on_stuck = on_stuck
+        self._before_begin = before_begin
         self._attempts: dict[Handling, Attempt] = {}
         """In the order of deadlines."""
         self._put_off: dict[Handling, Attempt] = {}
@@ -96,6 +103,13 @@ class RunningAttempts:
         """
         if self._attempts[handling].interrupted_by is None:
             self._put_off[handling] = self._attempts.pop(handling)
+
+    def look_before_begin(self, handling: Handling) -> None:
+        """Raise `CancelledError` if an attempt that is put off must not begin any more, as it is recalled."""
+        self._before_begin()
+        attempt = self._put_off.get(handling)
+        if attempt is not None and attempt.interrupted_by is InterruptedBy.RECALL:
+            raise asyncio.CancelledError
 
     def begin(self, handling: Handling) -> None:
         """Give an attempt that is put off its whole time, from now."""
@@ -172,15 +186,16 @@ class RunningAttempts:
 class AttemptWatches:
     """All running attempts of a member, by their timeout."""
 
-    def __init__(self, on_stuck: Callable[[Handling], None]) -> None:
-        """`on_stuck`: see `RunningAttempts`."""
+    def __init__(self, on_stuck: Callable[[Handling], None], before_begin: Callable[[], None] = lambda: None) -> None:
+        """The parameters are those of `RunningAttempts`."""
         self._on_stuck = on_stuck
+        self._before_begin = before_begin
         self._watches: dict[int | None, RunningAttempts] = {}
 
     def of(self, timeout_ms: int | None) -> RunningAttempts:
         """The attempts with this timeout; always the same object."""
         if timeout_ms not in self._watches:
-            self._watches[timeout_ms] = RunningAttempts(timeout_ms, self._on_stuck)
+            self._watches[timeout_ms] = RunningAttempts(timeout_ms, self._on_stuck, self._before_begin)
         return self._watches[timeout_ms]
 
     def recall(self, queue: QueueName, epoch: Epoch) -> None:
@@ -209,13 +224,16 @@ class AttemptWatches:
 
 @contextmanager
 def attempt_put_off() -> Iterator[None]:
-    """In a handler: its time does not run while the context lasts (`RunningAttempts.put_off`)."""
+    """In a handler: its time does not run while the context lasts (`RunningAttempts.put_off`), and nothing of it has
+    begun. Raises `CancelledError` at the end if it must not begin any more."""
     handling = CURRENT_HANDLING.get(None)
     if handling is None:
         yield
         return
-    handling.route.attempts.put_off(handling)
+    attempts = handling.route.attempts
+    attempts.put_off(handling)
     try:
         yield
+        attempts.look_before_begin(handling)
     finally:
-        handling.route.attempts.begin(handling)
+        attempts.begin(handling)

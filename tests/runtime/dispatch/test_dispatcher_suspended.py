@@ -8,6 +8,7 @@ from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.runtime.dispatch import dispatcher as dispatcher_module
 from lbg_runtime.runtime.handlers.resources import MemberResources
+from lbg_runtime.runtime.runners.attempts import attempt_put_off
 from lbg_runtime.runtime.suspension import STOPPED_FOR_NS, Suspension
 from tests.runtime.handlers.batch_desk import Desk, batch_handlers
 
@@ -185,3 +186,25 @@ async def test_a_batch_that_was_gathering_is_not_begun(rig, delivery, clock, not
     assert made.outcomes() == {1: None, 2: None, 3: None, 4: Outcome.ACCEPTED}
     assert [bodies for _, bodies in desk.batches] == [[4]]
     assert made.dispatcher.counts.failed_attempts == 0
+
+
+async def test_what_was_put_off_does_not_begin_although_what_it_waited_for_comes_first(rig, delivery, clock):
+    """Before anything else shows that the process was stopped."""
+    begun, may_begin = [], asyncio.Event()
+
+    async def wait(message):
+        with attempt_put_off():
+            await may_begin.wait()
+        begun.append(message.payload)
+
+    made = rig(wait)
+    made.dispatcher.heed(Suspension(clock.now_ns), lambda _: made.dispatcher.stop(QUEUE, Epoch(1)))
+    async with made.running():
+        for number, epoch in ((1, 1), (2, 2)):
+            made.dispatcher.dispatch(delivery(number, f"k{number}", epoch=epoch))
+        await asyncio.sleep(1)
+        clock.now_ns += STOP_NS
+        may_begin.set()
+        await made.until_ended(2)
+    assert made.outcomes() == {1: None, 2: Outcome.ACCEPTED}
+    assert begun == [b"2"]
