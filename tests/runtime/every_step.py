@@ -18,28 +18,25 @@ from collections import Counter, deque
 from contextlib import ExitStack, suppress
 from math import inf
 from types import SimpleNamespace
+from typing import ClassVar
 from unittest.mock import patch
 
-from lbg_runtime.core.parking.records import UnparkAsked, encode_entry, parking_queue
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PARTITION_KEY_PROPERTY, PUBLISHER_PROPERTY, Message
 from lbg_runtime.runtime import app as app_module
 from lbg_runtime.runtime import flight_recorder, journal, supervisor
+from lbg_runtime.runtime.app import App
 from lbg_runtime.runtime.dispatch import dispatcher, key_book
 from lbg_runtime.runtime.handlers.registry import Handlers
-from lbg_runtime.runtime.parking.parked_queue import name_of_key
 from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING
 from lbg_runtime.runtime.supervisor import Supervisor
 from lbg_runtime.testing.group_broker import GroupBroker
 from lbg_runtime.testing.moments import Moments
-from lbg_runtime.testing.parked import parked_by_queue
 from lbg_runtime.testing.virtual_time import VirtualTimeLoop
 from lbg_runtime.transport.memory.transport import MemoryTransport
 from tests.runtime.conftest import make_settings
 from tests.runtime.distant_session import LATENCY_S
 from tests.runtime.watched_member import DRAIN_TIMEOUT_S, PATIENCE_S, WatchedMember
-
-PARKING = parking_queue("orders", 0)
 
 
 class _Counted(deque):
@@ -96,6 +93,8 @@ class World:
     """A broker, a publisher, and member a, which is alone. `life` is the story; then `afterwards`, where b comes."""
 
     QUEUES = 1
+    MISHAPS: ClassVar = {}
+    """By name: those that only this world has, beside those of all."""
 
     def __init__(self, loop, trouble):
         self.loop = loop
@@ -121,6 +120,10 @@ class World:
     def fault(self, text):
         self.found.append(text)
 
+    def changes(self):
+        """What is replaced as long as it lasts: objects, names and values."""
+        return []
+
     def member(self, name, trouble=None):
         made = self.members[name] = WatchedMember(self, name, self.settings(name), trouble)
         return made
@@ -141,12 +144,17 @@ class World:
             **common | {each: common.get(each, {}) | more for each, more in self.sections(name).items()}
         )
 
+    def app_of(self, member, settings):
+        return App(self.handlers_of(member), settings, session=member.session)
+
     def handlers_of(self, member):
         handlers = Handlers()
 
         @handlers.handler("orders/>")
         async def handle(message):
-            await self.work(member, message)
+            identity, delivery = (message.key, message.key_sequence), CURRENT_HANDLING.get().delivery
+            self.check_may_begin(member, identity, delivery.queue, delivery.epoch)
+            await self.work(member, identity)
 
         @handlers.lifespan
         async def life():
@@ -160,17 +168,18 @@ class World:
 
         return handlers
 
-    async def work(self, member, message):
-        identity = (message.key, message.key_sequence)
-        self._running[member.name, message.key] += 1
-        self.most_at_once = max(self.most_at_once, self._running.total())
-        if self._running[member.name, message.key] > 1:
-            self.fault(f"{member.name} handles two of {message.key} at a time")
-        if missing := [(message.key, n) for n in range(1, message.key_sequence) if (message.key, n) not in self.done]:
-            self.fault(f"{identity} was begun before {missing[0]} was done")
-        delivery = CURRENT_HANDLING.get().delivery
-        if not member.may_begin or self.loop.time() > member.lost_s.get((delivery.queue, delivery.epoch), inf):
+    def check_may_begin(self, member, identity, queue, epoch):
+        if not member.may_begin or self.loop.time() > member.lost_s.get((queue, epoch), inf):
             self.fault(f"{identity} was begun although it was to be left to others")
+
+    async def work(self, member, identity):
+        key, number = identity
+        self._running[member.name, key] += 1
+        self.most_at_once = max(self.most_at_once, self._running.total())
+        if self._running[member.name, key] > 1:
+            self.fault(f"{member.name} handles two of {key} at a time")
+        if missing := [(key, n) for n in range(1, number) if (key, n) not in self.done]:
+            self.fault(f"{identity} was begun before {missing[0]} was done")
         is_first = identity not in self.begun
         self.begun.append(identity)
         try:
@@ -179,7 +188,7 @@ class World:
             await self.act(identity, is_first=is_first)
             self.done[identity] += 1
         finally:
-            self._running[member.name, message.key] -= 1
+            self._running[member.name, key] -= 1
 
     async def act(self, identity, *, is_first):
         """One waits, one yields, one returns at once; and the second of key a fails at first."""
@@ -198,13 +207,13 @@ class World:
 
     async def publish(self, *keys):
         for key in keys:
-            self._published[key] += 1
-            stamps = {
-                PARTITION_KEY_PROPERTY: key,
-                PUBLISHER_PROPERTY: "p",
-                KEY_SEQUENCE_PROPERTY: self._published[key],
-            }
-            await self._publisher.send(Message(f"h/{ord(key) % 2}/orders/new", b"x", stamps))
+            await self.send(key)
+
+    def send(self, key):
+        self._published[key] += 1
+        stamps = {PARTITION_KEY_PROPERTY: key, PUBLISHER_PROPERTY: "p", KEY_SEQUENCE_PROPERTY: self._published[key]}
+        topic, sent_at_ms = f"h/{ord(key) % 2}/orders/new", int(self.loop.time() * 1_000)
+        return self._publisher.send(Message(topic, b"x", stamps, sent_at_ms=sent_at_ms))
 
     def left(self):
         """Messages on the group's queues."""
@@ -219,9 +228,12 @@ class World:
 
     async def begin(self):
         await self._publisher.open()
+        self.create_queues()
+        self.member("a", self._trouble)
+
+    def create_queues(self):
         for number, queue in enumerate(self.queues):
             self.broker.create_queue(queue, [f"h/{shard}/>" for shard in range(number, 2, self.QUEUES)])
-        self.member("a", self._trouble)
 
     async def life(self):
         a = self.members["a"]
@@ -272,87 +284,19 @@ class World:
         for key, count in self._published.items():
             if [identity for identity in self.done if identity[0] == key] != [(key, n) for n in range(1, count + 1)]:
                 self.fault(f"of {key}, {count} were published, and handled first: {list(self.done)}")
+        await self.rest()
         if left := asyncio.all_tasks() - {asyncio.current_task()}:
             self.fault(f"tasks are left: {left}")
         if timers := [timer for timer in self.loop._scheduled if not timer.cancelled()]:
             self.fault(f"timers are left: {timers}")
 
+    async def rest(self):
+        """What is to end by itself before it is looked at what is left."""
+
     @property
     def repeated(self):
         """What was handled more than once."""
         return [identity for identity, times in self.done.items() if times > 1]
-
-
-class ParkingWorld(World):
-    """The first message of key b fails for good while a is there, and is parked; then it is asked for."""
-
-    def __init__(self, loop, trouble):
-        super().__init__(loop, trouble)
-        self._is_mended = False
-        self._asks_at_s = 0.0
-
-    async def act(self, identity, *, is_first):
-        if identity == ("b", 1) and not self._is_mended:
-            raise ValueError("as long as a is there")
-        await super().act(identity, is_first=is_first)
-
-    def may_be_moved(self, identity):
-        return identity[0] == "b"
-
-    def sections(self, name):
-        return {"failure": {"attempts": 2, "then": "park"}}
-
-    async def life(self):
-        a = self.members["a"]
-        await self.publish("a", "b")
-        self.loop.counts = True
-        a.start()
-        await asyncio.sleep(0.3)
-        await self.publish("b", "a", "a")
-        await self.until_handled(a)
-        self._is_mended = True
-        await self.publish("b")
-        await self.until_handled(a)
-        if a.is_there:
-            a.leave("stop")
-
-    async def end_of_life(self):
-        self._is_mended = True
-        await super().end_of_life()
-
-    def is_work_left(self):
-        parked = parked_by_queue(self.broker, self.settings("a").group.shape(), None) if self._is_mended else {}
-        if parked and self.loop.time() >= self._asks_at_s:
-            self._asks_at_s = self.loop.time() + 2
-            for key in ("a", "b"):
-                self._publisher.send(encode_entry(UnparkAsked(name_of_key(key)), PARKING))
-        return bool(parked) or super().is_work_left()
-
-
-class SharedWorld(World):
-    """Member c is there from the beginning; a joins, gets a queue, and leaves."""
-
-    QUEUES = 2
-
-    def sections(self, name):
-        discovered = {"mode": "discovered", "id": name, "index": None, "count": None}
-        return {"rebind": {"mode": "cooperative", "min_tenure": "1s"}, "membership": discovered}
-
-    async def life(self):
-        a, c = self.members["a"], self.member("c")
-        c.start()
-        await asyncio.sleep(6)
-        self.loop.counts = True
-        a.start()
-        for _ in range(8):
-            await self.publish("a", "b")
-            await asyncio.sleep(1)
-        await self.until_handled(a)
-        if a.is_there:
-            a.leave("stop")
-            await a.until_ended()
-        await self.publish("a", "b")
-        await self.until_handled(c)
 
 
 def play(world_class, arrange=lambda world: None, trouble=None):
@@ -377,7 +321,8 @@ def play(world_class, arrange=lambda world: None, trouble=None):
         chance = SimpleNamespace(Random=lambda: random.Random(next(chances)))
         members = [(app_module, "Supervisor", supervised), (app_module, "random", chance)]
         # Looking for it takes a third of a run.
-        for module, name, value in (*clocks, *members, (supervisor, "version", lambda _: "1")):
+        members.append((supervisor, "version", lambda _: "1"))
+        for module, name, value in (*clocks, *members, *world.changes()):
             changes.enter_context(patch.object(module, name, value))
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
             with suppress(SystemExit, KeyboardInterrupt):

@@ -5,7 +5,6 @@ from math import inf
 
 from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.core.parking.records import PARKING_PREFIX
-from lbg_runtime.runtime.app import App
 from lbg_runtime.runtime.supervisor import TAIL_MS
 from tests.runtime.distant_session import DistantTransport
 
@@ -34,7 +33,7 @@ class WatchedMember:
         self.dispatcher = None
         self.task = None
         self.session = DistantTransport(self, trouble or {})
-        self.app = App(world.handlers_of(self), settings, session=self.session)
+        self.app = world.app_of(self, settings)
         self.app._begin_watch = lambda: world.loop
 
     def start(self):

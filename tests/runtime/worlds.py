@@ -1,0 +1,277 @@
+"""The worlds of `every_step` in which a member is not alone, or does more than to handle what comes."""
+
+import asyncio
+import errno
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import ClassVar
+
+from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
+from lbg_runtime.core.parking.records import UnparkAsked, encode_entry, parking_queue
+from lbg_runtime.journal import writer
+from lbg_runtime.journal.reader import read_run
+from lbg_runtime.model.hashing import HashFunction
+from lbg_runtime.model.ids import QueueName
+from lbg_runtime.publisher.ledger import open_ledger
+from lbg_runtime.runtime import journal
+from lbg_runtime.runtime.parking.parked_queue import name_of_key
+from lbg_runtime.runtime.restripe.restriper import Restriper
+from lbg_runtime.testing.parked import parked_by_queue
+from lbg_runtime.transport.memory.transport import MemoryTransport
+from lbg_runtime.validator.judge import validate
+from tests.runtime.every_step import World
+from tests.runtime.mishaps import Mishap
+from tests.runtime.restripe.restripe_world import EngineQueues
+
+PARKING = parking_queue("orders", 0)
+
+
+def _discovered(name):
+    return {
+        "membership": {"mode": "discovered", "id": name, "index": None, "count": None},
+        "rebind": {"mode": "cooperative", "min_tenure": "1s"},
+    }
+
+
+class ParkingWorld(World):
+    """The first message of key b fails for good while a is there, and is parked; then it is asked for."""
+
+    def __init__(self, loop, trouble):
+        super().__init__(loop, trouble)
+        self._is_mended = False
+        self._asks_at_s = 0.0
+
+    async def act(self, identity, *, is_first):
+        if identity == ("b", 1) and not self._is_mended:
+            raise ValueError("as long as a is there")
+        await super().act(identity, is_first=is_first)
+
+    def may_be_moved(self, identity):
+        return identity[0] == "b"
+
+    def sections(self, name):
+        return {"failure": {"attempts": 2, "then": "park"}}
+
+    async def life(self):
+        a = self.members["a"]
+        await self.publish("a", "b")
+        self.loop.counts = True
+        a.start()
+        await asyncio.sleep(0.3)
+        await self.publish("b", "a", "a")
+        await self.until_handled(a)
+        self._is_mended = True
+        await self.publish("b")
+        await self.until_handled(a)
+        if a.is_there:
+            a.leave("stop")
+
+    async def end_of_life(self):
+        self._is_mended = True
+        await super().end_of_life()
+
+    def is_work_left(self):
+        parked = parked_by_queue(self.broker, self.settings("a").group.shape(), None) if self._is_mended else {}
+        if parked and self.loop.time() >= self._asks_at_s:
+            self._asks_at_s = self.loop.time() + 2
+            for key in ("a", "b"):
+                self._publisher.send(encode_entry(UnparkAsked(name_of_key(key)), PARKING))
+        return bool(parked) or super().is_work_left()
+
+
+class SharedWorld(World):
+    """Member c is there from the beginning; a joins, gets a queue, and leaves."""
+
+    QUEUES = 2
+
+    def sections(self, name):
+        return _discovered(name)
+
+    async def life(self):
+        a, c = self.members["a"], self.member("c")
+        c.start()
+        await asyncio.sleep(6)
+        self.loop.counts = True
+        a.start()
+        for _ in range(8):
+            await self.publish("a", "b")
+            await asyncio.sleep(1)
+        await self.until_handled(a)
+        if a.is_there:
+            a.leave("stop")
+            await a.until_ended()
+        await self.publish("a", "b")
+        await self.until_handled(c)
+
+
+class PartitionedWorld(SharedWorld):
+    """Member c has both partitions of a queue; a joins, gets one, and leaves."""
+
+    QUEUES = 1
+
+    def sections(self, name):
+        return super().sections(name) | {
+            "group": {"backend": "partitioned", "provision": "none", "queue_count": 2},
+            "dispatch": {"missing_key": "error"},
+        }
+
+    def create_queues(self):
+        made = QueueSettings(
+            AccessType.NON_EXCLUSIVE,
+            partition_count=2,
+            partition_rebalance_delay_ms=300,
+            # Above what a handler takes: a hand-off then repeats nothing.
+            partition_max_handoff_ms=600_000,
+        )
+        self.broker.create_queue(self.queues[0], ["h/0/>", "h/1/>"], settings=made)
+
+    async def rest(self):
+        # The broker moves partitions once more.
+        await asyncio.sleep(1)
+
+
+def _run_again(world):
+    if world.conducting is not None and not world.conducting.done():
+        world.conducting.cancel()
+        world.conducting = world.loop.create_task(world.conduct())
+
+
+class RestripedWorld(World):
+    """Members a and c are there, and their group is brought from one queue to two."""
+
+    MISHAPS: ClassVar = {"the conductor is killed, and run again": Mishap(_run_again, repeats=False)}
+
+    def __init__(self, loop, trouble):
+        super().__init__(loop, trouble)
+        self.admin = EngineQueues(self.broker)
+        self.admin._answer = self._then_publish(self.admin._answer)
+        self.conducting = None
+
+    def sections(self, name):
+        is_done = self.conducting is not None and self.conducting.done()
+        return _discovered(name) | {"group": {"provision": "none", "queue_count": 2 if is_done else 1}}
+
+    def may_be_moved(self, identity):
+        """A record, or a copy that is dropped because the other one is still there."""
+        copies = [(each.key, each.key_sequence) for queue in self.queues for each in self.broker.left_on(queue)]
+        return identity == (None, None) or copies.count(identity) > 1
+
+    def create_queues(self):
+        super().create_queues()
+        self.admin.adopt(self.queues[0], ["h/0/>", "h/1/>"])
+        self.queues = [QueueName("orders/0"), QueueName("orders/1")]
+
+    def _then_publish(self, take_step):
+        """What comes right behind each step of the conductor matters."""
+
+        def take(*given):
+            taken = take_step(*given)
+            for key in "ab":
+                self.send(key)
+            return taken
+
+        return take
+
+    async def conduct(self):
+        session = MemoryTransport(self.broker, "restriper")
+        session.send = self._then_publish(session.send)
+        await session.open()
+        try:
+            queues = self.admin
+            await Restriper(self.settings("a"), 2, queues, session, lambda _: None, queues.store_count).run()
+        finally:
+            await session.close()
+
+    async def life(self):
+        a, c = self.members["a"], self.member("c")
+        a.start()
+        c.start()
+        await asyncio.sleep(6)
+        await self.publish("a", "b")
+        self.loop.counts = True
+        self.conducting = self.loop.create_task(self.conduct())
+        for _ in range(4):
+            await self.publish("a", "b")
+            await asyncio.sleep(1)
+        await self.until_handled(a)
+        if a.is_there:
+            a.leave("stop")
+            await a.until_ended()
+        await self.publish("a", "b")
+        await self.until_handled(c)
+
+    def is_work_left(self):
+        return not self.conducting.done() or super().is_work_left()
+
+    async def afterwards(self):
+        await super().afterwards()
+        if not self.conducting.done():
+            self.fault("the re-striping does not end")
+            self.conducting.cancel()
+        elif self.conducting.exception():
+            self.fault(f"the re-striping ended with {self.conducting.exception()!r}")
+        elif self.admin.names() != self.queues or self.left():
+            self.fault(f"queues {self.admin.names()}, with {self.left()} messages")
+
+
+def _fill_disk(seconds):
+    def happen(world):
+        world.is_full_until_s = world.loop.time() + seconds
+
+    return happen
+
+
+class JournaledWorld(World):
+    """All is written down, and judged by the validator at the end."""
+
+    MISHAPS: ClassVar = {
+        "the disk is full for a moment": Mishap(_fill_disk(0.06), repeats=False),
+        "the disk is full": Mishap(_fill_disk(1_000), repeats=False),
+    }
+
+    def __init__(self, loop, trouble):
+        super().__init__(loop, trouble)
+        self.is_full_until_s = 0
+        self._lacks_records = False
+        self._folder = TemporaryDirectory()
+        self._path = Path(self._folder.name)
+        shape = self.settings("p").group.shape()
+        self._ledger = open_ledger(self._path, shape, HashFunction.CRC32, publisher_id="p")
+
+    def sections(self, name):
+        return {"ops": {"journal": {"path": str(self._path)}}}
+
+    def changes(self):
+        write_all = writer._write_all
+
+        def write(file, data):
+            if self.loop.time() >= self.is_full_until_s:
+                return write_all(file, data)
+            self._lacks_records = True
+            done, _ = write_all(file, data[: len(data) // 2])
+            return done, OSError(errno.ENOSPC, "no room")
+
+        return [
+            (writer, "_write_all", write),
+            (journal, "wall_us", self._wall_us),
+            (journal, "RecordWriter", partial(writer.RecordWriter, now_ns=self.loop.monotonic_ns)),
+        ]
+
+    def _wall_us(self):
+        return self.loop.monotonic_ns() // 1_000
+
+    async def publish(self, *keys):
+        for key in keys:
+            sent_us = self._wall_us()
+            await super().publish(key)
+            self._ledger.confirmed(key, ord(key) % 2, self._published[key], sent_us)
+
+    async def afterwards(self):
+        await super().afterwards()
+        self.is_full_until_s = 0
+        self._ledger.close(clean=True)
+        verdict = validate(read_run(self._path))
+        if verdict.kind.value != ("unknown" if self._lacks_records else "valid"):
+            self.fault(f"{verdict.kind}: {verdict.reasons} {verdict.findings}")
+        self._folder.cleanup()
