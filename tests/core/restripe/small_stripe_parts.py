@@ -33,7 +33,8 @@ class Setup:
     members: int = 2
     shards: int = 2
     at_once: tuple[str, ...] = ()
-    """Regular steps that come before all others as soon as they can: fewer histories."""
+    """Regular steps that come before all others as soon as they can, but for the publishing of a message: fewer
+    histories."""
     known: tuple[int, ...] = (0, 0)
     """By member, the generation of the last re-striping that it knows of."""
     clock: int = 5

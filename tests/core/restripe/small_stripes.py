@@ -100,7 +100,9 @@ class SmallStripes(StripedGroup):
     def steps(self) -> list[Step]:
         """Everything that can happen."""
         found = self.regular_steps()
-        found = [step for step in found if step[0] in self.setup.at_once][:1] or found
+        # But nothing else waits for messages, so they would come last, when no shard moves any more.
+        prompt = [step for step in found if step[0] in self.setup.at_once][:1]
+        found = [*prompt, *(step for step in found if step[0] == "publish")] if prompt else found
         if not found and not self.is_at_rest:
             found = [("at last",)]
         everybody = range(len(self.members))
