@@ -58,6 +58,35 @@ def test_a_journal_read_in_pieces_has_the_records_and_the_facts_of_the_whole(
     assert counts == {kind: sum(batch.num_rows for batch in got) for kind, got in at_once.batches.items()}
 
 
+def test_the_facts_are_those_of_the_whole_wherever_it_is_cut(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    header, *lines = journal.read_bytes().splitlines(keepends=True)
+    # So many that there are pieces, the first among them, without anything that shows a clock.
+    pauses = [b'{"kind":"pause","from_mono_ns":%d,"to_mono_ns":%d}\n' % (at, at + 5) for at in range(10, 400, 10)]
+    journal.write_bytes(b"".join([header, *pauses, *lines[:-2], *pauses, *lines[-2:]]))
+    row = read_journal(journal, 0).row(JOURNALS)
+    longest = max(map(len, [header, *lines]))
+    for piece_bytes in range(longest, 2 * longest, 50):
+        monkeypatch.setattr(pieces, "_PIECE_BYTES", piece_bytes)
+        found = read_in_pieces(journal)[0].row(JOURNALS)
+        # The first record of a block tells the clocks' distance, to a microsecond.
+        assert abs(found.pop("wall_offset_ns") - row["wall_offset_ns"]) < 1_000
+        assert found == {name: value for name, value in row.items() if name != "wall_offset_ns"}
+
+
+def test_a_header_that_says_later_that_records_are_missing_is_believed(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    header, *lines, _close = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(header[:-2] + b',"is_whole":true }\n' + lines[0])
+    first = cut_piece(journal, Place())
+    found = read_piece(journal, 0, Place(), first)
+    assert found.row(JOURNALS)["dropped"] == 0
+    journal.write_bytes(b"".join([header[:-2], b',"is_whole":false}\n', *lines]))
+    found.facts.take_in(read_piece(journal, 0, first, cut_piece(journal, first)).facts)
+    assert found.row(JOURNALS) == read_journal(journal, 0).row(JOURNALS)
+    assert found.row(JOURNALS)["dropped"] == 1
+
+
 def test_a_line_that_is_no_record_counts_also_at_the_end_of_a_piece(
     journal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,3 +115,5 @@ def test_a_record_after_the_close_is_a_defect_also_in_the_next_pieces(
     assert read_piece(journal, 0, second, third).row(JOURNALS)["defect"] == (
         f"line {number + 1}: a record after the close"
     )
+    found, *_ = read_in_pieces(journal)
+    assert found.row(JOURNALS) == read_journal(journal, 0).row(JOURNALS)
