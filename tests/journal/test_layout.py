@@ -37,6 +37,12 @@ def test_a_laid_out_run_has_the_same_records(journals: Path, tmp_path: Path) -> 
     assert not list(tmp_path.glob("*.part"))
 
 
+def test_a_run_is_named_by_its_id_as_far_as_a_folder_can_be(journals: Path, tmp_path: Path) -> None:
+    for path in journals.glob("*.member.jsonl"):
+        path.write_bytes(path.read_bytes().replace(b'"run_id":"run"', b'"run_id":"trial/7"'))
+    assert lay_out(journals, tmp_path) == tmp_path / "run=trial_7"
+
+
 def test_a_run_is_found_in_its_folder_and_above_it(journals: Path, tmp_path: Path) -> None:
     assert find_run(journals) is None
     run = lay_out(journals, tmp_path)
@@ -52,6 +58,13 @@ def test_a_run_that_is_laid_out_again_replaces_the_old_one(journals: Path, tmp_p
     (first / "queue=0" / "dispatches-99.parquet").write_bytes(b"of an older one")
     assert lay_out(journals, tmp_path) == first
     assert not (first / "queue=0" / "dispatches-99.parquet").exists()
+
+
+def test_nothing_is_left_of_a_laying_out_that_was_killed(journals: Path, tmp_path: Path) -> None:
+    (tmp_path / "run=.part" / "queue=0").mkdir(parents=True)
+    (tmp_path / "run=.part" / "queue=0" / "dispatches-99.parquet").write_bytes(b"half of one")
+    run = lay_out(journals, tmp_path)
+    assert not (run / "queue=0" / "dispatches-99.parquet").exists()
 
 
 def test_a_file_that_is_damaged_or_of_another_version_is_named(journals: Path, tmp_path: Path) -> None:

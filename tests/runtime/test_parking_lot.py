@@ -7,6 +7,7 @@ from structlog.testing import capture_logs
 
 from lbg_runtime.core.parking.records import parking_queue
 from lbg_runtime.core.restripe.records import StripePlan, encode_record, record_topic
+from lbg_runtime.model.errors import ConfigError, RequestRefused
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.runtime.flow_runner import FlowRunner
 from lbg_runtime.transport.memory.transport import MemoryTransport
@@ -92,6 +93,20 @@ async def test_what_is_about_to_be_parked_when_a_re_striping_begins_is_not(trial
             await asyncio.sleep(20)
     assert parked_reasons(logs) == {"the group is being re-striped"}
     assert trial.broker.engine.queue_depth("default", parking_queue("orders", 0)) == 1, "the fence of its owner"
+
+
+async def test_a_member_that_may_not_create_its_parking_queues_ends_with_one_line(trial, queues, monkeypatch):
+    provision = MemoryTransport.provision
+
+    async def refuse(transport, queue, subscriptions):
+        if queue == parking_queue("orders", 0):
+            raise RequestRefused(f"provision {queue}", "Permission Not Allowed")
+        await provision(transport, queue, subscriptions)
+
+    monkeypatch.setattr(MemoryTransport, "provision", refuse)
+    group = {**GROUP, "provision": "create_missing"}
+    with pytest.raises(ConfigError, match=r"then: park: cannot provision .*orders/0: Permission Not Allowed; expected "):
+        await trial.discovered("a", work=refuse, group=group, **PARK).run()
 
 
 async def test_a_member_that_is_to_leave_does_not_wait_for_its_parking_queues(trial, queues, monkeypatch):
