@@ -252,17 +252,19 @@ async def test_a_queue_with_flows_is_kept_and_they_notice_nothing(broker, admin,
 
 
 class BetweenLooks(httpx.AsyncBaseTransport):
-    """Lets something happen after the first look at a queue."""
+    """Lets something happen after a look at a queue, the first unless told otherwise."""
 
-    def __init__(self, inner, act):
+    def __init__(self, inner, act, look=1):
         self._inner = inner
         self._act = act
+        self._looks_left = look
 
     async def handle_async_request(self, request):
         answer = await self._inner.handle_async_request(request)
-        if "monitor" in request.url.path and self._act is not None:
-            act, self._act = self._act, None
-            act()
+        if "monitor" in request.url.path:
+            self._looks_left -= 1
+            if self._looks_left == 0:
+                self._act()
         return answer
 
 
@@ -277,6 +279,23 @@ async def test_a_message_that_comes_between_look_and_deletion_saves_the_queue(br
     assert (settings.ingress_enabled, settings.egress_enabled) == (True, True)
     traffic.publish()
     assert await admin.depth(QUEUE) == 2
+
+
+async def test_nothing_is_confirmed_between_the_last_look_and_the_deletion(broker, admin, traffic):
+    await admin.create_queue(QUEUE)
+    await admin.subscribe(QUEUE, TOPIC)
+    refusals = []
+
+    def publish():
+        with pytest.raises(BrokerRefusal) as refused:
+            traffic.publish()
+        refusals.append(refused.value)
+
+    broker.transport = BetweenLooks(broker.transport, publish, look=2)
+    async with broker.client() as client:
+        await SempQueueAdmin(client, "default", QueueAccess("members"), 100).delete_queue(QUEUE)
+    assert len(refusals) == 1
+    assert broker.engine.queue_names("default") == ()
 
 
 async def test_a_publisher_is_told_when_a_queue_is_about_to_go(admin, client, traffic):
