@@ -171,8 +171,9 @@ class SlicedExamination:
 
     def _begin(self, tables: RunTables, until_ns: int) -> "_Step":
         """Combine what was carried with what has come, and check the laws that need no more than that."""
-        past, lives = self._past, read_lives(tables.journals)
+        lives = read_lives(tables.journals)
         self._follow_clock(lives)
+        past = self._past
         self._late += self._count_late_flows(tables.flows, lives)
         # Of two records with the same moment, it must not matter which was read first.
         self._flows = pa.concat_tables([self._flows, tables.flows]).sort_by(_BY_TIME)

@@ -19,7 +19,7 @@ from lbg_runtime.validator.schema import RunTables
 from lbg_runtime.validator.slices import SlicedExamination
 from tests.validator.changes import BREAKING, Change, noise
 from tests.validator.history import runs, story
-from tests.validator.run_files import MS, SECOND, Run
+from tests.validator.run_files import MS, SECOND, WALL_OFFSET_NS, Run
 from tests.validator.script import Life, at, published
 from tests.validator.striping import striped_runs, striped_story
 from tests.validator.striping_changes import BREAKING_MOVES
@@ -156,6 +156,11 @@ def nothing_more(tables: RunTables) -> RunTables:
     return replace(tables, **{name: getattr(tables, name).schema.empty_table() for name in _RECORDS})
 
 
+def of_second_journal(tables: RunTables) -> RunTables:
+    is_new = {name: pa.compute.equal(getattr(tables, name).column("journal"), 1) for name in ("dispatches", "flows")}
+    return replace(nothing_more(tables), **{name: getattr(tables, name).filter(new) for name, new in is_new.items()})
+
+
 def one_by_one(tables: RunTables) -> SlicedExamination:
     """A slice for each handling, in order of time; the rest with the first one."""
     sliced = SlicedExamination(DEFAULT_ACK_WINDOW_MS)
@@ -213,15 +218,65 @@ def test_the_first_journal_of_another_clock_moves_what_was_judged_to_its_own_wal
     ]
     run.journals[0].header = replace(run.journals[0].header, boot_id="one")
     whole = run.tables()
-    is_new = {name: pa.compute.equal(getattr(whole, name).column("journal"), 1) for name in ("dispatches", "flows")}
-    second = replace(nothing_more(whole), **{name: getattr(whole, name).filter(new) for name, new in is_new.items()})
     sliced = SlicedExamination(DEFAULT_ACK_WINDOW_MS)
     sliced.feed(first, at(50_000))
 
-    found = judge([sliced.finish(second)], whole.journals, whole.ledgers)
+    found = judge([sliced.finish(of_second_journal(whole))], whole.journals, whole.ledgers)
 
     assert found == validate(whole)
     assert found.kind is VerdictKind.VALID
+
+
+def with_another_clock(run: Run) -> RunTables:
+    """The tables of a run of one journal when a member of another host has gone on with number 4."""
+    run.journals[0].header = replace(run.journals[0].header, boot_id="one")
+    Life(run, "b").flow("active", 60_000).handle(4, 60_010, 60_020, 60_021)
+    run.journals[1].header = replace(run.journals[1].header, boot_id="other")
+    return run.tables()
+
+
+@pytest.mark.parametrize(
+    ("is_held", "published_ms", "kind"),
+    [
+        pytest.param(True, 0, VerdictKind.INVALID, id="its queue had an owner all the time"),
+        pytest.param(False, 10_000, VerdictKind.UNKNOWN, id="a member without a journal may have had it"),
+    ],
+)
+def test_what_is_missing_from_before_another_clock_came_is_lost_as_in_one_go(
+    is_held: bool, published_ms: int, kind: VerdictKind
+) -> None:
+    run = Run()
+    life = Life(run, "a").flow("active", 1).handle(1, 10, 20, 21)
+    if not is_held:
+        life.flow("released", 30, cause="handback").flow("active", 20_000, 2)
+    life.handle(3, 20_010, 20_020, 20_021, epoch=1 if is_held else 2)
+    first = published(run, 4, t_first_ms=published_ms).tables()
+    whole = with_another_clock(run)
+    sliced = SlicedExamination(DEFAULT_ACK_WINDOW_MS)
+    sliced.feed(first, at(50_000))
+    sliced.feed(of_second_journal(whole), at(70_000) + WALL_OFFSET_NS)
+
+    found = judge([sliced.finish(nothing_more(whole))], whole.journals, whole.ledgers)
+
+    assert found == validate(whole)
+    assert found.kind is kind
+
+
+def test_what_comes_too_late_is_counted_as_well_if_another_clock_comes_with_it() -> None:
+    run = Run()
+    life = Life(run, "a").flow("active", 1).handle(1, 10, 20, 21).handle(3, 400, 410, 411)
+    life.flow("released", 30_000, cause="stop").close(30_001)
+    first = published(run, 4).tables()
+    life.handle(2, 25, 20_000, 20_001)
+    whole = with_another_clock(run)
+    second = of_second_journal(whole)
+    late = whole.dispatches.filter(pa.compute.equal(whole.dispatches.column("seq"), 2))
+    sliced = SlicedExamination(DEFAULT_ACK_WINDOW_MS)
+    sliced.feed(first, at(15_000))
+
+    sliced.feed(replace(second, dispatches=pa.concat_tables([second.dispatches, late])), at(70_000) + WALL_OFFSET_NS)
+
+    assert sliced.standing.late == 1
 
 
 def slow_and_quick(*, is_in_doubt: bool) -> tuple[RunTables, RunTables]:
