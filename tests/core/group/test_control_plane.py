@@ -16,6 +16,7 @@ from lbg_runtime.core.flow.events import (
     HandBackRequested,
     PlaceChanged,
     StepAsideRequested,
+    UnbindFinished,
 )
 from lbg_runtime.core.flow.machine import FlowMachine
 from lbg_runtime.core.flow.table import FlowState
@@ -455,9 +456,12 @@ def test_who_stands_aside_asks_again_where_a_drain_took_too_long_and_not_at_once
     plane = Plane()
     plane.settled_with_b()
     heard_of_a_newer_life(plane, 4_200)
-    flow = plane.flows[Q0]
+    flow, other = plane.flows[Q0], plane.flows[Q1]
     asked = []
     for now_ms in range(4_300, 40_000, 100):
+        other.on_deadline(now_ms)
+        if other.state is FlowState.UNBINDING:
+            other.handle(UnbindFinished(Epoch(1)), now_ms)
         if flow.state is FlowState.DRAINING:
             # Its drains take no time, and are given up before anybody looks.
             flow._keep_queue("stand-aside", now_ms)
@@ -466,3 +470,4 @@ def test_who_stands_aside_asks_again_where_a_drain_took_too_long_and_not_at_once
         asked += [now_ms for each in outputs if each == AskFlow(Q0, HandBackRequested("stand-aside"))]
     assert [later - before for before, later in pairwise(asked)] == [SILENCE_MS] * (len(asked) - 1)
     assert len(asked) > 3
+    assert other.state is FlowState.UNBOUND
