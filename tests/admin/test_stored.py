@@ -55,9 +55,13 @@ def settings_in_file() -> Settings:
     return parse_settings({"group": GROUP}, "test", {})
 
 
-def marker(**changes: object) -> StoredGroup:
+def written(**changes: object) -> str:
     values = {"V": 1, "HP": "h", "HC": 8, "QC": 2, "QS": 1, "CU": "members", "HF": "crc32", "KY": "topic_level:1"}
-    stored = read_marker("lbg/orders", json.dumps({**values, **changes}))
+    return json.dumps({**values, **changes})
+
+
+def marker(**changes: object) -> StoredGroup:
+    stored = read_marker("lbg/orders", written(**changes))
     assert stored is not None
     return stored
 
@@ -297,6 +301,29 @@ async def test_a_look_that_fails_for_whatever_reason_ends_nothing_and_is_warned_
 async def test_settings_of_a_file_are_not_watched() -> None:
     assert watch_of(settings_in_file(), Middle()) is None
     assert watch_of(parse_settings(document("http://b:1"), "test", {}, lambda _: STORED), Middle()) is not None
+
+
+async def test_what_is_watched_is_what_the_broker_has_stored_of_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [written(), written(HC=16), None]
+    told: list[list[str]] = []
+    ended = asyncio.Event()
+
+    async def read(_: Settings) -> str | None:
+        return texts.pop(0)
+
+    def note(found: tuple[Difference, ...]) -> None:
+        told.append([each.setting for each in found])
+        if not texts:
+            ended.set()
+
+    monkeypatch.setattr("lbg_runtime.admin.stored._read_text", read)
+    stored = {"hash_prefix": "h", "hash_count": 8, "queue_count": 2, "hash_function": "crc32", "key": "topic_level:1"}
+    watch = watch_of(parse_settings(document("http://b:1"), "test", {}, lambda _: stored), Middle(), note)
+    assert watch is not None
+    looking = asyncio.create_task(watch.run())
+    await ended.wait()
+    looking.cancel()
+    assert told == [["group.hash_count"], ["group.name"]]
 
 
 async def test_a_member_shows_what_was_changed_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
