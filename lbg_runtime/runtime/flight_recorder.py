@@ -71,28 +71,26 @@ class FlightRecorder:
         """
         queue, state, now = machine.queue, machine.state, now_ms()
         tenure = self._tenures.get(queue)
-        match state:
-            case FlowState.ACTIVE | FlowState.DRAINING if tenure is None:
-                tenure = self._tenures[queue] = _Tenure(machine.epoch, now)
-                self._write_taken(queue_index, machine, now)
-            case FlowState.ACTIVE if tenure is not None:
-                # The drain was given up.
-                tenure.drain_since_ms = None
-            case _:
-                pass
         if tenure is None:
-            return
-        if state is FlowState.DRAINING:
-            tenure.drain_since_ms = now
-        elif state is FlowState.UNBINDING:
-            tenure.drain_ms = _since(tenure.drain_since_ms, now)
-            tenure.cause = machine.cause or ReleaseCause.DOWN
-            tenure.move_id = machine.move_id
-        elif state is not FlowState.ACTIVE:
-            if tenure.cause is ReleaseCause.DOWN:
+            if state not in (FlowState.ACTIVE, FlowState.DRAINING):
+                return
+            tenure = self._tenures[queue] = _Tenure(machine.epoch, now)
+            self._write_taken(queue_index, machine, now)
+        match state:
+            case FlowState.ACTIVE:
+                # Also if a drain was given up.
+                tenure.drain_since_ms = None
+            case FlowState.DRAINING:
+                tenure.drain_since_ms = now
+            case FlowState.UNBINDING:
                 tenure.drain_ms = _since(tenure.drain_since_ms, now)
-            del self._tenures[queue]
-            self._write_given(queue_index, machine, tenure, unanswered, now)
+                tenure.cause = machine.cause or ReleaseCause.DOWN
+                tenure.move_id = machine.move_id
+            case _:
+                if tenure.cause is ReleaseCause.DOWN:
+                    tenure.drain_ms = _since(tenure.drain_since_ms, now)
+                del self._tenures[queue]
+                self._write_given(queue_index, machine, tenure, unanswered, now)
 
     def said(self, message: ControlMessage | Inquiry) -> None:
         """Note what we said to the group."""
