@@ -71,7 +71,11 @@ class FlowPlan:
 
     def refuse_bind(self, now_ms: int, *, permanent: bool) -> None:
         """The bind failed; try again later, if the flow should be bound."""
-        self._back_off(now_ms, permanent=permanent)
+        self.failed_binds += 1
+        self._not_before_ms = now_ms + bind_backoff_ms(
+            self._settings, self.failed_binds, self._random, permanent=permanent
+        )
+        self.bind_at_ms = self._not_before_ms if self.wants_handle else None
 
     def takes_activity(self, now_ms: int) -> bool:
         """Whether a flow that becomes active now should keep the queue; a False uses up the request to step aside."""
@@ -115,17 +119,10 @@ class FlowPlan:
         be bound again and again without a pause."""
         if now_ms - self._bound_at_ms >= self._settings.bind_backoff_max_ms:
             self.failed_binds = 0
-        self._back_off(now_ms, permanent=False)
+        self.refuse_bind(now_ms, permanent=False)
 
     # -- parts
 
     @property
     def _gives_way(self) -> bool:
         return self.place.gives_way and self.place.rank != 0
-
-    def _back_off(self, now_ms: int, *, permanent: bool) -> None:
-        self.failed_binds += 1
-        self._not_before_ms = now_ms + bind_backoff_ms(
-            self._settings, self.failed_binds, self._random, permanent=permanent
-        )
-        self.bind_at_ms = self._not_before_ms if self.wants_handle else None
