@@ -294,13 +294,13 @@ class StripeGate:
 
     def _judge(self, shard: int) -> _Verdict:
         plan, index = self._plan, self._queue_index
-        if plan is None or (leaves := plan.leaves(shard) == index) == (comes := plan.goes_to(shard) == index):
+        if plan is None or (leaves := plan.leaves(shard) == index) == (plan.goes_to(shard) == index):
             return _Verdict.HANDLE
         if leaves:
             if shard in self._gone:
                 return _Verdict.DROP
             return _Verdict.KEEP if shard in self._markers else _Verdict.HANDLE
-        if comes and self._finish is None:
+        if self._finish is None:
             if shard not in self._markers:
                 return _Verdict.DROP
             if not self._has_left(shard, plan):

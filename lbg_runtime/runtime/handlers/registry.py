@@ -346,9 +346,7 @@ def load_handlers(module_names: Iterable[str]) -> Handlers:
 def _import(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
-    except HandlerError:
-        raise
-    except KeyboardInterrupt:
+    except (HandlerError, KeyboardInterrupt):
         raise
     except BaseException as error:  # the handler boundary: importing runs the user's code, which may also want to exit
         found = f"{error_text(error)}{_place_of(error, name)}"
