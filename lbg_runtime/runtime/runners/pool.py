@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
+from time import monotonic_ns
 from typing import TypeVar
 
 from lbg_runtime.core.lanes import KeyLanes, Lane
@@ -14,6 +15,10 @@ from lbg_runtime.runtime.runners.handling import Handling
 
 TURNS_WITHOUT_A_PAUSE = 32
 """Handlers that never wait would otherwise keep the loop from everything else."""
+
+LONGEST_WITHOUT_A_PAUSE_NS = 20_000_000
+"""The same for handlers that block, over all runners: nothing is settled while they do. Each may be far from what the
+watchdog allows a blocked loop; all together would have the member end and begin with the same messages, for ever."""
 
 _Answer = TypeVar("_Answer")
 
@@ -40,6 +45,8 @@ class RunnerPool:
         """Number of runners to end, because others were added in their place."""
         self._idle: deque[asyncio.Future[None]] = deque()
         self._is_waking = False
+        self._turns_since_ns: int | None = None
+        """When the first turn of this round of the loop began."""
         self._soiled: set[asyncio.Task[object]] = set()
         """Runners whose context a handler has changed."""
         self._is_ending = False
@@ -141,9 +148,13 @@ class RunnerPool:
                 self._surplus -= 1
                 self.wake()
                 return
-            if turns == TURNS_WITHOUT_A_PAUSE:
-                turns = 0
+            since_ns = self._turns_since_ns
+            if turns == TURNS_WITHOUT_A_PAUSE or (
+                since_ns is not None and monotonic_ns() - since_ns > LONGEST_WITHOUT_A_PAUSE_NS
+            ):
                 await asyncio.sleep(0)
+                turns = 0
+                continue
             lane = self._lanes.next_ready()
             if lane is None:
                 await self._wait_for_turn()
@@ -152,12 +163,22 @@ class RunnerPool:
             # The next runner is woken before the handler can wait, so that one that waits strands no other key.
             if not self._is_waking:
                 self.wake()
+            if since_ns is None:
+                self._begin_round()
             await self._handle_turn(lane, task)
             turns += 1
             if self._soiled and task in self._soiled:
                 self._soiled.remove(task)
                 self.stand_in()
                 self.stand_down()
+
+    def _begin_round(self) -> None:
+        self._turns_since_ns = monotonic_ns()
+        # In the next round, before any runner that pauses after this.
+        asyncio.get_running_loop().call_soon(self._end_round)
+
+    def _end_round(self) -> None:
+        self._turns_since_ns = None
 
     async def _beside(self, work: Callable[[], Coroutine[object, object, _Answer]]) -> _Answer:
         try:

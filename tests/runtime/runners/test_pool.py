@@ -1,4 +1,4 @@
-"""The pool of runners at its end."""
+"""The pool of runners: how long it keeps the loop, and its end."""
 
 import asyncio
 import contextlib
@@ -9,9 +9,43 @@ from structlog.testing import capture_logs
 from lbg_runtime.core.lanes import KeyLanes
 from lbg_runtime.model.ids import Epoch
 from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.runtime.runners import pool as pool_module
 from lbg_runtime.runtime.runners.handling import Handling
-from lbg_runtime.runtime.runners.pool import RunnerPool, aside
+from lbg_runtime.runtime.runners.pool import LONGEST_WITHOUT_A_PAUSE_NS, TURNS_WITHOUT_A_PAUSE, RunnerPool, aside
 from tests.runtime.conftest import QUEUE
+
+
+@pytest.mark.parametrize(
+    ("blocks_ns", "most"),
+    [(600_000_000, 1), (LONGEST_WITHOUT_A_PAUSE_NS // 2 + 1, 2), (1, TURNS_WITHOUT_A_PAUSE * 4)],
+)
+async def test_between_two_handlers_that_block_the_loop_gets_to_everything_else(
+    rig, delivery, monkeypatch, blocks_ns, most
+):
+    """However many keys and runners there are: nothing would be settled before the watchdog ends the member."""
+    now_ns, handled, in_a_step = 0, 0, []
+
+    async def handle(message):
+        nonlocal now_ns, handled
+        now_ns += blocks_ns
+        handled += 1
+
+    async def look():
+        while True:
+            before = handled
+            await asyncio.sleep(0)
+            in_a_step.append(handled - before)
+
+    monkeypatch.setattr(pool_module, "monotonic_ns", lambda: now_ns)
+    made = rig(handle, dispatch={"runners": 4})
+    async with made.running():
+        looking = asyncio.ensure_future(look())
+        for number in range(400):
+            made.dispatcher.dispatch(delivery(number, f"k{number % 100}"))
+        await made.until_ended(400)
+        looking.cancel()
+    assert max(in_a_step) == most
+    assert set(made.outcomes().values()) == {Outcome.ACCEPTED}
 
 
 async def test_a_handler_that_is_found_stuck_while_the_pool_ends_gets_no_stand_in_and_no_error(rig, delivery):
