@@ -9,6 +9,7 @@ import structlog
 from lbg_runtime.config.sidecar_settings import ContentMode, SidecarSettings
 from lbg_runtime.model.errors import InvariantViolated, LbgError
 from lbg_runtime.runtime.clock import now_ms
+from lbg_runtime.runtime.runners.attempts import attempt_put_off
 from lbg_runtime.sidecar.answer import NO_ROUTE, Answer, Status, read_answer
 from lbg_runtime.sidecar.application import Application, ApplicationFailed, ApplicationUnreachable
 from lbg_runtime.sidecar.bulk_sender import BulkSender
@@ -152,9 +153,11 @@ class PushedEvents:
         self._doubts.append(doubt)
         self._look.set()
         try:
-            # Bounded by the time for two probes with their answers, and the time between them; `run` ends after all
-            # deliveries.
-            await doubt
+            # Meanwhile the event is with nobody: it goes back if its flow is lost.
+            with attempt_put_off():
+                # Bounded by the time for two probes with their answers, and the time between them; `run` ends after all
+                # deliveries.
+                await doubt
         except SubscriptionsRefused as error:
             raise ApplicationFailed(str(error)) from None
 

@@ -63,6 +63,28 @@ async def test_so_do_those_that_went_in_bulks(trial):
     assert application.numbers() == IN_ORDER
 
 
+async def test_an_event_whose_flow_is_lost_while_it_is_asked_is_not_sent_anew(trial):
+    """Others may be further on with its key by then."""
+    application, may_say = application_with("/new", asked=wishes("/old")), asyncio.Event()
+    say = application.subscriptions
+
+    async def say_late():
+        await may_say.wait()
+        return await say()
+
+    app = trial.app(application)
+    async with trial.running(app):
+        await trial.until(lambda: trial.owners() == 2)
+        application.asked, application.subscriptions = wishes("/new"), say_late
+        await trial.publish(1)
+        await trial.until(lambda: len(application.posted) == 1)
+        app._session.drop_connection(2)
+        await asyncio.sleep(5)
+        may_say.set()
+        await trial.until(lambda: sum(trial.depths()) == 0)
+    assert [posted.headers["lbg-epoch"] == "1" for posted in application.posted].count(True) == 1
+
+
 async def test_what_it_still_wants_there_is_dropped(trial):
     application = application_with(asked=wishes("/old"))
     with capture_logs() as log:

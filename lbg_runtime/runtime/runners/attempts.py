@@ -29,7 +29,7 @@ class InterruptedBy(Enum):
 class Attempt:
     """One run of a handler inside a runner's task. Made per message, so it has slots, like `Handling`."""
 
-    __slots__ = ("deadline_s", "handling", "interrupted_by", "overdue_count", "task")
+    __slots__ = ("deadline_s", "handling", "interrupted_by", "may_wait", "overdue_count", "task")
 
     def __init__(self, handling: Handling, task: "asyncio.Task[object]", deadline_s: float) -> None:
         self.handling = handling
@@ -37,6 +37,8 @@ class Attempt:
         self.deadline_s = deadline_s
         """On the loop's clock."""
         self.interrupted_by: InterruptedBy | None = None
+        self.may_wait = True
+        """Its flow has not taken back what has not started."""
         self.overdue_count = 0
 
     @property
@@ -53,11 +55,10 @@ class Attempt:
             self.interrupted_by = why
         self.task.cancel()
 
-    def recall_if_of(self, queue: QueueName, epoch: Epoch) -> None:
-        """Cancel the handler if its delivery is of this flow handle."""
+    def is_of(self, queue: QueueName, epoch: Epoch) -> bool:
+        """Whether its delivery is of this flow handle."""
         delivery = self.handling.delivery
-        if delivery.queue == queue and delivery.epoch == epoch:
-            self.interrupt(InterruptedBy.RECALL)
+        return delivery.queue == queue and delivery.epoch == epoch
 
 
 class RunningAttempts:
@@ -102,7 +103,9 @@ class RunningAttempts:
         The time of an interrupted attempt runs on, as its handler may ignore that. Constant time, like `begin`.
         """
         if self._attempts[handling].interrupted_by is None:
-            self._put_off[handling] = self._attempts.pop(handling)
+            attempt = self._put_off[handling] = self._attempts.pop(handling)
+            if not attempt.may_wait:
+                attempt.interrupt(InterruptedBy.RECALL)
 
     def look_before_begin(self, handling: Handling) -> None:
         """Raise `CancelledError` if an attempt that is put off must not begin any more, as it is recalled."""
@@ -139,13 +142,18 @@ class RunningAttempts:
     def recall(self, queue: QueueName, epoch: Epoch) -> None:
         """Cancel the running handlers of one flow handle, and what waits to be called."""
         for attempt in self._attempts.values():
-            attempt.recall_if_of(queue, epoch)
+            if attempt.is_of(queue, epoch):
+                attempt.interrupt(InterruptedBy.RECALL)
         self.recall_put_off(queue, epoch)
 
     def recall_put_off(self, queue: QueueName, epoch: Epoch) -> None:
-        """Cancel what waits to be called, of one flow handle."""
+        """Cancel what waits to be called, of one flow handle, and whatever of it is put off later."""
         for attempt in self._put_off.values():
-            attempt.recall_if_of(queue, epoch)
+            if attempt.is_of(queue, epoch):
+                attempt.interrupt(InterruptedBy.RECALL)
+        for attempt in self._attempts.values():
+            if attempt.is_of(queue, epoch):
+                attempt.may_wait = False
 
     def handlings(self) -> list[Handling]:
         """What is being handled now, in the order of deadlines, followed by what is put off."""

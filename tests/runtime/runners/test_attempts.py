@@ -96,6 +96,19 @@ async def test_a_recall_reaches_what_is_put_off_and_no_other_handle(start):
     watch.close()
 
 
+async def test_what_is_put_off_when_its_flow_has_taken_back_what_has_not_started_is_recalled_at_once(start):
+    watch = RunningAttempts(10_000, lambda _: None)
+    handling, task, attempt = start(watch, 1)
+    later, later_task, _ = start(watch, 2, epoch=2)
+    watch.recall_put_off(QUEUE, Epoch(1))
+    assert task.cancelled_at == [], "it runs"
+    watch.put_off(handling)
+    watch.put_off(later)
+    assert (task.cancelled_at, later_task.cancelled_at) == ([0], [])
+    assert attempt.interrupted_by is InterruptedBy.RECALL
+    watch.close()
+
+
 async def test_one_that_is_recalled_again_cleans_up_undisturbed(start):
     watch = RunningAttempts(None, lambda _: None)
     _, task, _ = start(watch, 1)
