@@ -299,11 +299,12 @@ class App:
         if self._companion is None:
             yield
             return
-        async with self._companion.attend(session, self._be_able):
+        async with AsyncExitStack() as attended:
             self._beginning = Interruption()
             with self._beginning:
                 if not self._stop_wanted:
-                    # No bound: it waits for something that others start; a request to stop ends that.
+                    # No bound: it waits for a disk, or for something that others start; a request to stop ends that.
+                    await attended.enter_async_context(self._companion.attend(session, self._be_able))
                     await self._companion.until_ready()
             # Again, as the wait may have been long, and queues missing now would be taken for a mistake.
             await self._provision(session)

@@ -171,6 +171,24 @@ async def test_a_member_that_is_to_leave_waits_no_longer_for_its_companion(trial
     assert trial.broker.engine.queue_status(DEFAULT_VPN, "orders/0"), "it was not waited for"
 
 
+async def test_a_member_that_is_to_leave_waits_no_longer_for_its_companion_to_begin(trial):
+    """As for a lander whose disk hangs."""
+
+    class HangingCompanion(_SlowCompanion):
+        @asynccontextmanager
+        async def attend(self, session, on_able):
+            await asyncio.get_running_loop().create_future()
+            yield
+
+    made = trial.member()
+    companion = HangingCompanion(trial.broker)
+    app = App(made.handlers, made.settings, session=trial.sessions["member-0"], companion=companion)
+    running = asyncio.create_task(app.run())
+    await asyncio.sleep(2)
+    app.stop()
+    assert (await asyncio.wait_for(running, 1)).is_clean
+
+
 async def test_who_cannot_handle_any_more_when_the_member_begins_gets_no_queues(trial):
     class GoneCompanion(_SlowCompanion):
         """Ready, and then away, while the member still waits for the broker."""
