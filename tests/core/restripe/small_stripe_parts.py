@@ -1,6 +1,7 @@
 """What a small re-striped group is made of, copies of it, and when two of its states are one."""
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
@@ -165,7 +166,7 @@ def mark(group: "SmallStripes") -> int:
             handle_of = group.handles.get(queue)
             has_it = handle_of is not None and handle_of.owner == who
             made.append((queue, gate._done_generation, gate._outdated_generation))
-            made.append(_mark_of_gate(gate, at[queue]) if has_it else None)
+            made.append(mark_of_gate(gate, at[queue]) if has_it else None)
         for key, lane in sorted(member.lanes.items()):
             made.append((key, tuple((each.queue, each.number, group._is_alive(each)) for each in lane)))
     if (conductor := group.conductor) is not None:
@@ -179,7 +180,8 @@ class _Places(dict[DeliveryId, int]):
         return -1
 
 
-def _mark_of_gate(gate: StripeGate, at: dict[DeliveryId, int]) -> tuple[object, ...]:
+def mark_of_gate(gate: StripeGate, at: Mapping[DeliveryId, object]) -> tuple[object, ...]:
+    """A part of marks; `at` has the places of deliveries."""
     newest = gate._probe_count
     return (
         gate._plan,

@@ -37,9 +37,6 @@ class StripedGroup:
         self.queues: dict[int, tuple[Entry, ...]] = dict.fromkeys(range(setup.counts[0]), ())
         self.topics = {index: frozenset(self.shape.subscriptions(index)) for index in self.queues}
         """What each queue subscribes to."""
-        self.members = [Member(setup.counts[0], setup.shards, setup.known[who]) for who in range(setup.members)]
-        self.handles: dict[int, Handle] = {}
-        """By queue, of its owner."""
         self.bound_count = self.spooled_count = self.planned_count = 0
         self.published = dict.fromkeys(setup.messages, 0)
         """How many of a key's messages."""
@@ -48,6 +45,13 @@ class StripedGroup:
         """Whether settlements may have been lost."""
         self.own: set[object] = set()
         """Parts that are not shared with the state before."""
+        self._begin()
+
+    def _begin(self) -> None:
+        setup = self.setup
+        self.members = [Member(setup.counts[0], setup.shards, setup.known[who]) for who in range(setup.members)]
+        self.handles: dict[int, Handle] = {}
+        """By queue, of its owner."""
         for queue in self.queues:
             self._bind(queue, queue % setup.members)
 
@@ -59,7 +63,7 @@ class StripedGroup:
         if not queues:
             raise Breach(f"{content} is published past all queues")
         if isinstance(content, tuple):
-            message = Message(self.shape.hashed_topic(int(content[0][0]), "t"), b"")
+            message = Message(self.shape.hashed_topic(int(content[0][0]), content[0]), b"%d" % content[1])
         else:
             message = encode_record(content, topic)
         entry = Entry(DeliveryId(self.spooled_count), content, message)
