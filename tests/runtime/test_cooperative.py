@@ -155,6 +155,30 @@ async def test_a_slow_handler_keeps_its_queue_and_the_others_move(trial):
     assert in_order_and_once(trial)
 
 
+async def test_a_drain_that_takes_nearly_as_long_as_it_may_hands_the_queue_over(trial):
+    begun = set()
+
+    async def work(message):
+        if message.key not in begun:
+            begun.add(message.key)
+            await asyncio.sleep(55)
+
+    sections = {"rebind": {"drain_timeout": "60s", "min_tenure": "0s", "max_moves": 4}, "failure": {"timeout": "1h"}}
+    async with trial.running(trial.discovered("a", work=work, **sections)):
+        await trial.until(lambda: balanced(trial, ["a"]))
+        await trial.publish(8, 8)
+        await trial.until(lambda: len(begun) == 8)
+        async with trial.running(trial.discovered("b", **sections)):
+            await trial.until(lambda: balanced(trial, ["a", "b"]), within_s=60)
+            await trial.until(lambda: sum(trial.depths()) == 0)
+            await asyncio.sleep(60)
+            assert owner_changes(trial) == [("released", "handback")] * 2
+            owners = [record for record in trial.records() if record["kind"] == "owner"]
+            taken = [(one["from_member"], one["decided_by"]) for one in owners if one["to_member"] == "b"]
+            assert taken == [("a", "offer")] * 4, "given, and taken"
+    assert in_order_and_once(trial)
+
+
 async def test_two_processes_of_one_id_become_one(trial):
     with pytest.raises(MemberSuperseded):  # noqa: PT012 - the end of the block raises it
         async with trial.running(trial.discovered("a")):
@@ -265,6 +289,29 @@ async def test_a_silence_that_may_be_that_of_a_dead_connection_moves_nothing(tri
         await asyncio.sleep(LONGEST_SILENCE_MS / 1_000 - 1)
         assert owner_changes(trial) == before
         await trial.until(lambda: owner_changes(trial) != before, within_s=10)
+
+
+async def test_members_that_seldom_speak_are_not_taken_for_silent(trial):
+    sections = {"membership": {"heartbeat": "30s"}, "rebind": {"interval": "1s"}}
+    apps = [trial.discovered(name, **sections) for name in "ab"]
+    said = []
+    for name in "ab":
+        trial.sessions[name].send_direct = overheard(trial.sessions[name].send_direct, said)
+    async with trial.running(*apps):
+        await trial.until(lambda: balanced(trial, ["a", "b"]), within_s=300)
+        before = owner_changes(trial)
+        said.clear()
+        await asyncio.sleep(600)
+        assert owner_changes(trial) == before
+        assert 2 * 600 / 30 <= len(said) <= 2 * 600 / 20
+
+
+def overheard(send, said):
+    def hear_and_send(message):
+        said.append(message)
+        send(message)
+
+    return hear_and_send
 
 
 async def test_who_disagrees_with_its_group_is_refused_by_name_and_value(trial):

@@ -105,9 +105,7 @@ async def test_a_member_that_may_not_create_its_parking_queues_ends_with_one_lin
 
     monkeypatch.setattr(MemoryTransport, "provision", refuse)
     group = {**GROUP, "provision": "create_missing"}
-    with pytest.raises(
-        ConfigError, match=r"then: park: cannot provision .*orders/0: Permission Not Allowed; expected "
-    ):
+    with pytest.raises(ConfigError, match=r"park: cannot provision .*orders/0: Permission Not Allowed; expected "):
         await trial.discovered("a", work=refuse, group=group, **PARK).run()
 
 
