@@ -95,6 +95,19 @@ def test_when_a_member_stood_still_is_known_of_its_file(tmp_path: Path) -> None:
     assert "a pause record with a missing or impossible value" in journals.column("defect").to_pylist()[1]
 
 
+@pytest.mark.parametrize("moments", ['"from_mono_ns":"3","to_mono_ns":5', '"from_mono_ns":3', '"to_mono_ns":5'])
+def test_a_standstill_without_its_moments_is_a_defect(tmp_path: Path, moments: str) -> None:
+    run = story()
+    run.journals[0].records.append(PauseRecord(3, 5, 0))
+    run.write(tmp_path)
+    path = min(tmp_path.glob("*.member.jsonl"))
+    path.write_bytes(path.read_bytes().replace(b'"from_mono_ns":3,"to_mono_ns":5', moments.encode()))
+
+    defect = read_run(tmp_path).journals.column("defect").to_pylist()[0]
+
+    assert "a pause record with a missing or impossible value" in defect
+
+
 def test_owner_changes_become_a_table_and_leave_the_verdict_as_it_is(tmp_path: Path) -> None:
     run = story()
     taken = OwnerRecord(1, 2, "taken", None, None, "a", "elected", "broker", False, None, None, 0, 5_000, 5_000_000)
@@ -264,6 +277,8 @@ def without(place: int, name: str) -> Callable[[list[bytes]], list[bytes]]:
         (changed(0, schema=2), "schema 2, but this version reads schema 1"),
         (changed(0, run_id=7), "the header has no usable run_id"),
         (without(0, "hash_count"), "the header has no usable hash_count"),
+        (changed(0, backend="shared"), "the header has no usable backend"),
+        (changed(0, boot_id=7), "the header has no usable boot_id"),
         (changed(0, hash_count=0), "the header has no usable hash_count"),
         (changed(0, hash_count=1 << 31), "the header has no usable hash_count"),
         (changed(4, kind="dream"), "line 5: an unexpected record of kind 'dream'"),

@@ -1,6 +1,7 @@
 """Batches: when they are handled, that each message is settled for itself, and what one that is cut short does."""
 
 import asyncio
+from contextvars import ContextVar
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +14,7 @@ from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.runtime.handlers.batches import Batch
+from lbg_runtime.runtime.handlers.middleware import Proceed
 from lbg_runtime.runtime.handlers.parameters import State
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.handlers.resources import MemberResources
@@ -41,6 +43,29 @@ async def test_a_batch_has_no_two_messages_of_a_key(rig, delivery):
             made.dispatcher.dispatch(delivery(number, f"k{number % 2}"))
         await made.until_ended(4)
     assert [bodies for _, bodies in desk.batches] == [[0, 1], [2, 3]]
+
+
+async def test_a_batch_sees_nothing_that_its_messages_set_in_context_variables(rig, delivery):
+    tenant = ContextVar("tenant", default="nobody")
+    desk, seen = Desk(), []
+
+    async def act(batch):
+        seen.append(tenant.get())
+
+    desk.act = act
+    handlers = batch_handlers(desk.handle)
+
+    @handlers.middleware
+    async def around(message: Message, proceed: Proceed) -> None:
+        tenant.set(message.key)
+        await proceed(message)
+
+    made = rig(handlers=handlers.assembled())
+    async with MemberResources().entered(()), made.running():
+        for number in range(4):
+            made.dispatcher.dispatch(delivery(number, f"k{number}"))
+        await made.until_ended(4)
+    assert seen == ["nobody"] * 2, "when it was full, and when its time had come"
 
 
 async def test_a_batch_whose_task_group_failed_unseen_has_not_been_cut_short(rig, delivery):
