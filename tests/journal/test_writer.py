@@ -257,6 +257,22 @@ def test_a_file_that_is_gone_from_its_path_is_told_of_once_and_what_follows_coun
     assert how != "replaced" or path.read_bytes() == b"of somebody else\n"
 
 
+def test_a_file_that_cannot_be_looked_at_is_not_taken_for_one_that_is_gone(path, monkeypatch):
+    clock = Clock()
+    writer = RecordWriter(path, clock)
+    writer.write(_HEADER)
+    clock.now_ns += LOOK_NS
+
+    def refuse(_path):
+        raise OSError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "stat", refuse)
+    writer.flush()
+    monkeypatch.undo()
+    assert (writer.written, writer.dropped) == (1, 0)
+    assert len(path.read_bytes().splitlines()) == 1
+
+
 def test_a_file_that_is_gone_is_told_of_at_the_close_at_the_latest(path):
     writer = RecordWriter(path, Clock())
     writer.write(_HEADER)

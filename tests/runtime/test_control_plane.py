@@ -12,7 +12,8 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from lbg_runtime.core.group.control_messages import Life, MemberState
+from lbg_runtime.core.group.control_codec import MAX_MESSAGE_BYTES
+from lbg_runtime.core.group.control_messages import Header, Leave, Life, MemberState
 from lbg_runtime.core.group.control_plane import ControlInput, FlowChanged
 from lbg_runtime.core.group.membership_events import (
     ControlConnected,
@@ -21,9 +22,11 @@ from lbg_runtime.core.group.membership_events import (
     ViewChanged,
     WeightChanged,
 )
+from lbg_runtime.core.group.rebalance_events import Say
 from lbg_runtime.core.group.view import GroupView, MemberView
 from lbg_runtime.model.errors import LbgError, SubscribeFailed
-from lbg_runtime.model.ids import MemberId
+from lbg_runtime.model.ids import GroupName, MemberId
+from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.control_plane import ControlPlane
 
 
@@ -62,6 +65,9 @@ class _Session:
         self.attempts_s.append(asyncio.get_running_loop().time())
         if self.failures:
             raise self.failures.pop(0)
+
+    def send_direct(self, message: Message) -> None:
+        pytest.fail("nothing is to be said")
 
     def watch_connection(self, changed: Callable[[bool], None]) -> None:
         self.changed = changed
@@ -148,6 +154,19 @@ async def test_a_view_is_told_of_when_a_member_or_its_state_is_new() -> None:
         {"a": "suspect"},
         {"a": "active", "b": "active"},
     ]
+
+
+async def test_a_word_that_is_too_long_to_be_said_ends_nothing() -> None:
+    machine, session = _Machine(), _Session()
+    header = Header(GroupName("orders"), MemberId("m" * MAX_MESSAGE_BYTES), Life(1, 1), 1)
+    async with running(machine, 1, session) as plane:
+        machine.outputs = [Say(Leave(header))]
+        plane.set_weight(2)
+        await machine.has_taken.wait()
+        machine.has_taken.clear()
+        plane.set_weight(3)
+        await machine.has_taken.wait()
+        assert machine.taken == [WeightChanged(2), WeightChanged(3)]
 
 
 LOST = SubscribeFailed("control", "not connected")

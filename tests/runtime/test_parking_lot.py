@@ -1,15 +1,17 @@
 """What the parking queues of a member are told of its group."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 from structlog.testing import capture_logs
 
 from lbg_runtime.core.parking.records import parking_queue
 from lbg_runtime.core.restripe.records import StripePlan, encode_record, record_topic
-from lbg_runtime.model.errors import ConfigError, RequestRefused
-from lbg_runtime.model.ids import QueueName
+from lbg_runtime.model.errors import BindFailed, ConfigError, RequestRefused
+from lbg_runtime.model.ids import MemberId, QueueName
 from lbg_runtime.runtime.flow_runner import FlowRunner
+from lbg_runtime.runtime.parking_lot import ParkingLot
 from lbg_runtime.transport.memory.transport import MemoryTransport
 from tests.runtime.restripe.restripe_world import GROUP, made_queues
 
@@ -107,6 +109,18 @@ async def test_a_member_that_may_not_create_its_parking_queues_ends_with_one_lin
     group = {**GROUP, "provision": "create_missing"}
     with pytest.raises(ConfigError, match=r"park: cannot provision .*orders/0: Permission Not Allowed; expected "):
         await trial.discovered("a", work=refuse, group=group, **PARK).run()
+
+
+async def test_parking_queues_that_cannot_be_looked_at_now_keep_no_member_from_starting(settings):
+    asked = []
+
+    async def refuse(queue, epoch, sink):
+        asked.append(queue)
+        raise BindFailed(queue, "the broker is starting")
+
+    session, unused = SimpleNamespace(bind=refuse), SimpleNamespace()
+    await ParkingLot(session, settings(group={"provision": "none"}), MemberId("m"), unused, unused, unused).prepare()
+    assert asked == [parking_queue("orders", index) for index in range(4)]
 
 
 async def test_a_member_that_is_to_leave_does_not_wait_for_its_parking_queues(trial, queues, monkeypatch):

@@ -6,7 +6,7 @@ from lbg_runtime.config.settings import MissingKey
 from lbg_runtime.core.lanes import LaneKey
 from lbg_runtime.model.errors import KeyMissing
 from lbg_runtime.model.message import Delivery, Message
-from lbg_runtime.runtime.handlers.routes import MAX_ROUTES_REMEMBERED, Route
+from lbg_runtime.runtime.handlers.routes import Route
 from lbg_runtime.runtime.runners.dispatch_counts import DispatchCounts
 from lbg_runtime.runtime.runners.handling import Handling, facts_of
 
@@ -23,7 +23,6 @@ class KeylessMessages:
         self._rule = rule
         self._counts = counts
         self._told: set[str] = set()
-        self._refusing: dict[Route, Route] = {}
 
     @property
     def keeps_order(self) -> bool:
@@ -44,20 +43,12 @@ class KeylessMessages:
             case MissingKey.SHARD:
                 return Handling(delivery, _lane_of_shard(delivery, route), None, route)
             case MissingKey.ERROR:
-                return Handling(delivery, _lane_of_shard(delivery, route), None, self._refused(route))
+                # As the handler's, but for the function: its policy decides what follows.
+                refusing = Route(_refuse, route.policy, route.attempts, route.shard, route.topic)
+                return Handling(delivery, _lane_of_shard(delivery, route), None, refusing)
             case MissingKey.NO_ORDER:
                 lane = f"\0message {delivery.queue} {delivery.epoch} {delivery.delivery_id}"
                 return Handling(delivery, lane, None, route)
-
-    def _refused(self, route: Route) -> Route:
-        """The same route with a function that refuses, so that the handler's policy decides what follows."""
-        refusing = self._refusing.get(route)
-        if refusing is None:
-            if len(self._refusing) >= MAX_ROUTES_REMEMBERED:
-                self._refusing.clear()
-            refusing = Route(_refuse, route.policy, route.attempts, route.shard, route.topic)
-            self._refusing[route] = refusing
-        return refusing
 
 
 def _lane_of_shard(delivery: Delivery, route: Route) -> LaneKey:
