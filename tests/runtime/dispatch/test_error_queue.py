@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,7 @@ from lbg_runtime.model.failure import Then
 from lbg_runtime.model.ids import Epoch, MemberId, QueueName
 from lbg_runtime.model.message import FencingToken, Message
 from lbg_runtime.runtime.dispatch.error_queue import ErrorQueue
+from lbg_runtime.runtime.runners.failure_report import report_of
 from lbg_runtime.transport.memory.transport import MemoryTransport
 from tests.docs.pages import DOCS, blocks
 
@@ -239,6 +241,22 @@ async def test_an_error_queue_of_another_name_is_looked_for_and_let_go(trial):
         await trial.until(lambda: sum(trial.depths()) == 0)
         assert not trial.broker.engine.queue_flows("default", QueueName("dead"))
     assert [_number(message) for message in await _read(trial.broker, "dead")] == [1]
+
+
+async def test_a_message_without_a_key_is_moved_without_one_even_if_it_had_one_when_it_was_moved_before(
+    settings, delivery
+):
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    came = delivery(1)
+    came = replace(came, message=replace(came.message, properties={"lbg_error_key": "k1"}))
+    errors = ErrorQueue(SimpleNamespace(send=send), settings(), {Then.ERROR_QUEUE}, MemberId("m"))
+    handling = SimpleNamespace(delivery=came, queue=came.queue, key=None)
+    await errors.take(handling, report_of(ValueError("no"), Then.ERROR_QUEUE, 1))
+    assert "lbg_error_key" not in sent[0].properties
 
 
 @pytest.mark.parametrize(
