@@ -49,6 +49,13 @@ def test_the_header_tells_the_group(settings, tmp_path):
     }  # fmt: skip
 
 
+def test_who_is_killed_before_it_has_a_queue_leaves_its_header(settings, tmp_path):
+    journal = open_journal(tmp_path, settings().group.shape(), MemberId("m"), "run")
+    (path,) = tmp_path.iterdir()
+    assert json.loads(path.read_text())["kind"] == "journal"
+    journal.close(clean=False)
+
+
 def test_a_directory_that_cannot_be_made_is_one_line(settings, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"ops\.journal\.path: .*file/sub: Not a directory; expected a directory"):
