@@ -154,6 +154,7 @@ async def test_a_blocked_loop_and_a_rest_are_no_stop(rig, delivery, clock):
             await made.rig.until_ended(number)
         made.dispatcher.be_awake()
     assert made.stops_ns == []
+    assert made.rig.outcomes() == dict.fromkeys((1, 2, 3), Outcome.ACCEPTED)
 
 
 async def test_a_member_that_had_nothing_to_do_notices_the_stop_once(rig, clock):

@@ -110,6 +110,35 @@ async def test_a_handler_that_takes_long_is_told_of_while_it_runs_and_when_it_ha
     assert made.dispatcher.key_reports.slow_total == 1
 
 
+async def test_what_takes_long_by_a_short_limit_is_told_of_soon(rig, delivery):
+    async def handle(message):
+        await asyncio.sleep(1)
+
+    made = rig(handle, dispatch={"slow_handler": "400ms"})
+    with capture_logs() as logs:
+        async with made.running():
+            reporting = asyncio.ensure_future(made.dispatcher.key_reports.run())
+            made.dispatcher.dispatch(delivery(1))
+            await made.until_ended(1)
+            reporting.cancel()
+    assert [400 <= line["running_ms"] <= 500 for line in logs if line["event"] == "handler_slow"] == [True]
+
+
+async def test_what_is_not_watched_is_neither_slow_nor_stuck(rig, delivery):
+    async def handle(message):
+        await asyncio.sleep(1_000)
+
+    made = rig(handle, dispatch={"slow_handler": "off", "stuck_key": "off"}, options={"timeout": "1h"})
+    reports = made.dispatcher.key_reports
+    async with made.running():
+        reporting = asyncio.ensure_future(reports.run())
+        made.dispatcher.dispatch(delivery(1))
+        await asyncio.sleep(900)
+        assert (reports.slow, reports.slow_total, reports.stuck, reports.stuck_total) == (0, 0, 0, 0)
+        assert not reporting.done()
+        reporting.cancel()
+
+
 async def test_a_key_whose_message_always_fails_is_told_of_with_its_attempts_and_when_it_moves_again(rig, delivery):
     broken = [True]
 
@@ -128,7 +157,7 @@ async def test_a_key_whose_message_always_fails_is_told_of_with_its_attempts_and
             broken.clear()
             await made.until_ended(3)
             await asyncio.sleep(5)
-            assert made.dispatcher.key_reports.stuck == 0
+            assert (made.dispatcher.key_reports.stuck, made.dispatcher.key_reports.stuck_total) == (0, 1)
             reporting.cancel()
     assert _told(logs, "key_stuck", "key_moves_again") == [("key_stuck", "stuck"), ("key_moves_again", "stuck")]
     told = next(line for line in logs if line["event"] == "key_stuck")
