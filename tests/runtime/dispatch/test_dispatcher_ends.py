@@ -42,6 +42,19 @@ async def test_cancel_handling_ends_the_handlers_of_that_handle_only(rig, delive
     assert made.outcomes() == {1: None, 2: Outcome.ACCEPTED, 3: Outcome.ACCEPTED, 4: Outcome.ACCEPTED}
 
 
+async def test_what_is_dispatched_when_the_dispatcher_has_ended_ends_unhandled(rig, delivery):
+    started = []
+
+    async def handle(message):
+        started.append(message.payload)
+
+    made = rig(handle)
+    async with made.running():
+        pass
+    assert not made.dispatcher.dispatch(delivery(1))
+    assert (made.outcomes(), started) == ({1: None}, [])
+
+
 async def test_a_cancelled_handler_that_returns_all_the_same_settles_nothing(rig, delivery):
     async def handle(message):
         try:
