@@ -1,6 +1,7 @@
 """Starting from what is stored of a group, and noticing that it became something else."""
 
 import asyncio
+import errno
 import json
 import os
 from functools import partial
@@ -171,6 +172,23 @@ async def test_only_what_can_be_read_is_kept_and_only_in_a_file(tmp_path: Path) 
         with pytest.raises(ConfigError, match=r"^group\.name: what is stored of it cannot be read"):
             await ask(document(server.url, cache=str(cache)))
         assert cache.read_bytes() == kept
+
+
+def test_a_cache_that_cannot_be_written_keeps_nobody_from_starting(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def read(_: Settings) -> str:
+        return written()
+
+    def no_room(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("lbg_runtime.admin.stored._read_text", read)
+    monkeypatch.setattr(Path, "replace", no_room)
+    for cache in (tmp_path / "orders.json", tmp_path / "none" / "orders.json"):
+        settings = parse_settings(document("http://b:1", cache=str(cache)), "test", {}, ask_broker)
+        assert settings.group.hash_count == 8
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.real_time
