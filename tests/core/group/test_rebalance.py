@@ -355,6 +355,8 @@ class TestTaking:
             (None, None, A, "not a standby of it"),
             (ACTIVE, None, A, "not a standby of it"),
             (STANDBY, {Q0: A, Q1: A}, A, "not at home on it"),
+            # There is room for it, as q0 is not here yet; but it would not stay.
+            (STANDBY, {Q1: A}, A, "not at home on it"),
             (STANDBY, None, C, "giver unknown"),
         ],
     )
