@@ -1,6 +1,8 @@
 """How a handle ends, mostly at a message that cannot be read, on virtual time: what came before is handled once."""
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -23,8 +25,10 @@ class Path:
 
     def __init__(self) -> None:
         self.is_open = False
+        self.accepted: list[DeliveryId] = []
 
     def accept(self, delivery_id: DeliveryId) -> bool:
+        self.accepted.append(delivery_id)
         return True
 
     def open_window(self) -> None:
@@ -180,3 +184,15 @@ async def test_of_a_handle_that_has_ended_by_itself_nobody_says_that_its_settlem
     assert await unbinding is is_live
     assert bench.threads.begun == [bench.flow.terminate]
     assert await bench.flow.unbind() is False
+
+
+@pytest.mark.parametrize(
+    "end", [partial(SolaceFlow.give_up, reason="x"), partial(SolaceFlow.session_ended, reason="x")]
+)
+async def test_what_is_settled_on_a_handle_that_is_gone_is_not_sent(
+    bench: Bench, end: Callable[[SolaceFlow], None]
+) -> None:
+    bench.settle(1)
+    end(bench.flow)
+    bench.settle(2)
+    assert bench.path.accepted == [1]
