@@ -112,7 +112,7 @@ class SlicedExamination:
 
         Return the earliest new findings of each law, among those that no later record can change.
         """
-        step = self._begin(tables, max(until_ns, self._until_ns))
+        step = self._begin(tables, until_ns)
         book, columns = step.book, step.columns
         undecided = np.zeros(0, dtype=np.int64)
         if columns.layouts.steps:
@@ -173,7 +173,7 @@ class SlicedExamination:
         """Combine what was carried with what has come, and check the laws that need no more than that."""
         lives = read_lives(tables.journals)
         self._follow_clock(lives)
-        past = self._past
+        past, until_ns = self._past, max(until_ns, self._until_ns)
         self._late += self._count_late_flows(tables.flows, lives)
         # Of two records with the same moment, it must not matter which was read first.
         self._flows = pa.concat_tables([self._flows, tables.flows]).sort_by(_BY_TIME)
