@@ -112,3 +112,13 @@ async def test_a_user_who_may_not_receive_learns_nothing_of_queues(
 async def test_without_a_connection_nothing_is_known_of_queues(transport: SolaceTransport) -> None:
     with pytest.raises(TransportError, match="cannot look for orders/1: not connected"):
         await transport.has_queue(QUEUE)
+
+
+async def test_who_may_not_make_a_queue_is_told_that_it_was_refused(
+    broker: BrokerServer, transport: SolaceTransport
+) -> None:
+    profile = ClientProfile(may_create_queues=False)
+    broker.engine.administration.accounts(DEFAULT_VPN).put(Account("default", profile=profile))
+    await transport.open()
+    with pytest.raises(RequestRefused, match="cannot provision orders/1: "):
+        await transport.provision(QUEUE, ("orders/>",))
