@@ -125,7 +125,7 @@ async def test_addresses_that_a_group_refuses_are_told_and_left(client):
     refused = ("msgVpns", "default", "aclProfiles", "lbg-orders", "clientConnectExceptions")
     await client.create(refused, {"clientConnectExceptionAddress": "10.0.0.0/8"})
     plan = await admin.plan(SPEC)
-    assert plan.steps == ()
+    assert (plan.steps, plan.is_clean) == ((), False)
     assert list(map(str, plan.problems)) == [
         "ACL profile lbg-orders: refuses clients from 10.0.0.0/8; expected no client connect exceptions"
     ]
