@@ -17,7 +17,7 @@ class Barrier:
     def __init__(self, threads: ControlThreads, question: Callable[[], bool]) -> None:
         """`question` runs on a control thread; it sends something and returns whether the broker has answered.
 
-        An exception that it raises reaches all callers who share it.
+        An exception that it raises, or that keeps it from running, reaches all callers who share it.
         """
         self._threads = threads
         self._question = question
@@ -40,8 +40,13 @@ class Barrier:
         self._under_way = self._next = None
 
     def _begin(self, answer: "asyncio.Future[bool]") -> "asyncio.Future[bool]":
-        self._under_way = answer
-        self._threads.begin(self._question).add_done_callback(partial(self._answered, answer))
+        try:
+            asked = self._threads.begin(self._question)
+        except Exception as error:  # noqa: BLE001 - such as for want of memory: nobody would ever answer it
+            answer.set_exception(error)
+        else:
+            self._under_way = answer
+            asked.add_done_callback(partial(self._answered, answer))
         return answer
 
     def _answered(self, answer: "asyncio.Future[bool]", asked: "asyncio.Future[bool]") -> None:

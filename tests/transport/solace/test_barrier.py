@@ -82,3 +82,26 @@ async def test_a_lost_connection_ends_the_wait_and_a_late_answer_tells_nothing(t
         question.answer(0, is_heard=True)
         question.answer(1, is_heard=False)
         assert not await after
+
+
+async def test_who_shares_a_question_that_cannot_be_asked_is_told_so_and_the_next_is_asked(
+    threads: ControlThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An unbind waited for its answer until the connection was lost, and so did all later ones."""
+
+    def no_memory(_: object) -> None:
+        raise MemoryError
+
+    question = Question()
+    barrier = Barrier(threads, question)
+    first, others = barrier.ask(), [barrier.ask(), barrier.ask()]
+    async with asyncio.timeout(PATIENCE_S):
+        with monkeypatch.context() as patch:
+            patch.setattr(threads, "begin", no_memory)
+            question.answer(0, is_heard=True)
+            assert await first
+            for other in (*others, barrier.ask()):
+                with pytest.raises(MemoryError):
+                    await other
+        question.answer(1, is_heard=True)
+        assert await barrier.ask()
