@@ -99,7 +99,11 @@ class Transactions:
                 room -= len(bundle.prepared)
         if bundles:
             self._is_committing = True
-            committing = self._threads.begin(self._commit, bundles)
+            try:
+                committing = self._threads.begin(self._commit, bundles)
+            except Exception as error:  # noqa: BLE001 - such as for want of memory: these would wait, and all others
+                committing = asyncio.get_running_loop().create_future()
+                committing.set_exception(error)
             committing.add_done_callback(lambda ended: self._committed(bundles, ended))
 
     def _committed(self, bundles: Sequence[_Bundle], ended: "asyncio.Future[None]") -> None:
