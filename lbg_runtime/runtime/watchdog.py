@@ -5,6 +5,10 @@ answering the broker, which takes the member for alive and leaves it its queues.
 a sign of life, and ends the process when there has been none for too long. The broker then gives the queues to the next
 in line, and what was not settled comes again there.
 
+A loop that goes from one task to the next gives a sign of life, too, however long one step of it takes: handlers that
+block for some time each, and were all woken at once, will be done. Ended before that, the member would begin with the
+same messages again, for ever.
+
 Out of reach: code that keeps the interpreter's lock that long (an extension, one huge regular expression), as it stops
 this thread as well.
 
@@ -50,14 +54,18 @@ class BlockedTime:
     tick_ms: int
     """The intended time between two calls."""
     blocked_ms: int = 0
+    _at: object = None
+    """What the loop was at when it was last looked at."""
 
-    def count(self, elapsed_ms: int, *, has_answered: bool) -> int:
-        """Count one look at the loop, `elapsed_ms` after the last; return the time blocked so far.
+    def count(self, elapsed_ms: int, *, has_answered: bool, at: object) -> int:
+        """Count one look, `elapsed_ms` after the last, at a loop that is `at` a task or none; return the time blocked.
 
         A look that comes late counts as two ticks at most: a watcher that could not look was suspended, as was the
         loop, or starved, as the loop may have been.
         """
-        self.blocked_ms = 0 if has_answered else self.blocked_ms + min(elapsed_ms, 2 * self.tick_ms)
+        goes_on = has_answered or at is not self._at
+        self.blocked_ms = 0 if goes_on else self.blocked_ms + min(elapsed_ms, 2 * self.tick_ms)
+        self._at = at
         return self.blocked_ms
 
 
@@ -111,7 +119,8 @@ class _Watchdog:
             now_ns = time.monotonic_ns()
             self.suspension.look(now_ns)
             has_answered = self._answered.is_set()
-            blocked_ms = blocked.count((now_ns - looked_ns) // 1_000_000, has_answered=has_answered)
+            at = asyncio.current_task(self._loop)
+            blocked_ms = blocked.count((now_ns - looked_ns) // 1_000_000, has_answered=has_answered, at=at)
             looked_ns = now_ns
             if blocked_ms > self._limit_ms:
                 self._end(blocked_ms)

@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.runtime import watchdog as watchdog_module
 from lbg_runtime.runtime.handlers.batches import Batch
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.suspension import STOPPED_FOR_NS
@@ -68,14 +69,20 @@ sys.exit(App(handlers, settings, member_id=name).run_sync().exit_code)
 def test_time_is_counted_from_the_last_sign_of_life():
     blocked = BlockedTime(tick_ms=100)
     answers = [True, False, False, True, False]
-    assert [blocked.count(100, has_answered=answer) for answer in answers] == [0, 100, 200, 0, 100]
+    assert [blocked.count(100, has_answered=answer, at="a") for answer in answers] == [0, 100, 200, 0, 100]
+
+
+def test_a_loop_that_goes_on_to_the_next_task_gives_a_sign_of_life():
+    blocked = BlockedTime(tick_ms=100)
+    tasks = ["a", "a", "b", "b", "b", None, None]
+    assert [blocked.count(100, has_answered=False, at=task) for task in tasks] == [0, 100, 0, 100, 200, 0, 100]
 
 
 def test_the_time_for_which_the_process_was_stopped_does_not_count():
     blocked = BlockedTime(tick_ms=100)
-    blocked.count(100, has_answered=False)
-    assert blocked.count(3_600_000, has_answered=False) == 300
-    assert blocked.count(100, has_answered=True) == 0
+    blocked.count(100, has_answered=False, at=None)
+    assert blocked.count(3_600_000, has_answered=False, at=None) == 300
+    assert blocked.count(100, has_answered=True, at=None) == 0
 
 
 def watchdog_count():
@@ -93,6 +100,27 @@ async def test_the_thread_is_gone_when_nobody_is_watched_any_more():
     with watched_loop(60_000):
         assert watchdog_count() == 1
     assert watchdog_count() == 0
+
+
+@pytest.mark.real_time
+async def test_the_tasks_are_told_apart_that_block_one_after_the_other_in_one_step_of_the_loop(monkeypatch):
+    seen, looks = [], threading.Semaphore(0)
+
+    class Seen(BlockedTime):
+        def count(self, elapsed_ms, *, has_answered, at):
+            seen.append((has_answered, at))
+            looks.release()
+            return super().count(elapsed_ms, has_answered=has_answered, at=at)
+
+    async def block():
+        for _ in range(2):
+            assert looks.acquire(timeout=PATIENCE_S)
+
+    monkeypatch.setattr(watchdog_module, "BlockedTime", Seen)
+    with watched_loop(1_000):
+        blocked = [asyncio.create_task(block()) for _ in range(2)]
+        await asyncio.gather(*blocked)
+    assert {(False, each) for each in blocked} <= set(seen)
 
 
 # -- which messages the line names
