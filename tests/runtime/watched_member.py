@@ -24,6 +24,7 @@ class WatchedMember:
         """Flows that were still bound when the connection was closed."""
         self.asked_s = None
         """When it was first asked to leave."""
+        self.ended_s = None
         self.lost_s = {}
         """By queue and epoch, when it was told that it is not fed there any more."""
         self.may_begin = True
@@ -38,6 +39,10 @@ class WatchedMember:
 
     def start(self):
         self.task = asyncio.get_running_loop().create_task(self.app.run())
+        self.task.add_done_callback(self._note_end)
+
+    def _note_end(self, _):
+        self.ended_s = self.world.loop.time()
 
     @property
     def is_there(self):
@@ -81,7 +86,8 @@ class WatchedMember:
             self.world.fault(f"{self.name} does not end")
             self.task.cancel()
             await asyncio.wait([self.task], timeout=PATIENCE_S)
-        took_s = 0 if self.asked_s is None else self.world.loop.time() - self.asked_s - self.world.loop.stood_still_s
+        ended_s = self.world.loop.time() if self.ended_s is None else self.ended_s
+        took_s = 0 if self.asked_s is None else ended_s - self.asked_s - self.world.loop.stood_still_s
         if took_s > DRAIN_TIMEOUT_S + TAIL_MS / 1_000 + 1:
             self.world.fault(f"{self.name} took {took_s:.1f} s to leave")
 
