@@ -58,7 +58,9 @@ class SmallParking(ParkedWorld):
     def steps(self) -> list[Step]:
         """Everything that can happen."""
         found = self.regular_steps()
-        found = [step for step in found if step[0] in self.setup.at_once][:1] or found
+        # But messages come at any moment, also while others of their key are parked or replayed.
+        prompt = [step for step in found if step[0] in self.setup.at_once][:1]
+        found = [*prompt, *(step for step in found if step[0] == "publish")] if prompt else found
         if not found and not self.is_at_rest:
             found = [("at last",)]
         owner = self.owner

@@ -27,7 +27,8 @@ class Setup:
     may_happen: tuple[str, ...] = ()
     """Each at most once; what is here twice, at most twice."""
     at_once: tuple[str, ...] = ()
-    """Regular steps that come before all others as soon as they can: fewer histories."""
+    """Regular steps that come before all others as soon as they can, but for the publishing of a message: fewer
+    histories."""
     clocks: tuple[int, ...] = (10, 20, 30, 40)
     """The generations of the owners, one after the other."""
 

@@ -19,8 +19,8 @@ from tests.core.histories import Histories
 from tests.core.parking.small_parking import SmallParking
 from tests.core.parking.small_parking_parts import Name, Setup, mark
 
-PROMPT = ("publish", "deliver", "arrive", "notice")
-"""Nothing is late but what is read, handled, or settled by the timer; mishaps come at any moment even so."""
+PROMPT = ("deliver", "arrive", "notice")
+"""Nothing is late but what is read, handled, or settled by the timer; messages and mishaps come at any moment."""
 READ = (*PROMPT, "read")
 """Nor what is read of the parking queue."""
 WRONG_CLOCKS = (30, 10, 20)
@@ -37,24 +37,24 @@ def histories_of(setup: Setup) -> Histories[SmallParking]:
     ("setup", "fewest"),
     [
         (Setup("aa", FIRST), 45),
-        (Setup("ab", (*FIRST, ("b", 1)), at_once=READ), 40),
-        (Setup("aa", FIRST, ("unpark", "unpark unmended"), READ), 400),
-        (Setup("aa", FIRST, ("unpark", "drop"), PROMPT), 700),
-        (Setup("aa", FIRST, ("unpark", "refuse"), PROMPT), 200),
-        (Setup("aa", FIRST, ("unpark", "doubt"), PROMPT), 600),
-        (Setup("pp", (("p", 1),), ("unpark", "swallow"), PROMPT), 200),
-        (Setup("aa", FIRST, ("leave", "stay"), READ), 250),
-        (Setup("aa", FIRST, ("leave", "unpark"), READ), 800),
-        (Setup("aa", SECOND, ("die", "unpark"), READ), 300),
-        (Setup("pp", (("p", 1),), ("die",), READ), 250),
-        (Setup("aa", FIRST, ("cut",), READ), 500),
-        (Setup("aa", FIRST, ("cut",), READ, WRONG_CLOCKS), 700),
-        (Setup("aa", SECOND, ("cut", "unpark"), READ), 900),
-        (Setup("aa", FIRST, ("fence again",), READ, WRONG_CLOCKS), 60),
-        (Setup("aa", FIRST, ("lose for a moment",), READ), 250),
-        (Setup("aa", SECOND, ("lose for a moment", "unpark"), READ), 500),
-        (Setup("aaa", SECOND, ("lose the queue",), READ), 400),
-        (Setup("aa", SECOND, ("lose the parking queue", "unpark"), READ), 400),
+        (Setup("ab", (*FIRST, ("b", 1)), at_once=READ), 120),
+        (Setup("aa", FIRST, ("unpark", "unpark unmended"), READ), 600),
+        (Setup("aa", FIRST, ("unpark", "drop"), PROMPT), 1_000),
+        (Setup("aa", FIRST, ("unpark", "refuse"), PROMPT), 350),
+        (Setup("aa", FIRST, ("unpark", "doubt"), PROMPT), 900),
+        (Setup("pp", (("p", 1),), ("unpark", "swallow"), PROMPT), 500),
+        (Setup("aa", FIRST, ("leave", "stay"), READ), 400),
+        (Setup("aa", FIRST, ("leave", "unpark"), READ), 1_200),
+        (Setup("aa", SECOND, ("die", "unpark"), READ), 600),
+        (Setup("pp", (("p", 1),), ("die",), READ), 450),
+        (Setup("aa", FIRST, ("cut",), READ), 1_000),
+        (Setup("aa", FIRST, ("cut",), READ, WRONG_CLOCKS), 1_300),
+        (Setup("aa", SECOND, ("cut", "unpark"), READ), 1_400),
+        (Setup("aa", FIRST, ("fence again",), READ, WRONG_CLOCKS), 130),
+        (Setup("aa", FIRST, ("lose for a moment",), READ), 450),
+        (Setup("aa", SECOND, ("lose for a moment", "unpark"), READ), 600),
+        (Setup("aaa", SECOND, ("lose the queue",), READ), 1_100),
+        (Setup("aa", SECOND, ("lose the parking queue", "unpark"), READ), 600),
     ],
     ids=lambda value: "+".join((value.keys, *value.may_happen)) if isinstance(value, Setup) else str(value),
 )
@@ -127,7 +127,7 @@ TAKE_DROP = ParkingLedger._take_drop
         ("judge", _judge_without_memory, Setup("a", FIRST, ("die", "unpark"), READ), "is handled twice by one owner"),
         ("judge", _handle_whatever_is_parked, Setup("aa", FIRST), "is handled before"),
         ("_take_message", _count_late_ones, Setup("aa", FIRST, ("cut", "unpark"), READ), "is handled again"),
-        ("_take_message", _count_each_copy, Setup("aa", FIRST, ("doubt", "unpark"), PROMPT), "is handled"),
+        ("_take_message", _count_each_copy, Setup("aa", FIRST, ("doubt", "unpark"), PROMPT), "is lost"),
         ("_has", lambda *_: False, Setup("a", FIRST, ("doubt", "die"), PROMPT), "is handled twice by one owner"),
         (
             "_end_if_empty",
