@@ -14,6 +14,7 @@ from lbg_runtime.journal.reader import read_journal
 from lbg_runtime.journal.writer import LOOK_NS, RecordWriter
 from lbg_runtime.model.record import ConfirmedRecord, FlowRecord, JournalHeader, StatusRecord
 from lbg_runtime.validator.schema import JOURNALS
+from tests.open_files import open_below
 
 
 def _record(number):
@@ -151,6 +152,22 @@ def test_a_write_that_stops_anywhere_spoils_at_most_one_line(path, monkeypatch, 
     assert [record["first_seq"] for record in whole] == [*range(len(whole) - 1), 4]
 
 
+@pytest.mark.parametrize("room", range(5, 400, 31))
+def test_a_disk_that_is_full_twice_leaves_counts_that_are_right(path, monkeypatch, room):
+    writer = RecordWriter(path)
+    disk = FullDisk(monkeypatch, 40)
+    for first in (0, 4):
+        for number in range(first, first + 4):
+            writer.write(_record(number))
+        writer.flush()
+        disk.room = room
+    disk.room = 1_000_000
+    writer.write(_record(8))
+    writer.close(clean=True)
+    *whole, last = (json.loads(line) for line in _lines(path) if line.endswith(b"}\n"))
+    assert (last["written"], last["dropped"]) == (len(whole), 9 - len(whole))
+
+
 def test_a_short_write_that_goes_on_is_no_loss(path, monkeypatch):
     real = os.write
     monkeypatch.setattr(os, "write", lambda file, data: real(file, data[:10]))
@@ -255,6 +272,7 @@ def test_a_file_that_is_gone_from_its_path_is_told_of_once_and_what_follows_coun
         ("journal_write_failed", "the file was removed or moved away")
     ]
     assert how != "replaced" or path.read_bytes() == b"of somebody else\n"
+    assert open_below(tmp_path) == []
 
 
 def test_a_file_that_cannot_be_looked_at_is_not_taken_for_one_that_is_gone(path, monkeypatch):
