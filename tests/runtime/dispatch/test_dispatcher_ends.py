@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from types import SimpleNamespace
 
 import pytest
 from structlog.testing import capture_logs
@@ -40,6 +41,33 @@ async def test_cancel_handling_ends_the_handlers_of_that_handle_only(rig, delive
         await made.until_ended(4, within_s=1.1)
     assert started == [b"1", b"2", b"3", b"4"]
     assert made.outcomes() == {1: None, 2: Outcome.ACCEPTED, 3: Outcome.ACCEPTED, 4: Outcome.ACCEPTED}
+
+
+@pytest.mark.parametrize("was_parked", [True, False])
+async def test_of_a_queue_that_parks_only_what_is_parked_is_accepted_when_it_goes_back(rig, delivery, was_parked):
+    gate = asyncio.Event()
+
+    async def handle(message):
+        await gate.wait()
+
+    made = rig(handle)
+    made.dispatcher.park_in(
+        QUEUE,
+        SimpleNamespace(
+            parking=QueueName("lbg-parked/orders/0"),
+            finished=pytest.fail,
+            concerns=lambda _: False,
+            was_parked=lambda _: was_parked,
+        ),
+    )
+    async with made.running():
+        for number in (1, 2):
+            made.dispatcher.dispatch(delivery(number, "a"))
+        await asyncio.sleep(1)
+        made.dispatcher.return_unstarted(QUEUE, Epoch(1))
+        assert made.outcomes() == {2: Outcome.ACCEPTED if was_parked else None}
+        gate.set()
+        await made.until_ended(2)
 
 
 async def test_what_is_dispatched_when_the_dispatcher_has_ended_ends_unhandled(rig, delivery):
