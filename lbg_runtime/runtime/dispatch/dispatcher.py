@@ -203,8 +203,10 @@ class Dispatcher:
 
     def heed(self, suspension: Suspension, on_resumed: OnResumed) -> None:
         """After a stop of the process, call back before anything more is started, with its length in nanoseconds, to
-        have all flow handles given up."""
+        have all flow handles given up. Whoever watches for stops ends a blocked loop as well, so handlers that block
+        are kept from adding up."""
         self._suspension, self._on_resumed, self._seen_ns = suspension, on_resumed, monotonic_ns()
+        self._pool.limit_turns(monotonic_ns)
 
     def be_awake(self) -> None:
         """Note that the loop is at work; called before what was put off begins, and about once a second, so that a rest

@@ -5,7 +5,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
-from time import monotonic_ns
 from typing import TypeVar
 
 from lbg_runtime.core.lanes import KeyLanes, Lane
@@ -45,6 +44,8 @@ class RunnerPool:
         """Number of runners to end, because others were added in their place."""
         self._idle: deque[asyncio.Future[None]] = deque()
         self._is_waking = False
+        self._now_ns: Callable[[], int] = int
+        """Time stands still until `limit_turns`."""
         self._turns_since_ns: int | None = None
         """When the first turn of this round of the loop began."""
         self._soiled: set[asyncio.Task[object]] = set()
@@ -68,6 +69,13 @@ class RunnerPool:
             finally:
                 self._is_ending = True
                 self._group = None
+
+    def limit_turns(self, now_ns: Callable[[], int]) -> None:
+        """From now on, pause as `LONGEST_WITHOUT_A_PAUSE_NS` says, by this clock.
+
+        Not in every pool: where nobody ends a blocked loop, as in a test in virtual time, order depends on no clock.
+        """
+        self._now_ns = now_ns
 
     def wake(self) -> None:
         """Give a ready lane a runner, if one is idle."""
@@ -150,7 +158,7 @@ class RunnerPool:
                 return
             since_ns = self._turns_since_ns
             if turns == TURNS_WITHOUT_A_PAUSE or (
-                since_ns is not None and monotonic_ns() - since_ns > LONGEST_WITHOUT_A_PAUSE_NS
+                since_ns is not None and self._now_ns() - since_ns > LONGEST_WITHOUT_A_PAUSE_NS
             ):
                 await asyncio.sleep(0)
                 turns = 0
@@ -173,7 +181,7 @@ class RunnerPool:
                 self.stand_down()
 
     def _begin_round(self) -> None:
-        self._turns_since_ns = monotonic_ns()
+        self._turns_since_ns = self._now_ns()
         # In the next round, before any runner that pauses after this.
         asyncio.get_running_loop().call_soon(self._end_round)
 

@@ -9,9 +9,10 @@ from structlog.testing import capture_logs
 from lbg_runtime.core.lanes import KeyLanes
 from lbg_runtime.model.ids import Epoch
 from lbg_runtime.model.outcome import Outcome
-from lbg_runtime.runtime.runners import pool as pool_module
+from lbg_runtime.runtime.dispatch import dispatcher as dispatcher_module
 from lbg_runtime.runtime.runners.handling import Handling
 from lbg_runtime.runtime.runners.pool import LONGEST_WITHOUT_A_PAUSE_NS, TURNS_WITHOUT_A_PAUSE, RunnerPool, aside
+from lbg_runtime.runtime.suspension import Suspension
 from tests.runtime.conftest import QUEUE
 
 
@@ -36,8 +37,9 @@ async def test_between_two_handlers_that_block_the_loop_gets_to_everything_else(
             await asyncio.sleep(0)
             in_a_step.append(handled - before)
 
-    monkeypatch.setattr(pool_module, "monotonic_ns", lambda: now_ns)
+    monkeypatch.setattr(dispatcher_module, "monotonic_ns", lambda: now_ns)
     made = rig(handle, dispatch={"runners": 4})
+    made.dispatcher.heed(Suspension(now_ns), lambda _: None)
     async with made.running():
         looking = asyncio.ensure_future(look())
         for number in range(400):
