@@ -6,10 +6,30 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
+from types import FrameType
+from typing import Any
 
 _PARENT_CHECK_S = 0.2
 _PARENT_VARIABLE = "LBG_PARENT_PID"
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+_before: dict[signal.Signals, Callable[[int, FrameType | None], Any] | int] = {}
+"""What was done about each signal by which requests are heard at present."""
+
+
+def _hear_nothing() -> None:
+    """In a process that is forked from this one, as a pool of processes does: give each signal back what was done.
+
+    The two share the descriptor by which a loop learns of signals. So what the other one is sent, as the pool ends it
+    or a supervisor the whole group, would ask this one to leave.
+    """
+    if _before:
+        signal.set_wakeup_fd(-1)
+        for number, before in _before.items():
+            signal.signal(number, before)
+
+
+os.register_at_fork(after_in_child=_hear_nothing)
 
 
 class StopCause(Enum):
@@ -62,13 +82,14 @@ def stop_requests(
 
     `parent_pid`: the process that started this one (`starting_parent`); its end is reported once, at once if it has
     gone already. `ends_process`: nothing follows the context but the end of the process, so later requests are ignored
-    (`ignore_requests`). SIGHUP is heard only where it has its default: not under `nohup`, nor if a handler's module
-    uses it.
+    (`ignore_requests`). What is sent to a process that is forked meanwhile is not heard here. SIGHUP is heard only
+    where it has its default: not under `nohup`, nor if a handler's module uses it.
     """
     loop = asyncio.get_running_loop()
     is_free = signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
     heard = [number for number in _SIGNALS if number is not signal.SIGHUP or is_free]
     for number in heard:
+        _before[number] = signal.getsignal(number) or signal.SIG_DFL
         loop.add_signal_handler(number, on_request, StopCause(number.name))
     timer: asyncio.TimerHandle | None = None
 
@@ -90,6 +111,7 @@ def stop_requests(
             timer.cancel()
         for number in heard:
             loop.remove_signal_handler(number)
+        _before.clear()
         if ends_process:
             # Not earlier: the loop restores a signal's default when its handler is removed, which happened just now.
             ignore_requests()

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import warnings
 
 import pytest
 
@@ -44,6 +45,30 @@ async def test_a_signal_of_the_terminal_is_left_to_whoever_ignores_or_uses_it() 
             assert signal.getsignal(signal.SIGHUP) is kept
         finally:
             signal.signal(signal.SIGHUP, before)
+
+
+async def test_what_a_forked_process_is_sent_ends_that_one_and_is_not_heard_here() -> None:
+    """As when a handler's pool of processes is ended, or a supervisor asks all of a group."""
+    heard: asyncio.Queue[StopCause] = asyncio.Queue()
+    (is_ready, says_ready), (may_end, ends) = os.pipe(), os.pipe()
+    with stop_requests(heard.put_nowait):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which this child does not need
+            child = os.fork()
+        if not child:
+            os.close(ends)
+            os.write(says_ready, b".")
+            os.read(may_end, 1)
+            os._exit(0)
+        os.read(is_ready, 1)
+        os.kill(child, signal.SIGTERM)
+        os.close(ends)
+        _, status = await asyncio.to_thread(os.waitpid, child, 0)
+        assert os.WTERMSIG(status) == signal.SIGTERM
+        os.kill(os.getpid(), signal.SIGINT)
+        assert await heard.get() is StopCause.SIGINT
+    for end in (is_ready, says_ready, may_end):
+        os.close(end)
 
 
 async def test_the_end_of_the_parent_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
