@@ -21,12 +21,12 @@ class Link:
     def send_up(self, call: Call) -> None:
         """A frame from the client; `call` runs at the broker."""
         self._last_up_ms = max(self._last_up_ms, self._arrival_ms())
-        self.send_up_with_last(call)
+        self._schedule.at(self._last_up_ms, lambda: None if self._up_is_cut else call())
 
     def send_down(self, call: Call) -> None:
         """A frame from the broker; `call` runs at the client."""
         self._last_down_ms = max(self._last_down_ms, self._arrival_ms())
-        self.send_down_with_last(call)
+        self._schedule.at(self._last_down_ms, lambda: None if self._down_is_cut else call())
 
     def send_up_with_last(self, call: Call) -> None:
         """A frame that arrives at the broker as soon as all that were sent before it have."""

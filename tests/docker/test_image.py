@@ -103,7 +103,7 @@ def test_the_settings_are_valid_and_the_comment_on_the_time_to_leave_is_right(pa
 def test_the_first_process_of_a_container_can_be_stopped_while_it_starts() -> None:
     stopped = (
         "import os, signal; os.getpid = lambda: 1; from lbg_runtime.cli import main;"
-        "main.command_line = lambda *_: lambda: signal.raise_signal(signal.SIGTERM); main.main()"
+        "main.command_line = lambda *_: lambda **_: signal.raise_signal(signal.SIGTERM); main.main()"
     )
     done = subprocess.run(
         [sys.executable, "-c", stopped], timeout=PATIENCE_S, capture_output=True, text=True, check=False
