@@ -44,10 +44,10 @@ class RunnerPool:
         """Number of runners to end, because others were added in their place."""
         self._idle: deque[asyncio.Future[None]] = deque()
         self._is_waking = False
-        self._now_ns: Callable[[], int] = int
-        """Time stands still until `limit_turns`."""
+        self._now_ns: Callable[[], int] | None = None
+        """Set by `limit_turns`."""
         self._turns_since_ns: int | None = None
-        """When the first turn of this round of the loop began."""
+        """When the first turn of this round of the loop began, if turns are limited."""
         self._soiled: set[asyncio.Task[object]] = set()
         """Runners whose context a handler has changed."""
         self._is_ending = False
@@ -156,9 +156,9 @@ class RunnerPool:
                 self._surplus -= 1
                 self.wake()
                 return
-            since_ns = self._turns_since_ns
+            now_ns, since_ns = self._now_ns, self._turns_since_ns
             if turns == TURNS_WITHOUT_A_PAUSE or (
-                since_ns is not None and self._now_ns() - since_ns > LONGEST_WITHOUT_A_PAUSE_NS
+                now_ns is not None and since_ns is not None and now_ns() - since_ns > LONGEST_WITHOUT_A_PAUSE_NS
             ):
                 await asyncio.sleep(0)
                 turns = 0
@@ -171,8 +171,8 @@ class RunnerPool:
             # The next runner is woken before the handler can wait, so that one that waits strands no other key.
             if not self._is_waking:
                 self.wake()
-            if since_ns is None:
-                self._begin_round()
+            if now_ns is not None and since_ns is None:
+                self._begin_round(now_ns())
             await self._handle_turn(lane, task)
             turns += 1
             if self._soiled and task in self._soiled:
@@ -180,8 +180,8 @@ class RunnerPool:
                 self.stand_in()
                 self.stand_down()
 
-    def _begin_round(self) -> None:
-        self._turns_since_ns = self._now_ns()
+    def _begin_round(self, now_ns: int) -> None:
+        self._turns_since_ns = now_ns
         # In the next round, before any runner that pauses after this.
         asyncio.get_running_loop().call_soon(self._end_round)
 
