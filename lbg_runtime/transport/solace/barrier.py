@@ -17,7 +17,7 @@ class Barrier:
     def __init__(self, threads: ControlThreads, question: Callable[[], bool]) -> None:
         """`question` runs on a control thread; it sends something and returns whether the broker has answered.
 
-        An exception that it raises, or that keeps it from running, reaches all callers who share it.
+        An exception that it raises, or a want of memory to begin it, reaches all callers who share it.
         """
         self._threads = threads
         self._question = question
@@ -42,7 +42,8 @@ class Barrier:
     def _begin(self, answer: "asyncio.Future[bool]") -> "asyncio.Future[bool]":
         try:
             asked = self._threads.begin(self._question)
-        except Exception as error:  # noqa: BLE001 - such as for want of memory: nobody would ever answer it
+        except MemoryError as error:
+            # Nobody would ever answer it.
             answer.set_exception(error)
         else:
             self._under_way = answer

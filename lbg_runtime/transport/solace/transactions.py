@@ -101,7 +101,8 @@ class Transactions:
             self._is_committing = True
             try:
                 committing = self._threads.begin(self._commit, bundles)
-            except Exception as error:  # noqa: BLE001 - such as for want of memory: these would wait, and all others
+            except MemoryError as error:
+                # These would wait for ever, and so would all later ones.
                 committing = asyncio.get_running_loop().create_future()
                 committing.set_exception(error)
             committing.add_done_callback(lambda ended: self._committed(bundles, ended))
