@@ -27,13 +27,6 @@ from tests.runtime.restripe.restripe_world import EngineQueues
 PARKING = parking_queue("orders", 0)
 
 
-def _discovered(name):
-    return {
-        "membership": {"mode": "discovered", "id": name, "index": None, "count": None},
-        "rebind": {"mode": "cooperative", "min_tenure": "1s"},
-    }
-
-
 class ParkingWorld(World):
     """The first message of key b fails for good while a is there, and is parked; then it is asked for."""
 
@@ -86,7 +79,10 @@ class SharedWorld(World):
     QUEUES = 2
 
     def sections(self, name):
-        return _discovered(name)
+        return {
+            "membership": {"mode": "discovered", "id": name, "index": None, "count": None},
+            "rebind": {"mode": "cooperative", "min_tenure": "1s"},
+        }
 
     async def life(self):
         a, c = self.members["a"], self.member("c")
@@ -94,7 +90,12 @@ class SharedWorld(World):
         await asyncio.sleep(6)
         self.loop.counts = True
         a.start()
-        for _ in range(8):
+        await self.share(8)
+
+    async def share(self, seconds):
+        """Members a and c handle what comes in this time; then a leaves."""
+        a, c = self.members["a"], self.members["c"]
+        for _ in range(seconds):
             await self.publish("a", "b")
             await asyncio.sleep(1)
         await self.until_handled(a)
@@ -137,9 +138,10 @@ def _run_again(world):
         world.conducting = world.loop.create_task(world.conduct())
 
 
-class RestripedWorld(World):
+class RestripedWorld(SharedWorld):
     """Members a and c are there, and their group is brought from one queue to two."""
 
+    QUEUES = 1
     MISHAPS: ClassVar = {"the conductor is killed, and run again": Mishap(_run_again, repeats=False)}
 
     def __init__(self, loop, trouble):
@@ -150,7 +152,7 @@ class RestripedWorld(World):
 
     def sections(self, name):
         is_done = self.conducting is not None and self.conducting.done()
-        return _discovered(name) | {"group": {"provision": "none", "queue_count": 2 if is_done else 1}}
+        return super().sections(name) | {"group": {"provision": "none", "queue_count": 2 if is_done else 1}}
 
     def may_be_moved(self, identity):
         """A record, or a copy that is dropped because the other one is still there."""
@@ -191,15 +193,7 @@ class RestripedWorld(World):
         await self.publish("a", "b")
         self.loop.counts = True
         self.conducting = self.loop.create_task(self.conduct())
-        for _ in range(4):
-            await self.publish("a", "b")
-            await asyncio.sleep(1)
-        await self.until_handled(a)
-        if a.is_there:
-            a.leave("stop")
-            await a.until_ended()
-        await self.publish("a", "b")
-        await self.until_handled(c)
+        await self.share(4)
 
     def is_work_left(self):
         return not self.conducting.done() or super().is_work_left()
