@@ -176,7 +176,10 @@ def claim_folder(root: Path, shape: GroupShape) -> GroupNote:
 
 
 def _sync_names_above(root: Path) -> None:
-    """Another may have made the folders just now, or died before it had synced their names. Raises `OSError`."""
+    """Make the names of all folders down to this one durable; raises `OSError`.
+
+    Another may have made them just now, or died before it had synced them.
+    """
     for each in root.resolve().parents:
         try:
             sync_folder(each)
