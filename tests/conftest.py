@@ -120,6 +120,8 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
         gc.collect()
         gc.freeze()
         gc.enable()
+        # Of the time of a test that makes many objects a tenth was spent looking for garbage where there is none.
+        gc.set_threshold(20_000)
         # Those of pytest, by which what nobody has caught fails a test.
         session.config.stash[PYTESTS_HOOKS] = Hooks.current()
 
