@@ -1,6 +1,5 @@
 """What may happen to a member in a story of `every_step`, and what is wrong with it afterwards."""
 
-import gc
 import itertools
 import logging
 from collections import Counter
@@ -113,7 +112,6 @@ def faults(world_class, mishaps=(), outcomes=None, trouble=None, may_raise=()):
 
 def try_everything(*world_classes):
     """Print what is wrong with any mishap at any step, and with pairs of them at some; takes minutes for each world."""
-    gc.freeze()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     for world_class in world_classes:
         last, known = steps_of(world_class), MISHAPS | world_class.MISHAPS
