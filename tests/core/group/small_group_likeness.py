@@ -1,7 +1,7 @@
 """When two states of a small group have the same future."""
 
 from collections import deque
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable
 from enum import Enum
 from typing import ClassVar
 
@@ -42,6 +42,8 @@ PAST_MS = {
 }
 """For how long a moment in the past makes a difference; `SILENCE_MS` for all others."""
 
+ROWS = frozenset((list, tuple, deque))
+
 
 def likeness(group: SmallGroup) -> int:
     """Equal for groups that have the same future, if the same happens to them."""
@@ -67,12 +69,14 @@ class _Likeness:
             return self._number(thing, name, who, queue)
         if kind is str:
             return self._move(thing) if name == "move_id" and thing else thing
-        if thing is None or isinstance(thing, (bool, Enum, frozenset)):
+        if thing is None or kind is bool:
             return thing
-        if isinstance(thing, Mapping):
+        if kind is dict:
             return tuple([(key, self.of(thing[key], name, who, key)) for key in sorted(thing)])
-        if isinstance(thing, (list, tuple, deque)):
+        if kind in ROWS:
             return tuple([self.of(each, name, who, queue) for each in thing])
+        if isinstance(thing, (Enum, frozenset)):
+            return thing
         if kind is set:
             return frozenset(thing)
         if kind is Life:
@@ -83,6 +87,7 @@ class _Likeness:
             self._told.add(id(thing))
         if (fields := self._fields.get(kind)) is None:
             all_fields = vars(thing) if hasattr(thing, "__dict__") else kind.__slots__
+            assert not isinstance(thing, Collection), f"nobody has said how a {kind.__name__} is looked at"
             fields = self._fields[kind] = tuple(each for each in all_fields if each not in UNIMPORTANT)
         about = thing.header if "header" in fields else self._group.members[thing.to] if kind is Letter else thing
         if about is not thing or "life" in fields:
