@@ -37,14 +37,20 @@ MOST_STATES, MOST_STEPS = 50_000, 200
 S = TypeVar("S", bound=Small)
 T = TypeVar("T")
 
-CONTAINERS: Mapping[type, Callable[[Any], object]] = dict.fromkeys((list, set, dict, deque), lambda each: each.copy())
+CONTAINERS: Mapping[type, Callable[[Any], object]] = {each: each.copy for each in (list, set, dict, deque)}
 """How their copies are made that `twin` does not share."""
 
 
 def twin(part: T, copies: Mapping[type, Callable[[Any], object]] = CONTAINERS) -> T:
     """A copy that shares only what never changes: all that is of none of these types."""
     made = object.__new__(type(part))
-    for name in part.__dict__ if hasattr(part, "__dict__") else type(part).__slots__:  # type: ignore[attr-defined]
+    if hasattr(part, "__dict__"):
+        made.__dict__ = {
+            name: copies[kind](value) if (kind := type(value)) in copies else value
+            for name, value in part.__dict__.items()
+        }
+        return made
+    for name in type(part).__slots__:  # type: ignore[attr-defined]
         value = getattr(part, name)
         copy = copies.get(type(value))
         setattr(made, name, value if copy is None else copy(value))
@@ -73,31 +79,33 @@ class Histories(Generic[S]):
         self._last = last
         self._ways: dict[int, tuple[int, Step] | None] = {mark(start): None}
         self._ends_well: set[int] = set()
+        self._known: dict[tuple[int, Step], tuple[S, int]] = {}
+        """Where a step led that was taken on a way to the end, until it is its turn."""
         waiting = deque([(start, mark(start))])
         while waiting and not self.problem:
             state, state_mark = waiting.popleft()
             assert len(self._ways) < MOST_STATES, (
                 "with each step there are more states: something is counted without end"
             )
-            for step in state.steps():
-                after = self._after(state, step, state_mark)
-                if after is not None and (after_mark := mark(after)) not in self._ways:
-                    self._ways[after_mark] = state_mark, step
-                    waiting.append((after, after_mark))
             self._go_to_the_end(state, state_mark)
+            for step in state.steps():
+                known = self._known.pop((state_mark, step), None)
+                if (reached := known or self._after(state, step, state_mark)) and reached[1] not in self._ways:
+                    self._ways[reached[1]] = state_mark, step
+                    waiting.append(reached)
 
     def __len__(self) -> int:
         """Number of states."""
         return len(self._ways)
 
-    def _after(self, state: S, step: Step, from_mark: int, way: tuple[Step, ...] = ()) -> S | None:
+    def _after(self, state: S, step: Step, from_mark: int, way: tuple[Step, ...] = ()) -> tuple[S, int] | None:
         after = self._twin(state)
         try:
             after.take(step)
         except Exception as error:  # noqa: BLE001 - a breach, or what a machine says is impossible
             self._tell(repr(error), from_mark, (*way, step))
             return None
-        return after
+        return after, self._mark(after)
 
     def _tell(self, problem: str, state_mark: int, way: tuple[Step, ...]) -> None:
         steps = list(way[::-1])
@@ -115,8 +123,9 @@ class Histories(Generic[S]):
                 self._tell("nothing goes on", from_mark, way)
                 return
             seen.add(here)
-            after = self._after(state, steps[0], from_mark, way)
-            if after is None:
+            reached = self._after(state, steps[0], from_mark, way)
+            if reached is None:
                 return
-            state, way, here = after, (*way, steps[0]), self._mark(after)
+            self._known[here, steps[0]] = reached
+            (state, here), way = reached, (*way, steps[0])
         self._ends_well |= seen | {here}
