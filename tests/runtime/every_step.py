@@ -11,11 +11,10 @@ behind, exceptions that nobody retrieved, a way out that takes too long, a membe
 """
 
 import asyncio
-import gc
 import itertools
 import random
 from collections import Counter, deque
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from math import inf
 from types import SimpleNamespace
 from typing import ClassVar
@@ -34,6 +33,7 @@ from lbg_runtime.testing.group_broker import GroupBroker
 from lbg_runtime.testing.moments import Moments
 from lbg_runtime.testing.virtual_time import VirtualTimeLoop
 from lbg_runtime.transport.memory.transport import MemoryTransport
+from tests.garbage import own_garbage
 from tests.runtime.conftest import make_settings
 from tests.runtime.distant_session import LATENCY_S
 from tests.runtime.watched_member import DRAIN_TIMEOUT_S, PATIENCE_S, WatchedMember
@@ -299,22 +299,6 @@ class World:
         return [identity for identity, times in self.done.items() if times > 1]
 
 
-@contextmanager
-def _own_garbage():
-    """Frees, in the end, what was left with an exception that nobody retrieved.
-
-    Only what was made meanwhile is looked through: what all earlier tests have made is many times more.
-    """
-    # Of the run before.
-    gc.collect(1)
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.collect(0)
-        gc.enable()
-
-
 def play(world_class, arrange=lambda world: None, trouble=None):
     """One run. `arrange(world)` is called before member a starts: it puts mishaps at steps of the loop."""
     loop, chances = SteppedLoop(), itertools.count()
@@ -331,7 +315,8 @@ def play(world_class, arrange=lambda world: None, trouble=None):
         arrange(world)
         await world.life()
 
-    with _own_garbage(), ExitStack() as changes:
+    # In the end it is told what was left with an exception that nobody retrieved.
+    with own_garbage(), ExitStack() as changes:
         readers = (dispatcher, journal, key_book, flight_recorder)
         clocks = [(each, "monotonic_ns", loop.monotonic_ns) for each in readers]
         chance = SimpleNamespace(Random=lambda: random.Random(next(chances)))

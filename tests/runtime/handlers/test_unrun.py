@@ -7,7 +7,6 @@ More than 400 lines, as every kind of handler is tried with every kind of such a
 import asyncio
 import dataclasses
 import functools
-import gc
 import warnings
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import Future
@@ -24,6 +23,7 @@ from lbg_runtime.runtime.handlers.middleware import MiddlewareMisused, Proceed
 from lbg_runtime.runtime.handlers.receipts import Receipt
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.handlers.resources import MemberResources
+from tests.garbage import own_garbage
 
 if TYPE_CHECKING:
     KnownToTypeCheckers = Message
@@ -65,12 +65,11 @@ async def _ends(rig, delivery, function=None, **arguments):
             moved.append((report.error, handling.attempts))
 
     made = rig(function, error_queue=ErrorQueue(), failure={"then": "error_queue"}, **arguments)
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as caught, own_garbage():
         warnings.simplefilter("always")
         async with MemberResources(_Messenger(), thread_count=2).entered(()), made.running():
             made.dispatcher.dispatch(delivery(1))
             await made.until_ended(1)
-        gc.collect()
     assert [str(each.message) for each in caught] == []
     assert made.outcomes() == {1: Outcome.ACCEPTED}, "as it is settled when it lies on the error queue"
     if not moved:
