@@ -63,11 +63,11 @@ def test_a_failing_seed_comes_with_one_line_that_replays_it(monkeypatch: pytest.
 
     run_seed = campaign.run_seed
     monkeypatch.setattr(campaign, "run_seed", breaks_with_a_fault)
-    result = lbg_simulate("--seeds", "1", "--first", "18", "--rebind-mode", "cooperative", "--members", "3")
+    result = lbg_simulate("--seeds", "1", "--first", "155", "--rebind-mode", "cooperative", "--members", "3")
     assert result.exit_code == 1
-    [line] = [line for line in result.stdout.splitlines() if line.startswith("seed 18 ")]
+    [line] = [line for line in result.stdout.splitlines() if line.startswith("seed 155 ")]
     assert "breaks some_law, faults needed: 2 " in line
-    command = "lbg simulate --rebind-mode cooperative --first 18 --seeds 1 --members 3 --faults '2'"
+    command = "lbg simulate --rebind-mode cooperative --first 155 --seeds 1 --members 3 --faults '2'"
     assert line.endswith(command)
     replay = lbg_simulate(*command.replace("'", "").split()[2:])
     assert replay.exit_code == 1

@@ -124,7 +124,7 @@ class StepsAsideForEver(FlowMachine):
         (OffersAtOnceAndAgain, "offers_are_patient", 17),
         (OffersInItsFirstMillisecond, "offers_are_patient", 9),
         (NeverOffers, "calm_groups_are_settled", 5),
-        (FeelsAtHomeEverywhere, "calm_groups_are_settled", 0),
+        (FeelsAtHomeEverywhere, "calm_groups_are_settled", 9),
         (PlacesBeforeItHasSeenTheGroup, "calm_groups_are_settled", 4),
     ],
 )

@@ -183,15 +183,15 @@ def is_found_out(parts: Parts, run: MakeSettings, law: str, first: int) -> bool:
     [
         (TellsAtOnce, mortal, "processes_overlap_only_when_cut_off", 20),
         (TellsAtOnce, busy, "moved_keys_wait", 214),
-        (SettlesThePlanAtOnce, busy, "run_ends", 333),
+        (SettlesThePlanAtOnce, busy, "run_ends", 7),
         (HandlesWhatLiesBehindTheMarker, busy, "duplicates_are_excused", 214),
         (HandlesWhatLiesBehindTheMarker, busy, "processes_overlap_only_when_cut_off", 287),
-        (HandlesWhatLiesBeforeTheMarker, busy, "duplicates_are_excused", 200),
+        (HandlesWhatLiesBeforeTheMarker, busy, "duplicates_are_excused", 203),
         (WaitsForNobody, busy, "first_handlings_are_in_order", 214),
         (DropsInsteadOfKeeping, busy, "nothing_is_lost", 214),
         (DropsInsteadOfKeeping, busy, "settled_messages_are_a_prefix", 7),
-        (LetsGoAtTheMarker, busy, "first_handlings_are_in_order", 302),
-        (ForgetsTheMarkers, busy, "nothing_is_lost", 200),
+        (LetsGoAtTheMarker, busy, "first_handlings_are_in_order", 7),
+        (ForgetsTheMarkers, busy, "nothing_is_lost", 7),
     ],
 )
 def test_a_broken_gate_is_found_out(mutant: type[StripeGate], run: MakeSettings, law: str, first: int) -> None:
@@ -247,7 +247,7 @@ def test_a_broken_conductor_is_found_out(
 
 
 def test_the_runs_that_find_them_out_break_nothing_by_themselves() -> None:
-    for run, seed in [*((busy, seed) for seed in (7, 200, 203, 214, 287, 302, 333)), (mortal, 20)]:
+    for run, seed in [*((busy, seed) for seed in (7, 203, 214, 287)), (mortal, 20)]:
         assert (seed, simulate(seed, run(seed)).violations) == (seed, ())
 
 
