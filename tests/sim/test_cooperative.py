@@ -13,7 +13,7 @@ from lbg_runtime.sim.settings import FaultKind, Mode, draw_settings
 from lbg_runtime.sim.simulation import SimResult, simulate
 from tests.sim.old_seeds import as_before, run_old_seed
 
-QUICK_SEEDS = 20
+QUICK_SEEDS = 14
 LARGE_SEEDS = range(3, 7)
 SCOPE = Scope(Mode.COOPERATIVE)
 LARGE = Scope(Mode.COOPERATIVE, members=5, queues=12)

@@ -53,7 +53,7 @@ from tests.sim.test_cooperative import QUICK_SEEDS
 MakeSettings = Callable[[int], SimSettings]
 
 SCOPE = Scope(Mode.COOPERATIVE)
-RESTRIPED_SEEDS = 16
+RESTRIPED_SEEDS = 10
 PARTS = 2
 MOST_SEEDS = 12
 

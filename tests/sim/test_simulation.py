@@ -12,7 +12,7 @@ from lbg_runtime.sim.figures import Duplicates
 from lbg_runtime.sim.settings import FaultKind, draw_settings
 from lbg_runtime.sim.simulation import SimResult, simulate
 
-QUICK_SEEDS = 70
+QUICK_SEEDS = 50
 LANES = 132
 """The one seed of the first 150 in which lanes that end with their bind break a law."""
 
