@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Collection, Hashable
 from enum import Enum
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from lbg_runtime.core.flow.machine import FlowMachine
 from lbg_runtime.core.group.control_messages import Life
@@ -62,7 +62,7 @@ class _Likeness:
         self._group = group
         self._told: set[int] = set()
 
-    def of(self, thing: object, name: str, who: Member | None, queue: QueueName | None) -> Hashable:
+    def of(self, thing: Any, name: str, who: Member | None, queue: QueueName | None) -> Hashable:
         """Of the value of a field of this name. `who` is the life that it is about, None if that has ended."""
         kind = type(thing)
         if kind is int:
