@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -22,6 +22,7 @@ from lbg_runtime.testing.virtual_time import VirtualTimeLoop
 
 if TYPE_CHECKING:
     from tests.certificates import Certificates
+    from tests.warm import Warm
 
 IS_GATE = bool(os.environ.get("LBG_FORBID_SKIPS"))
 """Whether this run decides about a change: it is to say the same of the same tree, and nothing may be left out."""
@@ -177,6 +178,15 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> "Certificates":
     from tests.certificates import Certificates
 
     return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="session")
+def warm() -> "Iterator[Warm]":
+    """See `tests.warm`; imported here, as most runs need none."""
+    from tests.warm import warm_process
+
+    with warm_process() as process:
+        yield process
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,24 +1,32 @@
-"""`lbg` in processes that need not import it first, for tests of what a command says and with which code it ends.
+"""Processes that need not import the runtime first, for tests that start one as a means, and not to see how it begins.
 
-One process has imported the command line, and what `check` and `run` import. For each call it makes a copy of itself,
-which has its own arguments, folder, variables, streams and exit code, as every process has. Where the beginning of a
-process matters, or a library with threads of its own, a test starts `python -m lbg_runtime.cli` itself.
+One process has imported the command line, and what members import. For each call it makes a copy of itself, which has
+its own arguments, folder, variables, streams, signals and exit code, as every process has. What Python does before it
+runs a program is over by then: where the beginning of a process matters, an option or variable of Python's, a child of
+the test, or a library that has threads once it is imported, a test starts the process itself.
 """
 
 import json
 import os
+import select
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+from tests.processes import running
 
 SOURCE = """
-import gc, json, os, signal, sys
+import gc, json, os, signal, socket, sys
 import lbg_runtime.cli.main, lbg_runtime.cli.member, lbg_runtime.cli.log, lbg_runtime.runtime.app
 import lbg_runtime.admin.stored, lbg_runtime.config.load, lbg_runtime.metrics.tracing, lbg_runtime.runtime.session
+import lbg_runtime.broker.server.server, lbg_runtime.publisher.hashed, lbg_runtime.transport.memory.transport
 
 lbg_runtime.cli.main.command_line()
 
@@ -26,70 +34,163 @@ lbg_runtime.cli.main.command_line()
 gc.collect()
 gc.freeze()
 
-def begin(call):
+def begin(call, streams):
     # Whatever hangs ends, and its code says why.
     signal.alarm(100)
-    streams = ((0, os.devnull, os.O_RDONLY), (1, call["out"], os.O_WRONLY), (2, call["err"], os.O_WRONLY))
-    for number, path, mode in streams:
-        os.dup2(os.open(path, mode), number)
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
     os.environ.clear()
     os.environ.update(call["environment"])
     os.chdir(call["folder"])
-    # As with `python -m`.
+    # As with `python -m`, and with `python -c`.
     sys.path[0] = os.getcwd()
     sys.argv[:] = ["lbg", *call["arguments"]]
     for name in call["without"]:
         assert name not in sys.modules, name
         sys.modules[name] = None
 
-while line := sys.stdin.readline():
+calls = socket.socket(fileno=int(sys.argv[1]))
+while call := (received := socket.recv_fds(calls, 1_000_000, 3))[0]:
+    call, streams = json.loads(call), received[1]
+    if "ended" in call:
+        calls.send(b"%d" % os.waitstatus_to_exitcode(os.waitpid(call["ended"], 0)[1]))
+        continue
     # A copy has none of the threads.
     assert len(os.listdir("/proc/self/task")) == 1
     process = os.fork()
     if not process:
-        begin(json.loads(line))
-        from lbg_runtime.cli.__main__ import main
-        main()
+        calls.close()
+        begin(call, streams)
+        exec(compile(call["program"], "<string>", "exec"))
         break
-    print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
+    for stream in streams:
+        os.close(stream)
+    calls.send(b"%d" % process)
 """
+
+LBG = "from lbg_runtime.cli.__main__ import main; main()"
+
+
+class Copy:
+    """What tests need of `subprocess.Popen`; its pipes have text."""
+
+    def __init__(self, warm: "Warm", pid: int, pipes: Sequence[IO[str] | None]) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self.stdin, self.stdout, self.stderr = pipes
+        self._warm, self._handle = warm, os.pidfd_open(pid)
+
+    def send_signal(self, number: int) -> None:
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def poll(self) -> int | None:
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            if not select.select([self._handle], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
+            self.returncode = self._warm.ask({"ended": self.pid})
+            os.close(self._handle)
+        return self.returncode
+
+    def communicate(self, given: str = "", timeout: float | None = None) -> tuple[str, str]:
+        """What it still says, for which its pipes must have room, as it is read when it has ended."""
+        if self.stdin:
+            self.stdin.write(given)
+            self.stdin.close()
+        self.wait(timeout)
+        output, errors = (pipe.read() if pipe else "" for pipe in (self.stdout, self.stderr))
+        return output, errors
+
+
+class Warm:
+    """The process that is copied."""
+
+    def __init__(self, calls: socket.socket) -> None:
+        self._calls = calls
+        self._one_at_a_time = threading.Lock()
+
+    def ask(self, call: Mapping[str, Any], streams: Sequence[int] = ()) -> int:
+        with self._one_at_a_time:
+            socket.send_fds(self._calls, [json.dumps(call).encode()], streams)
+            return int(self._calls.recv(100))
+
+    @contextmanager
+    def running(
+        self, program: str, *arguments: object, cwd: str | Path = ".", env: Mapping[str, str] | None = None,
+        stdin: Any = subprocess.DEVNULL, stdout: Any = None, stderr: Any = None, without: Sequence[str] = (),
+    ) -> Iterator[Copy]:  # fmt: skip
+        """A copy that runs this program, as `tests.processes.running` does; these modules are not installed there."""
+        call = {
+            "program": program, "arguments": [*map(str, arguments)], "folder": str(cwd), "without": without,
+            "environment": dict(os.environ if env is None else env),
+        }  # fmt: skip
+        with ExitStack() as ending:
+            with ExitStack() as begun:
+                theirs, ours = list[int](), list[IO[str] | None]()
+                for number, stream in enumerate((stdin, stdout, stderr)):
+                    pipe = None
+                    if stream == subprocess.PIPE:
+                        ends = os.pipe()
+                        pipe = ending.enter_context(open(ends[number == 0], "r" if number else "w"))
+                        stream = ends[number != 0]
+                        begun.callback(os.close, stream)
+                    elif stream == subprocess.DEVNULL:
+                        stream = begun.enter_context(open(os.devnull, "r+"))
+                    elif stream == subprocess.STDOUT:
+                        stream = theirs[1]
+                    theirs.append(number if stream is None else stream if isinstance(stream, int) else stream.fileno())
+                    ours.append(pipe)
+                copy = Copy(self, self.ask(call, theirs), ours)
+            try:
+                yield copy
+            finally:
+                copy.kill()
+                copy.wait()
+
+    def run(self, program: str, *arguments: object, **options: Any) -> "subprocess.CompletedProcess[str]":
+        """Run a program in a copy, with options of `running`, to its end."""
+        with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+            with self.running(program, *arguments, **{"stdout": output, "stderr": errors, **options}) as process:
+                code = process.wait()
+            for stream in (output, errors):
+                stream.seek(0)
+            return subprocess.CompletedProcess([program, *map(str, arguments)], code, output.read(), errors.read())
 
 
 class WarmLbg:
-    """Call it with a folder and arguments; one call at a time."""
+    """`lbg` in copies, with options of `Warm.running`."""
 
-    def __init__(self, process: "subprocess.Popen[str]", scratch: Path) -> None:
-        self._process = process
-        self._out, self._err = scratch / "out", scratch / "err"
+    def __init__(self, warm: Warm) -> None:
+        self._warm = warm
 
-    def __call__(
-        self, folder: Path, *arguments: str, without: Sequence[str] = ()
-    ) -> "subprocess.CompletedProcess[str]":
-        """Run `lbg` with these arguments to its end, where these modules are not installed."""
-        for path in (self._out, self._err):
-            path.write_bytes(b"")
-        call: dict[str, Any] = {
-            "arguments": arguments, "folder": str(folder), "without": without, "environment": dict(os.environ),
-            "out": str(self._out), "err": str(self._err),
-        }  # fmt: skip
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(call) + "\n")
-        self._process.stdin.flush()
-        code = int(self._process.stdout.readline())
-        return subprocess.CompletedProcess(arguments, code, self._out.read_text(), self._err.read_text())
+    def __call__(self, folder: Path, *arguments: object, **options: Any) -> "subprocess.CompletedProcess[str]":
+        """Run it in a folder to its end."""
+        return self._warm.run(LBG, *arguments, cwd=folder, **options)
+
+    def running(self, folder: Path, *arguments: object, **options: Any) -> AbstractContextManager[Copy]:
+        """It runs in a folder, until the end of the context at the latest."""
+        return self._warm.running(LBG, *arguments, cwd=folder, **options)
 
 
 @contextmanager
-def warm_lbg() -> Iterator[WarmLbg]:
-    """The process that is copied ends with the context, or with us."""
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        subprocess.Popen(
-            [sys.executable, "-c", SOURCE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        ) as process,
-    ):
-        try:
-            yield WarmLbg(process, Path(scratch))
-        finally:
-            process.kill()
+def warm_process() -> Iterator[Warm]:
+    """It ends with the context, or with us."""
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    command = [sys.executable, "-c", SOURCE, str(its.fileno())]
+    # Whatever it is in the tests, output is buffered in copies.
+    environment = {**os.environ, "PYTHONUNBUFFERED": ""}
+    with ours, its, running(command, pass_fds=[its.fileno()], env=environment):
+        its.close()
+        yield Warm(ours)

@@ -1,14 +1,11 @@
 """`lbg` for tests that call it often."""
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.warm import WarmLbg, warm_lbg
+from tests.warm import Warm, WarmLbg
 
 
 @pytest.fixture(scope="session")
-def lbg() -> Iterator[WarmLbg]:
+def lbg(warm: Warm) -> WarmLbg:
     """See `tests.warm`."""
-    with warm_lbg() as warm:
-        yield warm
+    return WarmLbg(warm)

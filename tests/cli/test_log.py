@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from tests.patience import PATIENCE_S
+from tests.warm import Warm
 
 pytestmark = pytest.mark.real_time
 
@@ -27,15 +28,20 @@ structlog.get_logger().debug("not_shown")
 """
 
 
-def _log(form: str, tail: str = "") -> str:
-    command = [sys.executable, "-c", SCRIPT, form, tail]
-    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
-    assert ended.stdout == ""
-    return ended.stderr
+@pytest.fixture
+def log(warm):
+    """What the script says in a form, with a tail of an error and a key."""
+
+    def say(form, tail=""):
+        ended = warm.run(SCRIPT, form, tail)
+        assert (ended.returncode, ended.stdout) == (0, "")
+        return ended.stderr
+
+    return say
 
 
-def test_lines_for_machines_are_json_with_the_traceback_and_no_local_variable():
-    (line,) = _log("json").splitlines()
+def test_lines_for_machines_are_json_with_the_traceback_and_no_local_variable(log):
+    (line,) = log("json").splitlines()
     entry = json.loads(line)
     assert (entry["event"], entry["level"], entry["queue"]) == ("handling_failed", "warning", "orders/0")
     assert entry["key"] == "ada"
@@ -44,8 +50,8 @@ def test_lines_for_machines_are_json_with_the_traceback_and_no_local_variable():
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
-def test_a_key_or_an_error_of_the_size_of_a_payload_makes_no_log_of_its_size(form):
-    text = _log(form, "x")
+def test_a_key_or_an_error_of_the_size_of_a_payload_makes_no_log_of_its_size(log, form):
+    text = log(form, "x")
     assert "the order is wrongxxx" in text
     assert "adaxxx" in text
     assert text.count("... (50000") == text.count(" characters)") >= 2
@@ -80,9 +86,9 @@ for name, error in {
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
-def test_no_error_is_so_strange_that_it_cannot_be_told_of_nor_makes_a_log_of_its_size(form):
-    command = [sys.executable, "-c", UNTELLABLE, form]
-    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+def test_no_error_is_so_strange_that_it_cannot_be_told_of_nor_makes_a_log_of_its_size(warm, form):
+    ended = warm.run(UNTELLABLE, form)
+    assert ended.returncode == 0
     assert len(ended.stderr) < 60_000
     if form == "text":
         assert all(name in ended.stderr for name in ("deep", "wide", "noted", "evil", "caused"))
@@ -102,8 +108,8 @@ def test_no_error_is_so_strange_that_it_cannot_be_told_of_nor_makes_a_log_of_its
     assert innermost["exceptions"][0][0]["exc_value"] == "1 more"
 
 
-def test_lines_for_people_have_the_traceback_and_no_local_variable():
-    text = _log("text")
+def test_lines_for_people_have_the_traceback_and_no_local_variable(log):
+    text = log("text")
     assert "ValueError: the order is wrong" in text
     assert "card 4711" not in text
     assert "not_shown" not in text
@@ -198,7 +204,7 @@ def test_whoever_writes_a_line_for_people_it_has_their_form():
     assert "--- Logging error ---" not in text
 
 
-def test_a_line_of_a_library_tells_of_the_message_that_is_handled():
+def test_a_line_of_a_library_tells_of_the_message_that_is_handled(warm):
     script = """
 import logging
 from types import SimpleNamespace
@@ -208,9 +214,8 @@ configure_log(as_json=True)
 CURRENT_HANDLING.set(SimpleNamespace(queue="orders/0", epoch=3, key="k"))
 logging.getLogger("theirs").warning("slow")
 """
-    ended = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=PATIENCE_S
-    )
+    ended = warm.run(script)
+    assert ended.returncode == 0
     entry = json.loads(ended.stderr)
     assert (entry["event"], entry["queue"], entry["epoch"], entry["key"]) == ("slow", "orders/0", 3, "k")
 
@@ -238,16 +243,16 @@ log.info("untold", member=[Mute()])
 """
 
 
-def _whose(form: str, company: str) -> str:
-    command = [sys.executable, "-c", f"{WHOSE}\nimport os; print(os.getpid())", form, company]
-    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+def _whose(warm: Warm, form: str, company: str) -> str:
+    ended = warm.run(f"{WHOSE}\nimport os; print(os.getpid())", form, company)
+    assert ended.returncode == 0
     return ended.stderr.replace(f'"process":{ended.stdout.strip()}', '"process":"ours"').replace(
         f'"process": {ended.stdout.strip()}', '"process":"ours"'
     )
 
 
-def test_each_line_for_machines_says_whose_it_is():
-    entries = [json.loads(line) for line in _whose("json", "alone").splitlines()]
+def test_each_line_for_machines_says_whose_it_is(warm):
+    entries = [json.loads(line) for line in _whose(warm, "json", "alone").splitlines()]
     assert [(entry["event"], entry.get("process"), entry.get("member")) for entry in entries] == [
         ("begun", "ours", None),
         ("told", None, "shop-1"),
@@ -259,16 +264,16 @@ def test_each_line_for_machines_says_whose_it_is():
     assert all(list(entry)[:3] == ["timestamp", "level", "event"] for entry in entries)
 
 
-def test_lines_for_people_say_whose_they_are_where_several_processes_share_the_terminal():
-    assert "shop-1" not in _whose("text", "alone")
-    begun, *told = _whose("text", "together").splitlines()
+def test_lines_for_people_say_whose_they_are_where_several_processes_share_the_terminal(warm):
+    assert "shop-1" not in _whose(warm, "text", "alone")
+    begun, *told = _whose(warm, "text", "together").splitlines()
     assert "process" not in begun
     assert ["shop-1" in line for line in told] == [True, True, True, False, True]
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
 @pytest.mark.parametrize("fact", ["{('a', 1): Mute()}", "[Mute()]"])
-def test_what_cannot_be_said_fails_nobody_who_says_it(form, fact):
+def test_what_cannot_be_said_fails_nobody_who_says_it(warm, form, fact):
     script = f"""
 import structlog
 from lbg_runtime.cli.log import configure_log
@@ -280,9 +285,8 @@ class Mute:
 configure_log(as_json={form == "json"})
 structlog.get_logger().info("totals", by_shop={fact})
 """
-    ended = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=PATIENCE_S
-    )
+    ended = warm.run(script)
+    assert ended.returncode == 0
     (line,) = ended.stderr.splitlines()
     assert "log_line_failed" in line
     assert "totals" in line
@@ -290,7 +294,7 @@ structlog.get_logger().info("totals", by_shop={fact})
         assert json.loads(line)["line"] == "totals"
 
 
-def test_no_line_of_a_log_on_a_full_disk_raises_whoever_writes_it():
+def test_no_line_of_a_log_on_a_full_disk_raises_whoever_writes_it(warm):
     script = f"""{SCRIPT}
 import logging, os
 logging.getLogger("somebody").warning("else")
@@ -298,14 +302,11 @@ os._exit(7)
 """
     with open("/dev/full", "w") as full:
         for form in ("json", "text"):
-            ended = subprocess.run(
-                [sys.executable, "-c", script, form, ""], stderr=full, check=False, timeout=PATIENCE_S
-            )
-            assert ended.returncode == 7
+            assert warm.run(script, form, "", stderr=full).returncode == 7
 
 
 FORGETFUL = """
-import asyncio
+import asyncio, warnings
 from lbg_runtime import Handlers
 from lbg_runtime.cli.log import configure_log
 from lbg_runtime.testing import AwaitForgotten, VirtualTimeLoop, running
@@ -327,19 +328,24 @@ async def main():
     except AwaitForgotten:
         write()
 
-asyncio.Runner(loop_factory=VirtualTimeLoop).run(main())
+for action in (None, "ignore", "error"):
+    if action:
+        warnings.simplefilter(action)
+    asyncio.Runner(loop_factory=VirtualTimeLoop).run(main())
 """
 
 
-@pytest.mark.parametrize("options", [[], ["-W", "ignore"], ["-W", "error"]])
-def test_every_coroutine_that_is_never_awaited_is_an_error_with_the_message_that_was_handled(options):
-    command = [sys.executable, *options, "-c", FORGETFUL]
+def test_every_coroutine_that_is_never_awaited_is_an_error_with_the_message_that_was_handled():
+    """Whatever a user has chosen to become of warnings, such as nothing."""
+    command = [sys.executable, "-c", FORGETFUL]
     ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     entries = [json.loads(line) for line in ended.stderr.splitlines()]
     told = [each for each in entries if each["event"] == "coroutine_never_awaited"]
-    # Twice from the same line of the handler.
-    in_handler = [(each["level"], each["queue"][:5], each["key"], each["place"]) for each in told[:2]]
-    assert in_handler == [("error", "test/", "k7", "<string>:14")] * 2
-    assert [each.get("key") for each in told[2:]] == [None]
+    assert len(told) == 9
+    for first in (0, 3, 6):
+        # Twice from the same line of the handler.
+        in_handler = [(each["level"], each["queue"][:5], each["key"], each["place"]) for each in told[first:][:2]]
+        assert in_handler == [("error", "test/", "k7", "<string>:14")] * 2
+        assert "key" not in told[first + 2]
     assert {each["coroutine"] for each in told} == {"write (<string>:10)"}
     assert "was never awaited" not in ended.stderr

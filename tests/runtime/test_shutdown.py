@@ -21,7 +21,6 @@ import pytest
 
 from lbg_runtime.runtime.shutdown import Interruption
 from tests.patience import PATIENCE_S
-from tests.processes import running
 
 pytestmark = pytest.mark.real_time
 
@@ -177,16 +176,12 @@ sys.exit(report.exit_code)
 
 
 @pytest.fixture
-def member(tmp_path):
+def member(warm):
     """Starts a member with a kind of work and a drain timeout; it is at this work on return."""
-    script = tmp_path / "member.py"
-    script.write_text(MEMBER)
 
     def start(work, drain_timeout):
-        command = [sys.executable, script, work, drain_timeout]
-        process = ending.enter_context(
-            running(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        )
+        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        process = ending.enter_context(warm.running(MEMBER, work, drain_timeout, **streams))
         for line in process.stdout:
             if line == "started\n":
                 return process
@@ -232,13 +227,11 @@ def test_a_terminal_that_closes_and_says_so_twice_lets_the_handler_finish(member
     assert "left_behind=0, still_bound=0" in output
 
 
-def test_a_signal_while_no_broker_answers_exits_with_0_at_once(tmp_path):
-    script = tmp_path / "member.py"
-    script.write_text(CONNECTING_MEMBER)
+def test_a_signal_while_no_broker_answers_exits_with_0_at_once(warm):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(PATIENCE_S)
-        command = [sys.executable, script, str(silent.getsockname()[1])]
-        with running(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        with warm.running(CONNECTING_MEMBER, silent.getsockname()[1], **streams) as process:
             peer, _ = silent.accept()
             with peer:
                 process.send_signal(signal.SIGTERM)
