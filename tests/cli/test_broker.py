@@ -7,8 +7,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Protocol
 
 import httpx
 import pytest
@@ -25,7 +26,7 @@ from lbg_runtime.model.errors import UserError
 from tests.certificates import Certificates
 from tests.patience import PATIENCE_MS, PATIENCE_S
 from tests.processes import running
-from tests.warm import WarmLbg
+from tests.warm import Copy, WarmLbg
 
 OPTIONS = {
     "solace.messaging.service.vpn-name": "default",
@@ -35,12 +36,21 @@ OPTIONS = {
 COMMAND = [sys.executable, "-m", "lbg_runtime.cli", "broker"]
 
 
-@contextmanager
-def broker(*options: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
-    """The broker's process and its ready line; killed at the end if it is still there."""
-    with running([*COMMAND, *options], stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        yield process, process.stderr.readline()
+class Starting(Protocol):
+    """Starts a broker: its process and its ready line; killed at the end if it is still there."""
+
+    def __call__(self, *options: str) -> AbstractContextManager[tuple[Copy, str]]: ...
+
+
+@pytest.fixture
+def broker(lbg: WarmLbg, tmp_path: Path) -> Starting:
+    @contextmanager
+    def start(*options: str) -> Iterator[tuple[Copy, str]]:
+        with lbg.running(tmp_path, "broker", *options, stderr=subprocess.PIPE) as process:
+            assert process.stderr is not None
+            yield process, process.stderr.readline()
+
+    return start
 
 
 def replayed_twice(url: str) -> list[str]:
@@ -69,8 +79,8 @@ def replayed_twice(url: str) -> list[str]:
 @pytest.mark.real_time
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_says_when_it_is_ready_and_leaves_when_asked(number: signal.Signals) -> None:
-    with broker("--smf", "127.0.0.1:0") as (process, line):
-        start, _, port = line.rpartition(":")
+    with running([*COMMAND, "--smf", "127.0.0.1:0"], stderr=subprocess.PIPE, text=True) as process:
+        start, _, port = process.stderr.readline().rpartition(":")
         assert start == "lbg broker ready: smf 127.0.0.1"
         with socket.create_connection(("127.0.0.1", int(port)), PATIENCE_S):
             process.send_signal(number)
@@ -78,7 +88,7 @@ def test_it_says_when_it_is_ready_and_leaves_when_asked(number: signal.Signals) 
 
 
 @pytest.mark.real_time
-def test_the_management_api_is_served_where_it_is_asked_for() -> None:
+def test_the_management_api_is_served_where_it_is_asked_for(broker: Starting) -> None:
     with broker("--smf", "127.0.0.1:0", "--semp", "127.0.0.1:0") as (process, line):
         start, _, address = line.strip().rpartition(", semp ")
         assert start.startswith("lbg broker ready: smf 127.0.0.1:")
@@ -90,7 +100,7 @@ def test_the_management_api_is_served_where_it_is_asked_for() -> None:
 
 
 @pytest.mark.real_time
-def test_faults_are_ordered_where_it_is_asked_for() -> None:
+def test_faults_are_ordered_where_it_is_asked_for(broker: Starting) -> None:
     with broker("--smf", "127.0.0.1:0", "--faults", "127.0.0.1:0") as (process, line):
         start, _, address = line.strip().rpartition(", faults ")
         assert start.startswith("lbg broker ready: smf 127.0.0.1:")
@@ -100,7 +110,7 @@ def test_faults_are_ordered_where_it_is_asked_for() -> None:
 
 
 @pytest.mark.real_time
-def test_a_replay_log_is_kept_where_it_is_asked_for(lbg: WarmLbg, tmp_path: Path) -> None:
+def test_a_replay_log_is_kept_where_it_is_asked_for(lbg: WarmLbg, broker: Starting, tmp_path: Path) -> None:
     ended = lbg(tmp_path, "broker", "--smf", "127.0.0.1:0", "--replay-log", "much")
     assert ended.returncode == 2
     assert "--replay-log: 'much'; expected a size such as 500M or 20G" in ended.stderr
@@ -127,7 +137,7 @@ def test_a_bad_address_of_the_management_api_is_named(lbg: WarmLbg, tmp_path: Pa
 
 
 @pytest.mark.real_time
-def test_a_bad_peer_is_logged_in_one_line_of_json() -> None:
+def test_a_bad_peer_is_logged_in_one_line_of_json(broker: Starting) -> None:
     with broker("--smf", "127.0.0.1:0") as (process, line):
         with socket.create_connection(("127.0.0.1", int(line.rpartition(":")[2])), PATIENCE_S) as peer:
             peer.sendall(b"GET / HTTP/1.1\r\n\r\n")
@@ -183,7 +193,7 @@ def test_a_port_in_use_is_one_line_and_exit_code_2(lbg: WarmLbg, tmp_path: Path)
 
 
 @pytest.mark.real_time
-def test_with_a_certificate_it_speaks_tls_alone(tmp_path: Path) -> None:
+def test_with_a_certificate_it_speaks_tls_alone(broker: Starting, tmp_path: Path) -> None:
     certificates = Certificates(tmp_path)
     files = certificates.broker()
     options = ("--tls-cert", str(files.certificate), "--tls-key", str(files.key))
@@ -207,7 +217,7 @@ def test_with_a_certificate_it_speaks_tls_alone(tmp_path: Path) -> None:
 
 @pytest.mark.real_time
 def test_passwords_are_refused_where_certificates_are_asked_for_whatever_an_earlier_life_has_stored(
-    tmp_path: Path,
+    broker: Starting, tmp_path: Path
 ) -> None:
     certificates = Certificates(tmp_path)
     files = certificates.broker(clients=True)

@@ -51,9 +51,7 @@ def test_beyond_loopback_it_wants_a_token_before_it_does_anything(tmp_path) -> N
 
 @pytest.mark.real_time
 @pytest.mark.end_to_end
-def test_a_real_group_is_shown_with_its_rates_and_the_page_leaves_when_asked(tmp_path):
-    lbg = [sys.executable, "-m", "lbg_runtime.cli"]
-
+def test_a_real_group_is_shown_with_its_rates_and_the_page_leaves_when_asked(lbg, tmp_path):
     def until(process, found):
         for line in process.stderr:
             if found(line):
@@ -61,11 +59,10 @@ def test_a_real_group_is_shown_with_its_rates_and_the_page_leaves_when_asked(tmp
         raise AssertionError(f"it ended with {process.wait()}")
 
     with ExitStack() as ending:
+        streams = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL}
 
         def start(*arguments):
-            return ending.enter_context(
-                running([*lbg, *arguments], cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-            )
+            return ending.enter_context(lbg.running(tmp_path, *arguments, **streams))
 
         ready = until(start("broker", "--smf", "127.0.0.1:0"), lambda line: line.startswith("lbg broker ready: smf "))
         (tmp_path / "kept.py").write_text(
@@ -82,7 +79,8 @@ def test_a_real_group_is_shown_with_its_rates_and_the_page_leaves_when_asked(tmp
         member = start("run", "--config", config, "--member-id", "a")
         status = json.loads(until(member, lambda line: '"status_served"' in line))["address"]
         until(member, lambda line: '"active"' in line)
-        page = start("dashboard", "--config", config, "--status", status)
+        command = [sys.executable, "-m", "lbg_runtime.cli", "dashboard", "--config", config, "--status", status]
+        page = ending.enter_context(running(command, cwd=tmp_path, text=True, **streams))
         url = until(page, lambda line: line.startswith("lbg dashboard: ")).split()[-1]
         start("publish", "--config", config, "--topic", "orders/new", "--rate", "200", "--keys", "50")
         connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE_S)
@@ -106,13 +104,7 @@ def test_a_real_group_is_shown_with_its_rates_and_the_page_leaves_when_asked(tmp
 @pytest.mark.end_to_end
 def test_an_address_that_is_taken_is_one_line(lbg, tmp_path):
     with (
-        running(
-            [sys.executable, "-m", "lbg_runtime.cli", "broker", "--smf", "127.0.0.1:0"],
-            cwd=tmp_path,
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
-        ) as broker,
+        lbg.running(tmp_path, "broker", "--smf", "127.0.0.1:0", stderr=subprocess.PIPE) as broker,
         socket.create_server(("127.0.0.1", 0)) as taken,
     ):
         ready = next(line for line in broker.stderr if line.startswith("lbg broker ready: smf "))

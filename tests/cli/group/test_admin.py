@@ -32,12 +32,11 @@ from lbg_runtime.model.ids import QueueName
 from tests.addresses import OWN_HOST
 from tests.listening import listening
 from tests.patience import PATIENCE_S
-from tests.processes import running, until_said
-from tests.warm import WarmLbg
+from tests.processes import until_said
+from tests.warm import Copy, WarmLbg
 
 app = command_line()
 
-LBG = [sys.executable, "-m", "lbg_runtime.cli"]
 
 QUEUE = Ref(ObjectKind.QUEUE, "orders/0")
 TOPIC = Ref(ObjectKind.SUBSCRIPTION, "h/0/>", QueueName("orders/0"))
@@ -120,13 +119,13 @@ class Stage:
 
     folder: Path
     settings: dict[str, Any]
+    lbg: WarmLbg
     ending: ExitStack
 
-    def start(self, name: str, *arguments: object) -> tuple["subprocess.Popen[bytes]", Path]:
+    def start(self, name: str, *arguments: object) -> tuple[Copy, Path]:
         log = self.folder / f"{name}.log"
         with log.open("wb") as output:
-            command = [*LBG, *map(str, arguments)]
-            process = self.ending.enter_context(running(command, stdout=output, stderr=output, cwd=self.folder))
+            process = self.ending.enter_context(self.lbg.running(self.folder, *arguments, stdout=output, stderr=output))
         return process, log
 
     def config(self, **sections: Any) -> Path:
@@ -139,9 +138,9 @@ class Stage:
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
+def stage(tmp_path: Path, lbg: WarmLbg) -> Iterator[Stage]:
     with ExitStack() as ending:
-        stage = Stage(tmp_path, {}, ending)
+        stage = Stage(tmp_path, {}, lbg, ending)
         broker, log = stage.start("broker", "broker", "--smf", "127.0.0.1:0", "--semp", "127.0.0.1:0")
         said = until_said(broker, log, "\n").split()
         stage.settings = {
@@ -329,7 +328,7 @@ class KillingProxy:
     def __init__(self, port: int, number: int) -> None:
         self._port = port
         self._number = number
-        self.victim: asyncio.subprocess.Process | None = None
+        self.victim: Copy | None = None
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, here = await asyncio.open_connection("127.0.0.1", self._port)
@@ -358,7 +357,7 @@ class KillingProxy:
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("number", [1, 5, 9, 13, 18])  # Each of them in one process: tests/admin/test_creation.py.
-async def test_a_creation_that_is_killed_is_finished_by_apply(tmp_path: Path, number: int) -> None:
+async def test_a_creation_that_is_killed_is_finished_by_apply(lbg: WarmLbg, tmp_path: Path, number: int) -> None:
     document: dict[str, Any] = {
         "connection": {"username": "members"},
         "group": {"name": "orders", "hash_prefix": "h", "hash_count": 2, "queue_count": 2},
@@ -370,15 +369,10 @@ async def test_a_creation_that_is_killed_is_finished_by_apply(tmp_path: Path, nu
         async with listening(proxy.serve) as port:
             url = f"http://{OWN_HOST}:{port}"
             path.write_text(json.dumps({**document, "semp": {"url": url, "password": "admin"}}))
-            process = proxy.victim = await asyncio.create_subprocess_exec(
-                *LBG, "group", "create", "--config", path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-            )
-            try:
-                assert await asyncio.wait_for(process.wait(), PATIENCE_S) == -signal.SIGKILL
-            finally:
-                if process.returncode is None:
-                    process.kill()
-                    await process.wait()
+            silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+            with lbg.running(tmp_path, "group", "create", "--config", path, **silent) as process:
+                proxy.victim = process
+                assert await asyncio.to_thread(process.wait, PATIENCE_S) == -signal.SIGKILL
         settings = parse_settings({**document, "semp": {"url": server.url, "password": "admin"}}, "test")
         spec = spec_of(settings)
         async with open_semp(settings) as client:

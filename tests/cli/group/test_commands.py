@@ -4,8 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
@@ -47,9 +45,9 @@ from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
 from lbg_runtime.runtime.control_reader import OtherVersion
 from lbg_runtime.validator.moves import OwnerChange
 from tests.patience import PATIENCE_S
-from tests.processes import running, until_said
+from tests.processes import until_said
 from tests.validator.history import story
-from tests.warm import WarmLbg
+from tests.warm import Copy, WarmLbg
 
 app = command_line()
 
@@ -269,7 +267,7 @@ def test_where_nobody_answers_the_conductor_the_login_of_the_members_is_tried(
 
 
 @pytest.fixture
-def group(tmp_path: Path) -> Iterator[Path]:
+def group(tmp_path: Path, lbg: WarmLbg) -> Iterator[Path]:
     """A broker and a member of four queues; yields the settings file. The handler of key `slow` does not end."""
     (tmp_path / "slow_handlers.py").write_text(
         "import asyncio\nfrom lbg_runtime import Handlers\nhandlers = Handlers()\n"
@@ -277,11 +275,10 @@ def group(tmp_path: Path) -> Iterator[Path]:
         "    await asyncio.sleep(600 if message.key == 'slow' else 0)\n"
     )
 
-    def start(name: str, *arguments: object) -> tuple["subprocess.Popen[bytes]", Path]:
+    def start(name: str, *arguments: object) -> tuple[Copy, Path]:
         log = tmp_path / f"{name}.log"
         with log.open("wb") as output:
-            command = [sys.executable, "-m", "lbg_runtime.cli", *map(str, arguments)]
-            process = ending.enter_context(running(command, stdout=output, stderr=output, cwd=tmp_path))
+            process = ending.enter_context(lbg.running(tmp_path, *arguments, stdout=output, stderr=output))
         return process, log
 
     with ExitStack() as ending:
