@@ -22,7 +22,7 @@ from lbg_runtime.testing.virtual_time import VirtualTimeLoop
 
 if TYPE_CHECKING:
     from tests.certificates import Certificates
-    from tests.warm import Warm
+    from tests.warm import Warm, WarmLbg
 
 IS_GATE = bool(os.environ.get("LBG_FORBID_SKIPS"))
 """Whether this run decides about a change: it is to say the same of the same tree, and nothing may be left out."""
@@ -187,6 +187,14 @@ def warm() -> "Iterator[Warm]":
 
     with warm_process() as process:
         yield process
+
+
+@pytest.fixture(scope="session")
+def lbg(warm: "Warm") -> "WarmLbg":
+    """See `tests.warm`."""
+    from tests.warm import WarmLbg
+
+    return WarmLbg(warm)
 
 
 @pytest.hookimpl(wrapper=True)

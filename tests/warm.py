@@ -40,6 +40,10 @@ def begin(call, streams):
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
+    # Those of before remember whether they can seek.
+    sys.stdin = sys.__stdin__ = open(0, closefd=False)
+    sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)
+    sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)
     os.environ.clear()
     os.environ.update(call["environment"])
     os.chdir(call["folder"])
@@ -188,9 +192,6 @@ class WarmLbg:
 def warm_process() -> Iterator[Warm]:
     """It ends with the context, or with us."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    command = [sys.executable, "-c", SOURCE, str(its.fileno())]
-    # Whatever it is in the tests, output is buffered in copies.
-    environment = {**os.environ, "PYTHONUNBUFFERED": ""}
-    with ours, its, running(command, pass_fds=[its.fileno()], env=environment):
+    with ours, its, running([sys.executable, "-c", SOURCE, str(its.fileno())], pass_fds=[its.fileno()]):
         its.close()
         yield Warm(ours)

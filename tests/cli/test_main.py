@@ -94,9 +94,21 @@ STREAMS = {
 }
 
 
+@pytest.fixture
+def begin(lbg, folder):
+    """Begins `lbg` with these arguments and streams; where Python itself finds one closed, it is no copy."""
+
+    def begin_with(*arguments, **given):
+        if "preexec_fn" in given:
+            return running([*LBG, *arguments], cwd=folder, text=True, **given)
+        return lbg.running(folder, *arguments, **given)
+
+    return begin_with
+
+
 @pytest.mark.parametrize("streams", STREAMS)
-def test_a_member_starts_and_leaves_clean_whatever_its_streams_are(folder, streams):
-    with STREAMS[streams]() as given, running([*LBG, "run", "--journal", "runs"], cwd=folder, **given) as process:
+def test_a_member_starts_and_leaves_clean_whatever_its_streams_are(begin, folder, streams):
+    with STREAMS[streams]() as given, begin("run", "--journal", "runs", **given) as process:
         while not list((folder / "runs").glob("*.member.jsonl")):
             assert process.poll() is None, "it ended before it had a journal"
             time.sleep(0.01)  # a file of another process has no event to wait for
@@ -118,26 +130,25 @@ def test_publishing_without_an_input_is_no_reason_to_abort(folder):
 
 
 @pytest.mark.parametrize("streams", [name for name in STREAMS if "errors" in name])
-def test_the_exit_code_tells_of_a_mistake_where_its_line_cannot(folder, streams):
-    with STREAMS[streams]() as given:
-        ended = subprocess.run(
-            [*LBG, "run", "--config", "none.yaml"], cwd=folder, check=False, timeout=PATIENCE_S, **given
-        )
-    assert ended.returncode == 2
+def test_the_exit_code_tells_of_a_mistake_where_its_line_cannot(begin, streams):
+    with STREAMS[streams]() as given, begin("run", "--config", "none.yaml", **given) as process:
+        assert process.wait(PATIENCE_S) == 2
 
 
 @pytest.mark.parametrize("streams", [name for name in STREAMS if "errors" in name])
-def test_a_remark_that_finds_no_room_changes_neither_output_nor_exit_code(folder, streams):
-    with STREAMS[streams]() as given:
-        command = [*LBG, "group", "moves", "."]
-        ended = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, check=False, timeout=PATIENCE_S, **given)
-    assert (ended.returncode, ended.stdout) == (3, b"owner changes: 0\n")
+def test_a_remark_that_finds_no_room_changes_neither_output_nor_exit_code(begin, streams):
+    with (
+        STREAMS[streams]() as given,
+        begin("group", "moves", ".", stdout=subprocess.PIPE, **given) as process,
+    ):
+        output, _ = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, output) == (3, "owner changes: 0\n")
 
 
-def test_a_broker_whose_address_finds_no_room_to_be_told_runs_nevertheless():
+def test_a_broker_whose_address_finds_no_room_to_be_told_runs_nevertheless(lbg, folder):
     # It cannot tell a port that the system chose.
     (port,) = own_ports(1)
-    with _full() as given, running([*LBG, "broker", "--smf", f"{OWN_HOST}:{port}"], **given) as process:
+    with _full() as given, lbg.running(folder, "broker", "--smf", f"{OWN_HOST}:{port}", **given) as process:
         while True:
             assert process.poll() is None, "it ended before it listened"
             with suppress(ConnectionRefusedError), socket.create_connection((OWN_HOST, port)):
@@ -191,7 +202,7 @@ def test_without_a_command_its_help_is_shown_and_no_mistake_is_told(lbg, folder,
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("arguments", [("check",), ("check", "--json"), ("--help",)])
+@pytest.mark.parametrize("arguments", [("check", "--json"), ("--help",)])
 def test_output_that_finds_no_room_is_told_in_one_line(folder, arguments, unbuffered):
     environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with open("/dev/full", "w") as full:
@@ -203,17 +214,10 @@ def test_output_that_finds_no_room_is_told_in_one_line(folder, arguments, unbuff
     assert ended.returncode == 1
 
 
-def test_output_whose_reader_has_gone_is_no_traceback(folder):
-    reader, writer = os.pipe()
-    os.close(reader)
-    try:
-        command = [*LBG, "check"]
-        ended = subprocess.run(
-            command, cwd=folder, stdout=writer, stderr=subprocess.PIPE, check=False, timeout=PATIENCE_S
-        )
-    finally:
-        os.close(writer)
-    assert (ended.returncode, ended.stderr) == (1, b"")
+def test_output_whose_reader_has_gone_is_no_traceback(lbg, folder):
+    with _unread() as given:
+        ended = lbg(folder, "check", stdout=given["stderr"])
+    assert (ended.returncode, ended.stderr) == (1, "")
 
 
 LATE_SIGNALS = """
@@ -253,11 +257,9 @@ def _until(process, event):
     raise AssertionError(f"it ended with {process.wait()} before {event}")
 
 
-def test_who_asks_again_while_a_member_is_on_its_way_out_does_not_change_how_it_has_left(folder):
+def test_who_asks_again_while_a_member_is_on_its_way_out_does_not_change_how_it_has_left(lbg, folder):
     (folder / "shop.py").write_text("import asyncio" + LATE_SIGNALS + SHOP + LATER_TASK)
-    with running(
-        [*LBG, "run", "--json"], cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
+    with lbg.running(folder, "run", "--json", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         _until(process, "member_started")
         process.send_signal(signal.SIGTERM)
         output, errors = process.communicate(timeout=PATIENCE_S)
@@ -265,20 +267,18 @@ def test_who_asks_again_while_a_member_is_on_its_way_out_does_not_change_how_it_
     assert json.loads(output)["clean"] is True
 
 
-def test_who_asks_a_member_to_leave_that_has_told_of_a_mistake_does_not_change_its_exit_code(folder):
+def test_who_asks_a_member_to_leave_that_has_told_of_a_mistake_does_not_change_its_exit_code(lbg, folder):
     (folder / "shop.py").write_text(LATE_SIGNALS + "raise ValueError('no database')")
-    ended = subprocess.run([*LBG, "run"], cwd=folder, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    ended = lbg(folder, "run")
     assert ended.returncode == 2, ended.stderr
     assert ended.stderr.startswith("lbg: handlers: shop: ValueError: no database")
     assert len(ended.stderr.splitlines()) == 1
 
 
-def test_a_thread_of_a_handler_module_does_not_keep_a_member_that_has_left(folder):
+def test_a_thread_of_a_handler_module_does_not_keep_a_member_that_has_left(warm, folder):
     (folder / "shop.py").write_text(STAYING_THREAD + SHOP)
-    with running(
-        [sys.executable, "-c", SOON, "run", "--json"], cwd=folder, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    ) as process:  # fmt: skip
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with warm.running(SOON, "run", "--json", cwd=folder, **streams) as process:
         _until(process, "member_started")
         process.send_signal(signal.SIGTERM)
         output, errors = process.communicate(timeout=PATIENCE_S)
@@ -299,34 +299,30 @@ def full_pipe():
     return reader, writer
 
 
-def test_a_mistake_that_nobody_reads_ends_the_process_all_the_same(folder):
+def test_a_mistake_that_nobody_reads_ends_the_process_all_the_same(warm, folder):
     reader, writer = full_pipe()
     try:
-        ended = subprocess.run(
-            [sys.executable, "-c", SOON, "run", "--config", "no"],
-            cwd=folder,
-            stderr=writer,
-            check=False,
-            timeout=PATIENCE_S,
-        )
+        with warm.running(SOON, "run", "--config", "no", cwd=folder, stderr=writer) as process:
+            assert process.wait(PATIENCE_S) == 2
     finally:
         os.close(reader)
         os.close(writer)
-    assert ended.returncode == 2
 
 
 # Unbuffered it blocks in the call that prints, else where the interpreter flushes.
-@pytest.mark.parametrize(("prints", "unbuffered"), [("report", ""), ("report", "1"), ("handler", "")])
-def test_what_a_member_prints_and_nobody_reads_does_not_keep_it(folder, prints, unbuffered):
+@pytest.mark.parametrize(("prints", "unbuffered"), [("report", False), ("report", True), ("handler", False)])
+def test_what_a_member_prints_and_nobody_reads_does_not_keep_it(warm, folder, prints, unbuffered):
     (folder / "shop.py").write_text(SHOP + ("print('of a handler module')" if prints == "handler" else ""))
     reader, writer = full_pipe()
     soon = f"from lbg_runtime.runtime import shutdown; shutdown.EXIT_GRACE_S = 0.1; {SOON}"
-    command = [sys.executable, "-c", soon, "run", *(["--json"] if prints == "report" else [])]
+    arguments = ["run", *(["--json"] if prints == "report" else [])]
+    options = {"cwd": folder, "stdout": writer, "stderr": subprocess.PIPE}
     try:
-        with running(
-            command, cwd=folder, text=True, stdout=writer, stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
-        ) as process:  # fmt: skip
+        with (
+            running([sys.executable, "-u", "-c", soon, *arguments], text=True, **options)
+            if unbuffered
+            else warm.running(soon, *arguments, **options)
+        ) as process:
             _until(process, "member_started")
             process.send_signal(signal.SIGTERM)
             assert process.wait(PATIENCE_S) == 0
@@ -336,18 +332,11 @@ def test_what_a_member_prints_and_nobody_reads_does_not_keep_it(folder, prints, 
 
 
 @pytest.mark.parametrize(("arguments", "code"), [(("check",), 0), (("asyncapi",), 0), (("run", "--config", "no"), 2)])
-def test_a_thread_of_a_handler_module_does_not_keep_a_command_that_is_over(folder, arguments, code):
+def test_a_thread_of_a_handler_module_does_not_keep_a_command_that_is_over(warm, folder, arguments, code):
     (folder / "shop.py").write_text(STAYING_THREAD + SHOP)
     # Also where what has started the thread is not the module that the mistake is in.
     soon = SOON if code == 0 else STAYING_THREAD + SOON
-    ended = subprocess.run(
-        [sys.executable, "-c", soon, *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE_S,
-    )
+    ended = warm.run(soon, *arguments, cwd=folder)
     assert ended.returncode == code, ended.stderr
     assert "exit_forced" in ended.stderr
 

@@ -4,11 +4,13 @@ import asyncio
 import os
 import signal
 import socket
+import subprocess
 import sys
-from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
+from subprocess import PIPE
+from typing import Protocol
 
 import orjson
 import pytest
@@ -23,7 +25,8 @@ from lbg_runtime.publisher.load import LoadPlan
 from lbg_runtime.transport.solace import paths
 from tests.addresses import OWN_HOST
 from tests.patience import PATIENCE_S
-from tests.warm import WarmLbg
+from tests.processes import running
+from tests.warm import Copy, WarmLbg
 
 PublishCommand = Callable[..., list[str]]
 
@@ -45,25 +48,25 @@ def _write_config(folder: Path, port: int, transport: object = None, **group: ob
     return path
 
 
-async def _start(config: Path, *arguments: str) -> Process:
-    return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "lbg_runtime.cli", "publish", "--config", str(config), "--topic", "orders/created"),
-        *arguments,
-        stdin=PIPE,
-        stdout=PIPE,
-        stderr=PIPE,
-    )
+class Starting(Protocol):
+    """Starts `lbg publish` with these settings and options."""
+
+    def __call__(self, config: Path, *arguments: str) -> Copy: ...
 
 
-async def _end(process: Process, given: bytes | None = None) -> tuple[int, bytes, bytes]:
+@pytest.fixture
+def start(lbg: WarmLbg) -> Iterator[Starting]:
+    def start_copy(config: Path, *arguments: str) -> Copy:
+        words = ("publish", "--config", config, "--topic", "orders/created", *arguments)
+        return ending.enter_context(lbg.running(config.parent, *words, stdin=PIPE, stdout=PIPE, stderr=PIPE))
+
+    with ExitStack() as ending:
+        yield start_copy
+
+
+async def _end(process: "Copy | subprocess.Popen[str]", given: str = "") -> tuple[int, str, str]:
     """Exit code, standard output and standard error."""
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            output, errors = await process.communicate(given)
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+    output, errors = await asyncio.to_thread(process.communicate, given, timeout=PATIENCE_S)
     assert process.returncode is not None
     return process.returncode, output, errors
 
@@ -84,13 +87,15 @@ def _confirmed(folder: Path) -> int:
 @pytest.mark.real_time
 @pytest.mark.end_to_end
 class TestProcess:
-    """Each test is one process of its own; where nothing is published, it is a copy (`tests.warm`)."""
+    """Each test is one process of its own; but for the first, it is a copy (`tests.warm`)."""
 
     async def test_a_counted_load_is_confirmed_and_on_the_ledger(self, broker: BrokerServer, tmp_path: Path) -> None:
         config = _write_config(tmp_path, broker.port)
         ledger = tmp_path / "ledger"
-        process = await _start(config, "--count", "500", "--keys", "20", "--ledger", str(ledger), "--json")
-        code, output, _ = await _end(process)
+        words = ("publish", "--config", config, "--topic", "orders/created", "--count", "500", "--keys", "20")
+        command = [sys.executable, "-m", "lbg_runtime.cli", *words, "--ledger", str(ledger), "--json"]
+        with running(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True) as process:
+            code, output, _ = await _end(process)
         summary = orjson.loads(output)
         assert code == 0
         assert (summary["sent"], summary["confirmed"], summary["stopped_by"]) == (500, 500, None)
@@ -98,47 +103,49 @@ class TestProcess:
         assert _ledger(ledger)[-1]["clean"] is True
 
     async def test_what_comes_before_the_first_member_lies_in_queues_that_members_may_make(
-        self, broker: BrokerServer, tmp_path: Path
+        self, broker: BrokerServer, start: Starting, tmp_path: Path
     ) -> None:
         config = _write_config(tmp_path, broker.port, provision="create_missing")
-        code, output, _ = await _end(await _start(config, "--key", "k"), b"one\n")
-        assert (code, output.partition(b" in ")[0]) == (0, b"1 of 1 messages confirmed")
+        code, output, _ = await _end(start(config, "--key", "k"), "one\n")
+        assert (code, output.partition(" in ")[0]) == (0, "1 of 1 messages confirmed")
         depths = [broker.engine.queue_status("default", QueueName(f"orders/{index}")).depth for index in range(8)]
         assert sum(depths) == 1
 
     async def test_lines_of_standard_input_are_messages_with_keys_of_their_own(
-        self, broker: BrokerServer, tmp_path: Path
+        self, broker: BrokerServer, start: Starting, tmp_path: Path
     ) -> None:
         config = _write_config(tmp_path, broker.port)
-        process = await _start(config, "--key-from", "json:/id", "--ledger", str(tmp_path))
-        code, output, _ = await _end(process, b'{"id": 1}\n{"id": "b"}\n{"id": 1}\n')
+        process = start(config, "--key-from", "json:/id", "--ledger", str(tmp_path))
+        code, output, _ = await _end(process, '{"id": 1}\n{"id": ""}\n{"id": 1}\n')
         assert code == 0
-        assert output.startswith(b"3 of 3 messages confirmed")
+        assert output.startswith("3 of 3 messages confirmed")
         ranges = {line["key"]: line["last_seq"] for line in _ledger(tmp_path) if line["kind"] == "confirmed"}
-        assert ranges == {"1": 2, "b": 1}
+        assert ranges == {"1": 2, "": 1}
 
-    async def test_an_empty_standard_input_is_told(self, broker: BrokerServer, tmp_path: Path) -> None:
-        code, output, errors = await _end(await _start(_write_config(tmp_path, broker.port), "--key", "k"), b"")
-        assert (code, output.partition(b" in ")[0]) == (0, b"0 of 0 messages confirmed")
-        assert b"lbg: standard input was empty" in errors
+    async def test_an_empty_standard_input_is_told(self, broker: BrokerServer, start: Starting, tmp_path: Path) -> None:
+        code, output, errors = await _end(start(_write_config(tmp_path, broker.port), "--key", "k"), "")
+        assert (code, output.partition(" in ")[0]) == (0, "0 of 0 messages confirmed")
+        assert "lbg: standard input was empty" in errors
 
     async def test_the_first_line_without_a_key_ends_it_with_its_number_and_all_before_it_confirmed(
-        self, broker: BrokerServer, tmp_path: Path
+        self, broker: BrokerServer, start: Starting, tmp_path: Path
     ) -> None:
         config = _write_config(tmp_path, broker.port, key="json:/id")
-        process = await _start(config, "--ledger", str(tmp_path), "--json")
-        code, output, errors = await _end(process, b'{"id": 1}\n{}\n{"id": 3}\n')
+        process = start(config, "--ledger", str(tmp_path), "--json")
+        code, output, errors = await _end(process, '{"id": 1}\n{}\n{"id": 3}\n')
         assert code == 2
-        assert errors.splitlines()[-1].startswith(b"lbg: standard input, line 2: no key")
+        assert errors.splitlines()[-1].startswith("lbg: standard input, line 2: no key")
         summary = orjson.loads(output)
         assert (summary["sent"], summary["confirmed"], summary["unknown"]) == (1, 1, 0)
         assert summary["failure"].startswith("standard input, line 2: no key")
-        assert b"Traceback" not in errors
+        assert "Traceback" not in errors
         assert _confirmed(tmp_path) == 1
 
-    async def test_sigterm_ends_the_load_with_everything_confirmed(self, broker: BrokerServer, tmp_path: Path) -> None:
+    async def test_sigterm_ends_the_load_with_everything_confirmed(
+        self, broker: BrokerServer, start: Starting, tmp_path: Path
+    ) -> None:
         config = _write_config(tmp_path, broker.port)
-        process = await _start(config, "--rate", "300", "--keys", "5", "--ledger", str(tmp_path), "--json")
+        process = start(config, "--rate", "300", "--keys", "5", "--ledger", str(tmp_path), "--json")
         await _until_ledger_grows(tmp_path)
         process.send_signal(signal.SIGTERM)
         code, output, _ = await _end(process)
@@ -149,21 +156,24 @@ class TestProcess:
         assert _ledger(tmp_path)[-1]["clean"] is True
 
     async def test_sigint_ends_waiting_for_a_line_with_the_code_of_an_interruption(
-        self, broker: BrokerServer, tmp_path: Path
+        self, broker: BrokerServer, start: Starting, tmp_path: Path
     ) -> None:
         config = _write_config(tmp_path, broker.port)
-        process = await _start(config, "--key", "k", "--ledger", str(tmp_path), "--json")
+        process = start(config, "--key", "k", "--ledger", str(tmp_path), "--json")
         assert process.stdin is not None
-        process.stdin.write(b"first\n")
+        process.stdin.write("first\n")
+        process.stdin.flush()
         await _until_ledger_grows(tmp_path)
         process.send_signal(signal.SIGINT)
-        code, output, _ = await _end_with_open_input(process)
+        code, output = await _end_with_open_input(process)
         assert code == 130
         assert orjson.loads(output)["confirmed"] == 1
 
-    async def test_a_lost_connection_costs_no_message(self, broker: BrokerServer, tmp_path: Path) -> None:
+    async def test_a_lost_connection_costs_no_message(
+        self, broker: BrokerServer, start: Starting, tmp_path: Path
+    ) -> None:
         config = _write_config(tmp_path, broker.port)
-        process = await _start(config, "--rate", "400", "--keys", "5", "--ledger", str(tmp_path), "--json")
+        process = start(config, "--rate", "400", "--keys", "5", "--ledger", str(tmp_path), "--json")
         await _until_ledger_grows(tmp_path)
         await broker.stop()
         await broker.start()
@@ -185,13 +195,15 @@ class TestProcess:
         assert "Traceback" not in ended.stderr
         assert ended.stderr.strip().splitlines()[-1].startswith(f"lbg: connection.host: tcp://{OWN_HOST}:{port}")
 
-    async def test_a_ledger_that_cannot_be_written_stops_the_start(self, broker: BrokerServer, tmp_path: Path) -> None:
+    async def test_a_ledger_that_cannot_be_written_stops_the_start(
+        self, broker: BrokerServer, start: Starting, tmp_path: Path
+    ) -> None:
         config = _write_config(tmp_path, broker.port)
         (tmp_path / "file").touch()
-        process = await _start(config, "--count", "1", "--ledger", str(tmp_path / "file" / "folder"))
+        process = start(config, "--count", "1", "--ledger", str(tmp_path / "file" / "folder"))
         code, _, errors = await _end(process)
         assert code == 2
-        assert errors.strip().splitlines()[-1].startswith(b"lbg: ledger:")
+        assert errors.strip().splitlines()[-1].startswith("lbg: ledger:")
 
     @pytest.mark.parametrize(
         ("options", "named"),
@@ -242,18 +254,11 @@ def _longest_ledger(folder: Path) -> int:
     return max((len(path.read_bytes().splitlines()) for path in folder.glob("*.ledger.jsonl")), default=0)
 
 
-async def _end_with_open_input(process: Process) -> tuple[int, bytes, bytes]:
+async def _end_with_open_input(process: Copy) -> tuple[int, str]:
     """As `_end`, but the pipe to its standard input stays open."""
+    code = await asyncio.to_thread(process.wait, PATIENCE_S)
     assert process.stdout is not None
-    assert process.stderr is not None
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            output, errors = await asyncio.gather(process.stdout.read(), process.stderr.read())
-            return await process.wait(), output, errors
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+    return code, process.stdout.read()
 
 
 def _summary(**facts: object) -> PublishSummary:

@@ -4,13 +4,11 @@ What is looked at is the order in which messages were handled for the first time
 """
 
 import json
-import os
 import queue
 import signal
 import subprocess
-import sys
 import threading
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 import pytest
@@ -19,7 +17,8 @@ from lbg_runtime.core.parking.records import PARKING_PREFIX
 from lbg_runtime.model.hashing import HashFunction, shard_of
 from lbg_runtime.testing.broker_on_port import BrokerOnPort
 from tests.patience import PATIENCE_S
-from tests.processes import lines_of, running
+from tests.processes import lines_of
+from tests.warm import Copy, WarmLbg
 
 COUNT = 400
 KEYS = 4
@@ -59,32 +58,27 @@ handlers: [poisoned_handlers]
 class Stage:
     """A broker, members by name, and what their logs say."""
 
-    def __init__(self, folder: Path, broker: BrokerOnPort, stack: ExitStack) -> None:
-        self.folder, self.broker, self.stack = folder, broker, stack
-        self.members: dict[str, subprocess.Popen[str]] = {}
+    def __init__(self, folder: Path, broker: BrokerOnPort, lbg: WarmLbg, stack: ExitStack) -> None:
+        self.folder, self.broker, self.lbg, self.stack = folder, broker, lbg, stack
+        self.members: dict[str, Copy] = {}
         self.events: queue.Queue[tuple[str, dict[str, object]]] = queue.Queue()
         self.lives = 0
         (folder / "poisoned_handlers.py").write_text(HANDLERS)
         (folder / "config.yaml").write_text(CONFIG % (broker.url, SHARDS, QUEUES))
 
-    def command(self, *words: str) -> list[str]:
-        return [sys.executable, "-m", "lbg_runtime.cli", *words, "--config", str(self.folder / "config.yaml")]
+    def running(self, *words: str, **streams: int) -> AbstractContextManager[Copy]:
+        streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, **streams}
+        return self.lbg.running(self.folder, *words, **streams)
 
     def start(self) -> str:
         self.lives += 1
         name = f"m{self.lives}"
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(self.folder), *sys.path])}
-        process = self.stack.enter_context(
-            running(
-                self.command("run", "--member-id", name, "--json"),
-                env=environment, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            )
-        )  # fmt: skip
-        self.members[name] = process
+        member = self.running("run", "--member-id", name, "--json", stderr=subprocess.PIPE)
+        process = self.members[name] = self.stack.enter_context(member)
         threading.Thread(target=self._read, args=(name, process), daemon=True).start()
         return name
 
-    def _read(self, name: str, process: "subprocess.Popen[str]") -> None:
+    def _read(self, name: str, process: Copy) -> None:
         for line in lines_of(process.stderr):
             if line.startswith("{"):
                 self.events.put((name, json.loads(line)))
@@ -102,8 +96,7 @@ class Stage:
         self.members[name].wait(PATIENCE_S)
 
     def ask(self, *words: str) -> "subprocess.CompletedProcess[str]":
-        command = self.command("parked", *words)
-        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        return self.lbg(self.folder, "parked", *words)
 
     def handled(self) -> list[tuple[str, int]]:
         path = self.folder / "handled"
@@ -126,24 +119,22 @@ def first_handlings(handled: list[tuple[str, int]]) -> dict[str, list[int]]:
     return firsts
 
 
-def publish_until(publishing: "subprocess.Popen[str]", begin: int, end: int) -> None:
+def publish_until(publishing: Copy, begin: int, end: int) -> None:
     """The messages of the keys in turn with these numbers."""
     assert publishing.stdin is not None
     publishing.stdin.writelines(f'{{"key": "{number % KEYS}"}}\n' for number in range(begin, end))
     publishing.stdin.flush()
 
 
-def test_a_parked_key_keeps_its_order_through_sigkill_at_every_step(tmp_path: Path) -> None:
+def test_a_parked_key_keeps_its_order_through_sigkill_at_every_step(lbg: WarmLbg, tmp_path: Path) -> None:
     with BrokerOnPort() as broker, ExitStack() as stack:
-        stage = Stage(tmp_path, broker, stack)
+        stage = Stage(tmp_path, broker, lbg, stack)
         stage.start()
         stage.until("parking_opened")
         stage.start()
         # As the test goes on, not by the clock: a machine may take longer to start a member than to publish everything.
-        load = stage.command("publish", "--topic", "orders/new", "--key-from", "json:/key")
-        publishing = stack.enter_context(
-            running(load, stdin=subprocess.PIPE, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        )
+        load = ("publish", "--topic", "orders/new", "--key-from", "json:/key")
+        publishing = stack.enter_context(stage.running(*load, stdin=subprocess.PIPE))
         publish_until(publishing, 0, COUNT // 3)
 
         # It lies in the parking queue, and the settlement of its original waits for the client's timer.
@@ -178,7 +169,7 @@ def test_a_parked_key_keeps_its_order_through_sigkill_at_every_step(tmp_path: Pa
 
         # The order to unpark is killed half-way, then given, and the owner is killed in the middle of the replay.
         (tmp_path / "mended").touch()
-        with running(stage.command("parked", "unpark", POISON), stderr=subprocess.DEVNULL) as asking:
+        with stage.running("parked", "unpark", POISON) as asking:
             stage.wait_for(lambda: any(name.startswith("lbg-parked-") for name in broker.client_names()), "it looks")
             asking.send_signal(signal.SIGKILL)
         asked = stage.ask("unpark", POISON)

@@ -5,11 +5,9 @@ What a member settled into the silence comes again, to another one. That is a fa
 
 import asyncio
 import signal
-import sys
-from asyncio.subprocess import Process
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import orjson
@@ -23,6 +21,7 @@ from lbg_runtime.model.ids import GroupName
 from lbg_runtime.validator.findings import VerdictKind
 from lbg_runtime.validator.judge import validate
 from tests.patience import PATIENCE_S
+from tests.warm import Copy, WarmLbg
 
 PUBLISHED = 1_000
 SHAPE = GroupShape(GroupName("orders"), hash_prefix="h", hash_count=12, queue_count=4)
@@ -30,8 +29,8 @@ SHAPE = GroupShape(GroupName("orders"), hash_prefix="h", hash_count=12, queue_co
 pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end]
 
 
-async def test_what_was_settled_into_a_silent_network_is_a_fault_and_no_violation(tmp_path: Path) -> None:
-    async with asyncio.timeout(2 * PATIENCE_S), silenced_under_load(tmp_path) as (broker, members, published):
+async def test_what_was_settled_into_a_silent_network_is_a_fault_and_no_violation(lbg: WarmLbg, tmp_path: Path) -> None:
+    async with asyncio.timeout(2 * PATIENCE_S), silenced_under_load(lbg, tmp_path) as (broker, members, published):
         assert await published == 0
         # The broker gives the member up when it has heard nothing of it for long enough.
         await until(lambda: list(owners(broker).values()) == [4] and spooled(broker) == 0)
@@ -39,7 +38,7 @@ async def test_what_was_settled_into_a_silent_network_is_a_fault_and_no_violatio
         await until(lambda: sorted(owners(broker).values()) == [2, 2])
         for member in members:
             member.send_signal(signal.SIGTERM)
-            assert await member.wait() == 0
+            assert await ended(member) == 0
     verdict = validate(read_run(tmp_path / "journals"))
     assert verdict.kind is VerdictKind.VALID, verdict
     assert verdict.accounts.published == verdict.accounts.handled_first == PUBLISHED
@@ -47,14 +46,17 @@ async def test_what_was_settled_into_a_silent_network_is_a_fault_and_no_violatio
     assert {move.cause for move in verdict.moves} >= {"inactive"}
 
 
-async def test_who_leaves_through_a_silent_network_says_that_nobody_answered(tmp_path: Path) -> None:
-    async with asyncio.timeout(2 * PATIENCE_S), silenced_under_load(tmp_path) as (broker, (a, b), published):
+async def test_who_leaves_through_a_silent_network_says_that_nobody_answered(lbg: WarmLbg, tmp_path: Path) -> None:
+    async with (
+        asyncio.timeout(2 * PATIENCE_S),
+        silenced_under_load(lbg, tmp_path) as (broker, (a, b), published),
+    ):
         a.send_signal(signal.SIGTERM)
         assert await published == 0
-        assert await a.wait() == 1
+        assert await ended(a) == 1
         await until(lambda: list(owners(broker).values()) == [4] and spooled(broker) == 0)
         b.send_signal(signal.SIGTERM)
-        assert await b.wait() == 0
+        assert await ended(b) == 0
     verdict = validate(read_run(tmp_path / "journals"))
     assert verdict.kind is VerdictKind.VALID, verdict
     assert verdict.accounts.published == verdict.accounts.handled_first == PUBLISHED
@@ -63,24 +65,24 @@ async def test_who_leaves_through_a_silent_network_says_that_nobody_answered(tmp
 
 @asynccontextmanager
 async def silenced_under_load(
-    folder: Path,
-) -> AsyncIterator[tuple[BrokerServer, tuple[Process, Process], Awaitable[int]]]:
+    lbg: WarmLbg, folder: Path
+) -> AsyncIterator[tuple[BrokerServer, tuple[Copy, Copy], Awaitable[int]]]:
     """A broker, members `a` and `b`, of which `a` has just been cut off in silence, and the end of a publisher."""
     journals = folder / "journals"
     how_much = ("--keys", "60", "--rate", "200", "--count", str(PUBLISHED))
     async with AsyncExitStack() as stack:
         broker = await stack.enter_async_context(BrokerServer(port=0))
         config = config_file(folder, f"tcp://{broker.host}:{broker.port}", journals)
-        a, b = [await stack.enter_async_context(lbg("run", config, "--member-id", name)) for name in "ab"]
+        a, b = [stack.enter_context(begun(lbg, "run", config, "--member-id", name)) for name in "ab"]
         await until(lambda: sorted(owners(broker).values()) == [2, 2])
-        publisher = await stack.enter_async_context(
-            lbg("publish", config, "--topic", "orders/new", *how_much, "--ledger", str(journals))
+        publisher = stack.enter_context(
+            begun(lbg, "publish", config, "--topic", "orders/new", *how_much, "--ledger", journals)
         )
         # Some of it is not settled yet, so that it will come again.
         await until(lambda: handled(journals, "a") >= max(50, settled(broker, "a") + 1))
         (cut_off,) = (name for name in broker.client_names() if name.startswith("orders/a/"))
         broker.faults.stall(cut_off)
-        yield broker, (a, b), publisher.wait()
+        yield broker, (a, b), ended(publisher)
 
 
 def config_file(folder: Path, host: str, journals: Path) -> Path:
@@ -103,18 +105,18 @@ def config_file(folder: Path, host: str, journals: Path) -> Path:
     return file
 
 
-@asynccontextmanager
-async def lbg(command: str, config: Path, *options: str) -> AsyncIterator[Process]:
+@contextmanager
+def begun(lbg: WarmLbg, command: str, config: Path, *options: object) -> Iterator[Copy]:
     """A process that does not outlive the test."""
-    with (config.parent / f"{'-'.join((command, *options[:2])).replace('/', '-')}.log").open("wb") as log:
-        words = (sys.executable, "-m", "lbg_runtime.cli", command, "--config", str(config), *options)
-        process = await asyncio.create_subprocess_exec(*words, stdout=log, stderr=log)
-        try:
+    said = config.parent / f"{'-'.join((command, *map(str, options[:2]))).replace('/', '-')}.log"
+    with said.open("wb") as log:
+        streams = {"stdout": log, "stderr": log}
+        with lbg.running(config.parent, command, "--config", config, *options, **streams) as process:
             yield process
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+
+
+async def ended(process: Copy) -> int:
+    return await asyncio.to_thread(process.wait, 2 * PATIENCE_S)
 
 
 async def until(is_so: Callable[[], bool]) -> None:
