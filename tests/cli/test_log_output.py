@@ -5,8 +5,6 @@ import io
 import json
 import os
 import select
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +12,6 @@ from structlog.testing import capture_logs
 
 from lbg_runtime.cli import log
 from lbg_runtime.cli.log import LogOutput
-from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.real_time
 
@@ -88,10 +85,9 @@ stderr.write(disk.getvalue())
 """
 
 
-def test_a_line_that_is_written_while_another_one_is_waits_for_nothing():
-    ended = subprocess.run(
-        [sys.executable, "-c", AGAIN], capture_output=True, text=True, check=True, timeout=PATIENCE_S
-    )
+def test_a_line_that_is_written_while_another_one_is_waits_for_nothing(warm):
+    ended = warm.run(AGAIN)
+    assert ended.returncode == 0
     told = [json.loads(line)["event"] for line in ended.stderr.splitlines()]
     assert sorted(told) == ["exception_ignored", "log_writes_failed", "three", "two"]
 
@@ -123,10 +119,9 @@ thread.join()
 """
 
 
-def test_a_line_that_is_made_under_a_lock_of_the_users_waits_for_no_line_of_whoever_holds_that():
-    ended = subprocess.run(
-        [sys.executable, "-c", CROSSWISE], capture_output=True, text=True, check=True, timeout=PATIENCE_S
-    )
+def test_a_line_that_is_made_under_a_lock_of_the_users_waits_for_no_line_of_whoever_holds_that(warm):
+    ended = warm.run(CROSSWISE)
+    assert ended.returncode == 0
     assert [json.loads(line)["event"] for line in ended.stderr.splitlines()] == ["held", "slow"]
 
 
@@ -207,11 +202,11 @@ for number in range(2_000):
 """
 
 
-def test_a_terminal_that_nobody_reads_holds_nobody_up():
+def test_a_terminal_that_nobody_reads_holds_nobody_up(warm):
     """It says that it has room as long as it has any, and keeps whoever writes more until there is more."""
     reading, writing = os.openpty()
     try:
-        subprocess.run([sys.executable, "-c", ON_A_TERMINAL], stderr=writing, check=True, timeout=PATIENCE_S)
+        assert warm.run(ON_A_TERMINAL, stderr=writing).returncode == 0
         assert os.read(reading, 1_000).startswith(b"0:xxx")
     finally:
         os.close(reading)

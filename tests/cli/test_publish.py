@@ -116,11 +116,11 @@ class TestProcess:
     ) -> None:
         config = _write_config(tmp_path, broker.port)
         process = start(config, "--key-from", "json:/id", "--ledger", str(tmp_path))
-        code, output, _ = await _end(process, '{"id": 1}\n{"id": ""}\n{"id": 1}\n')
+        code, output, _ = await _end(process, '{"id": 1}\n{"id": "b"}\n{"id": 1}\n')
         assert code == 0
         assert output.startswith("3 of 3 messages confirmed")
         ranges = {line["key"]: line["last_seq"] for line in _ledger(tmp_path) if line["kind"] == "confirmed"}
-        assert ranges == {"1": 2, "": 1}
+        assert ranges == {"1": 2, "b": 1}
 
     async def test_an_empty_standard_input_is_told(self, broker: BrokerServer, start: Starting, tmp_path: Path) -> None:
         code, output, errors = await _end(start(_write_config(tmp_path, broker.port), "--key", "k"), "")

@@ -2,10 +2,11 @@
 
 import asyncio
 import signal
-import sys
-from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from subprocess import PIPE
+from typing import Protocol
 
 import orjson
 import pytest
@@ -24,6 +25,7 @@ from tests.patience import PATIENCE_S
 from tests.transport.rights import let_subscribe
 from tests.validator.changes import lose_last_of_key, swap_two
 from tests.validator.history import Run, story
+from tests.warm import Copy, WarmLbg
 
 app = command_line()
 
@@ -255,72 +257,72 @@ def note(seq: int, member: str) -> Message:
     return Message(TOPIC, orjson.dumps({**fields, "topic": "orders/created", "redelivered": False}))
 
 
-async def told(process: Process, words: bytes) -> None:
+async def told(process: Copy, words: str) -> None:
     """Return when the command has said this on standard error."""
     assert process.stderr is not None
     async with asyncio.timeout(PATIENCE_S):
-        async for line in process.stderr:
+        while line := await asyncio.to_thread(process.stderr.readline):
             if words in line:
                 return
     raise AssertionError(f"the command ended before it said {words!r}")
 
 
-async def listen(config: str, *arguments: str) -> Process:
-    """The command, once it listens."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "lbg_runtime.cli", "validate", "--live", "--config", config),
-        *arguments,
-        stdout=PIPE,
-        stderr=PIPE,
-    )
-    await told(process, b"listening to")
-    return process
+class Listening(Protocol):
+    """Starts the command, and returns once it listens."""
+
+    async def __call__(self, config: str, *arguments: str) -> Copy: ...
 
 
-async def turn_deaf(process: Process, broker: BrokerServer) -> None:
+@pytest.fixture
+def listen(lbg: WarmLbg, tmp_path: Path) -> Iterator[Listening]:
+    async def start(config: str, *arguments: str) -> Copy:
+        words = ("validate", "--live", "--config", config, *arguments)
+        process = ending.enter_context(lbg.running(tmp_path, *words, stdout=PIPE, stderr=PIPE))
+        await told(process, "listening to")
+        return process
+
+    with ExitStack() as ending:
+        yield start
+
+
+async def turn_deaf(process: Copy, broker: BrokerServer) -> None:
     """Return when the command has lost its connection, and has been refused its topic on the next one."""
     let_subscribe(broker.engine, DEFAULT_NAME, is_allowed=False)
     assert broker.faults.drop(f"lbg-validate-{process.pid}") == 1
-    await told(process, b"hears nothing")
-    await told(process, b"control_topic_refused")
+    await told(process, "hears nothing")
+    await told(process, "control_topic_refused")
 
 
-async def end(process: Process) -> tuple[int | None, bytes]:
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            output, _ = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+async def end(process: Copy) -> tuple[int | None, str]:
+    output, _ = await asyncio.to_thread(process.communicate, timeout=PATIENCE_S)
     return process.returncode, output
 
 
 @pytest.mark.real_time
 @pytest.mark.end_to_end
 class TestLive:
-    """Each test is one process of its own."""
+    """Each test is one process of its own, a copy (`tests.warm`)."""
 
     async def test_findings_are_printed_as_they_happen_and_sigint_ends_it_with_a_summary(
-        self, broker: BrokerServer, member: Session, tmp_path: Path
+        self, broker: BrokerServer, member: Session, listen: Listening, tmp_path: Path
     ) -> None:
         process = await listen(write_config(tmp_path, broker.port, republish_topic=TOPIC))
         for each in (note(1, "a"), note(2, "a"), note(4, "a"), note(5, "b")):
             member.send_direct(each)
         assert process.stdout is not None
         async with asyncio.timeout(PATIENCE_S):
-            first, second = await process.stdout.readline(), await process.stdout.readline()
+            first, second = [await asyncio.to_thread(process.stdout.readline) for _ in range(2)]
 
         process.send_signal(signal.SIGINT)
         code, rest = await end(process)
 
-        assert first.startswith(b"sequence error: key k expected 3 got 4")
-        assert second.startswith(b"shard 1 was a, now b")
-        assert rest.startswith(b"notes 4, shard moves 1, sequence errors gap 1")
+        assert first.startswith("sequence error: key k expected 3 got 4")
+        assert second.startswith("shard 1 was a, now b")
+        assert rest.startswith("notes 4, shard moves 1, sequence errors gap 1")
         assert code == 1
 
     async def test_it_ends_by_itself_and_knows_nothing_where_nobody_was_heard(
-        self, broker: BrokerServer, tmp_path: Path
+        self, broker: BrokerServer, listen: Listening, tmp_path: Path
     ) -> None:
         config = write_config(tmp_path, broker.port)
         code, output = await end(await listen(config, "--topic", TOPIC, "--for", "100ms", "--json"))
@@ -329,18 +331,18 @@ class TestLive:
         assert orjson.loads(output)["notes"] == 0
 
     async def test_a_run_that_was_not_heard_all_the_time_is_not_called_valid_nor_are_missed_numbers_gaps(
-        self, broker: BrokerServer, member: Session, tmp_path: Path
+        self, broker: BrokerServer, member: Session, listen: Listening, tmp_path: Path
     ) -> None:
         process = await listen(write_config(tmp_path, broker.port, republish_topic=TOPIC), "--json")
         member.send_direct(note(1, "a"))
         member.send_direct(note(2, "b"))
-        await told(process, b"shard 1 was a, now b")
+        await told(process, "shard 1 was a, now b")
         await turn_deaf(process, broker)
         member.send_direct(note(3, "b"))
         let_subscribe(broker.engine, DEFAULT_NAME, is_allowed=True)
-        await told(process, b"listening to")
+        await told(process, "listening to")
         member.send_direct(note(4, "a"))
-        await told(process, b"shard 1 was b, now a")
+        await told(process, "shard 1 was b, now a")
         process.send_signal(signal.SIGINT)
         code, output = await end(process)
 
@@ -349,7 +351,7 @@ class TestLive:
         assert code == 3
 
     async def test_one_that_is_deaf_at_its_end_knows_nothing(
-        self, broker: BrokerServer, member: Session, tmp_path: Path
+        self, broker: BrokerServer, member: Session, listen: Listening, tmp_path: Path
     ) -> None:
         process = await listen(write_config(tmp_path, broker.port, republish_topic=TOPIC))
         # The move shows that both were heard.
@@ -357,13 +359,13 @@ class TestLive:
         member.send_direct(note(2, "b"))
         assert process.stdout is not None
         async with asyncio.timeout(PATIENCE_S):
-            assert (await process.stdout.readline()).startswith(b"shard 1 was a, now b")
+            assert (await asyncio.to_thread(process.stdout.readline)).startswith("shard 1 was a, now b")
         await turn_deaf(process, broker)
         process.send_signal(signal.SIGINT)
         code, output = await end(process)
 
-        assert output.startswith(b"notes 2, ")
-        assert output.endswith(b"interruptions 1\n")
+        assert output.startswith("notes 2, ")
+        assert output.endswith("interruptions 1\n")
         assert code == 3
 
 

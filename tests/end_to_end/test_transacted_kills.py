@@ -3,7 +3,6 @@
 import asyncio
 import json
 import subprocess
-import sys
 from random import Random
 
 import pytest
@@ -13,7 +12,7 @@ from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.cli.bench.arms.publish_broker import QUEUE, SHAPE, queue_content
 from lbg_runtime.model.ids import QueueName
 from tests.end_to_end.flood import fill
-from tests.processes import running
+from tests.warm import Warm
 
 pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end]
 
@@ -46,7 +45,7 @@ asyncio.run(App(handlers, settings).run())
 """
 
 
-async def test_what_a_handler_yields_in_a_transaction_is_there_whole_or_not_at_all() -> None:
+async def test_what_a_handler_yields_in_a_transaction_is_there_whole_or_not_at_all(warm: Warm) -> None:
     chance, out = Random(7), QueueName("parts")
     shape = {
         "name": SHAPE.name,
@@ -58,9 +57,9 @@ async def test_what_a_handler_yields_in_a_transaction_is_there_whole_or_not_at_a
         fill(broker, MESSAGES, KEYS)
         broker.create_queue(out, ["parts/>"])
         engine, host = broker.engine, f"tcp://{broker.host}:{broker.port}"
-        command = [sys.executable, "-W", "ignore", "-c", MEMBER, host, json.dumps(shape), str(PARTS)]
         for kill in range(KILLS + 1):
-            with running(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as member:
+            silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+            with warm.running(MEMBER, host, json.dumps(shape), PARTS, **silent) as member:
                 aim = engine.queue_depth(DEFAULT_VPN, out) + chance.randrange(1, MESSAGES * PARTS // (2 * KILLS))
                 async with asyncio.timeout(60):
                     # The broker tells nobody; it runs between two looks.

@@ -5,7 +5,6 @@ import json
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from contextlib import ExitStack
 from functools import partial
@@ -16,7 +15,6 @@ from structlog.testing import capture_logs
 from lbg_runtime.model.errors import ConfigError
 from tests.addresses import OWN_HOST
 from tests.patience import PATIENCE_S
-from tests.processes import running
 from tests.status import asking
 
 pytestmark = pytest.mark.real_time
@@ -143,12 +141,11 @@ sys.exit(App(handlers, settings, session=Session(MemoryBroker(), "member")).run_
 
 
 @pytest.fixture
-def member():
+def member(warm):
     """Starts a member in a process of its own; returns it and its port."""
 
     def start(work):
-        command = [sys.executable, "-c", MEMBER, work, f"{OWN_HOST}:0"]
-        process = ending.enter_context(running(command, stderr=subprocess.PIPE, text=True))
+        process = ending.enter_context(warm.running(MEMBER, work, f"{OWN_HOST}:0", stderr=subprocess.PIPE))
         for line in process.stderr:
             entry = json.loads(line)
             if entry["event"] == "status_served":

@@ -5,7 +5,6 @@ import json
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +21,6 @@ from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.suspension import STOPPED_FOR_NS
 from lbg_runtime.runtime.watchdog import EXIT_CODE, BlockedTime, _tell, watched_loop
 from tests.patience import PATIENCE_S
-from tests.processes import running
 
 LIMIT_MS = 1_500
 """Above what the loop of a member that starts is kept waiting on a busy machine."""
@@ -191,10 +189,12 @@ async def test_a_loop_that_is_blocked_outside_of_handlers_names_no_message(rig, 
 
 
 @pytest.fixture
-def members(tmp_path):
+def members(warm, lbg, tmp_path):
     """Starts members by name and kind of work on one broker; and `publish`."""
     script = tmp_path / "member.py"
     script.write_text(MEMBER)
+    # Of a file, so that there are lines to show.
+    program = f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')"
     started = {}
 
     class Members:
@@ -202,9 +202,9 @@ def members(tmp_path):
             self.address = address
 
         def start(self, name, work, watchdog=f"{LIMIT_MS}ms"):
-            arguments = [sys.executable, script, name, self.address, work, watchdog]
             with (tmp_path / f"{name}.log").open("wb") as log:
-                process = running(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
+                streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log}
+                process = warm.running(program, name, self.address, work, watchdog, **streams)
                 started[name] = ending.enter_context(process)
             return started[name]
 
@@ -228,9 +228,8 @@ def members(tmp_path):
             group = {"name": "orders", "hash_prefix": "h", "hash_count": 1, "queue_count": 1}
             settings = {"connection": {"transport": "solace", "host": self.address}, "group": group}
             config.write_text(json.dumps(settings))
-            command = ["publish", "--config", config, "--topic", "orders/new", "--count", str(count), "--keys", "1"]
-            command = [sys.executable, "-m", "lbg_runtime.cli", *command]
-            await asyncio.to_thread(subprocess.run, command, stdout=subprocess.DEVNULL, timeout=PATIENCE_S, check=True)
+            options = ("--topic", "orders/new", "--count", count, "--keys", 1)
+            assert (await asyncio.to_thread(lbg, tmp_path, "publish", *options)).returncode == 0
 
         async def wait(self, name):
             return await asyncio.to_thread(started[name].wait, PATIENCE_S)

@@ -20,7 +20,6 @@ from tests.processes import running
 pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end]
 
 _numbers = itertools.count(1)
-LBG = [sys.executable, "-m", "lbg_runtime.cli"]
 
 
 def until(look, log):
@@ -35,9 +34,10 @@ def until(look, log):
 class Stage:
     """The processes of one test; whatever happens, they are gone when it ends."""
 
-    def __init__(self, folder, stack, broker, number):
+    def __init__(self, folder, lbg, stack, broker, number):
         """A group of its own on the broker, by its number."""
         self.folder = folder
+        self.lbg = lbg
         self.log = folder / "events.jsonl"
         self.log.touch()
         self._stack = stack
@@ -56,16 +56,14 @@ class Stage:
         }
         (folder / "config.yaml").write_text(json.dumps(config))
 
-    def _start(self, name, command):
-        with (self.folder / f"{name}.log").open("ab") as output:
-            return self._stack.enter_context(running(command, stdout=output, stderr=output))
-
     def sidecar(self):
-        return self._start("sidecar", [*LBG, "run", "--config", self.folder / "config.yaml"])
+        with (self.folder / "sidecar.log").open("ab") as output:
+            return self._stack.enter_context(self.lbg.running(self.folder, "run", stdout=output, stderr=output))
 
     def application(self, kind="plain"):
-        module = f"tests.sidecar.{kind}_application"
-        return self._start("application", [sys.executable, "-m", module, OWN_HOST, str(self.port), self.log])
+        command = [sys.executable, "-m", f"tests.sidecar.{kind}_application", OWN_HOST, str(self.port), self.log]
+        with (self.folder / "application.log").open("ab") as output:
+            return self._stack.enter_context(running(command, stdout=output, stderr=output))
 
     def said(self, event):
         return (self.folder / "sidecar.log").read_text().count(f'"{event}"')
@@ -100,17 +98,18 @@ class Stage:
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory):
+def broker(lbg, tmp_path_factory):
     """The address of a broker in a process of its own, for all tests."""
-    log = tmp_path_factory.mktemp("broker") / "broker.log"
-    with log.open("wb") as output, running([*LBG, "broker", "--smf", "127.0.0.1:0"], stdout=output, stderr=output):
+    folder = tmp_path_factory.mktemp("broker")
+    log = folder / "broker.log"
+    with log.open("wb") as output, lbg.running(folder, "broker", "--smf", "127.0.0.1:0", stderr=output):
         yield until(lambda: re.search(r"ready: smf (\S+)\n", log.read_text()), log)[1]
 
 
 @pytest.fixture
-def stage(tmp_path, broker):
+def stage(tmp_path, lbg, broker):
     with ExitStack() as stack:
-        yield Stage(tmp_path, stack, broker, next(_numbers))
+        yield Stage(tmp_path, lbg, stack, broker, next(_numbers))
 
 
 def messages(keys=6, count=10, **special):
