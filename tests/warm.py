@@ -20,6 +20,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from pathlib import Path
 from typing import IO, Any
 
+from tests.patience import PATIENCE_S
 from tests.processes import running
 
 SOURCE = """
@@ -35,8 +36,8 @@ gc.collect()
 gc.freeze()
 
 def begin(call, streams):
-    # Whatever hangs ends, and its code says why.
-    signal.alarm(100)
+    # Also where the tests are killed: longer than any of them may take.
+    signal.alarm(600)
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
@@ -167,7 +168,7 @@ class Warm:
         """Run a program in a copy, with options of `running`, to its end."""
         with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
             with self.running(program, *arguments, **{"stdout": output, "stderr": errors, **options}) as process:
-                code = process.wait()
+                code = process.wait(PATIENCE_S)
             for stream in (output, errors):
                 stream.seek(0)
             return subprocess.CompletedProcess([program, *map(str, arguments)], code, output.read(), errors.read())

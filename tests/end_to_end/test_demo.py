@@ -1,7 +1,6 @@
 """The whole story with real processes, the official client and real signals."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -58,33 +57,6 @@ def test_the_demo_ends_with_a_valid_verdict_and_leaves_nothing_behind(tmp_path: 
     assert {"rebind", "crash", "stop"} <= causes
     assert all(move.keys() == {"queue", "from", "to", "cause", "pause_ms"} for move in verdict["moves"])
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_interrupted_demo_ends_its_processes_and_says_where_its_logs_are(tmp_path: Path) -> None:
-    # Its own session: SIGINT goes to the demo alone, as `kill -INT` would, and not to its children.
-    with subprocess.Popen(
-        demo_command("--json"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=demo_environment(tmp_path),
-        start_new_session=True,
-    ) as process:
-        try:
-            assert process.stderr is not None
-            # A scene is told before it is played: when this one is, broker, publisher and two members all run.
-            while "add members 3 and 4" not in (line := process.stderr.readline()):
-                assert line, "the demo ended by itself"
-            children = processes_of_session(process.pid) - {process.pid}
-            assert len(children) >= 4
-            process.send_signal(signal.SIGINT)
-            _, told = process.communicate(timeout=BOUND_S)
-            assert process.returncode == 130
-            assert "journals and logs: " in told
-            assert "Traceback" not in told
-            wait_until_gone(children)
-        finally:
-            process.kill()
 
 
 def processes_of_session(session: int) -> set[int]:

@@ -17,7 +17,8 @@ from tests.processes import running
 pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end]
 
 
-def test_the_page_is_there_from_the_beginning_and_ends_with_the_demo(tmp_path: Path) -> None:
+def test_the_page_is_there_from_the_beginning_and_ends_with_the_demo_whose_logs_stay(tmp_path: Path) -> None:
+    # Its own session: SIGINT goes to the demo alone, as `kill -INT` would, and not to its children.
     with running(
         demo_command("--json", "--page"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=demo_environment(tmp_path), start_new_session=True,
@@ -41,9 +42,13 @@ def test_the_page_is_there_from_the_beginning_and_ends_with_the_demo(tmp_path: P
                     rates |= {index for index, row in told["queues"].items() if row[6]}
             assert sorted(row[0] for row in members.values()) == ["member-0", "member-1"]
             children = processes_of_session(process.pid) - {process.pid}
+            # A broker, a publisher and two members.
+            assert len(children) >= 4
             process.send_signal(signal.SIGINT)
-            process.communicate(timeout=BOUND_S)
+            _, told = process.communicate(timeout=BOUND_S)
             assert process.returncode == 130
+            assert "journals and logs: " in told
+            assert "Traceback" not in told
         wait_until_gone(children)
 
 

@@ -20,6 +20,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from solace.messaging.resources.topic import Topic
 
 from tests.addresses import OWN_HOST
 from tests.patience import PATIENCE_S
+from tests.warm import LBG, Copy, Warm, warm_process
 
 QUEUES = 3
 KEYS = 12
@@ -65,30 +67,33 @@ class Verdict:
 class Broker:
     """`lbg broker --store` in a process, always on the same ports."""
 
-    def __init__(self, store: Path, limit_bytes: int | None = None, options: tuple[str, ...] = ()) -> None:
+    def __init__(self, warm: Warm, store: Path, limit_bytes: int | None = None, options: tuple[str, ...] = ()) -> None:
         """`limit_bytes`: how large its files may become. `options`: more of them on the command line."""
         self.store = store
         self.options = options
+        self._warm = warm
         self._limit_bytes = limit_bytes
         self._said: list[str] = []
         self.smf = self.semp = f"{OWN_HOST}:0"
-        self.process: subprocess.Popen[str] | None = None
+        self.process: Copy | None = None
         self.start()
 
     def start(self) -> float:
         began = time.monotonic()
-        command = [sys.executable, "-m", "lbg_runtime.cli", "broker", "--smf", self.smf, "--semp", self.semp]
-        command += ["--store", str(self.store), "--exit-with-parent", *self.options]
-        limit = self._limit_bytes
-        if limit is not None:
-            # In Python, so that the limit holds for what it becomes.
-            program = f"import resource, os, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}));"
-            command = [sys.executable, "-c", program + " os.execv(sys.argv[1], sys.argv[1:])", *command]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        options = ("--smf", self.smf, "--semp", self.semp, "--store", self.store, "--exit-with-parent", *self.options)
+        program = LBG
+        if self._limit_bytes is not None:
+            limits = (self._limit_bytes, self._limit_bytes)
+            program = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, {limits}); {LBG}"
+        self._ending = ExitStack()
+        self.process = self._ending.enter_context(
+            self._warm.running(program, "broker", *options, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        )
         assert self.process.stderr is not None
         # Its log is there as well; it ends where the process does.
         line = next((line for line in self.process.stderr if "lbg broker ready" in line), None)
         if line is None:
+            self._ending.close()
             raise RuntimeError("the broker did not start")
         self._said = []
         self._reader = threading.Thread(target=self._said.extend, args=(self.process.stderr,), daemon=True)
@@ -101,8 +106,7 @@ class Broker:
         self.process.send_signal(how)
         self.process.wait(PATIENCE_S)
         self._reader.join(PATIENCE_S)
-        if self.process.stderr is not None:
-            self.process.stderr.close()
+        self._ending.close()
 
     def last_words(self) -> str:
         """The last line on standard error of a process that has ended."""
@@ -161,11 +165,13 @@ class Consumer(MessageHandler):
         self._held.clear()
 
 
-def run(kills: int, seed: int, store: Path, *, deadline_s: float = 1e9, tell: Callable[[str], None] = print) -> Verdict:
+def run(
+    warm: Warm, kills: int, seed: int, store: Path, *, deadline_s: float = 1e9, tell: Callable[[str], None] = print
+) -> Verdict:
     """Kill so often, or until the time is over."""
     chance = random.Random(seed)
     verdict = Verdict()
-    broker = Broker(store, options=("--replay-log", REPLAY_LOG))
+    broker = Broker(warm, store, options=("--replay-log", REPLAY_LOG))
     for index in range(QUEUES):
         broker.configure("queues", queueName=f"q{index}", permission="delete", ingressEnabled=True, egressEnabled=True)
         broker.configure(f"queues/q{index}/subscriptions", subscriptionTopic=f"keys/{index}/>")
@@ -324,8 +330,8 @@ def main() -> None:
     asked = parser.parse_args()
     # The client tells of every connection that it loses.
     logging.getLogger("solace.messaging").setLevel(logging.CRITICAL)
-    with tempfile.TemporaryDirectory() as directory:
-        verdict = run(asked.kills, asked.seed, Path(directory) / "store", deadline_s=asked.minutes * 60)
+    with tempfile.TemporaryDirectory() as directory, warm_process() as warm:
+        verdict = run(warm, asked.kills, asked.seed, Path(directory) / "store", deadline_s=asked.minutes * 60)
     print(json.dumps(asdict(verdict), indent=1))  # noqa: T201  # what it is for
     sys.exit(1 if verdict.broken else 0)
 

@@ -1,8 +1,6 @@
 """`lbg broker --store` as a process, with the official client: what a death leaves, and when it will not start."""
 
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,35 +17,30 @@ from solace.messaging.resources.topic import Topic
 from lbg_runtime.broker.store.store import Store
 from tests.broker.store.kills import REPLAY_LOG_MANY, Broker, run
 from tests.patience import PATIENCE_MS, PATIENCE_S
+from tests.warm import Warm
 
 pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end]
 
 
 @contextmanager
-def running(store: Path, **options: object) -> Iterator[Broker]:
-    broker = Broker(store, **options)
+def running(warm: Warm, store: Path, **options: object) -> Iterator[Broker]:
+    broker = Broker(warm, store, **options)
     try:
         yield broker
     finally:
         broker.end(signal.SIGKILL)
 
 
-def start_refused(store: Path) -> tuple[int, str]:
-    command = [sys.executable, "-m", "lbg_runtime.cli", "broker", "--smf", "127.0.0.1:0", "--store", str(store)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    return ended.returncode, ended.stderr
-
-
-def test_killed_again_and_again_it_loses_nothing_confirmed_and_keeps_the_order(tmp_path):
-    verdict = run(2, 7, tmp_path / "store", tell=lambda _: None)
+def test_killed_again_and_again_it_loses_nothing_confirmed_and_keeps_the_order(warm, tmp_path):
+    verdict = run(warm, 2, 7, tmp_path / "store", tell=lambda _: None)
     assert verdict.broken == []
     assert verdict.kills == 3
     assert verdict.replayed >= min(verdict.confirmed, REPLAY_LOG_MANY)
     assert verdict.confirmed == verdict.published > 0
 
 
-def test_what_administrators_said_and_a_replay_log_with_the_ids_of_its_messages_survive(tmp_path):
-    with running(tmp_path / "store", options=("--replay-log", "1M")) as broker:
+def test_what_administrators_said_and_a_replay_log_with_the_ids_of_its_messages_survive(warm, tmp_path):
+    with running(warm, tmp_path / "store", options=("--replay-log", "1M")) as broker:
         broker.configure("aclProfiles", aclProfileName="narrow", clientConnectDefaultAction="allow")
         broker.configure(
             "aclProfiles/narrow/publishTopicExceptions", publishTopicExceptionSyntax="smf", publishTopicException="a/>"
@@ -111,10 +104,10 @@ def received(
     return [(str(each.get_replication_group_message_id()), each.get_payload_as_string()) for each in messages]
 
 
-def test_a_disk_without_room_ends_it_and_loses_nothing_that_was_confirmed(tmp_path):
+def test_a_disk_without_room_ends_it_and_loses_nothing_that_was_confirmed(warm, tmp_path):
     store = tmp_path / "store"
     # A limit on the size of its files: for the process, it is as if the disk were full.
-    with running(store, limit_bytes=440_000) as broker:
+    with running(warm, store, limit_bytes=440_000) as broker:
         broker.configure("queues", queueName="q", ingressEnabled=True)
         broker.configure("queues/q/subscriptions", subscriptionTopic="a/>")
         ann = service(broker, "ann", "")
@@ -134,15 +127,15 @@ def test_a_disk_without_room_ends_it_and_loses_nothing_that_was_confirmed(tmp_pa
     kept.close()
 
 
-def test_it_does_not_start_on_a_store_in_use_or_damaged(tmp_path):
+def test_it_does_not_start_on_a_store_in_use_or_damaged(lbg, tmp_path):
     store = Store.open(tmp_path / "store")
-    code, said = start_refused(tmp_path / "store")
+    refused = lbg(tmp_path, "broker", "--smf", "127.0.0.1:0", "--store", "store")
     store.close()
-    assert (code, "another broker has it" in said) == (2, True)
+    assert (refused.returncode, "another broker has it" in refused.stderr) == (2, True)
     (tmp_path / "other").write_text("something else" * 1_000)
-    code, said = start_refused(tmp_path / "other")
-    assert (code, "file is not a database" in said) == (2, True)
-    assert said.count("\n") == 1
+    refused = lbg(tmp_path, "broker", "--smf", "127.0.0.1:0", "--store", "other")
+    assert (refused.returncode, "file is not a database" in refused.stderr) == (2, True)
+    assert refused.stderr.count("\n") == 1
 
 
 def service(broker: Broker, username: str, password: str) -> MessagingService:
