@@ -39,7 +39,7 @@ def demo_environment(folder: Path) -> dict[str, str]:
 
 def test_the_demo_ends_with_a_valid_verdict_and_leaves_nothing_behind(tmp_path: Path) -> None:
     ended = subprocess.run(
-        demo_command("--json"),
+        demo_command("--json", "--rate", "100"),
         capture_output=True,
         text=True,
         timeout=BOUND_S,
