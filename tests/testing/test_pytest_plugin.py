@@ -91,12 +91,6 @@ def test_loops_that_a_user_has_chosen_stay_what_they_are(tmp_path: Path) -> None
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_without_pytest_asyncio_the_plugin_is_quiet(tmp_path: Path) -> None:
-    module = "def test_it(lbg_broker):\n    assert lbg_broker.port\n"
-    done = run(tmp_path, module, "-p", "no:asyncio")
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 BY_ANYIO = """
 import pytest
 from lbg_runtime import Handlers
@@ -111,15 +105,21 @@ async def on_order(message):
 async def test_it(lbg_running):
     async with lbg_running(handlers):
         pass
+
+def test_with_a_broker(lbg_broker):
+    assert lbg_broker.port
 """
 
 
 @pytest.mark.parametrize("options", [(), ("-p", "no:asyncio")])
-def test_a_test_that_anyio_runs_is_told_so_in_one_line(tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_a_test_that_anyio_runs_is_told_so_in_one_line_and_all_else_works_also_without_pytest_asyncio(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
     """It has the fixture, so that it lacks it is no help."""
     done = run(tmp_path, BY_ANYIO, *options)
     errors = [line for line in done.stdout.splitlines() if line.startswith("E ")]
     assert (done.returncode, len(errors)) == (1, 1), done.stdout
+    assert "1 failed, 1 passed" in done.stdout
     assert "run by pytest-asyncio, not by anyio: @pytest.mark.asyncio" in errors[0]
     assert "_check_surroundings" not in done.stdout
 
