@@ -48,9 +48,9 @@ def compare(
     """
     import logging
 
-    from lbg_runtime.cli.bench.report import quiet_log
     from lbg_runtime.cli.comparison.patterns import PATTERNS
     from lbg_runtime.cli.comparison.play import Stream
+    from lbg_runtime.cli.log import quiet_log
 
     # What members lose and publishers hear no more of is counted here; a pattern that is stuck has many such lines.
     quiet_log(logging.CRITICAL)

@@ -76,7 +76,7 @@ def land(
     quota_bytes = None if quota is None else size_bytes("--quota", quota)
     # With 0 whoever means "no retention" would lose all that has landed.
     retention_ms = None if retention is None else duration_ms("--retention", retention, least_ms=1_000)
-    from lbg_runtime.cli.broker import GC_THRESHOLDS
+    from lbg_runtime.cli.garbage import GC_THRESHOLDS
     from lbg_runtime.cli.log import configure_log
     from lbg_runtime.cli.member import member_settings, run_member
     from lbg_runtime.pipeline.landing.lander import LandingOptions, lander_app

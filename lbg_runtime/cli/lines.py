@@ -1,7 +1,6 @@
 """Lines between processes: read from a file descriptor, without a thread and without blocking the loop, and written to
 standard output."""
 
-import asyncio
 import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
@@ -45,6 +44,9 @@ def say(facts: Mapping[str, object]) -> None:
 
 
 async def _chunks(descriptor: int) -> AsyncGenerator[bytes, None]:
+    # Whoever only says lines needs no event loop.
+    import asyncio
+
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
     try:

@@ -241,6 +241,12 @@ def configure_log(*, as_json: bool | None = None) -> None:
     tell_of_unawaited(_tell_of_unawaited)
 
 
+def quiet_log(level: int = logging.WARNING) -> None:
+    """Log as configured, but no normal events: a bench binds and releases all the time."""
+    configure_log()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level))
+
+
 def name_member(member: str, *, is_alone: bool) -> None:
     """From now on, say in every line of this process that it is the member's.
 

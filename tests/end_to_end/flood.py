@@ -3,7 +3,7 @@
 from lbg_runtime.broker.engine.effects import Published
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.server.server import BrokerServer
-from lbg_runtime.cli.bench.arms.publish_broker import QUEUE, SHAPE
+from lbg_runtime.cli.bench.arms.shapes import QUEUE, SHAPE
 from lbg_runtime.model.message import PARTITION_KEY_PROPERTY, Message
 from lbg_runtime.smf.contents import relay_of
 

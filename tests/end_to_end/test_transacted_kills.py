@@ -9,7 +9,8 @@ import pytest
 
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.server.server import BrokerServer
-from lbg_runtime.cli.bench.arms.publish_broker import QUEUE, SHAPE, queue_content
+from lbg_runtime.cli.bench.arms.publish_broker import queue_content
+from lbg_runtime.cli.bench.arms.shapes import QUEUE, SHAPE
 from lbg_runtime.model.ids import QueueName
 from tests.end_to_end.flood import fill
 from tests.warm import Warm

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from lbg_runtime.cli.bench.profile import Profile, profiled
-from lbg_runtime.cli.bench.report import Ratio, Report, Rounds, Row, finish, quiet_log, tell, within_rounds
+from lbg_runtime.cli.bench.report import Ratio, Report, Rounds, Row, finish, tell, within_rounds
 from lbg_runtime.cli.options import Json
 
 PROFILED_ROUNDS = 10
@@ -33,6 +33,7 @@ def dispatch(
     import uvloop
 
     from lbg_runtime.cli.bench.arms.dispatch import GOALS, LANES, RUNTIME, made_messages, measure, repeat
+    from lbg_runtime.cli.log import quiet_log
 
     # One key has a long line of waiting messages, which the runtime warns about.
     quiet_log(logging.ERROR)

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from lbg_runtime.cli.bench.report import Report, Row, finish, quiet_log, tell
+from lbg_runtime.cli.bench.report import Report, Row, finish, tell
 from lbg_runtime.cli.options import Json
 from lbg_runtime.model.errors import UserError
 
@@ -35,6 +35,7 @@ def landing(
     import uvloop
 
     from lbg_runtime.cli.bench.landing_trial import Blow, landing_trial
+    from lbg_runtime.cli.log import quiet_log
 
     names = {kind.name.lower(): kind for kind in Blow}
     unknown = [name for name in only or () if name not in names]

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from lbg_runtime.cli.bench.report import Ratio, Report, Rounds, Row, finish, quiet_log, tell
+from lbg_runtime.cli.bench.report import Ratio, Report, Rounds, Row, finish, tell
 from lbg_runtime.cli.options import Json
 from lbg_runtime.cli.spark import require_spark
 from lbg_runtime.model.errors import UserError
@@ -46,6 +46,8 @@ def pipeline(
 
     Exit code 1 if a row is missing, comes twice or out of order, 3 if Spark cannot run.
     """
+    from lbg_runtime.cli.log import quiet_log
+
     parts = _parts()
     chosen: Sequence[str] = only or [name for name in parts if name != ONLY_BY_NAME]
     unknown = [name for name in chosen if name not in parts]

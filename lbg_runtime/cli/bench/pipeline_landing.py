@@ -20,7 +20,7 @@ import uvloop
 
 from lbg_runtime.cli.bench.pipeline import Found
 from lbg_runtime.cli.bench.report import Ratio, Row, tell, within_rounds
-from lbg_runtime.cli.broker import GC_THRESHOLDS
+from lbg_runtime.cli.garbage import GC_THRESHOLDS
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import DeliveryId, GroupName
 from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PARTITION_KEY_PROPERTY, PUBLISHER_PROPERTY, Message

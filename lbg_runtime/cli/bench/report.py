@@ -7,7 +7,6 @@ median, lowest, highest, whether more or less is better; goal and whether it is 
 otherwise), `wrong` (what was not).
 """
 
-import logging
 import os
 import platform
 import sys
@@ -130,16 +129,6 @@ def finish(report: Report, *, json: bool) -> None:
         print(f"lbg bench {report.name}: {what}", file=sys.stderr)
     if report.wrong:
         raise typer.Exit(1)
-
-
-def quiet_log(level: int = logging.WARNING) -> None:
-    """Log to standard error, without normal events: a bench binds and releases all the time."""
-    import structlog
-
-    from lbg_runtime.cli.log import configure_log
-
-    configure_log()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level))
 
 
 def tell(name: str, text: str) -> None:

@@ -194,7 +194,8 @@ async def _until_active(journal: Path) -> None:
 
 def _event(key: int) -> tuple[dict[str, str], bytes]:
     """What the sidecar sends for a message of the filled broker."""
-    from lbg_runtime.cli.bench.arms.filled_broker import QUEUE, SHAPE, TOPIC, stamped
+    from lbg_runtime.cli.bench.arms.filled_broker import stamped
+    from lbg_runtime.cli.bench.arms.shapes import QUEUE, SHAPE, TOPIC
     from lbg_runtime.model.ids import Epoch
     from lbg_runtime.sidecar.event import STRUCTURED_TYPE, Event, facts, structured
 
@@ -214,7 +215,7 @@ def _journal_times_ns(folder: Path) -> list[tuple[int, int]]:
 
 
 def _write_config(folder: Path, host: str, url: str) -> Path:
-    from lbg_runtime.cli.bench.arms.filled_broker import SHAPE
+    from lbg_runtime.cli.bench.arms.shapes import SHAPE
 
     config = folder / "config.yaml"
     settings = {

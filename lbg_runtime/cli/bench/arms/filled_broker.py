@@ -18,10 +18,10 @@ from lbg_runtime.broker.engine.answers import SettledRange
 from lbg_runtime.broker.engine.effects import Effect, FlowId, Published
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN, Engine
 from lbg_runtime.broker.server.server import BrokerServer
+from lbg_runtime.cli.bench.arms.shapes import SHAPE, TOPIC, shape_of
 from lbg_runtime.cli.lines import read_lines, say
 from lbg_runtime.cli.log import configure_log
 from lbg_runtime.model.group import GroupShape
-from lbg_runtime.model.ids import GroupName
 from lbg_runtime.model.message import (
     KEY_SEQUENCE_PROPERTY,
     PARTITION_KEY_PROPERTY,
@@ -31,15 +31,6 @@ from lbg_runtime.model.message import (
 )
 from lbg_runtime.smf.contents import relay_of
 
-
-def shape_of(group: str) -> GroupShape:
-    """A group with one queue."""
-    return GroupShape(GroupName(group), hash_prefix=group, hash_count=96, queue_count=1)
-
-
-SHAPE = shape_of("bench")
-QUEUE = SHAPE.queue_name(0)
-TOPIC = "orders/new"
 PAYLOAD = bytes(range(256))
 
 

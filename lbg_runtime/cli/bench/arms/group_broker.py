@@ -15,26 +15,17 @@ import uvloop
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.cli.bench.arms.filled_broker import CountingEngine, Filler
-from lbg_runtime.cli.bench.arms.measured_broker import memory_bytes
-from lbg_runtime.cli.bench.report import quiet_log
-from lbg_runtime.cli.broker import GC_THRESHOLDS
+from lbg_runtime.cli.bench.arms.shapes import memory_bytes, shape_of
+from lbg_runtime.cli.garbage import GC_THRESHOLDS
 from lbg_runtime.cli.lines import read_lines, say
-from lbg_runtime.model.group import GroupShape
-from lbg_runtime.model.ids import GroupName
-
-_SHARDS = 96
-
-
-def shape_of(queue_count: int) -> GroupShape:
-    """The group with this many queues."""
-    return GroupShape(GroupName("bench"), "bench", max(_SHARDS, queue_count), queue_count)
+from lbg_runtime.cli.log import quiet_log
 
 
 async def _serve(queue_count: int) -> None:
     engine = CountingEngine("bench")
     gc.set_threshold(*GC_THRESHOLDS)
     async with BrokerServer(port=0, engine=engine) as server:
-        filler = Filler(server, shape_of(queue_count))
+        filler = Filler(server, shape_of("bench", queue_count))
         gc.freeze()
         say({"host": f"tcp://{server.host}:{server.port}"})
         async for line in read_lines(sys.stdin.fileno()):

@@ -20,12 +20,10 @@ from typing import Any, BinaryIO
 import orjson
 import uvloop
 
-from lbg_runtime.cli.bench.arms.filled_broker import TOPIC
-from lbg_runtime.cli.bench.arms.group_broker import shape_of
-from lbg_runtime.cli.bench.arms.measured_broker import memory_bytes
 from lbg_runtime.cli.bench.arms.native_messages import messages_in_use
-from lbg_runtime.cli.bench.report import quiet_log
+from lbg_runtime.cli.bench.arms.shapes import TOPIC, memory_bytes, shape_of
 from lbg_runtime.cli.lines import read_lines
+from lbg_runtime.cli.log import quiet_log
 from lbg_runtime.config.settings import Settings
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.app import App
@@ -102,7 +100,7 @@ async def _run(told: dict[str, Any], answers: BinaryIO) -> None:
         async def handle(message: Message) -> None:
             account.note(message)
 
-    shape = shape_of(told["queues"])
+    shape = shape_of("bench", told["queues"])
     settings = Settings.model_validate(
         {
             "connection": {"transport": "solace", "host": told["host"], "client_name": f"member-{told['index']}"},

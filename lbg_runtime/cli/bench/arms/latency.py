@@ -17,8 +17,8 @@ from typing import Any
 
 import uvloop
 
-from lbg_runtime.cli.bench.arms.filled_broker import TOPIC, shape_of
 from lbg_runtime.cli.bench.arms.receive import PATIENCE_S, WrongCourse, check_course, member_of, settings_for
+from lbg_runtime.cli.bench.arms.shapes import TOPIC, shape_of
 from lbg_runtime.cli.lines import say
 from lbg_runtime.cli.log import configure_log
 from lbg_runtime.cli.quantile import quantile

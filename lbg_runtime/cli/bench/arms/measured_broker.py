@@ -22,18 +22,14 @@ from lbg_runtime.broker.store.store import Store
 from lbg_runtime.cli.bench.arms.filled_broker import CountingEngine
 from lbg_runtime.cli.bench.arms.measured_queues import PAYLOAD_BYTES, queue_name, topic_of
 from lbg_runtime.cli.bench.arms.raw_client import FLOW, WINDOW, message_frame, numbered
-from lbg_runtime.cli.bench.report import quiet_log
-from lbg_runtime.cli.broker import GC_THRESHOLDS
+from lbg_runtime.cli.bench.arms.shapes import memory_bytes
+from lbg_runtime.cli.garbage import GC_THRESHOLDS
 from lbg_runtime.cli.lines import read_lines, say
+from lbg_runtime.cli.log import quiet_log
 from lbg_runtime.smf.assured_ctrl import ClientAck, publisher_ack_body, read_assured
 from lbg_runtime.smf.frame import FrameReader, Protocol, decode_frame, encode_frame, protocol_of
 from lbg_runtime.smf.message import read_published
 from lbg_runtime.smf.response import OK, answer
-
-
-def memory_bytes() -> int:
-    """Resident memory of this process."""
-    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096
 
 
 class BarePeer(asyncio.Protocol):

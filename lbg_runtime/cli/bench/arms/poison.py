@@ -12,12 +12,12 @@ from dataclasses import asdict
 
 import uvloop
 
-from lbg_runtime.cli.bench.arms.filled_broker import TOPIC
 from lbg_runtime.cli.bench.arms.poison_broker import POISONED, SHAPE, is_measured
 from lbg_runtime.cli.bench.arms.receive import WrongCourse, check_course, settings_for
+from lbg_runtime.cli.bench.arms.shapes import TOPIC
 from lbg_runtime.cli.bench.poison import POLICIES, SAMPLE
-from lbg_runtime.cli.bench.report import quiet_log
 from lbg_runtime.cli.lines import say
+from lbg_runtime.cli.log import quiet_log
 from lbg_runtime.config.settings import ClientPathChoice, Settings
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.app import App

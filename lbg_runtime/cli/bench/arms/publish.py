@@ -15,8 +15,8 @@ from typing import Any
 
 import uvloop
 
-from lbg_runtime.cli.bench.arms.publish_broker import NUMBER_DIGITS, SHAPE
 from lbg_runtime.cli.bench.arms.receive import Clock, WrongCourse, settings_for
+from lbg_runtime.cli.bench.arms.shapes import NUMBER_DIGITS, SHAPE, TOPIC
 from lbg_runtime.cli.lines import say
 from lbg_runtime.cli.log import configure_log
 from lbg_runtime.config.settings import ClientPathChoice
@@ -30,7 +30,6 @@ TASKS = 64
 """Messages under way, each awaited by a task; arms without tasks have as many under way."""
 KEYS = 100
 PUBLISHER = "bench"
-TOPIC = "orders/new"
 PATIENCE_S = 120.0
 _MESSAGE_ID = "solace.messaging.message.application-message-id"
 _REST = b"x" * (256 - NUMBER_DIGITS)

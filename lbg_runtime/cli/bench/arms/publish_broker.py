@@ -13,17 +13,14 @@ import uvloop
 from lbg_runtime.broker.engine.effects import DeliverRun, Published
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN, Engine
 from lbg_runtime.broker.server.server import BrokerServer
+from lbg_runtime.cli.bench.arms.shapes import NUMBER_DIGITS, QUEUE, SHAPE
 from lbg_runtime.cli.lines import read_lines, say
 from lbg_runtime.cli.log import configure_log
 from lbg_runtime.model.errors import LbgError
-from lbg_runtime.model.group import GroupShape
-from lbg_runtime.model.ids import DeliveryId, GroupName, QueueName
+from lbg_runtime.model.ids import DeliveryId, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.smf.contents import message_of
 from lbg_runtime.smf.message import Relay
-
-SHAPE = GroupShape(GroupName("bench"), hash_prefix="bench", hash_count=96, queue_count=1)
-QUEUE = SHAPE.queue_name(0)
 
 
 def queue_content(engine: Engine, queue: QueueName = QUEUE) -> list[Message]:
@@ -58,10 +55,6 @@ async def _serve() -> None:
                     "ids": [message.message_id for message in content],
                 }
             )
-
-
-NUMBER_DIGITS = 8
-"""Every payload begins with the number of its message, from 0."""
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any
 
 import uvloop
 
-from lbg_runtime.cli.bench.arms.filled_broker import QUEUE, SHAPE, TOPIC
+from lbg_runtime.cli.bench.arms.shapes import QUEUE, SHAPE, TOPIC
 from lbg_runtime.cli.lines import say
 from lbg_runtime.cli.log import configure_log
 from lbg_runtime.config.settings import ClientPathChoice, Settings

@@ -9,6 +9,8 @@ from pathlib import Path
 import orjson
 
 from lbg_runtime import Handlers, Message
+from lbg_runtime.cli.bench.arms.native_messages import messages_in_use
+from lbg_runtime.cli.bench.arms.shapes import memory_bytes
 from lbg_runtime.cli.bench.soak import FOLDER_VARIABLE
 
 LOOK_EVERY_S = 1.0
@@ -41,9 +43,6 @@ async def watched() -> AsyncIterator[None]:
 
 
 async def _watch(file: Path) -> None:
-    from lbg_runtime.cli.bench.arms.measured_broker import memory_bytes
-    from lbg_runtime.cli.bench.arms.native_messages import messages_in_use
-
     with file.open("ab", buffering=0) as output:
         while True:
             line = {"memory_bytes": memory_bytes(), "native_messages": messages_in_use()}
