@@ -1,16 +1,12 @@
 """That a wrong burst is found out, and short runs of the benches that are made of bursts."""
 
-import json
-import subprocess
-import sys
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
 from lbg_runtime.cli.bench.group_trial import check_burst
 from lbg_runtime.cli.bench.processes import BenchFailed
-from tests.patience import PATIENCE_S
+from tests.cli.bench.short_run import short_run
 
 
 def test_a_right_burst_is_in_the_order_of_each_key_wherever_it_was_handled() -> None:
@@ -33,19 +29,10 @@ def test_a_wrong_burst_is_found_out(numbers: Sequence[Sequence[int]], words: str
         check_burst(numbers, first=0, messages=4, keys=2)
 
 
-def run(name: str, *options: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "lbg_runtime.cli", "bench", name, "--json", *options]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False)
-    assert ended.returncode == 0, ended.stderr
-    told: dict[str, Any] = json.loads(ended.stdout)
-    assert told["right"] is True
-    return told
-
-
 @pytest.mark.real_time
 @pytest.mark.end_to_end
 def test_two_processes_share_the_messages() -> None:
-    told = run("processes", "--messages", "1000", "--rounds", "1")
+    told = short_run("processes", "--messages", "1000", "--rounds", "1")
     assert {row["arm"] for row in told["rows"]} == {"1 process", "2 processes"}
     assert [ratio["goal"] for ratio in told["ratios"]] == [1.4]
 
@@ -53,7 +40,7 @@ def test_two_processes_share_the_messages() -> None:
 @pytest.mark.real_time
 @pytest.mark.end_to_end
 def test_many_queues_and_keys_beside_few() -> None:
-    told = run("scale", "--messages", "1000", "--queues", "30", "--keys", "2000", "--rounds", "1")
+    told = short_run("scale", "--messages", "1000", "--queues", "30", "--keys", "2000", "--rounds", "1")
     assert {row["case"] for row in told["rows"]} == {"8 queues, 100 keys", "30 queues, 2000 keys"}
     assert {ratio["name"] for ratio in told["ratios"]} == {
         "cost of a message, many / few",
@@ -64,7 +51,7 @@ def test_many_queues_and_keys_beside_few() -> None:
 @pytest.mark.real_time
 @pytest.mark.end_to_end
 def test_a_handler_that_does_nothing_settles_in_ranges() -> None:
-    told = run("acks", "--messages", "1000", "--rounds", "1")
+    told = short_run("acks", "--messages", "1000", "--rounds", "1")
     met = {ratio["name"]: ratio["met"] for ratio in told["ratios"]}
     assert met["settle frames a message, no-op handler"] is True
 
@@ -72,7 +59,7 @@ def test_a_handler_that_does_nothing_settles_in_ranges() -> None:
 @pytest.mark.real_time
 @pytest.mark.end_to_end
 def test_failures_without_number_and_a_burst_cost_no_message_and_no_memory() -> None:
-    told = run("faults", "--raises", "20000", "--burst", "30000")
+    told = short_run("faults", "--raises", "20000", "--burst", "30000")
     figures = {(row["arm"], row["unit"]): row["median"] for row in told["rows"]}
     assert figures["handler that raises", "failures"] == 20_000
     assert all(ratio["met"] for ratio in told["ratios"])

@@ -1,8 +1,6 @@
 """How the load takes turns, how its figures are made, and a short run."""
 
 import json
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
@@ -10,7 +8,7 @@ import pytest
 from lbg_runtime.cli.bench.arms.latency import ARMS, KEYS, SLICE, WARM_UP, Latencies, quantiles, turns
 from lbg_runtime.cli.bench.arms.receive import WrongCourse
 from lbg_runtime.cli.bench.latency import PEER, ratios_of, rows_of
-from tests.patience import PATIENCE_S
+from tests.cli.bench.short_run import short_run
 
 
 def test_every_arm_gets_as_many_messages_in_slices_and_is_the_first_one_as_often() -> None:
@@ -70,15 +68,6 @@ def test_ratios_are_taken_within_a_round_and_only_the_whole_runtime_has_goals() 
 @pytest.mark.end_to_end
 def test_a_short_run_measures_every_arm() -> None:
     load = ("--messages", "100", "--rate", "4000", "--rounds", "1")
-    ended = subprocess.run(
-        [sys.executable, "-m", "lbg_runtime.cli", "bench", "latency", "--json", *load],
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENCE_S,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    told = json.loads(ended.stdout)
-    assert told["right"] is True
+    told = short_run("latency", *load)
     assert [row["arm"] for row in told["rows"]] == [arm for arm in ARMS for _ in range(2)]
     assert all(row["median"] > 0 for row in told["rows"])

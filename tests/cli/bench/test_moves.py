@@ -1,13 +1,9 @@
 """How the figures of a course are made, and that the whole thing ends with a verdict."""
 
-import json
-import subprocess
-import sys
-
 import pytest
 
 from lbg_runtime.cli.bench.moves import Course, Handling, Phase, longest_gaps_ms, repeats, tail
-from tests.patience import PATIENCE_S
+from tests.cli.bench.short_run import short_run
 
 MS = 1_000_000
 
@@ -47,15 +43,7 @@ def test_a_phase_ends_where_the_next_begins() -> None:
 @pytest.mark.real_time
 @pytest.mark.end_to_end
 def test_a_short_run_is_valid_and_moves_nothing_in_peace() -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "lbg_runtime.cli", "bench", "moves", "--json", "--rate", "150", "--steady", "2s"],
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENCE_S,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    result = json.loads(ended.stdout)
+    result = short_run("moves", "--rate", "150", "--steady", "2s")
     cooperative = result["details"]["cooperative"]
     assert (cooperative["invalid_rounds"], cooperative["violations"]) == (0, 0)
     changes = {name: phase["owner_changes"] for name, phase in cooperative["phases"].items()}

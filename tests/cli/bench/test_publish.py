@@ -1,8 +1,5 @@
 """That a wrong course of publishing is found out, and a short run of all arms."""
 
-import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -10,7 +7,7 @@ import pytest
 from lbg_runtime.cli.bench.arms.publish import KEYS, PUBLISHER
 from lbg_runtime.cli.bench.processes import BenchFailed
 from lbg_runtime.cli.bench.publish import ARMS, PEERS, check_content, measure, ratios_of
-from tests.patience import PATIENCE_S
+from tests.cli.bench.short_run import short_run
 
 
 def content(*numbers: int, **instead: list[Any]) -> dict[str, list[Any]]:
@@ -66,16 +63,7 @@ def test_an_arm_that_fails_is_told_with_its_last_line() -> None:
 @pytest.mark.real_time
 @pytest.mark.end_to_end
 def test_a_short_run_measures_every_arm() -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "lbg_runtime.cli", "bench", "publish", "--json", "--messages", "600", "--rounds", "1"],
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENCE_S,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    told = json.loads(ended.stdout)
-    assert told["right"] is True
+    told = short_run("publish", "--messages", "600", "--rounds", "1")
     # Ratios are no matter for a machine that others use.
     rates = {row["arm"]: row["median"] for row in told["rows"] if row["unit"] == "messages/s"}
     assert tuple(rates) == ARMS

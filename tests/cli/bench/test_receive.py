@@ -1,15 +1,11 @@
 """How the figures of the receive path are made, that a wrong course is found out, and a short run of all arms."""
 
-import json
-import subprocess
-import sys
-
 import pytest
 
 from lbg_runtime.cli.bench.arms.receive import WrongCourse, check_course
 from lbg_runtime.cli.bench.processes import BenchFailed
 from lbg_runtime.cli.bench.receive import ARMS, measure, ratios_of
-from tests.patience import PATIENCE_S
+from tests.cli.bench.short_run import short_run
 
 SHORT = ("--messages", "3000", "--rounds", "1", "--keys", "7")
 
@@ -55,16 +51,7 @@ def test_an_arm_that_fails_is_told_with_its_last_line() -> None:
 @pytest.mark.real_time
 @pytest.mark.end_to_end
 def test_a_short_run_measures_every_arm() -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "lbg_runtime.cli", "bench", "receive", "--json", *SHORT],
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENCE_S,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    told = json.loads(ended.stdout)
-    assert told["right"] is True
+    told = short_run("receive", *SHORT)
     rates = {row["arm"]: row["median"] for row in told["rows"] if row["unit"] == "messages/s"}
     assert tuple(rates) == ARMS
     assert all(rate > 0 for rate in rates.values())

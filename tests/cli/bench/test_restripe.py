@@ -1,8 +1,5 @@
 """How the figures of a re-striping are made, and that the whole thing, interrupted, ends with a valid verdict."""
 
-import json
-import subprocess
-import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +7,7 @@ import pytest
 
 from lbg_runtime.cli.bench.restripe import Change, Handling, change_summary, wrong_of
 from lbg_runtime.validator.findings import VerdictKind
-from tests.patience import PATIENCE_S
+from tests.cli.bench.short_run import short_run
 
 MS = 1_000_000
 
@@ -41,14 +38,6 @@ def test_what_was_handled_twice_is_wrong_where_nobody_was_killed() -> None:
 @pytest.mark.end_to_end
 def test_a_group_that_shrinks_under_load_while_its_conductor_is_killed_loses_and_reorders_nothing() -> None:
     options = ["--rate", "100", "--queues", "3", "--to", "2", "--kill"]
-    ended = subprocess.run(
-        [sys.executable, "-m", "lbg_runtime.cli", "bench", "restripe", "--json", *options],
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENCE_S,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr + ended.stdout
-    result = json.loads(ended.stdout)["details"]
+    result = short_run("restripe", *options)["details"]
     assert (result["verdict"], result["violations"]) == ("valid", 0)
     assert len(result["changes"]) == 1

@@ -1,15 +1,11 @@
 """How the figures are made, that the application notices what is wrong, and that the whole thing ends well."""
 
-import json
-import subprocess
-import sys
-
 import httpx
 import pytest
 
 from lbg_runtime.cli.bench.arms.sidecar_application import OrderedApplication
 from lbg_runtime.cli.bench.sidecar import Arm, quantiles, ratios_of, rows_of, wrong_of
-from tests.patience import PATIENCE_S
+from tests.cli.bench.short_run import short_run
 
 SHORT = ["--messages", "1000", "--duration", "1s", "--rate", "200", "--rounds", "1"]
 
@@ -73,16 +69,7 @@ async def test_the_application_notices_what_is_out_of_order() -> None:
 @pytest.mark.real_time
 @pytest.mark.end_to_end
 def test_a_short_run_is_right_and_has_figures() -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "lbg_runtime.cli", "bench", "sidecar", "--json", *SHORT],
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENCE_S,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr + ended.stdout
-    result = json.loads(ended.stdout)
-    assert result["right"] is True
+    result = short_run("sidecar", *SHORT)
     assert {arm["handled"] for arm in result["details"]["checked"].values()} == {1000, 200}
     assert {ratio["name"].split(",")[0] for ratio in result["ratios"]} == {
         "throughput", "latency p50", "latency p99", "ms added at p50",

@@ -1,17 +1,22 @@
 """What a soak finds fault with and what a cut explains; and a short one from beginning to end."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from lbg_runtime.cli.bench.soak import CountingBoard, Course, grown, is_explained, looks_of, problems_of
+from lbg_runtime.cli.bench.soak import (
+    FOLDER_VARIABLE,
+    CountingBoard,
+    Course,
+    grown,
+    is_explained,
+    looks_of,
+    problems_of,
+)
 from lbg_runtime.validator.findings import Finding, Law, VerdictKind, Witness
-from tests.patience import PATIENCE_S
+from tests.cli.bench.short_run import short_run
 
 MS = 1_000_000
 
@@ -94,16 +99,10 @@ def test_a_member_that_wrote_nothing_has_no_looks(tmp_path: Path) -> None:
 
 @pytest.mark.real_time
 @pytest.mark.end_to_end
-def test_a_short_soak_is_valid_and_leaks_nothing() -> None:
+def test_a_short_soak_is_valid_and_leaks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    # It is set for the members, and gone again after this test.
+    monkeypatch.setenv(FOLDER_VARIABLE, "")
     options = ["--duration", "9s", "--rate", "100", "--keys", "50", "--seed", "1"]
-    ended = subprocess.run(
-        [sys.executable, "-m", "lbg_runtime.cli", "bench", "soak", "--json", *options],
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENCE_S,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    told = json.loads(ended.stdout)
+    told = short_run("soak", *options)
     assert told["details"]["handled"] == told["details"]["published"] > 0
     assert sum(told["details"]["steps"].values()) >= 1
