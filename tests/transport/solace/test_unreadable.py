@@ -113,19 +113,19 @@ def plain(payload: bytes) -> Relay:
     return relay_of(Message("orders/new", payload, {KEY: "k"}))
 
 
-@pytest.mark.parametrize("case", LENIENT)
 async def test_a_part_that_neither_order_nor_payload_depends_on_keeps_no_message_back(
-    broker: BrokerServer, make_transport: MakeTransport, case: str
+    broker: BrokerServer, make_transport: MakeTransport
 ) -> None:
-    relay, expected = LENIENT[case]
     transport = make_transport("first")
     await transport.open()
-    fill(broker, plain(b"0"), relay, plain(b"2"))
+    for relay, _ in LENIENT.values():
+        fill(broker, plain(b"0"), relay)
     recorder = FlowRecorder()
     (await transport.bind(QUEUE, Epoch(1), recorder)).start_intake()
-    await recorder.until_received(3)
-    assert recorder.payloads == [b"0", b"1", b"2"]
-    assert recorder.deliveries[1].message == expected
+    deliveries = await recorder.until_received(2 * len(LENIENT))
+    assert recorder.payloads == [b"0", b"1"] * len(LENIENT)
+    come = dict(zip(LENIENT, [delivery.message for delivery in deliveries[1::2]], strict=True))
+    assert come == {name: expected for name, (_, expected) in LENIENT.items()}
 
 
 async def test_what_is_behind_an_unreadable_message_waits_and_what_was_before_it_is_handled_once(
