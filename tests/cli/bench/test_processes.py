@@ -9,7 +9,7 @@ from tempfile import TemporaryFile
 import pytest
 
 from lbg_runtime.cli.bench import processes
-from lbg_runtime.cli.bench.processes import BenchFailed, ask, end_of, hear
+from lbg_runtime.cli.bench.processes import BenchFailed, ask, end_of, hear, run_arm, run_broker
 from tests.patience import PATIENCE_S
 from tests.processes import running
 
@@ -44,6 +44,14 @@ def test_one_that_has_ended_before_it_is_asked_is_told() -> None:
             ask("a member", process)
         # What could not be written is still there, and must not be met by the end of the context.
         process.communicate()
+
+
+def test_an_arm_that_fails_is_told_with_its_last_line() -> None:
+    with (
+        pytest.raises(BenchFailed, match=r"nonsense: .*there is no arm 'nonsense'"),
+        run_broker("lbg_runtime.cli.bench.arms.measured_broker", "bare", 0) as broker,
+    ):
+        run_arm("nonsense", "lbg_runtime.cli.bench.arms.broker", broker.host)
 
 
 def test_an_arm_that_hangs_is_said_to_and_its_log_is_shown(

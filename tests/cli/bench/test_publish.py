@@ -6,7 +6,7 @@ import pytest
 
 from lbg_runtime.cli.bench.arms.publish import KEYS, PUBLISHER
 from lbg_runtime.cli.bench.processes import BenchFailed
-from lbg_runtime.cli.bench.publish import ARMS, PEERS, check_content, measure, ratios_of
+from lbg_runtime.cli.bench.publish import ARMS, PEERS, check_content, ratios_of
 from tests.cli.bench.short_run import short_run
 
 
@@ -51,13 +51,6 @@ def test_ratios_are_taken_within_a_round() -> None:
         "hashed / receipts": ([9.0, 9.0], True),
         "hashed / await_ack": ([9.0, 9.0], False),
     }
-
-
-@pytest.mark.real_time
-@pytest.mark.end_to_end
-def test_an_arm_that_fails_is_told_with_its_last_line() -> None:
-    with pytest.raises(BenchFailed, match=r"nonsense: .*there is no arm 'nonsense'"):
-        measure("nonsense", 10)
 
 
 @pytest.mark.real_time

@@ -3,8 +3,7 @@
 import pytest
 
 from lbg_runtime.cli.bench.arms.receive import WrongCourse, check_course
-from lbg_runtime.cli.bench.processes import BenchFailed
-from lbg_runtime.cli.bench.receive import ARMS, measure, ratios_of
+from lbg_runtime.cli.bench.receive import ARMS, ratios_of
 from tests.cli.bench.short_run import short_run
 
 SHORT = ("--messages", "3000", "--rounds", "1", "--keys", "7")
@@ -39,13 +38,6 @@ def test_a_right_course_is_in_the_order_of_each_key() -> None:
 def test_a_wrong_course_is_found_out(ids: list[str], words: str) -> None:
     with pytest.raises(WrongCourse, match=words):
         check_course(ids, count=4, key_count=2)
-
-
-@pytest.mark.real_time
-@pytest.mark.end_to_end
-def test_an_arm_that_fails_is_told_with_its_last_line() -> None:
-    with pytest.raises(BenchFailed, match=r"nonsense: .*there is no arm 'nonsense'"):
-        measure("nonsense", 10, 1)
 
 
 @pytest.mark.real_time

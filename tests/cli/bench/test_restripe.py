@@ -37,7 +37,7 @@ def test_what_was_handled_twice_is_wrong_where_nobody_was_killed() -> None:
 @pytest.mark.real_time
 @pytest.mark.end_to_end
 def test_a_group_that_shrinks_under_load_while_its_conductor_is_killed_loses_and_reorders_nothing() -> None:
-    options = ["--rate", "100", "--queues", "3", "--to", "2", "--kill"]
+    options = ["--rate", "50", "--queues", "3", "--to", "2", "--kill"]
     result = short_run("restripe", *options)["details"]
     assert (result["verdict"], result["violations"]) == ("valid", 0)
     assert len(result["changes"]) == 1
