@@ -70,13 +70,22 @@ class Native:
         return tag.value
 
 
-@pytest.fixture(scope="module", params=["interpreted", "compiled"])
-def native(request: pytest.FixtureRequest) -> Iterator[Native]:
-    if request.param == "compiled" and compiled.WRITER is None:
+@pytest.fixture(scope="module")
+def natives() -> Iterator[dict[str, Native]]:
+    """One for each writer that there is."""
+    natives = {"interpreted": Native(message_writer)}
+    if compiled.WRITER is not None:
+        natives["compiled"] = Native(compiled_writer)
+    yield natives
+    for native in natives.values():
+        native.calls.free(byref(native.pointer))
+
+
+@pytest.fixture(params=["interpreted", "compiled"])
+def native(request: pytest.FixtureRequest, natives: dict[str, Native]) -> Native:
+    if request.param not in natives:
         pytest.skip("built without a compiler")
-    native = Native(message_writer if request.param == "interpreted" else compiled_writer)
-    yield native
-    native.calls.free(byref(native.pointer))
+    return natives[request.param]
 
 
 TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
@@ -109,11 +118,12 @@ MESSAGES = st.builds(
 @given(messages=st.lists(MESSAGES, min_size=1, max_size=4))
 @settings(max_examples=120, deadline=None)
 def test_what_goes_over_the_wire_is_the_message_and_nothing_of_those_before(
-    native: Native, messages: list[Message]
+    natives: dict[str, Native], messages: list[Message]
 ) -> None:
-    for message in messages:
-        native.put(message)
-        assert native.message() == message
+    for native in natives.values():
+        for message in messages:
+            native.put(message)
+            assert native.message() == message
 
 
 def test_a_message_is_persistent_and_may_go_to_the_dead_message_queue_every_time(native: Native) -> None:
