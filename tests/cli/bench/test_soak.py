@@ -102,7 +102,7 @@ def test_a_member_that_wrote_nothing_has_no_looks(tmp_path: Path) -> None:
 def test_a_short_soak_is_valid_and_leaks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     # It is set for the members, and gone again after this test.
     monkeypatch.setenv(FOLDER_VARIABLE, "")
-    options = ["--duration", "9s", "--rate", "50", "--keys", "50", "--seed", "1"]
+    options = ["--duration", "6s", "--rate", "50", "--keys", "50", "--seed", "1"]
     told = short_run("soak", *options)
     assert told["details"]["handled"] == told["details"]["published"] > 0
     assert sum(told["details"]["steps"].values()) >= 1
