@@ -43,7 +43,7 @@ def test_a_phase_ends_where_the_next_begins() -> None:
 @pytest.mark.real_time
 @pytest.mark.end_to_end
 def test_a_short_run_is_valid_and_moves_nothing_in_peace() -> None:
-    result = short_run("moves", "--rate", "100", "--steady", "2s")
+    result = short_run("moves", "--rate", "150", "--steady", "2s")
     cooperative = result["details"]["cooperative"]
     assert (cooperative["invalid_rounds"], cooperative["violations"]) == (0, 0)
     changes = {name: phase["owner_changes"] for name, phase in cooperative["phases"].items()}
