@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 
 from hypothesis import strategies as st
 
@@ -393,6 +394,11 @@ STORY = (
 
 def story(seed: int = 7) -> Run:
     """The run of `STORY`, four times over."""
+    return _told(seed).copy()
+
+
+@cache
+def _told(seed: int) -> Run:
     return World(seed).play(STORY * 4)
 
 

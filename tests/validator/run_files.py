@@ -1,8 +1,9 @@
 """The files of a run as values: changed by tests, given to the kernel as tables, written as the writers leave them."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Self
 
 import orjson
 import pyarrow as pa
@@ -92,11 +93,25 @@ class Run:
     journals: list[Journal] = field(default_factory=list)
     ledgers: list[Ledger] = field(default_factory=list)
 
+    def copy(self) -> Self:
+        """Another with the same records and headers, which nobody changes; it may be changed as a whole run may."""
+        return replace(
+            self,
+            journals=[replace(journal, records=[*journal.records]) for journal in self.journals],
+            ledgers=[
+                replace(ledger, confirmed=[*ledger.confirmed], unconfirmed=[*ledger.unconfirmed])
+                for ledger in self.ledgers
+            ],
+        )
+
     def tables(self) -> RunTables:
         """As the reader gives them."""
 
-        def rows(kind: str, number: int, records: Sequence[object]) -> list[dict[str, object]]:
-            return [{**asdict(record), kind: number} for record in records]  # type: ignore[call-overload]
+        def table(schema: pa.Schema, kind: str, records: Sequence[Sequence[object]]) -> pa.Table:
+            """Of the records of each file of a kind."""
+            numbered = [(number, record) for number, own in enumerate(records) for record in own]
+            columns = {name: [getattr(record, name) for _, record in numbered] for name in schema.names if name != kind}
+            return pa.Table.from_pydict({**columns, kind: [number for number, _ in numbered]}, schema)
 
         def end(close: CloseRecord | None) -> dict[str, object]:
             return {
@@ -122,21 +137,13 @@ class Run:
             for number, ledger in enumerate(self.ledgers)
         ]
         return RunTables(
-            dispatches=_table(
-                [row for n, j in enumerate(self.journals) for row in rows("journal", n, j.dispatches)], DISPATCHES
-            ),
-            flows=_table([row for n, j in enumerate(self.journals) for row in rows("journal", n, j.flows)], FLOWS),
-            confirmed=_table(
-                [row for n, e in enumerate(self.ledgers) for row in rows("ledger", n, e.confirmed)], CONFIRMED
-            ),
-            unconfirmed=_table(
-                [row for n, e in enumerate(self.ledgers) for row in rows("ledger", n, e.unconfirmed)], UNCONFIRMED
-            ),
-            journals=_table(journals, JOURNALS),
-            ledgers=_table(ledgers, LEDGERS),
-            stripes=_table(
-                [row for n, j in enumerate(self.journals) for row in rows("journal", n, j.stripes)], STRIPES
-            ),
+            dispatches=table(DISPATCHES, "journal", [journal.dispatches for journal in self.journals]),
+            flows=table(FLOWS, "journal", [journal.flows for journal in self.journals]),
+            confirmed=table(CONFIRMED, "ledger", [ledger.confirmed for ledger in self.ledgers]),
+            unconfirmed=table(UNCONFIRMED, "ledger", [ledger.unconfirmed for ledger in self.ledgers]),
+            journals=pa.Table.from_pylist(journals, JOURNALS),
+            ledgers=pa.Table.from_pylist(ledgers, LEDGERS),
+            stripes=table(STRIPES, "journal", [journal.stripes for journal in self.journals]),
         )
 
     def write(self, folder: Path) -> None:
@@ -153,10 +160,6 @@ class Run:
 
 def _written_ns(record: StatusRecord | CloseRecord, wall_offset_ns: int) -> int:
     return record.t * 1000 - wall_offset_ns
-
-
-def _table(rows: list[dict[str, object]], schema: pa.Schema) -> pa.Table:
-    return pa.Table.from_pylist(rows, schema)
 
 
 def _write(path: Path, records: Sequence[object], close: CloseRecord | None, journal: Journal | None = None) -> None:

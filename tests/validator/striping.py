@@ -1,6 +1,7 @@
 """Correct runs in which the queue count changes while everything goes on: the toy group of `history.py`, re-striped."""
 
 from collections.abc import Sequence
+from functools import cache
 
 from hypothesis import strategies as st
 
@@ -128,6 +129,11 @@ STORY = (
 
 def striped_story(*counts: int, seed: int = 7) -> Run:
     """A run that goes through all of these queue counts."""
+    return _told(counts, seed).copy()
+
+
+@cache
+def _told(counts: tuple[int, ...], seed: int) -> Run:
     return StripedWorld(seed, counts).play(STORY * len(counts))
 
 

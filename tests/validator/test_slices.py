@@ -1,6 +1,5 @@
 """A run in slices is judged as in one go, whatever the slices are, and however late they come."""
 
-import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
@@ -75,7 +74,7 @@ any_slices = st.tuples(st.integers(1, 12), st.sampled_from([0, 40 * MS, SECOND, 
 def test_slices_of_a_damaged_run_give_what_one_go_gives(
     run: Run, slices: tuple[int, int, Random], data: st.DataObject
 ) -> None:
-    tables = data.draw(noise(copy.deepcopy(run))).tables()
+    tables = data.draw(noise(run)).tables()
 
     assert verdict_in_slices(tables, *slices) == validate(tables)
 
@@ -85,7 +84,7 @@ def test_slices_of_a_damaged_run_give_what_one_go_gives(
 def test_slices_of_a_damaged_run_with_restripings_give_what_one_go_gives(
     run: Run, slices: tuple[int, int, Random], data: st.DataObject
 ) -> None:
-    tables = data.draw(noise(copy.deepcopy(run))).tables()
+    tables = data.draw(noise(run)).tables()
 
     assert verdict_in_slices(tables, *slices) == validate(tables)
 
