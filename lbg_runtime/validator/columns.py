@@ -161,12 +161,11 @@ class Columns:
     """Columns: publisher of the same."""
 
 
-def read_columns(tables: RunTables, past: Past = NO_PAST) -> Columns:
+def read_columns(tables: RunTables, lives: Lives, past: Past = NO_PAST) -> Columns:
     """Everything that more than one law needs; the tables themselves are not copied.
 
-    The rows of `past.dispatches` are the first of `tables.dispatches`.
+    `lives` are those of `tables.journals`. The rows of `past.dispatches` are the first of `tables.dispatches`.
     """
-    lives = read_lives(tables.journals)
     layouts = read_layouts(tables.stripes, lives.offset_ns)
     dispatches = tables.dispatches
     publisher_of_ledger = tables.ledgers.column("publisher").combine_chunks()

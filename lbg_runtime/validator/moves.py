@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from lbg_runtime.validator.columns import Lives, read_columns
+from lbg_runtime.validator.columns import Lives, read_columns, read_lives
 from lbg_runtime.validator.findings import Move
 from lbg_runtime.validator.layouts import Layouts
 from lbg_runtime.validator.messages import group_messages
@@ -71,8 +71,8 @@ _TOLD = ("event", "move_id", "from_member", "to_member", "cause", "decided_by", 
 
 def find_owner_changes(tables: RunTables, moves: Sequence[Move]) -> list[OwnerChange]:
     """The owner changes in order of time; `moves` are those of an examination of the same tables."""
-    columns = read_columns(tables)
-    lives = columns.lives
+    lives = read_lives(tables.journals)
+    columns = read_columns(tables, lives)
     messages, handlings = group_messages(columns.handlings), columns.handlings
     repeats = messages.repeats
     duplicates: Counter[_Handle] = Counter(

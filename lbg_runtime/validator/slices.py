@@ -184,7 +184,7 @@ class SlicedExamination:
             confirmed=pa.concat_tables([past.confirmed, tables.confirmed]),
             unconfirmed=pa.concat_tables([past.unconfirmed, tables.unconfirmed]),
         )
-        columns = read_columns(tables, past)
+        columns = read_columns(tables, lives, past)
         handlings = columns.handlings
         self._late += _mark_late(handlings, self._until_ns)
         self._until_ns = until_ns
