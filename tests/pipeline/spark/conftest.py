@@ -6,9 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lbg_runtime.pipeline.spark.session import close_spark, open_spark
-
-QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Halves the start of a JVM that does not live for long."""
+from tests.pipeline.spark.kills import QUICK_JAVA
 
 
 @pytest.fixture(scope="session")
@@ -21,6 +19,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.local.dir": str(folder / "local"),
         "spark.sql.streaming.pollingDelay": "20",
     }
-    session = open_spark("lbg tests", cores=2, driver_memory="1g", java_options=QUICK_START, extra=extra)
+    session = open_spark("lbg tests", cores=2, driver_memory="1g", java_options=QUICK_JAVA, extra=extra)
     yield session
     close_spark(session)
