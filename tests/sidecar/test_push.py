@@ -146,7 +146,7 @@ async def test_attempts_may_end_as_those_of_handlers_do_and_an_absence_is_none_o
         if posted.key == "k1" and posted.number == 2:
             if posted.attempt == 1:
                 application.is_up = False
-                asyncio.get_running_loop().call_later(600, setattr, application, "is_up", True)
+                asyncio.get_running_loop().call_later(60, setattr, application, "is_up", True)
             return RETRY
         return SUCCESS
 
