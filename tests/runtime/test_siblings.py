@@ -25,20 +25,20 @@ pytestmark = pytest.mark.real_time
 DRAIN_TIMEOUT_MS = 30_000
 
 MEMBER = """
-import pathlib, signal, sys, time
+import pathlib, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 name, folder, ends = sys.argv[1], pathlib.Path(sys.argv[2]), [int(end) for end in sys.argv[3].split()]
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 starts = folder / name
 with starts.open("a") as log:
     log.write("start\\n")
 start_count = len(starts.read_text().splitlines())
 if start_count <= len(ends):
     sys.exit(ends[start_count - 1])
-time.sleep(600)
+signal.sigtimedwait({signal.SIGTERM}, 600)
 """
+"""Has its signal blocked and waits for it, as one that came just before a sleep would not end the sleep."""
 
-
-KILLS_ITSELF = MEMBER.replace("lambda *_: sys.exit(0)", "lambda *_: signal.raise_signal(signal.SIGKILL)")
+KILLS_ITSELF = f"{MEMBER}signal.raise_signal(signal.SIGKILL)"
 """When it is asked to leave."""
 
 
@@ -148,7 +148,7 @@ async def test_the_worst_exit_code_counts_and_a_signal_is_one(tmp_path: Path) ->
 
 
 async def test_one_that_is_asked_to_leave_before_it_can_hear_it_has_left_nothing(tmp_path: Path) -> None:
-    early = MEMBER.replace("lambda *_: sys.exit(0)", "signal.SIG_DFL")
+    early = MEMBER.replace("{signal.SIGTERM}", "()")
     running = asyncio.create_task(
         Siblings([[sys.executable, "-c", early, "a", str(tmp_path), ""]], DRAIN_TIMEOUT_MS).run()
     )
@@ -218,8 +218,7 @@ async def test_one_that_is_stopped_is_killed_after_its_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int, drain_timeout_ms: int
 ) -> None:
     monkeypatch.setattr(siblings, "HURRY_S", 0.5)
-    deaf = MEMBER.replace("lambda *_: sys.exit(0)", "signal.SIG_IGN")  # as it may be asked before it stops
-    stopped = deaf.replace("time.sleep(600)", "signal.raise_signal(signal.SIGSTOP)")
+    stopped = MEMBER.replace("signal.sigtimedwait({signal.SIGTERM}, 600)", "signal.raise_signal(signal.SIGSTOP)")
     commands = [[sys.executable, "-c", stopped, "a", str(tmp_path), ""], command(tmp_path, "b")]
     with capture_logs() as told:
         running = asyncio.create_task(Siblings(commands, drain_timeout_ms).run())
