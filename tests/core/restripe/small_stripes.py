@@ -76,7 +76,8 @@ class SmallStripes(StripedGroup):
     def regular_steps(self) -> list[Step]:
         """What happens sooner or later, in this order if all is well."""
         found: list[Step] = []
-        for queue, handle in self.handles.items():
+        # In this order, as the first prompt step may be the only one, and marks do not tell which handle is older.
+        for queue, handle in sorted(self.handles.items()):
             if handle.line:
                 found.append(("settle", queue))
             if handle.echoes:
