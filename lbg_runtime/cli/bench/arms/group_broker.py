@@ -15,7 +15,8 @@ import uvloop
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.cli.bench.arms.filled_broker import CountingEngine, Filler
-from lbg_runtime.cli.bench.arms.shapes import memory_bytes, shape_of
+from lbg_runtime.cli.bench.arms.shapes import shape_of
+from lbg_runtime.cli.bench.arms.usage import memory_bytes
 from lbg_runtime.cli.garbage import GC_THRESHOLDS
 from lbg_runtime.cli.lines import read_lines, say
 from lbg_runtime.cli.log import quiet_log

@@ -20,8 +20,8 @@ from typing import Any, BinaryIO
 import orjson
 import uvloop
 
-from lbg_runtime.cli.bench.arms.native_messages import messages_in_use
-from lbg_runtime.cli.bench.arms.shapes import TOPIC, memory_bytes, shape_of
+from lbg_runtime.cli.bench.arms.shapes import TOPIC, shape_of
+from lbg_runtime.cli.bench.arms.usage import memory_bytes, messages_in_use
 from lbg_runtime.cli.lines import read_lines
 from lbg_runtime.cli.log import quiet_log
 from lbg_runtime.config.settings import Settings

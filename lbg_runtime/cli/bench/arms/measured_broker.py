@@ -22,7 +22,7 @@ from lbg_runtime.broker.store.store import Store
 from lbg_runtime.cli.bench.arms.filled_broker import CountingEngine
 from lbg_runtime.cli.bench.arms.measured_queues import PAYLOAD_BYTES, queue_name, topic_of
 from lbg_runtime.cli.bench.arms.raw_client import FLOW, WINDOW, message_frame, numbered
-from lbg_runtime.cli.bench.arms.shapes import memory_bytes
+from lbg_runtime.cli.bench.arms.usage import memory_bytes
 from lbg_runtime.cli.garbage import GC_THRESHOLDS
 from lbg_runtime.cli.lines import read_lines, say
 from lbg_runtime.cli.log import quiet_log

@@ -1,9 +1,7 @@
-"""The groups whose queues the brokers of the benches fill, and how big a process is; shared with the members.
+"""The groups whose queues the brokers of the benches fill; shared with the members.
 
 A module of its own, as a member that also imported the broker would take longer to start.
 """
-
-from pathlib import Path
 
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import GroupName
@@ -22,8 +20,3 @@ TOPIC = "orders/new"
 
 NUMBER_DIGITS = 8
 """Every payload that is published begins with the number of its message, from 0."""
-
-
-def memory_bytes() -> int:
-    """Resident memory of this process."""
-    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096

@@ -9,8 +9,7 @@ from pathlib import Path
 import orjson
 
 from lbg_runtime import Handlers, Message
-from lbg_runtime.cli.bench.arms.native_messages import messages_in_use
-from lbg_runtime.cli.bench.arms.shapes import memory_bytes
+from lbg_runtime.cli.bench.arms.usage import memory_bytes, messages_in_use
 from lbg_runtime.cli.bench.soak import FOLDER_VARIABLE
 
 LOOK_EVERY_S = 1.0

@@ -15,6 +15,7 @@ import pytest
 
 from lbg_runtime.broker.engine.effects import Published
 from lbg_runtime.broker.server.server import BrokerServer
+from lbg_runtime.cli.bench.arms.usage import memory_bytes
 from lbg_runtime.config.settings import ClientPathChoice
 from lbg_runtime.core.flow.events import FlowActive, FlowEvent, FlowInactive, MessageReceived
 from lbg_runtime.model.ids import Epoch, QueueName
@@ -32,7 +33,6 @@ from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.transport import SolaceTransport
 from tests.transport.solace.conftest import choose_parts
 from tests.transport.solace.fast.leaver import WAYS, check_leaving
-from tests.transport.solace.fast.resident_memory import resident_bytes
 
 pytestmark = pytest.mark.real_time
 
@@ -170,10 +170,10 @@ async def test_every_message_that_was_taken_is_freed_and_memory_does_not_grow(
         assert broker.engine.queue_depth("default", QUEUE) == 0
         gc.collect()
         if epoch == 1:
-            before = resident_bytes()
+            before = memory_bytes()
     assert (counts.taken, counts.freed) == (total, total)
     # A leak of the native messages alone would be 8 MB.
-    assert resident_bytes() - before < 6 * 1024 * 1024
+    assert memory_bytes() - before < 6 * 1024 * 1024
 
 
 async def test_settlements_go_in_ranges(
