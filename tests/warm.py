@@ -3,7 +3,8 @@
 One process has imported the command line, and what members import. For each call it makes a copy of itself, which has
 its own arguments, folder, variables, streams, signals and exit code, as every process has. What Python does before it
 runs a program is over by then: where the beginning of a process matters, an option or variable of Python's, a child of
-the test, or a library that has threads once it is imported, a test starts the process itself.
+the test, or a library that has threads once it is imported, a test starts the process itself. The fork server of
+`multiprocessing` has no streams of a copy's own, and ends it without the end of an interpreter, which tests look at.
 """
 
 import json
