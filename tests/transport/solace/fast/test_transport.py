@@ -9,6 +9,8 @@ from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Callable
 from ctypes import CFUNCTYPE, c_int, c_void_p, py_object
 from functools import cache
+from itertools import pairwise
+from statistics import median
 from typing import Any
 
 import pytest
@@ -158,7 +160,8 @@ async def test_every_message_that_was_taken_is_freed_and_memory_does_not_grow(
 ) -> None:
     transport = make_transport("first")
     await transport.open()
-    total, before = 0, 0
+    total = 0
+    held: list[int] = []
     for epoch in range(1, 6):
         fill(broker, 4_000)
         total += 4_000
@@ -169,11 +172,11 @@ async def test_every_message_that_was_taken_is_freed_and_memory_does_not_grow(
         await sink.flow.unbind()
         assert broker.engine.queue_depth("default", QUEUE) == 0
         gc.collect()
-        if epoch == 1:
-            before = memory_bytes()
+        held.append(memory_bytes())
     assert (counts.taken, counts.freed) == (total, total)
-    # A leak of the native messages alone would be 8 MB.
-    assert memory_bytes() - before < 6 * 1024 * 1024
+    # A leak is in every round; what other tests of this process have left may move memory in one of them. Of native
+    # messages alone it would be 500 bytes a message.
+    assert median(later - earlier for earlier, later in pairwise(held)) < 390 * 4_000
 
 
 async def test_settlements_go_in_ranges(
