@@ -67,11 +67,6 @@ class GroupSpec:
     """Flows of members that each of the group's queues has to let bind at once."""
 
     def __post_init__(self) -> None:
-        name = self.shape.name
-        if " " in name or not name.isprintable():
-            raise ConfigError("group.name", repr(name), "no spaces, as it becomes part of a JNDI name")
-        if name.startswith("#"):
-            raise ConfigError("group.name", repr(name), "no # at the beginning")
         self._check_usernames()
         for topic in self.grant(Role.MEMBER).publish if self.has_account else ():
             if (size := len(topic.encode())) > LARGEST_TOPIC_BYTES:

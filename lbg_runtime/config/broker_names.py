@@ -43,10 +43,7 @@ def check_client_name(group: str, member: str, given: str | None) -> None:
 
 
 def check_names(shape: GroupShape, control_topic: str) -> None:
-    """Raise `SettingProblem` if no queue or topic can be made from a name, a hash prefix or a control topic."""
-    for setting, text in (("name", shape.name), ("hash_prefix", shape.hash_prefix)):
-        if not text.isprintable():
-            raise SettingProblem((setting,), repr(text), "printable characters")
+    """Raise `SettingProblem` if the names of queues or topics that are made of a group's settings cannot be."""
     check_outside_topic(shape, ("control_topic",), control_topic)
     largest = LARGEST_QUEUE_NAME - (len(shape.queue_name(shape.queue_count - 1)) - len(shape.name))
     if len(shape.name) > largest:

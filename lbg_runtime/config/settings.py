@@ -106,7 +106,7 @@ class GroupSettings(Section):
 
     # Each is looked at by itself, so that all mistakes are told at once; `_shape_is_possible` looks at them together.
     name: Annotated[str, AfterValidator(parsed_by(_group_name))]
-    """Name of the group. Its queues are `<name>/0` and so on."""
+    """Name of the group, without spaces and with no `#` at its beginning. Its queues are `<name>/0` and so on."""
     hash_prefix: Annotated[str, AfterValidator(parsed_by(_hash_prefix))]
     """First part of the topic of every message of the group: `<hash prefix>/<shard>/<topic>`."""
     hash_count: Annotated[Count, Field(le=LARGEST_HASH_COUNT)]

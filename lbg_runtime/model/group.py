@@ -28,6 +28,15 @@ class GroupShape:
             raise UserError("group.name", repr(self.name), "a queue name prefix without any of * > ? ' < & ;")
         if "" in self.name.split("/"):
             raise UserError("group.name", repr(self.name), "levels that are not empty, as a broker asks of queue names")
+        if self.name.startswith("#"):
+            raise UserError(
+                "group.name", repr(self.name), "a first character other than #, which is reserved by the broker"
+            )
+        if " " in self.name:
+            raise UserError("group.name", repr(self.name), "no spaces, as `lbg group` makes a JNDI name of it")
+        for setting, text in (("group.name", self.name), ("group.hash_prefix", self.hash_prefix)):
+            if not text.isprintable():
+                raise UserError(setting, repr(text), "printable characters")
         if not self.hash_prefix or "/" in self.hash_prefix or any(c in self.hash_prefix for c in "*>"):
             raise UserError("group.hash_prefix", repr(self.hash_prefix), "one topic level without wildcards")
         if is_reserved(self.hash_prefix):

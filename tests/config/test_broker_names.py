@@ -32,6 +32,17 @@ def test_a_queue_name_has_no_empty_level(name):
     assert _problem(name=name) == f"config.yaml: group.name: {name!r}; expected {expected}"
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("two words", "no spaces, as `lbg group` makes a JNDI name of it"),
+        ("#system", "a first character other than #, which is reserved by the broker"),
+    ],
+)
+def test_a_name_that_lbg_group_or_the_broker_refuses_is_refused_to_members_too(name, expected):
+    assert _problem(name=name) == f"config.yaml: group.name: {name!r}; expected {expected}"
+
+
 @pytest.mark.parametrize("topic", ["control/*", "control/>"])
 def test_members_talk_on_one_topic(topic):
     assert _problem(control_topic=topic) == (

@@ -77,6 +77,9 @@ def test_a_topic_that_no_publisher_of_the_group_writes_is_not_one_of_the_group(t
     [
         ({"name": ""}, "group.name"),
         ({"name": "a>b"}, "group.name"),
+        ({"name": "two words"}, "group.name"),
+        ({"name": "#system"}, "group.name"),
+        ({"name": "tab\there"}, "group.name"),
         ({"prefix": ""}, "group.hash_prefix"),
         ({"prefix": "a/b"}, "group.hash_prefix"),
         ({"prefix": "a*"}, "group.hash_prefix"),
