@@ -368,8 +368,12 @@ class SolaceTransport:
         self._barrier = Barrier(self._threads, session.is_heard)
         held, self._held = self._held, []
         for message, future in held:
-            if not future.done():
+            if future.done():
+                continue
+            try:
                 session.publisher.send(message, future)
+            except Exception as error:  # noqa: BLE001 - such as for want of memory: those behind it have no other way
+                future.set_exception(PublishFailed(message.topic, str(error) or type(error).__name__))
         # After that: the watcher may publish at once.
         self._is_up()
 
