@@ -1,7 +1,9 @@
 """Files that this process has open."""
 
 import os
-from contextlib import suppress
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -13,3 +15,21 @@ def open_below(folder: Path) -> list[Path]:
         with suppress(OSError):
             found.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
     return sorted(each for each in found if each.is_relative_to(folder.resolve()))
+
+
+@contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    """The limit is above what is open, so that the spare one of a loop is below it."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = 1 + max(map(int, os.listdir("/proc/self/fd")))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, before[1]))
+    gaps: list[int] = []
+    try:
+        with suppress(OSError):
+            for _ in range(limit):
+                gaps.append(os.open(os.devnull, os.O_RDONLY))  # noqa: PERF401 - kept, however many there are
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        for gap in gaps:
+            os.close(gap)

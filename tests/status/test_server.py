@@ -1,14 +1,12 @@
 """The status API over a real socket: its routes, who may ask, a loop that does not answer, and its end."""
 
 import asyncio
-import os
-import resource
 import select
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 
 import pytest
@@ -24,6 +22,7 @@ from lbg_runtime.status.access import Access, as_json
 from lbg_runtime.status.picture import MemberPicture
 from lbg_runtime.status.server import StatusServer
 from tests.addresses import OWN_HOST
+from tests.open_files import no_descriptor_left
 from tests.patience import PATIENCE_S
 from tests.status.asking import ShownMember, ask, flow, member
 
@@ -360,24 +359,6 @@ async def test_while_there_is_no_descriptor_left_whoever_connects_is_let_go_and_
                     assert client.recv(1) == b""
         await until_alive(port)
     assert not caplog.records
-
-
-@contextmanager
-def no_descriptor_left() -> Iterator[None]:
-    """The limit is above what is open, so that the spare one of a loop is below it."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limit = 1 + max(map(int, os.listdir("/proc/self/fd")))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, before[1]))
-    gaps: list[int] = []
-    try:
-        with suppress(OSError):
-            for _ in range(limit):
-                gaps.append(os.open(os.devnull, os.O_RDONLY))  # noqa: PERF401 - kept, however many there are
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-        for gap in gaps:
-            os.close(gap)
 
 
 # -- its end

@@ -1,6 +1,7 @@
 """The development broker as one object: a listener on loopback, the connections, and the engine they share."""
 
 import asyncio
+import os
 import secrets
 import time
 from collections.abc import Iterable, Sequence
@@ -82,6 +83,8 @@ class BrokerServer:
         self._no_connections = asyncio.Event()
         self._no_connections.set()
         self._is_stopped = False
+        self._is_full = False
+        """Whether the log says that no further client is let in."""
         self._timer = EngineTimer(self.engine, self.carry_out)
         self.engine.surroundings.key_of = key_of
         self.engine.surroundings.traits_of = traits_of
@@ -222,6 +225,7 @@ class BrokerServer:
         self._connections[connection] = None
         self._no_connections.clear()
         connection.suffer(self.faults.trouble_of(None))
+        self._look_for_room()
         if self._is_stopped:
             connection.abort()  # Accepted in the turn in which the listener closed.
 
@@ -241,6 +245,20 @@ class BrokerServer:
             self.carry_out(self.engine.disconnect(session.client))
         if not self._connections:
             self._no_connections.set()
+
+    def _look_for_room(self) -> None:
+        """Tell once that the process has no file descriptor left for another connection, and once that it has again."""
+        # Looked for ahead: uvloop ends a connection that gets none, and tells nobody.
+        try:
+            os.close(os.open(os.devnull, os.O_RDONLY))
+        except OSError as error:
+            if not self._is_full:
+                self._is_full = True
+                _log.warning("clients_not_let_in", connections=len(self._connections), reason=error.strerror)
+            return
+        if self._is_full:
+            self._is_full = False
+            _log.info("clients_let_in", connections=len(self._connections))
 
     def _accept(self) -> Connection:
         return Connection(self, self._make_session)
