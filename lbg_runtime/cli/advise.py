@@ -43,13 +43,25 @@ def advise(
     advice = analyse(read_run(directory), str(directory), queue_counts, counts, hash_function)
     if html is not None:
         try:
-            html.write_text(as_page(advice), encoding="utf-8")
+            _write(html, as_page(advice).encode())
         except OSError as error:
             raise UserError("--html", f"{html}: {error.strerror}", "a file that can be written") from None
     if json:
         print_json(as_object(advice))
     else:
         print(as_text(advice))
+
+
+def _write(page: Path, content: bytes) -> None:
+    """Write it whole or not at all; raises `OSError`."""
+    from lbg_runtime.pipeline.landing.segment import write_whole
+
+    if page.exists() and not page.is_file():
+        # Such as a pipe, in whose place there is to be no file.
+        page.write_bytes(content)
+    else:
+        # The file behind a link, which stays.
+        write_whole(page.resolve(), content)
 
 
 def _counts(option: str, text: str) -> list[int]:

@@ -1,7 +1,10 @@
 """Advice from the journals of a run, as object, text and page."""
 
+import fcntl
 import json
+import os
 import re
+import resource
 from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -309,6 +312,33 @@ def test_the_command_prints_one_object_and_writes_the_page(run: Path) -> None:
     assert code == 0
     assert (told["useful_queues"], told["members"][2]["is_idle"], len(told["cuts"])) == (5, True, 14)
     assert page.read_text().startswith("<!doctype html>")
+
+
+def test_a_page_for_which_the_disk_has_no_room_leaves_the_one_that_was_there(run: Path) -> None:
+    page = run / "report.html"
+    page.write_text("an earlier one")
+    names, limits = set(run.iterdir()), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(UserError, match=r"--html: .*report\.html: File too large"):
+            invoke(str(run), "--html", str(page))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (page.read_text(), set(run.iterdir())) == ("an earlier one", names)
+
+
+def test_a_page_goes_through_a_link_and_into_a_pipe(run: Path) -> None:
+    """A file in their place would be found by nobody."""
+    page, link = run / "page.html", run / "link.html"
+    link.symlink_to(page)
+    read, write = os.pipe()
+    with open(read) as reader:
+        fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 1 << 20)
+        invoke(str(run), "--html", str(link))
+        invoke(str(run), "--html", f"/dev/fd/{write}")
+        os.close(write)
+        assert reader.read() == page.read_text()
+    assert link.is_symlink()
 
 
 def test_what_cannot_be_advised_on_is_the_users_mistake(run: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
