@@ -172,7 +172,7 @@ class Restriper:
             await insist_on_unclaimed_queues(self._queues, plan, self._shape, self._subscriptions, self._topic)
         await insist_on_fit_queues(self._queues, plan, self._shape, self._subscriptions)
         if is_unmoved(plan, self._shape, self._subscriptions):
-            await self._insist_on_no_parking()
+            await self._insist_on_no_parking(plan)
         return await self._conduct(conductor, is_maybe_known=is_maybe_known)
 
     async def _conduct(self, conductor: Conductor, *, is_maybe_known: bool) -> Progress:
@@ -181,7 +181,7 @@ class Restriper:
         if is_to_begin:
             await self._hear_of_members(conductor, is_maybe_known=is_maybe_known)
             # Again, as parking may have been turned on meanwhile.
-            await self._insist_on_no_parking()
+            await self._insist_on_no_parking(conductor.plan)
         while True:
             sight = await self._look(conductor)
             before = conductor.plan.generation
@@ -273,7 +273,7 @@ class Restriper:
                 await insist_on_unclaimed_queues(self._queues, plan, self._shape, self._subscriptions, self._topic)
                 self._hearing.insist_on_one_version()
             await insist_on_fit_queues(self._queues, plan, self._shape, self._subscriptions)
-            await self._insist_on_no_parking()
+            await self._insist_on_no_parking(plan)
         except (UserError, QueueUnfit):
             if not is_maybe_known:
                 await self._take_away(plan)
@@ -286,8 +286,8 @@ class Restriper:
         await self.insist_on_connection()
         ensure_layout(replace(self._shape, queue_count=plan.to_count), self._subscriptions)
 
-    async def _insist_on_no_parking(self) -> None:
-        await insist_on_no_parking(self._queues, self._shape, self._subscriptions, self._hearing.picture)
+    async def _insist_on_no_parking(self, plan: StripePlan) -> None:
+        await insist_on_no_parking(self._queues, plan, self._shape, self._subscriptions, self._hearing.picture)
 
     async def _conductor(self) -> Conductor | None:
         plan = plan_under_way(self._subscriptions, self._topic)
