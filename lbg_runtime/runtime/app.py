@@ -113,7 +113,7 @@ class App:
 
     async def run(self) -> StopReport:
         """Be a member until `stop`; return how it left. Takes no signals. When cancelled, it cancels its handlers and
-        unbinds.
+        unbinds; when cancelled again, it leaves the unbinding to the end of its session.
 
         If asked to stop while it connects, it gives that up and has left cleanly. Raises `LifespanFailed` if a lifespan
         cancels it, and `MemberSuperseded` if it stood aside for another process with its id, which has gone.

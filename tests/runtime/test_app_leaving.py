@@ -172,6 +172,32 @@ async def test_a_cancelled_member_unbinds_before_it_passes_the_cancellation_on(t
     assert trial.records()[-1]["clean"] is False
 
 
+async def test_a_member_that_is_cancelled_again_leaves_its_queues_to_the_end_of_its_session(trial):
+    """It waits no longer for answers to its unbinds."""
+    app = trial.member()
+    session = trial.sessions["member-0"]
+    bind, loop = session.bind, asyncio.get_running_loop()
+
+    async def bind_badly(*args):
+        flow = await bind(*args)
+        flow.unbind = loop.create_future
+        return flow
+
+    session.bind = bind_badly
+    async with trial.running(app) as (task,):
+        await trial.until(lambda: len(trial.active()) == 4)
+        task.cancel()
+        await asyncio.sleep(1)
+        assert len(trial.active()) == 4
+        task.cancel()
+        cancelled_at_s = loop.time()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert loop.time() - cancelled_at_s < 0.1
+    assert trial.active() == {}
+    assert trial.records()[-1]["clean"] is False
+
+
 def handler_that_never_lets_go():
     """The handler, an event for its start, and one that ends it at last."""
     started, release = asyncio.Event(), asyncio.Event()
