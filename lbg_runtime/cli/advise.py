@@ -1,5 +1,6 @@
 """`lbg advise`: what the journals of a run say about the hash count and queue count of its group."""
 
+import os
 import re
 from pathlib import Path
 from typing import Annotated
@@ -61,7 +62,7 @@ def _write(page: Path, content: bytes) -> None:
         page.write_bytes(content)
     else:
         # The file behind a link, which stays.
-        write_whole(page.resolve(), content)
+        write_whole(Path(os.path.realpath(page)), content)
 
 
 def _counts(option: str, text: str) -> list[int]:

@@ -341,6 +341,13 @@ def test_a_page_goes_through_a_link_and_into_a_pipe(run: Path) -> None:
     assert link.is_symlink()
 
 
+def test_a_link_that_leads_to_itself_gives_way_to_the_page(run: Path) -> None:
+    page = run / "page.html"
+    page.symlink_to(page)
+    assert invoke(str(run), "--html", str(page))[0] == 0
+    assert not page.is_symlink()
+
+
 def test_what_cannot_be_advised_on_is_the_users_mistake(run: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     with pytest.raises(UserError, match="No such file or directory"):
         invoke(str(run / "nowhere"))
