@@ -9,7 +9,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
-from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -83,14 +83,23 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A file, or a class of one, is one worker's: what takes long begins first, so that in the end nobody waits for the
-    last of them."""
+    """A file, or a class of one, is one worker's. What takes long begins first, so that in the end nobody waits for the
+    last of them; and the files that wait for sockets and processes are spread evenly among those that compute, so that
+    all along there is something for each core to do.
+    """
+    files: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.nodeid.partition("::")[0], []).append(item)
 
-    @cache
     def turn(file: str) -> int:
         return next((turn for turn, path in enumerate(LONGEST_FIRST) if file.startswith(path)), len(LONGEST_FIRST))
 
-    items.sort(key=lambda item: turn(item.nodeid.partition("::")[0]))
+    def waits(file: str) -> bool:
+        return any(item.get_closest_marker("real_time") for item in files[file])
+
+    kinds = [list(kind) for _, kind in groupby(sorted(files, key=lambda file: (waits(file), turn(file))), key=waits)]
+    shares = {file: place / len(kind) for kind in kinds for place, file in enumerate(kind)}
+    items[:] = [item for file in sorted(shares, key=shares.__getitem__) for item in files[file]]
 
 
 class Hooks(NamedTuple):
