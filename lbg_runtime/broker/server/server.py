@@ -1,8 +1,8 @@
 """The development broker as one object: a listener on loopback, the connections, and the engine they share."""
 
 import asyncio
-import os
 import secrets
+import socket
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -250,7 +250,7 @@ class BrokerServer:
         """Tell once that the process has no file descriptor left for another connection, and once that it has again."""
         # Looked for ahead: uvloop ends a connection that gets none, and tells nobody.
         try:
-            os.close(os.open(os.devnull, os.O_RDONLY))
+            socket.socket().close()
         except OSError as error:
             if not self._is_full:
                 self._is_full = True
