@@ -1,14 +1,12 @@
 """`open_publisher`: how a program in Python publishes to a group, with the settings that its members have."""
 
-import random
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
-from lbg_runtime.admin.stored import Difference, load_group_settings, watch_of, watching
+from lbg_runtime.admin.stored import load_group_settings, stopped_by_changes
 from lbg_runtime.config.settings import Settings
 from lbg_runtime.metrics.tracing import open_spans
-from lbg_runtime.model.errors import PublisherClosed
 from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.publisher.identity import new_publisher_id
 from lbg_runtime.publisher.ledger import open_ledger
@@ -72,33 +70,6 @@ async def _opened(settings: Settings, ledger: Path | None) -> AsyncIterator[Hash
                 ledger=records,
                 spans=spans,
             ) as publisher,
-            _closed_by_changes(settings, publisher),
+            stopped_by_changes(settings, publisher.refuse_more),
         ):
             yield publisher
-
-
-@asynccontextmanager
-async def _closed_by_changes(settings: Settings, publisher: HashedPublisher) -> AsyncIterator[None]:
-    causes: list[Exception] = []
-
-    def close_for(cause: Exception) -> None:
-        causes.append(cause)
-        publisher.refuse_more()
-
-    def on_changed(found: tuple[Difference, ...]) -> None:
-        for each in found:
-            close_for(each.as_error())
-
-    watch = watch_of(settings, random.Random(), on_changed)
-    refused: Exception | None = None
-    async with nullcontext() if watch is None else watching(watch, close_for):
-        try:
-            yield
-        except (PublisherClosed, ExceptionGroup) as error:
-            # Tasks of a group that all publish end as a group.
-            others = error.split(PublisherClosed)[1] if isinstance(error, ExceptionGroup) else None
-            if not causes or others is not None:
-                raise
-            refused = error
-    if causes:
-        raise causes[0] from refused

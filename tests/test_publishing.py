@@ -142,7 +142,7 @@ async def publish_until_closed(settings: Path, counts: list[tuple[int, int]], *,
 async def test_a_publisher_of_a_group_that_hashes_otherwise_by_now_is_closed(
     settings: Path, lbg_broker: BrokerOnPort, monkeypatch: pytest.MonkeyPatch, looks_away: bool
 ) -> None:
-    monkeypatch.setattr("lbg_runtime.publishing.watch_of", lambda _, __, on_changed: ChangedSoon(on_changed))
+    monkeypatch.setattr("lbg_runtime.admin.stored.watch_of", lambda _, __, on_changed: ChangedSoon(on_changed))
     with pytest.raises(UserError, match=r"group\.hash_count: 4, but the group on the broker now has 8"):
         await publish_until_closed(settings, counts := [], looks_away=looks_away)
     assert counts == [(lbg_broker.queue_status("shop/0").depth,) * 2]
@@ -151,7 +151,7 @@ async def test_a_publisher_of_a_group_that_hashes_otherwise_by_now_is_closed(
 async def test_a_publisher_that_cannot_watch_its_groups_settings_any_more_is_closed(
     settings: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lbg_runtime.publishing.watch_of", lambda *_: FailedSoon())
+    monkeypatch.setattr("lbg_runtime.admin.stored.watch_of", lambda *_: FailedSoon())
     with pytest.raises(ZeroDivisionError):
         await publish_until_closed(settings, counts := [], looks_away=True)
     assert counts
@@ -160,7 +160,7 @@ async def test_a_publisher_that_cannot_watch_its_groups_settings_any_more_is_clo
 async def test_a_publisher_that_is_closed_under_a_task_group_says_why(
     settings: Path, lbg_broker: BrokerOnPort, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lbg_runtime.publishing.watch_of", lambda _, __, on_changed: ChangedSoon(on_changed))
+    monkeypatch.setattr("lbg_runtime.admin.stored.watch_of", lambda _, __, on_changed: ChangedSoon(on_changed))
 
     async def publish(publisher: HashedPublisher) -> None:
         while True:

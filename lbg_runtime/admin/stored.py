@@ -3,11 +3,12 @@
 import asyncio
 import errno
 import os
+import random
 import stat
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from lbg_runtime.admin.spec import MARKER_PREFIX, StoredGroup, read_marker, with
 from lbg_runtime.config.load import load_settings
 from lbg_runtime.config.settings import GroupSettings, GroupSource, Settings
 from lbg_runtime.core.chance import RandomSource
-from lbg_runtime.model.errors import ConfigError, SempError, SempUnreachable, UserError
+from lbg_runtime.model.errors import ConfigError, PublisherClosed, SempError, SempUnreachable, UserError
 
 if TYPE_CHECKING:
     from lbg_runtime.semp.client import SempClient
@@ -207,6 +208,39 @@ async def watching(watch: StoredGroupWatch, on_failed: Callable[[Exception], Non
     finally:
         looking.cancel()
         await asyncio.wait([looking])
+
+
+@asynccontextmanager
+async def stopped_by_changes(settings: Settings, stop: Callable[[], object]) -> AsyncIterator[None]:
+    """For one who publishes: call `stop` when a setting that decides where keys go is changed on the broker.
+
+    With the old value, keys would go elsewhere than those of publishers that have started since. An error that ends the
+    watching stops the publishing as well. In both cases the context ends with an error that says so, also in the place
+    of a `PublisherClosed`. Does nothing if the settings do not come from the broker.
+    """
+    causes: list[Exception] = []
+
+    def stop_for(cause: Exception) -> None:
+        causes.append(cause)
+        stop()
+
+    def on_changed(found: tuple[Difference, ...]) -> None:
+        for each in found:
+            stop_for(each.as_error())
+
+    watch = watch_of(settings, random.Random(), on_changed)
+    refused: Exception | None = None
+    async with nullcontext() if watch is None else watching(watch, stop_for):
+        try:
+            yield
+        except (PublisherClosed, ExceptionGroup) as error:
+            # Tasks of a group that all publish end as a group.
+            others = error.split(PublisherClosed)[1] if isinstance(error, ExceptionGroup) else None
+            if not causes or others is not None:
+                raise
+            refused = error
+    if causes:
+        raise causes[0] from refused
 
 
 async def _read_text(settings: Settings) -> str | None:

@@ -4,8 +4,8 @@ import asyncio
 import random
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, aclosing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -31,9 +31,6 @@ from lbg_runtime.runtime.shutdown import Interruption
 from lbg_runtime.runtime.stop import StopCause, starting_parent, stop_requests
 
 if TYPE_CHECKING:
-    import anyio
-
-    from lbg_runtime.admin.stored import Difference
     from lbg_runtime.config.settings import Settings
     from lbg_runtime.publisher.hashed import HashedPublisher
     from lbg_runtime.publisher.load import LoadPlan
@@ -179,6 +176,7 @@ async def _publish(
 ) -> PublishSummary:
     import anyio
 
+    from lbg_runtime.admin.stored import stopped_by_changes
     from lbg_runtime.metrics.reading import PublisherCounts
     from lbg_runtime.metrics.tracing import open_spans
     from lbg_runtime.publisher.hashed import HashedPublisher
@@ -191,7 +189,6 @@ async def _publish(
     spans = open_spans(settings)
     shape, hash_function = settings.group.shape(), settings.group.hash_function
     causes: list[StopCause] = []
-    changed: list[Difference] = []
     failure: UserError | None = None
     session: Session | None = None
     ledger, counts, began_s = None, PublisherCounts(0, 0, 0, 0), time.monotonic()
@@ -218,15 +215,13 @@ async def _publish(
                 with _progress(publisher, source.count if isinstance(source, LoadPlan) else None):
                     try:
                         # Outside the scope, whose cancellation would cut short the end of this context.
-                        async with _stopped_by_changes(settings, changed, sending):
+                        async with stopped_by_changes(settings, sending.cancel):
                             with sending:
                                 await _send(publisher, source)
                     except UserError as error:
                         failure = error
                     finally:
                         counts = await publisher.close(_CONFIRM_TIMEOUT_MS)
-    if changed:
-        failure = changed[0].as_error()
     if failure is not None and not counts.sent:
         raise failure
     # Otherwise some was sent: whoever goes on from here must know how far it came.
@@ -244,35 +239,6 @@ async def _publish(
         stopped_by=causes[0].value if causes else None,
         failure=None if failure is None else str(failure),
     )
-
-
-@asynccontextmanager
-async def _stopped_by_changes(
-    settings: "Settings", changed: "list[Difference]", sending: "anyio.CancelScope"
-) -> AsyncIterator[None]:
-    """Stop the sending when a setting that decides where keys go is changed, and add the change to `changed`.
-
-    With the old value, keys would go elsewhere than those of publishers that have started since. An error that ends
-    the watching stops the sending as well, and is raised.
-    """
-    from lbg_runtime.admin.stored import watch_of, watching
-
-    failures: list[Exception] = []
-
-    def on_changed(found: "tuple[Difference, ...]") -> None:
-        changed.extend(found)
-        if changed:
-            sending.cancel()
-
-    def on_failed(error: Exception) -> None:
-        failures.append(error)
-        sending.cancel()
-
-    watch = watch_of(settings, random.Random(), on_changed)
-    async with nullcontext() if watch is None else watching(watch, on_failed):
-        yield
-    if failures:
-        raise failures[0]
 
 
 async def _send(publisher: "HashedPublisher", source: "LoadPlan | _Lines") -> None:

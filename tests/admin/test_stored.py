@@ -26,16 +26,16 @@ from lbg_runtime.admin.stored import (
     StoredGroupWatch,
     ask_broker,
     differences,
+    stopped_by_changes,
     store_queue_count,
     watch_of,
 )
 from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.semp.access import AccessLevel, Administrator
 from lbg_runtime.broker.semp.server import SempServer
-from lbg_runtime.cli.publish import _stopped_by_changes
 from lbg_runtime.config.load import parse_settings, problems_of
 from lbg_runtime.config.settings import Settings
-from lbg_runtime.model.errors import ConfigError, InvariantViolated, SempUnreachable
+from lbg_runtime.model.errors import ConfigError, InvariantViolated, SempUnreachable, UserError
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.app import App
 from lbg_runtime.runtime.handlers.registry import Handlers
@@ -391,7 +391,7 @@ async def test_a_publisher_does_not_go_on_unwatched(monkeypatch: pytest.MonkeyPa
     sending = anyio.CancelScope()
 
     async def send() -> None:
-        async with _stopped_by_changes(settings_in_file(), [], sending):
+        async with stopped_by_changes(settings_in_file(), sending.cancel):
             with sending:
                 await asyncio.sleep(1)
 
@@ -417,10 +417,13 @@ async def test_a_publisher_stops_before_it_sends_keys_elsewhere_than_others(monk
 
         found = differences(settings.group, marker(**changes))
         monkeypatch.setattr("lbg_runtime.admin.stored.watch_of", partial(Watch, found=found))
-        changed: list[Difference] = []
         sending = anyio.CancelScope()
-        async with _stopped_by_changes(settings, changed, sending):
-            with sending:
-                await asyncio.sleep(1)
-        assert [each.setting for each in changed] == names
+        told: list[str] = []
+        try:
+            async with stopped_by_changes(settings, sending.cancel):
+                with sending:
+                    await asyncio.sleep(1)
+        except UserError as error:
+            told.append(error.where)
+        assert told == names
         assert sending.cancelled_caught is bool(names)
