@@ -140,6 +140,7 @@ async def _replay(
     """Replay; return whether it was asked to stop before its end."""
     import anyio
 
+    from lbg_runtime.admin.stored import stopped_by_changes
     from lbg_runtime.pipeline.replay import replay as replay_messages
     from lbg_runtime.publisher.hashed import HashedPublisher
     from lbg_runtime.publisher.identity import new_publisher_id
@@ -154,7 +155,7 @@ async def _replay(
     # For the thread on which the log is read, which no cancellation ends.
     stopped = threading.Event()
 
-    def stop(_: StopCause) -> None:
+    def stop(*_: StopCause) -> None:
         stopped.set()
         connecting.cut()
         sending.cancel()
@@ -171,9 +172,11 @@ async def _replay(
             publisher = HashedPublisher(session, shape, hash_function, publisher_id=publisher_id, ledger=ledger)
             with _progress(replayed) as show:
                 try:
-                    with sending:
-                        messages = _messages(log, selection, stopped.is_set)
-                        await replay_messages(messages, publisher, topic, rate, replayed, show)
+                    # Outside the scope, whose cancellation would cut short the end of this context.
+                    async with stopped_by_changes(settings, stop):
+                        with sending:
+                            messages = _messages(log, selection, stopped.is_set)
+                            await replay_messages(messages, publisher, topic, rate, replayed, show)
                 finally:
                     await publisher.close(_CONFIRM_TIMEOUT_MS)
                     replayed.ledger_dropped = 0 if ledger is None else ledger.dropped

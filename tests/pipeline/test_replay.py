@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from lbg_runtime import publishing
+from lbg_runtime.admin.stored import Difference
 from lbg_runtime.cli.main import command_line
 from lbg_runtime.model.errors import LandingDamaged, LandingRowsPruned, PublishRefused, UserError
 from lbg_runtime.model.hashing import HashFunction
@@ -410,6 +411,27 @@ def test_damage_on_the_way_is_told_with_how_far_it_came(landed: LogOnDisk, lbg_r
     ended = lbg_replay()
     assert ended.stdout.startswith(f"{told['confirmed']} of {told['selected']} messages published to again")
     assert str(path) in ended.stderr
+
+
+class ChangedSoon:
+    """A watch that finds another hash count as soon as it runs."""
+
+    def __init__(self, on_changed: Callable[[tuple[Difference, ...]], None]) -> None:
+        self._on_changed = on_changed
+
+    async def run(self) -> None:
+        self._on_changed((Difference("group.hash_count", "8", "16"),))
+        await asyncio.Event().wait()
+
+
+def test_a_replay_into_a_group_that_hashes_otherwise_by_now_is_stopped(
+    landed: LogOnDisk, lbg_replay: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It went on, and sent keys elsewhere than publishers that had started since."""
+    monkeypatch.setattr("lbg_runtime.admin.stored.watch_of", lambda _, __, on_changed: ChangedSoon(on_changed))
+    ended = lbg_replay("--rate", "1")
+    assert isinstance(ended.exception, UserError)
+    assert str(ended.exception).startswith("group.hash_count: 8, but the group on the broker now has 16; expected ")
 
 
 def test_what_is_confirmed_is_on_the_ledger(
