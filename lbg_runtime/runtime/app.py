@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import structlog
 import uvloop
 
-from lbg_runtime.admin.stored import load_group_settings, watch_of, watching
+from lbg_runtime.admin.stored import Difference, load_group_settings, watch_of, watching
 from lbg_runtime.config.broker_names import check_client_name, client_name
 from lbg_runtime.config.settings import GroupBackend, Provision, Settings
 from lbg_runtime.journal.writer import RUN_VARIABLE
@@ -142,8 +142,8 @@ class App:
             async with (
                 status or nullcontext(),
                 self._open_session() as session,
-                self._attended(session),
-                self._settings_watched() as changed_settings,
+                self._settings_watched() as changed,
+                self._attended(session, changed),
             ):
                 supervisor = Supervisor(
                     self.settings, self.membership, self._handlers, session, journal, random.Random(), self._companion
@@ -155,7 +155,7 @@ class App:
                     supervisor.stop()
                 if status is not None:
                     source = supervisor.status()
-                    source.changed_settings = changed_settings
+                    source.changed_settings = lambda: tuple(each.setting for each in changed())
                     status.show(source)
                 # Not sooner: where many start at once, the imports of a start may block the loop for longer than the
                 # limit, and nobody waits for queues of this member yet.
@@ -277,8 +277,8 @@ class App:
         return StatusServer(ops.status, token, str if self._companion is None else self._companion.waits_for)
 
     @asynccontextmanager
-    async def _settings_watched(self) -> AsyncIterator[Callable[[], tuple[str, ...]]]:
-        """Yield a function that names the settings that differ on the broker by now: reported, not acted on."""
+    async def _settings_watched(self) -> AsyncIterator[Callable[[], tuple[Difference, ...]]]:
+        """Yield a function that tells which settings differ on the broker by now."""
         # A member goes on with the settings it started with: its queues are still its own, and where a key goes is for
         # the publishers to change.
         watch = watch_of(self.settings, random.Random())
@@ -290,10 +290,10 @@ class App:
             _log.error("group_settings_not_watched", reason=str(error), exc_info=error)
 
         async with watching(watch, tell):
-            yield lambda: tuple(each.setting for each in watch.found)
+            yield lambda: watch.found
 
     @asynccontextmanager
-    async def _attended(self, session: Session) -> AsyncIterator[None]:
+    async def _attended(self, session: Session, changed: Callable[[], tuple[Difference, ...]]) -> AsyncIterator[None]:
         # Before a companion begins to publish: the broker confirms even what no queue attracts, and nobody gets that.
         await self._provision(session)
         if self._companion is None:
@@ -304,7 +304,7 @@ class App:
             with self._beginning:
                 if not self._stop_wanted:
                     # No bound: it waits for a disk, or for something that others start; a request to stop ends that.
-                    await attended.enter_async_context(self._companion.attend(session, self._be_able))
+                    await attended.enter_async_context(self._companion.attend(session, self._be_able, changed))
                     await self._companion.until_ready()
             # Again, as the wait may have been long, and queues missing now would be taken for a mistake.
             await self._provision(session)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
+from lbg_runtime.admin.stored import Difference
 from lbg_runtime.metrics.reading import SidecarReading
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.runtime.session import Session
@@ -20,11 +21,14 @@ class Companion(Protocol):
         """What all members of the group must have alike besides the settings, by name. Never changed."""
         ...
 
-    def attend(self, session: Session, on_able: Callable[[bool], None]) -> AbstractAsyncContextManager[None]:
+    def attend(
+        self, session: Session, on_able: Callable[[bool], None], changed: Callable[[], tuple[Difference, ...]]
+    ) -> AbstractAsyncContextManager[None]:
         """Live from before the first flow is bound until after the last is gone; the session is open meanwhile.
 
         Call `on_able` with False when messages could not be handled here for so long that other members should have
-        the queues, and with True when they can be again.
+        the queues, and with True when they can be again. `changed` tells which of the group's settings differ on the
+        broker by now; whoever publishes must not go on with the old ones.
         """
         ...
 

@@ -1,7 +1,9 @@
 """The publisher behind what the application publishes, made when it does so for the first time."""
 
+from collections.abc import Callable
 from pathlib import Path
 
+from lbg_runtime.admin.stored import Difference
 from lbg_runtime.config.settings import Settings
 from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.publisher.identity import new_publisher_id
@@ -19,13 +21,20 @@ class ApplicationPublisher:
     nothing was published. Not later than that: what the broker confirmed before there is a ledger could be lost unseen.
     """
 
-    def __init__(self, settings: Settings, session: Session) -> None:
+    def __init__(self, settings: Settings, session: Session, changed: Callable[[], tuple[Difference, ...]]) -> None:
+        """`changed`: see `Companion.attend`."""
         self._settings = settings
         self._session = session
+        self._changed = changed
         self._publisher: HashedPublisher | None = None
 
     def get(self) -> HashedPublisher:
-        """The publisher; raises `UserError` if its ledger cannot be begun, and may then be called again."""
+        """The publisher; call it for each message.
+
+        Raises `UserError` if its ledger cannot be begun, and while keys would go elsewhere by the settings stored now.
+        """
+        for each in self._changed():
+            raise each.as_error()
         if self._publisher is None:
             group, publisher_id, ledger = self._settings.group, new_publisher_id(), None
             if (journal := self._settings.ops.journal.path) is not None:

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import structlog
 
+from lbg_runtime.admin.stored import Difference
 from lbg_runtime.config.fields import MAX_INTERVAL_MS
 from lbg_runtime.config.settings import Settings
 from lbg_runtime.config.sidecar_settings import SidecarSettings
@@ -86,10 +87,12 @@ class Sidecar:
     # -- Companion
 
     @asynccontextmanager
-    async def attend(self, session: Session, on_able: Callable[[bool], None]) -> AsyncIterator[None]:
+    async def attend(
+        self, session: Session, on_able: Callable[[bool], None], changed: Callable[[], tuple[Difference, ...]]
+    ) -> AsyncIterator[None]:
         """See `Companion.attend`. Raises `ConfigError` if `sidecar.listen` cannot be had."""
         timeout_ms = self._settings.failure.timeout_ms
-        publisher = ApplicationPublisher(self._settings, session)
+        publisher = ApplicationPublisher(self._settings, session, changed)
         self._gate = gate = Gate(on_able, self._may_begin.set)
         async with AsyncExitStack() as stack:
             stack.callback(gate.end)

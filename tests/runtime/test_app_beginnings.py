@@ -138,7 +138,7 @@ class _SlowCompanion:
         self.shared = {}
 
     @asynccontextmanager
-    async def attend(self, session, on_able):
+    async def attend(self, session, on_able, changed):
         yield
 
     async def until_ready(self):
@@ -176,7 +176,7 @@ async def test_a_member_that_is_to_leave_waits_no_longer_for_its_companion_to_be
 
     class HangingCompanion(_SlowCompanion):
         @asynccontextmanager
-        async def attend(self, session, on_able):
+        async def attend(self, session, on_able, changed):
             await asyncio.get_running_loop().create_future()
             yield
 
@@ -194,7 +194,7 @@ async def test_who_cannot_handle_any_more_when_the_member_begins_gets_no_queues(
         """Ready, and then away, while the member still waits for the broker."""
 
         @asynccontextmanager
-        async def attend(self, session, on_able):
+        async def attend(self, session, on_able, changed):
             self._on_able = on_able
             yield
 

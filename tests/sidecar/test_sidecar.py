@@ -1,10 +1,14 @@
 """How a member comes to its sidecar, and what is refused."""
 
+import asyncio
 import json
+from contextlib import nullcontext
 
+import httpx
 import pytest
 
 from lbg_runtime import App, Handlers
+from lbg_runtime.admin.stored import Difference
 from lbg_runtime.cli.run import run
 from lbg_runtime.config.load import parse_settings
 from lbg_runtime.model.errors import ConfigError, UserError
@@ -43,3 +47,31 @@ def test_several_members_cannot_share_one_application_and_one_port(tmp_path):
     config.write_text(json.dumps({"group": GROUP, "sidecar": {}}))
     with pytest.raises(UserError, match="--processes: 2 with a sidecar"):
         run(config=config, processes=2, json=False, member_index=None, member_count=None)
+
+
+class Watch:
+    """Looks at stored settings that are what a test says."""
+
+    def __init__(self):
+        self.found = ()
+
+    async def run(self):
+        await asyncio.Event().wait()
+
+
+async def test_nothing_is_published_while_the_group_hashes_otherwise_on_the_broker(trial, monkeypatch):
+    """Keys went elsewhere than those of publishers that had started since."""
+    watch, served = Watch(), []
+    monkeypatch.setattr("lbg_runtime.runtime.app.watch_of", lambda *_: watch)
+    monkeypatch.setattr("lbg_runtime.sidecar.sidecar.SidecarServer", lambda app, _: nullcontext(served.append(app)))
+    async with trial.running(trial.app(sidecar={"listen": "127.0.0.1:3500"})):
+        await trial.until(lambda: bool(served))
+        transport = httpx.ASGITransport(served[0])
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:3500") as client:
+            assert (await client.post("/v1/publish/a?key=k")).status_code == 200
+            watch.found = (Difference("group.hash_count", "8", "16"),)
+            answer = await client.post("/v1/publish/a?key=k")
+            assert (answer.status_code, answer.json()["fate"]) == (503, "refused")
+            assert "the group on the broker now has 16" in answer.json()["error"]
+            watch.found = ()
+            assert (await client.post("/v1/publish/a?key=k")).status_code == 200

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import structlog
 
+from lbg_runtime.admin.stored import Difference
 from lbg_runtime.config.fields import MAX_INTERVAL_MS
 from lbg_runtime.config.settings import GroupBackend, MissingKey, Settings
 from lbg_runtime.metrics.reading import SidecarReading
@@ -158,10 +159,12 @@ class Lander:
     # -- Companion
 
     @asynccontextmanager
-    async def attend(self, session: Session, on_able: Callable[[bool], None]) -> AsyncIterator[None]:
+    async def attend(
+        self, session: Session, on_able: Callable[[bool], None], changed: Callable[[], tuple[Difference, ...]]
+    ) -> AsyncIterator[None]:
         """See `Companion.attend`."""
         # A lander without room keeps its queues: the others have none either, as they share the log.
-        del session, on_able
+        del session, on_able, changed
         self._ages.look(self._clock_us(), int(asyncio.get_running_loop().time() * 1e6))
         self._threads = _start_threads()
         try:
