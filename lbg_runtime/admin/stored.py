@@ -18,7 +18,7 @@ import structlog
 
 from lbg_runtime.admin.spec import MARKER_PREFIX, StoredGroup, read_marker, with_queue_count
 from lbg_runtime.config.load import load_settings
-from lbg_runtime.config.settings import GroupSettings, GroupSource, Settings
+from lbg_runtime.config.settings import STORED_IN_SEMP, GroupSettings, GroupSource, Settings
 from lbg_runtime.core.chance import RandomSource
 from lbg_runtime.model.errors import ConfigError, PublisherClosed, SempError, SempUnreachable, UserError
 
@@ -77,13 +77,8 @@ def ask_broker(settings: Settings) -> Mapping[str, object]:
         if path is not None:
             # Only settings that can be read: they replace those that an earlier start could read.
             _write_cache(path, settings, text)
-    return {
-        "hash_prefix": stored.shape.hash_prefix,
-        "hash_count": stored.shape.hash_count,
-        "queue_count": stored.shape.queue_count,
-        "hash_function": stored.hash_function.value,
-        "key": stored.key,
-    }
+    told = stored.as_object()
+    return {name: told[name] for name in STORED_IN_SEMP}
 
 
 async def store_queue_count(client: "SempClient", settings: Settings, queue_count: int) -> None:
