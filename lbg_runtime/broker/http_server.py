@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lbg_runtime.broker.listening import listen
+from lbg_runtime.config.listen_address import ListenAddress
 
 KEEP_ALIVE_S = 65
 """From the connection, or the last answer, to the end of a request."""
@@ -43,8 +44,7 @@ class HttpServer:
     @property
     def url(self) -> str:
         """What a client is given."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'http' if self._tls is None else 'https'}://{host}:{self.port}"
+        return f"{'http' if self._tls is None else 'https'}://{ListenAddress(self.host, self.port)}"
 
     async def start(self) -> None:
         """Listen; raises `UserError` when the address cannot be had."""

@@ -27,6 +27,7 @@ from lbg_runtime.broker.server.tls import HANDSHAKE_TIMEOUT_S, TlsFiles
 from lbg_runtime.broker.server.traits import fields_of, traits_of
 from lbg_runtime.broker.store.statements import Row, RowPut
 from lbg_runtime.broker.store.store import Store
+from lbg_runtime.config.listen_address import ListenAddress
 from lbg_runtime.model.errors import StoreFailed
 from lbg_runtime.model.ids import QueueName
 
@@ -121,8 +122,7 @@ class BrokerServer:
     @property
     def url(self) -> str:
         """The address to give to clients."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'tcp' if self._tls is None else 'tcps'}://{host}:{self.port}"
+        return f"{'tcp' if self._tls is None else 'tcps'}://{ListenAddress(self.host, self.port)}"
 
     async def stop(self) -> None:
         """Stop listening and cut every connection; returns when all are gone. Idempotent."""
