@@ -129,9 +129,7 @@ class _HeldLane:
 class Lander:
     """The `Companion` of one member, and its handlers. Made anywhere, attended on the member's loop, once."""
 
-    def __init__(
-        self, settings: Settings, options: LandingOptions, claimed: GroupNote, clock_us: Callable[[], int] = wall_us
-    ) -> None:
+    def __init__(self, settings: Settings, options: LandingOptions, claimed: GroupNote) -> None:
         """Set `member` before it is attended. It lands into the log `claimed`, and into no other."""
         self.member = MemberId("")
         self.landed_count = 0
@@ -147,8 +145,7 @@ class Lander:
         self._group = settings.group.shape()
         self._options = options
         self._claimed = claimed
-        self._clock_us = clock_us
-        self._born_us = clock_us()
+        self._born_us = wall_us()
         self._is_measured = True
         """Whether the last measurement of the log succeeded."""
         self._room = Room(options.quota_bytes)
@@ -165,7 +162,7 @@ class Lander:
         """See `Companion.attend`."""
         # A lander without room keeps its queues: the others have none either, as they share the log.
         del session, on_able, changed
-        self._ages.look(self._clock_us(), int(asyncio.get_running_loop().time() * 1e6))
+        self._ages.look(wall_us(), int(asyncio.get_running_loop().time() * 1e6))
         self._threads = _start_threads()
         try:
             await self._measure()
@@ -262,7 +259,7 @@ class Lander:
                 partial(self._make_writer, index, epoch, handle),
                 self._options.limits,
                 self._threads,
-                self._clock_us,
+                wall_us,
                 self._room.count_written,
             )
             held = self._lanes[queue, epoch] = _HeldLane(lane)
@@ -275,7 +272,7 @@ class Lander:
             queue,
             self.member,
             epoch,
-            clock_us=self._clock_us,
+            clock_us=wall_us,
             is_synced=self._options.is_synced,
             segment_bytes=self._options.segment_bytes,
             claimed=self._claimed,
@@ -326,13 +323,11 @@ class Lander:
         )
 
     async def _prune(self) -> None:
-        before_us = self._ages.look(self._clock_us(), int(asyncio.get_running_loop().time() * 1e6))
+        before_us = self._ages.look(wall_us(), int(asyncio.get_running_loop().time() * 1e6))
         if before_us is None:
             return
         failures: list[Unpruned] = []
-        pruning = partial(
-            prune, self._options.root, before_us, clock_us=self._clock_us, failures=failures, is_aged=self._ages.is_aged
-        )
+        pruning = partial(prune, self._options.root, before_us, failures=failures, is_aged=self._ages.is_aged)
         try:
             pruned = await asyncio.to_thread(lambda: list(pruning()))
         except OSError as error:
