@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from lbg_runtime.model.errors import LandingDamaged, LandingVersionUnknown
+from lbg_runtime.model.errors import LandingDamaged
 from lbg_runtime.pipeline.landing.opened import opened, read_whole
-from lbg_runtime.pipeline.landing.schema import FORMAT
+from lbg_runtime.pipeline.landing.schema import FORMAT, check_format
 
 ENTRY_BYTES = 64
 MAGIC = b"LBGLAND\x00"
@@ -196,10 +196,7 @@ def _parse_header(path: Path | str, raw: bytes) -> SegmentHeader:
     if len(raw) < ENTRY_BYTES or raw[: len(MAGIC)] != MAGIC:
         raise LandingDamaged(str(path), "no index of a segment", DAMAGE_REMEDY)
     _, version, schema_crc, first_row, data_start = _HEADER.unpack(raw[: _HEADER.size])
-    if version != FORMAT:
-        raise LandingVersionUnknown(
-            str(path), f"format {version}", f"this version reads format {FORMAT}: use the one that wrote it"
-        )
+    check_format(path, version)
     if not _is_sealed(raw):
         raise LandingDamaged(str(path), "its header has a wrong CRC", DAMAGE_REMEDY)
     return SegmentHeader(first_row, data_start, schema_crc)

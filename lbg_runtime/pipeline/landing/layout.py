@@ -21,11 +21,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from lbg_runtime.model.errors import LandingDamaged, LandingVersionUnknown, UserError
+from lbg_runtime.model.errors import LandingDamaged, UserError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.pipeline.landing.index import DAMAGE_REMEDY
 from lbg_runtime.pipeline.landing.opened import read_whole
-from lbg_runtime.pipeline.landing.schema import FORMAT
+from lbg_runtime.pipeline.landing.schema import FORMAT, check_format
 from lbg_runtime.pipeline.landing.sealed import seal, unseal
 from lbg_runtime.pipeline.landing.segment import DATA_SUFFIX, INDEX_SUFFIX, make_folder, sync_folder, write_whole
 
@@ -272,10 +272,7 @@ def _read(path: Path | str) -> dict[str, object]:
         raise _damaged(path) from None
     if not isinstance(found.get("format"), int):
         raise _damaged(path)
-    if found["format"] != FORMAT:
-        raise LandingVersionUnknown(
-            str(path), f"format {found['format']}", f"this version reads format {FORMAT}: use the one that wrote it"
-        )
+    check_format(path, found["format"])
     return found
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from lbg_runtime.model.errors import LandingDamaged, LandingError, LandingVersionUnknown
+from lbg_runtime.model.errors import LandingDamaged, LandingError
 from lbg_runtime.pipeline.landing.index import DAMAGE_REMEDY, NO_HIGH, NO_LOW
 from lbg_runtime.pipeline.landing.layout import IDS_SUFFIX
-from lbg_runtime.pipeline.landing.schema import FORMAT, may_have_copies, time_of_id
+from lbg_runtime.pipeline.landing.schema import FORMAT, check_format, may_have_copies, time_of_id
 from lbg_runtime.pipeline.landing.segment import segment_name, write_whole
 
 _MAGIC = b"LBGIDS\x00\x00"
@@ -93,10 +93,7 @@ def read_pruned(folder: Path, first_row: int) -> PrunedSegment:
     if len(raw) < _HEADER_BYTES or raw[: len(_MAGIC)] != _MAGIC:
         raise LandingDamaged(str(path), "no ids of a pruned segment", DAMAGE_REMEDY)
     _, version, crc, first, rows, low, high, pruned_us = _HEADER.unpack(raw[: _HEADER.size])
-    if version != FORMAT:
-        raise LandingVersionUnknown(
-            str(path), f"format {version}", f"this version reads format {FORMAT}: use the one that wrote it"
-        )
+    check_format(path, version)
     if _CRC.unpack(raw[_HEADER.size :])[0] != zlib.crc32(raw[: _HEADER.size]):
         raise LandingDamaged(str(path), "its header has a wrong CRC", DAMAGE_REMEDY)
     return PrunedSegment(path, first, rows, low, high, pruned_us, crc)

@@ -10,7 +10,11 @@ an id of the single delivery, so that no two rows are ever taken for copies of e
 delivered twice is there twice.
 """
 
+from pathlib import Path
+
 import pyarrow as pa
+
+from lbg_runtime.model.errors import LandingVersionUnknown
 
 FORMAT = 1
 """Version of the folder, of segments and of their indices; raised with any change that an older reader would
@@ -40,6 +44,14 @@ FOREIGN_MARK = "!"
 
 LARGEST_TIME = 253_402_300_799_999
 """The last millisecond of the year 9999: Python has no later time."""
+
+
+def check_format(path: Path | str, found: object) -> None:
+    """Raises `LandingVersionUnknown` for a file of another format."""
+    if found != FORMAT:
+        raise LandingVersionUnknown(
+            str(path), f"format {found}", f"this version reads format {FORMAT}: use the one that wrote it"
+        )
 
 
 def may_have_copies(row_id: str) -> bool:
