@@ -32,8 +32,8 @@ class SubscriptionsRefused(LbgError):
 class Bulk:
     """How many events go in one request, and how long one may wait for others."""
 
-    max_count: int = DEFAULT_BULK_COUNT
-    max_wait_ms: int = DEFAULT_BULK_WAIT_MS
+    max_count: int
+    max_wait_ms: int
 
 
 @dataclass(frozen=True, slots=True)
