@@ -22,7 +22,7 @@ from lbg_runtime.transport.base import Messenger
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where a sink publishes to; the driver reads this once for all of its tasks."""
+    """Where a sink publishes to; the driver reads this for all tasks of a batch."""
 
     shape: GroupShape
     hash_function: HashFunction
