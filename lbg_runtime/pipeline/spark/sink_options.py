@@ -57,7 +57,8 @@ def read_sink_options(options: Mapping[str, str], columns: Mapping[str, str]) ->
     if not ack_timeout_ms:
         raise UserError("option ackTimeout", repr(values["ackTimeout"]), "a duration above 0")
     in_flight = values["maxInFlight"] or str(_MAX_IN_FLIGHT)
-    if not in_flight.isdecimal() or not 1 <= int(in_flight) <= _MAX_IN_FLIGHT:
+    # Python refuses to read thousands of digits.
+    if not in_flight.isdecimal() or len(in_flight) > 4 or not 1 <= int(in_flight) <= _MAX_IN_FLIGHT:
         raise UserError("option maxInFlight", repr(in_flight), f"a number from 1 to {_MAX_IN_FLIGHT}")
     found_options = SinkOptions(
         config=Path(values["config"] or "config.yaml").absolute(),

@@ -191,6 +191,7 @@ async def test_the_ledger_of_a_task_that_was_run_again_says_that_copies_may_be_t
         ({"topic": "t", "ackTimeout": "soon"}, "option ackTimeout", "a duration"),
         ({"topic": "t", "ackTimeout": "0s"}, "option ackTimeout", "a duration above 0"),
         ({"topic": "t", "maxInFlight": "0"}, "option maxInFlight", "a number from 1 to 1000"),
+        ({"topic": "t", "maxInFlight": "9" * 5_000}, "option maxInFlight", "a number from 1 to 1000"),
     ],
 )
 def test_a_wrong_option_is_named(given: dict[str, str], where: str, expected: str) -> None:
