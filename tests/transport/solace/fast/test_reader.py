@@ -23,6 +23,8 @@ from lbg_runtime.transport.solace.inbound import UnreadableMessage
 QUEUE, EPOCH = QueueName("orders/0"), Epoch(3)
 XML, ATTACHMENT = 1, 2
 """Kinds of sections of a body."""
+FAILED = -1
+"""What the library returns for an error."""
 MakeReader = Callable[[FastCalls], ReadMessage]
 STAMPS = {"JMSXGroupID": "k", PUBLISHER_PROPERTY: "p", "lbg_key_sequence": 7}
 
@@ -216,6 +218,19 @@ def test_properties_that_are_cut_short_are_refused(read: Read) -> None:
         read(spoilt, 7)
     assert refusal.value.delivery_id == 7
     assert str(refusal.value) == f"a message cannot be read: {refusal.value.reason}"
+
+
+@pytest.mark.parametrize("part", ["properties", "next_field", "payload", "xml", "destination"])
+def test_a_message_of_which_a_part_cannot_be_read_is_refused_and_not_read_without_it(
+    make_reader: MakeReader, part: str
+) -> None:
+    """Without its stamps a message would have another key, and without its payload be handled as an empty one."""
+    calls = CountingCalls()
+    # Whatever else it is called with is left where it is.
+    setattr(calls, part, CFUNCTYPE(c_int, c_void_p)(lambda _: FAILED))
+    with pytest.raises(UnreadableMessage):
+        make_reader(calls)(native_message(frame_of(relay_of(Message("t", b"", {"name": "abcd"})))), QUEUE, EPOCH)
+    assert calls.freed == 1
 
 
 def test_a_message_without_the_id_of_a_delivery_is_refused(make_reader: MakeReader) -> None:
