@@ -19,6 +19,9 @@ PUBLISHER_PROPERTY = "lbg_publisher"
 KEY_SEQUENCE_PROPERTY = "lbg_key_sequence"
 """User property with the publisher's number of this message within its key, counted from 1."""
 
+_LARGEST_NUMBER = (1 << 63) - 1
+"""More is in no store of a guard, and in no control message."""
+
 _STAMPS = frozenset({PUBLISHER_PROPERTY, KEY_SEQUENCE_PROPERTY})
 """The properties that identify a message among those of its publisher."""
 
@@ -148,7 +151,8 @@ class Message:
     def key_sequence(self) -> int | None:
         """The publisher's number of this message within its key, counted from 1, or None."""
         value = self.properties.get(KEY_SEQUENCE_PROPERTY)
-        return value if isinstance(value, int) else None
+        # Not isinstance: a publisher other than ours may send anything, and a boolean is no number.
+        return value if type(value) is int and 0 <= value <= _LARGEST_NUMBER else None
 
     @property
     def fencing_token(self) -> FencingToken | None:

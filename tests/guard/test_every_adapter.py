@@ -112,6 +112,14 @@ async def test_a_message_without_a_token_is_refused(bench: Bench) -> None:
     assert await bench.written() == []
 
 
+@pytest.mark.parametrize("number", [True, 1 << 63])
+async def test_a_number_that_is_none_or_that_no_store_holds_is_no_token(bench: Bench, number: int) -> None:
+    """A database failed, with an error that told nobody whose mistake it is."""
+    with pytest.raises(TokenMissing):
+        await bench.apply(message(number))
+    assert await bench.written() == []
+
+
 async def test_in_memory_too_an_asynchronous_effect_is_refused() -> None:
     async def effect(before: object) -> object:
         raise AssertionError("it runs")

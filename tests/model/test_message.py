@@ -23,6 +23,18 @@ def test_a_stamp_of_the_wrong_type_is_none(value: PropertyValue) -> None:
     assert (message.key, message.publisher_id, message.key_sequence) == (None, None, None)
 
 
+@pytest.mark.parametrize("value", [True, -1, 1 << 63])
+def test_what_no_publisher_counts_and_no_store_holds_is_no_number(value: PropertyValue) -> None:
+    message = Message("o/1/t", b"", {"JMSXGroupID": "k", "lbg_publisher": "p", "lbg_key_sequence": value})
+    assert (message.key_sequence, message.fencing_token) == (None, None)
+
+
+@pytest.mark.parametrize("number", [0, (1 << 63) - 1])
+def test_a_number_is_one_whatever_it_starts_with_and_however_far_it_goes(number: int) -> None:
+    message = Message("o/1/t", b"", {"JMSXGroupID": "k", "lbg_publisher": "p", "lbg_key_sequence": number})
+    assert message.fencing_token == FencingToken("p", number)
+
+
 def test_a_message_cannot_be_changed() -> None:
     message = Message("t", b"")
     with pytest.raises(AttributeError):

@@ -20,6 +20,7 @@ from lbg_runtime.core.group.control_messages import (
     ReportedFlow,
 )
 from lbg_runtime.core.group.question_gate import MAX_PER_SECOND
+from lbg_runtime.journal.reader import read_run
 from lbg_runtime.model.errors import ConfigError, SubscribeFailed, UserError
 from lbg_runtime.model.hashing import HashFunction, shard_of
 from lbg_runtime.model.ids import GroupName, MemberId
@@ -289,6 +290,22 @@ async def test_a_key_that_cannot_be_asked_for_and_a_group_that_does_not_talk_are
     counted = {"mode": "static", "index": 0, "count": 1}
     with pytest.raises(ConfigError, match=r"rebind\.mode: cycle; expected cooperative"):
         await asking(rebind={"mode": "cycle"}, membership=counted)
+
+
+@pytest.mark.parametrize("number", [True, -1, 1 << 63])
+async def test_a_key_is_told_of_whatever_its_publisher_stamps_as_number(trial, asking, number):
+    """A boolean made the answer unreadable for who had asked, and the journal a damaged one."""
+    async with trial.running(trial.discovered("a")):
+        await trial.until(lambda: len(trial.active()) == 4)
+        publisher = MemoryTransport(trial.broker, "foreign-publisher")
+        await publisher.open()
+        stamps = {PARTITION_KEY_PROPERTY: "k", PUBLISHER_PROPERTY: "p", KEY_SEQUENCE_PROPERTY: number}
+        await publisher.send(Message(f"h/{shard_of(HashFunction.CRC32, 'k', 8)}/orders/new", b"x", stamps))
+        await trial.until(lambda: len(trial.handled) == 1)
+        (answer,), _ = await (await asking()).look_for_key("k", 1)
+        await publisher.close()
+    assert answer.sight.last.number is None
+    assert read_run(trial.journals).journals.column("defect").to_pylist() == [None]
 
 
 async def test_only_the_newest_keys_are_remembered(trial, asking, monkeypatch):

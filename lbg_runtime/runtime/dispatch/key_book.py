@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from time import monotonic_ns
 
 from lbg_runtime.core.group.control_messages import (
-    MAX_NUMBER,
     MAX_TEXT_LENGTH,
     KeySight,
     LaneHead,
@@ -18,7 +17,6 @@ from lbg_runtime.model.failure import Then
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction, shard_of
 from lbg_runtime.model.ids import Epoch, QueueName
-from lbg_runtime.model.message import Message
 from lbg_runtime.model.printable import printable
 from lbg_runtime.runtime.clock import now_ms
 from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
@@ -61,7 +59,7 @@ class KeyBook:
             self._old, self._young = self._young, {}
         report = handling.end_report
         then = None if report is None else report.then
-        self._young[key] = (_number(handling.delivery.message), handling.attempts, handling.done_mono_ns, then)
+        self._young[key] = (handling.delivery.message.key_sequence, handling.attempts, handling.done_mono_ns, then)
 
     def place(self, key: str) -> tuple[int, QueueName]:
         """Shard and queue of a key, as far as this member knows; raises `UserError` if the key cannot be hashed."""
@@ -98,7 +96,7 @@ def _head(lane: LaneSight[Handling], now_ns: int) -> LaneHead:
         stage=LaneStage.DELAYED if is_moved else lane.stage,
         attempts=handling.attempts,
         redelivered=delivery.redelivered,
-        number=_number(delivery.message),
+        number=delivery.message.key_sequence,
         received_ms=_since_ms(delivery.received_at_ns, now_ns),
         started_ms=_since_ms(handling.start_mono_ns, now_ns) if handling.attempts else None,
         retry_in_ms=retry_in_ms,
@@ -115,12 +113,6 @@ def _last(known: _Last, now_ns: int) -> LastHandled:
 def _told(text: str | None) -> str | None:
     """The text as a control message can carry it: anyone may publish on any topic, and raise any error."""
     return printable(text)[:MAX_TEXT_LENGTH] if text else None
-
-
-def _number(message: Message) -> int | None:
-    number = message.key_sequence
-    # A publisher other than ours may send anything.
-    return number if number is not None and 0 <= number <= MAX_NUMBER else None
 
 
 def _since_ms(moment_ns: int, now_ns: int) -> int:
