@@ -323,6 +323,7 @@ def test_a_journal_of_no_possible_group_is_a_defect(folder: Path, facts: dict[st
         {"queue": 1 << 40},
         {"start_mono_ns": 1e30},
         {"seq": (1 << 63) - 1},
+        {"seq": 1 << 63},
         {"key": 5},
         {"redelivered": "yes"},
         {"t_done": 1.5},
@@ -345,6 +346,35 @@ def test_a_record_with_an_impossible_value_is_a_defect_and_the_others_still_coun
     expected = f"line {place + 1}: a dispatch record with a missing or impossible value"
     assert tables.journals.to_pylist()[0]["defect"] == expected
     assert tables.dispatches.num_rows == before - 1
+
+
+def test_a_record_that_lacks_a_value_is_a_defect_and_the_others_still_count(folder: Path) -> None:
+    path = folder / "00.member.jsonl"
+    before = read_run(folder).dispatches.num_rows
+    lines = lines_of(path)
+    place = next(place for place, line in enumerate(lines) if b'"dispatch"' in line)
+    path.write_bytes(b"".join(without(place, "seq")(lines)))
+
+    tables = read_run(folder)
+
+    expected = f"line {place + 1}: a dispatch record with a missing or impossible value"
+    assert tables.journals.to_pylist()[0]["defect"] == expected
+    assert tables.dispatches.num_rows == before - 1
+
+
+def test_a_host_may_have_been_up_for_years(folder: Path) -> None:
+    years_ns = 10 * 365 * 86_400 * 10**9
+    for path in folder.glob("*.member.jsonl"):
+        rows = [orjson.loads(line) for line in lines_of(path)]
+        later = [
+            {name: fact + years_ns if name.endswith("mono_ns") else fact for name, fact in row.items()} for row in rows
+        ]
+        path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in later))
+
+    after = read_run(folder)
+
+    assert after.journals.column("defect").null_count == len(after.journals)
+    assert validate(after).kind is VerdictKind.VALID
 
 
 def test_a_confirmation_of_numbers_in_reverse_is_a_defect(folder: Path) -> None:
