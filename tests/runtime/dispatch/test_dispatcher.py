@@ -89,6 +89,23 @@ async def test_waits_between_attempts_grow_to_the_maximum(rig, delivery):
         assert longest / 2 - 0.002 <= wait <= longest + 0.002
 
 
+async def test_each_of_several_that_wait_for_their_next_try_gets_it_though_nothing_else_happens(rig, delivery):
+    tried = set()
+
+    async def handle(message):
+        if message.key not in tried:
+            tried.add(message.key)
+            raise ValueError("not yet")
+
+    made = rig(handle, **BACKOFF)
+    async with made.running():
+        for number in (1, 2, 3):
+            made.dispatcher.dispatch(delivery(number, f"k{number}"))
+            await asyncio.sleep(0.02)
+        await made.until_ended(3, within_s=1)
+    assert made.outcomes() == dict.fromkeys((1, 2, 3), Outcome.ACCEPTED)
+
+
 async def test_a_handler_that_hangs_is_cut_off_and_tried_again(rig, delivery):
     attempts = []
 

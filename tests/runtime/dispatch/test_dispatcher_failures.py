@@ -227,6 +227,16 @@ async def test_a_recall_ends_a_move_without_an_outcome_and_its_key_goes_on(rig, 
     assert made.outcomes() == {1: None, 2: Outcome.ACCEPTED, 3: Outcome.ACCEPTED}
 
 
+async def test_a_message_that_is_being_moved_when_the_dispatcher_is_cancelled_ends_without_an_outcome(rig, delivery):
+    queue = _ErrorQueue(confirms=False)
+    made = rig(_fail, error_queue=queue, **MOVE)
+    async with made.running():
+        made.dispatcher.dispatch(delivery(1, "bad"))
+        await queue.reached.wait()
+    assert made.outcomes() == {1: None}
+    assert made.dispatcher.counts.moves_failed == 0
+
+
 async def test_nothing_is_moved_after_the_flow_took_the_rest_back(rig, delivery):
     queue, may_fail = _ErrorQueue(), asyncio.Event()
 
