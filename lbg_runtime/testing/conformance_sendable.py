@@ -249,7 +249,9 @@ class SendableConformance:
                 assert come == message, name
                 assert type(come.payload) is bytes, name
                 for key, value in come.properties.items():
-                    assert isinstance(message.properties[key], type(value)), name
+                    sent = message.properties[key]
+                    assert isinstance(sent, type(value)), name
+                    assert isinstance(sent, bool) == isinstance(value, bool), name
 
     async def test_each_header_comes_alone_and_none_stays_for_the_next_message(self, harness: TransportHarness) -> None:
         said = [

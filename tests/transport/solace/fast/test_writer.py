@@ -2,7 +2,8 @@
 
 from array import array
 from collections.abc import Callable, Iterator
-from ctypes import Structure, addressof, byref, c_uint32, c_void_p, create_string_buffer, string_at
+from ctypes import CFUNCTYPE, Structure, addressof, byref, c_int, c_uint32, c_void_p, create_string_buffer, string_at
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import pytest
@@ -190,6 +191,44 @@ def test_a_message_that_cannot_even_be_looked_at_is_refused(native: Native) -> N
             native.put(message)
     native.put(FULL)
     assert native.message() == FULL
+
+
+FAILS = CFUNCTYPE(c_int, c_void_p)(lambda _: -1)
+"""A function of the library that answers with an error; whatever else it is called with is left where it is."""
+
+
+@pytest.mark.parametrize("make_writer", [message_writer, writer_of], ids=["interpreted", "fastest"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        *("reset", "set_delivery_mode", "set_dmq_eligible", "set_destination", "set_payload", "set_tag"),
+        *("set_message_id", "set_sent_at"),
+        *("set_correlation_id", "set_message_type", "set_sequence_number", "set_priority"),
+        *("create_properties", "add_string", "add_int64", "add_uint64", "add_boolean", "add_double", "add_bytes"),
+        *("add_null", "close"),
+    ],
+)
+def test_a_message_of_which_a_part_cannot_be_written_is_refused_and_not_sent_without_it(
+    part: str, make_writer: Callable[[PublishCalls], WriteMessage]
+) -> None:
+    def make_failing_writer(calls: PublishCalls) -> WriteMessage:
+        setattr(calls, part, FAILS)
+        return make_writer(calls)
+
+    native = Native(make_failing_writer)
+    with pytest.raises(PublishRefused):
+        native.put(replace(FULL, properties={**FULL.properties, "yes": True, "ratio": 0.5, "large": 1 << 63}))
+    native.calls.free(byref(native.pointer))
+
+
+def test_a_truth_is_no_number_on_the_wire(native: Native) -> None:
+    """In Python it is equal to one, and to a selector it is not."""
+    native.put(Message("t", b"", {"yes": True, "no": False, "one": 1}))
+    assert [(name, type(value)) for name, value in native.message().properties.items()] == [
+        ("yes", bool),
+        ("no", bool),
+        ("one", int),
+    ]
 
 
 USUAL = Message("orders/ä/1", b"\0", STAMPS, "id", 1_700_000_000_000)
