@@ -52,7 +52,6 @@ class Siblings:
         self._is_one_started_anew = False
         self._refusal: UserError | None = None
         """Why one of them could not be started at all."""
-        self._killing: asyncio.TimerHandle | None = None
 
     async def run(self, *, parent_pid: int | None = None, ends_process: bool = False) -> int:
         """Run until SIGTERM or SIGINT, or until the process `parent_pid` has gone; return the worst of all exit codes.
@@ -62,13 +61,9 @@ class Siblings:
         started the first time; later that is logged and tried again. `ends_process`: see `stop_requests`.
         """
         with stop_requests(self._leave, parent_pid=parent_pid, ends_process=ends_process):
-            try:
-                async with asyncio.TaskGroup() as group:
-                    for sibling in self._siblings:
-                        group.create_task(self._keep_running(sibling))
-            finally:
-                if self._killing is not None:
-                    self._killing.cancel()
+            async with asyncio.TaskGroup() as group:
+                for sibling in self._siblings:
+                    group.create_task(self._keep_running(sibling))
         if self._refusal is not None:
             raise self._refusal
         exit_codes = [_as_exit_code(sibling.exit_code) for sibling in self._siblings]
@@ -81,19 +76,12 @@ class Siblings:
             self._end_all()
 
     def _end_all(self) -> None:
-        self._kill_after(HURRY_S if self._is_leaving.is_set() else self._drain_timeout_s + HURRY_S)
+        bound_s = HURRY_S if self._is_leaving.is_set() else self._drain_timeout_s + HURRY_S
+        # Of several the first counts: being asked again does not give them longer.
+        asyncio.get_running_loop().call_later(bound_s, self._kill_all)
         self._is_leaving.set()
         for process in self._running():
             _signal(process, signal.SIGTERM)
-
-    def _kill_after(self, bound_s: float) -> None:
-        """Kill those that still run after the bound; being asked again does not give them longer."""
-        loop = asyncio.get_running_loop()
-        if self._killing is not None:
-            if self._killing.when() <= loop.time() + bound_s:
-                return
-            self._killing.cancel()
-        self._killing = loop.call_later(bound_s, self._kill_all)
 
     def _kill_all(self) -> None:
         for process in self._running():
