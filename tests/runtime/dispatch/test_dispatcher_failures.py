@@ -332,6 +332,8 @@ class _FullParking:
     parking = QueueName("lbg-parked/orders/0")
     counts = (0, 0)
 
+    error = ParkingNotReady
+
     def __init__(self):
         self.tries = []
         self.is_unparked = False
@@ -355,7 +357,7 @@ class _FullParking:
     async def take(self, handling, report):
         self.tries.append(asyncio.get_running_loop().time())
         if not self.has_room:
-            raise ParkingNotReady(self.parking, "full")
+            raise self.error(self.parking, "full")
 
 
 async def test_a_message_that_cannot_be_parked_after_a_replay_of_its_key_went_first_is_tried_again(rig, delivery):
@@ -373,6 +375,9 @@ async def test_a_message_that_cannot_be_parked_after_a_replay_of_its_key_went_fi
         await asyncio.sleep(20)
         before = len(parking.tries)
         parking.is_unparked = True
+        await asyncio.sleep(20)
+        assert len(parking.tries) > before + 3, "it is tried as before while the replay is on its way"
+        before = len(parking.tries)
         made.dispatcher.dispatch(replace(delivery(2), queue=parking.parking))
         await asyncio.sleep(20)
         assert len(parking.tries) > before + 3, "it is still tried, and no runner has died of it"
@@ -418,6 +423,22 @@ async def test_the_first_wait_for_room_to_park_what_follows_is_the_shortest(rig,
         made.dispatcher.dispatch(delivery(1))
         await asyncio.sleep(10)
     assert 0.05 <= parking.tries[1] - parking.tries[0] <= 0.11
+
+
+async def test_what_follows_a_parked_message_and_may_be_parked_itself_is_kept_until_that_is_known(rig, delivery):
+    """It has not been handled here, and the next owner would handle it before what is parked."""
+    made, parking = rig(_fail), _ScriptedParking(Verdict.PARK)
+    parking.error = PublishFailed
+    made.dispatcher.park_in(QUEUE, parking)
+    async with made.running():
+        made.dispatcher.dispatch(delivery(1))
+        await asyncio.sleep(10)
+        assert not made.dispatcher.is_stalled(QUEUE, Epoch(1))
+        made.dispatcher.return_unstarted(QUEUE, Epoch(1), keeps_moved=True)
+        assert made.ends == []
+        parking.has_room = True
+        await made.until_ended(1)
+    assert (made.ends[0].outcome, made.ends[0].attempts) == (Outcome.ACCEPTED, 0)
 
 
 async def test_tries_to_park_a_message_are_no_attempts_of_its_handler(rig, delivery):
