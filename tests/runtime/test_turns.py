@@ -1,6 +1,7 @@
 """The turns of several takers in one call of the loop."""
 
 import asyncio
+from contextvars import ContextVar
 
 from lbg_runtime.runtime.turns import Turns
 
@@ -41,6 +42,16 @@ async def test_who_asks_within_a_turn_has_another_one():
     assert log.count("write") == 1
     await asyncio.sleep(0)
     assert log == [("take", "a"), "write", ("conclude", "a")] * 2
+
+
+async def test_a_turn_sees_nothing_of_whatever_asks_for_it():
+    """A handler that publishes, say, has log fields and spans of its own."""
+    field, seen = ContextVar("field", default="none"), []
+    log, turns = [], Turns(lambda: seen.append(field.get()))
+    field.set("of a handler")
+    turns.ask(_Taker("a", log, turns))
+    await asyncio.sleep(0)
+    assert seen == ["none"]
 
 
 async def test_what_cannot_be_recorded_is_not_settled():
