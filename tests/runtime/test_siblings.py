@@ -124,20 +124,6 @@ async def test_what_is_called_a_mistake_after_a_steady_life_ends_nobody(
     assert (tmp_path / "a").read_text() == "start\n"
 
 
-async def test_asked_to_leave_between_two_starts_nobody_is_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(siblings, "RESTART_MIN_S", 600.0)
-    running = asyncio.create_task(
-        Siblings([command(tmp_path, "a", 70), command(tmp_path, "b")], DRAIN_TIMEOUT_MS).run()
-    )
-    await until_started(tmp_path, "a", 1)
-    await until_started(tmp_path, "b", 1)
-    os.kill(os.getpid(), signal.SIGINT)
-    assert await running in (0, 70)
-    assert (tmp_path / "a").read_text() == "start\n"
-
-
 async def test_the_worst_exit_code_counts_and_a_signal_is_one(tmp_path: Path) -> None:
     killed = [sys.executable, "-c", KILLS_ITSELF, "a", str(tmp_path), ""]
     running = asyncio.create_task(Siblings([killed, command(tmp_path, "b")], DRAIN_TIMEOUT_MS).run())

@@ -105,3 +105,12 @@ async def test_the_wait_before_a_restart_doubles_up_to_a_bound_and_is_short_agai
         await running
     waits = [line["starts_again_in_s"] for line in told if line["event"] == "sibling_ended"]
     assert waits == [1, 2, 4, 8, 16, 30, 30, 1, 2]
+
+
+async def test_asked_to_leave_between_two_starts_nobody_is_started(host: _Host) -> None:
+    host.lives = [0]
+    running = asyncio.create_task(Siblings([["a"]], 0).run())
+    await asyncio.sleep(siblings.RESTART_MIN_S / 2)
+    host.ask(StopCause.SIGINT)
+    assert await running == 70
+    assert host.asked == []

@@ -50,6 +50,18 @@ class Watched:
         self.dispatcher.stop(QUEUE, Epoch(1))
 
 
+async def test_where_nobody_watches_the_process_nothing_counts_as_a_stop(rig, delivery, clock):
+    async def handle(message):
+        clock.now_ns += STOP_NS
+
+    made = rig(handle)
+    async with made.running():
+        for number in (1, 2):
+            made.dispatcher.dispatch(delivery(number))
+        await made.until_ended(2)
+    assert made.outcomes() == dict.fromkeys((1, 2), Outcome.ACCEPTED)
+
+
 async def test_what_runs_goes_on_and_nothing_more_of_the_handle_is_started(rig, delivery, clock):
     made = Watched(rig, clock)
     async with made.rig.running():
