@@ -33,7 +33,8 @@ from lbg_runtime.core.parking.records import (
 from lbg_runtime.model.errors import PublishRefused, TransportError
 from lbg_runtime.model.ids import DeliveryId, QueueName
 from lbg_runtime.model.message import Message
-from lbg_runtime.runtime.parking.reading import Lookout, read_parking_queue
+from lbg_runtime.model.sole_error import sole_error
+from lbg_runtime.runtime.parking.reading import Contents, Lookout, read_parking_queue
 from lbg_runtime.runtime.parking.room import KEPT_FOR_FENCES_BYTES, is_over_quota, with_remedy
 from lbg_runtime.runtime.session import open_session
 
@@ -46,6 +47,10 @@ TRIES = 3
 
 RETRY_S = 1.0
 """Between two tries."""
+
+READ_AT_ONCE = 4
+"""A reading mostly waits for its pause: one after the other, a group of many queues would take minutes. But each takes
+one of the few threads that call the client (`ControlThreads`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +96,18 @@ class ParkedView:
         """
         self.unread.clear()
         found: list[ParkedLane] = []
+        read = await self._read(range(self._group.queue_count))
         for index in count():
             queue = parking_queue(self._group.name, index)
             is_beyond = index >= self._group.queue_count
             # Only a queue that does not exist is the end: one that must not be read may contain something.
             if is_beyond and not await self._session.has_queue(queue):
                 break
-            try:
-                contents = await read_parking_queue(self._session, queue)
-            except TransportError as error:
+            contents = (await self._read([index]))[0] if is_beyond else read[index]
+            if isinstance(contents, TransportError):
                 if is_beyond:
-                    raise
-                self.unread.append(Unread(str(error), _LOOK))
+                    raise contents
+                self.unread.append(Unread(str(contents), _LOOK))
                 continue
             if is_beyond:
                 _log.warning("parking_queue_beyond_settings", parking=queue, queue_count=self._group.queue_count)
@@ -117,6 +122,22 @@ class ParkedView:
             what = f"group {self._group.name} has no parking queues"
             self.unread = [Unread(what, "nothing is parked; if its handlers park, `lbg group apply` makes them")]
         return found
+
+    async def _read(self, indices: Sequence[int]) -> list[Contents | TransportError]:
+        """What lies in the parking queues with these indices, or why it cannot be read; several at a time."""
+        turns = asyncio.Semaphore(READ_AT_ONCE)
+
+        async def read(index: int) -> Contents | TransportError:
+            async with turns:
+                try:
+                    return await read_parking_queue(self._session, parking_queue(self._group.name, index))
+                except TransportError as error:
+                    return error
+
+        with sole_error():
+            async with asyncio.TaskGroup() as tasks:
+                reading = [tasks.create_task(read(index)) for index in indices]
+        return [each.result() for each in reading]
 
     async def _has_any_queue(self) -> bool:
         """Whether one of the parking queues of the settings is there, or may be."""

@@ -9,7 +9,7 @@ from lbg_runtime.core.parking.records import ParkedMessage, RoomKept, decode_ent
 from lbg_runtime.model.errors import PublishRefused, TransportError
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.parking.reading import FIRST_MARK_S, LONGEST_S, QUIET_S, read_parking_queue
-from lbg_runtime.runtime.parking.view import ParkedView
+from lbg_runtime.runtime.parking.view import READ_AT_ONCE, ParkedView
 from lbg_runtime.testing.group_context import running
 from lbg_runtime.transport.memory.broker import MemoryBroker
 from lbg_runtime.transport.memory.transport import MemoryTransport
@@ -140,6 +140,20 @@ async def test_what_was_cut_is_told_by_the_view(broker, publisher, monkeypatch):
     assert cut.what.startswith(f"{QUEUE} is fed all the time")
     assert stray.what.startswith(f"{QUEUE}: this version cannot read"), "all that is fed there, once"
     feeding.cancel()
+    await reader.close()
+
+
+async def test_the_queues_of_a_group_are_read_side_by_side():
+    broker, count = MemoryBroker(), 3 * READ_AT_ONCE
+    for index in range(count):
+        broker.create_queue(parking_queue("orders", index), (parking_queue("orders", index),))
+    reader = MemoryTransport(broker, "operator")
+    await reader.open()
+    group = {"hash_prefix": "h", "name": "orders", "queue_count": count, "hash_count": count}
+    view = ParkedView(reader, parse_settings({"group": group}, "test", {}))
+    began_s = asyncio.get_running_loop().time()
+    assert (await view.lanes(), view.unread) == ([], [])
+    assert asyncio.get_running_loop().time() - began_s == pytest.approx(3 * QUIET_S)
     await reader.close()
 
 
