@@ -23,7 +23,7 @@ def end_when_asked() -> None:
     """Have SIGTERM end the process at once, as it does unless this is the first process of a container. Main thread.
 
     The kernel drops signals for which the first process has no handler: asked to leave while it still imports, it would
-    go on until it is killed. `main` replaces the handler, as do commands that can leave in order.
+    go on until it is killed. `main` replaces the handler, as do commands that can leave in order: `run` once it can.
     """
     if os.getpid() == 1:
         signal.signal(signal.SIGTERM, _end_at_once)

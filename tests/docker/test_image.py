@@ -1,5 +1,6 @@
 """The Dockerfile, as far as it can be judged without an engine."""
 
+import os
 import re
 import subprocess
 import sys
@@ -107,5 +108,23 @@ def test_the_first_process_of_a_container_can_be_stopped_while_it_starts() -> No
     )
     done = subprocess.run(
         [sys.executable, "-c", stopped], timeout=PATIENCE_S, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (143, "")
+
+
+def test_the_first_process_of_a_container_can_be_stopped_while_it_imports_handlers(tmp_path) -> None:
+    """It said that their module could not be imported, with the exit code of a user's mistake."""
+    (tmp_path / "work.py").write_text("import signal\nsignal.raise_signal(signal.SIGTERM)\n")
+    group = "{name: g, hash_prefix: h, hash_count: 1, queue_count: 1}"
+    (tmp_path / "config.yaml").write_text(f"group: {group}\nhandlers: [work]\n")
+    stopped = "import os; os.getpid = lambda: 1; from lbg_runtime.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", stopped, "run"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=PATIENCE_S,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (143, "")
