@@ -56,6 +56,7 @@ def run(
     with importing():
         from lbg_runtime.cli.log import configure_log
         from lbg_runtime.cli.member import member_settings, run_member
+        from lbg_runtime.cli.users_log import users_log
         from lbg_runtime.runtime.app import App
         from lbg_runtime.runtime.handlers.registry import load_handlers
 
@@ -74,7 +75,8 @@ def run(
             raise UserError("--processes", f"{processes}, with {other}", "1")
         raise typer.Exit(_run_siblings(processes, settings, config, member_id, journal, parent_pid))
     if settings.sidecar is None:
-        make = partial(App, load_handlers(settings.handlers), settings)
+        with users_log():
+            make = partial(App, load_handlers(settings.handlers), settings)
     else:
         from lbg_runtime.sidecar.sidecar import sidecar_app
 

@@ -12,6 +12,7 @@ import types
 from pathlib import Path
 
 import pytest
+import structlog
 import typer
 from typer.testing import CliRunner
 
@@ -181,3 +182,27 @@ def test_settings_in_a_pipe_are_refused_where_several_processes_read_them(tmp_pa
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UserError, match=r"^--config: .*pipe; expected a file, with --processes or --reload$"):
         CliRunner().invoke(app, ["run", "--config", str(tmp_path / "pipe"), *option], catch_exceptions=False)
+
+
+def test_a_log_that_handlers_have_set_up_and_that_fails_does_not_end_the_member(tmp_path, monkeypatch):
+    """Their log was the runtime's as well, which took a closed pipe there for an error of its own."""
+    (tmp_path / "with_a_log.py").write_text(
+        "import structlog\n"
+        "from lbg_runtime import Handlers\n"
+        "handlers = Handlers()\n"
+        "handlers.handler('orders/>')(lambda message: None)\n"
+        "def broken(*_):\n    raise BrokenPipeError\n"
+        "structlog.configure(processors=[broken])\n"
+    )
+    group = "{name: g, hash_prefix: h, hash_count: 1, queue_count: 1}"
+    (tmp_path / "config.yaml").write_text(f"group: {group}\nhandlers: [with_a_log]\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr("lbg_runtime.cli.log.configure_log", lambda: None)
+    monkeypatch.setattr("lbg_runtime.cli.member.run_member", lambda *_, **__: structlog.get_logger().info("at_work"))
+    before = structlog.get_config()
+    try:
+        ran = CliRunner().invoke(app, ["run"])
+    finally:
+        structlog.configure(**before)
+    assert (ran.exception, "at_work" in ran.output) == (None, True)
