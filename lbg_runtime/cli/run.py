@@ -122,6 +122,12 @@ def _run_siblings(
         raise UserError(
             "--processes", f"{count} with connection.transport: embedded", "one, as each would be a broker of its own"
         )
+    if (client_name := settings.connection.client_name) is not None:
+        raise UserError(
+            "--processes",
+            f"{count} with connection.client_name: {client_name}",
+            "one, or each would end the other's session",
+        )
     if settings.membership.mode is not MembershipMode.DISCOVERED:
         raise UserError(
             "--processes", f"{count} of mode {settings.membership.mode.value}", "membership.mode: discovered"

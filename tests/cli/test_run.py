@@ -109,7 +109,7 @@ def test_what_is_for_one_process_is_named(siblings_of, option):
 
 
 SIBLINGS_CONFIG = """
-connection: {{transport: {transport}, host: "tcp://127.0.0.1:9"}}
+connection: {{transport: {transport}, host: "tcp://127.0.0.1:9"{client_name}}}
 group: {{name: orders, hash_prefix: h, hash_count: 9, queue_count: 4}}
 handlers: [shop]
 ops: {{status: "127.0.0.1:{port}"}}
@@ -132,9 +132,9 @@ def siblings_of(tmp_path, monkeypatch):
     monkeypatch.setattr("lbg_runtime.cli.log.configure_log", lambda: None)
     monkeypatch.setattr(sys, "path", [*sys.path])
 
-    def start(*arguments, transport="solace", port=8080):
+    def start(*arguments, transport="solace", port=8080, client_name=""):
         config = tmp_path / "config.yaml"
-        config.write_text(SIBLINGS_CONFIG.format(transport=transport, port=port))
+        config.write_text(SIBLINGS_CONFIG.format(transport=transport, port=port, client_name=client_name))
         CliRunner().invoke(app, ["run", "--config", str(config), *arguments], catch_exceptions=False)
         return commands
 
@@ -171,6 +171,14 @@ def test_several_processes_with_an_embedded_broker_are_refused_by_name(siblings_
         siblings_of("--processes", "2", transport="embedded")
     assert str(refused.value) == (
         "--processes: 2 with connection.transport: embedded; expected one, as each would be a broker of its own"
+    )
+
+
+def test_several_processes_with_one_client_name_are_refused_by_name(siblings_of):
+    with pytest.raises(UserError) as refused:
+        siblings_of("--processes", "2", client_name=", client_name: orders-east")
+    assert str(refused.value) == (
+        "--processes: 2 with connection.client_name: orders-east; expected one, or each would end the other's session"
     )
 
 
