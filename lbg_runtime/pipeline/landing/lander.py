@@ -201,9 +201,11 @@ class Lander:
 
     # -- handlers
 
-    async def _land(self, message: Message) -> None:
+    async def _land(self, _: Message) -> None:
         handling = CURRENT_HANDLING.get()
         delivery = handling.delivery
+        # As it came: what handlers get lacks the stamps of another key, by which a reader knows copies.
+        message = delivery.message
         queue, epoch = delivery.queue, delivery.epoch
         # Another runner takes the place of this one while it waits, so that other messages get into the same flush.
         with aside():

@@ -94,7 +94,7 @@ def to_batch(queue: int, lane: str, rows: Gathered, t_land_us: int) -> pa.Record
     What UTF-8 cannot encode, such as half of a surrogate pair in a key, is written as `\\ud800`.
     """
     messages, count = rows.messages, len(rows)
-    told = _tell(lane, messages, rows.delivery_ids)
+    told = _tell(lane, rows)
     moment = LANDING_SCHEMA.field("t_land").type
     columns = [
         pa.repeat(pa.scalar(queue, pa.int32()), count),
@@ -121,12 +121,12 @@ class _Told(NamedTuple):
     headers: list[list[tuple[str, str]] | None]
 
 
-def _tell(lane: str, messages: Sequence[Message], delivery_ids: Sequence[DeliveryId]) -> _Told:
+def _tell(lane: str, rows: Gathered) -> _Told:
     """One loop that calls nothing for most of our messages: a row's identity is most of its cost."""
     told = numbers, ids, sent_us, headers = _Told([], [], [], [])
     last_ms: int | None = None
     time, moment_us = _time(None)
-    for message, delivery_id in zip(messages, delivery_ids, strict=True):
+    for message, delivery_id, lane_key in zip(rows.messages, rows.delivery_ids, rows.keys, strict=True):
         if message.sent_at_ms != last_ms:
             # Neighbours often were sent at the same time.
             last_ms = message.sent_at_ms
@@ -136,7 +136,9 @@ def _tell(lane: str, messages: Sequence[Message], delivery_ids: Sequence[Deliver
         number = stamped if type(stamped) is int else None
         publisher = properties.get(PUBLISHER_PROPERTY)
         key = properties.get(PARTITION_KEY_PROPERTY)
-        numbers.append(number)
+        # A number counts within the key that is stamped.
+        is_of_lane = key == lane_key or lane_key is None
+        numbers.append(number if is_of_lane else None)
         sent_us.append(moment_us)
         # Our publishers never have a slash in their name, with which the parts could not be told apart, and always
         # stamp a time: others that break either rule may send the same stamps with every message.
@@ -148,6 +150,9 @@ def _tell(lane: str, messages: Sequence[Message], delivery_ids: Sequence[Deliver
             and "/" not in publisher
         ):
             ids.append(f"{time}.{number}/{publisher}/{key}")
+            if not is_of_lane:
+                headers.append(_all_headers(message))
+                continue
             # Most of ours have only the stamps, which have columns of their own.
             has_more = len(properties) != _STAMP_COUNT or message.headers is not NO_HEADERS
             headers.append(_own_headers(message) if has_more else None)

@@ -254,6 +254,25 @@ async def test_messages_of_other_publishers_land_with_their_headers(trial: Trial
     assert (rows[0]["key"], rows[0]["seq"], rows[0]["t_enqueue"]) == ("k", None, None)
 
 
+async def test_each_message_is_read_once_also_if_its_publisher_has_stamped_another_key(trial: Trial) -> None:
+    group = {"name": "orders", "hash_prefix": "h", "hash_count": 4, "queue_count": QUEUES, "key": "topic_level:1"}
+    made = {**group, "provision": "create_missing"}
+    async with trial.running(trial.lander("a", group=made), trial.lander("b", group=made)):
+        for _ in range(2):
+            await trial.publish(20)
+            trial.sessions["a"].drop_connection(3)
+            await asyncio.sleep(2)
+        await trial.all_landed()
+    assert trial.rows() > 40
+    log = LandingLog(trial.options.root)
+    end = {name: extent.rows for name, extent in log.lanes().items()}
+    rows = [row for queue in log.queues() for batch in log.read_queue(queue, {}, end) for row in batch.to_pylist()]
+    assert len({row["payload"] for row in rows}) == len(rows) == 40
+    # Its number counts within the stamped key, which is a header as all else that came.
+    assert {(row["key"], row["seq"]) for row in rows} == {("new", None)}
+    assert {dict(row["headers"])[PARTITION_KEY_PROPERTY] for row in rows} == {f"k{number}" for number in range(5)}
+
+
 def _make_others(root: Path) -> None:
     root.mkdir()
     note = '{"group":"others","hash_prefix":"h","hash_count":4,"format":1}'

@@ -127,9 +127,23 @@ def test_a_number_that_its_column_cannot_take_keeps_nothing_from_landing(number:
 
 
 def test_what_no_utf8_can_carry_is_written_out() -> None:
-    [first, second] = flushed(gathered(STAMPS, {**STAMPS, "h": "\udfff"}, key="\ud800"))
+    stamps = {**STAMPS, PARTITION_KEY_PROPERTY: "\ud800"}
+    [first, second] = flushed(gathered(stamps, {**stamps, "h": "\udfff"}, key="\ud800"))
     assert first["key"] == "\\ud800"
     assert dict(second["headers"]) == {"h": "\\udfff"}
+
+
+def test_a_number_within_another_key_than_that_of_the_row_identifies_it_and_is_not_its_number() -> None:
+    [made] = flushed(gathered(key="of its lane"))
+    assert (made["broker_id"], made["key"], made["seq"]) == ("00000000003e8.7/p/k", "of its lane", None)
+    assert dict(made["headers"]) == {name: str(value) for name, value in STAMPS.items()} | {
+        "lbg_message_id": "message-1"
+    }
+
+
+def test_a_number_is_that_of_a_row_for_which_no_key_was_found() -> None:
+    [made] = flushed(gathered(key=None))
+    assert (made["broker_id"], made["key"], made["seq"]) == ("00000000003e8.7/p/k", None, 7)
 
 
 def test_headers_of_ours_are_what_the_user_gave() -> None:
