@@ -49,12 +49,13 @@ def _examine(
     from lbg_runtime.config.broker_names import check_client_name
     from lbg_runtime.config.connection_settings import TransportKind
     from lbg_runtime.config.load import problems_of
+    from lbg_runtime.config.trust import trust
     from lbg_runtime.metrics.tracing import open_spans
     from lbg_runtime.runtime.handlers.registry import load_handlers
     from lbg_runtime.runtime.handlers.resources import MemberResources
-    from lbg_runtime.runtime.handlers.routes import check_states, policies_of
+    from lbg_runtime.runtime.handlers.routes import check_backend, check_states, policies_of
     from lbg_runtime.runtime.membership import membership_of_process
-    from lbg_runtime.runtime.session import embedded_address
+    from lbg_runtime.runtime.session import checked_credentials, embedded_address
 
     try:
         settings = load_group_settings(config)
@@ -68,6 +69,12 @@ def _examine(
     except ConfigError as error:
         problems.append(error)
     try:
+        checked_credentials(settings.connection)
+        if (sidecar := settings.sidecar) is not None and (sidecar.application or "").startswith("https://"):
+            trust(sidecar.tls, "sidecar.tls")
+    except ConfigError as error:
+        problems.append(error)
+    try:
         membership = membership_of_process(settings, member_index, member_count, member_id)
         check_client_name(settings.group.name, membership.member, settings.connection.client_name)
     except ConfigError as error:
@@ -77,7 +84,7 @@ def _examine(
             handlers = load_handlers(settings.handlers)
         if not handlers and settings.sidecar is None:
             raise HandlerError("handlers", "none", "at least one function with @handlers.handler(...)")
-        policies_of(handlers, settings.failure)
+        check_backend(policies_of(handlers, settings.failure), settings.group.backend)
         if not handlers.lifespans:
             # What a lifespan yields is known only once it runs; that there are none is known now.
             check_states(handlers, MemberResources())

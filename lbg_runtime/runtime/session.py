@@ -15,6 +15,7 @@ from lbg_runtime.transport.base import Browser, Connection, Messenger, Transport
 
 if TYPE_CHECKING:
     from lbg_runtime.broker.server.server import BrokerServer
+    from lbg_runtime.transport.solace.credentials import ClientCertificate, TokenFile
 
 _log = structlog.get_logger(__name__)
 
@@ -48,20 +49,10 @@ async def open_session(
     Raises `ConfigError` if nobody answers, the port is taken, or a file named in the settings is unusable.
     """
     # Imported here, because the client starts a thread when it is imported.
-    from lbg_runtime.transport.solace.credentials import ClientCertificate, TokenFile, check_trust_store
     from lbg_runtime.transport.solace.settings import SolaceSettings
     from lbg_runtime.transport.solace.transport import SolaceTransport
 
-    certificate, token_file = None, None
-    if (shown := settings.client_certificate) is not None:
-        key_password = shown.key_password.get_secret_value()
-        certificate = ClientCertificate(shown.certificate, shown.key or shown.certificate, key_password)
-        certificate.check()
-    if settings.oauth is not None:
-        token_file = TokenFile(settings.oauth.token_file, settings.oauth.issuer)
-        token_file.read()
-    if settings.tls.verify and settings.tls.trust_store is not None:
-        check_trust_store(settings.tls.trust_store)
+    certificate, token_file = checked_credentials(settings)
     async with _broker(settings, embedded_group) as hosts:
         solace = SolaceSettings(
             hosts=hosts,
@@ -87,6 +78,24 @@ async def open_session(
             yield session
         finally:
             await session.close()
+
+
+def checked_credentials(settings: ConnectionSettings) -> "tuple[ClientCertificate | None, TokenFile | None]":
+    """What a session shows besides a password; raises `ConfigError` if a file named in the settings is unusable."""
+    # Imported here, as whoever runs no session needs no library for certificates.
+    from lbg_runtime.transport.solace.credentials import ClientCertificate, TokenFile, check_trust_store
+
+    certificate, token_file = None, None
+    if (shown := settings.client_certificate) is not None:
+        key_password = shown.key_password.get_secret_value()
+        certificate = ClientCertificate(shown.certificate, shown.key or shown.certificate, key_password)
+        certificate.check()
+    if settings.oauth is not None:
+        token_file = TokenFile(settings.oauth.token_file, settings.oauth.issuer)
+        token_file.read()
+    if settings.tls.verify and settings.tls.trust_store is not None:
+        check_trust_store(settings.tls.trust_store)
+    return certificate, token_file
 
 
 @asynccontextmanager

@@ -46,7 +46,7 @@ from lbg_runtime.runtime.flow_runner import FlowRunner
 from lbg_runtime.runtime.handlers.hooks import QueueHooks
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.handlers.resources import MemberResources
-from lbg_runtime.runtime.handlers.routes import check_states, policies_of
+from lbg_runtime.runtime.handlers.routes import check_backend, check_states, policies_of
 from lbg_runtime.runtime.handlers.traced import traced
 from lbg_runtime.runtime.journal import MemberJournal, note_of
 from lbg_runtime.runtime.member_status import MemberStatus
@@ -160,10 +160,8 @@ class Supervisor:
         self._striping = striping = StripingBook(shape.queue_count, shape.hash_count)
         self._key_book = KeyBook(self._dispatcher, shape, settings.group.hash_function, striping)
         self._parking_lot: ParkingLot | None = None
+        check_backend(policies, settings.group.backend)
         if any(policy.then is Then.PARK for policy in policies):
-            if settings.group.backend is GroupBackend.PARTITIONED:
-                expected = "error_queue, dmq or stop: a partitioned queue has several owners, a parking queue has one"
-                raise ConfigError("failure.then", Then.PARK.value, expected)
             self._parking_lot = ParkingLot(session, settings, membership.member, chance, self._dispatcher, striping)
         self.runners: list[FlowRunner] = [
             self._make_runner(index, first_place(index, membership, settings), on_refused=self._give_up)

@@ -260,6 +260,50 @@ def test_a_sidecar_needs_no_handlers(lbg, folder):
     assert "sidecar: application http://127.0.0.1:1, listen 127.0.0.1:3500, subscriptions none" in result.stdout
 
 
+def test_parking_from_a_partitioned_queue_is_a_problem(lbg, folder):
+    path = folder() / "config.yaml"
+    partitioned = path.read_text().replace("provision: none", "backend: partitioned")
+    path.write_text(f"{partitioned}dispatch: {{missing_key: error}}\n")
+    assert lbg(path.parent, "check").returncode == 0
+    (path.parent / "shop.py").write_text(GOOD.replace('"orders/>"', '"orders/>", attempts=2, then="park"'))
+    expected = "error_queue, dmq or stop: a partitioned queue has several owners, a parking queue has one"
+    assert _only_line(lbg(path.parent, "check")) == f"lbg: failure.then: park; expected {expected}"
+
+
+@pytest.mark.parametrize(
+    ("login", "line"),
+    [
+        (
+            "tls: {verify: false}, client_certificate: {certificate: gone.pem}",
+            "connection.client_certificate.certificate: gone.pem: No such file or directory; expected a file in PEM",
+        ),
+        (
+            "tls: {verify: false}, oauth: {token_file: gone}",
+            "connection.oauth.token_file: gone: No such file or directory; expected a file with an access token",
+        ),
+        (
+            "tls: {trust_store: gone}",
+            "connection.tls.trust_store: gone: No such file or directory; "
+            "expected a directory with certificates of authorities in PEM",
+        ),
+    ],
+)
+def test_a_file_for_the_login_that_is_not_there_is_one_line_for_both_commands(lbg, folder, login, line):
+    path = folder(transport="solace", host="tcps://127.0.0.1:9") / "config.yaml"
+    path.write_text(path.read_text().replace("connection: {", f"connection: {{{login}, "))
+    assert {_only_line(lbg(path.parent, command)) for command in ("check", "run")} == {f"lbg: {line}"}
+
+
+def test_the_authorities_of_a_sidecars_application_are_looked_at_if_it_is_asked_by_https(lbg, folder):
+    path = folder() / "config.yaml"
+    sidecar = "sidecar: {application: 'https://127.0.0.1:1', tls: {trust_store: gone}}"
+    path.write_text(path.read_text().replace("handlers: [shop]", sidecar))
+    line = _only_line(lbg(path.parent, "check"))
+    assert line.startswith("lbg: sidecar.tls.trust_store: gone: No such file or directory; expected a file")
+    path.write_text(path.read_text().replace("https", "http"))
+    assert lbg(path.parent, "check").returncode == 0
+
+
 def test_a_name_that_makes_the_clients_name_too_long_is_one_line_for_every_command(lbg, folder):
     path = folder() / "config.yaml"
     path.write_text(path.read_text().replace("name: orders", f"name: {'ä' * 80}"))

@@ -1,7 +1,10 @@
 """What a full topic says about a message: who handles it, what follows a failure, and its place in the group."""
 
-from lbg_runtime.config.settings import FailureSettings
-from lbg_runtime.model.errors import HandlerError, HandlerMissing
+from collections.abc import Iterable
+
+from lbg_runtime.config.settings import FailureSettings, GroupBackend
+from lbg_runtime.model.errors import ConfigError, HandlerError, HandlerMissing
+from lbg_runtime.model.failure import Then
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.handlers.failure_policy import FailureOptions, FailurePolicy, make_policy
@@ -75,6 +78,13 @@ def policies_of(handlers: Handlers, failure: FailureSettings) -> list[FailurePol
     """
     of_handlers = (make_policy(failure, each.failure, each.where) for each in handlers)
     return [*of_handlers, make_policy(failure, FailureOptions(), SETTINGS_PLACE)]
+
+
+def check_backend(policies: Iterable[FailurePolicy], backend: GroupBackend) -> None:
+    """Raise `ConfigError` if messages are to be parked that come from a partitioned queue."""
+    if backend is GroupBackend.PARTITIONED and any(policy.then is Then.PARK for policy in policies):
+        expected = "error_queue, dmq or stop: a partitioned queue has several owners, a parking queue has one"
+        raise ConfigError("failure.then", Then.PARK.value, expected)
 
 
 def check_states(handlers: Handlers, resources: MemberResources) -> None:
