@@ -27,7 +27,7 @@ from lbg_runtime.model.printable import printable
 from lbg_runtime.runtime.stop import StopCause, stop_requests
 
 if TYPE_CHECKING:
-    from lbg_runtime.config.connection_settings import ConnectionSettings
+    from lbg_runtime.config.settings import Settings
     from lbg_runtime.runtime.session import Session
     from lbg_runtime.validator.findings import Verdict
     from lbg_runtime.validator.live import LiveValidator
@@ -275,7 +275,7 @@ def _listen(config: Path, topic: str | None, duration: str | None, *, as_json: b
     limit_s = None if duration is None else duration_ms("--for", duration) / 1000
     validator = LiveValidator()
     # With --json, standard output is for the one object only.
-    hears = uvloop.run(_follow(validator, settings.outside_connection, topic, limit_s, findings_to_stderr=as_json))
+    hears = uvloop.run(_follow(validator, settings, topic, limit_s, findings_to_stderr=as_json))
     summary = validator.summary()
     if as_json:
         print_json(summary)
@@ -289,7 +289,7 @@ def _listen(config: Path, topic: str | None, duration: str | None, *, as_json: b
 
 async def _follow(
     validator: "LiveValidator",
-    connection: "ConnectionSettings",
+    settings: "Settings",
     topic: str,
     limit_s: float | None,
     *,
@@ -334,7 +334,9 @@ async def _follow(
     with stop_requests(stop):
         async with AsyncExitStack() as connected:
             with connecting:
-                session = await connected.enter_async_context(open_session(connection, f"lbg-validate-{os.getpid()}"))
+                name, path = f"lbg-validate-{os.getpid()}", settings.transport.client_path
+                opening = open_session(settings.outside_connection, name, path)
+                session = await connected.enter_async_context(opening)
             if session is None:
                 return False
             listening = KeptSubscription(session, topic, take)

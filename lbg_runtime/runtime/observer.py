@@ -185,5 +185,5 @@ async def observing(settings: Settings) -> AsyncIterator[Observer]:
     # A group with the embedded broker has it in a member's process. The client name in the settings is the member's: a
     # second client with that name would end its session.
     name = f"lbg-observer-{socket.gethostname()}-{os.getpid()}"
-    async with open_session(settings.outside_connection, name) as session:
+    async with open_session(settings.outside_connection, name, settings.transport.client_path) as session:
         yield Observer(session, settings)

@@ -35,7 +35,7 @@ COMMANDS = {
     ),
     "validate --live": (
         "lbg_runtime.runtime.session.open_session",
-        lambda: _follow(LiveValidator(), SETTINGS.outside_connection, "notes", None, findings_to_stderr=False),
+        lambda: _follow(LiveValidator(), SETTINGS, "notes", None, findings_to_stderr=False),
         False,
     ),
     "replay": (

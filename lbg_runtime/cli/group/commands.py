@@ -204,8 +204,9 @@ async def _try_login(settings: "Settings") -> None:
     """Log in once with the members' account: the question was asked with that of the conductor."""
     from lbg_runtime.runtime.session import open_session
 
+    name, path = f"lbg-login-{os.getpid()}", settings.transport.client_path
     try:
-        async with open_session(settings.beside_connection, f"lbg-login-{os.getpid()}", reconnects=False):
+        async with open_session(settings.beside_connection, name, path, reconnects=False):
             pass
     except ConfigError as error:
         complain(f"the members' account cannot log in: {error}")

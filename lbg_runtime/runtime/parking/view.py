@@ -211,5 +211,6 @@ async def viewing_parked(settings: Settings) -> AsyncIterator[ParkedView]:
     """
     name = f"lbg-parked-{socket.gethostname()}-{os.getpid()}"
     # A mark that is refused for want of a right would otherwise have it log in again, which ends the reading.
-    async with open_session(settings.beside_connection, name, reconnects=False) as session:
+    path = settings.transport.client_path
+    async with open_session(settings.beside_connection, name, path, reconnects=False) as session:
         yield ParkedView(session, settings)
