@@ -14,7 +14,7 @@ from lbg_runtime.core.restripe.news import PlanReached, ShardLeft, StripesEnded,
 from lbg_runtime.journal.writer import RecordSink, RecordWriter
 from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.model.group import GroupShape
-from lbg_runtime.model.ids import Epoch, MemberId
+from lbg_runtime.model.ids import Epoch, MemberId, QueueName
 from lbg_runtime.model.record import (
     DispatchRecord,
     FlowRecord,
@@ -232,13 +232,13 @@ def _create(folder: Path, member: MemberId, now_us: int) -> tuple[RecordWriter, 
             incarnation += 1
 
 
-def note_of(handling: Handling, member: MemberId) -> bytes:
-    """What `lbg validate --live` gets about one handled message, as JSON."""
+def note_of(handling: Handling, queue: QueueName, member: MemberId) -> bytes:
+    """What `lbg validate --live` gets about one handled message, as JSON. `queue`: its own, also if it was parked."""
     message = handling.delivery.message
     return orjson.dumps(
         {
             "member": member,
-            "queue": handling.delivery.queue,
+            "queue": queue,
             "shard": handling.shard,
             "key": handling.key,
             "seq": message.key_sequence,

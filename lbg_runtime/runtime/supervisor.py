@@ -14,6 +14,7 @@ from collections.abc import Callable, Set
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from importlib.metadata import version
 
 import anyio
@@ -34,6 +35,7 @@ from lbg_runtime.core.roles import Place, static_place
 from lbg_runtime.metrics.tracing import open_spans
 from lbg_runtime.model.errors import BindFailed, ConfigError, InvariantViolated, LbgError
 from lbg_runtime.model.failure import Then
+from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.clock import now_ms
 from lbg_runtime.runtime.companion import Companion
@@ -451,7 +453,7 @@ class Supervisor:
             self._dispatcher,
             self._journal,
             self._turns,
-            on_settled=self._settled,
+            on_settled=partial(self._settled, queue),
             on_refused=on_refused,
             on_change=self._flow_changed,
             hooks=QueueHooks(self._handlers.hooks, queue, settings.failure.timeout_ms),
@@ -500,11 +502,11 @@ class Supervisor:
                 self._journal.status(runner.queue_index, runner.machine, runner.handled)
             self._journal.flush()
 
-    def _settled(self, handling: Handling) -> None:
+    def _settled(self, queue: QueueName, handling: Handling) -> None:
         self._key_book.settled(handling)
         topic = self._settings.ops.journal.republish_topic
         if topic is not None:
-            self._session.send_direct(Message(topic, note_of(handling, self._member)))
+            self._session.send_direct(Message(topic, note_of(handling, queue, self._member)))
 
 
 def first_place(queue_index: int, membership: Membership, settings: Settings) -> Place:

@@ -21,6 +21,7 @@ from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.transport.memory.flow import MemoryFlow
 from lbg_runtime.transport.memory.transport import MemoryTransport
+from lbg_runtime.validator.live import parse_note
 
 PARK = {"failure": {"attempts": 2, "then": "park", "backoff": {"initial": "100ms", "maximum": "1s"}}}
 
@@ -111,6 +112,22 @@ async def test_an_unparked_key_is_replayed_before_anything_newer(trial, operator
         await trial.until(lambda: trial.group_depth() == 0)
     assert trial.sequences()["k1"] == list(range(1, 22))
     assert [each for each in await operator.read() if not isinstance(each, ParkedMessage)][1:] == []
+
+
+async def test_the_note_about_a_replay_names_the_queue_of_its_key(trial, operator):
+    poison, notes = Poison(), []
+    listener = MemoryTransport(trial.broker, "listener")
+    await listener.open()
+    await listener.subscribe("live/>", lambda message: notes.append(parse_note(message.payload)))
+    noted = {"ops": {"journal": {"republish_topic": "live/orders"}}}
+    async with trial.running(trial.member(work=poison, **PARK, **noted)):
+        await trial.until_fed()
+        await trial.publish(40)
+        await trial.until(lambda: trial.group_depth() == 0)
+        poison.mend()
+        await operator.say(UnparkAsked("key k1"))
+        await trial.until(lambda: len(notes) == 40)
+    assert {note.queue for note in notes if note.key == "k1"} == {"orders/1"}
 
 
 async def test_a_message_that_fails_again_when_it_is_replayed_stays_first_in_its_key(trial, operator):
