@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from lbg_runtime.model.errors import RestripeRecordRefused
+from lbg_runtime.model.group import LARGEST_HASH_COUNT
 from lbg_runtime.model.message import Message
 
 RECORD_VERSION = 1
@@ -111,7 +112,7 @@ def plan_with_prefix(prefix: str, topic: str) -> StripePlan | None:
     if len(parts) != 4 or not all(part.isascii() and part.isdecimal() and len(part) < 20 for part in parts[:3]):
         return None
     generation, from_count, to_count = map(int, parts[:3])
-    if not (min(generation, from_count, to_count) > 0 and _are_numbers(generation, from_count, to_count)):
+    if not (_are_numbers(generation) and generation > 0 and _are_counts(from_count, to_count)):
         return None
     plan = StripePlan(generation, from_count, to_count, parts[3])
     # Only the exact spelling counts, because a conductor subscribes and publishes with a topic made from the plan.
@@ -140,9 +141,10 @@ def decode_record(payload: bytes) -> StripeRecord:
         items = None
     match items:
         case [version, "plan", generation, from_count, to_count, str(secret)] if (
-            _are_numbers(version, generation, from_count, to_count)
+            _are_numbers(version, generation)
             and version == RECORD_VERSION
-            and min(generation, from_count, to_count) > 0
+            and generation > 0
+            and _are_counts(from_count, to_count)
             and _is_secret(secret)
         ):
             return StripePlan(generation, from_count, to_count, secret)
@@ -151,13 +153,14 @@ def decode_record(payload: bytes) -> StripeRecord:
         ):
             return ShardMarker(generation, shard)
         case [version, "finish", generation, from_count, to_count] if (
-            _are_numbers(version, generation, from_count, to_count)
+            _are_numbers(version, generation)
             and version == RECORD_VERSION
-            and min(generation, from_count, to_count) > 0
+            and generation > 0
+            and _are_counts(from_count, to_count)
         ):
             return StripeFinish(generation, from_count, to_count)
         case [version, "end", generation, to_count] if (
-            _are_numbers(version, generation, to_count) and version == RECORD_VERSION and min(generation, to_count) > 0
+            _are_numbers(version, generation) and version == RECORD_VERSION and generation > 0 and _are_counts(to_count)
         ):
             return StripeEnd(generation, to_count)
         case _:
@@ -167,6 +170,11 @@ def decode_record(payload: bytes) -> StripeRecord:
 def _are_numbers(*items: object) -> bool:
     # Not isinstance: true is not a number here, though Python's bool is an int.
     return all(type(item) is int and 0 <= item <= _MAX_NUMBER for item in items)
+
+
+def _are_counts(*items: object) -> bool:
+    # Of queues, which every reader goes through one by one; no group has more of them than shards.
+    return all(type(item) is int and 0 < item <= LARGEST_HASH_COUNT for item in items)
 
 
 def _levels(plan: StripePlan) -> str:

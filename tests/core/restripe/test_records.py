@@ -23,17 +23,19 @@ from lbg_runtime.core.restripe.records import (
 )
 from lbg_runtime.core.restripe.striping import Striping, proof_of
 from lbg_runtime.model.errors import RestripeRecordRefused
+from lbg_runtime.model.group import LARGEST_HASH_COUNT
 
 CONTROL_TOPIC = "lbg-control/orders"
 LARGEST = 2**63 - 1
-COUNTS = st.integers(1, LARGEST)
+GENERATIONS = st.integers(1, LARGEST)
+COUNTS = st.integers(1, LARGEST_HASH_COUNT)
 SECRETS = st.text("abcXYZ019", min_size=1, max_size=MAX_SECRET_LENGTH)
-PLANS = st.builds(StripePlan, COUNTS, COUNTS, COUNTS, SECRETS)
+PLANS = st.builds(StripePlan, GENERATIONS, COUNTS, COUNTS, SECRETS)
 RECORDS: st.SearchStrategy[StripeRecord] = st.one_of(
     PLANS,
-    st.builds(ShardMarker, COUNTS, st.integers(0, LARGEST)),
-    st.builds(StripeFinish, COUNTS, COUNTS, COUNTS),
-    st.builds(StripeEnd, COUNTS, COUNTS),
+    st.builds(ShardMarker, GENERATIONS, st.integers(0, LARGEST)),
+    st.builds(StripeFinish, GENERATIONS, COUNTS, COUNTS),
+    st.builds(StripeEnd, GENERATIONS, COUNTS),
 )
 ITEMS = st.recursive(
     st.none() | st.booleans() | st.integers(-2, 2**64) | st.floats(allow_nan=False) | st.text(max_size=80),
@@ -86,12 +88,16 @@ def test_any_bytes_are_a_record_or_are_refused(payload: bytes) -> None:
         [RECORD_VERSION, "marker", 7, 3, 3],
         [RECORD_VERSION, "plan", 7, 0, 4, "s"],
         [RECORD_VERSION, "plan", 7, 4, 0, "s"],
+        [RECORD_VERSION, "plan", 7, LARGEST_HASH_COUNT + 1, 4, "s"],
+        [RECORD_VERSION, "plan", 7, 4, LARGEST, "s"],
         [RECORD_VERSION, "plan", 7, 4, 8, ""],
         [RECORD_VERSION, "plan", 7, 4, 8, "s" * (MAX_SECRET_LENGTH + 1)],
         [RECORD_VERSION, "plan", 7, 4, 8, "a/b"],
         [RECORD_VERSION, "plan", 7, 4, 8, ">"],
         [RECORD_VERSION, "finish", 7, 0, 8],
+        [RECORD_VERSION, "finish", 7, 4, LARGEST],
         [RECORD_VERSION, "end", 7, 0],
+        [RECORD_VERSION, "end", 7, LARGEST],
         [RECORD_VERSION, "other", 7, 4],
         {"version": RECORD_VERSION},
         None,
@@ -147,12 +153,17 @@ def test_any_topic_names_one_plan_or_none(tail: str, is_ours: bool) -> None:
         f"{CONTROL_TOPIC}/restripe/01/4/8/s",
         f"{CONTROL_TOPIC}/restripe/{LARGEST + 1}/4/8/s",
         f"{CONTROL_TOPIC}/restripe/{'1' * 5_000}/4/8/s",
+        f"{CONTROL_TOPIC}/restripe/1/{LARGEST_HASH_COUNT + 1}/4/s",
+        f"{CONTROL_TOPIC}/restripe/1/4/{LARGEST}/s",
         f"{CONTROL_TOPIC}/restripe/1/4/8/*",
         f"{CONTROL_TOPIC}/restripe/1/4/8/{'s' * (MAX_SECRET_LENGTH + 1)}",
     ],
 )
 def test_a_topic_of_something_else_names_no_plan(topic: str) -> None:
-    """A queue may subscribe to whatever an operator likes; a plan that nobody can write down would stop every queue."""
+    """A queue may subscribe to whatever an operator likes; a plan that nobody can write down would stop every queue.
+
+    One of more queues than any group can have would keep whoever looks for each of them busy for years.
+    """
     assert plan_of_topic(CONTROL_TOPIC, topic) is None
 
 
