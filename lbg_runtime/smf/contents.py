@@ -127,7 +127,7 @@ def message_of(topic: str, relay: Relay) -> Message:
     """A published message as the runtime sees it; raises `ProtocolError` for contents that cannot be read.
 
     A string payload becomes its UTF-8, a map or a stream its encoding. Properties of types that the runtime has no
-    values for (destinations, maps, streams, messages) are left out.
+    values for (destinations, maps, streams, messages) are left out, and those without a name, which nobody can send.
     """
     contents = decode_contents(relay.contents, relay.body)
     payload = contents.attachment
@@ -141,7 +141,7 @@ def message_of(topic: str, relay: Relay) -> Message:
     properties: dict[str, PropertyValue] = {
         name: value
         for name, value in contents.properties.items()
-        if value is None or isinstance(value, str | int | float | bytes)
+        if name and (value is None or isinstance(value, str | int | float | bytes))
     }
     return Message(
         topic=topic,

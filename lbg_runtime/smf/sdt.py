@@ -197,6 +197,8 @@ def _read_scalar(kind: int, value: bytes) -> SdtValue:
             return float(_DOUBLE.unpack(value)[0])
         case SdtKind.FLOAT if len(value) == _SINGLE.size:
             return float(_SINGLE.unpack(value)[0])
+        case SdtKind.CHARACTER if value == b"\0\0":
+            return "\ufffd"  # no text that is sent can have it
         case SdtKind.CHARACTER if len(value) == 2:
             return text_of(value, "utf-16-be")
         case SdtKind.BYTES:

@@ -22,6 +22,7 @@ scalars = st.one_of(
     st.none(), st.booleans(), st.integers(-(1 << 63), (1 << 63) - 1), st.floats(allow_nan=False), st.text(), st.binary()
 )
 maps = st.dictionaries(st.text(), scalars, max_size=4)
+named = st.dictionaries(st.text(min_size=1), scalars, max_size=4)
 
 
 @given(
@@ -34,7 +35,7 @@ def test_contents_are_read_as_they_were_written(contents: Contents) -> None:
 
 
 @given(
-    properties=maps,
+    properties=named,
     payload=st.binary(),
     message_id=st.none() | st.text(),
     sent_at_ms=st.none() | st.integers(0, 1 << 50),
@@ -135,7 +136,7 @@ def test_properties_without_a_place_in_a_message_are_left_out() -> None:
     contents = Contents(
         b"",
         headers={"mi": 5, "ts": "x", "ci": 5, "mt": 5, "sn": "x"},
-        properties={"a": 1, "where": where, "map": {}, "list": []},
+        properties={"a": 1, "where": where, "map": {}, "list": [], "": 1},
     )
     summary, body = encode_contents(contents)
     message = message_of("t", make_relay("t", body, summary))

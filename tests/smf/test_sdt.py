@@ -90,6 +90,7 @@ def test_values_are_written_as_clients_write_them(value: SdtValue, encoded: str)
         ("10063f000000", 0.5),
         ("14040041", "A"),
         ("1d00054100", "A"),
+        ("14040000", "\ufffd"),
     ],
 )
 def test_other_sizes_are_read(encoded: str, value: SdtValue) -> None:

@@ -46,7 +46,8 @@ _NULL = FieldType.SOLCLIENT_NULL.value
 def read_properties(inbound: Any) -> dict[str, PropertyValue]:
     """Scalars as they are, destinations by name; maps and streams have no place in the model and are left out.
 
-    Raises the client's errors.
+    So is a property without a name, as other protocols allow it: a message with one could not be moved to another
+    queue, as no client sends it. Raises the client's errors.
     """
     properties: dict[str, PropertyValue] = {}
     container = c_void_p(None)
@@ -58,7 +59,8 @@ def read_properties(inbound: Any) -> dict[str, PropertyValue]:
     field, name = Field(), c_char_p()
     try:
         while (code := get_next_field(container, field, name)) == SOLCLIENT_OK:
-            add_property(properties, text_of(name.value), field)
+            if name.value:
+                add_property(properties, text_of(name.value), field)
         if code != SOLCLIENT_EOS:
             raise get_last_error_info(code, "read properties")
     finally:
@@ -69,7 +71,8 @@ def read_properties(inbound: Any) -> dict[str, PropertyValue]:
 def add_property(properties: dict[str, PropertyValue], name: str, field: Any) -> None:
     """Add the value of a field if the model has a place for it."""
     if field.type == _CHARACTER:
-        properties[name] = as_sendable(field.value.wchar)
+        # A zero, of which nothing that is sent on can consist, is no character either.
+        properties[name] = as_sendable(field.value.wchar).replace("\0", "\ufffd")
     elif field.type in _MEMBERS:
         properties[name] = getattr(field.value, _MEMBERS[field.type])
     elif field.type == STRING:

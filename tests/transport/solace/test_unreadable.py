@@ -84,6 +84,14 @@ LENIENT = {
         spoilt(Message("orders/new", b"1", {KEY: "k", "abcdefg": 1}), (TEXT, NO_TEXT)),
         Message("orders/new", b"1", {KEY: "k", "a\ufffd\ufffddefg": 1}),
     ),
+    "name is empty": (
+        relay_of(Message("orders/new", b"1", {KEY: "k", "": 1})),
+        Message("orders/new", b"1", {KEY: "k"}),
+    ),
+    "character is a zero": (
+        spoilt(Message("orders/new", b"1", {KEY: "k", "n": b"no"}), (b"\x18\4no", b"\x14\4\0\0")),
+        Message("orders/new", b"1", {KEY: "k", "n": "\ufffd"}),
+    ),
     "topic is no text": (
         Relay.of(ONE.head, b"\x98\x0dorders/n\xffw\0\3\3\4", ONE.body, ONE.contents),
         Message("orders/n\ufffdw", b"1"),

@@ -173,8 +173,6 @@ static PyObject *text_of(const char *text)
 /* Returns a new reference to the name of a property. */
 static PyObject *name_of(Reader *self, const char *text)
 {
-    if (text == NULL)
-        text = "";
     for (int i = 0; i < self->name_count; i++)
         if (strcmp(self->name_texts[i], text) == 0)
             return Py_NewRef(self->names[i]);
@@ -219,6 +217,9 @@ static PyObject *read_properties(Reader *self, void *message)
     const char *text = NULL;
     /* The map is closed with its message. */
     while ((code = self->call.next_field(container, &field, self->field_size, &text)) == OK) {
+        /* See `read_properties` of properties.py. */
+        if (text == NULL || *text == '\0')
+            continue;
         PyObject *name = name_of(self, text);
         if (name == NULL)
             goto error;

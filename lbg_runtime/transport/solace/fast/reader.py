@@ -125,6 +125,8 @@ def message_reader(calls: FastCalls) -> ReadMessage:
                         add_property(properties, text_of(name.value), field)
                 if code != END:
                     raise get_last_error_info(code, "read properties")
+                # As in `read_properties`; here, to look at it once.
+                properties.pop("", None)
             elif code != NOT_FOUND:
                 raise get_last_error_info(code, "read properties")
 

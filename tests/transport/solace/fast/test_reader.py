@@ -9,6 +9,7 @@ import pytest
 
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import NO_HEADERS, PUBLISHER_PROPERTY, Delivery, Headers, Message
+from lbg_runtime.model.sendable import fault_of
 from lbg_runtime.smf.contents import Contents, PayloadKind, encode_contents, relay_of
 from lbg_runtime.smf.frame import Parameter, ParameterKind, encode_parameter
 from lbg_runtime.smf.message import Relay, make_relay
@@ -193,6 +194,17 @@ def test_what_is_no_text_is_replaced_in_names_and_values_however_many_there_are(
         spoilt = Relay.of(relay.head, relay.carried, relay.body.replace(b"abcd", b"a\xff\xffd"), relay.contents)
         message = reader(native_message(frame_of(spoilt)), QUEUE, EPOCH).message
         assert dict(message.properties) == {f"a\ufffd\ufffdd{number}": "a\ufffd\ufffdd", "name": "efgh"}
+
+
+def test_what_is_read_can_be_sent_on_whatever_properties_a_publisher_of_another_protocol_has_given_it(
+    read: Read,
+) -> None:
+    """Else a message that its handler refuses could not be moved to the error queue, and would hold up its key."""
+    relay = relay_of(Message("t", b"x", {"": 1, "zero": b"no", "last": "abcd"}))
+    zero_character = relay.body.replace(b"\x18\x04no", b"\x14\x04\0\0")
+    message = read(Relay.of(relay.head, relay.carried, zero_character, relay.contents)).message
+    assert dict(message.properties) == {"zero": "\ufffd", "last": "abcd"}
+    assert fault_of(message) is None
 
 
 @pytest.mark.parametrize(
