@@ -45,6 +45,8 @@ request.
 _NAME = re.compile(r"[a-z0-9]{1,40}")
 _DIGITS = re.compile(r"[0-9]{1,20}")
 _OWN_ATTRIBUTES = frozenset({"specversion", "data", "topic", "pubsubname"})
+_REQUIRED_TEXTS = frozenset({"id", "source", "type"})
+"""No event is without them, and in none is one empty: a strict reader would refuse it each time that it comes."""
 _PLAIN = re.compile(r"[!#$&-~]*")
 _SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
 _STATE = re.compile("[!-~](?:[ -~]{0,510}[!-~])?")
@@ -177,6 +179,11 @@ def is_attribute(name: str) -> bool:
     return name not in _OWN_ATTRIBUTES and _NAME.fullmatch(name) is not None
 
 
+def is_integer(value: int) -> bool:
+    """Whether an attribute can be this number: an integer of an event has 32 bits."""
+    return -(2**31) <= value < 2**31
+
+
 def _as_object(event: Event, pubsub_name: str, is_raw: bool) -> dict[str, object]:
     told = _attributes(event, pubsub_name)
     payload = event.message.payload
@@ -214,8 +221,10 @@ def _attributes(event: Event, pubsub_name: str) -> dict[str, object]:
     for name, value in message.properties.items():
         if name.startswith(ATTRIBUTE_PREFIX) and isinstance(value, str | int):
             attribute = name.removeprefix(ATTRIBUTE_PREFIX)
-            if is_attribute(attribute):
-                told[attribute] = value
+            if attribute in _REQUIRED_TEXTS:
+                told[attribute] = _as_text(value) or told[attribute]
+            elif is_attribute(attribute):
+                told[attribute] = value if isinstance(value, str) or is_integer(value) else str(value)
     # Replaces whatever the publisher wrote there: an application may book by it, and only this key is kept in order.
     told.pop(KEY_ATTRIBUTE, None)
     if event.key:
@@ -230,7 +239,7 @@ def _said_by(headers: Headers) -> dict[str, object]:
     if headers.message_type:
         said[TYPE_ATTRIBUTE] = headers.message_type
     if headers.sequence_number is not None:
-        # As text: an integer of an event has 32 bits.
+        # As text, whatever it is: it may be too long for an integer of an event.
         said[SEQUENCE_ATTRIBUTE] = str(headers.sequence_number)
     if headers.priority is not None:
         said[PRIORITY_ATTRIBUTE] = headers.priority

@@ -20,6 +20,7 @@ from lbg_runtime.sidecar.event import (
     TRACE_CONTEXT,
     attribute_headers,
     attribute_properties,
+    is_integer,
     is_json_type,
     trace_context,
 )
@@ -85,7 +86,7 @@ def _check_count(count: int) -> None:
 def _check_attribute(name: str, value: object) -> None:
     if isinstance(value, str) and not value.isascii():
         _encoded(value)
-    elif isinstance(value, int) and not -(2**31) <= value < 2**31:
+    elif isinstance(value, int) and not is_integer(value):
         raise UserError(f"attribute {ascii(name)[:80]}", "a long integer", "one of 32 bits, or a text")
 
 

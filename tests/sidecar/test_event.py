@@ -48,6 +48,21 @@ def test_what_the_publisher_said_of_the_event_wins():
     assert "other" not in event
 
 
+@pytest.mark.parametrize(("said", "expected"), [(7, "7"), (True, "true"), ("", None)])
+def test_what_no_event_may_lack_is_a_text_and_not_empty_whatever_the_publisher_said(said, expected):
+    ours = told(make_event())
+    for name in ("id", "source", "type"):
+        event = make_event(properties={f"ce_{name}": said})
+        assert told(event)[name] == binary(event, "pubsub")[0][f"ce-{name}"] == (expected or ours[name])
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"), [(2**31 - 1, 2**31 - 1), (2**31, "2147483648"), (-(2**63), str(-(2**63)))]
+)
+def test_a_number_too_long_for_an_event_is_a_text(number, expected):
+    assert told(make_event(properties={"ce_custom": number}))["custom"] == expected
+
+
 @pytest.mark.parametrize("key", ["acct-7", None])
 def test_no_event_names_another_key_than_the_one_that_is_kept_in_order(key):
     event = make_event(key=key, properties={"ce_partitionkey": "acct-1"})

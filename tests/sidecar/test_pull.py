@@ -510,7 +510,7 @@ async def test_an_event_that_no_line_can_be_made_of_gives_its_place_on_the_strea
     pulled = PulledEvents(10_000, make_gate())
     stream, reading = await opened(pulled, 1)
     with pytest.raises(TypeError):
-        await pulled.deliver(make_event(properties={"ce_big": 1 << 80}))
+        await pulled.deliver(make_event(properties={"ce_half": "\ud800"}))
     second = asyncio.ensure_future(pulled.deliver(make_event()))
     event = json.loads(await asyncio.wait_for(reading, 1))
     pulled.settle([(event["id"], SUCCESS)])
