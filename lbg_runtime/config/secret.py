@@ -8,7 +8,7 @@ FILE_PREFIX = "file:"
 
 
 def read_secret(value: object) -> object:
-    """The secret that a setting names; one line end at the end of a file is not part of it.
+    """The secret that a setting names; one line end at the end of a file is not part of it, nor a byte order mark.
 
     Raises `ValueError`, also for a file with nothing else in it.
     """
@@ -23,7 +23,7 @@ def read_secret(value: object) -> object:
         raise ValueError(f"text in UTF-8 in the file {path}") from None
     except ValueError:
         raise ValueError(f"a readable file, which {path!r} cannot name") from None
-    secret = text.removesuffix("\n").removesuffix("\r")
+    secret = text.removeprefix("\ufeff").removesuffix("\n").removesuffix("\r")
     if not secret:
         # It is being replaced, or was never filled: who wants no password writes none.
         raise ValueError(f"a secret in the file {path}, which is empty")

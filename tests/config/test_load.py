@@ -382,13 +382,14 @@ def test_a_variable_that_is_not_set_is_named():
     )
 
 
-def test_a_secret_may_lie_in_a_file(tmp_path):
-    (tmp_path / "secret").write_text("top secret\n")
+@pytest.mark.parametrize("content", [b"top secret\n", b"\xef\xbb\xbftop secret\r\n"], ids=["linux", "windows"])
+def test_a_secret_may_lie_in_a_file(tmp_path, content):
+    (tmp_path / "secret").write_bytes(content)
     settings = _parse(connection={"password": f"file:{tmp_path}/secret"})
     assert settings.connection.password.get_secret_value() == "top secret"
 
 
-@pytest.mark.parametrize("content", ["", "\n", "\r\n"])
+@pytest.mark.parametrize("content", ["", "\n", "\r\n", "\ufeff"])
 def test_a_file_without_a_secret_is_no_empty_secret(tmp_path, content):
     path = tmp_path / "secret"
     path.write_bytes(content.encode())
