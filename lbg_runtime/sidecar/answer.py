@@ -12,7 +12,7 @@ from lbg_runtime.sidecar.event import is_json_type
 MAX_SHOWN = 80
 """Characters of a foreign text in a log line."""
 
-_MARK = b"\xef\xbb\xbf"
+MARK = b"\xef\xbb\xbf"
 """What some programs put before every text in UTF-8: PHP, if it begins the source file."""
 
 _TEXT = re.compile(rb"(?!\s*\{)[^\x00-\x08\x0e-\x1f]+")
@@ -55,7 +55,7 @@ def read_answer(http_status: int, content_type: str, body: bytes | None) -> Answ
         return Answer(Status.RETRY, f"HTTP {http_status}")
     if body is None:
         return _too_long(http_status)
-    body = body.removeprefix(_MARK)
+    body = body.removeprefix(MARK)
     if not body.strip():
         return SUCCESS
     try:
@@ -80,7 +80,7 @@ def read_bulk_answer(http_status: int, body: bytes | None, entry_ids: Sequence[s
     if body is None:
         return dict.fromkeys(entry_ids, _too_long(http_status))
     try:
-        told = orjson.loads(body.removeprefix(_MARK))
+        told = orjson.loads(body.removeprefix(MARK))
     except orjson.JSONDecodeError:
         return dict.fromkeys(entry_ids, Answer(Status.RETRY, f"HTTP {http_status} with a body that is no JSON"))
     found: dict[str, Answer] = {}

@@ -8,6 +8,7 @@ import orjson
 from lbg_runtime.config.sidecar_settings import ContentMode, SubscriptionSettings
 from lbg_runtime.model.errors import LbgError
 from lbg_runtime.model.topic import is_valid_topic, matches
+from lbg_runtime.sidecar.answer import MARK
 
 MAX_BULK_COUNT = 1_000
 DEFAULT_BULK_COUNT = 100
@@ -81,7 +82,7 @@ def read_subscriptions(body: bytes) -> tuple[list[Subscription], list[str]]:
     send events to the wrong route.
     """
     try:
-        told = orjson.loads(body)
+        told = orjson.loads(body.removeprefix(MARK))
     except orjson.JSONDecodeError:
         raise SubscriptionsRefused("no JSON") from None
     if not isinstance(told, list):

@@ -25,6 +25,11 @@ def test_what_the_fastapi_extension_of_the_dapr_sdk_says_is_understood():
     assert read(entry) == ([Subscription("orders/new", "/events/pubsub/orders/new", "pubsub")], [])
 
 
+def test_a_program_that_puts_a_byte_order_mark_before_every_text_is_understood():
+    entry = json.dumps([{"topic": "a", "route": "/a"}]).encode("utf-8-sig")
+    assert read_subscriptions(entry) == read({"topic": "a", "route": "/a"})
+
+
 def test_routes_may_be_given_as_in_the_second_version():
     [subscription], _ = read({"topic": "a", "routes": {"default": "/d"}})
     assert subscription.route == "/d"
