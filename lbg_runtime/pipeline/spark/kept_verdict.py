@@ -60,15 +60,22 @@ class KeptVerdict:
             raise UserError(str(self._folder.parent), f"the checkpoint of {known}", f"that of {asked}, or a new one")
 
     def load(self) -> Said:
-        """As of the last batch that Spark has noted as done. Raises `OSError`."""
+        """As of the last batch that Spark has noted as done. Raises as `before`."""
         return self.before(1 + max(numbers_in(self._done), default=-1))
 
     def before(self, batch: int) -> Said:
-        """As of the last batch before this one. Raises `OSError`."""
+        """As of the last batch before this one. Raises `OSError`, and `UserError` if it is not as it was kept."""
         kept = [number for number in numbers_in(self._folder) if number < batch]
         if not kept:
             return Said({}, ())
-        said: Said = pickle.loads((self._folder / str(max(kept))).read_bytes())  # noqa: S301  # written below
+        path = self._folder / str(max(kept))
+        content = path.read_bytes()
+        try:
+            said = pickle.loads(content)  # noqa: S301 - written below
+        except Exception:  # noqa: BLE001 - a disk that has lost a part of it may have it raise anything
+            said = None
+        if not isinstance(said, Said):
+            raise UserError(str(path), "not as it was written", "a whole checkpoint, or a new one")
         return said
 
     def keep(self, batch: int, said: Said) -> None:

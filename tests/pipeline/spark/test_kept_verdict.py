@@ -1,5 +1,6 @@
 """What parts have said is there for whoever goes on with the checkpoint, as of the last batch that is done."""
 
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -49,6 +50,17 @@ def test_what_a_batch_said_that_is_not_done_is_said_by_whoever_runs_it_again(kep
     kept.keep(5, said(5))
     note_done(tmp_path, 5)
     assert kept.load() == said(5)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80\x04", pickle.dumps(said(1))[:-20], pickle.dumps(None)])
+def test_what_was_said_and_is_damaged_is_one_line_and_no_verdict(
+    kept: KeptVerdict, tmp_path: Path, content: bytes
+) -> None:
+    """An error of any other kind ended the command with the exit code for a broken law."""
+    kept.keep(0, said(1))
+    (tmp_path / "verdict" / "0").write_bytes(content)
+    with pytest.raises(UserError, match="not as it was written"):
+        kept.before(1)
 
 
 def test_a_checkpoint_is_of_one_directory_for_good(tmp_path: Path) -> None:
