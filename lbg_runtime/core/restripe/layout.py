@@ -11,6 +11,7 @@ from dataclasses import replace
 from lbg_runtime.core.restripe.records import StripePlan, plan_of_topic, record_topic
 from lbg_runtime.model.errors import QueueUnfit, UserError
 from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.topic import level_matches
 
 Subscriptions = Mapping[int, frozenset[str]]
 """The subscriptions of the group's existing queues, by index."""
@@ -205,7 +206,15 @@ def _holders(shape: GroupShape, subscriptions: Subscriptions) -> dict[int, froze
 
 
 def _of_shards(shape: GroupShape, topics: frozenset[str]) -> frozenset[str]:
-    return frozenset(topic for topic in topics if topic.startswith(f"{shape.hash_prefix}/"))
+    """Those that attract messages of the group; and in a queue that has any, those that do so by a wildcard in the
+    first level, or keep some away as an exception. A queue without any is not used, or somebody else's."""
+
+    def is_one(topic: str) -> bool:
+        first, *below = topic.removeprefix("!").split("/")
+        return level_matches(first, shape.hash_prefix) if below else first == ">"
+
+    own = frozenset(topic for topic in topics if topic.startswith(f"{shape.hash_prefix}/"))
+    return own.union(filter(is_one, topics - own)) if own else own
 
 
 def _names(shape: GroupShape, indexes: frozenset[int]) -> str:

@@ -1,5 +1,6 @@
 """What a conductor's own steps leave is told from what others have left, whoever looks whenever."""
 
+import re
 from itertools import product
 
 import pytest
@@ -105,6 +106,28 @@ def test_of_two_plans_the_one_that_began_stays() -> None:
     seen = with_topic(with_topic({**laid_out(2), 2: frozenset()}, begun, 0, 1, 2), late, 0)
     for wanted in (2, 3, 4):
         assert leftover_plans(shape_of(2), seen, CONTROL_TOPIC, wanted) == {late}
+
+
+@pytest.mark.parametrize("topic", [">", "*/>", "l*/1/>", "*/*/new", "lbg/*/>", "!lbg/1/>", "!*/1/>", "!>"])
+def test_a_subscription_that_brings_a_queue_more_than_its_shards_or_less_is_no_layout(topic: str) -> None:
+    """With a wildcard a message lies in two queues; an exception would lose those of a shard that comes there."""
+    seen = laid_out(4)
+    seen[2] |= {topic}
+    with pytest.raises(UserError, match=f"orders/2: subscription {re.escape(topic)}; "):
+        layout_of(shape_of(4), seen)
+    for refuse in (
+        lambda: ensure_layout(shape_of(4), seen),
+        lambda: ensure_on_the_way(StripePlan(GENERATION, 4, 6, "s3cr3t"), shape_of(4), seen),
+    ):
+        with pytest.raises(UserError, match=f"orders/2: subscription {re.escape(topic)}; "):
+            refuse()
+
+
+def test_subscriptions_that_bring_nothing_of_the_group_are_no_concern_of_it() -> None:
+    seen = {**laid_out(4), 4: frozenset({">", "!lbg/1/>"})}
+    seen[2] |= {"lbg", "*", "lbg-news/>", "b*/1/>", "!news/>"}
+    ensure_layout(shape_of(4), seen)
+    assert layout_of(shape_of(4), seen) == 4
 
 
 class TestWhatNoStepLeaves:
