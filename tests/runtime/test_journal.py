@@ -35,7 +35,8 @@ def test_an_incarnation_is_the_wall_clock_or_above_every_earlier_one(open_one):
 
 
 def test_other_members_and_other_files_do_not_count(open_one, tmp_path):
-    for name in ("member-00-9000.member.jsonl", "member-0-9000.ledger.jsonl", "member-0-x.member.jsonl"):
+    strange = f"member-0-{'9' * 20}.member.jsonl"
+    for name in ("member-00-9000.member.jsonl", "member-0-9000.ledger.jsonl", "member-0-x.member.jsonl", strange):
         (tmp_path / name).touch()
     assert open_one(1_000) == 1_000
 
