@@ -222,7 +222,10 @@ class ControlPlane:
                 _log.error("settings_disagree", other=member, setting=name, ours=ours, theirs=theirs)
                 if not had_place and not is_alone:
                     # The group was here first.
-                    self._on_refused(ConfigError(name, f"{ours!r}", f"{theirs!r}, as member {member} has it"))
+                    # What a member does not say is not known, only that it is another value.
+                    found = f"other than {theirs!r}" if ours is None else repr(ours)
+                    expected = f"other than {ours!r}" if theirs is None else repr(theirs)
+                    self._on_refused(ConfigError(name, found, f"{expected}, as member {member} has it"))
             case Warn(note):
                 _log.warning(note.name, **note.facts)
             case Note(name, facts):

@@ -141,6 +141,21 @@ async def test_a_member_without_a_place_is_refused_by_other_settings_unless_the_
     )
 
 
+@pytest.mark.parametrize(
+    ("ours", "theirs", "told"),
+    [("park", None, "'park'; expected other than 'park'"), (None, "park", "other than 'park'; expected 'park'")],
+)
+async def test_who_is_refused_for_a_setting_that_only_one_of_the_two_says_is_told_no_value_that_nobody_has(
+    ours: str | None, theirs: str | None, told: str
+) -> None:
+    machine, refused = _Machine(), list[LbgError]()
+    machine.outputs = [SettingsDisagree(MemberId("x"), "failure.then", ours, theirs, False)]
+    with capture_logs():
+        async with running(machine, 1, on_refused=refused.append):
+            pass
+    assert [str(each) for each in refused] == [f"failure.then: {told}, as member x has it"]
+
+
 async def test_a_view_is_told_of_when_a_member_or_its_state_is_new() -> None:
     one = MemberView(MemberId("a"), Life(1, 1), MemberState.ACTIVE, 1, False, {})
     views = [(one,), (replace(one, weight=0),), (replace(one, is_suspect=True),), (one, replace(one, member="b"))]
