@@ -61,6 +61,13 @@ async def test_one_member_alone_takes_everything(trial):
         await trial.until(lambda: trial.active() == dict.fromkeys(range(4), "a"), within_s=5)
 
 
+async def test_nobody_takes_a_queue_before_its_group_has_been_the_same_for_as_long_as_the_settings_say(trial):
+    async with trial.running(trial.discovered("a", membership={"settle": "20s"})):
+        await asyncio.sleep(20)
+        assert trial.active() == {}
+        await trial.until(lambda: balanced(trial, ["a"]), within_s=5)
+
+
 async def test_members_that_start_together_share_the_queues(trial):
     async with trial.running(trial.discovered("a"), trial.discovered("b")):
         await trial.until(lambda: balanced(trial, ["a", "b"]), within_s=5)
