@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from lbg_runtime.core.group.control_codec import MAX_MESSAGE_BYTES
 from lbg_runtime.core.group.control_messages import Header, Leave, Life, MemberState
-from lbg_runtime.core.group.control_plane import ControlInput, FlowChanged
+from lbg_runtime.core.group.control_plane import ControlInput, FlowChanged, Superseded
 from lbg_runtime.core.group.membership_events import (
     ControlConnected,
     ControlLost,
@@ -24,7 +24,7 @@ from lbg_runtime.core.group.membership_events import (
 )
 from lbg_runtime.core.group.rebalance_events import Say
 from lbg_runtime.core.group.view import GroupView, MemberView
-from lbg_runtime.model.errors import LbgError, SubscribeFailed
+from lbg_runtime.model.errors import LbgError, MemberSuperseded, SubscribeFailed
 from lbg_runtime.model.ids import GroupName, MemberId
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.control_plane import ControlPlane
@@ -35,7 +35,7 @@ class _Machine:
 
     deadline_ms = None
     will_look = False
-    membership = SimpleNamespace(owner_of=None)
+    membership = SimpleNamespace(owner_of=None, identity=SimpleNamespace(member=MemberId("a")))
 
     def __init__(self) -> None:
         self.rebalance = SimpleNamespace(accepted=None, placement=None)
@@ -154,6 +154,18 @@ async def test_who_is_refused_for_a_setting_that_only_one_of_the_two_says_is_tol
         async with running(machine, 1, on_refused=refused.append):
             pass
     assert [str(each) for each in refused] == [f"failure.then: {told}, as member x has it"]
+
+
+@pytest.mark.parametrize("is_leaving", [False, True])
+async def test_who_stood_aside_for_a_process_that_has_gone_ends_so_unless_it_leaves_anyway(is_leaving) -> None:
+    machine, refused = _Machine(), list[LbgError]()
+    async with running(machine, 1, on_refused=refused.append) as plane:
+        if is_leaving:
+            plane.leave(lambda: None)
+        machine.outputs = [Superseded()]
+        plane.set_weight(2)
+        await machine.has_taken.wait()
+    assert [type(each) for each in refused] == ([] if is_leaving else [MemberSuperseded])
 
 
 async def test_a_view_is_told_of_when_a_member_or_its_state_is_new() -> None:

@@ -91,6 +91,16 @@ async def test_a_joiner_gets_its_share_without_a_duplicate(trial):
     assert in_order_and_once(trial)
 
 
+async def test_no_queue_is_given_away_before_it_was_kept_for_as_long_as_the_settings_say(trial):
+    sections = {"rebind": {"min_tenure": "40s"}}
+    async with trial.running(trial.discovered("a", **sections)):
+        await trial.until(lambda: balanced(trial, ["a"]))
+        async with trial.running(trial.discovered("b", **sections)):
+            await asyncio.sleep(39)
+            assert balanced(trial, ["a"])
+            await trial.until(lambda: balanced(trial, ["a", "b"]), within_s=20)
+
+
 async def test_who_leaves_gives_each_queue_to_its_new_home_and_nothing_else_moves(trial):
     async with trial.running(trial.discovered("a"), trial.discovered("c")):
         async with trial.running(trial.discovered("b")):
@@ -332,6 +342,23 @@ async def test_who_disagrees_with_its_group_is_refused_by_name_and_value(trial):
         lines = [line for line in told if line["event"] == "settings_disagree"]
         assert {(line["other"], line.get("member")) for line in lines} == {("a", None), ("b", None)}
         assert balanced(trial, ["a"])
+
+
+COOPERATIVE = {"rebind": {"mode": "cooperative"}}
+
+
+async def test_counted_members_that_find_each_other_have_their_queues_by_number(trial):
+    by_number = {0: "member-0", 1: "member-1", 2: "member-2", 3: "member-0"}
+    async with trial.running(*(trial.member(index, 3, **COOPERATIVE) for index in range(3))):
+        await trial.until(lambda: trial.active() == by_number, within_s=60)
+
+
+async def test_a_member_that_counts_otherwise_is_refused(trial):
+    async with trial.running(trial.member(0, 2, **COOPERATIVE)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        expected = r"membership\.count: '3'; expected '2', as member member-0 has it"
+        with pytest.raises(ConfigError, match=expected):
+            await asyncio.wait_for(trial.member(1, 3, **COOPERATIVE).run(), 60)
 
 
 async def test_of_those_that_begin_a_group_with_different_settings_the_last_does_not_get_it(trial):
