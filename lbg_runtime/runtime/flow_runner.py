@@ -179,7 +179,7 @@ class FlowRunner:
         self.is_unheard = False
         """The broker left an unbind unanswered since a stop was requested: what was settled before may come again."""
         self.unanswered = 0
-        """Dispatched deliveries whose end has not been taken yet."""
+        """Dispatched deliveries whose end has not been taken yet, those of replays too."""
         self.why_unbound: str | None = None
         """Why the broker refused the last bind; None if it did not."""
         self._transport = transport
@@ -261,6 +261,25 @@ class FlowRunner:
             self._ask_for_turn()
         self._events.append(flushed)
         return flushed
+
+    def replay(self, delivery: Delivery) -> None:
+        """Have a parked message handled; its end is told to `replay_ended`, whatever becomes of it."""
+        self._count_replay(delivery.epoch, 1)
+        self._dispatcher.dispatch(delivery)
+
+    def replay_ended(self, handling: Handling) -> None:
+        """Take the end of a replay, for those who wait for the end of all that is handled: hooks, and our own end."""
+        self._count_replay(handling.epoch, -1)
+        # One that has failed here stays parked, and the next owner tries it again.
+        has_failed = hasattr(handling, "last_error")
+        if handling.outcome is None and handling.attempts and self._stop_requested and not has_failed:
+            self.left_behind += 1
+        self._ask_for_turn()
+
+    def _count_replay(self, epoch: Epoch, change: int) -> None:
+        self.unanswered += change
+        if (assignment := self._assignments.get(epoch)) is not None:
+            assignment.unanswered += change
 
     def replayed(self, handling: Handling, *, is_settled: bool) -> None:
         """Record the handling of a parked message; `is_settled`: it is about to be settled in the parking queue."""

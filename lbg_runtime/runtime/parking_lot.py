@@ -77,13 +77,14 @@ class ParkingLot:
                 queue=runner.machine.queue,
                 session=self._session,
                 member=self._member,
-                dispatch=self._dispatcher.dispatch,
+                dispatch=runner.replay,
                 return_unstarted=lambda queue, epoch, keeps_moved: self._dispatcher.return_unstarted(
                     queue, epoch, keeps_moved=keeps_moved
                 ),
                 flush=runner.flush,
                 lost=lambda epoch: runner.post(FlowInactive(epoch)),
                 replayed=lambda handling, is_settled: runner.replayed(handling, is_settled=is_settled),
+                ended=runner.replay_ended,
                 is_restriping=lambda: self._striping.now.target is not None,
                 patience_s=self._settings.rebind.drain_timeout_ms / 1_000,
             )

@@ -157,6 +157,8 @@ class ParkedQueue:
         # If it outlived its stay, it comes again to the next owner.
         if stay is not None:
             stay.finished(handling)
+        if self._ports is not None:
+            self._ports.ended(handling)
 
     # -- for questions
 

@@ -19,7 +19,7 @@ class ParkingPorts:
     session: Session
     member: MemberId
     dispatch: Callable[[Delivery], object]
-    """Handle a parked message; its end is reported to `ParkingStay.finished`."""
+    """Handle a parked message; its end is reported to `ParkedQueue.finished`."""
     return_unstarted: Callable[[QueueName, Epoch, bool], None]
     """The dispatcher's, with whether it keeps what may have been moved."""
     flush: Callable[[], "asyncio.Future[None]"]
@@ -28,6 +28,8 @@ class ParkingPorts:
     """The parking queue is lost: the flow of this epoch must be given up."""
     replayed: Callable[[Handling, bool], None]
     """Called when a parked message was handled, before it is settled, with whether it can be."""
+    ended: Callable[[Handling], None]
+    """Called when a replay has ended, in whatever way, after everything else."""
     is_restriping: Callable[[], bool]
     patience_s: float
     """How long to wait for running replays when the queue is given up."""
