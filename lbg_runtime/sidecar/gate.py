@@ -29,9 +29,14 @@ class Gate:
     handle that is lost are taken back by the runtime, at once.
     """
 
-    def __init__(self, on_able: Callable[[bool], None], on_open: Callable[[], None]) -> None:
-        """`on_able`: see `Companion.attend`. `on_open` is called whenever the application is found to be there."""
+    def __init__(
+        self, on_able: Callable[[bool], None], on_open: Callable[[], None], *, others_take_queues: bool = True
+    ) -> None:
+        """`on_able`: see `Companion.attend`; not called, and nothing said of it, where no others would take the queues.
+        `on_open` is called whenever the application is found to be there.
+        """
         self._on_able = on_able
+        self._others_take_queues = others_take_queues
         self._on_open = on_open
         self._is_open = False
         self.reason = "it has not been heard yet"
@@ -95,7 +100,7 @@ class Gate:
         self._is_open = False
         self.reason = reason
         self._look()
-        if self._until_unable is None:
+        if self._until_unable is None and self._others_take_queues:
             self._until_unable = asyncio.get_running_loop().call_later(UNABLE_AFTER_S, self._become_unable)
 
     def flow_changed(self, queue: QueueName, epoch: Epoch, *, is_kept: bool) -> None:

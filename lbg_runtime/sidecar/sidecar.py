@@ -93,7 +93,9 @@ class Sidecar:
         """See `Companion.attend`. Raises `ConfigError` if `sidecar.listen` cannot be had."""
         timeout_ms = self._settings.failure.timeout_ms
         publisher = ApplicationPublisher(self._settings, session, changed)
-        self._gate = gate = Gate(on_able, self._may_begin.set)
+        # In a cycle, and with a partitioned queue, members tell each other nothing, and the queues stay.
+        talks = self._settings.is_cooperative
+        self._gate = gate = Gate(on_able, self._may_begin.set, others_take_queues=talks)
         async with AsyncExitStack() as stack:
             stack.callback(gate.end)
             stack.push_async_callback(publisher.close)

@@ -203,6 +203,33 @@ async def test_who_is_away_for_long_is_said_to_be_unable_and_able_when_it_is_bac
     assert told == [False, True, False]
 
 
+@pytest.mark.parametrize("others_take_queues", [True, False])
+async def test_queues_are_left_to_others_only_where_others_take_them(others_take_queues):
+    told = []
+    gate = Gate(told.append, lambda: None, others_take_queues=others_take_queues)
+    with capture_logs() as log:
+        gate.close("nobody listens")
+        await asyncio.sleep(UNABLE_AFTER_S + 1)
+        gate.open()
+    assert told == [False, True] * others_take_queues
+    events = ["queues_left_to_others", "queues_wanted_again"]
+    assert [entry["event"] for entry in log] == events * others_take_queues
+
+
+async def test_in_a_cycle_no_member_says_that_others_get_its_queues(trial):
+    application = ScriptedApplication(_succeed)
+    with capture_logs() as log:
+        async with trial.running(trial.app(application, rebind={"mode": "cycle"})):
+            await trial.until(lambda: trial.owners() == 2)
+            application.is_up = False
+            await trial.publish(1)
+            await asyncio.sleep(UNABLE_AFTER_S + 5)
+            application.is_up = True
+            await trial.until(lambda: sum(trial.depths()) == 0)
+    assert "application_away" in {entry["event"] for entry in log}
+    assert "queues_left_to_others" not in {entry["event"] for entry in log}
+
+
 async def test_a_member_whose_application_has_gone_first_leaves_at_once_and_nothing_is_lost(trial):
     async def work(posted):
         if posted.number == 2:
@@ -212,7 +239,7 @@ async def test_a_member_whose_application_has_gone_first_leaves_at_once_and_noth
 
     application = ScriptedApplication(work)
     with capture_logs([add_handling]) as log:
-        async with trial.running(trial.app(application)) as left:
+        async with trial.running(trial.app(application, rebind={"mode": "cooperative"})) as left:
             await trial.until(lambda: trial.owners() == 2)
             await trial.publish(20)
             await trial.until(lambda: not application.is_up)
