@@ -88,11 +88,13 @@ class LoginRight(Enum):
 
     RECEIVE = "SUB_FLOW_GUARANTEED"
     SEND = "PUB_GUARANTEED"
+    TRANSACT = "TRANSACTED_SESSION"
 
 
 _SETTINGS = {
     LoginRight.RECEIVE: "receive (allowGuaranteedMsgReceiveEnabled of its client profile)",
     LoginRight.SEND: "publish (allowGuaranteedMsgSendEnabled of its client profile)",
+    LoginRight.TRANSACT: "publish in transactions (allowTransactedSessionsEnabled of its client profile)",
 }
 
 

@@ -136,7 +136,7 @@ class SolaceSession:
                 # It was broken off: the client raises what was wrong, which is None then.
                 raise ConnectFailed(settings.host_list, "the attempt was broken off") from error
             undo.pop_all()
-        transactions = Transactions(service, threads, publisher.prepare)
+        transactions = Transactions(service, threads, publisher.prepare, publisher.on_lacking)
         return cls(service, publisher, transactions, token)
 
     def fail_all(self, reason: str) -> None:

@@ -16,8 +16,10 @@ import structlog
 from lbg_runtime.model.errors import PublishFailed, PublishRefused
 from lbg_runtime.model.message import Message
 from lbg_runtime.transport.base import MAX_TOGETHER, too_many_together
+from lbg_runtime.transport.solace import native
 from lbg_runtime.transport.solace.errors import is_commit_refused, subcode_and_reason
 from lbg_runtime.transport.solace.library import CLIENT_ERRORS
+from lbg_runtime.transport.solace.native import LoginRight
 from lbg_runtime.transport.solace.threads import ControlThreads
 
 ANSWER_PATIENCE_MS = 60_000
@@ -45,11 +47,21 @@ class _Bundle:
 class Transactions:
     """Those of one session. `send` and `fail_all` are called on the loop's thread, `close` on a control thread."""
 
-    def __init__(self, service: Any, threads: ControlThreads, prepare: Callable[[Message], tuple[Any, Any]]) -> None:
-        """`prepare` makes the client's message and topic, or raises `PublishRefused`."""
+    def __init__(
+        self,
+        service: Any,
+        threads: ControlThreads,
+        prepare: Callable[[Message], tuple[Any, Any]],
+        on_lacking: Callable[[str], object],
+    ) -> None:
+        """`prepare` makes the client's message and topic, or raises `PublishRefused`.
+
+        `on_lacking`: called when the session's login had no right to transactions, with that reason; on any thread.
+        """
         self._service = service
         self._threads = threads
         self._prepare = prepare
+        self._on_lacking = on_lacking
         self._waiting: deque[_Bundle] = deque()
         self._is_committing = False
         # On control threads:
@@ -152,8 +164,12 @@ class Transactions:
             # This discards what the transaction already holds: the next one begins empty.
             self._give_up()
             kind = PublishRefused if not is_asked_to_commit or is_commit_refused(error) else PublishFailed
+            reason = subcode_and_reason(error)[1]
+            if (lack := native.missing_right(self._service, LoginRight.TRANSACT)) is not None:
+                reason = f"{reason}: {lack}"
+                self._on_lacking(lack)
             for bundle in bundles:
-                bundle.error = kind(bundle.topic, subcode_and_reason(error)[1])
+                bundle.error = kind(bundle.topic, reason)
             return False
         except BaseException:
             # Nor may half of a bundle end up in the next one.

@@ -29,7 +29,9 @@ class Threads:
 class Bench:
     def __init__(self) -> None:
         self.threads = Threads()
-        self._transactions = Transactions(None, cast(Any, self.threads), lambda message: (message, message.topic))
+        self._transactions = Transactions(
+            None, cast(Any, self.threads), lambda message: (message, message.topic), print
+        )
 
     def send(self, count: int = 1) -> asyncio.Future[None]:
         end = asyncio.get_running_loop().create_future()

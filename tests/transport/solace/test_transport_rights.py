@@ -11,7 +11,7 @@ from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.engine.surroundings import Asked
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.config.settings import ClientPathChoice
-from lbg_runtime.model.errors import BindFailed, PublishFailed
+from lbg_runtime.model.errors import BindFailed, PublishFailed, PublishRefused
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.testing.flow_recorder import PATIENCE_S, FlowRecorder
@@ -33,8 +33,9 @@ def no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relogin, "LOGIN_AGAIN_S", 0.0)
 
 
-def allow(broker: BrokerServer, *, may_send: bool = True, may_receive: bool = True) -> None:
-    profile = ClientProfile(may_send=may_send, may_receive=may_receive)
+def allow(broker: BrokerServer, **rights: bool) -> None:
+    """All rights but those that are False here."""
+    profile = ClientProfile(**rights)
     broker.engine.administration.accounts(DEFAULT_VPN).put(Account("default", profile=profile))
 
 
@@ -170,3 +171,17 @@ async def test_binds_that_are_refused_side_by_side_all_say_why(
     finally:
         await transport.close()
     assert reasons == [("Permission Not Allowed", True)] * 160
+
+
+async def test_a_right_to_transactions_that_was_given_back_is_had_by_another_login(
+    broker: BrokerServer, make_transport: MakeTransport
+) -> None:
+    allow(broker, may_use_transactions=False)
+    transport = make_transport("first")
+    await transport.open()
+    told = await connections(transport)
+    allow(broker)
+    with pytest.raises(PublishRefused, match=NO_RIGHT + "publish in transactions"):
+        await transport.send_together([Message("orders/new", b"")])
+    await until_back(told)
+    await transport.send_together([Message("orders/new", b"")])
