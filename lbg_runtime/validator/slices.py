@@ -91,8 +91,8 @@ class SlicedExamination:
         self._waiting = DISPATCHES.empty_table()
         """Handlings that started in a time from which records may still be missing."""
         self._until_ns = FAR_PAST
-        self._offset_ns = 0
-        self._journal_count = 0
+        self._offsets_ns = np.zeros(0, dtype=np.int64)
+        """`Lives.offset_ns` as of the last slice."""
         self._counts = dict.fromkeys(Law, 0)
         self._findings: tuple[Finding, ...] = ()
         self._doubtful = 0
@@ -231,15 +231,12 @@ class SlicedExamination:
 
     def _follow_clock(self, lives: Lives) -> None:
         """Convert the moments kept when the first journal of a second host comes, and with it another clock."""
-        # They are on the clock of the first host.
-        moved, self._journal_count = lives.offset_ns[: self._journal_count], len(lives.offset_ns)
-        moved = moved[moved != 0]
-        offset_ns = int(np.median(moved)) if len(moved) else 0
-        if offset_ns == 0 or self._offset_ns != 0:
+        before, self._offsets_ns = self._offsets_ns, lives.offset_ns
+        moved = lives.offset_ns[: len(before)]
+        # They are on the clock of the first host, or, if there were several before, by the wall clock already.
+        if before.any() or not moved.any() or self._until_ns == FAR_PAST:
             return
-        self._offset_ns = offset_ns
-        if self._until_ns == FAR_PAST:
-            return
+        offset_ns = int(np.median(moved[moved != 0]))
         self._until_ns += offset_ns
         handled = self._past.handled
         for name in ("first_start_ns", "last_start_ns"):

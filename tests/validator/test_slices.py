@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lbg_runtime.validator.columns import read_lives
 from lbg_runtime.validator.findings import Examination, Law, Verdict, VerdictKind
 from lbg_runtime.validator.judge import judge, validate
 from lbg_runtime.validator.kernel import DEFAULT_ACK_WINDOW_MS, examine
@@ -22,6 +23,7 @@ from tests.validator.run_files import MS, SECOND, WALL_OFFSET_NS, Run
 from tests.validator.script import Life, at, published
 from tests.validator.striping import striped_runs, striped_story
 from tests.validator.striping_changes import BREAKING_MOVES
+from tests.validator.test_judge import put_on_another_host
 
 EXAMPLES = settings(deadline=None, max_examples=15)
 
@@ -30,8 +32,11 @@ _RECORDS = {"dispatches": "start_mono_ns", "flows": "mono_ns", "confirmed": None
 
 def slices_of(tables: RunTables, count: int, delay_ns: int, chance: Random) -> list[tuple[RunTables, int]]:
     """The records in slices, each up to `delay_ns` after its time, and until when each slice leaves nothing missing."""
+    offset_ns = read_lives(tables.journals).offset_ns
     moments = {
-        name: table.column(time).to_numpy() if time else np.zeros(table.num_rows, dtype=np.int64)
+        name: table.column(time).to_numpy() + offset_ns[table.column("journal").to_numpy()]
+        if time
+        else np.zeros(table.num_rows, dtype=np.int64)
         for name, time in _RECORDS.items()
         for table in [getattr(tables, name)]
     }
@@ -87,6 +92,16 @@ def test_slices_of_a_damaged_run_with_restripings_give_what_one_go_gives(
     tables = data.draw(noise(run)).tables()
 
     assert verdict_in_slices(tables, *slices) == validate(tables)
+
+
+def test_slices_of_a_run_of_two_hosts_give_what_one_go_gives() -> None:
+    run = story()
+    put_on_another_host(run, "b", 0)
+    tables = run.tables()
+    expected = validate(tables)
+    assert expected.kind is VerdictKind.VALID
+
+    assert verdict_in_slices(tables, 4, SECOND, Random(4)) == expected
 
 
 @pytest.mark.parametrize(("law", "change"), BREAKING, ids=[change.__name__ for _, change in BREAKING])
