@@ -20,7 +20,6 @@ class AssuredKind(IntEnum):
     UNBIND = 5
     CLOSE_FLOW = 7
     CREATE = 8
-    DELETE = 9
     TRANSACTION = 0x0B
     FLOW_CHANGE = 0x0C
 
@@ -34,7 +33,6 @@ class ItemKind(IntEnum):
     APPLICATION_ACK = 0x05
     FLOW_ID = 0x06
     QUEUE = 0x07
-    TOPIC_ENDPOINT = 0x08
     FLOW_NAME = 0x0A
     DURABILITY = 0x0B
     ACCESS = 0x0C

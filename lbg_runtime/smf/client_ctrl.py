@@ -35,7 +35,6 @@ class ClientKind(IntEnum):
     SCHEME = 0x11
     EXTENDED_CAPABILITIES = 0x13
     DOWNGRADE = 0x15
-    CLIENT_CAPABILITIES = 0x17
     KEEP_ALIVE = 0x18
 
 

@@ -59,7 +59,6 @@ class LightKind(IntEnum):
     """Lightweight parameters: one byte, then up to 3 bytes of value."""
 
     CORRELATION_TAG = 0
-    TOPIC_POSITION = 1
     ACK_IMMEDIATELY = 3
 
 
