@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from lbg_runtime.config.listen_address import ListenAddress
-from lbg_runtime.core.group.control_messages import KeySight, LaneHead
+from lbg_runtime.core.group.control_messages import KeySight, LaneHead, LastHandled, LastOutcome, ParkingWait
 from lbg_runtime.core.group.membership_timing import MembershipTiming
 from lbg_runtime.core.group.placement import Placement
 from lbg_runtime.core.lanes import LaneStage
@@ -322,6 +322,44 @@ async def test_a_search_tells_of_a_key_that_is_parked_and_of_what_is_to_be(stage
         for words in ("2 messages, and what comes is parked too", "number 3", "not handled: it is to be parked"):
             assert words in found
         assert "its owner has nothing of it" not in found
+
+
+async def test_a_search_tells_what_lbg_why_tells(stage, browser, monkeypatch):
+    async with stage() as group:
+        await group.start("a")
+        await group.all_fed()
+        url = await group.show()
+        (answer,) = await group.watch.why("k")
+        head = LaneHead(LaneStage.DELAYED, 2, False, 3, 40, 30, None, "orders/new", "ValueError: no such shop")
+        gone = LastHandled(2, 2, 13_000, LastOutcome.ERROR_QUEUE)
+        told = {
+            "stopped": replace(answer, sight=KeySight(0, 0, head, gone), is_stopped=True),
+            "waits": replace(answer, wait=ParkingWait(43_210, "Queue Shutdown")),
+        }
+
+        async def why(key):
+            return [told[key]]
+
+        monkeypatch.setattr(group.watch, "why", why)
+        await browser.open(url)
+        await browser.until(f"{FED}.length === 4")
+        found = {}
+        for key in told:
+            await browser.press("/")
+            await browser.type(key)
+            await browser.press("Enter")
+            searched = f"document.querySelector('#found dd')?.innerText === {key!r}"
+            found[key] = await browser.until(f"{searched} && document.querySelector('#found dl').innerText")
+            await browser.press("Escape")
+        for words in (
+            "nothing of any key of its queue is started",
+            "orders/new",
+            "ValueError: no such shop",
+            "last, not handled\nnumber 2, moved to the error queue 13.0 s ago, after 2 attempts",
+        ):
+            assert words in found["stopped"]
+        assert "until it is: Queue Shutdown" in found["waits"]
+        assert "its owner has nothing of it" not in found["waits"], "nobody knows that"
 
 
 async def test_a_page_behind_a_token_asks_for_it(stage, browser):

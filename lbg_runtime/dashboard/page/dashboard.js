@@ -722,7 +722,9 @@ function drawSpark() {
   pen.stroke();
 }
 
-// -- where is a key
+// -- where is a key: in the words of `lbg why`
+
+const MOVED = { error_queue: 'moved to the error queue', dmq: 'moved to the dead message queue' };
 
 $('why').addEventListener('submit', async (event) => {
   event.preventDefault();
@@ -753,13 +755,17 @@ function showFound(told) {
   }
   for (const one of told.answers.filter((each) => owners.includes(each) || each.head)) {
     if (!owners.includes(one)) add('also at', `${one.member}, which is not its owner any more`, 'bad');
+    if (owners.includes(one) && one.stopped) add('stopped', 'nothing of any key of its queue is started; queue_stopped in its owner\'s log says why', 'bad');
     add('in flight', one.head ? headWords(one.head) : 'nothing');
+    if (one.head?.topic) add('its topic', one.head.topic);
+    if (one.head?.error) add('its last failure', one.head.error, 'bad');
     if (one.parking_wait) add('parked', `not known, and nothing of the queue is handled until it is: ${one.parking_wait.reason}`, 'bad');
     if (one.parked) add('parked', `${plural(one.parked, 'message')}, and what comes is parked too`, 'bad');
     if (one.waiting) add('behind it', plural(one.waiting, 'message'));
-    if (one.last) add('last', `${one.last.number === null ? '' : `number ${one.last.number}, `}${since(one.last.ended_ms)} ago${one.last.attempts > 1 ? `, after ${one.last.attempts} attempts` : ''}`);
+    if (one.last) add(MOVED[one.last.outcome] ? 'last, not handled' : 'last handled', lastWords(one.last));
   }
-  if (owners.length && !told.known) add('', 'its owner has nothing of it, and has handled none lately');
+  const isKnown = told.known || owners.some((one) => one.parking_wait); // what such an owner has is not known: see above
+  if (owners.length && !isKnown) add('', 'its owner has nothing of it, and has handled none lately');
   if (told.disagree.length) add('', `${told.disagree.join(', ')} would put it into another shard: the settings differ`, 'bad');
   $('found').replaceChildren(facts);
   if (index in known.queues) {
@@ -776,6 +782,12 @@ function headWords(head) {
   if (head.started_ms === null) return `${received}, ${head.stage === 'delayed' ? 'not handled: it is to be parked, or its queue has stopped' : 'waits for a runner'}`;
   const retry = head.retry_in_ms === null ? '' : `, again in ${since(head.retry_in_ms)}`;
   return `${received}, first tried ${since(head.started_ms)} ago, attempt ${head.attempts} ${head.stage === 'running' ? 'runs' : `failed${retry}`}`;
+}
+
+function lastWords(last) {
+  const number = last.number === null ? '' : `number ${last.number}, `;
+  const moved = MOVED[last.outcome] ? `${MOVED[last.outcome]} ` : '';
+  return `${number}${moved}${since(last.ended_ms)} ago${last.attempts === 1 ? '' : `, after ${plural(last.attempts, 'attempt')}`}`;
 }
 
 // -- go
