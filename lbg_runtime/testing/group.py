@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lbg_runtime.broker.engine.lines.partition_line import partition_of
 from lbg_runtime.config.settings import GroupBackend, Settings
 from lbg_runtime.core.parking.records import ParkedMessage, UnparkAsked, encode_entry
 from lbg_runtime.model.errors import UserError
@@ -254,11 +253,8 @@ class Group:
     def owner(self, key: str) -> str | None:
         """The member to which the broker feeds the messages of a key; None while there is none."""
         shard = shard_of(self.settings.group.hash_function, key, self.shape.hash_count)
-        if self._is_partitioned:
-            owners = self.broker.partition_owners(self.shape.queue_name(0))
-            client = owners[partition_of(key, len(owners))]
-        else:
-            client = self.broker.fed(self.shape.queue_name(self.shape.queue_index_of_shard(shard)))
+        index = 0 if self._is_partitioned else self.shape.queue_index_of_shard(shard)
+        client = self.broker.fed_with(self.shape.queue_name(index), key)
         return next((life.member for life in self.lives if life.client_name == client), None)
 
     # -- time

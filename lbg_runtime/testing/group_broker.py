@@ -6,6 +6,7 @@ from random import Random
 
 from lbg_runtime.broker.engine.effects import ClientId, Deliver, Effect, FlowId, one_by_one
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN
+from lbg_runtime.broker.engine.lines.partition_line import partition_of
 from lbg_runtime.broker.engine.lines.partitions import PartitionState
 from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
 from lbg_runtime.config.settings import Settings
@@ -80,6 +81,11 @@ class GroupBroker(MemoryBroker):
         """Name of the client that the broker feeds from a queue."""
         flows = self.engine.queue_flows(DEFAULT_VPN, queue) if self._has(queue) else ()
         return next((flow.client_name for flow in flows if flow.active and not flow.browser), None)
+
+    def fed_with(self, queue: QueueName, key: str | None) -> str | None:
+        """Name of the client that the broker feeds with this key of a queue, which may have partitions."""
+        owners = self.partition_owners(queue) if self._has(queue) else ()
+        return owners[partition_of(key, len(owners))] if owners and key is not None else self.fed(queue)
 
     def make_partitioned(self, settings: Settings) -> None:
         """Create the queue of a group with `backend: partitioned`. A hand-off waits longer than an attempt takes."""

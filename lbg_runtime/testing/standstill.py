@@ -65,7 +65,7 @@ class Standstill:
         if self._handlers.find(topic) is None:
             subscriptions = ", ".join(self._handlers.subscriptions)
             return f"is wanted by no handler: its topic is {topic}, handlers take {subscriptions}"
-        owner = self._owner(queue)
+        owner = self._owner(queue, key)
         if owner is None:
             return f"waits for an owner of its queue; {_states(list(self._members.values()))}"
         if owner.state is LifeState.PAUSED:
@@ -109,8 +109,8 @@ class Standstill:
             return f"was handled by {owner.member}; the settlement is on its way"
         return f"is on its way to {owner.member}, which owns its queue"
 
-    def _owner(self, queue: QueueName) -> Life | None:
-        client = self._broker.fed(queue)
+    def _owner(self, queue: QueueName, key: str | None) -> Life | None:
+        client = self._broker.fed_with(queue, key)
         return next((life for life in self._members.values() if life.client_name == client), None)
 
     def _key_of(self, message: Message) -> str | None:

@@ -1,9 +1,12 @@
 """The test kit with `group.backend: partitioned`: the user's tests run unchanged."""
 
 import asyncio
+import re
 from collections import Counter
 
-from lbg_runtime.testing import running
+import pytest
+
+from lbg_runtime.testing import NotReached, running
 
 PARTITIONED = {"group": {"backend": "partitioned", "queue_count": 8}, "dispatch": {"missing_key": "error"}}
 KEYS = tuple(f"k{number}" for number in range(16))
@@ -48,6 +51,22 @@ async def test_what_a_killed_member_held_comes_again_to_another(handlers) -> Non
         group.kill(attempt.member)
         await group.settled()
         group.assert_handled({key: ["1", "2"] for key in KEYS})
+
+
+async def test_a_wait_that_fails_names_the_member_that_has_the_partition_of_the_key(handlers) -> None:
+    async def fail(message):
+        raise ValueError("no such order")
+
+    async with running(handlers(fail), members=2, settings=PARTITIONED) as group:
+        owners = {group.owner(key): key for key in KEYS}
+        for key in owners.values():
+            await group.publish("orders/new", "1", key=key)
+        with pytest.raises(NotReached) as failure:
+            await group.settled(30)
+    failed = re.compile(r": (\w+) #1 failed \d+ times at ([\w-]+), at last with ValueError")
+    told = [found.groups() for line in failure.value.why if (found := failed.search(line))]
+    assert {member: key for key, member in told} == owners
+    assert isinstance(failure.value.__cause__, ValueError)
 
 
 async def test_a_key_that_was_with_another_member_is_never_taken_for_one_that_stayed(handlers) -> None:
