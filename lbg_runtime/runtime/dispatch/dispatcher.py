@@ -92,8 +92,8 @@ class Dispatcher:
         self._error_queue = error_queue
         self._parkings: dict[QueueName, ParkedQueue] = {}
         """By the queue from which they take messages."""
-        self._replayed: set[QueueName] = set()
-        """The names of the parking queues: what comes from them is parked already."""
+        self._replayed: dict[QueueName, QueueName] = {}
+        """The queue of each parking queue: what comes from the latter is parked already."""
         self._stopped: dict[QueueName, Epoch] = {}
         """Flow handles from which nothing more is started."""
         self._keys_move_unseen = keys_move_unseen
@@ -123,7 +123,7 @@ class Dispatcher:
     def park_in(self, queue: QueueName, parking: ParkedQueue) -> None:
         """Set where messages of a queue are parked; needed if a policy asks for it."""
         self._parkings[queue] = parking
-        self._replayed.add(parking.parking)
+        self._replayed[parking.parking] = queue
         self.attach(parking.parking, parking.finished)
 
     def dispatch(self, delivery: Delivery) -> bool:
@@ -296,7 +296,7 @@ class Dispatcher:
                 self._finish(lane, None)
                 return
         self._seen_ns = now_ns
-        if self._stopped and self._stopped.get(handling.queue) == handling.epoch:
+        if self._stopped and self._is_held(handling):
             self._hold(lane)
             return
         if handling.attempts == 0:
@@ -512,6 +512,13 @@ class Dispatcher:
         unseen_ns, since_ns, self._seen_ns = now_ns - self._seen_ns, self._seen_ns, now_ns
         if unseen_ns > STOPPED_FOR_NS and self._suspension is not None and self._suspension.was_since(since_ns, now_ns):
             self._on_resumed(unseen_ns)
+
+    def _is_held(self, handling: Handling) -> bool:
+        """Whether its flow handle is stopped, or for a replay, the one of its queue: unless it is only to be moved."""
+        if self._stopped.get(handling.queue) == handling.epoch:
+            return True
+        own = self._replayed.get(handling.queue)
+        return own is not None and self._stopped.get(own) == handling.epoch and handling.end_report is None
 
     def _hold(self, lane: Lane[Handling]) -> bool:
         """Keep the head of the lane where it is until its flow is given up; False if it already was."""
