@@ -46,7 +46,9 @@ def _head_line(head: LaneHead) -> str:
     received = f"received {_seconds(head.received_ms)} ago{again}"
     if head.started_ms is None:
         is_kept = head.stage is LaneStage.DELAYED
-        why = "not handled: it is to be parked, or its queue has stopped" if is_kept else "waits for a runner"
+        why = "waits for a runner, its batch or its application"
+        if is_kept:
+            why = "not handled: it is to be parked, or its queue has stopped"
         return f"in flight: {_named(head.number)}{received}, {why}"
     tried = f"first tried {_seconds(head.started_ms)} ago, attempt {head.attempts}"
     if head.stage is LaneStage.RUNNING:

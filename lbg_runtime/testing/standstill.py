@@ -87,6 +87,8 @@ class Standstill:
                 return f"is handled by {owner.member} for {for_s:g} s now, attempt {head.attempts}"
             case LaneStage.DELAYED if is_stopped and head.attempts == 0:
                 return f"waits at {owner.member}: its queue is stopped (then: stop)"
+            case LaneStage.READY if attempts and attempts[-1].is_running:
+                return f"waits at {owner.member} for its batch, or for the turn of that"
             case LaneStage.READY if head.attempts == 0:
                 return f"waits for a runner at {owner.member}: dispatch.runners is {self._settings.dispatch.runners}"
             case LaneStage.DELAYED | LaneStage.READY:

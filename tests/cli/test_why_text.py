@@ -34,7 +34,7 @@ def answer(
     [
         (
             LaneHead(LaneStage.READY, 0, False, 17, 250, None, None),
-            "  in flight: number 17, received 250 ms ago, waits for a runner",
+            "  in flight: number 17, received 250 ms ago, waits for a runner, its batch or its application",
         ),
         (
             LaneHead(LaneStage.DELAYED, 0, False, 17, 250, None, 500),

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from lbg_runtime import Batch, Handlers
 from lbg_runtime.model.errors import TerminalFailure
 from lbg_runtime.testing import NotReached, running
 
@@ -134,6 +135,17 @@ async def test_more_keys_than_runners(handlers) -> None:
         "a #1 is handled by member-0 for 30 s now, attempt 1",
         "b #1 waits for a runner at member-0: dispatch.runners is 1",
     ]
+
+
+async def test_a_message_that_waits_for_its_batch() -> None:
+    handlers = Handlers()
+
+    @handlers.batch_handler("orders/>", max_count=2, max_wait="1h")
+    async def on_orders(orders: Batch) -> None: ...
+
+    async with running(handlers) as group:
+        await group.publish("orders/new", "1", key="k")
+        assert await stuck(group) == ["test/1: k #1 waits at member-0 for its batch, or for the turn of that"]
 
 
 async def test_a_broker_that_was_not_restored(handlers) -> None:

@@ -779,7 +779,7 @@ function headWords(head) {
   const number = head.number === null ? '' : `number ${head.number}, `;
   const again = head.redelivered ? ', redelivered' : '';
   const received = `${number}received ${since(head.received_ms)} ago${again}`;
-  if (head.started_ms === null) return `${received}, ${head.stage === 'delayed' ? 'not handled: it is to be parked, or its queue has stopped' : 'waits for a runner'}`;
+  if (head.started_ms === null) return `${received}, ${head.stage === 'delayed' ? 'not handled: it is to be parked, or its queue has stopped' : 'waits for a runner, its batch or its application'}`;
   const retry = head.retry_in_ms === null ? '' : `, again in ${since(head.retry_in_ms)}`;
   return `${received}, first tried ${since(head.started_ms)} ago, attempt ${head.attempts} ${head.stage === 'running' ? 'runs' : `failed${retry}`}`;
 }

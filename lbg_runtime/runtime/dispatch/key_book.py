@@ -89,16 +89,22 @@ class KeyBook:
 
 def _head(lane: LaneSight[Handling], now_ns: int) -> LaneHead:
     handling, delivery = lane.head, lane.head.delivery
-    # While a message is published to its new queue, its lane runs but its handler does not.
-    is_moved = lane.stage is LaneStage.RUNNING and handling.end_report is not None
+    stage, attempts = lane.stage, handling.attempts
+    if stage is LaneStage.RUNNING:
+        if handling.end_report is not None:
+            # While a message is published to its new queue, its lane runs but its handler does not.
+            stage = LaneStage.DELAYED
+        elif handling.route.attempts.is_put_off(handling):
+            # Nor does it while the message waits for its batch, or for an application that is away.
+            stage, attempts = LaneStage.READY, attempts - 1
     retry_in_ms = None if lane.retry_at_ms is None else max(0, lane.retry_at_ms - now_ms())
     return LaneHead(
-        stage=LaneStage.DELAYED if is_moved else lane.stage,
-        attempts=handling.attempts,
+        stage=stage,
+        attempts=attempts,
         redelivered=delivery.redelivered,
         number=delivery.message.key_sequence,
         received_ms=_since_ms(delivery.received_at_ns, now_ns),
-        started_ms=_since_ms(handling.start_mono_ns, now_ns) if handling.attempts else None,
+        started_ms=_since_ms(handling.start_mono_ns, now_ns) if attempts else None,
         retry_in_ms=retry_in_ms,
         topic=_told(handling.topic),
         error=_told(getattr(handling, "last_error", None)),

@@ -125,6 +125,10 @@ class RunningAttempts:
         if self._timer is None and attempt.deadline_s != inf:
             self._timer = loop.call_at(attempt.deadline_s, self._check_deadlines)
 
+    def is_put_off(self, handling: Handling) -> bool:
+        """Whether its handler waits to be called: its attempt has not begun."""
+        return handling in self._put_off
+
     def is_stuck(self, handling: Handling) -> bool:
         """Whether its handler was reported as stuck."""
         attempt = self._attempts.get(handling)

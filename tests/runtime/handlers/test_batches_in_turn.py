@@ -7,10 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lbg_runtime.core.lanes import LaneStage
+from lbg_runtime.core.restripe.striping import StripingBook
 from lbg_runtime.model.errors import BatchCutShort
-from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.hashing import HashFunction
+from lbg_runtime.model.ids import Epoch, GroupName, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.runtime.dispatch.key_book import KeyBook
 from lbg_runtime.runtime.handlers.batches import Batch
 from lbg_runtime.runtime.handlers.middleware import Proceed
 from lbg_runtime.runtime.handlers.registry import Handlers
@@ -77,6 +82,27 @@ async def test_an_attempt_begins_with_its_batch_however_long_that_waits_for_its_
         await made.until_ended(9)
     assert [round(at_s, 1) for at_s, _ in desk.batches] == [0, 0.9, 1.8, 2.7, 3.6]
     assert {(end.outcome, end.attempts) for end in made.ends} == {(Outcome.ACCEPTED, 1)}
+
+
+async def test_what_waits_for_its_batch_is_told_as_waiting_until_that_is_handled(rig, delivery):
+    desk = Desk()
+
+    async def act(batch):
+        await asyncio.sleep(5)
+
+    desk.act = act
+    made = rig(handlers=batch_handlers(desk.handle, max_count=2, max_wait="10s"))
+    shape = GroupShape(GroupName("orders"), "h", 8, 4)
+    book = KeyBook(made.dispatcher, shape, HashFunction.CRC32, StripingBook(4, 8))
+    async with MemberResources().entered(()), made.running():
+        made.dispatcher.dispatch(delivery(1, "k1"))
+        await asyncio.sleep(9)
+        waits = book.sight("k1").head
+        await asyncio.sleep(2)
+        runs = book.sight("k1").head
+        await made.until_ended(1)
+    assert (waits.stage, waits.attempts, waits.started_ms) == (LaneStage.READY, 0, None)
+    assert (runs.stage, runs.attempts) == (LaneStage.RUNNING, 1)
 
 
 async def test_who_comes_while_a_batch_waits_for_its_turn_joins_it_until_it_is_full(rig, delivery):
