@@ -349,12 +349,14 @@ FIGURE_METRICS: tuple[FigureMetric, ...] = (
 DURATION_METRICS: tuple[DurationMetric, ...] = (
     DurationMetric(
         "lbg_handling_duration_seconds",
-        "Time from the start of a message's first attempt to the end of its last, including the waits in between.",
+        "Time from the start of a message's first attempt to the end of its last, including the waits in between, "
+        "and the wait for a batch or an application.",
         lambda one: one.meters.handling,
     ),
     DurationMetric(
         "lbg_queue_wait_seconds",
-        "Time from the arrival of a message at the member to the start of its first attempt.",
+        "Time from the arrival of a message at the member to the start of its first attempt, without the wait "
+        "for a batch or an application.",
         lambda one: one.meters.waiting,
     ),
     DurationMetric(
