@@ -43,6 +43,7 @@ from lbg_runtime.runtime.control_plane import ControlPlane, make_control_plane
 from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
 from lbg_runtime.runtime.dispatch.error_queue import ErrorQueue
 from lbg_runtime.runtime.dispatch.key_book import KeyBook
+from lbg_runtime.runtime.dispatch.stages import stage_of
 from lbg_runtime.runtime.flight_recorder import FlightRecorder
 from lbg_runtime.runtime.flow_runner import FlowRunner
 from lbg_runtime.runtime.handlers.hooks import QueueHooks
@@ -254,7 +255,7 @@ class Supervisor:
         facts: dict[str, object] = {"unanswered": sum(held.values()), "queues": list(held)}
         sight = self._dispatcher.toughest()
         if sight is not None:
-            facts |= {"key": sight.head.key, "attempts": sight.head.attempts, "stage": sight.stage.value}
+            facts |= {"key": sight.head.key, "attempts": sight.head.attempts, "stage": stage_of(sight).value}
             if sight.retry_at_ms is not None:
                 facts["next_attempt_ms"] = max(0, sight.retry_at_ms - now_ms())
         return facts

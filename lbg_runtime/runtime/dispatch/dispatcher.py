@@ -22,7 +22,7 @@ from time import monotonic_ns
 from lbg_runtime.config.settings import DispatchSettings, FailureSettings
 from lbg_runtime.core.chance import RandomSource
 from lbg_runtime.core.group.control_messages import ParkingWait
-from lbg_runtime.core.lanes import KeyLanes, Lane, LaneSight
+from lbg_runtime.core.lanes import KeyLanes, Lane, LaneSight, LaneStage
 from lbg_runtime.core.parking.ledger import Verdict
 from lbg_runtime.metrics.reading import LanesReading, ParkingReading
 from lbg_runtime.model.errors import InvariantViolated, PublishRefused, TransportError
@@ -37,6 +37,7 @@ from lbg_runtime.runtime.dispatch.error_queue import ErrorQueue
 from lbg_runtime.runtime.dispatch.key_reports import KeyReports
 from lbg_runtime.runtime.dispatch.keyless import KeylessMessages
 from lbg_runtime.runtime.dispatch.seen_keys import SeenKeys
+from lbg_runtime.runtime.dispatch.stages import stage_of
 from lbg_runtime.runtime.dispatch.troubles import Troubles
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.handlers.routes import Routes
@@ -260,7 +261,8 @@ class Dispatcher:
 
     def held(self) -> LanesReading:
         """What the lanes of all keys hold."""
-        return LanesReading(self._lanes.count, self._lanes.running, self._lanes.waiting)
+        running = sum(stage_of(lane) is LaneStage.RUNNING for lane in self._lanes.lanes())
+        return LanesReading(self._lanes.count, running, self._lanes.waiting + self._lanes.running - running)
 
     # -- one delivery, step by step
 

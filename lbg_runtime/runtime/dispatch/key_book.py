@@ -20,6 +20,7 @@ from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.printable import printable
 from lbg_runtime.runtime.clock import now_ms
 from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
+from lbg_runtime.runtime.dispatch.stages import stage_of
 from lbg_runtime.runtime.runners.handling import Handling
 
 MAX_KEYS_REMEMBERED = 5_000
@@ -89,14 +90,10 @@ class KeyBook:
 
 def _head(lane: LaneSight[Handling], now_ns: int) -> LaneHead:
     handling, delivery = lane.head, lane.head.delivery
-    stage, attempts = lane.stage, handling.attempts
-    if stage is LaneStage.RUNNING:
-        if handling.end_report is not None:
-            # While a message is published to its new queue, its lane runs but its handler does not.
-            stage = LaneStage.DELAYED
-        elif handling.route.attempts.is_put_off(handling):
-            # Nor does it while the message waits for its batch, or for an application that is away.
-            stage, attempts = LaneStage.READY, attempts - 1
+    stage, attempts = stage_of(lane), handling.attempts
+    if stage is LaneStage.READY and lane.stage is LaneStage.RUNNING:
+        # The attempt has yet to begin.
+        attempts -= 1
     retry_in_ms = None if lane.retry_at_ms is None else max(0, lane.retry_at_ms - now_ms())
     return LaneHead(
         stage=stage,

@@ -10,6 +10,7 @@ from lbg_runtime.core.lanes import KeyLanes, Lane, LaneStage
 from lbg_runtime.core.standstill import StandingAt, StandstillWatch
 from lbg_runtime.model.ids import DeliveryId
 from lbg_runtime.runtime.clock import now_ms
+from lbg_runtime.runtime.dispatch.stages import stage_of
 from lbg_runtime.runtime.runners.attempts import Attempt, AttemptWatches
 from lbg_runtime.runtime.runners.handling import Handling, facts_of
 
@@ -153,7 +154,7 @@ class KeyReports:
                 self._stuck_lines.end(lane, {"stood_ms": stood_ms})
         for lane, stands_ms in found.began:
             self._stuck_lanes[lane] = lane.head
-            how = {"stage": lane.stage.value, "waiting": lane.waiting, "stands_ms": stands_ms}
+            how = {"stage": stage_of(lane).value, "waiting": lane.waiting, "stands_ms": stands_ms}
             self._stuck_lines.begin(lane, {**facts_of(lane.head), **how}, _brief(lane.head))
         self._stuck_lines.tell_of_others()
         for lane in self._stuck_lanes:

@@ -6,9 +6,11 @@ from contextlib import suppress
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from lbg_runtime.core.lanes import LaneStage
 from lbg_runtime.core.restripe.striping import StripingBook
+from lbg_runtime.metrics.reading import LanesReading
 from lbg_runtime.model.errors import BatchCutShort
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction
@@ -91,18 +93,23 @@ async def test_what_waits_for_its_batch_is_told_as_waiting_until_that_is_handled
         await asyncio.sleep(5)
 
     desk.act = act
-    made = rig(handlers=batch_handlers(desk.handle, max_count=2, max_wait="10s"))
+    made = rig(handlers=batch_handlers(desk.handle, max_count=2, max_wait="10s"), dispatch={"stuck_key": "5s"})
     shape = GroupShape(GroupName("orders"), "h", 8, 4)
     book = KeyBook(made.dispatcher, shape, HashFunction.CRC32, StripingBook(4, 8))
     async with MemberResources().entered(()), made.running():
         made.dispatcher.dispatch(delivery(1, "k1"))
+        made.dispatcher.key_reports.look()
         await asyncio.sleep(9)
-        waits = book.sight("k1").head
+        with capture_logs() as logs:
+            made.dispatcher.key_reports.look()
+        waits, held = book.sight("k1").head, made.dispatcher.held()
         await asyncio.sleep(2)
-        runs = book.sight("k1").head
+        runs, held_then = book.sight("k1").head, made.dispatcher.held()
         await made.until_ended(1)
     assert (waits.stage, waits.attempts, waits.started_ms) == (LaneStage.READY, 0, None)
     assert (runs.stage, runs.attempts) == (LaneStage.RUNNING, 1)
+    assert [(line["event"], line["stage"]) for line in logs] == [("key_stuck", "ready")]
+    assert (held, held_then) == (LanesReading(1, 0, 1), LanesReading(1, 1, 0))
 
 
 async def test_who_comes_while_a_batch_waits_for_its_turn_joins_it_until_it_is_full(rig, delivery):
