@@ -357,6 +357,11 @@ class Dispatcher:
         if attempt.interrupted_by is InterruptedBy.RECALL:
             self._finish(lane, None)
             return
+        if attempt.interrupted_by is InterruptedBy.STOP:
+            # Its handler was not called.
+            handling.attempts -= 1
+            self._hold(lane)
+            return
         # A stop of the process makes handlers fail, and time-outs pass, before anything else has noticed it.
         self.be_awake()
         if failure is not None:
@@ -391,6 +396,7 @@ class Dispatcher:
         elif then is Then.STOP:
             if self._hold(lane):
                 self._stopped[handling.queue] = handling.epoch
+                self._hold_what_waits(handling.queue, handling.epoch)
                 self._troubles.queue_stopped(handling, report)
         else:
             await self._move(lane, handling, report, attempt.task)
@@ -521,6 +527,12 @@ class Dispatcher:
             return True
         own = self._replayed.get(handling.queue)
         return own is not None and self._stopped.get(own) == handling.epoch and handling.end_report is None
+
+    def _hold_what_waits(self, queue: QueueName, epoch: Epoch) -> None:
+        """What waits for its batch, or for an application, has not started either; nor has a replay that does."""
+        self._attempts.hold_put_off(queue, epoch)
+        if (parking := self._parkings.get(queue)) is not None:
+            self._attempts.hold_put_off(parking.parking, epoch)
 
     def _hold(self, lane: Lane[Handling]) -> bool:
         """Keep the head of the lane where it is until its flow is given up; False if it already was."""

@@ -24,12 +24,14 @@ class InterruptedBy(Enum):
     """It took too long; this attempt failed."""
     RECALL = "recall"
     """Its flow wants it to end; the delivery has no outcome (L7)."""
+    STOP = "stop"
+    """Its queue has stopped before it was called; the delivery is held."""
 
 
 class Attempt:
     """One run of a handler inside a runner's task. Made per message, so it has slots, like `Handling`."""
 
-    __slots__ = ("deadline_s", "handling", "interrupted_by", "may_wait", "overdue_count", "task")
+    __slots__ = ("deadline_s", "ends_waiting", "handling", "interrupted_by", "overdue_count", "task")
 
     def __init__(self, handling: Handling, task: "asyncio.Task[object]", deadline_s: float) -> None:
         self.handling = handling
@@ -37,8 +39,9 @@ class Attempt:
         self.deadline_s = deadline_s
         """On the loop's clock."""
         self.interrupted_by: InterruptedBy | None = None
-        self.may_wait = True
-        """Its flow has not taken back what has not started."""
+        self.ends_waiting: InterruptedBy | None = None
+        """What becomes of it if it waits to be called: its flow has taken back what has not started, or starts nothing
+        more. None: it may."""
         self.overdue_count = 0
 
     @property
@@ -47,7 +50,10 @@ class Attempt:
         return self.overdue_count > 1
 
     def interrupt(self, why: InterruptedBy) -> None:
-        """Cancel the handler. A recall is final: no timeout makes it a failure, and another does nothing."""
+        """Cancel the handler. A recall is final: no timeout makes it a failure, and another does nothing. A stop is for
+        what nobody has interrupted."""
+        if why is InterruptedBy.STOP and self.interrupted_by is not None:
+            return
         if self.interrupted_by is why is InterruptedBy.RECALL:
             # By its flow and by its member, which have the same deadline: the handler is cleaning up.
             return
@@ -104,14 +110,14 @@ class RunningAttempts:
         """
         if self._attempts[handling].interrupted_by is None:
             attempt = self._put_off[handling] = self._attempts.pop(handling)
-            if not attempt.may_wait:
-                attempt.interrupt(InterruptedBy.RECALL)
+            if attempt.ends_waiting is not None:
+                attempt.interrupt(attempt.ends_waiting)
 
     def look_before_begin(self, handling: Handling) -> None:
-        """Raise `CancelledError` if an attempt that is put off must not begin any more, as it is recalled."""
+        """Raise `CancelledError` if an attempt that is put off must not begin any more, as it is interrupted."""
         self._before_begin()
         attempt = self._put_off.get(handling)
-        if attempt is not None and attempt.interrupted_by is InterruptedBy.RECALL:
+        if attempt is not None and attempt.interrupted_by is not None:
             raise asyncio.CancelledError
 
     def begin(self, handling: Handling) -> None:
@@ -152,12 +158,19 @@ class RunningAttempts:
 
     def recall_put_off(self, queue: QueueName, epoch: Epoch) -> None:
         """Cancel what waits to be called, of one flow handle, and whatever of it is put off later."""
+        self._end_waiting(queue, epoch, InterruptedBy.RECALL)
+
+    def hold_put_off(self, queue: QueueName, epoch: Epoch) -> None:
+        """The same, for a flow handle that starts nothing more and keeps what it has."""
+        self._end_waiting(queue, epoch, InterruptedBy.STOP)
+
+    def _end_waiting(self, queue: QueueName, epoch: Epoch, why: InterruptedBy) -> None:
         for attempt in self._put_off.values():
             if attempt.is_of(queue, epoch):
-                attempt.interrupt(InterruptedBy.RECALL)
+                attempt.interrupt(why)
         for attempt in self._attempts.values():
-            if attempt.is_of(queue, epoch):
-                attempt.may_wait = False
+            if attempt.is_of(queue, epoch) and attempt.ends_waiting is not InterruptedBy.RECALL:
+                attempt.ends_waiting = why
 
     def handlings(self) -> list[Handling]:
         """What is being handled now, in the order of deadlines, followed by what is put off."""
@@ -219,6 +232,11 @@ class AttemptWatches:
         """See `RunningAttempts.recall_put_off`."""
         for watch in self._watches.values():
             watch.recall_put_off(queue, epoch)
+
+    def hold_put_off(self, queue: QueueName, epoch: Epoch) -> None:
+        """See `RunningAttempts.hold_put_off`."""
+        for watch in self._watches.values():
+            watch.hold_put_off(queue, epoch)
 
     def handlings(self) -> list[Handling]:
         """What is being handled now."""
