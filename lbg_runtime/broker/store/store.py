@@ -139,8 +139,9 @@ class Store:
             for statement, rows in statements:
                 connection.executemany(statement, rows)
             connection.execute("COMMIT")
-        except (sqlite3.Error, OverflowError, ValueError) as error:
-            # Values that SQLite cannot take, too: what is not on disk must not be confirmed, whatever the reason.
+        except Exception as error:
+            # For want of memory, and of values that SQLite cannot take, too: what is not on disk must not be confirmed,
+            # whatever the reason.
             # Whatever SQLite has not rolled back by itself ends with the connection, or with the process.
             raise StoreFailed(str(self.path), _reason_of(error)) from error
 
@@ -279,7 +280,7 @@ def _refusals(encoded: bytes) -> tuple[tuple[int, int, str], ...]:
 
 
 def _reason_of(error: Exception) -> str:
-    return "another broker has it" if _code_of(error) in _IN_USE else str(error)
+    return "another broker has it" if _code_of(error) in _IN_USE else str(error) or type(error).__name__
 
 
 def _expected_for(error: sqlite3.Error) -> str:

@@ -43,7 +43,7 @@ from lbg_runtime.broker.store.statements import FORMAT, IDS_OF_ONE_LIFE
 from lbg_runtime.broker.store.store import Store
 from lbg_runtime.model.errors import StoreFailed, UserError
 from lbg_runtime.model.outcome import Outcome
-from lbg_runtime.smf.message import make_relay
+from lbg_runtime.smf.message import Relay, make_relay
 
 SETTINGS = QueueSettings(
     AccessType.NON_EXCLUSIVE,
@@ -441,6 +441,22 @@ def test_a_message_with_a_topic_that_is_refused_by_now_comes_back(path):
 def test_a_value_that_cannot_be_kept_fails_the_write(path):
     with closing(Store.open(path)) as store, pytest.raises(StoreFailed, match="too large"):
         store.write([PublisherKept("default", "p", 1 << 63, ())])
+
+
+def test_a_want_of_memory_fails_the_write_whole(path, monkeypatch):
+    """The changes were forgotten, and their confirms left with the next write."""
+
+    def refuse(_: Relay) -> bytes:
+        raise MemoryError
+
+    store = Store.open(path)
+    store.write([QueueKept(1, "default", "orders", SETTINGS)])
+    monkeypatch.setattr(Relay, "direct_prefix", refuse)
+    with pytest.raises(StoreFailed) as failed:
+        store.write([PublisherKept("default", "p", 1, ()), MessageKept(1, 1, message(1))])
+    assert failed.value.reason == "MemoryError"
+    store.close()
+    assert reopened(path) == [QueueKept(1, "default", "orders", SETTINGS)]
 
 
 # -- with an engine
