@@ -135,6 +135,9 @@ class SolaceSession:
             except TypeError as error:
                 # It was broken off: the client raises what was wrong, which is None then.
                 raise ConnectFailed(settings.host_list, "the attempt was broken off") from error
+            except RuntimeError as error:
+                reason, expected = f"no thread for the client: {error}", "a limit of threads with room for more"
+                raise ConnectFailed(settings.host_list, reason, expected=expected) from error
             undo.pop_all()
         transactions = Transactions(service, threads, publisher.prepare, publisher.on_lacking)
         return cls(service, publisher, transactions, token)
@@ -346,7 +349,8 @@ class SolaceSession:
                     self._receivers[subscription, sink] = receiver
                 # This asks the broker, and the client takes it for a yes if that has the subscription already.
                 receiver.add_subscription(TopicSubscription.of(subscription))
-        except CLIENT_ERRORS as error:
+        except (*CLIENT_ERRORS, RuntimeError) as error:
+            # The latter of a thread that the system refuses: the client starts one for each receiver.
             raise subscribe_failed(subscription, error) from error
 
     def subscribe_anew(self, subscriptions: Sequence[tuple[str, DirectSink]], inbox: Inbox) -> None:

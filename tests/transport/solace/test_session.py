@@ -517,3 +517,32 @@ def test_a_connect_that_is_broken_off_is_one_that_failed(library: Library, monke
         SolaceSession.connect(settings, nobody, nobody, cast(Any, lambda _: library), nobody, Connecting())
     assert not failure.value.permanent
     assert library.calls == ["freed"]
+
+
+def test_a_connect_that_gets_no_thread_is_one_that_failed(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client starts some of its own, beside ours; the start of a member ended with a traceback."""
+    monkeypatch.setattr(library, "connect", refuse_thread)
+    settings, nobody = SolaceSettings(("tcp://127.0.0.1:1",), "c"), cast(Any, None)
+    with pytest.raises(ConnectFailed, match="no thread for the client: can't start new thread") as failure:
+        SolaceSession.connect(settings, nobody, nobody, cast(Any, lambda _: library), nobody, Connecting())
+    assert (failure.value.permanent, failure.value.expected) == (False, "a limit of threads with room for more")
+    assert library.calls == ["freed"]
+
+
+def test_a_subscription_that_gets_no_thread_is_asked_for_again(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who keeps one goes on only after errors of ours: the member ended."""
+    session = session_of(library)
+    with monkeypatch.context() as refusing:
+        refusing.setattr(Direct, "receive_async", refuse_thread)
+        with pytest.raises(SubscribeFailed, match="can't start new thread") as failure:
+            subscribe(session)
+    assert not failure.value.permanent
+    library.may_answer.set()
+    subscribe(session)
+    assert library.calls == ["answered"]
+
+
+def refuse_thread(*_: object) -> None:
+    raise RuntimeError("can't start new thread")

@@ -183,12 +183,13 @@ async def test_a_session_that_cannot_be_made_for_want_of_a_thread_is_made_later(
             await log_in_again(transport)
             assert await asyncio.to_thread(failed.wait, PATIENCE_S)
             await eventually(lambda: not broker.client_names())
-            await eventually(lambda: transport.why_away == "can't start new thread")
+            await eventually(lambda: str(transport.why_away).endswith("can't start new thread"))
             may_succeed.set()
             await eventually(lambda: transport.is_connected)
             await transport.send(Message("orders/new", b""))
     reasons = {each["reason"] for each in logged if each["event"] == "session_not_renewed"}
-    assert reasons == {"can't start new thread"}
+    assert len(reasons) == 1
+    assert reasons.pop().endswith("can't start new thread")
 
 
 async def test_a_bind_whose_session_ends_says_so(broker: BrokerServer, make_transport: MakeTransport) -> None:
