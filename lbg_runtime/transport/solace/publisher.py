@@ -161,7 +161,8 @@ class PublicPublisher(SolacePublisher):
         self._unconfirmed[number] = (message.topic, future)
         try:
             self._persistent.publish(outbound, topic, user_context=number)
-        except CLIENT_ERRORS as error:
+        except (*CLIENT_ERRORS, RuntimeError) as error:
+            # The latter of the client's sending thread, which ends with its session.
             self.answered((number, error))
 
     def answered(self, answer: tuple[int, BaseException | None]) -> None:

@@ -5,7 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from solace.messaging.utils._solace_utilities import _SolaceSingleThreadDispatcher
 
+from lbg_runtime.config.settings import ClientPathChoice
 from lbg_runtime.model.errors import MessageUnsendable, PublishFailed, PublishRefused
 from lbg_runtime.model.message import Message
 from lbg_runtime.testing.flow_recorder import PATIENCE_S
@@ -76,3 +78,19 @@ async def test_a_send_that_nobody_waits_for_any_more_does_no_harm(make_transport
     await transport.open()
     transport.send(Message("orders/new", b"")).cancel()
     await asyncio.wait_for(transport.send(Message("orders/new", b"")), PATIENCE_S)
+
+
+@pytest.mark.parametrize("client_path", [ClientPathChoice.PUBLIC], indirect=True)
+async def test_what_is_sent_as_the_sending_thread_ends_is_of_unknown_fate(
+    make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As its session does, before the loop hears of it: the caller had an error of Python's own and no future."""
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError
+
+    transport = make_transport("first")
+    await transport.open()
+    monkeypatch.setattr(_SolaceSingleThreadDispatcher, "submit", refuse)
+    with pytest.raises(PublishFailed, match="RuntimeError"):
+        await asyncio.wait_for(transport.send(Message("orders/new", b"")), PATIENCE_S)
