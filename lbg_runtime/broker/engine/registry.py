@@ -71,8 +71,11 @@ class Registry:
             self.close_publisher(gone, publisher)
         # A queue loses all flows of the client at once, or the second would be elected when the first leaves.
         lost: dict[Queue, list[Flow]] = {}
-        for flow, queue in gone.flows.items():
-            lost.setdefault(queue, []).append(self.flows.pop(flow)[2])
+        for number, queue in gone.flows.items():
+            flow = self.flows.pop(number)[2]
+            # What dies in one queue must not go to a flow of the client in another, which is about to lose it as well.
+            flow.window.size = 0
+            lost.setdefault(queue, []).append(flow)
         effects: list[Effect] = []
         for queue, flows in lost.items():
             if queue.temporary_of is None:

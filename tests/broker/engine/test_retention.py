@@ -133,6 +133,23 @@ def test_deliveries_to_clients_that_go_away_count_too():
     assert (stage.queue.depth, stage.dead()) == (0, 2)
 
 
+def test_what_dies_as_a_client_goes_is_not_sent_to_it_once_more_on_its_other_queue():
+    """It counted as delivered there, to a connection that was gone: nobody had seen it, and it had worn out."""
+    stage = AgingStage(redelivery_enabled=False)
+    stage.engine.administration.change_queue("default", DEAD, QueueSettings(redelivery_enabled=False))
+    ann, flow = stage.consumer("ann")
+    stage.open(flow)
+    stage.open(stage.engine.bind(ann, DEAD)[0].flow)
+    bob, standby = stage.consumer("bob")
+    stage.open(standby)
+    stage.publish(1)
+    assert delivered(stage.engine.disconnect(ann)) == []
+    assert (stage.queue.depth, stage.dead()) == (0, 1)
+    grave = stage.engine.bind(bob, DEAD)[0].flow
+    (sent,) = stage.deliveries(stage.open(grave))
+    assert (sent.message.content, sent.redelivered) == (1, False)
+
+
 def test_without_redelivery_the_first_failure_is_the_last():
     stage = AgingStage(redelivery_enabled=False)
     _, flow = stage.consumer("ann")
