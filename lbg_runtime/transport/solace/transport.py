@@ -219,8 +219,8 @@ class SolaceTransport:
         session, inbox, make_path = self._session, self._inbox, self._make_path
         if session is None or inbox is None or make_path is None or not self._connected.is_set():
             raise BindFailed(queue, "not connected")
-        window = self._settings.flow_window
-        flow = SolaceFlow(inbox, self._threads, queue, epoch, sink, make_path, self._has_read, window)
+        window, has_read = self._settings.flow_window, partial(self._has_read, session)
+        flow = SolaceFlow(inbox, self._threads, queue, epoch, sink, make_path, has_read, window)
         # Dead handles go when new ones come: rebind cycles must not fill the memory.
         self._flows = [*(known for known in self._flows if known.is_live), flow]
         starting = self._threads.begin(flow.start, session)
@@ -451,8 +451,9 @@ class SolaceTransport:
         if self._session is not None and self._settings.reconnects:
             self._replace(self._session, f"logs in again: {lack}")
 
-    async def _has_read(self) -> bool:
-        if self._barrier is None or not self._connected.is_set():
+    async def _has_read(self, session: "SolaceSession") -> bool:
+        # Another session's answer says nothing of what this one sent.
+        if session is not self._session or self._barrier is None or not self._connected.is_set():
             return False
         answer = self._barrier.ask()
         # Others share it, so a cancellation must not reach it.

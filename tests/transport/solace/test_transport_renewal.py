@@ -192,6 +192,26 @@ async def test_a_session_that_cannot_be_made_for_want_of_a_thread_is_made_later(
     assert reasons.pop().endswith("can't start new thread")
 
 
+async def test_an_unbind_that_its_session_did_not_live_to_make_is_not_known_of(
+    broker: BrokerServer, make_transport: MakeTransport
+) -> None:
+    """The next session was asked, and the broker had read all that this one had sent."""
+    transport = make_transport("first")
+    await transport.open()
+    flow = await transport.bind(QUEUE, Epoch(1), FlowRecorder())
+    may_go_on = threading.Event()
+    occupying = [transport._threads.begin(may_go_on.wait, PATIENCE_S) for _ in range(THREAD_COUNT)]
+    unbinding = asyncio.ensure_future(flow.unbind())
+    await asyncio.sleep(0)
+    transport._log_in_again("for a test")
+    await eventually(lambda: transport.is_connected)
+    may_go_on.set()
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.wait(occupying)
+        assert not await unbinding
+    assert broker.engine.queue_flows(DEFAULT_VPN, QUEUE) == ()
+
+
 async def test_a_bind_whose_session_ends_says_so(broker: BrokerServer, make_transport: MakeTransport) -> None:
     """The client has a text of its own clean-up for that, or none."""
     transport = make_transport("first")
