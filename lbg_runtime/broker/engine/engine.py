@@ -36,6 +36,7 @@ from lbg_runtime.broker.engine.replay.log import ReplayStart
 from lbg_runtime.broker.engine.replay.replays import Replays
 from lbg_runtime.broker.engine.restoration import Restoration
 from lbg_runtime.broker.engine.settings import Permission, QueueSettings
+from lbg_runtime.broker.engine.spool import NO_DELIVERY
 from lbg_runtime.broker.engine.surroundings import Asked, Surroundings
 from lbg_runtime.broker.engine.transactions import Discard, Transactions
 from lbg_runtime.broker.engine.vpn import Client, Vpn
@@ -407,6 +408,9 @@ class Engine:
         if effects is None:
             # Clients know this text only as the end of a flow, not as a refusal.
             effects = [FlowEnded(client, flow, 503, "Replay Start Time Not Available"), *self.unbind(flow)]
+        elif not browser:
+            # What others may have now that this flow has come, they have at once: it may never open its window.
+            effects += self.open_window(flow, NO_DELIVERY, 0)
         return BoundQueue(flow, active, found.settings, group), effects
 
     def unbind(self, flow: FlowId) -> list[Effect]:

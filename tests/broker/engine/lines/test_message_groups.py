@@ -425,6 +425,18 @@ def test_groups_are_given_anew_to_all_when_a_consumer_joins_and_it_is_asked_for(
     assert len(ann.held) == 6
 
 
+def test_what_waited_for_the_consumer_of_its_group_goes_to_another_as_a_third_one_joins(make_stage):
+    """It waited until something else happened at the queue: the third one need not take anything."""
+    stage = make_stage(rebalances=True)
+    ann, bob = Consumer(stage, "ann"), Consumer(stage, "bob")
+    ann.open(1)
+    stage.publish("a", "a")
+    assert bob.seen == []
+    eve = stage.engine.connect("default", "user", "", "eve")[0]
+    stage.carry_out(stage.engine.bind(eve, QUEUE)[1])
+    assert bob.seen == [("a", 2)]
+
+
 def test_nothing_is_sent_after_a_join_until_nothing_is_in_flight_where_that_is_asked_for(make_stage):
     stage = make_stage(rebalances=True, pauses=True)
     ann = Consumer(stage, "ann")
