@@ -20,6 +20,7 @@ from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.printable import printable
 from lbg_runtime.runtime.clock import now_ms
 from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
+from lbg_runtime.runtime.dispatch.seen_keys import LONGEST_REMEMBERED, remembered
 from lbg_runtime.runtime.dispatch.stages import stage_of
 from lbg_runtime.runtime.runners.handling import Handling
 
@@ -48,19 +49,21 @@ class KeyBook:
         self._striping = striping
         self._hash_function = hash_function
         # Two generations, as in `SeenKeys`, and for the same reason.
-        self._young: dict[str, _Last] = {}
-        self._old: dict[str, _Last] = {}
+        self._young: dict[str | bytes, _Last] = {}
+        self._old: dict[str | bytes, _Last] = {}
 
     def settled(self, handling: Handling) -> None:
         """Remember a settled message as the last of its key. Constant time."""
         key = handling.key
         if key is None:
             return
-        if len(self._young) >= MAX_KEYS_REMEMBERED // 2 and key not in self._young:
+        # Most keys are short, and are not worth a call.
+        name = key if len(key) <= LONGEST_REMEMBERED else remembered(key)
+        if len(self._young) >= MAX_KEYS_REMEMBERED // 2 and name not in self._young:
             self._old, self._young = self._young, {}
         report = handling.end_report
         then = None if report is None else report.then
-        self._young[key] = (handling.delivery.message.key_sequence, handling.attempts, handling.done_mono_ns, then)
+        self._young[name] = (handling.delivery.message.key_sequence, handling.attempts, handling.done_mono_ns, then)
 
     def place(self, key: str) -> tuple[int, QueueName]:
         """Shard and queue of a key, as far as this member knows; raises `UserError` if the key cannot be hashed."""
@@ -71,7 +74,8 @@ class KeyBook:
         """What is known of the key now."""
         now_ns = monotonic_ns()
         looked = self._dispatcher.look(key)
-        last = self._young.get(key) or self._old.get(key)
+        name = remembered(key)
+        last = self._young.get(name) or self._old.get(name)
         return KeySight(
             waiting=0 if looked is None else looked.waiting,
             parked=self._dispatcher.parked_of(key),

@@ -1,10 +1,22 @@
 """Which keys a member has handled a message of since its flow on a queue became active, or a shard last left it."""
 
+import hashlib
+
 from lbg_runtime.core.lanes import LaneKey
 from lbg_runtime.model.ids import Epoch, QueueName
 
 MAX_KEYS_REMEMBERED = 20_000
 """For all queues of the member together: about 2 MB."""
+
+LONGEST_REMEMBERED = 200
+"""Characters of a key that is remembered as it is. A rule for keys may find one in any text of a message."""
+
+
+def remembered(key: LaneKey) -> LaneKey | bytes:
+    """A key as it is remembered where only the number of keys is bounded: itself, or the digest of one that is long."""
+    if len(key) <= LONGEST_REMEMBERED:
+        return key
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
 
 
 class _Tenure:
@@ -34,8 +46,8 @@ class SeenKeys:
         self._half = max(1, capacity // 2)
         self._tenures: dict[QueueName, _Tenure] = {}
         # Values: the tenure in which the key was met last.
-        self._young: dict[LaneKey, _Tenure] = {}
-        self._old: dict[LaneKey, _Tenure] = {}
+        self._young: dict[LaneKey | bytes, _Tenure] = {}
+        self._old: dict[LaneKey | bytes, _Tenure] = {}
 
     def meet(self, queue: QueueName, epoch: Epoch, key: LaneKey) -> bool:
         """Whether the key is met for the first time in the epoch, and since `forget`, as far as remembered: never False
@@ -43,13 +55,15 @@ class SeenKeys:
         tenure = self._tenures.get(queue)
         if tenure is None or tenure.epoch != epoch:
             tenure = self._tenures[queue] = _Tenure(epoch)
-        if (before := self._young.get(key)) is tenure:
+        # Most keys are short, and are not worth a call.
+        name = key if len(key) <= LONGEST_REMEMBERED else remembered(key)
+        if (before := self._young.get(name)) is tenure:
             return False
         if before is None:
-            before = self._old.get(key)
+            before = self._old.get(name)
             if len(self._young) >= self._half:
                 self._old, self._young = self._young, {}
-        self._young[key] = tenure
+        self._young[name] = tenure
         return before is not tenure
 
     def forget(self, queue: QueueName) -> None:
@@ -59,5 +73,6 @@ class SeenKeys:
     def take_back(self, key: LaneKey) -> None:
         """Forget a key whose first message was not handled after all: the next one is the first. Constant time."""
         # Since it was met, the young generation may have become the old one.
-        self._young.pop(key, None)
-        self._old.pop(key, None)
+        name = remembered(key)
+        self._young.pop(name, None)
+        self._old.pop(name, None)

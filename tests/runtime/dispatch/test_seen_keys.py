@@ -1,11 +1,14 @@
 """A key is first once in an epoch, and never passed over where memory ends."""
 
+import tracemalloc
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lbg_runtime.core.lanes import LaneKey
 from lbg_runtime.model.ids import Epoch, QueueName
-from lbg_runtime.runtime.dispatch.seen_keys import SeenKeys
+from lbg_runtime.runtime.dispatch.seen_keys import LONGEST_REMEMBERED, SeenKeys
 
 QUEUE, OTHER = QueueName("orders/0"), QueueName("orders/1")
 
@@ -58,3 +61,24 @@ def test_keys_of_a_queue_that_are_forgotten_are_new_within_their_epoch_and_no_ot
     seen.forget(QUEUE)
     assert meet(seen, "a", "b", "a") == [True, True, False]
     assert meet(seen, "c", queue=OTHER) == [False]
+
+
+@pytest.mark.parametrize("length", [LONGEST_REMEMBERED, LONGEST_REMEMBERED + 1])
+def test_a_long_key_is_known_like_any_other(length: int) -> None:
+    seen, key, other = SeenKeys(), "x" * length, "x" * (length - 1) + "y"
+    assert meet(seen, key, other, key, other) == [True, True, False, False]
+    seen.take_back(LaneKey(key))
+    assert meet(seen, key, other) == [True, False]
+
+
+def test_what_is_remembered_of_keys_does_not_grow_with_their_length() -> None:
+    """A rule for keys that points at a text of a message makes each text a key: a member held gigabytes of them."""
+    seen = SeenKeys()
+    tracemalloc.start()
+    try:
+        for number in range(50):
+            meet(seen, f"{number}{'x' * 100_000}")
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 100_000
