@@ -182,9 +182,19 @@ class PublishRefused(PublishFailed):
 
     retriable = False
 
+    @property
+    def is_for_size(self) -> bool:
+        """Whether fewer bytes might be taken."""
+        return "too large" in self.reason.lower()
+
 
 class MessageUnsendable(PublishRefused, TerminalFailure):
     """No transport can carry this message; the broker was not asked. A handler that publishes it is not tried again."""
+
+    @property
+    def is_for_size(self) -> bool:
+        """See `PublishRefused.is_for_size`; for what is wrong otherwise, too, as asking again costs little."""
+        return True
 
 
 class PublisherClosed(LbgError):

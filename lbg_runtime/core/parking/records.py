@@ -90,7 +90,8 @@ class ParkedMessage:
     attempts: int
     """Attempts of its handler; 0 for a message that follows another of its key."""
     error: str
-    """Type and text of the last error; empty for a message that follows another of its key."""
+    """Type and text of the last error; empty for a message that follows another of its key, and, as the stack, for one
+    that would have been too large with it."""
     stack: str
     member: str
     parked_at_ms: int

@@ -1,12 +1,12 @@
 """Moves messages whose attempts have ended to another queue: published there, and let go when that is confirmed."""
 
 from collections.abc import Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
 from lbg_runtime.config.settings import Provision, Settings
-from lbg_runtime.model.errors import BindFailed, ConfigError, RequestRefused
+from lbg_runtime.model.errors import BindFailed, ConfigError, PublishRefused, RequestRefused
 from lbg_runtime.model.failure import (
     ERROR_ATTEMPTS_PROPERTY,
     ERROR_KEY_PROPERTY,
@@ -32,6 +32,16 @@ _log = structlog.get_logger(__name__)
 _STAMPS = {ERROR_PUBLISHER_PROPERTY: PUBLISHER_PROPERTY, ERROR_KEY_SEQUENCE_PROPERTY: KEY_SEQUENCE_PROPERTY}
 """The stamps of the original, by the names that they have in a copy."""
 
+_IN_FULL_ONLY = (
+    *_STAMPS,
+    ERROR_ATTEMPTS_PROPERTY,
+    ERROR_PROPERTY,
+    ERROR_STACK_PROPERTY,
+    ERROR_QUEUE_PROPERTY,
+    ERROR_MEMBER_PROPERTY,
+)
+"""What a copy can do without: where the message belongs is not among them, and the log has the rest."""
+
 
 class ErrorQueue:
     """The error queue, the dead message queue, or both. One per member; called by the dispatcher, which settles a
@@ -55,12 +65,21 @@ class ErrorQueue:
         """Return when the broker has confirmed the message; raises `PublishFailed`.
 
         It keeps payload, properties, message id, time stamp and headers, and says in addition where it comes from and
-        why. Its stamps get other names, so that it has no fencing token. If this is cancelled or fails, it may have
-        been published nevertheless: the next try then makes a duplicate.
+        why. Its stamps get other names, so that it has no fencing token. Where all that makes it too large, it has only
+        the topic and the key of the original. If this is cancelled or fails, it may have been published nevertheless:
+        the next try then makes a duplicate.
         """
         # No bound: a message sent twice is worse than one that waits for the broker to come back. The transport answers
         # every send, at the latest when it is closed, and a recall of the delivery cancels this.
-        await self._session.send(self._moved(handling, report))
+        copy = self._moved(handling, report)
+        try:
+            await self._session.send(copy)
+        except PublishRefused as refusal:
+            if not refusal.is_for_size:
+                raise
+            # What came fitted into a queue: without what was added, its key need not wait for a larger limit.
+            told = {name: value for name, value in copy.properties.items() if name not in _IN_FULL_ONLY}
+            await self._session.send(replace(copy, properties=told))
         return self._queues[report.then]
 
     def _moved(self, handling: Handling, report: FailureReport) -> Message:

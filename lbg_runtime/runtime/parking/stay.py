@@ -10,6 +10,7 @@ More than 400 lines, as all that can happen in a stay acts on the same handle.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import assert_never
 
 import structlog
@@ -203,7 +204,13 @@ class ParkingStay:
             parked_at_ms=wall_us() // 1_000,
         )
         self._copies.about_to_send(copy)
-        await self._ports.session.send(encode_entry(entry, self._parking))
+        try:
+            await self._ports.session.send(encode_entry(entry, self._parking))
+        except PublishRefused as refusal:
+            if not (refusal.is_for_size and entry.error):
+                raise
+            # It is nowhere, and the log has both: without them the key need not wait for a larger limit.
+            await self._ports.session.send(encode_entry(replace(entry, error="", stack=""), self._parking))
         # The confirm alone proves nothing: brokers confirm what no queue attracts.
         await asyncio.wait((copy.came,), timeout=COPY_PATIENCE_S)
         if not copy.came.done():

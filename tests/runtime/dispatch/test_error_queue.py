@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from lbg_runtime.broker.engine.settings import QueueSettings
-from lbg_runtime.model.errors import BindFailed, ConfigError, RequestRefused
+from lbg_runtime.model.errors import BindFailed, ConfigError, MessageUnsendable, PublishRefused, RequestRefused
 from lbg_runtime.model.failure import Then
 from lbg_runtime.model.ids import Epoch, MemberId, QueueName
 from lbg_runtime.model.message import FencingToken, Message
@@ -307,3 +307,50 @@ async def test_a_stopped_queue_keeps_its_messages_and_the_others_go_on(trial):
 async def test_attempts_that_nothing_follows_stop_the_start(trial):
     with pytest.raises(ConfigError, match=r"failure.then: not set"):
         await trial.member(failure={"attempts": 2}).run()
+
+
+async def _moved_past(refusals, settings, delivery):
+    """What is sent of a message with stamps, and one of an earlier move, where the first ones sent are refused."""
+    sent, left = [], list(refusals)
+
+    async def send(message):
+        sent.append(message)
+        if left:
+            raise left.pop(0)
+
+    came = delivery(1)
+    properties = {**came.message.properties, "lbg_publisher": "p", "lbg_key_sequence": 7, "lbg_error": "of old", "a": 1}
+    came = replace(came, message=replace(came.message, properties=properties))
+    errors = ErrorQueue(SimpleNamespace(send=send), settings(), {Then.ERROR_QUEUE}, MemberId("m"))
+    handling = SimpleNamespace(delivery=came, queue=came.queue, key="a")
+    try:
+        await errors.take(handling, report_of(ValueError("no"), Then.ERROR_QUEUE, 1))
+    except PublishRefused as refusal:
+        return sent, refusal
+    return sent, None
+
+
+@pytest.mark.parametrize(
+    "refusal", [PublishRefused(ERRORS, "Document Is Too Large"), MessageUnsendable(ERRORS, "30000001 bytes")]
+)
+async def test_a_message_that_is_too_large_with_all_that_is_told_of_it_says_only_where_it_belongs(
+    settings, delivery, refusal
+):
+    """It waited for good at the head of its key, where nothing can make the limit larger."""
+    (full, brief), left = await _moved_past([refusal], settings, delivery)
+    assert left is None
+    assert brief.properties == {
+        "JMSXGroupID": "a",
+        "a": 1,
+        "lbg_error_topic": "h/0/orders/new",
+        "lbg_error_key": "a",
+    }
+    assert replace(brief, properties=full.properties) == full
+
+
+@pytest.mark.parametrize(
+    ("reasons", "count"), [(["Spool Over Quota"], 1), (["Document Is Too Large"] * 2, 2)], ids=["full", "too large"]
+)
+async def test_what_its_queue_refuses_nevertheless_is_not_taken(settings, delivery, reasons, count):
+    sent, refusal = await _moved_past([PublishRefused(ERRORS, each) for each in reasons], settings, delivery)
+    assert (len(sent), refusal.reason) == (count, reasons[0])

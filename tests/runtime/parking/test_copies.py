@@ -1,6 +1,7 @@
 """A copy of which nobody knows whether it has come, of a message that no stamp tells from another."""
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
@@ -78,6 +79,38 @@ async def test_a_second_copy_that_is_refused_leaves_the_first_one_the_only_one(t
         await asyncio.sleep(3 * delay.delay_s)
         await visitor.close()
     assert handled == [b"1"]
+
+
+async def test_a_message_that_is_too_large_with_its_error_is_parked_without_it(trial, monkeypatch):
+    """It waited for good, where nothing can make the limit larger."""
+    send, copies = MemoryTransport.send, []
+
+    async def work(message):
+        raise ValueError("no")
+
+    def refuse_what_has_an_error(transport, message):
+        if is_copy(message):
+            copies.append(decode_entry(message))
+            if copies[-1].error:
+                answer = asyncio.get_running_loop().create_future()
+                answer.set_exception(PublishRefused(PARKING, "Document Is Too Large"))
+                return answer
+        return send(transport, message)
+
+    async with trial.running(trial.member(work=work, **PARK)):
+        await ready(trial)
+        monkeypatch.setattr(MemoryTransport, "send", refuse_what_has_an_error)
+        visitor = MemoryTransport(trial.broker, "visitor")
+        await visitor.open()
+        await visitor.send(Message("h/0/orders/new", b"1", {PARTITION_KEY_PROPERTY: "a"}))
+        await trial.until(lambda: trial.group_depth() == 0)
+        parked = [decode_entry(message) for message in await visitor.browse(PARKING, 0)]
+        await visitor.close()
+    full, brief = copies
+    assert (full.error, brief.error, brief.stack) == ("ValueError: no", "", "")
+    assert replace(brief, error=full.error, stack=full.stack) == full
+    assert brief in parked
+    assert full not in parked
 
 
 async def test_a_copy_that_is_given_up_before_it_is_sent_is_not_sent(trial, monkeypatch):
