@@ -138,9 +138,21 @@ def bulk_entry(event: Event, pubsub_name: str, entry_id: str, *, is_raw: bool) -
     return {"entryId": entry_id, "event": told, "metadata": facts(event), "contentType": content_type}
 
 
-@lru_cache(maxsize=4096)
+_LONGEST_KEPT = 500
+"""Characters of a text whose written form is kept: publishers may give attributes of any length."""
+
+
 def header_text(value: str) -> str:
     """A text as CloudEvents writes it in a header: `"`, `%` and all but visible ASCII are percent-encoded."""
+    return _kept_text(value) if len(value) <= _LONGEST_KEPT else _written(value)
+
+
+@lru_cache(maxsize=4096)
+def _kept_text(value: str) -> str:
+    return _written(value)
+
+
+def _written(value: str) -> str:
     return value if _PLAIN.fullmatch(value) else quote(value, safe=_SAFE)
 
 

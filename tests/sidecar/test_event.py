@@ -2,6 +2,7 @@
 
 import base64
 import json
+import tracemalloc
 
 import orjson
 import pytest
@@ -267,3 +268,15 @@ def test_any_message_is_an_event(payload, properties, sent_at_ms):
     headers, body = binary(event, "pubsub")
     assert body == payload
     assert not any("\r" in value or "\n" in value for value in headers.values())
+
+
+def test_what_is_kept_of_written_headers_does_not_grow_with_their_length():
+    """Publishers may give attributes of any length, thousands of which a sidecar kept."""
+    tracemalloc.start()
+    try:
+        for number in range(50):
+            assert header_text(f"{number} {'x' * 100_000}").startswith(f"{number}%20x")
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 300_000
