@@ -31,6 +31,9 @@ class _UniqueKeysLoader(yaml.SafeLoader):
             value: object = super().construct_object(node, deep)
             if isinstance(value, str):
                 value.encode()
+            if isinstance(value, int):
+                # Hexadecimal ones may have any number of digits, with which Python writes none.
+                str(value)
         except UnicodeEncodeError:
             raise yaml.constructor.ConstructorError(None, None, "half a character", node.start_mark) from None
         # The constructors raise whatever Python does; none of that may be shown, as it quotes the text.
@@ -38,6 +41,9 @@ class _UniqueKeysLoader(yaml.SafeLoader):
             kind = _KINDS.get(node.tag.rpartition(":")[2], "what its tag says")
             problem = f"the value is not {kind}"
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark, _AS_TEXT) from None
+        if isinstance(value, set):
+            # Of modules, say, the order counts.
+            raise yaml.constructor.ConstructorError(None, None, "a set, which has no order", node.start_mark, "a list")
         return value
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:

@@ -27,6 +27,8 @@ def _problem(folder, text):
         ("0x_", "the value is not a whole number"),
         ("0b_", "the value is not a whole number"),
         ("9" * 5_000, "the value is not a whole number"),
+        ("0x" + "f" * 5_000, "the value is not a whole number"),
+        ("0b" + "1" * 20_000, "the value is not a whole number"),
         ("1" + ":00" * 200 + ".0", "the value is not a number"),
         ("!!float x", "the value is not a number"),
         ("!!bool x", "the value is not true or false"),
@@ -81,3 +83,8 @@ def test_a_password_without_quotes_is_not_told_for_what_yaml_takes_it_for(tmp_pa
 def test_nor_is_the_name_of_an_anchor(tmp_path):
     problem = _problem(tmp_path, "a: &Secret1 b\npassword: &Secret1 c")
     assert problem == ":2: second occurrence; expected valid YAML"
+
+
+@pytest.mark.parametrize("value", ["!!set {b, a}", "!!set\n    ? b\n    ? a"])
+def test_a_set_is_refused_as_it_forgets_the_order_in_which_it_is_written(tmp_path, value):
+    assert _problem(tmp_path, f"group: 1\nhandlers: {value}\n") == ":2: a set, which has no order; expected a list"
