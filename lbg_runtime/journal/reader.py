@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from lbg_runtime.journal.facts import FileFacts
 from lbg_runtime.model.errors import UserError
-from lbg_runtime.model.record import RECORD_SCHEMA
+from lbg_runtime.model.record import LARGEST_NUMBER, RECORD_SCHEMA
 from lbg_runtime.validator.schema import (
     CONFIRMED,
     DISPATCHES,
@@ -54,9 +54,6 @@ _TYPES: dict[pa.DataType, set[type]] = {pa.int32(): {int}, pa.int64(): {int}, pa
 
 _ORDERED = (("start_mono_ns", "done_mono_ns"), ("first_seq", "last_seq"))
 """Columns of one record, the second of which is never below the first."""
-
-_LARGEST_NUMBER = 1 << 60
-"""None of our times and sequence numbers comes near it."""
 
 _LATEST_WALL_US = 1 << 52
 """In the year 2112; in nanoseconds, and after any monotonic time is subtracted, it fits in 64 bits."""
@@ -280,7 +277,7 @@ class RecordFile:
 
     def _take_pause(self, number: int, row: _Row) -> None:
         begin, end = row.get("from_mono_ns"), row.get("to_mono_ns")
-        if type(begin) is not int or type(end) is not int or not -_LARGEST_NUMBER <= begin <= end <= _LARGEST_NUMBER:
+        if type(begin) is not int or type(end) is not int or not -LARGEST_NUMBER <= begin <= end <= LARGEST_NUMBER:
             self._blame(number, "a pause record with a missing or impossible value")
             return
         self.facts.pauses.append((begin, end))
@@ -321,7 +318,7 @@ class RecordFile:
 
     def _note_mono(self, moment: object) -> None:
         # Older versions wrote none; of a record that no law reads, an impossible one is not worth a defect.
-        if self._kind == "journal" and type(moment) is int and abs(moment) <= _LARGEST_NUMBER:
+        if self._kind == "journal" and type(moment) is int and abs(moment) <= LARGEST_NUMBER:
             self.facts.note_mono(moment)
 
     def _blame(self, number: int, what: str) -> None:
@@ -335,7 +332,7 @@ def _is_usable(name: str, value: object) -> bool:
             # All code divides by them, and the tables have 32 bits for each.
             return type(value) is int and 1 <= value < 1 << 31
         case "incarnation":
-            return type(value) is int and abs(value) <= _LARGEST_NUMBER
+            return type(value) is int and abs(value) <= LARGEST_NUMBER
         case _:
             return type(value) is str
 
@@ -348,7 +345,7 @@ def is_record(row: object) -> TypeGuard[_Row]:
 def is_close(row: _Row) -> bool:
     """Whether a record closes its file."""
     counts = [row.get(name) for name in ("written", "dropped")]
-    return row["kind"] == "close" and all(type(n) is int and 0 <= n <= _LARGEST_NUMBER for n in counts)
+    return row["kind"] == "close" and all(type(n) is int and 0 <= n <= LARGEST_NUMBER for n in counts)
 
 
 def parse_line(line: bytes) -> object:
@@ -390,6 +387,6 @@ def _to_batch(rows: Sequence[_Row], schema: pa.Schema, file_kind: str, file_numb
 def _is_sensible(name: str, column: pa.Array) -> bool:
     """Whether the kernel can count with these numbers: indices not negative, the others far from the end of 64 bits."""
     bounds = pc.min_max(column).as_py()
-    least = 0 if column.type == pa.int32() or name in _WALL_CLOCK else -_LARGEST_NUMBER
-    most = _LATEST_WALL_US if name in _WALL_CLOCK else _LARGEST_NUMBER
+    least = 0 if column.type == pa.int32() or name in _WALL_CLOCK else -LARGEST_NUMBER
+    most = _LATEST_WALL_US if name in _WALL_CLOCK else LARGEST_NUMBER
     return (bounds["min"] or 0) >= least and (bounds["max"] or 0) <= most

@@ -14,6 +14,9 @@ from typing import Literal
 
 RECORD_SCHEMA = 1
 
+LARGEST_NUMBER = 1 << 60
+"""None of our times and sequence numbers comes near it; a record with a larger one is not read."""
+
 
 @dataclass(frozen=True, slots=True)
 class JournalHeader:

@@ -16,6 +16,7 @@ from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import Epoch, MemberId, QueueName
 from lbg_runtime.model.record import (
+    LARGEST_NUMBER,
     DispatchRecord,
     FlowRecord,
     JournalHeader,
@@ -58,6 +59,10 @@ class MemberJournal:
             return
         delivery = handling.delivery
         message = delivery.message
+        number = message.key_sequence
+        if number is not None and number > LARGEST_NUMBER:
+            # Not of a publisher of ours; a reader would take the whole record for damaged.
+            number = None
         now_ns = self._note_pause(self._writer)
         self._writer.write(
             DispatchRecord(
@@ -67,7 +72,7 @@ class MemberJournal:
                 key=handling.key,
                 topic=handling.topic,
                 publisher=message.publisher_id,
-                seq=message.key_sequence,
+                seq=number,
                 message_id=message.message_id,
                 delivery_id=delivery.delivery_id,
                 redelivered=delivery.redelivered,

@@ -1,6 +1,7 @@
 """Where a member's journal lies, and how its lives are told apart."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from lbg_runtime.core.flow.machine import FlowState
 from lbg_runtime.core.restripe.news import StripesFinished
 from lbg_runtime.core.roles import Role
+from lbg_runtime.journal.reader import read_run
 from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.model.ids import Epoch, MemberId
 from lbg_runtime.runtime import journal as journal_module
@@ -120,3 +122,23 @@ def test_the_header_tells_starts_of_a_host_apart(settings, tmp_path, monkeypatch
     open_journal(tmp_path / "journals", settings().group.shape(), MemberId("m"), "run").close(clean=True)
     (path,) = (tmp_path / "journals").iterdir()
     assert json.loads(path.read_text().splitlines()[0])["boot_id"] == expected
+
+
+@pytest.mark.parametrize(("number", "expected"), [(1 << 60, 1 << 60), ((1 << 60) + 1, None), ((1 << 63) - 1, None)])
+def test_a_number_that_no_reader_takes_is_no_reason_for_it_to_take_the_record_for_damaged(
+    settings, delivery, tmp_path, number, expected
+):
+    """Other publishers may count by a clock, in nanoseconds."""
+    journal = open_journal(tmp_path, settings().group.shape(), MemberId("m"), "run")
+    came = delivery(7)
+    stamps = {**came.message.properties, "lbg_publisher": "p", "lbg_key_sequence": number}
+    handling = SimpleNamespace(
+        delivery=replace(came, message=replace(came.message, properties=stamps)), shard=0, key="a", topic="a",
+        attempts=1, local_seq=1, start_mono_ns=1, done_mono_ns=2, outcome=None,
+    )  # fmt: skip
+    journal.handled(0, handling, is_settled=True)
+    journal.close(clean=True)
+
+    run = read_run(tmp_path)
+    assert run.journals.column("defect").to_pylist() == [None]
+    assert run.dispatches.column("seq").to_pylist() == [expected]
