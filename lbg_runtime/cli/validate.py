@@ -149,9 +149,15 @@ def _write_lost(verdict: "Verdict", file: Path) -> None:
 
     try:
         with file.open("wb") as stream:
-            stream.writelines(
-                orjson.dumps(message, option=orjson.OPT_APPEND_NEWLINE) for message in lost_messages(verdict)
-            )
+            try:
+                for message in lost_messages(verdict):
+                    stream.write(orjson.dumps(message, option=orjson.OPT_APPEND_NEWLINE))
+                stream.flush()
+            except OSError:
+                # A part would look like all that is to be published again.
+                if file.is_file():
+                    file.resolve().unlink()
+                raise
     except OSError as error:
         raise UserError("--lost", f"{file}: {error.strerror}", "a file that can be written") from error
 

@@ -1,6 +1,7 @@
 """`lbg validate` as users run it: exit codes, one object or text, and live against a broker on loopback."""
 
 import asyncio
+import errno
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
@@ -100,6 +101,22 @@ def test_a_file_for_the_lost_that_cannot_be_written_is_told_after_the_verdict(tm
     assert result.stdout.startswith("verdict: valid\n")
     assert isinstance(result.exception, UserError)
     assert str(result.exception) == f"--lost: {tmp_path}: Is a directory; expected a file that can be written"
+
+
+def test_a_file_for_the_lost_without_room_is_not_left_in_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is in it is published again, and a part cannot be told from the whole."""
+    file, target = tmp_path / "lost.jsonl", tmp_path / "target"
+    file.symlink_to(target)
+
+    def run_out(verdict: object) -> Iterator[dict[str, object]]:
+        yield {"publisher": "p", "key": "a", "seq": 1}
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("lbg_runtime.validator.report.lost_messages", run_out)
+    result = validate(written(story(), tmp_path / "run"), "--lost", str(file))
+
+    assert str(result.exception) == f"--lost: {file}: No space left on device; expected a file that can be written"
+    assert not target.exists()
 
 
 def test_a_journal_that_is_not_there_is_a_users_mistake(tmp_path: Path) -> None:
