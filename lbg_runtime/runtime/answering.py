@@ -29,6 +29,9 @@ from lbg_runtime.runtime.dispatch.key_book import KeyBook
 
 _log = structlog.get_logger(__name__)
 
+_REASONS_CHARS = 48 * 1024
+"""Of all reasons in one message: beside the names of a thousand queues, more would make it too large to be sent."""
+
 
 class Answerer:
     """One per control plane, which calls it on the loop. No question reaches a machine: asking moves nothing."""
@@ -80,10 +83,9 @@ class Answerer:
         self._say(KeyAnswer(self._membership.stamp(), asked.question, shard, queue, flow, sight))
 
     def _tell_waits(self, asked: GroupQuestion | KeyQuestion) -> None:
-        # The broker's words: they may be any text.
-        waits = {
-            queue: replace(wait, reason=printable(wait.reason)[:MAX_TEXT_LENGTH])
-            for queue, wait in self._keys.parking_waits().items()
-        }
-        if waits:
+        found = self._keys.parking_waits()
+        if found:
+            # The broker's words: they may be any text.
+            length = max(1, min(MAX_TEXT_LENGTH, _REASONS_CHARS // len(found)))
+            waits = {queue: replace(wait, reason=printable(wait.reason)[:length]) for queue, wait in found.items()}
             self._say(ParkingWaits(self._membership.stamp(), asked.question, waits))
