@@ -241,6 +241,7 @@ class SessionConformance:
                 await refused
             await after
         assert refusal.value.topic == "small"
+        assert refusal.value.is_for_size
         _, recorder = await bind(transport, queue=QueueName("small"))
         await recorder.until_received(2)
         assert recorder.payloads == [b"fits", b"fits too"]
