@@ -7,13 +7,20 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 SIZE_FORM = "a size such as 500M or 20G"
 
+_LARGEST = (1 << 63) - 1
+"""What stores and logs can hold of a number."""
+
 
 def parse_bytes(text: str) -> int:
-    """Bytes of a written size; raises `ValueError` for anything else, including a bare number, and for a size of 0."""
+    """Bytes of a written size; raises `ValueError` for anything else, including a bare number, for a size of 0, and for
+    one that no disk has."""
     match = _WRITTEN.fullmatch(text)
     if match is None or not float(match[1]):
         raise ValueError(SIZE_FORM)
-    return round(float(match[1]) * _UNITS[match[2]])
+    count = round(float(match[1]) * _UNITS[match[2]])
+    if count > _LARGEST:
+        raise ValueError(SIZE_FORM)
+    return count
 
 
 def bytes_text(count: int) -> str:

@@ -18,6 +18,7 @@ app = command_line()
     [
         (("--quota", "20"), "--quota: '20'; expected a size such as 500M or 20G"),
         (("--quota", "0G"), "--quota: '0G'"),
+        (("--quota", "8388608T"), "--quota: '8388608T'; expected a size such as 500M or 20G"),
         (("--retention", "1d"), "--retention: '1d'; expected a duration such as"),
         (("--config", "nowhere.yaml"), "nowhere.yaml"),
     ],
@@ -38,7 +39,10 @@ def test_a_status_port_where_nothing_has_one_is_the_users_mistake(tmp_path: Path
     assert str(ended.exception).startswith("--status-port: 9000, and no ops.status; expected ")
 
 
-@pytest.mark.parametrize(("text", "size"), [("1K", 1024), ("500M", 500 << 20), ("1.5G", 3 << 29), ("2TB", 2 << 40)])
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("1K", 1024), ("500M", 500 << 20), ("1.5G", 3 << 29), ("2TB", 2 << 40), ("8388607T", (1 << 63) - (1 << 40))],
+)
 def test_sizes_are_powers_of_1024(text: str, size: int) -> None:
     assert parse_bytes(text) == size
 
