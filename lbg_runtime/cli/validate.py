@@ -43,6 +43,9 @@ LARGE_RECORDS = 1_000_000
 _LINE_BYTES = 400
 """Approximate size of a record in a journal."""
 
+_LONGEST_ACK_WINDOW_MS = 7 * 24 * 3_600_000
+"""More than any acknowledgement timer; moments are counted in nanoseconds, which have an end."""
+
 
 class Engine(Enum):
     """What runs the kernel; the values are those of `--engine`."""
@@ -131,7 +134,9 @@ def _judge(
 ) -> int:
     from lbg_runtime.validator.report import as_object, as_text
 
-    verdict = verdict_on(directory, engine, duration_ms("--ack-window", ack_window), layout)
+    verdict = verdict_on(
+        directory, engine, duration_ms("--ack-window", ack_window, most_ms=_LONGEST_ACK_WINDOW_MS), layout
+    )
     if as_json:
         print_json(as_object(verdict))
     else:
@@ -184,7 +189,7 @@ def _follow_files(
     from lbg_runtime.cli.running_verdict import follow, looking_at_files
 
     limit_s = None if duration is None else duration_ms("--for", duration) / 1000
-    ack_window_ms = duration_ms("--ack-window", ack_window)
+    ack_window_ms = duration_ms("--ack-window", ack_window, most_ms=_LONGEST_ACK_WINDOW_MS)
     if engine is not Engine.SPARK:
         return follow(looking_at_files(directory, ack_window_ms), limit_s, as_json=as_json)
     return _follow_on_spark(directory, ack_window_ms, limit_s, checkpoint, as_json=as_json)
