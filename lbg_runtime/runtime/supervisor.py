@@ -318,6 +318,8 @@ class Supervisor:
                 # Nothing is bound yet, and no other member knows of this one.
                 return self._left(StopReport(left_behind=0, still_bound=0))
             check_states(self._handlers, self._resources)
+            # Hooks are called from there, and what lifespans have set in context variables holds for them, too.
+            self._turns.keep_context()
             return await self._run()
         finally:
             self._leaving = _Leaving.LEFT

@@ -35,9 +35,13 @@ class Turns:
     def __init__(self, write: Callable[[], None]) -> None:
         """`write`: on return, what the takers have recorded is with the operating system, or counted as dropped."""
         self._write = write
-        # The context of the creator, not of whatever posts an event.
-        self._context = copy_context()
         self._asked: list[Taker] = []
+        self.keep_context()
+
+    def keep_context(self) -> None:
+        """From now on take turns in the context of the caller, as until now in that of the creator; never in that of
+        whatever posts an event."""
+        self._context = copy_context()
 
     def ask(self, taker: Taker) -> None:
         """Have the taker called soon. Do not ask again before it is."""

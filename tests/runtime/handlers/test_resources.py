@@ -1,6 +1,7 @@
 """Lifespans: entered before the first message, left after the last, and what handlers find of them."""
 
 import asyncio
+from contextvars import ContextVar
 
 import pytest
 from structlog.testing import capture_logs
@@ -45,6 +46,36 @@ async def test_lifespans_surround_everything_and_end_in_the_opposite_order(trial
         await trial.publish(2)
         await trial.until(lambda: len(trial.handled) == 2)
     assert log == ["first in", "second in", "handled", "handled", "second out", "first out"]
+
+
+async def test_what_a_lifespan_sets_in_context_variables_holds_for_handlers_and_hooks_alike(trial):
+    tenant, seen, hooks = ContextVar("tenant", default="none"), set(), Handlers()
+
+    def see(where):
+        seen.add((where, tenant.get()))
+        tenant.set(where)
+
+    @hooks.lifespan
+    async def life():
+        tenant.set("of the lifespan")
+        yield
+        see("its end")
+
+    for kind in ("assigned", "drain", "revoked"):
+
+        async def hook(_queue, _epoch, kind=kind):
+            see(kind)
+
+        getattr(hooks, f"on_{kind}")(hook)
+
+    async def work(_message):
+        see("handler")
+
+    async with trial.running(trial.member(work=work, hooks=hooks)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        await trial.publish(2)
+        await trial.until(lambda: len(trial.handled) == 2)
+    assert seen == {(each, "of the lifespan") for each in ("assigned", "handler", "drain", "revoked", "its end")}
 
 
 async def test_state_is_found_by_its_type_the_first_of_several():
