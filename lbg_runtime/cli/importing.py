@@ -23,14 +23,15 @@ def end_when_asked() -> None:
     """Have SIGTERM end the process at once, as it does unless this is the first process of a container. Main thread.
 
     The kernel drops signals for which the first process has no handler: asked to leave while it still imports, it would
-    go on until it is killed. `main` replaces the handler, as do commands that can leave in order: `run` once it can.
+    go on until it is killed. Commands that can leave in order replace the handler once they can.
     """
     if os.getpid() == 1:
         signal.signal(signal.SIGTERM, _end_at_once)
 
 
 def _end_at_once(number: int, _frame: FrameType | None) -> None:
-    # Not sys.exit: some modules turn it into another error. Nothing has been done yet that is to be undone.
+    # Not sys.exit: it would pass through whatever runs, such as modules that are imported, those of handlers among
+    # them, and be taken for their error.
     os._exit(128 + number)
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from lbg_runtime.cli.importing import importing, missing_extra
+from lbg_runtime.cli.importing import end_when_asked, importing, missing_extra
 from lbg_runtime.model.errors import LbgError, UserError
 from lbg_runtime.model.printable import printable
 from lbg_runtime.runtime.shutdown import EXIT_GRACE_S, ExitGuard
@@ -94,10 +94,8 @@ def main() -> None:
     # A character that the output's encoding lacks is shown by its number, and is no reason to fail.
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-    if os.getpid() == 1:
-        # The kernel drops signals for which the first process of a container has no handler: asked to leave while it
-        # still starts, it would go on until it is killed. A command that can leave in order sets its own handler later.
-        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    # For whoever does not come from `__main__`.
+    end_when_asked()
     try:
         try:
             sys.exit(app(standalone_mode=False))

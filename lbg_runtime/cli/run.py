@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.cli.importing import end_when_asked, importing
+from lbg_runtime.cli.importing import importing
 from lbg_runtime.cli.options import (
     LAST_PORT,
     Config,
@@ -50,9 +50,6 @@ def run(
     """
     # Before the imports, which take their time.
     parent_pid = starting_parent() if exit_with_parent else None
-    # To the end of the start: an exit would pass through modules that are imported, those of handlers among them, and
-    # be taken for their error.
-    end_when_asked()
     with importing():
         from lbg_runtime.cli.log import configure_log
         from lbg_runtime.cli.member import member_settings, run_member

@@ -112,14 +112,15 @@ def test_the_first_process_of_a_container_can_be_stopped_while_it_starts() -> No
     assert (done.returncode, done.stderr) == (143, "")
 
 
-def test_the_first_process_of_a_container_can_be_stopped_while_it_imports_handlers(tmp_path) -> None:
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_the_first_process_of_a_container_can_be_stopped_while_it_imports_handlers(command, tmp_path) -> None:
     """It said that their module could not be imported, with the exit code of a user's mistake."""
     (tmp_path / "work.py").write_text("import signal\nsignal.raise_signal(signal.SIGTERM)\n")
     group = "{name: g, hash_prefix: h, hash_count: 1, queue_count: 1}"
     (tmp_path / "config.yaml").write_text(f"group: {group}\nhandlers: [work]\n")
     stopped = "import os; os.getpid = lambda: 1; from lbg_runtime.cli.main import main; main()"
     done = subprocess.run(
-        [sys.executable, "-c", stopped, "run"],
+        [sys.executable, "-c", stopped, command],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         timeout=PATIENCE_S,
