@@ -83,11 +83,17 @@ class Finding:
     """
 
 
+def _order(finding: Finding) -> tuple[object, ...]:
+    # Losses have no moment. By their numbers, as texts have 13 before 5.
+    first = finding.witnesses[0]
+    message = first.publisher or "", first.key or "", first.seq or 0
+    return _PLACE[finding.law], finding.moment_ns, *message, finding.text, repr(finding.witnesses)
+
+
 def first_of_each_law(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """The earliest few findings of each law, in an order that does not depend on that of the findings given."""
     kept = []
-    by_law = sorted(findings, key=lambda f: (_PLACE[f.law], f.moment_ns, f.text, repr(f.witnesses)))
-    for _, group in groupby(by_law, key=lambda finding: finding.law):
+    for _, group in groupby(sorted(findings, key=_order), key=lambda finding: finding.law):
         kept += list(group)[:WITNESSED_FINDINGS]
     return tuple(kept)
 

@@ -26,7 +26,14 @@ from lbg_runtime.validator.findings import (
 )
 from lbg_runtime.validator.kernel import DEFAULT_ACK_WINDOW_MS, examine
 from lbg_runtime.validator.schema import RunTables
-from lbg_runtime.validator.segments import changes, merged_ranges, positions_in_ranges, subtracted, united_ranges
+from lbg_runtime.validator.segments import (
+    changes,
+    joined_ranges,
+    merged_ranges,
+    positions_in_ranges,
+    subtracted,
+    united_ranges,
+)
 
 _BY_NUMBER = [("publisher", "ascending"), ("key", "ascending"), ("first_seq", "ascending")]
 
@@ -115,6 +122,8 @@ def _settle_loss(
     lost, strayed = subtracted(ranges, handled), subtracted(handled, ranges)
     # The ranges of the parts are disjoint, so merging has only sorted them.
     unseen = flags(unhandled, "unseen")[np.lexsort((start, code))][positions_in_ranges(ranges, lost[0], lost[1])]
+    begin, end = joined_ranges(lost[0] * 2 + unseen, lost[1], lost[2])
+    lost, unseen = (lost[0][begin], lost[1][begin], lost[2][end]), unseen[begin]
     lengths = lost[2] - lost[1] + 1
     counts[Law.LOSS] += int(np.sum(lengths))
     shown = np.argsort(unseen, kind="stable")[:WITNESSED_FINDINGS]

@@ -204,6 +204,19 @@ def test_every_violation_is_counted_but_only_the_first_ones_keep_a_witness() -> 
     assert len(verdict.findings) == 20
 
 
+def test_losses_of_a_key_are_told_in_the_order_of_their_numbers_and_neighbours_as_one() -> None:
+    run = story()
+    record = run.ledgers[0].confirmed[0]
+    ranges = ((11, 12), (5, 5), (13, 13), (6, 7), (100, 100))
+    run.ledgers[0].confirmed += [replace(record, key="new", first_seq=first, last_seq=last) for first, last in ranges]
+
+    verdict = validate(run.tables())
+
+    told = [finding.text.partition(": ")[2].partition(" confirmed")[0] for finding in verdict.findings]
+    assert told == ["5 to 7", "11 to 13", "100"]
+    assert verdict.counts[Law.LOSS] == 7
+
+
 def in_good_order(run: Run, *handled: tuple[str, int, int]) -> Run:
     """One member handles these keys, shards and numbers."""
     life = Life(run, "a").flow("active", 1)
