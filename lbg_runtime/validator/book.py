@@ -52,9 +52,12 @@ class Book:
         self, firsts: Ints, seconds: Ints, first_journals: Ints, second_journals: Ints, margin_ns: Ints
     ) -> tuple[Ints, Ints]:
         """The pairs that hold whatever the hosts' clocks show; the others are counted as doubtful."""
-        host = self._columns.lives.host
-        same_clock = host[first_journals] == host[second_journals]
-        sure = same_clock | (margin_ns > HOST_CLOCK_TOLERANCE_MS * 1_000_000)
+        lives = self._columns.lives
+        same_clock = lives.host[first_journals] == lives.host[second_journals]
+        # On one clock, both were moved by what the wall clock showed in their life, between which it may be set.
+        moved_ns = np.abs(lives.offset_ns[first_journals] - lives.offset_ns[second_journals])
+        tolerance_ns = np.where(same_clock, moved_ns, HOST_CLOCK_TOLERANCE_MS * 1_000_000)
+        sure = (margin_ns > tolerance_ns) | (same_clock & (moved_ns == 0))
         self.doubtful += int(np.count_nonzero(~sure))
         return firsts[sure], seconds[sure]
 

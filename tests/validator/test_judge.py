@@ -395,6 +395,21 @@ def test_an_order_that_only_two_hosts_clocks_show_counts_beyond_what_clocks_diff
         assert any("the clocks of two hosts" in reason for reason in verdict.reasons)
 
 
+@pytest.mark.parametrize(("set_back_ns", "expected"), [(0, VerdictKind.VALID), (900 * MS, VerdictKind.UNKNOWN)])
+def test_an_order_that_only_a_clock_that_was_set_shows_is_not_proven_beside_another_host(
+    set_back_ns: int, expected: VerdictKind
+) -> None:
+    run = handed_over_within(10 * MS)
+    header = replace(run.journals[0].header, member="c")
+    run.journals.append(replace(run.journals[0], header=header, records=[]))
+    put_on_another_host(run, "c", 0)
+    for journal in run.journals:
+        if journal.header.member == "a":
+            journal.wall_offset_ns += set_back_ns
+
+    assert validate(run.tables()).kind is expected
+
+
 def handed_over_within(pause_ns: int) -> Run:
     """Member a handles the first message of a key, b the second, so long after."""
     run = World(1).play([])
