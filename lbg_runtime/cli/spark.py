@@ -113,7 +113,8 @@ def stream(
     if json:
         print_json(report)
     else:
-        print(f"{progress.rows} rows written, {progress.behind} are left")
+        left = "no batch was finished" if progress.behind is None else f"{progress.behind} left after the last batch"
+        print(f"{progress.rows} rows written, {left}")
 
 
 @contextmanager

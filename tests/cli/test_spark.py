@@ -127,12 +127,12 @@ def test_a_stream_that_is_to_end_while_spark_starts_ends_with_0(
 
     def run(*_: object, stopped: Callable[[], bool], **__: object) -> StreamProgress:
         assert stopped()
-        return StreamProgress(-1, 0, 0)
+        return StreamProgress(-1, 0, None)
 
     monkeypatch.setattr(session, "spark_session", starting)
     monkeypatch.setattr(spark_stream, "run_stream", run)
     done = stream(landing)
-    assert (done.exit_code, done.stdout) == (0, "0 rows written, 0 are left\n")
+    assert (done.exit_code, done.stdout) == (0, "0 rows written, no batch was finished\n")
 
 
 def test_a_verdict_so_far_whose_query_fails_is_unknown_and_not_invalid(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ correctly.
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import orjson
@@ -56,6 +56,8 @@ def run_stream(
                     progress = StreamProgress(each.number, progress.rows + each.rows, each.behind)
                     on_progress(progress)
             if not ended and stopped():
+                if progress.batch < 0:
+                    progress = replace(progress, behind=None)
                 query.stop()
     except SPARK_FAILURES as error:
         # With any other error it is not known that the query has ended: a JVM that does not answer may still write.

@@ -40,8 +40,8 @@ class StreamProgress:
     batch: int
     rows: int
     """Rows read so far by this process."""
-    behind: int
-    """Rows that have landed but are not read."""
+    behind: int | None
+    """Rows that had landed by then but were not read. None, if the stream was stopped before a batch had ended."""
 
 
 def parse_target(text: str) -> tuple[Lake, Path]:

@@ -17,7 +17,7 @@ from lbg_runtime.pipeline.landing.layout import claim_folder
 from lbg_runtime.pipeline.spark import stream
 from lbg_runtime.pipeline.spark.checkpoint import STREAM_NOTE, claim_lake, note_taken, release_lake
 from lbg_runtime.pipeline.spark.stream import run_stream, start_stream
-from lbg_runtime.pipeline.spark.stream_job import Lake, StreamJob, check_folder
+from lbg_runtime.pipeline.spark.stream_job import Lake, StreamJob, StreamProgress, check_folder
 from tests.pipeline.landing.landed import SHAPE, LogOnDisk, id_of, rows
 
 QUERY = "2f0c"
@@ -310,6 +310,16 @@ def test_a_stream_that_is_stopped_before_any_batch_leaves_the_folder_to_the_next
     monkeypatch.setattr(stream, "start_stream", started)
     run_stream(None, job, stopped=lambda: True)  # type: ignore[arg-type]  # not asked
     claim_lake(replace(job, checkpoint=tmp_path / "other"))
+
+
+def test_how_much_a_stream_that_is_stopped_in_its_first_batch_leaves_is_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_over = iter((False, True))
+    query = SimpleNamespace(awaitTermination=lambda _: next(is_over), stop=lambda: None, recentProgress=[])
+    monkeypatch.setattr(stream, "start_stream", lambda *_: query)
+    left = run_stream(None, job_of(tmp_path, Lake.PARQUET), stopped=lambda: True)  # type: ignore[arg-type]  # not asked
+    assert left == StreamProgress(-1, 0, None)
 
 
 @pytest.mark.parametrize("begun", ["in the checkpoint", "in the folder", "by another"])
