@@ -69,7 +69,8 @@ shard_handled_after_leaving, shard_handled_before_arriving
 
 Clocks: journals of one host share its monotonic clock, which is exact. Journals of several hosts are moved to their
 wall clocks; a difference between two of them within `HOST_CLOCK_TOLERANCE_MS` (book.py) is then doubtful, not
-proven. Of several records that a violation could rest on, the one furthest on the wrong side is compared: if that one
+proven. So is one between two lives on one host that is no larger than what its wall clock was set by from one to the
+other. Of several records that a violation could rest on, the one furthest on the wrong side is compared: if that one
 is of another host and in doubt, so is the violation, even if one of the same host would prove it.
 
 Parts: every law but the last step of loss and of key_on_two_shards looks at one part of the run at a time. A part is a
