@@ -610,9 +610,12 @@ class FlowRunner:
             return
         cause = self.machine.cause
         if before is FlowState.ACTIVE and cause is not None and cause.is_in_good_order:
+            self._dispatcher.hurry(self.machine.queue, self.machine.epoch)
             assignment = self._assignments.get(self.machine.epoch)
             if assignment is not None:
                 assignment.drain()
+        elif after in (FlowState.ACTIVE, FlowState.UNBOUND):
+            self._dispatcher.hurry_no_more(self.machine.queue)
         if after is FlowState.ACTIVE:
             # Also if a hand-back was given up: the last record said that it was draining.
             self._record("active")

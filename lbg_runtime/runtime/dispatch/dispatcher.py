@@ -179,6 +179,17 @@ class Dispatcher:
         self._attempts.recall_put_off(queue, epoch)
         self._lanes.recall(queue, epoch)
 
+    def hurry(self, queue: QueueName, epoch: Epoch) -> None:
+        """Have what waits for its batch handled without waiting for others, as the flow handle is given up in good
+        order."""
+        # Not at once: a batch begins behind a look at whether the process was stopped, which may give up all handles.
+        asyncio.get_running_loop().call_soon(self._pool.batch_turns.leave, queue, epoch)
+
+    def hurry_no_more(self, queue: QueueName) -> None:
+        """Take that back: the flow handle is kept, or is gone."""
+        # In the order of the calls.
+        asyncio.get_running_loop().call_soon(self._pool.batch_turns.stay, queue)
+
     def forget_keys(self, queue: QueueName) -> None:
         """Take the next message of each of the queue's keys for the first: a shard has left the queue, and may come
         back. Constant time."""

@@ -139,6 +139,7 @@ class _Line:
         self._timer: asyncio.TimerHandle | None = None
         """Set while something waits and no batch is due."""
         self._calls: dict[BatchItem[object], _Call] = {}
+        pool.batch_turns.join(self)
 
     async def join(self, item: BatchItem[object], handling: Handling) -> None:
         """Return when it is accepted, raise what it failed with. The time of its attempt begins with its batch.
@@ -149,14 +150,18 @@ class _Line:
         attempts = handling.route.attempts
         attempts.put_off(handling)
         self._waiting[item] = _Place(handling, self._loop.time() + self._limits.max_wait_ms / 1_000)
-        if self._timer is None or len(self._waiting) >= self._limits.max_count:
-            self._look()
+        if (
+            self._timer is None
+            or len(self._waiting) >= self._limits.max_count
+            or self._pool.batch_turns.is_leaving(handling)
+        ):
+            self.look()
         try:
             await item.until_settled()
         except asyncio.CancelledError:
             if item in self._waiting:
                 del self._waiting[item]
-                self._look()
+                self.look()
             elif item in self._calls:
                 await self._cut_short(self._calls[item], handling)
             raise
@@ -165,11 +170,16 @@ class _Line:
             attempts.begin(handling)
 
     def is_due(self) -> bool:
-        """Whether a batch is full, or its first message has waited long enough."""
+        """Whether a batch is full, or its first message has waited long enough, or one is of a queue that leaves."""
         # Recalled messages stay in the line until their runners are woken.
         first = next((place for item, place in self._waiting.items() if item.is_open), None)
         if first is None or first.due_s <= self._loop.time() + CLOCK_RESOLUTION_S:
             return first is not None
+        turns = self._pool.batch_turns
+        if turns.any_leave and any(
+            item.is_open and turns.is_leaving(place.handling) for item, place in self._waiting.items()
+        ):
+            return True
         max_count = self._limits.max_count
         return len(self._waiting) >= max_count and sum(item.is_open for item in self._waiting) >= max_count
 
@@ -194,7 +204,7 @@ class _Line:
         # who was recalled before the batch was made is not in it, and who is recalled later is woken behind its start.
         call.task.add_done_callback(lambda _: self._conclude(call))
 
-    def _look(self) -> None:
+    def look(self) -> None:
         """Ask for a turn if a batch is due: a message came or left, or the first has waited long enough."""
         self._set_timer()
         if self.is_due():
@@ -205,7 +215,7 @@ class _Line:
             self._timer.cancel()
             self._timer = None
         if self._waiting and not self.is_due():
-            self._timer = self._loop.call_at(self._first_due_s(), self._look)
+            self._timer = self._loop.call_at(self._first_due_s(), self.look)
 
     def _first_due_s(self) -> float:
         return next(iter(self._waiting.values())).due_s

@@ -3,6 +3,9 @@
 from collections.abc import Callable
 from typing import Protocol
 
+from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.runtime.runners.handling import Handling
+
 
 class BatchLine(Protocol):
     """Messages that wait to be handled in a batch."""
@@ -13,6 +16,10 @@ class BatchLine(Protocol):
 
     def begin(self) -> None:
         """Start handling a batch of them; its turn lasts until `BatchTurns.end`."""
+        ...
+
+    def look(self) -> None:
+        """Ask for a turn if a batch is due, or else see to it that this is asked again when one is."""
         ...
 
 
@@ -27,6 +34,32 @@ class BatchTurns:
         self._free = count
         self._before_turn = before_turn
         self._asking: dict[BatchLine, None] = {}
+        self._lines: list[BatchLine] = []
+        self._leaving: dict[QueueName, Epoch] = {}
+
+    @property
+    def any_leave(self) -> bool:
+        """Whether any flow handle is given up in good order."""
+        return bool(self._leaving)
+
+    def is_leaving(self, handling: Handling) -> bool:
+        """Whether its flow handle is given up in good order: it waits for no others, so its batch is due."""
+        return self._leaving.get(handling.queue) == handling.epoch
+
+    def join(self, line: BatchLine) -> None:
+        """Have the line look at each `leave` and `stay`."""
+        self._lines.append(line)
+
+    def leave(self, queue: QueueName, epoch: Epoch) -> None:
+        """Note that a flow handle is given up in good order."""
+        self._leaving[queue] = epoch
+        self._have_all_look()
+
+    def stay(self, queue: QueueName) -> None:
+        """Take that back: the handle is kept after all, or is gone."""
+        if self._leaving.pop(queue, None) is not None:
+            # A line that waits for a turn, and is not due any more, has to see by itself when it is.
+            self._have_all_look()
 
     def ask(self, line: BatchLine) -> None:
         """Ask for a turn, as a batch of the line is due: it begins now or when its turn comes. Idempotent."""
@@ -37,6 +70,10 @@ class BatchTurns:
         """End a turn: its batch is done, or is no longer waited for."""
         self._free += 1
         self._give()
+
+    def _have_all_look(self) -> None:
+        for line in self._lines:
+            line.look()
 
     def _give(self) -> None:
         while self._free and self._asking:
