@@ -27,6 +27,9 @@ class _Entry(NamedTuple):
 
 _HEADERS = {"content-type": "application/json"}
 
+_TOO_LARGE = 413
+"""What the application's server answers to a body that is larger than it takes."""
+
 
 class BulkSender:
     """Called from the member's runners."""
@@ -83,18 +86,31 @@ class BulkSender:
         self._timer.set(self._gathering.deadline_ms)
 
     async def _send(self, entries: dict[str, _Entry]) -> None:
+        try:
+            await self._post(entries)
+        finally:
+            self._gathering.answered()
+            self._arm()
+
+    async def _post(self, entries: dict[str, _Entry]) -> None:
         failure: Exception | None = None
         answers: dict[str, Answer] = {}
         try:
             events = [(entry_id, entry.event) for entry_id, entry in entries.items()]
             body = bulk_body(self._subscription, str(uuid4()), events)
             response = await self._application.post(self._subscription.route, _HEADERS, body)
+            if response.status == _TOO_LARGE and len(entries) > 1:
+                # Tried again together, all of them would fail until their attempts end.
+                numbers = list(entries)
+                for half in (numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]):
+                    # What was taken back meanwhile is not sent any more.
+                    left = {each: entries[each] for each in half if not entries[each].answer.done()}
+                    if left:
+                        await self._post(left)
+                return
             answers = read_bulk_answer(response.status, response.body, tuple(entries))
         except Exception as error:  # noqa: BLE001 - it is that of each event, as if it had been sent alone
             failure = error
-        finally:
-            self._gathering.answered()
-            self._arm()
         for entry_id, entry in entries.items():
             if entry.answer.done():
                 continue  # taken back meanwhile

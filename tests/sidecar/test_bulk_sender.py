@@ -3,6 +3,7 @@
 import asyncio
 import json
 import weakref
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -28,8 +29,8 @@ class Slow:
         return Response(200, "application/json", json.dumps({"statuses": statuses}).encode())
 
 
-@pytest.fixture
-async def rig():
+@asynccontextmanager
+async def sending_to(application):
     tasks = set()
 
     def spawn(coroutine):
@@ -37,9 +38,16 @@ async def rig():
         tasks.add(task)
         return task
 
-    application, bulk = Slow(), Bulk(max_count=3, max_wait_ms=1_000)
-    yield application, BulkSender(application, Subscription("a", "/a", bulk=bulk), bulk, spawn)
+    bulk = Bulk(max_count=3, max_wait_ms=1_000)
+    yield BulkSender(application, Subscription("a", "/a", bulk=bulk), bulk, spawn)
     await asyncio.gather(*tasks)
+
+
+@pytest.fixture
+async def rig():
+    application = Slow()
+    async with sending_to(application) as sender:
+        yield application, sender
 
 
 def start(sender, *keys):
@@ -139,3 +147,47 @@ async def test_a_failure_is_that_of_every_event(rig, failure):
     for each in start(sender, "a", "b"):
         with pytest.raises(type(failure)):
             await each
+
+
+class Narrow(Slow):
+    """Its server takes single events, and one of them not at all."""
+
+    def __init__(self, too_large="9"):
+        super().__init__()
+        self.may_answer.set()
+        self.too_large = too_large
+        self.on_post = lambda: None
+
+    async def post(self, route, headers, body):
+        answer = await super().post(route, headers, body)
+        self.on_post()
+        ids = self.bulks[-1]
+        return answer if len(ids) == 1 and self.too_large not in ids else Response(413, "text/html", b"too large")
+
+
+async def test_a_bulk_that_is_too_large_for_the_application_is_sent_in_halves():
+    """It was tried again as a whole until the attempts of all of them had ended."""
+    application = Narrow(too_large="3")
+    async with sending_to(application) as sender:
+        answers = [(await each).status for each in start(sender, "a", "b", "c")]
+        assert application.bulks == [["1", "2", "3"], ["1"], ["2", "3"], ["2"], ["3"]]
+        assert answers == [Status.SUCCESS, Status.SUCCESS, Status.RETRY]
+        # Nothing counts as under way any more, for which the next one would wait.
+        (last,) = start(sender, "d")
+        async with asyncio.timeout(0.5):
+            assert (await last).status is Status.SUCCESS
+
+
+async def test_an_event_that_is_taken_back_before_its_half_is_sent_is_not_sent():
+    application = Narrow()
+    async with sending_to(application) as sender:
+        first, second, third = start(sender, "a", "b", "c")
+
+        def take_back():
+            second.cancel()
+            third.cancel()
+
+        application.on_post = take_back
+        assert (await first).status is Status.SUCCESS
+        assert application.bulks == [["1", "2", "3"], ["1"]]
+        await asyncio.wait([second, third])
