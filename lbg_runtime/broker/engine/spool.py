@@ -67,10 +67,11 @@ class Spool:
     """Keeps every message from `add` to `remove`, and hands the waiting ones out by sequence. Called only by its queue.
 
     Two collections make the order: messages never handed out, in order of arrival, and returned ones in a heap. A
-    returned message was handed out before everything that is still fresh, so the heap always goes first. A message that
-    stops waiting while listed leaves a stale entry, which is skipped when it comes up. A queue whose messages belong to
-    parts has these lists in each of its `parts` instead, and `take` instead of `take_next`. If messages are ranked, all
-    of them are in the heap.
+    returned message was handed out before everything that is still fresh, so the heap always goes first. Where a queue
+    begins or ceases to rank or to divide, all that waits is in the heap: what comes back may belong behind it. A
+    message that stops waiting while listed leaves a stale entry, which is skipped when it comes up. A queue whose
+    messages belong to parts has these lists in each of its `parts` instead, and `take` instead of `take_next`. If
+    messages are ranked, all of them are in the heap.
     """
 
     def __init__(self, journal: QueueJournal | None = None) -> None:
@@ -148,16 +149,8 @@ class Spool:
     def rank_by(self, rank_of: Callable[[Published], int] | None) -> None:
         """Hand out messages of lower rank first or, with None, do not rank; not for messages that belong to parts."""
         before, self._rank_of = self._rank_of, rank_of
-        if self._parts is not None or (before is None and rank_of is None):
-            return
-        self._fresh.clear()
-        self._returned.clear()
-        for message in self._messages.values():
-            message.rank, message.is_listed = 0, message.is_waiting
-            if message.is_waiting and rank_of is not None:
-                self._list_by_rank(message, rank_of)
-            elif message.is_waiting:
-                self._fresh.append(message)
+        if self._parts is None and (before is not None or rank_of is not None):
+            self._list_anew()
 
     def divide(self, part_of: Callable[[Published], Hashable]) -> Parts:
         """Divide the messages into parts; the result tells which parts have waiting ones."""
@@ -171,10 +164,7 @@ class Spool:
         if self._parts is None:
             return
         self._parts = None
-        for message in self._messages.values():
-            message.part, message.is_listed = None, message.is_waiting
-            if message.is_waiting:
-                self._fresh.append(message)
+        self._list_anew()
 
     def take(self, part: Part) -> SpooledMessage:
         """Hand out the first waiting message of a part; there must be one."""
@@ -247,6 +237,16 @@ class Spool:
     def messages(self) -> tuple[SpooledMessage, ...]:
         """Every spooled message, waiting or not, by sequence."""
         return tuple(self._messages.values())
+
+    def _list_anew(self) -> None:
+        rank_of = self._rank_of
+        self._fresh.clear()
+        self._returned.clear()
+        for message in self._messages.values():
+            message.part, message.rank = None, 0 if rank_of is None else rank_of(message.message)
+            message.is_listed = message.is_waiting
+            if message.is_waiting:
+                heappush(self._returned, (_place(message), message))
 
     def _list_by_rank(self, message: SpooledMessage, rank_of: Callable[[Published], int]) -> None:
         message.rank = rank_of(message.message)

@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from dataclasses import replace
 
 import pytest
 
@@ -345,6 +346,39 @@ def test_priority_can_be_switched_on_and_off_with_messages_there():
         client, flow = stage.consumer(f"{respects}")
         assert [content.priority for content in stage.numbers(stage.open(flow))] == expected
         stage.engine.disconnect(client)
+
+
+@pytest.mark.parametrize("respects", [True, False])
+def test_what_a_consumer_has_as_priority_is_switched_on_or_off_comes_back_to_its_new_place(*, respects):
+    """It went ahead of all that had not been sent yet."""
+    stage = AgingStage(respect_priority=not respects)
+    client, flow = stage.consumer("ann")
+    for priority in (1, 3, 2):
+        stage.send(Traits(priority=priority))
+    had = stage.numbers(stage.open(flow, window=1))
+    stage.engine.administration.change_queue("default", QUEUE, QueueSettings(respect_priority=respects))
+    stage.engine.disconnect(client)
+    assert [content.priority for content in had] == ([1] if respects else [3])
+    _, flow = stage.consumer("bob")
+    assert [content.priority for content in stage.numbers(stage.open(flow))] == ([3, 2, 1] if respects else [1, 3, 2])
+
+
+@pytest.mark.parametrize("partitions", [1, 0])
+def test_what_waits_out_its_delay_as_a_queue_is_divided_comes_back_to_its_place(partitions):
+    """Or as it is divided no more: it went ahead of what had been given back before it."""
+    undivided, divided = (QueueSettings(AccessType.NON_EXCLUSIVE, partition_count=count) for count in (0, 1))
+    before, after = (undivided, divided) if partitions else (divided, undivided)
+    stage = AgingStage()
+    stage.engine.administration.change_queue("default", QUEUE, replace(before, redelivery_delay_enabled=True))
+    _, flow = stage.consumer("ann")
+    stage.open(flow)
+    stage.pass_time(10_000)
+    stage.publish(2)
+    stage.settle(flow, 2, 2, Outcome.FAILED)
+    stage.engine.administration.change_queue("default", QUEUE, after)
+    stage.pass_time(10_000)
+    _, flow = stage.consumer("bob")
+    assert stage.numbers(stage.open(flow) + stage.pass_time(10_000)) == [1, 2]
 
 
 class Held(Traits):

@@ -98,10 +98,11 @@ class Parts:
         self._awake: list[tuple[int, Part]] = []
         for message in messages:
             part = message.part = self._part(message.message)
-            message.is_listed = message.is_waiting
+            message.is_listed = False
             if message.is_waiting:
                 part.waiting_count += 1
-                part.append(message)
+                # What waits out its delay comes back, and may belong behind it.
+                part.insert(message)
                 self.wake(part)
             else:
                 part.in_flight += 1
