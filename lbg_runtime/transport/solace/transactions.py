@@ -142,6 +142,10 @@ class Transactions:
                 for bundle in bundles:
                     bundle.error = PublishFailed(bundle.topic, "the session has ended")
                 return
+            # Nobody wants any more what was cancelled while this waited for a thread, and it may be sent again by now.
+            bundles = [bundle for bundle in bundles if not bundle.future.cancelled()]
+            if not bundles:
+                return
             if not self._is_published(bundles) and len(bundles) > 1 and isinstance(bundles[0].error, PublishRefused):
                 # If its handler was cancelled meanwhile, somebody else may have published it by now.
                 for bundle in bundles:

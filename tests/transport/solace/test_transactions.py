@@ -1,6 +1,7 @@
 """What is particular to transactions on the official client; the conformance suite has what every transport keeps."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -12,6 +13,7 @@ from lbg_runtime.config.settings import ClientPathChoice
 from lbg_runtime.model.errors import BrokerRefusal, PublishFailed, PublishRefused
 from lbg_runtime.model.message import Message
 from lbg_runtime.testing.flow_recorder import PATIENCE_S
+from lbg_runtime.transport.solace.threads import THREAD_COUNT
 from lbg_runtime.transport.solace.transport import SolaceTransport
 
 pytestmark = [
@@ -117,6 +119,22 @@ async def test_what_is_cancelled_while_others_are_refused_is_not_tried_alone(
         await asyncio.gather(ends[2], return_exceptions=True)
         await transport.send_together([Message("orders/new", b"")])
     assert commits == [1, 5, 2, 1]
+
+
+async def test_what_is_cancelled_while_its_commit_waits_for_a_thread_is_not_published(
+    broker: BrokerServer, make_transport: MakeTransport
+) -> None:
+    """Its handler was to be called again, and sent the same once more."""
+    transport = make_transport("first")
+    await transport.open()
+    may_go_on = threading.Event()
+    occupying = [transport._threads.begin(may_go_on.wait, PATIENCE_S) for _ in range(THREAD_COUNT)]
+    transport.send_together([Message("orders/new", b"")]).cancel()
+    may_go_on.set()
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.wait(occupying)
+        await transport.send_together([Message("orders/new", b"")])
+    assert broker.engine.queue_depth(DEFAULT_VPN, "orders/0") == 1
 
 
 async def test_closing_ends_what_waits(broker: BrokerServer, make_transport: MakeTransport) -> None:
