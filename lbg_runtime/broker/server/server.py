@@ -130,6 +130,7 @@ class BrokerServer:
         if self._listener is not None:
             self._listener.close()
             self._listener = None
+        self.engine.send_no_more()
         self.faults.drop()
         # Without a bound: an aborted connection is gone in the next turn of the loop, whatever its peer does.
         await self._no_connections.wait()

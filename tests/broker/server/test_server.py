@@ -171,6 +171,25 @@ async def test_stopping_cuts_everybody_off_and_can_be_done_twice() -> None:
         await asyncio.open_connection(server.host, server.port)
 
 
+async def test_a_server_that_stops_passes_nothing_on_from_one_client_to_the_next() -> None:
+    """To each it counted as delivered, which used up its redeliveries and ended the claim of who had it."""
+    server = BrokerServer(port=0)
+    bind = control(AssuredKind.BIND, (ItemKind.QUEUE, text("q")), (ItemKind.WINDOW, b"\xff"))
+    async with server, peer(server) as first, peer(server) as second, peer(server) as third:
+        server.create_queue("q", ["q/a"])
+        for number, (reader, writer) in enumerate((first, second, third)):
+            writer.write(LOGIN.replace(b"cl-1", b"cl-%d" % number) + bind)
+            for _ in range(2):
+                await read_frame(reader)
+        client, _ = server.engine.connect("default", "default", "", "ann")
+        relay = make_relay("q/a", b"body")
+        server.carry_out(server.engine.publish_direct(client, Published("q/a", relay, relay.size_bytes)))
+        assert b"body" in await read_frame(first[0])
+        await server.stop()
+    status = server.engine.queue_status("default", QueueName("q"))
+    assert (status.depth, status.flows, status.redelivered_count) == (1, (), 0)
+
+
 async def test_queues_are_made_with_their_subscriptions() -> None:
     server = BrokerServer(port=0)
     server.create_queue("q", ["a/>", "b"])
