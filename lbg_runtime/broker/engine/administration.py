@@ -68,6 +68,7 @@ class Administration:
     def end_clients_of(self, vpn: str, username: str) -> list[Effect]:
         """End every client whose account is configured under this username."""
         clients = [client for client in self._registry.vpn(vpn).clients.values() if client.account.name == username]
+        self._registry.send_no_more(clients)
         effects: list[Effect] = []
         for client in clients:
             effects += self._registry.end_client(client, "Client Username Is Shutdown")

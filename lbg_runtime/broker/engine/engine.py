@@ -196,9 +196,8 @@ class Engine:
         return self._registry.disconnect(client)
 
     def send_no_more(self) -> None:
-        """All clients are about to be disconnected: what one gives back goes to no other, which would not get it."""
-        for _, _, flow in self._flows.values():
-            flow.window.size = 0
+        """All clients are about to be disconnected: what one of them gives back goes to no other."""
+        self._registry.send_no_more(self._clients.values())
 
     def profile_of(self, client: ClientId) -> ClientProfile:
         """What a client may do; 503 `Service Unavailable` if it is gone."""

@@ -1,5 +1,7 @@
 """All objects of a broker, by name and number: what front ends and administrators both work on."""
 
+from collections.abc import Iterable
+
 from lbg_runtime.broker.engine.changes import Changes
 from lbg_runtime.broker.engine.effects import ClientEnded, ClientId, Effect, FlowEnded, FlowId
 from lbg_runtime.broker.engine.flow import Flow
@@ -49,6 +51,12 @@ class Registry:
             effects.append(FlowEnded(client.id, flow.id, 503, text))
         return effects
 
+    def send_no_more(self, clients: Iterable[Client]) -> None:
+        """These clients are about to be disconnected: what one of them gives back goes to none of them."""
+        for client in clients:
+            for flow in client.flows:
+                self.flows[flow][2].window.size = 0
+
     def end_client(self, client: Client, text: str) -> list[Effect]:
         """Have a client's connection closed, and disconnect the client."""
         return [ClientEnded(client.id, text), *self.disconnect(client.id)]
@@ -67,15 +75,14 @@ class Registry:
             return []
         del gone.vpn.clients[gone.name]
         gone.vpn.client_subscriptions.remove_all(gone)
+        # What dies in one queue as it loses the client may go to another, which is about to lose it as well.
+        self.send_no_more((gone,))
         for publisher in tuple(gone.publishers):
             self.close_publisher(gone, publisher)
         # A queue loses all flows of the client at once, or the second would be elected when the first leaves.
         lost: dict[Queue, list[Flow]] = {}
-        for number, queue in gone.flows.items():
-            flow = self.flows.pop(number)[2]
-            # What dies in one queue must not go to a flow of the client in another, which is about to lose it as well.
-            flow.window.size = 0
-            lost.setdefault(queue, []).append(flow)
+        for flow, queue in gone.flows.items():
+            lost.setdefault(queue, []).append(self.flows.pop(flow)[2])
         effects: list[Effect] = []
         for queue, flows in lost.items():
             if queue.temporary_of is None:

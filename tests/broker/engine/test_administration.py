@@ -225,6 +225,19 @@ def test_clients_of_an_account_are_ended_and_no_others(stage):
     assert [client.name for client in stage.engine.administration.clients("default")] == ["publisher", "bob"]
 
 
+def test_what_one_client_of_an_account_that_is_ended_had_goes_to_no_other_of_it(stage):
+    """It went from each to the next, and several handled it at the same time."""
+    stage.engine.administration.accounts("default").put(Account("staff"))
+    for name in ("ann", "bob"):
+        client, _ = stage.engine.connect("default", "staff", "", name)
+        stage.open(stage.bind(client).flow)
+    _, eve = stage.consumer("eve")
+    stage.open(eve)
+    stage.publish()
+    (sent,) = stage.deliveries(stage.engine.administration.end_clients_of("default", "staff"))
+    assert sent.flow == eve
+
+
 def test_a_client_is_seen_with_what_it_holds(stage):
     client, _ = stage.engine.connect("default", "anybody", "", "ann", "127.0.0.1")
     stage.engine.subscribe(client, "news/>")
