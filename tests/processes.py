@@ -23,10 +23,18 @@ def running(command: Sequence[str | PathLike[str]], **options: Any) -> Iterator[
             process.kill()
 
 
+def whole_lines(log: Path) -> list[str]:
+    """The lines of a file that another process may be writing; none where it is not there yet.
+
+    A write across the end of a page of memory can be read in part, even where the writer makes one write of each line.
+    """
+    return [line.decode() for line in log.read_bytes().split(b"\n")[:-1]] if log.exists() else []
+
+
 def until_said(process: "subprocess.Popen[Any]", log: Path, text: str, times: int = 1) -> str:
-    """What a process has written to a file, once the text is in it so often; bounded by the test's own time limit."""
-    while (said := log.read_text()).count(text) < times:
-        assert process.poll() is None, said
+    """The whole lines of a process's file, once the text is in them so often; bounded by the test's own time limit."""
+    while (said := "\n".join([*whole_lines(log), ""])).count(text) < times:
+        assert process.poll() is None, log.read_text()
         time.sleep(0.01)  # a file of another process has no event to wait for
     return said
 

@@ -17,7 +17,7 @@ from lbg_runtime.core.parking.records import PARKING_PREFIX
 from lbg_runtime.model.hashing import HashFunction, shard_of
 from lbg_runtime.testing.broker_on_port import BrokerOnPort
 from tests.patience import PATIENCE_S
-from tests.processes import lines_of
+from tests.processes import lines_of, whole_lines
 from tests.warm import Copy, WarmLbg
 
 COUNT = 400
@@ -99,9 +99,8 @@ class Stage:
         return self.lbg(self.folder, "parked", *words)
 
     def handled(self) -> list[tuple[str, int]]:
-        path = self.folder / "handled"
-        lines = path.read_text().split("\n")[:-1] if path.exists() else []
-        return [(key, int(number)) for key, number in (line.split() for line in lines)]
+        lines = whole_lines(self.folder / "handled")
+        return [(key, int(number)) for key, number in map(str.split, lines)]
 
     def wait_for(self, condition, what: str) -> None:
         pause = threading.Event()

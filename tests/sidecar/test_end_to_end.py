@@ -15,7 +15,7 @@ import pytest
 from lbg_runtime import open_publisher
 from tests.addresses import OWN_HOST, own_ports
 from tests.patience import PATIENCE_S
-from tests.processes import running
+from tests.processes import running, whole_lines
 
 pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end]
 
@@ -39,7 +39,6 @@ class Stage:
         self.folder = folder
         self.lbg = lbg
         self.log = folder / "events.jsonl"
-        self.log.touch()
         self._stack = stack
         (self.port,) = own_ports(1)
         config = {
@@ -83,7 +82,7 @@ class Stage:
         return until(look, self.folder / "sidecar.log")
 
     def steps(self):
-        return [json.loads(line) for line in self.log.read_text().splitlines()]
+        return [json.loads(line) for line in whole_lines(self.log)]
 
     def began(self, key, number):
         return [step for step in self.steps() if (step["step"], step["key"], step["n"]) == ("begin", key, number)]
