@@ -30,7 +30,7 @@ def as_line(standing: Standing) -> str:
     facts = [f"handled {standing.handled_first}", f"on the way {standing.on_the_way}"]
     facts += [f"duplicates {standing.duplicates}", f"not judged yet {standing.waiting}"]
     for law, count in standing.counts.items():
-        weak = " (not proven while records are missing)" if law in standing.weak else ""
+        weak = " (not proven)" if law in standing.weak else ""
         facts += [f"{law.value} {count}{weak}"] if count else []
     facts += [f"passed over {standing.overtaken} (lost, or out of order)"] if standing.overtaken else []
     facts += [f"too late to judge {standing.late}"] if standing.late else []

@@ -32,6 +32,10 @@ class FileFacts:
     wall_offset_ns: int | None = None
     pauses: list[tuple[int, int]] = field(default_factory=list)
     named: set[str] = field(default_factory=set)
+    given: dict[str, int] = field(default_factory=dict)
+    """By the name of the move, when the member gave a queue up at the earliest; monotonic clock."""
+    taken: dict[str, int] = field(default_factory=dict)
+    """By the name of the move, when it noticed that it had got one."""
 
     def note_defect(self, number: int, text: str) -> None:
         """Note what is wrong with a line; the lowest line counts, however many are read at once."""
@@ -61,6 +65,8 @@ class FileFacts:
             self.wall_offset_ns = later.wall_offset_ns
         self.pauses += later.pauses
         self.named |= later.named
+        self.given |= later.given
+        self.taken |= later.taken
 
     def row(self, schema: pa.Schema) -> dict[str, object]:
         """The row in the table of files."""
@@ -78,6 +84,8 @@ class FileFacts:
             "wall_offset_ns": self.wall_offset_ns,
             "pauses": " ".join(f"{begin}:{end}" for begin, end in self.pauses) or None,
             "named": orjson.dumps(sorted(self.named)).decode() if self.named else None,
+            "given": orjson.dumps(self.given).decode() if self.given else None,
+            "taken": orjson.dumps(self.taken).decode() if self.taken else None,
         }
         if self._is_of_nobody(schema):
             facts |= dict.fromkeys(_OF_THE_GROUP)

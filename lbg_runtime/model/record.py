@@ -89,7 +89,7 @@ class FlowRecord:
 @dataclass(frozen=True, slots=True)
 class OwnerRecord:
     """The member took or gave up a queue: what it knows about that itself. No law reads this record; it is checked only
-    that the members it names have journals.
+    that the members it names have journals, and that the clocks of giver and taker agree with it.
 
     The other side of a change is in the other member's journal; a crash leaves no `given`.
     """
@@ -119,6 +119,9 @@ class OwnerRecord:
     """Given: deliveries that had come and not ended when the flow died; 0 for one that was given up in good order."""
     t: int
     mono_ns: int
+    asked_mono_ns: int | None = None
+    """Given: when the broker, which has confirmed it, was asked to release the queue: nobody can have taken it earlier.
+    None if it did not confirm it, for taken, and in older records."""
     kind: Literal["owner"] = "owner"
 
 

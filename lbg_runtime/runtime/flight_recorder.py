@@ -42,6 +42,8 @@ class _Tenure:
     """Why it ends; a flow that is unbound without having been given up has died."""
     move_id: str = ""
     """The request that a hand-back follows."""
+    asked_ns: int | None = None
+    """When the broker was asked to release it."""
 
 
 class FlightRecorder:
@@ -64,10 +66,11 @@ class FlightRecorder:
         self._owner_of = owner_of
         self._accepted = accepted
 
-    def flow_changed(self, queue_index: int, machine: FlowMachine, unanswered: int) -> None:
+    def flow_changed(self, queue_index: int, machine: FlowMachine, unanswered: int, *, is_released: bool) -> None:
         """Note the new state of a flow; called before its commands are carried out.
 
         `unanswered`: its deliveries that have not ended, of which a machine knows nothing any more when a handle died.
+        `is_released`: the broker has confirmed its newest unbind.
         """
         queue, state, now = machine.queue, machine.state, now_ms()
         tenure = self._tenures.get(queue)
@@ -86,9 +89,12 @@ class FlightRecorder:
                 tenure.drain_ms = _since(tenure.drain_since_ms, now)
                 tenure.cause = machine.cause or ReleaseCause.DOWN
                 tenure.move_id = machine.move_id
+                tenure.asked_ns = monotonic_ns()
             case _:
                 if tenure.cause is ReleaseCause.DOWN:
                     tenure.drain_ms = _since(tenure.drain_since_ms, now)
+                if not is_released:
+                    tenure.asked_ns = None
                 del self._tenures[queue]
                 self._write_given(queue_index, machine, tenure, unanswered, now)
 
@@ -144,6 +150,7 @@ class FlightRecorder:
                 in_flight=unanswered if tenure.cause is ReleaseCause.DOWN else 0,
                 t=wall_us(),
                 mono_ns=monotonic_ns(),
+                asked_mono_ns=tenure.asked_ns,
             )
         )
 

@@ -130,6 +130,7 @@ class FlowRunner:
         "_transport",
         "_turns",
         "handled",
+        "is_released",
         "is_unheard",
         "left_behind",
         "machine",
@@ -162,8 +163,9 @@ class FlowRunner:
 
         `on_change` is called on the loop whenever a call of the machine ends in another state, in order, and before the
         commands are carried out; not for a state that is only passed through within one call, such as DRAINING when
-        nothing is in flight. It reads state, epoch, cause and move_id of `machine`, and `unanswered`, and may post, but
-        must not raise or block. If DRAINING goes back to ACTIVE in the same epoch, a hand-back was given up.
+        nothing is in flight. It reads state, epoch, cause and move_id of `machine`, `unanswered` and `is_released`, and
+        may post, but must not raise or block. If DRAINING goes back to ACTIVE in the same epoch, a hand-back was given
+        up.
 
         `on_stripes` gets what the queue says about a re-striping. `on_probe` is to `post` `SettlementsReached` when the
         broker is known to have read everything sent until now, which includes the settlements.
@@ -176,6 +178,8 @@ class FlowRunner:
         """Deliveries settled as accepted."""
         self.left_behind = 0
         """Deliveries that ended without a settlement since a stop was requested; they come again, here or elsewhere."""
+        self.is_released = False
+        """The broker has confirmed the newest unbind."""
         self.is_unheard = False
         """The broker left an unbind unanswered since a stop was requested: what was settled before may come again."""
         self.unanswered = 0
@@ -433,6 +437,7 @@ class FlowRunner:
     def _take_release(self, cause: ReleaseCause | None, *, is_confirmed: bool) -> None:
         # An outage that was over before the member was asked to leave has nothing to do with how it leaves.
         self.is_unheard = not is_confirmed and self._stop_requested
+        self.is_released = is_confirmed
         # For a handle that lost its activity, the record claims nothing in any case.
         if is_confirmed or cause is ReleaseCause.INACTIVE:
             self._record("released", cause)

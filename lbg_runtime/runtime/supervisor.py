@@ -413,7 +413,9 @@ class Supervisor:
         self.stop()
 
     def _flow_changed(self, runner: FlowRunner) -> None:
-        self._recorder.flow_changed(runner.queue_index, runner.machine, runner.unanswered)
+        self._recorder.flow_changed(
+            runner.queue_index, runner.machine, runner.unanswered, is_released=runner.is_released
+        )
         if self._companion is not None:
             is_kept = runner.machine.state in (FlowState.STANDBY, FlowState.ACTIVE)
             self._companion.flow_changed(runner.machine.queue, runner.machine.epoch, is_kept=is_kept)

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lbg_runtime.validator.arrow import texts
+from lbg_runtime.validator.book import HOST_CLOCK_TOLERANCE_MS
+from lbg_runtime.validator.columns import read_lives
 from lbg_runtime.validator.findings import Law, Restriping
 
 NEEDS_EVERY_JOURNAL = frozenset(
@@ -27,6 +29,19 @@ NEEDS_EVERY_JOURNAL = frozenset(
     }
 )
 """A missing record could be the very handling, first handling, fault, activity or leaving that is not found."""
+
+NEEDS_CLOCKS = frozenset(
+    {
+        Law.ORDER,
+        Law.OVERLAP_ACROSS_PROCESSES,
+        Law.DUPLICATE_WITHOUT_FAULT,
+        Law.DUPLICATE_UNFLAGGED,
+        Law.TWO_ACTIVE,
+        Law.SHARD_HANDLED_AFTER_LEAVING,
+        Law.SHARD_HANDLED_BEFORE_ARRIVING,
+    }
+)
+"""What one member did is compared with what another did before or after."""
 
 NEEDS_EVERY_LEDGER = frozenset({Law.DUPLICATE_WITHOUT_FAULT, Law.DUPLICATE_UNFLAGGED})
 """A missing record could be the second sending."""
@@ -46,11 +61,38 @@ def doubts_of_files(journals: pa.Table, ledgers: pa.Table, restripings: Sequence
     mixed = _mixed_files(journals, ledgers)
     of_journals = _incomplete(journals, "there is no member journal") + _unheard_members(journals)
     of_ledgers = _incomplete(ledgers, "there is no publisher ledger, so loss cannot be excluded")
+    of_clocks = _clocks_apart(journals)
     others = _disagreement("hash_count", journals, ledgers) + _unexplained_queue_counts(restripings, journals)
     weak = frozenset(Law) if mixed else frozenset[Law]()
     weak |= NEEDS_EVERY_JOURNAL if of_journals else frozenset()
     weak |= NEEDS_EVERY_LEDGER if of_ledgers else frozenset()
-    return Doubts((*mixed, *of_journals, *of_ledgers, *others), weak)
+    weak |= NEEDS_CLOCKS if of_clocks else frozenset()
+    return Doubts((*mixed, *of_journals, *of_ledgers, *of_clocks, *others), weak)
+
+
+def _clocks_apart(journals: pa.Table) -> list[str]:
+    """What shows that wall clocks differ by more than they may: a queue that was taken, by the clock of who took it,
+    before who gave it had asked the broker to release it. The widest gap is told."""
+    lives, hosts = read_lives(journals), texts(journals, "host")
+    given = {
+        move_id: (life, asked_ns + int(lives.offset_ns[life]))
+        for life, moves in enumerate(texts(journals, "given"))
+        for move_id, asked_ns in orjson.loads(moves or "{}").items()
+    }
+    apart_ns, between = 0, (0, 0)
+    for taker, moves in enumerate(texts(journals, "taken")):
+        for move_id, taken_ns in orjson.loads(moves or "{}").items():
+            giver, asked_ns = given.get(move_id, (taker, 0))
+            before_ns = asked_ns - taken_ns - int(lives.offset_ns[taker])
+            if lives.host[giver] != lives.host[taker] and before_ns > apart_ns:
+                apart_ns, between = before_ns, (giver, taker)
+    if apart_ns <= HOST_CLOCK_TOLERANCE_MS * 1_000_000:
+        return []
+    giver, taker = between
+    return [
+        f"wall clocks differ by {apart_ns // 1_000_000} ms or more: by them, {lives.member[taker]} on {hosts[taker]} "
+        f"took a queue before {lives.member[giver]} on {hosts[giver]} gave it up"
+    ]
 
 
 def _unheard_members(journals: pa.Table) -> list[str]:

@@ -99,7 +99,7 @@ def first_of_each_law(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def split_by_proof(counts: Mapping[Law, int], weak: Set[Law]) -> tuple[tuple[Law, ...], tuple[Law, ...]]:
-    """The laws with proven violations, and those with violations that missing records could explain.
+    """The laws with proven violations, and those with violations that missing records or clocks could explain.
 
     `weak` are the laws to which the latter applies. Only a proven violation makes a verdict invalid.
     """
@@ -242,7 +242,7 @@ class Standing:
 
     @property
     def unproven(self) -> tuple[Law, ...]:
-        """Laws with violations that missing records could explain."""
+        """Laws with violations that missing records or clocks could explain."""
         return split_by_proof(self.counts, self.weak)[1]
 
 
@@ -279,7 +279,7 @@ class Verdict:
     counts: Mapping[Law, int]
     """Violations per law, all laws listed."""
     unproven: tuple[Law, ...]
-    """Laws with violations that missing records could explain; they do not make the verdict invalid."""
+    """Laws with violations that missing records or clocks could explain; they do not make the verdict invalid."""
     reasons: tuple[str, ...]
     """Why the verdict cannot be valid, one sentence each; empty when every record is there."""
     findings: tuple[Finding, ...]

@@ -68,10 +68,12 @@ shard_handled_after_leaving, shard_handled_before_arriving
     old queue all the time: otherwise a member whose journal is missing may have written it.
 
 Clocks: journals of one host share its monotonic clock, which is exact. Journals of several hosts are moved to their
-wall clocks; a difference between two of them within `HOST_CLOCK_TOLERANCE_MS` (book.py) is then doubtful, not
-proven. So is one between two lives on one host that is no larger than what its wall clock was set by from one to the
-other. Of several records that a violation could rest on, the one furthest on the wrong side is compared: if that one
-is of another host and in doubt, so is the violation, even if one of the same host would prove it.
+wall clocks; a difference between two of them within `HOST_CLOCK_TOLERANCE_MS` (book.py) is then doubtful, not proven.
+So is one between two lives on one host that is no larger than what its wall clock was set by from one to the other. If
+a member took a queue, by the clocks, before the giver of the same move had asked the broker to release it, and by more
+than the tolerance, nothing between members is proven (doubts.py). Of several records that a violation could rest on,
+the one furthest on the wrong side is compared: if that one is of another host and in doubt, so is the violation, even
+if one of the same host would prove it.
 
 Parts: every law but the last step of loss and of key_on_two_shards looks at one part of the run at a time. A part is a
 queue; if re-stripings moved shards from queue to queue, a set of queues that none of its shards ever left: those that

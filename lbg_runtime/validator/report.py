@@ -67,7 +67,7 @@ def _lines(verdict: Verdict) -> Iterator[str]:
         yield from (f"  {reason}" for reason in verdict.reasons)
     for law in Law:
         if counts[law]:
-            weak = ", not proven while records are missing" if law in verdict.unproven else ""
+            weak = ", not proven" if law in verdict.unproven else ""
             yield f"{law.value}: {counts[law]}{weak}"
             shown = [finding for finding in verdict.findings if finding.law is law][:_FINDINGS_SHOWN]
             yield from (line for finding in shown for line in _finding_lines(finding))

@@ -123,6 +123,10 @@ JOURNALS = pa.schema(
             "named", pa.string(), metadata={"doc": "members that gave it a queue or got one: a JSON list of names"}
         ),
         pa.field("boot_id", pa.string(), metadata={"doc": "null, as in older files, where the host does not tell"}),
+        pa.field(
+            "given", pa.string(), metadata={"doc": "JSON: by move_id, the monotonic time of asking for a release"}
+        ),
+        pa.field("taken", pa.string(), metadata={"doc": "JSON: by move_id, the monotonic time of noticing to be fed"}),
     ]
 )
 """Header fields are null if the file has no readable header; `defect` then says so. Those about the group are null as

@@ -1,5 +1,6 @@
 """A record file that is read in pieces says in the end what one reading of the whole says."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -20,8 +21,9 @@ def journal(tmp_path: Path) -> Path:
     path = max(tmp_path.glob("*.member.jsonl"), key=lambda each: each.stat().st_size)
     header, *records, _ = path.read_bytes().splitlines()
     pauses = [b'{"kind":"pause","from_mono_ns":%d,"to_mono_ns":%d}' % (at, at + 5) for at in (10, 90)]
-    owner = OwnerRecord(0, 1, "given", None, "m", "taker", "stop", "stop", False, 1, 1, 0, t=1, mono_ns=1)
-    lines = [header, pauses[0], *records, pauses[1], orjson.dumps(owner)]
+    owner = OwnerRecord(0, 1, "given", "m/2", "m", "taker", "stop", "stop", False, 1, 1, 0, 1, 5, asked_mono_ns=3)
+    taken = replace(owner, move_id="m/1", event="taken", asked_mono_ns=None)
+    lines = [header, pauses[0], *records, pauses[1], orjson.dumps(taken), orjson.dumps(owner)]
     close = {"kind": "close", "written": len(lines), "dropped": 3, "clean": False, "t": 1, "mono_ns": 1 << 50}
     path.write_bytes(b"\n".join([*lines, orjson.dumps(close)]) + b"\n")
     return path
@@ -54,6 +56,7 @@ def test_a_journal_read_in_pieces_has_the_records_and_the_facts_of_the_whole(
     row = at_once.row(JOURNALS)
     assert (row["pauses"], row["dropped"], row["torn"], row["defect"]) == ("10:15 90:95", 3, False, None)
     assert "taker" in str(row["named"])
+    assert (row["given"], row["taken"]) == ('{"m/2":3}', '{"m/1":5}')
     assert found.row(JOURNALS) == row
     assert counts == {kind: sum(batch.num_rows for batch in got) for kind, got in at_once.batches.items()}
 

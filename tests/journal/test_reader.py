@@ -112,7 +112,10 @@ def test_owner_changes_become_a_table_and_leave_the_verdict_as_it_is(tmp_path: P
     run = story()
     taken = OwnerRecord(1, 2, "taken", None, None, "a", "elected", "broker", False, None, None, 0, 5_000, 5_000_000)
     given = replace(taken, event="given", move_id="m/1", cause="handback", decided_by="offer", drain_ms=3, held_ms=9)
-    run.journals[0].records = [taken, *run.journals[0].records, given]  # type: ignore[list-item]
+    # Of records that no law reads, an impossible value is left out.
+    odd = replace(given, move_id="m/2", asked_mono_ns="soon")  # type: ignore[arg-type]
+    told = replace(given, move_id="m/3", asked_mono_ns=4_000_000)
+    run.journals[0].records = [taken, *run.journals[0].records, given, odd, told]
     run.write(tmp_path)
 
     tables = read_run(tmp_path)
@@ -120,9 +123,12 @@ def test_owner_changes_become_a_table_and_leave_the_verdict_as_it_is(tmp_path: P
     assert [(row["event"], row["move_id"], row["drain_ms"]) for row in tables.owners.to_pylist()] == [
         ("taken", None, None),
         ("given", "m/1", 3),
+        ("given", "m/2", 3),
+        ("given", "m/3", 3),
     ]
     assert validate(tables).kind is VerdictKind.VALID
-    assert tables.journals.column("named").to_pylist()[0] == '["a"]'
+    journal = tables.journals.to_pylist()[0]
+    assert (journal["named"], journal["given"], journal["taken"]) == ('["a"]', '{"m/3":4000000}', None)
 
 
 def test_records_of_restripings_become_a_table(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Both sides of every owner change are in the journals, and the reader brings them together."""
 
 import asyncio
+from time import monotonic_ns
 from types import SimpleNamespace
 
 import pytest
@@ -61,6 +62,10 @@ async def test_a_hand_over_is_told_by_both_sides_under_one_name(trial):
                 assert (record["from_member"], record["to_member"]) == ("a", "b")
                 assert (record["cause"], record["decided_by"], record["is_leaving"]) == ("handback", "offer", False)
             assert all(50 <= record["drain_ms"] < 1_000 and record["held_ms"] > 10_000 for record in given)
+            asked = {record["move_id"]: record["asked_mono_ns"] for record in given}
+            noticed = {record["move_id"]: record["mono_ns"] for record in taken}
+            assert all(record["asked_mono_ns"] < record["mono_ns"] for record in given)
+            assert all(asked[move_id] < noticed[move_id] for move_id in asked)
             found = [change for change in changes(trial) if change.cause != "first"]
             told = [(one.from_member, one.to_member, one.decided_by, one.duplicates) for one in found]
             assert told == [("a", "b", "offer", 0)] * 2
@@ -173,11 +178,25 @@ async def test_a_handle_that_dies_tells_what_was_in_flight_and_how_long_it_had_d
     flow = SimpleNamespace(queue="orders/0", epoch=7, cause=ReleaseCause.HANDBACK, move_id="m")
     states = [FlowState.ACTIVE, FlowState.DRAINING, *[FlowState.ACTIVE] * is_given_up, FlowState.UNBOUND]
     for flow.state in states:
-        recorder.flow_changed(0, flow, 2)
+        recorder.flow_changed(0, flow, 2, is_released=True)
         await asyncio.sleep(3)
     given = recorder.changes[-1]
     assert (given.event, given.cause, given.decided_by) == ("given", "down", "broker")
     assert (given.in_flight, given.drain_ms, given.held_ms) == (2, drain_ms, 3_000 * (len(states) - 1))
+    assert given.asked_mono_ns is None
+
+
+@pytest.mark.parametrize("is_released", [True, False])
+async def test_when_the_broker_was_asked_is_told_only_if_it_has_answered(is_released):
+    """Otherwise it may have given the queue to another before."""
+    recorder = FlightRecorder(MemberId("a"), MemberJournal(None, 1))
+    flow = SimpleNamespace(queue="orders/0", epoch=7, cause=ReleaseCause.HANDBACK, move_id="m")
+    moments = []
+    for flow.state in (FlowState.ACTIVE, FlowState.UNBINDING, FlowState.UNBOUND):
+        moments.append(monotonic_ns())
+        recorder.flow_changed(0, flow, 0, is_released=is_released and flow.state is FlowState.UNBOUND)
+    asked_ns = recorder.changes[-1].asked_mono_ns
+    assert (asked_ns is not None and moments[1] <= asked_ns <= moments[2]) == is_released
 
 
 async def test_a_queue_that_is_given_in_good_order_has_nothing_in_flight_on_record():
@@ -185,7 +204,7 @@ async def test_a_queue_that_is_given_in_good_order_has_nothing_in_flight_on_reco
     recorder = FlightRecorder(MemberId("a"), MemberJournal(None, 1))
     flow = SimpleNamespace(queue="orders/0", epoch=7, cause=ReleaseCause.HANDBACK, move_id="m")
     for flow.state in (FlowState.ACTIVE, FlowState.DRAINING, FlowState.UNBINDING, FlowState.UNBOUND):
-        recorder.flow_changed(0, flow, 2)
+        recorder.flow_changed(0, flow, 2, is_released=True)
         await asyncio.sleep(3)
     given = recorder.changes[-1]
     assert (given.event, given.cause, given.in_flight, given.drain_ms) == ("given", "handback", 0, 3_000)

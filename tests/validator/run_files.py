@@ -15,6 +15,7 @@ from lbg_runtime.model.record import (
     FlowRecord,
     JournalHeader,
     LedgerHeader,
+    OwnerRecord,
     PauseRecord,
     StatusRecord,
     StripesRecord,
@@ -45,7 +46,7 @@ class Journal:
     """One member life's file."""
 
     header: JournalHeader
-    records: list[DispatchRecord | FlowRecord | StripesRecord | StatusRecord | PauseRecord] = field(
+    records: list[DispatchRecord | FlowRecord | OwnerRecord | StripesRecord | StatusRecord | PauseRecord] = field(
         default_factory=list
     )
     close: CloseRecord | None = None
@@ -67,6 +68,14 @@ class Journal:
     def pauses(self) -> str | None:
         found = [record for record in self.records if isinstance(record, PauseRecord)]
         return " ".join(f"{record.from_mono_ns}:{record.to_mono_ns}" for record in found) or None
+
+    @property
+    def moves(self) -> dict[str, str | None]:
+        owners = [record for record in self.records if isinstance(record, OwnerRecord)]
+        given = {record.move_id: record.asked_mono_ns for record in owners if record.event == "given"}
+        taken = {record.move_id: record.mono_ns for record in owners if record.event == "taken"}
+        sides = {"given": given, "taken": taken}
+        return {event: orjson.dumps(moves).decode() if moves else None for event, moves in sides.items()}
 
     @property
     def last_mono_ns(self) -> int | None:
@@ -129,6 +138,7 @@ class Run:
                 "last_mono_ns": journal.last_mono_ns,
                 "wall_offset_ns": journal.wall_offset_ns,
                 "pauses": journal.pauses,
+                **journal.moves,
             }
             for number, journal in enumerate(self.journals)
         ]

@@ -327,7 +327,7 @@ def start_clock_anew(run: Run, member: str, clock_ahead_ns: int = 0) -> None:
 
 def _shifted(record: object, mono_ns: int, wall_us: int) -> object:
     facts = {field.name: getattr(record, field.name) for field in fields(record)}  # type: ignore[arg-type]
-    monos = {name: value + mono_ns for name, value in facts.items() if name.endswith("mono_ns")}
+    monos = {name: value + mono_ns for name, value in facts.items() if name.endswith("mono_ns") and value is not None}
     walls = {name: facts[name] + wall_us for name in ("t", "t_done", "t_settle") if facts.get(name) is not None}
     return replace(record, **monos, **walls)  # type: ignore[type-var]
 

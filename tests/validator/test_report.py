@@ -90,7 +90,7 @@ def test_the_text_of_an_unknown_verdict_marks_what_is_not_proven() -> None:
 
     assert text.startswith("verdict: unknown\n")
     assert "not provable:\n" in text
-    assert "loss: 1, not proven while records are missing" in text
+    assert "loss: 1, not proven" in text
 
 
 def test_restripings_are_told_and_their_queues_come_and_go_in_the_moves() -> None:

@@ -16,9 +16,10 @@ from lbg_runtime.pipeline.landing.segment import write_whole
 from lbg_runtime.pipeline.spark.checkpoint import numbers_in
 from lbg_runtime.validator.findings import Finding, Standing
 
-_VERSION = b"3"
-"""Of everything that is kept, also by Spark. Version 1 had judged only a part of what it had read of a file, and
-version 2 took the moments of a run of several hosts for later ones."""
+_VERSION = b"4"
+"""Of everything that is kept, also by Spark. Version 1 had judged only a part of what it had read of a file, version 2
+took the moments of a run of several hosts for later ones, and version 3 did not keep when queues were given and taken.
+"""
 
 
 class Said(NamedTuple):
