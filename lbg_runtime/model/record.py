@@ -120,8 +120,8 @@ class OwnerRecord:
     t: int
     mono_ns: int
     asked_mono_ns: int | None = None
-    """Given: when the broker, which has confirmed it, was asked to release the queue: nobody can have taken it earlier.
-    None if it did not confirm it, for taken, and in older records."""
+    """Given: when the broker was asked to release the queue: nobody can have taken it earlier. None if the broker did
+    not confirm that, or had taken it away before; for taken, and in older records."""
     kind: Literal["owner"] = "owner"
 
 

@@ -70,7 +70,7 @@ class FlightRecorder:
         """Note the new state of a flow; called before its commands are carried out.
 
         `unanswered`: its deliveries that have not ended, of which a machine knows nothing any more when a handle died.
-        `is_released`: the broker has confirmed its newest unbind.
+        `is_released`: its newest handle went because it was unbound, which the broker has confirmed.
         """
         queue, state, now = machine.queue, machine.state, now_ms()
         tenure = self._tenures.get(queue)

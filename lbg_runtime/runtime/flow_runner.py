@@ -111,6 +111,7 @@ class FlowRunner:
         "_flow_epoch",
         "_flushes",
         "_hooks",
+        "_inactive_epoch",
         "_is_asked",
         "_is_busy",
         "_journal",
@@ -179,7 +180,7 @@ class FlowRunner:
         self.left_behind = 0
         """Deliveries that ended without a settlement since a stop was requested; they come again, here or elsewhere."""
         self.is_released = False
-        """The broker has confirmed the newest unbind."""
+        """The newest handle went because it was unbound: the broker has confirmed that, and had not taken it before."""
         self.is_unheard = False
         """The broker left an unbind unanswered since a stop was requested: what was settled before may come again."""
         self.unanswered = 0
@@ -216,6 +217,8 @@ class FlowRunner:
         self._settlements: list[tuple[Epoch, DeliveryId, Outcome]] = []
         self._settled: list[Handling] = []
         self._stop_requested = False
+        self._inactive_epoch = Epoch(0)
+        """The newest epoch in which the broker took the queue away."""
         dispatcher.attach(machine.queue, self.finish_handling, self.hold_up)
 
     @property
@@ -424,7 +427,9 @@ class FlowRunner:
                 FlowState.UNBINDING,
             ):
                 self._record("inactive")
-            case UnbindFinished(_, is_confirmed):
+                self._inactive_epoch = epoch
+            case UnbindFinished(epoch, is_confirmed):
+                self.is_released = is_confirmed and epoch != self._inactive_epoch
                 self._take_release(cause, is_confirmed=is_confirmed)
             case _:
                 pass
@@ -437,7 +442,6 @@ class FlowRunner:
     def _take_release(self, cause: ReleaseCause | None, *, is_confirmed: bool) -> None:
         # An outage that was over before the member was asked to leave has nothing to do with how it leaves.
         self.is_unheard = not is_confirmed and self._stop_requested
-        self.is_released = is_confirmed
         # For a handle that lost its activity, the record claims nothing in any case.
         if is_confirmed or cause is ReleaseCause.INACTIVE:
             self._record("released", cause)

@@ -282,6 +282,7 @@ async def test_activity_that_is_lost_while_the_handle_is_given_up_is_recorded(fl
         trial.transport.sink(FlowInactive(epoch))
         await asyncio.sleep(1)
     assert ("inactive", "") in trial.flow_changes()
+    assert not trial.runner.is_released, "the broker may have given it to another before"
 
 
 async def test_late_words_of_a_dead_handle_change_nothing(flow_trial, delivery):

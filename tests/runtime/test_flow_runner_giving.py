@@ -42,6 +42,7 @@ async def test_an_unbind_comes_after_every_settlement(flow_trial, delivery):
     assert len(trial.settled()) == 40
     assert {of_epoch for of_epoch, _ in trial.settled()} == {epoch}
     assert trial.flow_changes() == [("bound", ""), ("active", ""), ("draining", "stop"), ("released", "stop")]
+    assert trial.runner.is_released
 
 
 async def test_an_unbind_that_nobody_answered_is_no_release(flow_trial, delivery):
@@ -54,6 +55,7 @@ async def test_an_unbind_that_nobody_answered_is_no_release(flow_trial, delivery
         trial.runner.stop()
         await task
     assert trial.runner.is_unheard
+    assert not trial.runner.is_released
     assert trial.flow_changes()[-2:] == [("draining", "stop"), ("down", "the broker did not answer the unbind")]
 
 
