@@ -60,7 +60,9 @@ async def open_session(
             vpn=settings.vpn,
             username=settings.username,
             password=settings.password.get_secret_value(),
-            trust_store_path=settings.tls.trust_store,
+            # Not without verification: the client would refuse a directory that is not there, and with an empty one it
+            # shows no certificate of its own either.
+            trust_store_path=settings.tls.trust_store if settings.tls.verify else None,
             validate_certificate=settings.tls.verify,
             client_certificate=certificate,
             token_file=token_file,

@@ -99,6 +99,20 @@ async def test_verification_can_be_switched_off_by_name_alone(certificates: Cert
         assert server.client_names() == ["member-1"]
 
 
+@pytest.mark.parametrize("store", ["nowhere", "empty"])
+async def test_where_verification_is_switched_off_it_does_not_matter_what_is_in_the_trust_store(
+    certificates: Certificates, tmp_path: Path, store: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    tls = {"verify": False, "trust_store": str(tmp_path / store)}
+    shown = {"certificate": str(certificates.client("billing"))}
+    async with (
+        BrokerServer(port=0, tls=certificates.broker(clients=True)) as server,
+        session_at(server, certificates, tls=tls, client_certificate=shown),
+    ):
+        assert username_of(server) == "billing"
+
+
 @pytest.mark.parametrize("encrypted", [False, True])
 async def test_a_client_certificate_is_a_username(certificates: Certificates, encrypted: bool) -> None:
     file = certificates.client("billing")
