@@ -1,5 +1,6 @@
 """Settings of the session with the broker: its address, the client's name, and how both sides prove who they are."""
 
+import re
 from enum import Enum
 from typing import Annotated, Self
 
@@ -18,6 +19,16 @@ _TLS_SCHEMES = ("tcps://", "wss://", "https://")
 ClientUsername = Annotated[Text, AfterValidator(no_longer_than(LARGEST_USERNAME_BYTES))]
 # The client would quote a longer one in its refusal.
 ClientPassword = Annotated[Secret, AfterValidator(no_longer_than(LARGEST_PASSWORD_BYTES))]
+
+
+def _path_of_secret(value: object) -> object:
+    """The path of a file with a key or a token. One of these in its place is refused without being shown."""
+    if isinstance(value, str) and ("-----BEGIN " in value or re.fullmatch(r"\s*eyJ[\w.-]+\s*", value)):
+        raise SettingProblem((), "what the file is to hold", "the path of the file")
+    return value
+
+
+SecretPath = Annotated[Text, BeforeValidator(_path_of_secret)]
 
 
 class TransportKind(Enum):
@@ -47,9 +58,9 @@ LARGEST_KEY_PASSWORD_BYTES = 1_024
 class ClientCertificateSettings(Section):
     """A certificate with which this client logs in, instead of a password. Its common name is the username."""
 
-    certificate: Text
+    certificate: SecretPath
     """PEM file with the certificate, and with those between it and its authority."""
-    key: Text | None = None
+    key: SecretPath | None = None
     """PEM file with the private key. Not needed if the key is in the file of the certificate."""
     key_password: Annotated[Secret, AfterValidator(no_longer_than(LARGEST_KEY_PASSWORD_BYTES))] = SecretStr("")
     """Password of the key, if it is encrypted; at most 1,024 bytes."""
@@ -58,7 +69,7 @@ class ClientCertificateSettings(Section):
 class OAuthSettings(Section):
     """An access token with which this client logs in, instead of a password."""
 
-    token_file: Text
+    token_file: SecretPath
     """File with the token. Something else keeps it fresh: it is read again when it changes, and at each connection."""
     issuer: Text | None = None
     """Tells the broker who issued the token, if the broker cannot see that from the token."""

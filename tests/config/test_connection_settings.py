@@ -85,6 +85,25 @@ def test_what_would_give_a_secret_away_or_means_nothing_is_refused(connection: d
     assert "hush" not in str(caught.value)
 
 
+PRIVATE_KEY = "-----BEGIN PRIVATE KEY-----\nhush\n-----END PRIVATE KEY-----\n"
+
+
+@pytest.mark.parametrize(
+    ("proof", "where"),
+    [
+        ({"client_certificate": {"certificate": PRIVATE_KEY}}, "client_certificate.certificate"),
+        ({"client_certificate": {"certificate": "c", "key": PRIVATE_KEY}}, "client_certificate.key"),
+        # As YAML folds its lines into one.
+        ({"client_certificate": {"certificate": "c", "key": PRIVATE_KEY.replace("\n", " ")}}, "client_certificate.key"),
+        ({"oauth": {"token_file": "eyJhbGciOi.eyJodXNo.hush-hush_\n"}}, "oauth.token_file"),
+    ],
+)
+def test_a_key_or_a_token_in_the_place_of_its_files_path_is_not_shown(proof: dict[str, Any], where: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        _parse(**{**SECURED, **proof})
+    assert str(caught.value) == f"test: connection.{where}: what the file is to hold; expected the path of the file"
+
+
 @pytest.mark.parametrize(
     ("account", "problem"),
     [
