@@ -1,5 +1,11 @@
 """The administrator's session that the settings ask for."""
 
+from contextlib import suppress
+from functools import partial
+
+from lbg_runtime.config.fields import sendable_token
+from lbg_runtime.config.secret import newest
+from lbg_runtime.config.semp_settings import SempSettings
 from lbg_runtime.config.settings import Settings
 from lbg_runtime.config.trust import trust
 from lbg_runtime.model.errors import ConfigError
@@ -15,10 +21,18 @@ def open_semp(settings: Settings, *, within_s: float | None = None) -> SempClien
     semp = settings.semp
     if semp is None:
         raise semp_missing()
-    token = None if semp.token is None else semp.token.get_secret_value()
-    account = SempAccount(semp.url, semp.username, semp.password.get_secret_value(), token)
     tls = trust(semp.tls, "semp.tls") if semp.url.startswith("https://") else True
-    return SempClient(account, tls=tls, within_s=within_s)
+    return SempClient(account_of(semp), newest=partial(account_of, semp), tls=tls, within_s=within_s)
+
+
+def account_of(semp: SempSettings) -> SempAccount:
+    """The administrator's account, with a secret in a file as that has it now, if it has one that can be shown."""
+    token = semp.token
+    if token is not None:
+        with suppress(ValueError):
+            token = sendable_token(newest(token))
+    shown = None if token is None else token.get_secret_value()
+    return SempAccount(semp.url, semp.username, newest(semp.password).get_secret_value(), shown)
 
 
 def semp_missing() -> ConfigError:

@@ -2,9 +2,28 @@
 
 import errno
 import stat
+from contextlib import suppress
 from pathlib import Path
 
+from pydantic import SecretStr
+
 FILE_PREFIX = "file:"
+
+
+class SecretOfFile(SecretStr):
+    """A secret as it was read from a file, which may be replaced when the secret is."""
+
+    def __init__(self, text: str, path: str) -> None:
+        super().__init__(text)
+        self.path = path
+
+
+def newest(secret: SecretStr) -> SecretStr:
+    """The secret as its file has it now; the one given if it is from no file, or if none can be read there now."""
+    if isinstance(secret, SecretOfFile):
+        with suppress(ValueError):
+            return SecretOfFile(_text_of(secret.path), secret.path)
+    return secret
 
 
 def read_secret(value: object) -> object:
@@ -15,6 +34,10 @@ def read_secret(value: object) -> object:
     if not isinstance(value, str) or not value.startswith(FILE_PREFIX):
         return value
     path = value.removeprefix(FILE_PREFIX)
+    return SecretOfFile(_text_of(path), path)
+
+
+def _text_of(path: str) -> str:
     try:
         text = read_regular_file(Path(path)).decode()
     except OSError as error:

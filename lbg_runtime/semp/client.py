@@ -68,11 +68,15 @@ class SempClient:
         self,
         account: SempAccount,
         *,
+        newest: Callable[[], SempAccount] | None = None,
         tls: ssl.SSLContext | bool = True,
         transport: httpx.AsyncBaseTransport | None = None,
         within_s: float | None = None,
     ) -> None:
-        """`within_s`: a request is given up so long after it began, with all its attempts; None: no such bound.
+        """`newest` tells what to show instead of the password or token of `account`, before each attempt: they may be
+        replaced while this client lives.
+
+        `within_s`: a request is given up so long after it began, with all its attempts; None: no such bound.
 
         `tls` True checks the broker's certificate against the usual public authorities, False does not check it.
 
@@ -80,6 +84,7 @@ class SempClient:
         be read.
         """
         self.url = account.url.rstrip("/")
+        self._account = newest or (lambda: account)
         self._shown = "semp.username or semp.password" if account.token is None else "semp.token"
         self._insist: Callable[[], Awaitable[None]] | None = None
         self._within_s = within_s
@@ -90,7 +95,7 @@ class SempClient:
                 timeout=REQUEST_TIMEOUT_S,
                 trust_env=False,
                 follow_redirects=False,
-                headers={"accept": "application/json", "authorization": account.authorization()},
+                headers={"accept": "application/json"},
             )
         except OSError as error:
             # It reads the files of authorities, and there may be no descriptor left.
@@ -188,6 +193,7 @@ class SempClient:
                 for attempt, pause_s in enumerate((*PAUSES_S, None), 1):
                     if self._insist is not None:
                         await self._insist()
+                    headers["authorization"] = self._account().authorization()
                     try:
                         response = await self._http.request(method, url, content=content, headers=headers)
                     # httpx also reads the address of a redirection that it does not follow, and lets other errors
