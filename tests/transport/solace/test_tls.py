@@ -206,6 +206,19 @@ async def test_files_of_no_use_are_named_before_anything_is_sent(
         assert (await refusal_of(server, certificates, **connection)).startswith(where)
 
 
+async def test_a_certificate_that_was_renewed_in_its_file_is_shown_after_an_outage(certificates: Certificates) -> None:
+    file = certificates.client("billing")
+    renewed = certificates.client("renewed").read_bytes()
+    async with (
+        BrokerServer(port=0, tls=certificates.broker(clients=True)) as server,
+        session_at(server, certificates, client_certificate={"certificate": str(file)}),
+    ):
+        await asyncio.to_thread(file.write_bytes, renewed)
+        server.faults.drop()
+        clients = server.engine.administration.clients
+        await until(lambda: [each.username for each in clients("default")] == ["renewed"])
+
+
 # -- tokens
 
 
