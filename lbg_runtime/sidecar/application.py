@@ -4,6 +4,7 @@ import asyncio
 import os
 import ssl
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from io import BytesIO
 from typing import NamedTuple, Protocol
@@ -15,7 +16,7 @@ from yarl import URL
 
 from lbg_runtime.config.sidecar_settings import SidecarSettings
 from lbg_runtime.config.trust import trust
-from lbg_runtime.model.errors import LbgError
+from lbg_runtime.model.errors import ConfigError, LbgError
 
 TOKEN_HEADER = "dapr-api-token"  # noqa: S105 - the header's name
 
@@ -129,6 +130,8 @@ class HttpApplication:
         # A server without any GET answers so; it may be left alone only if the settings say what it gets.
         self._says_nothing = {404, 405, 501} if settings.subscriptions else {404}
         path = address.removeprefix("unix:")
+        self._tls = settings.tls
+        self._trust: ssl.SSLContext | bool = True
         connector: aiohttp.BaseConnector
         # No limit: there is never more than one request for each runner.
         if path != address:
@@ -136,8 +139,9 @@ class HttpApplication:
             connector = _UnixConnector(path, limit=0, keepalive_timeout=KEEP_ALIVE_S)
         else:
             self._base, self._socket = address, ""
-            tls = trust(settings.tls, "sidecar.tls") if address.startswith("https://") else True
-            connector = _TcpConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S, ssl=tls)
+            if address.startswith("https://"):
+                self._trust = trust(settings.tls, "sidecar.tls")
+            connector = _TcpConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
         token = settings.application_token
         self._session = aiohttp.ClientSession(
             connector=connector,
@@ -187,6 +191,7 @@ class HttpApplication:
         headers: Mapping[str, str] | None = None,
         data: bytes | BytesIO | None = None,
     ) -> Response:
+        trusted = self._trust
         try:
             url = self._urls.get(path)
             if url is None:
@@ -194,11 +199,22 @@ class HttpApplication:
             async with (
                 asyncio.timeout(timeout_ms / 1_000),
                 self._session.request(
-                    method, url, headers=headers, data=data, allow_redirects=False, timeout=_bounds(timeout_ms)
+                    method,
+                    url,
+                    headers=headers,
+                    data=data,
+                    allow_redirects=False,
+                    ssl=trusted,
+                    timeout=_bounds(timeout_ms),
                 ) as response,
             ):
                 return Response(response.status, response.headers.get("content-type", ""), await _body(response))
         except aiohttp.ClientConnectorError as error:
+            if isinstance(error, aiohttp.ClientConnectorCertificateError) and self._trust is trusted:
+                # The application may have another authority by now, and so may the trust store, which is read on the
+                # loop: once for all requests that have failed together.
+                with suppress(ConfigError):
+                    self._trust = trust(self._tls, "sidecar.tls")
             # The error in it says the same as that of a probe.
             raise ApplicationUnreachable(_reason(error.os_error)) from None
         except aiohttp.ConnectionTimeoutError:

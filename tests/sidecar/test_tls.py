@@ -75,6 +75,28 @@ async def test_an_application_that_cannot_prove_who_it_is_is_told_nothing(
         assert await post(address, verify=False) == 200
 
 
+async def test_an_application_whose_authority_comes_into_the_trust_store_later_is_served_from_then_on(
+    certificates: Certificates,
+) -> None:
+    store = certificates.trust_store
+    async with serving(certificates, stranger=True) as (address, tokens):
+        tls = {"trust_store": str(store)}
+        settings = SidecarSettings.model_validate({"application": address, "application_token": "s3cret", "tls": tls})
+        client = HttpApplication(address, settings, 5_000)
+        try:
+            (store / "half.pem").write_bytes(certificates.stranger.cert_pem.bytes()[:99])
+            for _ in range(2):
+                with pytest.raises(ApplicationUnreachable, match="unable to get local issuer certificate"):
+                    await client.post("/orders", {}, b"")
+            certificates.stranger.cert_pem.write_to_path(str(store / "half.pem"))
+            with pytest.raises(ApplicationUnreachable):
+                await client.post("/orders", {}, b"")
+            assert (await client.post("/orders", {}, b"")).status == 200
+        finally:
+            await client.close()
+    assert tokens == ["s3cret"]
+
+
 async def test_authorities_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=rf"sidecar\.tls\.trust_store: {tmp_path}: no certificate in it; expected a "):
         await post("https://127.0.0.1:1", trust_store=str(tmp_path))
