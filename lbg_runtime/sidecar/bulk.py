@@ -2,7 +2,7 @@
 
 A lane gives its next event when the one before is answered, so a bulk never has two events of one key, and order needs
 no care here. Any number of full bulks may be under way; one that is not full waits until none is, while more events
-join it, or for as long as the application allows.
+join it, or for as long as the application allows, unless one of its events is in a hurry.
 """
 
 from collections.abc import Sequence
@@ -22,15 +22,23 @@ class BulkGathering:
         self._bulk = bulk
         self._since_ms: dict[int, int] = {}
         """Waiting events in order, each with the time since which it has waited."""
+        self._hurried: set[int] = set()
+        """Waiting events that wait for no others."""
         self._under_way = 0
 
     def offer(self, number: int, now_ms: int) -> None:
         """An event waits from now on."""
         self._since_ms[number] = now_ms
 
+    def hurry(self, number: int) -> None:
+        """If the event waits, it waits for no others any more: the bulk that it is in is due."""
+        if number in self._since_ms:
+            self._hurried.add(number)
+
     def withdraw(self, number: int) -> None:
         """Nobody waits for the event any more. Idempotent."""
         self._since_ms.pop(number, None)
+        self._hurried.discard(number)
 
     def answered(self) -> None:
         """One bulk is no longer under way."""
@@ -41,12 +49,13 @@ class BulkGathering:
         waiting = self._since_ms
         deadline_ms = self.deadline_ms
         is_full = len(waiting) >= self._bulk.max_count
-        is_due = deadline_ms is not None and deadline_ms <= now_ms
+        is_due = bool(self._hurried) or (deadline_ms is not None and deadline_ms <= now_ms)
         if not waiting or not (is_full or is_due or self._under_way == 0):
             return ()
         taken = tuple(waiting)[: self._bulk.max_count]
         for number in taken:
             del waiting[number]
+        self._hurried.difference_update(taken)
         self._under_way += 1
         return taken
 

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from lbg_runtime.runtime.clock import DeadlineTimer, now_ms
 from lbg_runtime.runtime.runners.attempts import attempt_put_off
+from lbg_runtime.runtime.runners.batch_turns import BatchTurns
 from lbg_runtime.sidecar.answer import Answer, read_bulk_answer
 from lbg_runtime.sidecar.application import Application
 from lbg_runtime.sidecar.bulk import BulkGathering, bulk_body
@@ -34,7 +35,15 @@ _TOO_LARGE = 413
 class BulkSender:
     """Called from the member's runners."""
 
-    def __init__(self, application: Application, subscription: Subscription, bulk: Bulk, spawn: Spawn) -> None:
+    def __init__(
+        self,
+        application: Application,
+        subscription: Subscription,
+        bulk: Bulk,
+        spawn: Spawn,
+        turns: BatchTurns,
+    ) -> None:
+        """`turns` know which flow handles wait for what waits here."""
         self._application = application
         self._subscription = subscription
         self._spawn = spawn
@@ -43,6 +52,8 @@ class BulkSender:
         self._count = 0
         self._timer = DeadlineTimer(self._arm)
         self._is_armed = False
+        self._turns = turns
+        turns.join(self._look)
 
     async def deliver(self, event: Event) -> Answer:
         """Like `Receiver.deliver`, but raises `ApplicationUnreachable` if the event was not sent."""
@@ -53,12 +64,20 @@ class BulkSender:
             gathering.enter_context(attempt_put_off())
             self._waiting[number] = _Entry(event, answer, gathering)
             self._gathering.offer(number, now_ms())
+            if self._turns.is_leaving(event):
+                self._gathering.hurry(number)
             self._arm()
             try:
                 return await answer
             finally:
                 self._gathering.withdraw(number)
                 del self._waiting[number]
+
+    def _look(self) -> None:
+        for number, entry in self._waiting.items():
+            if self._turns.is_leaving(entry.event):
+                self._gathering.hurry(number)
+                self._arm()
 
     def _arm(self) -> None:
         """Send in the next turn of the loop, so that events that come in this one go along."""

@@ -10,6 +10,7 @@ from lbg_runtime.config.sidecar_settings import ContentMode, SidecarSettings
 from lbg_runtime.model.errors import InvariantViolated, LbgError
 from lbg_runtime.runtime.clock import now_ms
 from lbg_runtime.runtime.runners.attempts import attempt_put_off
+from lbg_runtime.runtime.runners.pool import CURRENT_POOL
 from lbg_runtime.sidecar.answer import NO_ROUTE, Answer, Status, read_answer
 from lbg_runtime.sidecar.application import Application, ApplicationFailed, ApplicationUnreachable
 from lbg_runtime.sidecar.bulk_sender import BulkSender
@@ -138,7 +139,8 @@ class PushedEvents:
         if sender is None:
             if self._tasks is None:
                 raise InvariantViolated("the gate was opened before the application was watched")
-            sender = BulkSender(self._application, subscription, bulk, self._tasks.create_task)
+            turns = CURRENT_POOL.get().batch_turns
+            sender = BulkSender(self._application, subscription, bulk, self._tasks.create_task, turns)
             self._bulk_senders[subscription] = sender
         return sender
 

@@ -62,6 +62,30 @@ def test_nobody_waits_longer_than_the_application_allows():
     assert gathered.take(1_010) == (2,)
 
 
+def test_an_event_in_a_hurry_waits_for_no_others_and_takes_those_before_it_along():
+    gathered = gathering(1)
+    gathered.take(0)
+    for number in range(2, 6):
+        gathered.offer(number, 10)
+    assert gathered.take(10) == (2, 3, 4)
+    gathered.offer(6, 10)
+    gathered.hurry(6)
+    assert gathered.take(10) == (5, 6)
+    gathered.offer(7, 10)
+    assert gathered.take(10) == ()
+
+
+def test_a_hurry_of_what_does_not_wait_any_more_is_nobodys():
+    gathered = gathering(1, 2)
+    gathered.take(0)
+    gathered.offer(3, 10)
+    gathered.offer(4, 10)
+    gathered.hurry(1)
+    gathered.hurry(3)
+    gathered.withdraw(3)
+    assert gathered.take(10) == ()
+
+
 def test_what_was_taken_back_is_not_sent():
     gathered = gathering(1, 2)
     gathered.withdraw(1)

@@ -152,6 +152,38 @@ async def test_what_waits_for_a_bulk_when_its_flow_is_lost_is_not_sent(trial):
     assert "1" not in [entry["metadata"]["lbg-epoch"] for bulk in others for entry in bulk]
 
 
+def entries_of(posted):
+    """Key, number and attempt of each event."""
+    told = [entry["metadata"] for entry in json.loads(posted.body)["entries"]]
+    return [(each["lbg-key"], int(each["lbg-fencing-token"]), int(each["lbg-attempt"])) for each in told]
+
+
+PATIENT = [{**BULK[0], "bulkSubscribe": {"enabled": True, "maxMessagesCount": 10, "maxAwaitDurationMs": 60_000}}]
+
+
+async def test_what_waits_for_others_in_its_bulk_is_sent_when_its_queue_is_to_go(trial):
+    """It waited for the bulk before it, whose work left too little of the drain timeout."""
+    work = BulkWork()
+
+    async def slow(posted):
+        is_first = any(number == 1 for _, number, _ in entries_of(posted))
+        await asyncio.sleep(20 if is_first else 0)
+        return await work(posted)
+
+    application = ScriptedApplication(slow, asked=PATIENT)
+    app = trial.app(application, rebind={"mode": "cycle", "drain_timeout": "30s"})
+    async with trial.running(app) as left:
+        await trial.until(lambda: trial.owners() == 2)
+        await trial.publish(1, 1)
+        await trial.until(lambda: len(application.posted) == 1)
+        await trial.publish(4, 4)
+        await asyncio.sleep(1)
+        assert len(application.posted) == 1
+        app.stop()
+        assert (await left).is_clean
+    assert sum(trial.depths()) == 0
+
+
 async def test_a_member_that_leaves_takes_back_what_hangs(trial):
     hanging = asyncio.Event()
 

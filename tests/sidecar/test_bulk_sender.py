@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from lbg_runtime.model.ids import QueueName
+from lbg_runtime.runtime.runners.batch_turns import BatchTurns
 from lbg_runtime.sidecar.answer import Status
 from lbg_runtime.sidecar.application import ApplicationFailed, Response
 from lbg_runtime.sidecar.bulk_sender import BulkSender
@@ -30,7 +32,7 @@ class Slow:
 
 
 @asynccontextmanager
-async def sending_to(application):
+async def sending_to(application, turns=None):
     tasks = set()
 
     def spawn(coroutine):
@@ -39,7 +41,7 @@ async def sending_to(application):
         return task
 
     bulk = Bulk(max_count=3, max_wait_ms=1_000)
-    yield BulkSender(application, Subscription("a", "/a", bulk=bulk), bulk, spawn)
+    yield BulkSender(application, Subscription("a", "/a", bulk=bulk), bulk, spawn, turns or BatchTurns(1))
     await asyncio.gather(*tasks)
 
 
@@ -117,6 +119,30 @@ async def test_an_event_waits_for_others_no_longer_than_it_may(rig):
         await asyncio.sleep(0.01)
     assert loop.time() - began_s == pytest.approx(1, abs=0.02)
     application.may_answer.set()
+
+
+async def test_what_is_of_a_flow_handle_that_is_given_up_waits_for_no_others():
+    application, turns = Slow(), BatchTurns(1)
+    async with sending_to(application, turns) as sender:
+        for key in ("a", "b"):
+            start(sender, key)
+            await asyncio.sleep(0.1)
+        event = make_event()
+        turns.leave(QueueName("orders/9"), event.epoch)
+        await asyncio.sleep(0.1)
+        assert application.bulks == [["1"]]
+        turns.leave(event.queue, event.epoch)
+        await asyncio.sleep(0.1)
+        assert application.bulks == [["1"], ["2"]]
+        start(sender, "c")
+        await asyncio.sleep(0.1)
+        assert application.bulks == [["1"], ["2"], ["3"]]
+        turns.stay(event.queue)
+        (last,) = start(sender, "d")
+        await asyncio.sleep(0.1)
+        assert application.bulks == [["1"], ["2"], ["3"]]
+        application.may_answer.set()
+        await last
 
 
 async def test_what_waits_goes_as_soon_as_the_bulk_before_it_is_answered(rig):

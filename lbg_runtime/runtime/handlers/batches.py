@@ -139,7 +139,7 @@ class _Line:
         self._timer: asyncio.TimerHandle | None = None
         """Set while something waits and no batch is due."""
         self._calls: dict[BatchItem[object], _Call] = {}
-        pool.batch_turns.join(self)
+        pool.batch_turns.join(self.look)
 
     async def join(self, item: BatchItem[object], handling: Handling) -> None:
         """Return when it is accepted, raise what it failed with. The time of its attempt begins with its batch.

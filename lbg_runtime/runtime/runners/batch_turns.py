@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Protocol
 
+from lbg_runtime.core.lanes import Queued
 from lbg_runtime.model.ids import Epoch, QueueName
-from lbg_runtime.runtime.runners.handling import Handling
 
 
 class BatchLine(Protocol):
@@ -16,10 +16,6 @@ class BatchLine(Protocol):
 
     def begin(self) -> None:
         """Start handling a batch of them; its turn lasts until `BatchTurns.end`."""
-        ...
-
-    def look(self) -> None:
-        """Ask for a turn if a batch is due, or else see to it that this is asked again when one is."""
         ...
 
 
@@ -34,7 +30,7 @@ class BatchTurns:
         self._free = count
         self._before_turn = before_turn
         self._asking: dict[BatchLine, None] = {}
-        self._lines: list[BatchLine] = []
+        self._looks: list[Callable[[], None]] = []
         self._leaving: dict[QueueName, Epoch] = {}
 
     @property
@@ -42,13 +38,13 @@ class BatchTurns:
         """Whether any flow handle is given up in good order."""
         return bool(self._leaving)
 
-    def is_leaving(self, handling: Handling) -> bool:
+    def is_leaving(self, each: Queued) -> bool:
         """Whether its flow handle is given up in good order: it waits for no others, so its batch is due."""
-        return self._leaving.get(handling.queue) == handling.epoch
+        return self._leaving.get(each.queue) == each.epoch
 
-    def join(self, line: BatchLine) -> None:
-        """Have the line look at each `leave` and `stay`."""
-        self._lines.append(line)
+    def join(self, look: Callable[[], None]) -> None:
+        """Have this called at each `leave` and `stay`, for whoever gathers messages; see `is_leaving`."""
+        self._looks.append(look)
 
     def leave(self, queue: QueueName, epoch: Epoch) -> None:
         """Note that a flow handle is given up in good order."""
@@ -72,8 +68,8 @@ class BatchTurns:
         self._give()
 
     def _have_all_look(self) -> None:
-        for line in self._lines:
-            line.look()
+        for look in self._looks:
+            look()
 
     def _give(self) -> None:
         while self._free and self._asking:
