@@ -10,9 +10,10 @@ from lbg_runtime.runtime.clock import DeadlineTimer, now_ms
 from lbg_runtime.runtime.runners.attempts import attempt_put_off
 from lbg_runtime.runtime.runners.batch_turns import BatchTurns
 from lbg_runtime.sidecar.answer import Answer, read_bulk_answer
-from lbg_runtime.sidecar.application import Application
+from lbg_runtime.sidecar.application import Application, ApplicationUnreachable
 from lbg_runtime.sidecar.bulk import BulkGathering, bulk_body
 from lbg_runtime.sidecar.event import Event
+from lbg_runtime.sidecar.gate import Gate
 from lbg_runtime.sidecar.subscriptions import Bulk, Subscription
 
 Spawn = Callable[[Coroutine[None, None, None]], object]
@@ -41,9 +42,10 @@ class BulkSender:
         subscription: Subscription,
         bulk: Bulk,
         spawn: Spawn,
+        gate: Gate,
         turns: BatchTurns,
     ) -> None:
-        """`turns` know which flow handles wait for what waits here."""
+        """`gate`: while it is closed, nothing is sent. `turns` know which flow handles wait for what waits here."""
         self._application = application
         self._subscription = subscription
         self._spawn = spawn
@@ -52,6 +54,7 @@ class BulkSender:
         self._count = 0
         self._timer = DeadlineTimer(self._arm)
         self._is_armed = False
+        self._gate = gate
         self._turns = turns
         turns.join(self._look)
 
@@ -92,6 +95,11 @@ class BulkSender:
                 # Taken back in this turn of the loop: whoever waits for it is yet to be woken.
                 self._gathering.withdraw(number)
         while numbers := self._gathering.take(now_ms()):
+            if not self._gate.is_open:
+                self._gathering.answered()
+                for number in numbers:
+                    self._waiting[number].answer.set_exception(ApplicationUnreachable(self._gate.reason))
+                continue
             entries: dict[str, _Entry] = {}
             for number in numbers:
                 # Not those of which it turns out now that they must not begin any more.

@@ -140,7 +140,7 @@ class PushedEvents:
             if self._tasks is None:
                 raise InvariantViolated("the gate was opened before the application was watched")
             turns = CURRENT_POOL.get().batch_turns
-            sender = BulkSender(self._application, subscription, bulk, self._tasks.create_task, turns)
+            sender = BulkSender(self._application, subscription, bulk, self._tasks.create_task, self._gate, turns)
             self._bulk_senders[subscription] = sender
         return sender
 

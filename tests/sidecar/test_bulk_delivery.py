@@ -184,6 +184,42 @@ async def test_what_waits_for_others_in_its_bulk_is_sent_when_its_queue_is_to_go
     assert sum(trial.depths()) == 0
 
 
+async def test_what_waits_for_others_in_its_bulk_is_not_sent_while_the_application_is_away(trial):
+    """An application that hung got it as soon as the bulk before it had failed, and an attempt of it had failed."""
+    work = BulkWork()
+    application = Ill(work, asked=PATIENT)
+    async with trial.running(trial.app(application)):
+        await trial.until(lambda: trial.owners() == 2)
+        await trial.publish(1, 1)
+        await trial.until(lambda: len(application.posted) == 1)
+        application.is_well = False
+        await trial.publish(3, 3)
+        await asyncio.sleep(300)
+        assert len(application.posted) == 1
+        application.is_well = True
+        await trial.until(lambda: sum(trial.depths()) == 0)
+    later = sorted(entry for posted in application.posted[1:] for entry in entries_of(posted))
+    assert later == [("k0", 1, 2), ("k0", 2, 1), ("k1", 1, 1), ("k2", 1, 1)]
+
+
+class Ill(ScriptedApplication):
+    """While it is not well, it answers nothing, and no probe."""
+
+    is_well = True
+
+    async def post(self, route, headers, body):
+        answer = await super().post(route, headers, body)
+        if not self.is_well:
+            await asyncio.sleep(30)
+            raise ApplicationFailed("no answer")
+        return answer
+
+    async def probe(self):
+        await super().probe()
+        if not self.is_well:
+            raise ApplicationFailed("HTTP 503")
+
+
 async def test_a_member_that_leaves_takes_back_what_hangs(trial):
     hanging = asyncio.Event()
 

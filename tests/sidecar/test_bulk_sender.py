@@ -13,7 +13,7 @@ from lbg_runtime.sidecar.answer import Status
 from lbg_runtime.sidecar.application import ApplicationFailed, Response
 from lbg_runtime.sidecar.bulk_sender import BulkSender
 from lbg_runtime.sidecar.subscriptions import Bulk, Subscription
-from tests.sidecar.events import make_event
+from tests.sidecar.events import make_event, make_gate
 
 
 class Slow:
@@ -41,7 +41,9 @@ async def sending_to(application, turns=None):
         return task
 
     bulk = Bulk(max_count=3, max_wait_ms=1_000)
-    yield BulkSender(application, Subscription("a", "/a", bulk=bulk), bulk, spawn, turns or BatchTurns(1))
+    gate = make_gate()
+    gate.open()
+    yield BulkSender(application, Subscription("a", "/a", bulk=bulk), bulk, spawn, gate, turns or BatchTurns(1))
     await asyncio.gather(*tasks)
 
 
