@@ -4,11 +4,13 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from typing import NamedTuple
 
 import orjson
 import structlog
 
+from lbg_runtime.runtime.runners.attempts import attempt_put_off
 from lbg_runtime.runtime.runners.handling import GivenBack
 from lbg_runtime.sidecar.answer import Answer
 from lbg_runtime.sidecar.application import ApplicationFailed
@@ -48,8 +50,10 @@ class PulledEvents:
         self._answers[event_id] = answer
         outbox = self._outboxes[stream.number]
         try:
-            outbox.put(event_id, _line(event_id, event))
-            with suppress(TimeoutError):
+            with ExitStack() as waits, suppress(TimeoutError):
+                waits.enter_context(attempt_put_off())
+                outbox.put(event_id, _Unread(_line(event_id, event), waits))
+                # Also while nobody reads: the reader may be frozen.
                 async with asyncio.timeout(self._timeout_ms / 1_000):
                     await answer
             # Also after the time-out: it may have been settled in the same turn of the loop, and told so.
@@ -140,17 +144,23 @@ class PulledEvents:
         _log.info("pull_ended", stream=stream.number, unsettled=len(lost))
 
 
+class _Unread(NamedTuple):
+    line: bytes
+    waits: ExitStack
+    """Closed when it is sent: until then its event goes back with its flow."""
+
+
 class _Outbox:
     """What is to be sent on one stream; nothing of an event that is taken back in time."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, bytes] = {}
+        self._lines: dict[str, _Unread] = {}
         self._has_news = asyncio.Event()
         self._is_ended = False
 
-    def put(self, event_id: str, line: bytes) -> None:
-        """Send the line after those before it."""
-        self._lines[event_id] = line
+    def put(self, event_id: str, unread: _Unread) -> None:
+        """Send its line after those before it."""
+        self._lines[event_id] = unread
         self._has_news.set()
 
     def withdraw(self, event_id: str) -> None:
@@ -164,14 +174,20 @@ class _Outbox:
 
     async def next(self) -> bytes | None:
         """The next line, or an empty one after `QUIET_S` without any; None at the end."""
-        while not (self._lines or self._is_ended):
+        while not self._is_ended:
+            while self._lines:
+                unread = self._lines.pop(next(iter(self._lines)))
+                # Not if it turns out now that it must not begin any more.
+                with suppress(asyncio.CancelledError):
+                    unread.waits.close()
+                    return unread.line
             self._has_news.clear()
             try:
                 async with asyncio.timeout(QUIET_S):
                     await self._has_news.wait()
             except TimeoutError:
                 return b"\n"
-        return None if self._is_ended else self._lines.pop(next(iter(self._lines)))
+        return None
 
 
 def _line(event_id: str, event: Event) -> bytes:

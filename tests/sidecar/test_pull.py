@@ -571,3 +571,19 @@ async def test_what_waits_for_room_when_its_flow_is_lost_is_not_given_out(trial,
         puller.settle(puller.got[1])
         assert puller.got[0]["metadata"]["lbg-epoch"] == "1"
         assert puller.got[1]["metadata"]["lbg-epoch"] != "1"
+
+
+async def test_what_nobody_has_read_when_its_flow_is_lost_is_not_sent(trial, pulling):
+    """Others may be further on with its key by the time the application reads on: large events lie there for long."""
+    app = pulling()
+    async with trial.running(app):
+        await begun(trial, app)
+        stream = app._companion._receiver.stream(2)
+        reading = asyncio.ensure_future(anext(stream))
+        await trial.until(lambda: trial.owners() == 2)
+        await trial.publish(2, keys=2)
+        await reading
+        app._session.drop_connection(2)
+        await asyncio.sleep(5)
+        assert json.loads(await anext(stream))["metadata"]["lbg-epoch"] != "1"
+        await stream.aclose()
