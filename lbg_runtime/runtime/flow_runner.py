@@ -104,6 +104,7 @@ class FlowRunner:
     __slots__ = (
         "_assignments",
         "_children",
+        "_closing_shards",
         "_deadline_may_differ",
         "_dispatcher",
         "_events",
@@ -214,6 +215,8 @@ class FlowRunner:
         self._timer = DeadlineTimer(self._deadline_reached)
         self._flow: BoundFlow | None = None
         self._flow_epoch = Epoch(0)
+        self._closing_shards = frozenset[int]()
+        """As the dispatcher knows them."""
         self._settlements: list[tuple[Epoch, DeliveryId, Outcome]] = []
         self._settled: list[Handling] = []
         self._stop_requested = False
@@ -391,6 +394,7 @@ class FlowRunner:
         if self._deadline_may_differ:
             self._deadline_may_differ = False
             self._watch_deadline(children, now)
+            self._hurry_closing_shards()
         if self._assignments:
             self._end_assignments()
 
@@ -403,6 +407,12 @@ class FlowRunner:
             self._carry_out(commands, children)
             deadline_ms = self.machine.deadline_ms
         self._timer.set(deadline_ms)
+
+    def _hurry_closing_shards(self) -> None:
+        machine = self.machine
+        if (closing := machine.closing_shards) != self._closing_shards:
+            self._closing_shards = closing
+            self._dispatcher.hurry_shards(machine.queue, machine.epoch, closing)
 
     def _deadline_reached(self) -> None:
         self._deadline_may_differ = True

@@ -94,11 +94,14 @@ class ScriptedWriter:
 
 
 class Trial:
-    """A flow runner whose every move stands in `log`; `hooks`: `Handlers` that have some; `gate`: for a re-striping."""
+    """A flow runner whose every move stands in `log`; `hooks`: `Handlers` that have some; `gate`: for a re-striping;
+    `handlers`: those, and not `handle`."""
 
-    def __init__(self, rig, settings, handle, place=HOME, hooks=None, gate=None, parking=None, **sections):
+    def __init__(
+        self, rig, settings, handle, place=HOME, hooks=None, gate=None, parking=None, handlers=None, **sections
+    ):
         self.transport = ScriptedTransport()
-        self.rig = rig(handle, **sections)
+        self.rig = rig(handle, handlers=handlers, **sections)
         made = settings(**sections)
         machine = FlowMachine(
             QUEUE, place, rebind_settings(made), made.dispatch.max_in_flight, random.Random(1), now_ms=0, gate=gate

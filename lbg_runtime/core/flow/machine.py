@@ -137,6 +137,12 @@ class FlowMachine:
         return self._release.move_id if self._release else ""
 
     @property
+    def closing_shards(self) -> frozenset[int]:
+        """Shards that are to leave the queue as soon as what is in flight of them is handled."""
+        is_handling = self.state in (FlowState.ACTIVE, FlowState.DRAINING)
+        return frozenset() if self._gate is None or not is_handling else self._gate.closing_shards
+
+    @property
     def is_stopped(self) -> bool:
         """Whether the flow is unbound and will not bind again. Handlers of a dead handle may still be running."""
         return self._plan.is_leaving and self.state is FlowState.UNBOUND

@@ -124,6 +124,11 @@ class StripeGate:
         # A finish that finds no plan ends in the same call.
         return self._plan is None and not self._stuck
 
+    @property
+    def closing_shards(self) -> frozenset[int]:
+        """Shards that leave, and wait only for what is in flight of them."""
+        return frozenset(self._closing)
+
     def lets_pass(self, topic: str) -> bool:
         """Whether a message on this topic may be handled at once, with nothing to remember about it."""
         return self._plan is None and not (self._stuck or topic.startswith(self._record_prefix))

@@ -190,6 +190,10 @@ class Dispatcher:
         # In the order of the calls.
         asyncio.get_running_loop().call_soon(self._pool.batch_turns.stay, queue)
 
+    def hurry_shards(self, queue: QueueName, epoch: Epoch, shards: frozenset[int]) -> None:
+        """The same for these shards alone, which are to leave their queue; for none, take it back."""
+        asyncio.get_running_loop().call_soon(self._pool.batch_turns.move, queue, epoch, shards)
+
     def forget_keys(self, queue: QueueName) -> None:
         """Take the next message of each of the queue's keys for the first: a shard has left the queue, and may come
         back. Constant time."""

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from lbg_runtime.core.lanes import Queued
 from lbg_runtime.model.ids import Epoch, QueueName
 
 
@@ -16,6 +15,25 @@ class BatchLine(Protocol):
 
     def begin(self) -> None:
         """Start handling a batch of them; its turn lasts until `BatchTurns.end`."""
+        ...
+
+
+class Gathered(Protocol):
+    """A message that may wait for others."""
+
+    @property
+    def queue(self) -> QueueName:
+        """The queue it came from."""
+        ...
+
+    @property
+    def epoch(self) -> Epoch:
+        """The flow handle it came from."""
+        ...
+
+    @property
+    def shard(self) -> int | None:
+        """Its shard, if it has one."""
         ...
 
 
@@ -32,18 +50,23 @@ class BatchTurns:
         self._asking: dict[BatchLine, None] = {}
         self._looks: list[Callable[[], None]] = []
         self._leaving: dict[QueueName, Epoch] = {}
+        self._moving: dict[QueueName, tuple[Epoch, frozenset[int]]] = {}
 
     @property
     def any_leave(self) -> bool:
-        """Whether any flow handle is given up in good order."""
-        return bool(self._leaving)
+        """Whether `is_leaving` is so for anything."""
+        return bool(self._leaving or self._moving)
 
-    def is_leaving(self, each: Queued) -> bool:
-        """Whether its flow handle is given up in good order: it waits for no others, so its batch is due."""
-        return self._leaving.get(each.queue) == each.epoch
+    def is_leaving(self, each: Gathered) -> bool:
+        """Whether its flow handle is given up in good order, or its shard is to leave the queue: it waits for no
+        others, so its batch is due."""
+        if self._leaving.get(each.queue) == each.epoch:
+            return True
+        moving = self._moving.get(each.queue)
+        return moving is not None and moving[0] == each.epoch and each.shard in moving[1]
 
     def join(self, look: Callable[[], None]) -> None:
-        """Have this called at each `leave` and `stay`, for whoever gathers messages; see `is_leaving`."""
+        """Have this called when `is_leaving` may be so for others, for whoever gathers messages."""
         self._looks.append(look)
 
     def leave(self, queue: QueueName, epoch: Epoch) -> None:
@@ -56,6 +79,14 @@ class BatchTurns:
         if self._leaving.pop(queue, None) is not None:
             # A line that waits for a turn, and is not due any more, has to see by itself when it is.
             self._have_all_look()
+
+    def move(self, queue: QueueName, epoch: Epoch, shards: frozenset[int]) -> None:
+        """Note which shards are to leave the queue as soon as what is here of them is handled."""
+        if shards:
+            self._moving[queue] = epoch, shards
+        else:
+            self._moving.pop(queue, None)
+        self._have_all_look()
 
     def ask(self, line: BatchLine) -> None:
         """Ask for a turn, as a batch of the line is due: it begins now or when its turn comes. Idempotent."""

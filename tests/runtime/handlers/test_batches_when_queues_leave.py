@@ -1,7 +1,12 @@
-"""Who gives a queue up waits for no further messages: what waits for its batch is handled, and the queue goes."""
+"""Who gives a queue up waits for no further messages: what waits for its batch is handled, and the queue goes. So does
+a shard that moves to another queue."""
 
 import asyncio
+from dataclasses import replace
 
+from lbg_runtime.core.flow.events import MessageReceived
+from lbg_runtime.core.restripe.gate import StripeGate
+from lbg_runtime.core.restripe.records import ShardMarker, StripePlan, encode_record, record_prefix, record_topic
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.runtime.handlers.batches import Batch
 from lbg_runtime.runtime.handlers.registry import Handlers
@@ -64,3 +69,34 @@ async def test_what_waits_for_a_turn_when_its_queue_is_kept_after_all_is_handled
         made.dispatcher.hurry_no_more(queue)
         await made.until_ended(3, within_s=60)
     assert [at_s for at_s, _ in desk.batches] == [0, 10]
+
+
+async def test_a_shard_that_moves_waits_for_no_batch_and_other_shards_do(flow_trial, settings, delivery):
+    """Each of them waited for as long as a batch may, one after the other, and the new queue with all of its keys."""
+    plan, called, loop = StripePlan(1, 4, 8, "s3cr3t"), [], asyncio.get_running_loop()
+
+    async def handle(batch: Batch[int]) -> None:
+        called.append((round(loop.time() - began_s), sorted(item.body for item in batch)))
+
+    gate = StripeGate(0, settings().group.shape(), record_prefix("control"))
+    trial = flow_trial(None, handlers=batch_handlers(handle, max_count=100, max_wait="5m"), gate=gate)
+
+    def show(number, key, *, shard=0, record=None):
+        shown = delivery(number, key, topic=f"h/{shard}/orders/new")
+        if record is not None:
+            shown = replace(shown, message=encode_record(record, record_topic("control", plan)))
+        trial.transport.sink(MessageReceived(shown))
+
+    async with MemberResources().entered(()), trial.running():
+        await trial.activate()
+        began_s = loop.time()
+        show(1, "", record=plan)
+        show(2, "leaving", shard=4)
+        show(3, "leaving", shard=4)
+        await asyncio.sleep(10)
+        show(4, "", record=ShardMarker(1, 4))
+        await asyncio.sleep(10)
+        show(5, "staying")
+        show(6, "staying too")
+        await trial.transport.settled(2)
+    assert called == [(10, [2]), (10, [3]), (320, [5, 6])]

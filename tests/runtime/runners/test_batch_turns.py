@@ -1,5 +1,8 @@
 """Turns of batches: as many at once as there are, the lines one after another."""
 
+from types import SimpleNamespace
+
+from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.runtime.runners.batch_turns import BatchTurns
 
 
@@ -52,3 +55,22 @@ def test_a_line_that_had_no_other_batch_when_it_began_one_comes_behind_those_tha
     turns.end()
     turns.end()
     assert log == ["a", "b", "a"]
+
+
+def test_what_is_of_a_shard_that_is_to_leave_waits_for_no_others_on_that_handle_and_as_long_as_it_is():
+    turns, queue = BatchTurns(1), QueueName("orders/0")
+
+    def in_a_hurry():
+        places = [(epoch, shard) for epoch in (1, 2) for shard in (3, 4, None)]
+        return [
+            place for place in places if turns.is_leaving(SimpleNamespace(queue=queue, epoch=place[0], shard=place[1]))
+        ]
+
+    turns.move(queue, Epoch(1), frozenset({4}))
+    assert in_a_hurry() == [(1, 4)]
+    turns.leave(queue, Epoch(2))
+    assert in_a_hurry() == [(1, 4), (2, 3), (2, 4), (2, None)]
+    turns.stay(queue)
+    turns.move(queue, Epoch(1), frozenset())
+    assert in_a_hurry() == []
+    assert not turns.any_leave
