@@ -177,7 +177,8 @@ def _flow_picture(runner: FlowRunner, dispatcher: Dispatcher, waits: Mapping[Que
         cause=machine.cause,
         in_flight=machine.in_flight,
         handled=runner.handled,
-        is_stopped=dispatcher.is_stopped(machine.queue, machine.epoch),
+        # Not said of a handle that is on its way out, or gone: others have the queue.
+        is_stopped=machine.state in _OWNED and dispatcher.is_stopped(machine.queue, machine.epoch),
         parking_wait=waits.get(machine.queue),
         why_unbound=runner.why_unbound,
     )

@@ -14,6 +14,7 @@ from lbg_runtime.model.errors import SubscribeFailed, UserError
 from lbg_runtime.model.hashing import HashFunction, shard_of
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PARTITION_KEY_PROPERTY, PUBLISHER_PROPERTY, Message
+from lbg_runtime.runtime.runners.handling import GivenBack
 from lbg_runtime.status.health import has_started, lacks
 from lbg_runtime.transport.memory.transport import MemoryTransport
 
@@ -308,6 +309,29 @@ async def test_a_stopped_queue_is_shown_while_it_stands_still(trial, shown):
         others = [shown["a"].key(f"k{number}") for number in range(12)]
         assert {(other.queue in stopped, other.is_stopped) for other in others} == {(True, True), (False, False)}
         assert shown["a"].reading().troubles.stopped == 1
+
+
+async def test_a_queue_that_went_to_another_member_is_not_said_to_stand_still(trial, shown):
+    """One that goes while an application is away was, by the figure to alert on, until it came back."""
+    goes, begun = asyncio.Event(), set()
+
+    async def work(message):
+        if message.key not in begun:
+            begun.add(message.key)
+            await goes.wait()
+            raise GivenBack
+
+    alone = {"rebind": {"standbys": 0}}
+    a, b = trial.discovered("a", work=work, **ON, **alone), trial.discovered("b", work=work, **ON, **alone)
+    async with trial.running(a):
+        await trial.until(lambda: len(trial.active()) == 4)
+        await trial.publish(4, 4)
+        await trial.until(lambda: len(begun) == 4)
+        async with trial.running(b):
+            await trial.until(lambda: FlowState.DRAINING in states(shown["a"].picture()).values())
+            goes.set()
+            await trial.until(lambda: sorted(trial.active().values()) == ["a", "a", "b", "b"])
+            assert shown["a"].reading().troubles.stopped == 0
 
 
 async def test_a_hand_back_is_counted_on_both_sides(trial, shown):
