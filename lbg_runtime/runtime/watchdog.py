@@ -30,6 +30,7 @@ from types import FrameType
 
 import structlog
 
+from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.runtime.handlers.batches import CURRENT_BATCH
 from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, Handling, facts_of
 from lbg_runtime.runtime.shutdown import end_process
@@ -76,13 +77,18 @@ def watched_loop(limit_ms: int | None) -> Iterator[Suspension | None]:
     Yields what is known of stops of the whole process. None: no watching. Enter it on the loop's thread. The process
     ends at the latest `2 * limit_ms / 10` (at most 2 s) after the limit, plus the time it takes to write one log line.
 
-    Raises `RuntimeError` if no thread can be started: no member should hold queues unwatched.
+    Raises `ConfigError` if no thread can be started: no member should hold queues unwatched.
     """
     if limit_ms is None:
         yield None
         return
     watchdog = _Watchdog(asyncio.get_running_loop(), limit_ms)
-    watchdog.start()
+    try:
+        watchdog.start()
+    except RuntimeError as error:
+        raise ConfigError(
+            "ops.watchdog", f"no thread for it: {error}", "a limit of threads with room for more"
+        ) from error
     try:
         yield watchdog.suspension
     finally:

@@ -16,6 +16,7 @@ import structlog
 import uvloop
 
 from lbg_runtime.config.listen_address import ListenAddress
+from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.status.connections import BoundedConnection
 from lbg_runtime.status.member_loop import MemberLoop
 from lbg_runtime.status.routes import StatusRoutes
@@ -54,12 +55,18 @@ class StatusServer:
         self._server.should_exit = True
 
     async def __aenter__(self) -> Self:
-        """Raises `ConfigError` if the address cannot be had."""
+        """Raises `ConfigError` if the address cannot be had, or the thread."""
         listener = listen(self.address, "ops.status")
         self.address = ListenAddress(self.address.host, listener.getsockname()[1])
         # A daemon, as nothing may keep alive the process of a member that has left.
         self._thread = threading.Thread(target=self._serve, args=(listener,), name="lbg-status", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            listener.close()
+            raise ConfigError(
+                "ops.status", f"no thread for it: {error}", "a limit of threads with room for more"
+            ) from error
         _log.info("status_served", address=str(self.address))
         return self
 

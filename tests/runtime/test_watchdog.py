@@ -14,6 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from lbg_runtime.broker.server.server import BrokerServer
+from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.runtime import watchdog as watchdog_module
 from lbg_runtime.runtime.handlers.batches import Batch
@@ -86,6 +87,20 @@ def test_the_time_for_which_the_process_was_stopped_does_not_count():
 def watchdog_count():
     """Threads of earlier tests may end at any time."""
     return sum(thread.name == "lbg-watchdog" for thread in threading.enumerate())
+
+
+async def test_a_thread_that_the_system_refuses_is_refused_in_one_line(monkeypatch):
+    """The start of the member ended with a traceback."""
+
+    def refuse(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with (
+        pytest.raises(ConfigError, match="no thread for it: can't start"),
+        watched_loop(60_000),
+    ):
+        pass
 
 
 async def test_without_a_limit_there_is_no_thread():
