@@ -101,6 +101,24 @@ async def test_no_queue_is_given_away_before_it_was_kept_for_as_long_as_the_sett
             await trial.until(lambda: balanced(trial, ["a", "b"]), within_s=20)
 
 
+async def test_no_more_queues_are_handed_over_at_a_time_than_the_settings_say(trial):
+    is_done = asyncio.Event()
+
+    async def work(_):
+        await is_done.wait()
+
+    sections = {"rebind": {"min_tenure": "0s", "max_moves": 1}}
+    async with trial.running(trial.discovered("a", work=work, **sections)):
+        await trial.until(lambda: balanced(trial, ["a"]))
+        await trial.publish(8, 8)
+        async with trial.running(trial.discovered("b", **sections)):
+            await asyncio.sleep(20)
+            flows = [record for record in trial.records() if record["kind"] == "flow"]
+            assert [record["event"] for record in flows].count("draining") == 1
+            is_done.set()
+            await trial.until(lambda: balanced(trial, ["a", "b"]), within_s=10)
+
+
 async def test_who_leaves_gives_each_queue_to_its_new_home_and_nothing_else_moves(trial):
     async with trial.running(trial.discovered("a"), trial.discovered("c")):
         async with trial.running(trial.discovered("b")):
