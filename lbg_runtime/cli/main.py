@@ -108,7 +108,7 @@ def main() -> None:
         sys.exit(_fail(error, 2))
     except typer.TyperException as error:
         # Without a command there is nothing to say: its help has been printed.
-        sys.exit(_fail(_misused(error), error.exit_code) if str(error) else error.exit_code)
+        sys.exit(_fail(_misused(error, app), error.exit_code) if str(error) else error.exit_code)
     except LbgError as error:
         sys.exit(_fail(error, 1))
     except ModuleNotFoundError as error:
@@ -131,9 +131,21 @@ def main() -> None:
         _leave_within_bound(sys.exception())
 
 
-def _misused(error: typer.TyperException) -> UserError:
-    path: str = getattr(getattr(error, "ctx", None), "command_path", "lbg")
+def _misused(error: typer.TyperException, app: typer.Typer) -> UserError:
+    # An option that lacks its value, or has one too many, does not say whose it is.
+    path: str = getattr(getattr(error, "ctx", None), "command_path", None) or _called(app)
     return UserError(path, error.format_message().rstrip("."), f"what '{path} --help' lists")
+
+
+def _called(app: typer.Typer) -> str:
+    """The command that the first words of the command line name."""
+    command: object = typer.main.get_command(app)
+    path = "lbg"
+    for word in sys.argv[1:]:
+        if (command := getattr(command, "commands", {}).get(word)) is None:
+            break
+        path += f" {word}"
+    return path
 
 
 def _fail(error: LbgError, code: int) -> int:

@@ -184,6 +184,11 @@ def test_a_mistake_is_told_in_a_line_that_no_terminal_obeys(lbg, folder):
             "lbg: lbg landing ls: Missing argument 'directory'; expected what 'lbg landing ls --help' lists",
         ),
         (("run", "--processes", "many"), None),
+        (
+            ("parked", "drop", "k", "--config"),
+            "lbg: lbg parked drop: Option '--config' requires an argument; "
+            "expected what 'lbg parked drop --help' lists",
+        ),
     ],
 )
 def test_a_command_line_that_cannot_be_read_is_told_in_one_line(lbg, folder, arguments, told):
