@@ -32,7 +32,7 @@ from lbg_runtime.runtime.meters import MemberMeters
 from lbg_runtime.runtime.provisioning import provision_queues
 from lbg_runtime.runtime.session import Session, open_session
 from lbg_runtime.runtime.shutdown import EXIT_GRACE_S, ExitGuard, Interruption
-from lbg_runtime.runtime.stop import StopCause, stop_requests
+from lbg_runtime.runtime.stop import StopCause, insist_on_own_loop, stop_requests
 from lbg_runtime.runtime.supervisor import TAIL_MS, StopReport, Supervisor
 from lbg_runtime.runtime.suspension import Suspension
 from lbg_runtime.runtime.watchdog import watched_loop
@@ -186,6 +186,7 @@ class App:
 
     def run_sync(self, *, parent_pid: int | None = None, ends_process: bool = False) -> StopReport:
         """Be a member until SIGTERM, SIGINT or SIGHUP, or until the process `parent_pid` has gone; return how it left.
+        On the main thread only, and not where a loop runs (a notebook, an application server): `run` is for there.
 
         `ends_process`: nothing follows but the end of the process, so these signals are ignored once it has left. Make
         sure that what follows has a bound.
@@ -195,6 +196,7 @@ class App:
         with 1 in place of 0, as what the handler was called for is left behind, or of `USER_MISTAKE`. So is one with 1
         for a `KeyboardInterrupt` of a handler; that of a signal comes only before the member is run, and after it.
         """
+        insist_on_own_loop()
         guard = ExitGuard()
         first: SystemExit | None = None
         try:

@@ -3,11 +3,14 @@
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
 from types import FrameType
 from typing import Any
+
+from lbg_runtime.model.errors import UserError
 
 _PARENT_CHECK_S = 0.2
 _PARENT_VARIABLE = "LBG_PARENT_PID"
@@ -72,6 +75,15 @@ def ignore_requests() -> None:
     """
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
+
+
+def insist_on_own_loop() -> None:
+    """Raise `UserError` where no loop can be run that hears what asks this process to leave."""
+    if threading.current_thread() is not threading.main_thread():
+        raise UserError("App.run_sync", "a call from another thread", "the main one, as no other hears signals")
+    with suppress(RuntimeError):
+        asyncio.get_running_loop()
+        raise UserError("App.run_sync", "a call on a running event loop", "`await app.run()` there")
 
 
 @contextmanager

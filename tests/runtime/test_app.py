@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from lbg_runtime.model.errors import ConfigError, HandlerError, InvariantViolated, RequestRefused
+from lbg_runtime.model.errors import ConfigError, HandlerError, InvariantViolated, RequestRefused, UserError
 from lbg_runtime.runtime.app import App
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.transport.memory.transport import MemoryTransport
@@ -209,3 +209,13 @@ async def test_the_journal_tells_the_whole_life(trial):
 def test_an_app_without_handlers_is_refused(settings):
     with pytest.raises(HandlerError, match="handlers: none; expected at least one function"):
         App(Handlers(), settings())
+
+
+async def test_a_process_is_not_begun_where_a_loop_runs_already(trial):
+    with pytest.raises(UserError, match=r"a call on a running event loop; expected `await app.run\(\)` there"):
+        trial.member(work=_wait).run_sync()
+
+
+async def test_a_process_is_not_begun_on_a_thread_that_hears_no_signals(trial):
+    with pytest.raises(UserError, match=r"a call from another thread; expected the main one"):
+        await asyncio.to_thread(trial.member(work=_wait).run_sync)
