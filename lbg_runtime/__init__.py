@@ -57,3 +57,8 @@ def __getattr__(name: str) -> object:
 
         return version("lbg-runtime")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    # For those who complete names: what was not used yet is in none of the globals.
+    return sorted({*globals(), *__all__})

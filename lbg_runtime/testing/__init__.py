@@ -52,3 +52,8 @@ def __getattr__(name: str) -> object:
     if name in _HOMES:
         return getattr(import_module(f"lbg_runtime.testing.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    # For those who complete names: what was not used yet is in none of the globals.
+    return sorted({*globals(), *__all__})
