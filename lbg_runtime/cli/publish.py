@@ -109,9 +109,10 @@ def publish(
 ) -> None:
     """Publish to a load-balanced group, in order per key, each message confirmed by the broker.
 
-    Without --count, --rate, --keys and --duration, each line of standard input is the payload of a message. SIGTERM and
-    SIGINT stop the sending; confirms of what was sent are still awaited. A line that cannot be sent stops it, too, with
-    exit code 2. Exit code 1 if a message was refused, or may be lost.
+    Without --count, --rate, --keys and --duration, each line of standard input is the payload of a message. Messages
+    are generated without end unless --count or --duration says otherwise, and without --rate as fast as the broker
+    confirms them. SIGTERM and SIGINT stop the sending; confirms of what was sent are still awaited. A line that cannot
+    be sent stops it, too, with exit code 2. Exit code 1 if a message was refused, or may be lost.
     """
     # Before the imports, which take their time.
     parent_pid = starting_parent() if exit_with_parent else None
