@@ -129,14 +129,18 @@ def make_policy(failure: FailureSettings, options: FailureOptions, where: str) -
     return FailurePolicy(joined.attempts, joined.timeout_ms, joined.backoff, retriable, terminal, joined.then)
 
 
-def read_arguments(said: FailureArguments, where: str) -> FailureOptions:
-    """Parse a decorator's arguments, which are written as in the settings. Raises `HandlerError`."""
+def read_arguments(said: FailureArguments, where: str, beside: tuple[str, ...]) -> FailureOptions:
+    """Parse a decorator's arguments, which are written as in the settings. Raises `HandlerError`.
+
+    `beside` names what else the decorator takes, for who mistypes that.
+    """
     values: dict[str, object] = {**said}
     retriable = _types(values.pop("retriable", ()), "retriable", where)
     terminal = _types(values.pop("terminal", ()), "terminal", where)
     unknown = values.keys() - FailureArguments.__annotations__.keys()
     if unknown:
-        raise HandlerError(where, f"argument {min(unknown)}", f"one of {', '.join(FailureArguments.__annotations__)}")
+        known = ", ".join((*beside, *FailureArguments.__annotations__))
+        raise HandlerError(where, f"argument {min(unknown)}", f"one of {known}")
     if "backoff" in values:
         backoff = values["backoff"]
         if not isinstance(backoff, tuple) or len(backoff) != 2:

@@ -272,7 +272,8 @@ class Handlers:
             parameters = read_parameters(function, where)
             sends = publishes or yields(function)
             call = make_call(function, parameters, where, sends=sends, transacted=transacted, limits=limits)
-            failure = read_arguments(said, where)
+            beside = ("publishes", "transacted") if limits is None else ("max_count", "max_wait")
+            failure = read_arguments(said, where, beside)
             text = inspect.getdoc(function) or ""
             for subscription in subscriptions:
                 self._add(Handler(subscription, call, where, parameters, failure, limits, text, sends))
@@ -356,6 +357,8 @@ def _import(name: str) -> ModuleType:
             expected = "the name of a module, such as `shop` or `shop.orders`, and not of a file or an object"
         elif isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
             expected = f"a module in the current folder, {Path.cwd()} (wherever config.yaml is), or an installed one"
+        elif isinstance(error, TypeError) and str(error).startswith("Handlers.batch_handler() missing"):
+            expected = '@handlers.batch_handler("views/>", max_count=100, max_wait="50ms")'
         elif isinstance(error, TypeError | AttributeError) and _MISUSED.search(str(error)):
             expected = "`handlers = Handlers()`, with parentheses, and e.g. `@handlers.lifespan`, without them"
         raise HandlerError(f"handlers: {name}", found, expected) from error

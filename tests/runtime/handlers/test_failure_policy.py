@@ -37,7 +37,7 @@ class Sold(OutOfStock):
 
 
 def _policy(said=None, *, retriable=(), terminal=(), **settings):
-    options = read_arguments({**(said or {}), "retriable": retriable, "terminal": terminal}, "shop:handle")
+    options = read_arguments({**(said or {}), "retriable": retriable, "terminal": terminal}, "shop:handle", ())
     return make_policy(FailureSettings.model_validate(settings), options, "shop:handle")
 
 

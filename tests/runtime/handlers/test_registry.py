@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 
 from lbg_runtime.model.errors import HandlerError
 from lbg_runtime.model.message import Message
+from lbg_runtime.runtime.handlers.batches import Batch
 from lbg_runtime.runtime.handlers.registry import Handlers, load_handlers
 
 
@@ -213,6 +214,29 @@ def test_parentheses_that_are_missing_or_too_many_are_said_to_be(module, number,
     expected = "expected `handlers = Handlers()`, with parentheses, and e.g. `@handlers.lifespan`, without them"
     with pytest.raises(HandlerError, match=rf"^handlers: {name}: .*Error: .*:4\); {re.escape(expected)}$"):
         load_handlers([name])
+
+
+def test_who_gives_a_batch_handler_no_limits_is_told_which(module):
+    body = 'from lbg_runtime import Handlers\nhandlers = Handlers()\nhandlers.batch_handler("views/>")\n'
+    with pytest.raises(HandlerError, match=r'expected @handlers\.batch_handler\("views/>", max_count=100, max_wait="'):
+        load_handlers([module("shop_limits", body)])
+
+
+async def _together(views: Batch):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("decorate", "handle", "own"),
+    [
+        (Handlers().handler, _first, "publishes, transacted"),
+        (functools.partial(Handlers().batch_handler, max_count=9, max_wait="1s"), _together, "max_count, max_wait"),
+    ],
+)
+def test_an_argument_that_there_is_not_is_told_with_all_that_there_are(decorate, handle, own):
+    known = f"one of {own}, attempts, timeout, backoff, retriable, terminal, then"
+    with pytest.raises(HandlerError, match=rf"argument publish; expected {known}$"):
+        decorate("orders/>", publish=True)(handle)
 
 
 def test_a_module_that_does_not_exist_is_one_line():
