@@ -26,7 +26,7 @@ from lbg_runtime.cli.options import (
 )
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.keys import KeySource, is_sendable
-from lbg_runtime.model.message import NO_PROPERTIES
+from lbg_runtime.model.message import NO_PROPERTIES, PARTITION_KEY_PROPERTY
 from lbg_runtime.runtime.shutdown import Interruption
 from lbg_runtime.runtime.stop import StopCause, starting_parent, stop_requests
 
@@ -218,7 +218,7 @@ async def _publish(
                         # Outside the scope, whose cancellation would cut short the end of this context.
                         async with stopped_by_changes(settings, sending.cancel):
                             with sending:
-                                await _send(publisher, source)
+                                await _send(publisher, source, settings.group.key)
                     except UserError as error:
                         failure = error
                     finally:
@@ -242,17 +242,29 @@ async def _publish(
     )
 
 
-async def _send(publisher: "HashedPublisher", source: "LoadPlan | _Lines") -> None:
+async def _send(publisher: "HashedPublisher", source: "LoadPlan | _Lines", rule: KeySource) -> None:
     """Send all that there is; raises `UserError` for what cannot be sent."""
-    from lbg_runtime.publisher.load import LoadPlan, run_load
+    from lbg_runtime.publisher.load import LoadPlan, load_payload, run_load
 
     if isinstance(source, LoadPlan):
+        _tell_other_key(rule, source.topic, load_payload(source.keys[0], 1), source.keys[0])
         await run_load(publisher, source, random.Random())
     else:
-        await _publish_lines(publisher, source)
+        await _publish_lines(publisher, source, rule)
 
 
-async def _publish_lines(publisher: "HashedPublisher", lines: _Lines) -> None:
+def _tell_other_key(rule: KeySource, topic: str, payload: bytes, key: str) -> None:
+    # No error: in a rehearsal it may be known, and what is sent is handled.
+    found = rule.extract(topic, {PARTITION_KEY_PROPERTY: key}, payload)
+    if found != key:
+        told = "none" if found is None else ascii(found)
+        complain(
+            f"key {key!a} is not the one that members find by group.key ({rule}), which is {told}: they go by"
+            " theirs, handlers get no fencing token, and lbg validate reports losses that did not happen"
+        )
+
+
+async def _publish_lines(publisher: "HashedPublisher", lines: _Lines, rule: KeySource) -> None:
     """Send each line up to the first that cannot be sent; raises `UserError` with its number.
 
     Skipping a line would reorder its key if the user corrects it and sends it again.
@@ -267,6 +279,8 @@ async def _publish_lines(publisher: "HashedPublisher", lines: _Lines) -> None:
             if key is None:
                 expected = "a key in each line by the rule of --key-from or group.key, or one key for all with --key"
                 raise UserError(f"standard input, line {number}", "no key", expected)
+            if number == 1:
+                _tell_other_key(rule, lines.topic, payload, key)
             try:
                 await publisher.submit(lines.topic, payload, key=key)
             except UserError as error:

@@ -32,6 +32,11 @@ def numbered_keys(count: int) -> tuple[str, ...]:
     return tuple(str(number) for number in range(1, count + 1))
 
 
+def load_payload(key: str, number: int) -> bytes:
+    """The payload of a generated message, counted from 1."""
+    return orjson.dumps({"key": key, "number": number})
+
+
 async def run_load(publisher: HashedPublisher, plan: LoadPlan, chance: RandomSource) -> None:
     """Send the planned messages, each with a random key; return when the last one is sent.
 
@@ -54,5 +59,5 @@ async def _send_all(publisher: HashedPublisher, plan: LoadPlan, chance: RandomSo
         for _ in range(due if plan.count is None else min(due, plan.count - number)):
             number += 1
             key = plan.keys[min(int(chance.uniform(0, len(plan.keys))), len(plan.keys) - 1)]
-            await publisher.submit(plan.topic, orjson.dumps({"key": key, "number": number}), key=key)
+            await publisher.submit(plan.topic, load_payload(key, number), key=key)
         await asyncio.sleep(0 if pace is None else _TICK_S)

@@ -122,6 +122,22 @@ class TestProcess:
         ranges = {line["key"]: line["last_seq"] for line in _ledger(tmp_path) if line["kind"] == "confirmed"}
         assert ranges == {"1": 2, "b": 1}
 
+    @pytest.mark.parametrize(("options", "lines"), [(("--count", "9"), ""), (("--key", "k"), '{"id": 1}\n{"id": 2}\n')])
+    async def test_a_key_that_is_not_the_one_that_members_find_is_told_once(
+        self, broker: BrokerServer, start: Starting, tmp_path: Path, options: tuple[str, ...], lines: str
+    ) -> None:
+        config = _write_config(tmp_path, broker.port, key="json:/id")
+        code, _, errors = await _end(start(config, *options), lines)
+        assert code == 0
+        assert errors.count("is not the one that members find by group.key (json:/id)") == 1
+
+    async def test_of_keys_that_members_find_nothing_is_told(
+        self, broker: BrokerServer, start: Starting, tmp_path: Path
+    ) -> None:
+        config = _write_config(tmp_path, broker.port, key="json:/key")
+        code, _, errors = await _end(start(config, "--count", "9"))
+        assert (code, "group.key" in errors) == (0, False)
+
     async def test_an_empty_standard_input_is_told(self, broker: BrokerServer, start: Starting, tmp_path: Path) -> None:
         code, output, errors = await _end(start(_write_config(tmp_path, broker.port), "--key", "k"), "")
         assert (code, output.partition(" in ")[0]) == (0, "0 of 0 messages confirmed")
