@@ -16,7 +16,7 @@ fact.
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -27,6 +27,7 @@ from lbg_runtime.admin.stored import load_group_settings
 from lbg_runtime.model.errors import InvariantViolated, SinkKeySplit
 from lbg_runtime.model.hash_vectors import verify_hashing
 from lbg_runtime.pipeline.spark.publishing import Destination, publish_rows, sorted_rows
+from lbg_runtime.pipeline.spark.run_hashing import RunHashing, note_hashing, noted_hashing, run_hashing
 from lbg_runtime.pipeline.spark.sink_options import SinkOptions, read_sink_options
 
 
@@ -36,6 +37,8 @@ class Published(WriterCommitMessage):
 
     fingerprints: frozenset[int]
     """Those of its keys."""
+    hashing: RunHashing | None = None
+    """How it hashed them, in a stream."""
 
 
 class _Writer:
@@ -61,20 +64,37 @@ class _Writer:
 
 
 class LbgStreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """The sink of a stream; Spark calls `write` in each task of a batch, then `commit` on the driver."""
+    """The sink of a stream; Spark calls `write` in each task of a batch, then `commit` on the driver.
+
+    Spark makes one for the tasks of a batch, and another for the commit.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._checkpoint = options.get("checkpointLocation")
+        self._noted = noted_hashing(self._checkpoint)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Publish one partition of a batch; raises what `publish_rows` raises."""
+        """Publish one partition of a batch; raises what `RunHashing.check` and `publish_rows` raise."""
         context = TaskContext.get()
-        query = context.getLocalProperty("sql.streaming.queryId") if context else None
-        batch = context.getLocalProperty("streaming.sql.batchId") if context else None
-        if query is None or batch is None:
-            raise InvariantViolated("Spark does not say which batch of which query a task writes")
-        return self._publish(iterator, f"{query}-{batch}")
+        names = ("sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id")
+        query, batch, run = (context.getLocalProperty(name) if context else None for name in names)
+        if query is None or batch is None or run is None:
+            raise InvariantViolated("Spark does not say which batch of which run of a query a task writes")
+        hashing = run_hashing(run, self._destination.shape, self._destination.hash_function)
+        hashing.check(self._noted)
+        return replace(self._publish(iterator, f"{query}-{batch}"), hashing=hashing)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
-        """Check that no key was published by two tasks; raises `SinkKeySplit`."""
+        """Check that no key was published by two tasks, and note how they hashed.
+
+        Raises `SinkKeySplit`, and as `note_hashing`.
+        """
         check_keys(messages)
+        # Not as this writer would hash: it has read the settings after the tasks'.
+        used = next((each.hashing for each in messages if isinstance(each, Published) and each.hashing), None)
+        if used is not None:
+            note_hashing(self._checkpoint, used)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Nothing to undo: what was published stays published, and comes again under the same ids."""

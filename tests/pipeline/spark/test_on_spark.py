@@ -26,6 +26,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
 
 from lbg_runtime.config.load import load_settings
 from lbg_runtime.journal.layout import find_run, lay_out
@@ -302,6 +303,36 @@ def test_a_batch_of_a_stream_that_is_run_again_publishes_the_same_messages(
     )
     assert len(both) == 40
     assert set(both.values()) == {2}
+
+
+def test_a_query_stops_when_its_group_hashes_in_another_way_and_goes_on_so_when_it_is_started_again(
+    spark: SparkSession, broker: BrokerOnPort, tmp_path: Path
+) -> None:
+    config, log, checkpoint = config_of(broker, tmp_path, "changed"), tmp_path / "log", tmp_path / "checkpoint"
+    fill(log, 1, 5)
+
+    def start() -> StreamingQuery:
+        frame = spark.readStream.format("lbg").option("path", str(log)).load()
+        writer = frame.writeStream.format("lbg").option("checkpointLocation", str(checkpoint))
+        return writer.option("config", str(config)).option("topic", "t").option("orderColumn", "seq").start()
+
+    query = start()
+    query.processAllAvailable()
+    config.write_text(config.read_text().replace("hash_count: 8", "hash_count: 16"))
+    landing = LogOnDisk(log)
+    landing.lane("late", 9, queue=0).append(rows([id_of("late", 1)], queue=0))
+    landing.close()
+    with pytest.raises(PySparkException) as raised:
+        query.processAllAvailable()
+    assert reason_of(raised.value).startswith("group.hash_count: 16, and the query has published with 8")
+    assert len(messages_on(broker, config)) == 5
+
+    query = start()
+    query.processAllAvailable()
+    query.stop()
+    [late] = [each for each in messages_on(broker, config) if each.key == "late"]
+    group = load_settings(config).group
+    assert late.topic == f"changed/{shard_of(group.hash_function, late.key or '', 16)}/t"
 
 
 def test_a_sink_fails_loudly(spark: SparkSession, broker: BrokerOnPort, tmp_path: Path) -> None:
