@@ -1,15 +1,17 @@
 """Where a stream stands in a landing log, how far its next batch goes, and which task reads which queue. Pure.
 
-An offset is `{"version": 1, "group": name, "log": id, "lanes": {lane: rows}, "removed": {queue: bytes}, "tasks": n}`:
-for each lane, how many rows from its beginning have been read. Of a lane that is not named, nothing has been read yet,
-so lanes that come later need no new checkpoint. Lanes that are gone are not named either: those noted in the first
-`bytes` of `removed.lanes` (`landing/removed.py`) are dealt with. `tasks` says to how many tasks the batch that ends
-here is dealt out: a batch that is run again on other cores has the same ones, and the sink numbers messages by task.
-Older offsets have neither `log` nor `removed` nor `tasks`.
+An offset is `{"version": 1, "group": name, "log": id, "lanes": {lane: rows}, "removed": {queue: bytes}, "tasks": n,
+"began": {lane: rows}}`: for each lane, how many rows from its beginning have been read. Of a lane that is not named,
+nothing has been read yet, so lanes that come later need no new checkpoint. Lanes that are gone are not named either:
+those noted in the first `bytes` of `removed.lanes` (`landing/removed.py`) are dealt with. `tasks` says to how many
+tasks the batch that ends here is dealt out: a batch that is run again on other cores has the same ones, and the sink
+numbers messages by task. `began` says where the first batch of a stream began: of that, Spark keeps only the end, and
+where a stream without a checkpoint begins depends on when it is asked. Older offsets have neither `log` nor `removed`
+nor `tasks` nor `began`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from lbg_runtime.model.errors import CheckpointForeign
 
@@ -31,6 +33,13 @@ class Place(NamedTuple):
     """By queue: bytes of the notes of removed lanes."""
     tasks: int | None = None
     """Of the batch that ends here; None if none is planned yet, or by an older version."""
+    began: Rows | None = None
+    """Rows that count as read where the stream began, as long as no batch with rows has ended before this."""
+
+    @property
+    def is_begin(self) -> bool:
+        """Whether nothing was read yet."""
+        return self.began == self.rows
 
 
 def encode(place: Place, group: str, log_id: str | None) -> dict[str, object]:
@@ -38,11 +47,13 @@ def encode(place: Place, group: str, log_id: str | None) -> dict[str, object]:
     offset: dict[str, object] = {"version": VERSION, "group": group}
     if log_id is not None:
         offset["log"] = log_id
-    offset["lanes"] = {lane: count for lane, count in sorted(place.rows.items()) if count}
+    offset["lanes"] = _counted(place.rows)
     if any(place.removed.values()):
         offset["removed"] = {str(queue): count for queue, count in sorted(place.removed.items()) if count}
     if place.tasks is not None:
         offset["tasks"] = place.tasks
+    if place.began is not None:
+        offset["began"] = _counted(place.began)
     return offset
 
 
@@ -51,8 +62,8 @@ def decode(offset: object, where: str, group: str, log_id: str | None) -> Place:
     if not isinstance(offset, Mapping) or offset.get("version") != VERSION:
         version = offset.get("version") if isinstance(offset, Mapping) else None
         raise CheckpointForeign(where, f"an offset of version {version}, this version of lbg reads {VERSION}")
-    lanes = offset.get("lanes")
-    if not isinstance(lanes, Mapping) or not all(_is_count(count) for count in lanes.values()):
+    lanes, began = offset.get("lanes"), offset.get("began")
+    if not _is_rows(lanes) or not (began is None or _is_rows(began)):
         raise CheckpointForeign(where, "an offset that is none of a landing log")
     if offset.get("group", group) != group:
         raise CheckpointForeign(where, f"an offset of group {offset['group']}, and the log is that of {group}")
@@ -66,9 +77,10 @@ def decode(offset: object, where: str, group: str, log_id: str | None) -> Place:
     ):
         raise CheckpointForeign(where, "an offset that is none of a landing log")
     return Place(
-        {str(lane): int(count) for lane, count in lanes.items()},
+        dict(lanes),
         {int(queue): int(count) for queue, count in removed.items()},
         tasks,
+        None if began is None else dict(began),
     )
 
 
@@ -128,6 +140,14 @@ def pack(queues: Sequence[int], task_count: int) -> list[tuple[int, ...]]:
     """
     count = max(1, min(task_count, len(queues)))
     return [tuple(queues[first::count]) for first in range(count) if queues[first::count]]
+
+
+def _counted(rows: Rows) -> dict[str, int]:
+    return {lane: count for lane, count in sorted(rows.items()) if count}
+
+
+def _is_rows(value: object) -> TypeGuard[Rows]:
+    return isinstance(value, Mapping) and all(type(name) is str and _is_count(count) for name, count in value.items())
 
 
 def _is_count(value: object) -> bool:

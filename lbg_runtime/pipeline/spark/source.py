@@ -114,10 +114,13 @@ class LbgStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableN
         return {"_options": self._options, "_target": None, "_seen": None}
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802
-        """Where a stream without a checkpoint begins. Spark calls this more than once: it changes nothing."""
+        """Where a stream without a checkpoint begins. Spark calls this more than once: it changes nothing.
+
+        Also when it runs the first batch again, perhaps long after: so that is read from where its end says.
+        """
         # Lanes first: one that goes meanwhile was pruned long ago, which is no loss for a stream that begins now.
         first = _first_rows(self._log, self._options)
-        return self._encode(Place(first, _removed_ends(self._log, self._options)))
+        return self._encode(Place(first, _removed_ends(self._log, self._options), began=first))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix where the stream ends."""
@@ -145,7 +148,8 @@ class LbgStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableN
         queues = _queues_between(first, reached)
         # Without news it stays as it is: Spark takes any other offset for news.
         tasks = self._options.task_count(len(queues)) if queues else place.tasks
-        return self._encode(Place(reached, {**place.removed, **end.removed}, tasks))
+        began = place.began if place.is_begin or not queues else None
+        return self._encode(Place(reached, {**place.removed, **end.removed}, tasks, began))
 
     def reportLatestOffset(self) -> dict[str, object]:  # noqa: N802
         """Everything that has landed; the lag is what lies between the end of a batch and this."""
@@ -157,8 +161,10 @@ class LbgStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableN
 
         That holds on another number of cores too, and with another `queuesPerPartition`.
         """
+        if start == end:
+            return []
         last = self._decode(end)
-        return self._plan(self._decode(start).rows, last.rows, last.tasks)
+        return self._plan(self._decode(start).rows if last.began is None else last.began, last.rows, last.tasks)
 
     def _without_removed(self, place: Place, end: Place) -> dict[str, int]:
         """Rows read, without the lanes gone by now. Raises `LandingRowsPruned` if one was not read completely."""

@@ -24,11 +24,11 @@ def cut(queue: int, start: Rows, end: Rows, max_rows: int, max_bytes: int | None
 
 
 def test_an_offset_goes_through_json() -> None:
-    place = Place({"queue=001/lane=a": 7, "queue=000/lane=b": 3}, {12: 90}, 2)
+    place = Place({"queue=001/lane=a": 7, "queue=000/lane=b": 3}, {12: 90}, 2, {"queue=001/lane=a": 5})
     offset = orjson.loads(orjson.dumps(encode(place, "orders", "17")))
     lanes = {"queue=000/lane=b": 3, "queue=001/lane=a": 7}
-    expected = {"version": 1, "group": "orders", "log": "17", "lanes": lanes, "removed": {"12": 90}, "tasks": 2}
-    assert offset == expected
+    rest = {"removed": {"12": 90}, "tasks": 2, "began": {"queue=001/lane=a": 5}}
+    assert offset == {"version": 1, "group": "orders", "log": "17", "lanes": lanes, **rest}
     assert decode(offset, "log", "orders", "17") == place
 
 
@@ -52,6 +52,7 @@ def test_a_checkpoint_without_group_and_log_is_read() -> None:
         ({"version": 1, "lanes": {}, "removed": {"a": 1}}, "none of a landing log"),
         ({"version": 1, "lanes": {}, "removed": {"3": -1}}, "none of a landing log"),
         ({"version": 1, "lanes": {}, "tasks": 0}, "none of a landing log"),
+        ({"version": 1, "lanes": {}, "began": {"a": "1"}}, "none of a landing log"),
     ],
 )
 def test_a_checkpoint_of_something_else_is_named(offset: object, what: str) -> None:

@@ -250,6 +250,44 @@ def test_rows_that_are_gone_are_a_named_error_unless_asked_otherwise(log: LogOnD
     assert read(careless, start, careless.latestOffset(start, ReadMaxRows(10))) == [id_of("k", 2)]
 
 
+def test_a_first_batch_that_is_run_again_begins_where_it_began(log: LogOnDisk) -> None:
+    """Spark keeps its end, and asks again where the stream begins; the sink would give other rows the same numbers."""
+    lane = log.lane(segment_bytes=1)
+    for number in (1, 2, 3):
+        lane.append(rows([id_of("k", number)], t_land=number))
+    reader = stream_reader(log.root)
+    end = through_json(reader.latestOffset(through_json(reader.initialOffset()), ReadAllAvailable()))
+    list(prune_log(log.root, 2))
+    again = stream_reader(log.root)
+    with pytest.raises(LandingRowsPruned) as raised:
+        read(again, through_json(again.initialOffset()), end)
+    assert (raised.value.row, raised.value.first_row) == (0, 1)
+    careless = stream_reader(log.root, failOnDataLoss="false")
+    assert read(careless, through_json(careless.initialOffset()), end) == [id_of("k", 2), id_of("k", 3)]
+    lane.append(rows([id_of("k", 4)], t_land=4))
+    assert [found for _, found in batches(again, end)] == [[id_of("k", 4)]]
+
+
+def test_what_lands_while_a_stream_is_started_belongs_to_it(log: LogOnDisk) -> None:
+    reader = stream_reader(log.root, startingOffsets="latest")
+    start = through_json(reader.initialOffset())
+    lane = log.lane()
+    lane.append(rows([id_of("k", 1)]))
+    end = through_json(reader.latestOffset(start, ReadAllAvailable()))
+    lane.append(rows([id_of("k", 2)]))
+    # Spark asks for the begin a second time.
+    assert read(reader, through_json(reader.initialOffset()), end) == [id_of("k", 1)]
+    assert [found for _, found in batches(reader, end)] == [[id_of("k", 2)]]
+
+
+def test_a_stream_that_waits_for_its_first_row_takes_nothing_else_for_one(log: LogOnDisk) -> None:
+    reader = stream_reader(log.root, startingOffsets="latest")
+    start = through_json(reader.initialOffset())
+    assert reader.latestOffset(start, ReadAllAvailable()) == start
+    log.lane().append(rows([id_of("k", 1)]))
+    assert [found for _, found in batches(reader, start)] == [[id_of("k", 1)]]
+
+
 def test_a_planned_batch_goes_on_without_a_lane_that_is_gone_where_it_may(log: LogOnDisk) -> None:
     """As after a driver that died within a batch, and was started again much later."""
     gone = land(log, "a", 3, 10)
