@@ -90,7 +90,7 @@ def stream(
     from lbg_runtime.pipeline.spark.checkpoint import sole_stream
     from lbg_runtime.pipeline.spark.session import spark_session
     from lbg_runtime.pipeline.spark.source_options import read_source_options
-    from lbg_runtime.pipeline.spark.stream_job import StreamJob, check_folder, parse_target
+    from lbg_runtime.pipeline.spark.stream_job import StreamJob, check_apart, check_folder, parse_target
 
     trigger_ms = duration_ms("--trigger", trigger)
     # Mistakes are reported before the seconds that Spark takes to start.
@@ -99,6 +99,7 @@ def stream(
     check_folder("--to", target)
     check_folder("--checkpoint", checkpoint)
     job = StreamJob(directory, group, lake, target, checkpoint, available_now, trigger_ms, max_rows)
+    check_apart(job)
     with (
         _stop_signals() as stopped,
         sole_stream(checkpoint),

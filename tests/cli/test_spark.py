@@ -106,6 +106,13 @@ def test_a_file_where_a_folder_has_to_be_is_refused_before_spark_starts(landing:
         assert f"{file} is no folder" in str(done.exception)
 
 
+@pytest.mark.parametrize("kind", ["parquet", "delta"])
+def test_a_lake_in_the_folder_of_its_checkpoint_is_refused_before_spark_starts(landing: Path, kind: str) -> None:
+    done = stream(landing, to=f"{kind}:{landing}/checkpoint")
+    assert isinstance(done.exception, UserError)
+    assert "which is the folder of --checkpoint too" in str(done.exception)
+
+
 def test_a_second_stream_on_a_checkpoint_is_refused_before_spark_starts(landing: Path) -> None:
     checkpoint = landing.parent / "checkpoint"
     with sole_stream(checkpoint):

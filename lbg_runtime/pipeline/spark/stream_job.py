@@ -69,3 +69,22 @@ def check_folder(option: str, folder: Path) -> None:
         if not S_ISDIR(mode):
             raise UserError(option, f"{path} is no folder", _FOLDER)
         return
+
+
+def check_apart(job: StreamJob) -> None:
+    """Raise `UserError` if the lake has the folder of the log or of the checkpoint, or Delta's `vacuum` would find it.
+
+    What stands in a table's folder and in none of its commits is removed by that, except below names that begin with
+    an underscore or a dot: a log would be gone, and a checkpoint would not have its oldest files any more.
+    """
+    target = job.target.resolve()
+    for option, folder in (("--dir", job.landing), ("--checkpoint", job.checkpoint)):
+        try:
+            below = folder.resolve().relative_to(target).parts
+        except ValueError:
+            continue
+        if not below:
+            raise UserError("--to", f"{job.target}, which is the folder of {option} too", "a folder of its own")
+        if job.lake is Lake.DELTA and not below[0].startswith(("_", ".")):
+            found = f"{folder}, which lies in that of the Delta table, whose vacuum would remove it"
+            raise UserError(option, found, "a folder outside of it")

@@ -17,7 +17,7 @@ from lbg_runtime.pipeline.landing.layout import claim_folder
 from lbg_runtime.pipeline.spark import stream
 from lbg_runtime.pipeline.spark.checkpoint import STREAM_NOTE, claim_lake, note_taken, release_lake
 from lbg_runtime.pipeline.spark.stream import run_stream, start_stream
-from lbg_runtime.pipeline.spark.stream_job import Lake, StreamJob, StreamProgress, check_folder
+from lbg_runtime.pipeline.spark.stream_job import Lake, StreamJob, StreamProgress, check_apart, check_folder
 from tests.pipeline.landing.landed import SHAPE, LogOnDisk, id_of, rows
 
 QUERY = "2f0c"
@@ -352,3 +352,27 @@ def test_a_folder_of_parquet_with_a_torn_note_is_refused(tmp_path: Path, name: s
 def test_a_uri_is_no_folder() -> None:
     with pytest.raises(UserError, match="without a scheme"):
         check_folder("--checkpoint", Path("file:///tmp/checkpoint"))
+
+
+@pytest.mark.parametrize("lake", Lake)
+@pytest.mark.parametrize(
+    ("landing", "checkpoint", "option"), [("log", "lake/../lake", "--checkpoint"), ("lake", "checkpoint", "--dir")]
+)
+def test_a_lake_has_a_folder_of_its_own(tmp_path: Path, lake: Lake, landing: str, checkpoint: str, option: str) -> None:
+    """One stream would wait for its own lock on a folder of Parquet."""
+    job = replace(job_of(tmp_path, lake), landing=tmp_path / landing, checkpoint=tmp_path / checkpoint)
+    check_apart(job_of(tmp_path, lake))
+    with pytest.raises(UserError, match=f"the folder of {option} too"):
+        check_apart(job)
+
+
+def test_nothing_lies_where_the_vacuum_of_a_delta_table_would_remove_it(tmp_path: Path) -> None:
+    job = replace(job_of(tmp_path, Lake.DELTA), checkpoint=tmp_path / "lake" / "checkpoint")
+    with pytest.raises(UserError, match="vacuum would remove it") as raised:
+        check_apart(job)
+    assert raised.value.where == "--checkpoint"
+    with pytest.raises(UserError, match="vacuum would remove it") as raised:
+        check_apart(replace(job_of(tmp_path, Lake.DELTA), target=tmp_path))
+    assert raised.value.where == "--dir"
+    check_apart(replace(job, checkpoint=tmp_path / "lake" / "_checkpoint"))
+    check_apart(replace(job, lake=Lake.PARQUET))
