@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StringType, StructField, StructType
 
 from lbg_runtime.model.errors import CheckpointForeign, LandingRowsPruned, PayloadNotText
-from lbg_runtime.pipeline.landing.layout import lane_names, queue_of
+from lbg_runtime.pipeline.landing.layout import lane_names, queue_of, read_group_note
 from lbg_runtime.pipeline.landing.log import LandingLog, LaneExtent
 from lbg_runtime.pipeline.landing.removed import read_removed, removed_end
 from lbg_runtime.pipeline.landing.schema import LANDING_SCHEMA
@@ -133,9 +133,10 @@ class LbgStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableN
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802
         """How far the next batch goes; `start` if there is nothing new.
 
-        Raises `CheckpointForeign`, and `LandingRowsPruned` if rows that were never read are gone.
+        Raises `CheckpointForeign`, also if another log has taken the place of this one, as `read_group_note`, and
+        `LandingRowsPruned` if rows that were never read are gone.
         """
-        place = self._decode(start)
+        place = decode(start, str(self._log.path), self._options.group, read_group_note(self._log.path).id)
         end = self._target
         if end is None:
             end = self._seen = _look(self._log, self._options)

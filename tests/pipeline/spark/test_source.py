@@ -5,6 +5,7 @@ More than 400 lines, because all of them are on one kind of log.
 
 import os
 import pickle
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from itertools import groupby
@@ -350,6 +351,26 @@ def test_a_checkpoint_of_another_log_is_named(tmp_path: Path) -> None:
     del end["log"]
     with pytest.raises(CheckpointForeign, match="the log has none of them"):
         stream_reader(tmp_path / "other").latestOffset(end, ReadMaxRows(10))
+
+
+def test_a_log_that_takes_the_place_of_another_ends_the_stream(tmp_path: Path) -> None:
+    def land_one(member: str) -> None:
+        log = LogOnDisk(tmp_path / "log")
+        log.lane(member).append(rows([id_of("k", 1), id_of("k", 2)]))
+        log.close()
+
+    land_one("a")
+    reader = stream_reader(tmp_path / "log")
+    end = through_json(reader.latestOffset(through_json(reader.initialOffset()), ReadMaxRows(1)))
+    (tmp_path / "log").rename(tmp_path / "away")
+    with pytest.raises(UserError, match="no such folder"):
+        reader.latestOffset(end, ReadMaxRows(1))
+    land_one("b")
+    with pytest.raises(CheckpointForeign, match="an offset of log"):
+        reader.latestOffset(end, ReadMaxRows(1))
+    shutil.rmtree(tmp_path / "log")
+    (tmp_path / "away").rename(tmp_path / "log")
+    assert [found for _, found in batches(reader, end)] == [[id_of("k", 2)]]
 
 
 DAY_US = 86_400 * 1_000_000
