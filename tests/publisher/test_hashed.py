@@ -5,6 +5,7 @@ Over 400 lines, as one publisher is looked at from all sides.
 
 import asyncio
 import gc
+import time
 from array import array
 from enum import Enum
 
@@ -22,6 +23,12 @@ from lbg_runtime.publisher.confirmation import Confirmation
 from tests.publisher.conftest import LedgerFile, MakePublisher, ScriptedMessenger, settled
 
 # -- stamps and places
+
+
+def test_moments_are_microseconds_of_the_wall_clock() -> None:
+    before = time.time_ns()
+    moment_us = hashed.wall_clock_us()
+    assert before - 1_000 < moment_us * 1_000 <= time.time_ns()
 
 
 async def test_a_message_goes_to_the_shard_of_its_key(
@@ -260,7 +267,8 @@ async def test_a_failure_in_the_middle_of_a_key_is_unknown_and_never_sent_again(
     assert messenger.payloads() == [b"1", b"2", b"3"]
     assert publisher.counts == PublisherCounts(sent=3, confirmed=2, refused=0, unknown=1)
     assert ledger_file.ranges() == [("k", 1, 1), ("k", 3, 3)]
-    assert [(line["seq"], line["fate"]) for line in ledger_file.lines("unconfirmed")] == [(2, "unknown")]
+    (line,) = ledger_file.lines("unconfirmed")
+    assert (line["seq"], line["fate"], line["reason"]) == (2, "unknown", "session down")
     assert ledger_file.lines("close")[0]["clean"] is True
 
 
@@ -410,6 +418,13 @@ async def test_a_topic_with_hash_prefix_and_shard_is_told_what_it_should_be(
         await publisher.submit(topic, b"", key="k")
     assert [message.topic.split("/", 2)[2] for message in messenger.sent] == list(own)
     assert [message.key_sequence for message in messenger.sent] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("topic", ["", "t" * 250])
+async def test_a_topic_that_has_no_place_is_told_how_long_it_may_be(make_publisher: MakePublisher, topic: str) -> None:
+    with pytest.raises(UserError) as refusal:
+        await make_publisher().submit(topic, b"", key="k")
+    assert str(refusal.value) == f"topic: {topic!r}; expected 1 to 250 bytes, hash prefix and shard included"
 
 
 async def test_properties_that_change_while_a_message_waits_are_those_of_the_call(make_publisher, messenger):

@@ -36,6 +36,18 @@ async def test_confirms_reach_the_file_within_the_flush_interval_although_nothin
     assert ledger_file.ranges() == [("k", 1, 1), ("k", 2, 2)]
 
 
+async def test_what_is_confirmed_within_one_flush_interval_is_one_line(
+    make_publisher: MakePublisher, messenger: ScriptedMessenger, ledger_file: LedgerFile
+) -> None:
+    publisher = make_publisher(ledger=ledger_file.ledger)
+    for _ in range(3):
+        await publisher.submit("t", b"", key="k")
+        messenger.confirm()
+        await asyncio.sleep(0.6 * hashed.LEDGER_FLUSH_MS / 1000)
+    await asyncio.sleep(0.3 * hashed.LEDGER_FLUSH_MS / 1000)
+    assert ledger_file.ranges() == [("k", 1, 2)]
+
+
 async def test_close_waits_for_all_confirms_and_ends_the_ledger(
     make_publisher: MakePublisher, messenger: ScriptedMessenger, ledger_file: LedgerFile
 ) -> None:
@@ -146,6 +158,15 @@ async def test_closing_twice_is_closing_once(make_publisher: MakePublisher, ledg
     await asyncio.gather(publisher.close(), publisher.close())
     await publisher.close()
     assert len(ledger_file.lines("close")) == 1
+    assert asyncio.get_running_loop().time() == 0, "nothing was sent"
+
+
+async def test_nobody_waits_for_answers_that_were_given_up(make_publisher: MakePublisher) -> None:
+    publisher = make_publisher()
+    await publisher.submit("t", b"", key="k")
+    await asyncio.gather(publisher.close(timeout_ms=10), publisher.close())
+    await publisher.close()
+    assert asyncio.get_running_loop().time() == pytest.approx(0.01)
 
 
 async def test_a_closed_publisher_turns_messages_away(make_publisher: MakePublisher) -> None:

@@ -1,5 +1,6 @@
 """Ranges are merged per key, and never say more than was confirmed."""
 
+import time
 from pathlib import Path
 
 import orjson
@@ -49,7 +50,7 @@ def test_a_range_goes_on_in_a_new_line_after_a_flush(ledger_file: LedgerFile) ->
 
 
 def test_what_is_held_is_bounded(ledger_file: LedgerFile) -> None:
-    for sequence in range(1, 10_001):
+    for sequence in range(1, 10_003):
         ledger_file.ledger.confirmed("k", 0, sequence, 0)
     assert ledger_file.ranges() == [("k", 1, 10_000)]
 
@@ -85,10 +86,12 @@ def test_the_header_tells_the_group_the_hash_and_the_run(
     shape: GroupShape, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LBG_RUN_ID", "r")
-    ledger = open_ledger(tmp_path / "new", shape, HashFunction.JAVA_STRING, publisher_id="p")
+    before_us = time.time_ns() // 1_000
+    ledger = open_ledger(tmp_path / "new" / "run", shape, HashFunction.JAVA_STRING, publisher_id="p")
     header = orjson.loads(ledger.path.read_bytes())
     ledger.close(clean=True)
     assert header["kind"] == "ledger"
     assert (header["run_id"], header["publisher"]) == ("r", "p")
     assert (header["group"], header["hash_prefix"], header["hash_count"]) == ("orders", "o", 100)
     assert header["hash_function"] == "java_string"
+    assert before_us <= header["t_start"] <= time.time_ns() // 1_000

@@ -93,3 +93,16 @@ async def test_every_key_gets_its_share_under_every_hash_function(
     shares = Counter(message.key for message in messenger.sent)
     assert set(shares) == {str(number) for number in range(1, 21)}
     assert min(shares.values()) > 120
+
+
+async def test_the_upper_end_of_chance_is_the_last_key(
+    make_publisher: MakePublisher, messenger: ScriptedMessenger
+) -> None:
+    """`uniform` may return its upper end."""
+
+    class Highest:
+        def uniform(self, _: float, highest: float, /) -> float:
+            return highest
+
+    await run_load(make_publisher(), LoadPlan("t", ("a", "b"), count=1), Highest())
+    assert [message.key for message in messenger.sent] == ["b"]
