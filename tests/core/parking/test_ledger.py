@@ -210,10 +210,10 @@ def test_several_late_messages_stand_in_the_order_of_their_publisher() -> None:
 
 
 def test_a_late_message_does_not_take_the_place_of_the_one_that_is_being_handled() -> None:
-    rig = Rig(OwnerFence(OLD), parked(5, OLD), UnparkAsked("key a"), OwnerFence(OWN))
+    rig = Rig(OwnerFence(OLD), parked(5, OLD), parked(6, OLD), UnparkAsked("key a"), OwnerFence(OWN))
     rig.show(parked(2, as_number=rig.begin()))
-    assert rig.numbers() == [5, 2]
-    assert rig.ledger.replayed("key a") == [*settle(2), Replay("key a", DeliveryId(5), message(2))]
+    assert rig.numbers() == [5, 2, 6]
+    assert rig.ledger.replayed("key a") == [*settle(2), Replay("key a", DeliveryId(6), message(2))]
 
 
 def test_one_that_was_sent_twice_under_one_number_is_known_without_stamps() -> None:
@@ -221,6 +221,18 @@ def test_one_that_was_sent_twice_under_one_number_is_known_without_stamps() -> N
     rig = Rig(OwnerFence(OWN), plain)
     assert rig.show(plain) == settle(3)
     assert Rig(OwnerFence(OLD), replace(plain, owner=OLD), replace(plain, owner=OLD)).orders == settle(3)
+
+
+def test_messages_without_stamps_are_no_copies_of_each_other() -> None:
+    rig = Rig(*(replace(parked(each, OLD), original=message(each, publisher=None)) for each in (1, 2)), OwnerFence(OWN))
+    for each in (3, 4):
+        rig.show(replace(parked(each), original=message(each, publisher=None)))
+    assert rig.numbers() == [1, 2, 3, 4]
+
+
+def test_a_message_without_stamps_stands_behind_all_that_came_before_it() -> None:
+    rig = Rig(parked(2, OLD), replace(parked(1, OLD, as_number=8), original=message(1, publisher=None)))
+    assert rig.numbers() == [2, 1]
 
 
 @pytest.mark.parametrize("is_dropped", [False, True])
@@ -233,6 +245,7 @@ def test_one_that_was_sent_twice_does_not_count_again_when_the_first_is_gone(*, 
         rig.ledger.replayed("key a")
     assert rig.show(parked(1)) == settle(4)
     assert rig.ledger.lane_count == 0
+    assert rig.ledger.count_of("key a") == 0
 
 
 def test_a_fence_that_was_sent_twice_is_settled_and_changes_nothing() -> None:
@@ -303,6 +316,13 @@ def test_a_replay_is_over_when_the_one_on_its_way_is_refused() -> None:
     rig.ledger.replayed("key a")
     assert rig.ledger.park_refused(follower) == settle(3)
     assert rig.ledger.judge("key a", message(2), redelivered=False) is Verdict.HANDLE
+
+
+def test_a_key_of_which_something_lies_there_stays_parked_when_another_of_it_is_refused() -> None:
+    rig = Rig(OwnerFence(OWN), parked(1))
+    assert rig.ledger.park_refused(rig.begin()) == []
+    assert rig.ledger.judge("key a", message(2), redelivered=False) is Verdict.PARK
+    assert rig.ledger.park_refused(rig.sent) == [], "it was told already"
 
 
 def test_a_replay_that_was_asked_for_earlier_begins_when_the_ledger_opens() -> None:

@@ -1,5 +1,7 @@
 """What the ledger makes of entries that it cannot read: nothing passes them, and they can be dropped."""
 
+from dataclasses import replace
+
 import pytest
 
 from lbg_runtime.core.parking.ledger import ParkingLedger, Verdict
@@ -33,6 +35,14 @@ def test_a_lane_of_which_something_cannot_be_read_is_parked_and_not_replayed() -
     assert rig.show(UnparkAsked("key a")) == []
     assert rig.ledger.judge("key a", message(2), redelivered=True) is Verdict.DROP, "its copy is here"
     assert rig.ledger.judge("key a", message(1), redelivered=True) is Verdict.PARK, "it may be behind what is not read"
+
+
+def test_what_does_not_say_its_number_keeps_its_key_parked_too() -> None:
+    unnumbered = replace(OF_LANE, only=None)
+    rig = Rig(OwnerFence(OLD), unnumbered, OwnerFence(OWN))
+    assert rig.ledger.unread() == {"key a": (unnumbered,)}
+    assert rig.show(DropAsked("key a", (OLD, 6))) == settle(4), "nobody knows its number"
+    assert rig.show(DropAsked("key a")) == settle(2, 5)
 
 
 @pytest.mark.parametrize("only", [None, (OLD, 6)])
@@ -197,3 +207,20 @@ def test_a_message_behind_the_own_fence_proves_no_fence_of_another() -> None:
     queue = ParkingQueue(OF_NOBODY_KNOWS)
     own = queue.show(ParkingLedger(OWN), OwnerFence(OWN), DropAsked(UNREAD_LANE), parked(1, NEXT))
     assert (own.is_open, own.count) == (True, 0)
+
+
+def test_what_cannot_be_read_is_kept_though_the_fence_of_its_owner_could_not_be_read_either_and_is_gone() -> None:
+    """Whoever can read it counts it, as its original is settled."""
+    one = UnreadEntry(message(1), "key a", (BETWEEN, 8), is_ours=True, reason="later")
+    queue = ParkingQueue(OwnerFence(FORMER), one, parked(2, FORMER))
+    own = queue.show(ParkingLedger(OWN), OwnerFence(OWN))
+    assert (own.unread(), own.contents()) == ({"key a": (one,)}, {})
+    assert one in queue.entries.values()
+
+
+def test_what_was_withheld_but_is_no_settlement_is_ordered_once() -> None:
+    ahead = ParkingOwner(20, "ahead")
+    rig = Rig(OwnerFence(ahead), OF_NOBODY_KNOWS)
+    assert rig.show(OwnerFence(OWN)) == [PublishFence()]
+    assert rig.show(DropAsked(UNREAD_LANE)) == settle(2, 3, 4)
+    assert rig.show(DropAsked(UNREAD_LANE)) == settle(5), "nothing is settled twice"

@@ -64,6 +64,10 @@ def test_an_entry_is_read_as_it_was_written(entry: ParkedMessage) -> None:
         ("lbg_parked_number", "1"),
         ("lbg_parked_lane", None),
         ("lbg_parked_at_ms", "-1"),
+        ("lbg_parked_at_ms", "\N{ARABIC-INDIC DIGIT ONE}"),
+        ("lbg_parked_at_ms", "1" * 20),
+        # As an integer it would raise.
+        ("lbg_parked_owner", f"{'1' * 5_000}:n"),
     ],
 )
 def test_of_what_cannot_be_read_it_is_known_what_it_concerns(name: str, value: object) -> None:
@@ -83,3 +87,9 @@ def test_what_no_version_has_written_is_known_by_its_properties(properties: dict
     read = decode_entry(Message("q", b"x", properties))
     assert isinstance(read, UnreadEntry)
     assert (read.lane, read.only, read.is_ours) == (None, None, is_ours)
+
+
+def test_what_cannot_be_read_is_told_in_a_few_words() -> None:
+    read = decode_entry(Message("q", b"", {"lbg_parking": "x" * 5_000}))
+    assert isinstance(read, UnreadEntry)
+    assert read.reason == ("lbg_parking '" + "x" * 5_000)[:200]
