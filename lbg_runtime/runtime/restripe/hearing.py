@@ -9,6 +9,8 @@ from lbg_runtime.core.group.control_codec import encode
 from lbg_runtime.core.group.control_messages import GroupQuestion, Header, Heartbeat, Life, QuestionId
 from lbg_runtime.core.group.membership_timing import MembershipTiming
 from lbg_runtime.core.group.picture import GroupPicture
+from lbg_runtime.core.restripe.layout import ensure_target
+from lbg_runtime.core.restripe.records import StripePlan
 from lbg_runtime.core.restripe.striping import StripingBook
 from lbg_runtime.model.errors import ConductorCutOff, UserError
 from lbg_runtime.model.group import GroupShape
@@ -100,13 +102,21 @@ class Hearing:
         return asyncio.get_running_loop().time() - self._began_s >= self._listen_s
 
     async def hears_of_another(self, queue_count: int) -> bool:
-        """Whether the members, once each has had time to speak, go by another number of queues than this. Raises as
-        `insist_on_connection`."""
+        """Whether the members, once each has had time to speak, go by another number of queues than this, or by a
+        re-striping that is over.
+
+        For a group whose queues name no re-striping. Raises as `insist_on_connection`, and `UserError` if the members
+        go by one that leads away from this number: its plan may still lie in the queues, which another one would stop.
+        """
         while not self.has_heard_all:
             await self.insist_on_connection()
             await self.wait()
         known = self.picture.striping
-        return known is not None and known.target is None and known.queue_count != queue_count
+        if known is None:
+            return False
+        if known.target is not None and known.queue_count == queue_count:
+            ensure_target(StripePlan(known.generation, queue_count, known.target, ""), queue_count)
+        return known.target is not None or known.queue_count != queue_count
 
     def insist_on_one_version(self) -> None:
         """Raise `UserError` if members speak another version: they own queues, but would not say what they read."""
