@@ -9,7 +9,9 @@ import pytest
 
 from lbg_runtime.core.flow.events import FlowActive, MessageReceived
 from lbg_runtime.core.parking.ledger import ParkingLedger
+from lbg_runtime.core.parking.orders import PublishDrop
 from lbg_runtime.core.parking.records import (
+    DropAsked,
     OwnerFence,
     ParkedMessage,
     ParkingOwner,
@@ -23,7 +25,7 @@ from lbg_runtime.model.ids import DeliveryId, Epoch, MemberId, QueueName
 from lbg_runtime.model.message import PARTITION_KEY_PROPERTY, Delivery, Message
 from lbg_runtime.runtime.clock import wall_us
 from lbg_runtime.runtime.flow_runner import FlowRunner
-from lbg_runtime.runtime.parking.copies import Copies
+from lbg_runtime.runtime.parking.copies import Copies, CopyDrops
 from lbg_runtime.runtime.parking.parked_queue import FOLLOWS
 from lbg_runtime.runtime.parking.ports import ParkingPorts
 from lbg_runtime.runtime.parking.stay import COPY_PATIENCE_S, ParkingStay
@@ -34,6 +36,7 @@ from tests.runtime.parking.test_parking_silence import slow_down
 
 PARK = {"failure": {"attempts": 1, "then": "park", "backoff": {"initial": "100ms", "maximum": "1s"}}}
 PARKING = parking_queue("orders", 0)
+OWN = ParkingOwner(1, "own")
 
 
 def is_copy(message):
@@ -155,13 +158,86 @@ async def test_a_copy_that_is_given_up_before_it_is_sent_is_not_sent(trial, monk
 
 
 async def test_a_copy_that_was_given_up_and_comes_nevertheless_is_nobodys():
-    copies, handling = Copies(ParkingLedger(ParkingOwner(1, "own"))), object()
+    copies, handling = Copies(ParkingLedger(OWN)), object()
     copy = copies.of(handling, "key a")
     copies.give_up()
     copies.seen(copy.number)
     assert copy.is_given_up
     assert not copy.has_come
     assert not copies.has_come(handling)
+
+
+async def test_a_copy_that_has_come_is_known_until_its_message_is_accepted_also_when_the_others_are_given_up():
+    """Its message would be handled once more, beside the one that is parked."""
+    copies, handling = Copies(ParkingLedger(OWN)), object()
+    copy = copies.of(handling, "key a")
+    assert copies.of(handling, "key a") is copy, "at each try"
+    copies.seen(copy.number)
+    copies.seen(copy.number)
+    copies.give_up()
+    assert copies.has_come(handling)
+    copies.forget(handling)
+    copies.forget(handling)
+    assert not copies.has_come(handling)
+
+
+async def test_a_message_whose_copy_was_refused_has_another_one_next_time():
+    copies, handling = Copies(ParkingLedger(OWN)), object()
+    refused = copies.of(handling, "key a")
+    assert copies.refused(handling) == []
+    assert copies.refused(handling) == [], "it was told already"
+    assert copies.of(handling, "key a").number != refused.number
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_only_behind_a_copy_that_was_sent_twice_an_order_to_drop_the_rest_follows(times):
+    ledger, handling = ParkingLedger(OWN), object()
+    copies = Copies(ledger)
+    ledger.take(DeliveryId(1), OwnerFence(OWN))
+    copy = copies.of(handling, "key a")
+    for _ in range(times):
+        copies.about_to_send(copy)
+    ledger.take(DeliveryId(2), ParkedMessage("key a", OWN, copy.number, Message("t", b""), 1, "", "", "m", 0))
+    orders = ledger.take(DeliveryId(3), DropAsked("key a"))
+    drop = PublishDrop(DropAsked("key a", (OWN, copy.number)))
+    assert orders.count(drop) == times - 1
+
+
+class SlowSession:
+    """The test answers."""
+
+    def __init__(self) -> None:
+        self.sent = []
+        self.answers = []
+
+    def send(self, message):
+        self.sent.append(decode_entry(message))
+        self.answers.append(asyncio.get_running_loop().create_future())
+        return self.answers[-1]
+
+
+async def test_orders_to_drop_are_sent_one_after_another_until_the_end():
+    session, told = SlowSession(), []
+    drops = CopyDrops(QueueName("parked"), session, lambda: told.append(drops.are_sent))
+    first, second, third = asked = [DropAsked("key a", (OWN, number)) for number in range(3)]
+    async with asyncio.TaskGroup() as tasks:
+        drops.publish(first, tasks)
+        drops.publish(second, tasks)
+        await asyncio.sleep(1)
+        assert session.sent == [first]
+        session.answers[0].set_result(None)
+        await asyncio.sleep(1)
+        assert (session.sent, told) == ([first, second], [])
+        session.answers[1].set_result(None)
+        await asyncio.sleep(1)
+        assert told == [True]
+        drops.publish(third, tasks)
+        await asyncio.sleep(1)
+        assert session.sent == asked
+        drops.end()
+    # The stay has ended, and a replay that outlived it as well.
+    drops.publish(first, tasks)
+    assert session.sent == asked
 
 
 class Parking:

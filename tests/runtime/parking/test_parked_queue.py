@@ -8,16 +8,20 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from lbg_runtime.core.flow.events import FlowActive, MessageReceived
 from lbg_runtime.core.flow.table import FlowState
+from lbg_runtime.core.parking.ledger import ParkingLedger
 from lbg_runtime.core.parking.records import LedgerEntry, ParkedMessage, ParkingOwner, UnparkAsked, encode_entry
 from lbg_runtime.model.errors import PublishRefused
 from lbg_runtime.model.ids import DeliveryId, Epoch, MemberId, QueueName
 from lbg_runtime.model.message import Delivery, Message
+from lbg_runtime.runtime.parking.fence import StayFence
 from lbg_runtime.runtime.parking.parked_queue import ParkedQueue, lane_name
 from lbg_runtime.runtime.parking.ports import ParkingPorts
 from lbg_runtime.runtime.runners.handling import Handling
+from lbg_runtime.transport.base import Messenger
 from tests.runtime.parking.scripted_session import Session
 
 PARKING = QueueName("parked")
@@ -124,6 +128,12 @@ class FullSession(Session):
 
 async def test_a_fence_without_room_is_tried_again_once_a_second_until_there_is_some_and_the_reason_told() -> None:
     session = FullSession()
+    with capture_logs() as log:
+        await _fill_and_empty(session)
+    assert [told["event"] for told in log].count("parking_fence_not_sent") == 1
+
+
+async def _fill_and_empty(session: FullSession) -> None:
     async with owning(session) as owner:
 
         def reason() -> str:
@@ -143,6 +153,18 @@ async def test_a_fence_without_room_is_tried_again_once_a_second_until_there_is_
         tries = session.tries
         await asyncio.sleep(60)
         assert (owner.opened, owner.queue.wait, session.tries) == (1, None, tries)
+
+
+async def test_a_fence_that_is_published_anew_takes_the_place_of_the_one_that_finds_no_room() -> None:
+    session = FullSession()
+    fence = StayFence(QueueName("orders/0"), PARKING, EPOCH, ParkingLedger(EARLIER), cast("Messenger", session))
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(2):
+            fence.publish(tasks)
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(1)
+        assert session.tries == 3, "one fence a second, not two"
+        fence.end()
 
 
 async def test_a_queue_whose_fence_finds_no_room_is_given_up_at_once() -> None:
