@@ -137,7 +137,7 @@ class Handlers:
         """Run the decorated async generator function to its `yield` before the first queue is taken, and on from there
         after the last is gone.
 
-        Handlers get what is yielded, the first of a type, as `State[...]`. Raises `HandlerError` if it cannot be one.
+        Handlers get what it yields as `State[...]` of its type. Raises `HandlerError` if it cannot be a lifespan.
         """
         where = _where_decorated(function, "lifespan")
         self._check_open(where)

@@ -74,7 +74,10 @@ class MemberResources:
                 self._idle.pop().shutdown(wait=False)
 
     def state(self, kind: type[_Kind]) -> _Kind:
-        """The first value of this type that a lifespan yielded; raises `InvariantViolated` if there is none."""
+        """The value of this type that a lifespan yielded; raises `InvariantViolated` if there is none.
+
+        `check_states` has seen to it that there is one, and no other.
+        """
         found = self._found.get(kind)
         if found is None:
             found = next((state for state in self._states if isinstance(state, kind)), None)
@@ -83,9 +86,9 @@ class MemberResources:
             self._found[kind] = found
         return found  # type: ignore[return-value]  # looked up by its type
 
-    def has_state(self, kind: type) -> bool:
-        """Whether `state` would find one."""
-        return any(isinstance(state, kind) for state in self._states)
+    def states(self, kind: type) -> list[object]:
+        """The values of this type that lifespans yielded."""
+        return [state for state in self._states if isinstance(state, kind)]
 
     def own(self, name: object, make: Callable[[], _Kind]) -> _Kind:
         """A handler's own object for this life of the member, by name; made when first asked for."""

@@ -88,13 +88,18 @@ def check_backend(policies: Iterable[FailurePolicy], backend: GroupBackend) -> N
 
 
 def check_states(handlers: Handlers, resources: MemberResources) -> None:
-    """Raise `HandlerError` if a handler or its middleware asks for state that no lifespan has yielded."""
+    """Raise `HandlerError` if a handler or its middleware asks for state that no lifespan has yielded, or two have."""
     for handler in handlers:
         asked = [(each.where, each.states) for each in handlers.middleware_of(handler)]
         for where, states in [(handler.where, handler.parameters.states), *asked]:
             for kind in states:
-                if not resources.has_state(kind):
+                found = resources.states(kind)
+                if not found:
                     raise HandlerError(where, f"State[{kind.__qualname__}]", handlers.states_from)
+                if len(found) > 1:
+                    types = ", ".join(type(state).__qualname__ for state in found)
+                    what = f"State[{kind.__qualname__}], of which there are {len(found)} ({types})"
+                    raise HandlerError(where, what, "a type of which there is one, such as a class around it")
 
 
 def _nobody(topic: str, subscriptions: tuple[str, ...]) -> HandlerFunction:

@@ -78,15 +78,15 @@ async def test_what_a_lifespan_sets_in_context_variables_holds_for_handlers_and_
     assert seen == {(each, "of the lifespan") for each in ("assigned", "handler", "drain", "revoked", "its end")}
 
 
-async def test_state_is_found_by_its_type_the_first_of_several():
+async def test_state_is_found_by_its_type():
     resources, log = MemberResources(), []
-    pools = [LargePool(), Pool()]
-    lifespans = [*_recording("a", log, pools[0]).lifespans, *_recording("b", log, pools[1]).lifespans]
+    pool = LargePool()
+    lifespans = [*_recording("a", log, pool).lifespans, *_recording("b", log, b"bytes").lifespans]
     async with resources.entered(lifespans):
         assert RESOURCES.get() is resources
-        assert resources.state(Pool) is pools[0]
-        assert resources.state(LargePool) is pools[0]
-        assert not resources.has_state(Message)
+        assert resources.state(Pool) is pool
+        assert resources.state(LargePool) is pool
+        assert resources.states(Message) == []
         with pytest.raises(InvariantViolated, match="no lifespan yielded a Message"):
             resources.state(Message)
     assert RESOURCES.get() is not resources
@@ -99,6 +99,20 @@ async def test_a_handler_without_its_state_stops_the_start(trial):
     async def handle(message: Message, pool: State[Pool]) -> None: ...
 
     with pytest.raises(HandlerError, match=r"State\[Pool\]; expected a lifespan that yields one"):
+        await trial.member(hooks=hooks).run()
+
+
+async def test_a_handler_that_could_get_either_of_two_states_stops_the_start(trial):
+    """It got the first: what was meant for one of two groups was published to the other."""
+    hooks = Handlers()
+    for name, pool in (("one", Pool()), ("other", LargePool())):
+        hooks.include(_recording(name, [], pool))
+
+    @hooks.handler("bills/>")
+    async def handle(message: Message, large: State[LargePool], pool: State[Pool]) -> None: ...
+
+    told = r"State\[Pool\], of which there are 2 \(Pool, LargePool\); expected a type of which there is one"
+    with pytest.raises(HandlerError, match=told):
         await trial.member(hooks=hooks).run()
 
 
