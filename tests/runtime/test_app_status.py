@@ -170,3 +170,14 @@ async def test_a_member_whose_handler_blocks_tells_that_it_is_alive_no_more(memb
     assert told["live"] is False
     assert (await ask(port, "/readyz")).status == 503
     assert (await until(port, "/livez", 503))["blocked_ms"] > told["blocked_ms"]
+
+
+async def test_a_member_whose_thread_for_it_the_system_refuses_says_so_in_one_line(trial, monkeypatch):
+    """Its start ended with a traceback."""
+
+    def refuse(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(ConfigError, match="no thread for it: can't start new thread; expected a limit"):
+        await trial.member(**ON).run()

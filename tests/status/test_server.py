@@ -72,23 +72,6 @@ async def test_members_of_one_process_tell_of_themselves_alone() -> None:
     assert [b'member="b"' in body for body in bodies] == [False, True, False]
 
 
-async def test_a_thread_that_the_system_refuses_is_refused_in_one_line_and_the_address_is_free(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The start of the member ended with a traceback."""
-
-    def refuse(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    with monkeypatch.context() as refusing:
-        refusing.setattr(threading.Thread, "start", refuse)
-        server = StatusServer(ListenAddress("127.0.0.1", 0), None)
-        with pytest.raises(ConfigError, match="no thread for it: can't start new thread; expected a limit"):
-            await server.__aenter__()
-    async with StatusServer(server.address, None):
-        pass
-
-
 async def test_how_much_was_handled_is_told_by_queue() -> None:
     async with serving(ShownMember(READY)) as (port, _):
         told = (await ask(port, "/v1/handled")).told
