@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 import orjson
 import pyarrow as pa
 
+from lbg_runtime.model.record import LARGEST_NUMBER
+
 Row = Mapping[str, object]
 
 _OF_THE_GROUP = ("group", "hash_prefix", "hash_count", "queue_count", "backend")
@@ -50,6 +52,15 @@ class FileFacts:
         """Note the first record, also when it changes: that records are missing may emerge while the file grows."""
         if self.header is None or self.header.get("is_whole") is not False:
             self.header = header
+
+    def note_owner(self, owner: Row) -> None:
+        """Note a record of an owner change that fits its schema. What no table has of it may be of any kind."""
+        self.named.update(str(owner[name]) for name in ("from_member", "to_member") if owner[name] is not None)
+        move_id, asked_ns, mono_ns = owner["move_id"], owner.get("asked_mono_ns"), owner["mono_ns"]
+        if owner["event"] == "taken" and isinstance(move_id, str) and isinstance(mono_ns, int):
+            self.taken[move_id] = mono_ns
+        elif isinstance(move_id, str) and type(asked_ns) is int and abs(asked_ns) <= LARGEST_NUMBER:
+            self.given[move_id] = asked_ns
 
     def take_in(self, later: "FileFacts") -> None:
         """Add the facts of the next piece of the file."""

@@ -304,19 +304,9 @@ class RecordFile:
         else:
             self.batches[kind].append(batch)
             if kind == "owner":
-                self._note_owners([row for _, row in members])
+                for _, row in members:
+                    self.facts.note_owner(row)
             self._note_clocks(kind, batch)
-
-    def _note_owners(self, rows: Sequence[_Row]) -> None:
-        for row in rows:
-            self.facts.named.update(str(row[name]) for name in ("from_member", "to_member") if row[name] is not None)
-            move_id, asked_ns = row["move_id"], row.get("asked_mono_ns")
-            if move_id is None:
-                continue
-            if row["event"] == "taken":
-                self.facts.taken[str(move_id)] = int(str(row["mono_ns"]))
-            elif type(asked_ns) is int and abs(asked_ns) <= LARGEST_NUMBER:
-                self.facts.given[str(move_id)] = asked_ns
 
     def _note_clocks(self, kind: str, batch: pa.RecordBatch) -> None:
         if kind not in _CLOCKS:

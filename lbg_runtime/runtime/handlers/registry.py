@@ -108,8 +108,7 @@ class Handlers:
         """Like `handler`, for a function that takes a `Batch` of messages, each of a different key.
 
         It is called when there are `max_count` messages, when the first of them has waited for `max_wait` (`100ms`), or
-        when the queue of one is given up in good order, or its shard is leaving the queue. The time of their
-        attempts begins then.
+        when the queue of one is given up in good order, or its shard leaves. The time of their attempts begins then.
         """
         return self._registering(subscriptions, "batch_handler", failure, False, False, (max_count, max_wait))
 

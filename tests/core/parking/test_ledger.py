@@ -1,4 +1,7 @@
-"""The ledger's answers, one by one."""
+"""The ledger's answers, one by one.
+
+More than 400 lines, as all of them are of one ledger with a few messages.
+"""
 
 from dataclasses import replace
 
