@@ -70,6 +70,8 @@ with _without_logging_setup():
         ReconnectionListener,
         ServiceInterruptionListener,
     )
+    from solace.messaging.messaging_service import _BasicMessagingService as Service
+    from solace.messaging.messaging_service import _MessagingServiceState as ServiceState
     from solace.messaging.publisher._outbound_message_utility import get_next_field
     from solace.messaging.publisher.persistent_message_publisher import MessagePublishReceiptListener
     from solace.messaging.receiver import _inbound_message_utility as native
@@ -115,6 +117,8 @@ _PARTS = (
         ),
     ),
     (ClientSession, ("session_cleanup",)),
+    (Service, ("state",)),
+    (ServiceState, ("RECONNECTING",)),
     (_PubSubPlusQueue, ("register_on_low_watermark", "register_on_high_watermark")),
     (InboundMessage, ("solace_message",)),
     (native, ("end_point_provision", "topic_endpoint_subscribe", "nack_message", "pause", "resume")),
@@ -208,6 +212,7 @@ __all__ = [
     "ReconnectionAttemptListener",
     "ReconnectionListener",
     "ServiceInterruptionListener",
+    "ServiceState",
     "Topic",
     "TopicSubscription",
     "close_map",

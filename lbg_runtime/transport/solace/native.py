@@ -48,6 +48,7 @@ from lbg_runtime.transport.solace.library import (
     START_METHOD,
     ClientOutcome,
     FlowEventCode,
+    ServiceState,
     flow_event_callback_type,
     get_last_error_info,
     native,
@@ -278,6 +279,11 @@ def forget_failed(receiver: Any) -> None:
 def set_sender_timestamp(outbound: Any, sent_at_ms: int) -> None:
     """Stamp a message to be published; milliseconds since the epoch."""
     CORE.solClient_msg_setSenderTimestamp(outbound.solace_message.msg_p, c_int64(sent_at_ms))
+
+
+def is_coming_back(service: Any) -> bool:
+    """Whether the connection is lost and the client has not yet reported that it is back."""
+    return bool(service.state is ServiceState.RECONNECTING)
 
 
 def missing_right(service: Any, right: LoginRight) -> str | None:

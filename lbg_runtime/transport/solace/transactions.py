@@ -69,6 +69,8 @@ class Transactions:
         """The client's session must not be closed while a commit is under way."""
         self._session: Any = None
         self._publisher: Any = None
+        self._given_up: list[Any] = []
+        """Those that are to be closed, and must not be yet."""
         self._is_closed = False
 
     def send(self, messages: Sequence[Message], future: asyncio.Future[None]) -> None:
@@ -97,6 +99,7 @@ class Transactions:
         with self._lock:
             self._is_closed = True
             self._give_up()
+            self._close_given_up()
 
     def _commit_next(self) -> None:
         if self._is_committing:
@@ -185,6 +188,8 @@ class Transactions:
 
     def _open(self) -> None:
         if self._session is None:
+            # Of what was given up in an outage, which may be over.
+            self._close_what_may_be_closed()
             builder = self._service.create_transactional_service_builder()
             builder.set_transaction_request_timeout(ANSWER_PATIENCE_MS)
             self._session = builder.build().connect()
@@ -193,6 +198,18 @@ class Transactions:
     def _give_up(self) -> None:
         session, self._session = self._session, None
         if session is not None:
+            self._given_up.append(session)
+            self._close_what_may_be_closed()
+
+    def _close_what_may_be_closed(self) -> None:
+        # A client that comes back opens its transacted sessions again, and says that it is back when it has them all:
+        # never, if one is closed meanwhile (docs/protocol.md).
+        if not native.is_coming_back(self._service):
+            self._close_given_up()
+
+    def _close_given_up(self) -> None:
+        given_up, self._given_up = self._given_up, []
+        for session in given_up:
             try:
                 session.disconnect()
             except CLIENT_ERRORS as error:

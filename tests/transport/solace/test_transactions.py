@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from lbg_runtime.model.message import Message
 from lbg_runtime.testing.flow_recorder import PATIENCE_S
 from lbg_runtime.transport.solace.threads import THREAD_COUNT
 from lbg_runtime.transport.solace.transport import SolaceTransport
+from tests.transport.solace.steps import eventually
 
 pytestmark = [
     pytest.mark.real_time,
@@ -135,6 +137,36 @@ async def test_what_is_cancelled_while_its_commit_waits_for_a_thread_is_not_publ
         await asyncio.wait(occupying)
         await transport.send_together([Message("orders/new", b"")])
     assert broker.engine.queue_depth(DEFAULT_VPN, "orders/0") == 1
+
+
+async def test_a_commit_that_is_lost_with_the_connection_does_not_keep_the_client_from_coming_back(
+    broker: BrokerServer, make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its transacted session was closed while the client opened it again; the member took itself for cut off, for
+    good."""
+    transport = make_transport("first")
+    await transport.open()
+    changes: list[bool] = []
+    transport.watch_connection(changes.append)
+    commit, lost = broker.engine.transactions.commit, list[Any]()
+    session = transport._session
+    assert session is not None
+
+    def lose(*asked: Any) -> object:
+        if not lost:
+            lost.append(session.transactions._session)
+            # Answers that take a while, as in any network.
+            broker.faults.delay(50)
+            broker.faults.drop()
+        return commit(*asked)
+
+    monkeypatch.setattr(broker.engine.transactions, "commit", lose)
+    with pytest.raises(PublishFailed, match="recreated"):
+        await transport.send_together([Message("orders/new", b"")])
+    await eventually(lambda: changes == [True, False, True])
+    async with asyncio.timeout(PATIENCE_S):
+        await transport.send_together([Message("orders/new", b"")])
+    assert not lost[0].is_connected
 
 
 async def test_closing_ends_what_waits(broker: BrokerServer, make_transport: MakeTransport) -> None:
