@@ -4,7 +4,7 @@ import pytest
 
 from lbg_runtime.core.restripe.gate import StripeGate
 from lbg_runtime.core.restripe.news import PlanReached, ShardLeft, StripesEnded, StripesFinished, facts_of
-from lbg_runtime.core.restripe.records import StripeEnd, StripePlan
+from lbg_runtime.core.restripe.records import StripeEnd, StripeFinish, StripePlan
 from tests.core.restripe.gate_shell import (
     COMING,
     CONTROL_TOPIC,
@@ -253,6 +253,16 @@ class TestTheFinish:
         assert queue.done(5) == ["probe 2"]
         assert queue.reached(2) == [FINISHED, ShardLeft(back, COMING)]
         assert queue.get(7, LEAVING) == ["drop 7"], "the shards that left before come now"
+
+    def test_a_shard_that_has_left_and_come_back_is_handled_until_its_next_marker(self, queue: Queue) -> None:
+        """It is the same handle, and what lies before that marker is in no other queue."""
+        queue.get(2, marker(LEAVING))
+        queue.get(3, FINISH)
+        queue.get(4, StripePlan(GENERATION + 1, 3, 2, "other"))
+        queue.get(5, marker(LEAVING, GENERATION + 1))
+        queue.get(6, StripeFinish(GENERATION + 1, 3, 2))
+        queue.get(7, StripePlan(GENERATION + 2, 2, 3, "third"))
+        assert queue.get(8, LEAVING) == ["pass 8"]
 
     def test_the_end_is_told_and_settled_at_once(self, queue: Queue) -> None:
         assert Queue().get(1, StripeEnd(GENERATION, 3)) == [StripesEnded(GENERATION, 3), "drop 1"]

@@ -80,8 +80,10 @@ class TestWhatOurQueuesSay:
 
     def test_the_plan_of_an_older_generation_is_no_news(self) -> None:
         book = reader_of(8)
-        assert not book.see_plan(plan_of(7))
+        assert not book.see_plan(plan_of(7, "another secret"))
         assert book.now == under_way(8)
+        book.see_left(8, 5)
+        assert book.report() == proven(under_way(8, 5)), "which others believe, as it takes nobody's secret for it"
 
     def test_a_newer_plan_replaces_all_that_was_known(self) -> None:
         book = reader_of(7)
