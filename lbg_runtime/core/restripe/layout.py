@@ -50,7 +50,6 @@ def ensure_layout(shape: GroupShape, subscriptions: Subscriptions) -> None:
                 f"subscribed to by {_names(shape, indexes)}",
                 f"by {shape.queue_name(home)} alone; {as_set}, `lbg group plan` says what to do",
             )
-    layout_of(shape, subscriptions)
 
 
 def ensure_target(plan: StripePlan, queue_count: int) -> None:

@@ -123,6 +123,12 @@ def test_a_subscription_that_brings_a_queue_more_than_its_shards_or_less_is_no_l
             refuse()
 
 
+def test_a_group_of_which_no_queue_has_a_shard_has_no_layout() -> None:
+    for seen in ({}, {0: frozenset({"invoices/>"})}):
+        with pytest.raises(UserError, match="0 queues of orders with shards; expected queues of the group"):
+            layout_of(shape_of(4), seen)
+
+
 def test_subscriptions_that_bring_nothing_of_the_group_are_no_concern_of_it() -> None:
     seen = {**laid_out(4), 4: frozenset({">", "!lbg/1/>"})}
     seen[2] |= {"lbg", "*", "lbg-news/>", "b*/1/>", "!news/>"}

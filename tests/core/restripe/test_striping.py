@@ -340,6 +340,12 @@ def test_what_is_known_only_grows_whoever_says_it(happenings: list[StripingRepor
         assert knows_as_much(book.now, before)
 
 
+def test_who_has_heard_the_same_in_another_order_has_the_same_proof() -> None:
+    first, then = under_way(7, 0, 8), under_way(7, 8, 0)
+    assert [*first.left] != [*then.left], "sets that were filled in another order"
+    assert proof_of(SECRET, first) == proof_of(SECRET, then)
+
+
 def test_the_shards_of_a_queue_that_has_finished_have_moved_whoever_told_so() -> None:
     assert Striping(7, 2, 3, left=frozenset({2})).moves(12) == (8, 1)
     assert Striping(7, 2, 3, finished=frozenset({0, 1})).moves(12) == (8, 8)
