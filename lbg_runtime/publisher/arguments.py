@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.keys import KeySource, is_sendable
-from lbg_runtime.model.message import PropertyValue, as_payload
+from lbg_runtime.model.message import NO_PROPERTIES, PropertyValue, as_payload
 
 
 def as_text(where: str, value: object) -> str:
@@ -38,6 +38,12 @@ def own_payload(value: object) -> bytes:
     except TypeError as error:
         # The cause says more of a memoryview that was released.
         raise UserError("payload", type(value).__name__, "bytes") from error
+
+
+def check_mapping(properties: object) -> None:
+    """Raise `UserError` for properties that are no mapping."""
+    if properties is not NO_PROPERTIES and not isinstance(properties, Mapping):
+        raise UserError("properties", type(properties).__name__, "a mapping, such as a dict")
 
 
 def topic_refused(topic: str, group: GroupShape) -> UserError:

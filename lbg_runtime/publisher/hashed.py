@@ -29,7 +29,7 @@ from lbg_runtime.model.message import (
 )
 from lbg_runtime.model.record import UnconfirmedRecord
 from lbg_runtime.model.topic import is_valid_topic
-from lbg_runtime.publisher.arguments import as_text, found_key, own_payload, sendable_key, topic_refused
+from lbg_runtime.publisher.arguments import as_text, check_mapping, found_key, own_payload, sendable_key, topic_refused
 from lbg_runtime.publisher.confirmation import Confirmation
 from lbg_runtime.publisher.ledger import Ledger
 from lbg_runtime.publisher.values import make_confirmation, make_message
@@ -194,9 +194,9 @@ class HashedPublisher:
 
         The message gets its place in its key when this is called, not when it is sent: concurrent callers are served
         in order. `properties` are the user's; those stamped by this class override them. Raises `UserError` for a
-        message without a key, or with a key, a topic or a payload that cannot be used, and for a call from a thread
-        other than the first one; raises `PublisherClosed`. In all these cases, or if cancelled while waiting, it has
-        sent nothing.
+        message without a key, or with key, topic, payload or properties that cannot be used, and for a call from
+        another thread than the first; raises `PublisherClosed`. In all these cases, or if cancelled while waiting, it
+        has sent nothing.
         """
         if get_ident() != self._thread:
             self._insist_on_one_thread()
@@ -206,6 +206,8 @@ class HashedPublisher:
         if type(topic) is not str:
             # Before the key is found in it.
             topic = as_text("topic", topic)
+        if type(properties) is not dict:
+            check_mapping(properties)
         if key is None:
             key = found_key(self._key_source, topic, payload, properties)
         elif type(key) is not str:

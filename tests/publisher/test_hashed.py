@@ -133,6 +133,17 @@ async def test_a_message_that_cannot_be_addressed_is_turned_away_with_nothing_se
     assert publisher.counts == PublisherCounts(0, 0, 0, 0)
 
 
+@pytest.mark.parametrize("key", ["k", None])
+@pytest.mark.parametrize("properties", [None, "colour=red", [("colour", "red")]])
+async def test_properties_that_are_no_mapping_are_turned_away_with_nothing_sent(
+    make_publisher: MakePublisher, messenger: ScriptedMessenger, properties: object, key: str | None
+) -> None:
+    publisher = make_publisher(key_source=KeySource.parse("property:colour"))
+    with pytest.raises(UserError, match=r"^properties: \w+; expected a mapping, such as a dict$"):
+        await publisher.submit("t", b"", key=key, properties=properties)  # type: ignore[arg-type]
+    assert (messenger.sent, publisher.counts) == ([], PublisherCounts(0, 0, 0, 0))
+
+
 @pytest.mark.parametrize("rule", ["topic", "topic_level:0"])
 @pytest.mark.parametrize("topic", [5, b"orders/new", None])
 async def test_a_topic_that_is_none_is_turned_away_although_the_key_would_be_found_in_it(
@@ -328,7 +339,7 @@ async def test_properties_that_are_none_take_no_room(
 ) -> None:
     publisher = make_publisher(max_unconfirmed=1)
     for wrong in (None, ["name"], 5):
-        with pytest.raises(TypeError):
+        with pytest.raises(UserError):
             await publisher.submit("t", b"", key="k", properties=wrong)  # type: ignore[arg-type]  # as nobody may check
     await publisher.submit("t", b"", key="k")
     assert [message.key_sequence for message in messenger.sent] == [1]
