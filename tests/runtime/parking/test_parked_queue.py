@@ -17,9 +17,11 @@ from lbg_runtime.core.parking.records import LedgerEntry, ParkedMessage, Parking
 from lbg_runtime.model.errors import PublishRefused
 from lbg_runtime.model.ids import DeliveryId, Epoch, MemberId, QueueName
 from lbg_runtime.model.message import Delivery, Message
+from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.runtime.parking.fence import StayFence
 from lbg_runtime.runtime.parking.parked_queue import ParkedQueue, lane_name
 from lbg_runtime.runtime.parking.ports import ParkingPorts
+from lbg_runtime.runtime.runners.failure_report import FailureReport
 from lbg_runtime.runtime.runners.handling import Handling
 from lbg_runtime.transport.base import Messenger
 from tests.runtime.parking.scripted_session import Session
@@ -34,7 +36,10 @@ class Owner:
 
     def __init__(self, session: Session, children: asyncio.TaskGroup) -> None:
         self.session = session
-        self.replayed: list[bytes] = []
+        self.replays: list[Handling] = []
+        self.settleable: list[bool] = []
+        self.ended: list[Handling] = []
+        self.is_restriped = False
         self.opened = 0
         self.queue = ParkedQueue(PARKING, random.Random(1))
         self._children = children
@@ -43,12 +48,26 @@ class Owner:
             queue=QueueName("orders/0"),
             session=session,
             member=MemberId("m"),
-            dispatch=lambda delivery: self.replayed.append(delivery.message.payload),
+            dispatch=lambda delivery: self.replays.append(Handling(delivery, "a", "a", cast("object", None))),
             return_unstarted=lambda *told: session.returned.append(told),
+            flush=self._flush,
             lost=session.lost.append,
+            replayed=lambda _, can_be_settled: self.settleable.append(can_be_settled),
+            ended=self.ended.append,
+            is_restriping=lambda: self.is_restriped,
             patience_s=5.0,
         )
         self.queue.connect(cast(ParkingPorts, ports))
+
+    @property
+    def replayed(self) -> list[bytes]:
+        return [each.delivery.message.payload for each in self.replays]
+
+    def end_replay(self, outcome: Outcome | None, report: FailureReport | None = None) -> None:
+        """As the dispatcher does, of the newest one."""
+        handling = self.replays[-1]
+        handling.outcome, handling.end_report = outcome, report
+        self.queue.finished(handling)
 
     def follow(self, state: FlowState) -> None:
         self.queue.follow(EPOCH, state)
@@ -76,6 +95,11 @@ class Owner:
 
     def _open(self) -> None:
         self.opened += 1
+
+    def _flush(self) -> "asyncio.Future[None]":
+        flushed = asyncio.get_running_loop().create_future()
+        flushed.set_result(None)
+        return flushed
 
 
 @asynccontextmanager
