@@ -171,7 +171,10 @@ class Connection(asyncio.Protocol):
 
     def _do_first_delayed(self) -> None:
         # Whichever timer it is: a loop may call those of the same moment in any order.
-        self._delayed.popleft()()
+        act = self._delayed.popleft()
+        # uvloop raises for what is written to a socket that was cut meanwhile.
+        if self._transport is not None and not self._transport.is_closing():
+            act()
 
     def abort(self) -> None:
         """Cut the connection at once, as a network does."""

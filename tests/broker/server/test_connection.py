@@ -217,6 +217,22 @@ async def test_what_is_written_keeps_its_order_when_a_delay_ends_and_the_end_com
     assert wire.closing
 
 
+@pytest.mark.parametrize("is_told", [False, True])
+async def test_what_is_delayed_is_not_written_to_a_connection_that_is_cut_meanwhile(is_told: bool) -> None:
+    """uvloop raised, once for each write."""
+    connection, wire = connect()
+    connection.data_received(LOGIN)
+    wire.written.clear()
+    connection.suffer(Trouble(delay_ms=100))
+    connection.session.apply([delivery(1)])
+    connection.flush()
+    connection.abort()
+    if is_told:
+        connection.connection_lost(None)
+    await asyncio.sleep(1)
+    assert wire.written == []
+
+
 async def test_what_is_written_does_not_overtake_what_is_due_but_not_yet_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
