@@ -149,6 +149,8 @@ class Transactions:
             bundles = [bundle for bundle in bundles if not bundle.future.cancelled()]
             if not bundles:
                 return
+            # What was given up in an outage, which may be over.
+            self._close_what_may_be_closed()
             if not self._is_published(bundles) and len(bundles) > 1 and isinstance(bundles[0].error, PublishRefused):
                 # If its handler was cancelled meanwhile, somebody else may have published it by now.
                 for bundle in bundles:
@@ -188,8 +190,6 @@ class Transactions:
 
     def _open(self) -> None:
         if self._session is None:
-            # Of what was given up in an outage, which may be over.
-            self._close_what_may_be_closed()
             builder = self._service.create_transactional_service_builder()
             builder.set_transaction_request_timeout(ANSWER_PATIENCE_MS)
             self._session = builder.build().connect()
