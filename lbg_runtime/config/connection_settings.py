@@ -21,9 +21,12 @@ ClientUsername = Annotated[Text, AfterValidator(no_longer_than(LARGEST_USERNAME_
 ClientPassword = Annotated[Secret, AfterValidator(no_longer_than(LARGEST_PASSWORD_BYTES))]
 
 
+_JSON_WEB_TOKEN = re.compile(r"\s*eyJ[\w-]{10,}(\.[\w-]*){2,4}\s*")
+
+
 def _path_of_secret(value: object) -> object:
     """The path of a file with a key or a token. One of these in its place is refused without being shown."""
-    if isinstance(value, str) and ("-----BEGIN " in value or re.fullmatch(r"\s*eyJ[\w.-]+\s*", value)):
+    if isinstance(value, str) and ("-----BEGIN " in value or _JSON_WEB_TOKEN.fullmatch(value)):
         raise SettingProblem((), "what the file is to hold", "the path of the file")
     return value
 

@@ -95,7 +95,7 @@ PRIVATE_KEY = "-----BEGIN PRIVATE KEY-----\nhush\n-----END PRIVATE KEY-----\n"
         ({"client_certificate": {"certificate": "c", "key": PRIVATE_KEY}}, "client_certificate.key"),
         # As YAML folds its lines into one.
         ({"client_certificate": {"certificate": "c", "key": PRIVATE_KEY.replace("\n", " ")}}, "client_certificate.key"),
-        ({"oauth": {"token_file": "eyJhbGciOi.eyJodXNo.hush-hush_\n"}}, "oauth.token_file"),
+        ({"oauth": {"token_file": "eyJhbGciOiJSUzI1NiJ9.eyJodXNo.hush-hush_\n"}}, "oauth.token_file"),
     ],
 )
 def test_a_key_or_a_token_in_the_place_of_its_files_path_is_not_shown(proof: dict[str, Any], where: str) -> None:
