@@ -96,15 +96,18 @@ def test_of_a_plan_whose_needless_queues_are_gone_only_topics_are_left_whatever_
     plan = StripePlan(GENERATION, 4, 2, "s3cr3t")
     seen = with_topic({**laid_out(2), 3: frozenset(), 4: frozenset({"invoices/>"})}, plan, 0, 1)
     assert has_begun(plan, shape_of(2), seen, CONTROL_TOPIC)
+    late = with_topic({**laid_out(2), 3: frozenset()}, plan, 0)
+    assert not has_begun(plan, shape_of(2), late, CONTROL_TOPIC), "it cleans up the topic of queue 0 after all others"
     del seen[3]
     assert not has_begun(plan, shape_of(2), seen, CONTROL_TOPIC)
     assert leftover_plans(shape_of(2), seen, CONTROL_TOPIC, 2) == {plan}
 
 
-def test_of_two_plans_the_one_that_began_stays() -> None:
-    begun, late = StripePlan(9, 2, 3, "s3cr3t"), StripePlan(7, 2, 4, "other")
+@pytest.mark.parametrize("to_count", [4, 1])
+def test_of_two_plans_the_one_that_began_stays(to_count: int) -> None:
+    begun, late = StripePlan(9, 2, 3, "s3cr3t"), StripePlan(7, 2, to_count, "other")
     seen = with_topic(with_topic({**laid_out(2), 2: frozenset()}, begun, 0, 1, 2), late, 0)
-    for wanted in (2, 3, 4):
+    for wanted in (1, 2, 3, 4):
         assert leftover_plans(shape_of(2), seen, CONTROL_TOPIC, wanted) == {late}
 
 
@@ -127,6 +130,8 @@ def test_a_group_of_which_no_queue_has_a_shard_has_no_layout() -> None:
     for seen in ({}, {0: frozenset({"invoices/>"})}):
         with pytest.raises(UserError, match="0 queues of orders with shards; expected queues of the group"):
             layout_of(shape_of(4), seen)
+    plan = StripePlan(GENERATION, 4, 6, "s3cr3t")
+    assert leftover_plans(shape_of(4), with_topic({0: frozenset()}, plan, 0), CONTROL_TOPIC, 6) == {plan}
 
 
 def test_subscriptions_that_bring_nothing_of_the_group_are_no_concern_of_it() -> None:
