@@ -42,6 +42,8 @@ ITEMS = st.recursive(
     lambda inner: st.lists(inner, max_size=3),
     max_leaves=4,
 )
+NO_HEADERS = [(RECORD_VERSION + 1, 7), (RECORD_VERSION, 0), (RECORD_VERSION, 7.0)]
+"""Versions and generations that no record has."""
 NEARLY_RECORDS = st.builds(
     lambda kind, rest: json.dumps([RECORD_VERSION, kind, *rest]).encode(),
     st.sampled_from(["plan", "marker", "finish", "end"]),
@@ -50,6 +52,8 @@ NEARLY_RECORDS = st.builds(
 
 
 @given(RECORDS)
+@example(StripePlan(LARGEST, LARGEST_HASH_COUNT, 1, "s" * MAX_SECRET_LENGTH))
+@example(ShardMarker(1, LARGEST))
 def test_a_record_is_read_as_it_was_written(record: StripeRecord) -> None:
     message = encode_record(record, "a/topic")
     assert message.topic == "a/topic"
@@ -93,9 +97,14 @@ def test_any_bytes_are_a_record_or_are_refused(payload: bytes) -> None:
         [RECORD_VERSION, "plan", 7, 4, 8, ""],
         [RECORD_VERSION, "plan", 7, 4, 8, "s" * (MAX_SECRET_LENGTH + 1)],
         [RECORD_VERSION, "plan", 7, 4, 8, "a/b"],
+        [RECORD_VERSION, "plan", 7, 4, 8, "\u00e9"],
         [RECORD_VERSION, "plan", 7, 4, 8, ">"],
+        *([version, "plan", generation, 4, 8, "s"] for version, generation in NO_HEADERS),
+        *([version, "finish", generation, 4, 8] for version, generation in NO_HEADERS),
+        *([version, "end", generation, 4] for version, generation in NO_HEADERS),
         [RECORD_VERSION, "finish", 7, 0, 8],
         [RECORD_VERSION, "finish", 7, 4, LARGEST],
+        [RECORD_VERSION, "finish", 7, True, 8],
         [RECORD_VERSION, "end", 7, 0],
         [RECORD_VERSION, "end", 7, LARGEST],
         [RECORD_VERSION, "other", 7, 4],
