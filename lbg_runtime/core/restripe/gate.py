@@ -292,8 +292,9 @@ class StripeGate:
         self._markers.clear()
         self._gone.clear()
         self._ended_generation = finish.generation
+        # Nothing is kept any more: the finish has let go what comes, and what leaves has been dropped with its shard.
         done = StripesFinished(finish.generation, finish.from_count, finish.to_count)
-        return [*(Drop(record) for record in records), *self._reconsider(), self._probe(done)]
+        return [*(Drop(record) for record in records), self._probe(done)]
 
     # -- whose turn a message is
 
