@@ -168,8 +168,8 @@ class TestProbes:
 
     @pytest.mark.parametrize(("member", "life"), [(B, Life(1, 1)), (A, Life(0, 1)), (A, Life(1, 0))])
     def test_what_others_say_answers_nothing(self, plane: Plane, member: MemberId, life: Life) -> None:
-        plane.take(10, probe(Q0, 1))
-        stranger = Leave(Header(GroupName("orders"), member, life, 1_000))
+        [beat] = beats(plane.take(10, probe(Q0, 1)))
+        stranger = Leave(Header(GroupName("orders"), member, life, beat.header.sequence))
         assert asked(plane.take(20, ControlMessageReceived(stranger))) == []
 
     def test_nobody_can_answer_for_us_who_has_not_heard_us(self, plane: Plane) -> None:
@@ -267,6 +267,12 @@ class TestMoreQueues:
         assert plane.flows[Q0].state is FlowState.ACTIVE, "and nothing else moves"
         plane.own(4_300, Q2)
         assert set(plane.machine.flow_reports()) == {Q0, Q1, Q2}
+
+    def test_have_the_homes_that_the_settings_give_them(self, plane: Plane) -> None:
+        plane.take(100, StripesTold(0, PlanReached(PLAN)))
+        plane.flows[Q2] = plane.new_flow(Q2)
+        plane.take(110, FlowsAdded([plane.flows[Q2]], {Q2: B}))
+        assert plane.machine.rebalance.pins == {Q2: B}
 
     def test_that_became_known_while_others_were_made_are_asked_for_then(self, plane: Plane) -> None:
         plane.take(100, StripesTold(0, PlanReached(PLAN)))
