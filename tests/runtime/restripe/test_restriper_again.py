@@ -1,0 +1,46 @@
+"""A run that follows one which was killed when its work was begun, or all but done."""
+
+import pytest
+
+from lbg_runtime.core.restripe.layout import plans_on
+from lbg_runtime.model.errors import ConnectFailed
+from tests.runtime.restripe.restripe_world import GROUP, restripe, topics_of
+
+CONTROL_TOPIC = "lbg-control/orders"
+PARKING_QUEUE = "lbg-parked/orders/1"
+
+
+async def test_parking_that_is_turned_on_when_a_shard_has_moved_keeps_nobody_from_the_end(
+    trial, settings, queues
+) -> None:
+    """Otherwise the shard that was just moving would wait for ever."""
+    async with trial.running(trial.discovered("a", group=GROUP)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        # Two queues are made, six get the topic, and one its first shard, which another one loses.
+        queues.calls_left = 10
+        with pytest.raises(ConnectFailed):
+            await restripe(trial, settings, queues, 6)
+        assert "h/4/>" not in await queues.subscriptions("orders/0")
+        queues.adopt(PARKING_QUEUE, [PARKING_QUEUE])
+        done = await restripe(trial, settings, queues, 6)
+        assert done.moved == done.moving
+
+
+async def test_the_count_is_stored_by_the_next_run_if_the_one_before_was_killed_before_it_was(
+    trial, settings, queues
+) -> None:
+    """Members that start from what is stored would leave the new queues alone."""
+    store_count = queues.store_count
+
+    async def be_killed(_):
+        raise ConnectFailed("semp", "killed")
+
+    async with trial.running(trial.discovered("a", group=GROUP)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        queues.store_count = be_killed
+        with pytest.raises(ConnectFailed):
+            await restripe(trial, settings, queues, 6)
+        queues.store_count = store_count
+        assert await restripe(trial, settings, queues, 6) is None
+    assert queues.stored_count == 6
+    assert plans_on(dict(enumerate((await topics_of(queues)).values())), CONTROL_TOPIC) == set()
