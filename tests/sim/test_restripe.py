@@ -141,6 +141,20 @@ def busy(seed: int) -> SimSettings:
     )
 
 
+def backlogged(seed: int) -> SimSettings:
+    """As `busy`, but messages of a key come nearly as fast as they are handled: at its marker, several are in flight.
+    There, 10 of the first 30 seeds find what lets go at the marker; of `busy`, 3."""
+    drawn = busy(seed)
+    return replace(
+        drawn,
+        keys=4,
+        max_in_flight=32,
+        runners=16,
+        window=50,
+        handlers=replace(drawn.handlers, longest_ms=120, slow_share=0.0, poison_share=0.0, hang_share=0.0),
+    )
+
+
 def mortal(seed: int) -> SimSettings:
     """Settlements take a second to leave, handlers take long, and members are killed all the time."""
     drawn = busy(seed)
@@ -190,7 +204,7 @@ def is_found_out(parts: Parts, run: MakeSettings, law: str, first: int) -> bool:
         (WaitsForNobody, busy, "first_handlings_are_in_order", 214),
         (DropsInsteadOfKeeping, busy, "nothing_is_lost", 214),
         (DropsInsteadOfKeeping, busy, "settled_messages_are_a_prefix", 7),
-        (LetsGoAtTheMarker, busy, "first_handlings_are_in_order", 7),
+        (LetsGoAtTheMarker, backlogged, "first_handlings_are_in_order", 2),
         (ForgetsTheMarkers, busy, "nothing_is_lost", 7),
     ],
 )
@@ -247,7 +261,7 @@ def test_a_broken_conductor_is_found_out(
 
 
 def test_the_runs_that_find_them_out_break_nothing_by_themselves() -> None:
-    for run, seed in [*((busy, seed) for seed in (7, 203, 214, 287)), (mortal, 20)]:
+    for run, seed in [*((busy, seed) for seed in (7, 203, 214, 287)), (backlogged, 2), (mortal, 20)]:
         assert (seed, simulate(seed, run(seed)).violations) == (seed, ())
 
 
