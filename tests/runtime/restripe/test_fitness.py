@@ -54,6 +54,14 @@ def test_settings_that_do_not_fit_are_refused_by_name(group: dict[str, Any], mor
     assert refused.value.where == where
 
 
+def test_of_the_moves_those_that_change_their_queue_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lbg_runtime.runtime.restripe.fitness.MOST_MOVES", 7)
+    shape = GroupShape(GroupName("orders"), "h", 12, 4)
+    insist_on_few_moves(StripePlan(1, 4, 2, "s"), shape)
+    with pytest.raises(UserError, match="6 instead of 4, so that 8 of 12 shards move"):
+        insist_on_few_moves(StripePlan(1, 4, 6, "s"), shape)
+
+
 def test_no_queue_is_to_have_a_name_that_a_broker_refuses() -> None:
     """The queue could not be made once the others had been, and the re-striping had no end."""
     shape = GroupShape(GroupName("o" * 198), "h", 16, 2)

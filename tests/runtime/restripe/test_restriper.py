@@ -186,7 +186,9 @@ async def test_a_plan_under_way_that_members_take_for_old_is_renewed_and_goes_on
             await sender.close()
         async with trial.running(trial.discovered("c", group=GROUP)):
             await asyncio.sleep(5)
-            done = await asyncio.wait_for(restripe(trial, settings, queues, 4), 60)
+            with capture_logs() as log:
+                done = await asyncio.wait_for(restripe(trial, settings, queues, 4), 60)
+        assert [each["outdated"] for each in log if each["event"] == "restripe_plan_renewed"] == [7]
         assert done.plan.generation == ahead.plan.generation + 1
         for name in queues.names():
             assert topic not in await queues.subscriptions(QueueName(name))
