@@ -1,9 +1,17 @@
-"""A run that follows one which was killed when its work was begun, or all but done."""
+"""Work that is taken up again: by a run that follows one which was killed, or a record that nobody has read."""
+
+import asyncio
 
 import pytest
 
+from lbg_runtime.core.group.control_codec import encode
+from lbg_runtime.core.group.control_messages import Header, Heartbeat, Life, MemberState
 from lbg_runtime.core.restripe.layout import plans_on
+from lbg_runtime.core.restripe.striping import Striping, StripingReport
 from lbg_runtime.model.errors import ConnectFailed
+from lbg_runtime.model.ids import GroupName, MemberId
+from lbg_runtime.model.message import Message
+from lbg_runtime.transport.memory.transport import MemoryTransport
 from tests.runtime.restripe.restripe_world import GROUP, restripe, topics_of
 
 CONTROL_TOPIC = "lbg-control/orders"
@@ -44,3 +52,26 @@ async def test_the_count_is_stored_by_the_next_run_if_the_one_before_was_killed_
         assert await restripe(trial, settings, queues, 6) is None
     assert queues.stored_count == 6
     assert plans_on(dict(enumerate((await topics_of(queues)).values())), CONTROL_TOPIC) == set()
+
+
+async def test_a_plan_that_was_published_and_that_nobody_has_read_stays_whatever_comes_meanwhile(
+    trial, settings, queues
+) -> None:
+    told = []
+    conducting = asyncio.ensure_future(restripe(trial, settings, queues, 6, told.append))
+    member = MemoryTransport(trial.broker, "member")
+    await member.open()
+    header = Header(GroupName("orders"), MemberId("a"), Life(1, 1), 1)
+    beat = Heartbeat(header, MemberState.ACTIVE, 1, {}, {}, "0", StripingReport(Striping(0, 4), ""))
+    await trial.until(lambda: bool(told))
+    member.send_direct(Message(CONTROL_TOPIC, encode(beat)))
+    await trial.until(lambda: told[-1].waiting_for == "the members to read the plan")
+    before = await topics_of(queues)
+    queues.adopt(PARKING_QUEUE, [PARKING_QUEUE])
+    await asyncio.sleep(10)
+    assert await queues.depth("orders/5") > 1, "it was published again"
+    assert await topics_of(queues) == {**before, PARKING_QUEUE: {PARKING_QUEUE}}
+    assert not conducting.done()
+    conducting.cancel()
+    await asyncio.wait([conducting])
+    await member.close()
