@@ -54,6 +54,7 @@ def test_a_lane_that_has_appeared_and_may_not_last_is_gone_too(
     with pytest.raises(LandingWriteFailed):
         log_on_disk.lane()
     assert names_in(log_on_disk) == []
+    assert open_below(log_on_disk.root) == []
 
 
 def test_a_lane_of_the_same_name_stays_when_another_cannot_be_begun(log_on_disk: LogOnDisk) -> None:
@@ -107,6 +108,23 @@ def test_a_lane_stays_whose_first_entry_is_written_and_may_not_be_on_the_disk(
     assert dict(LandingLog(log_on_disk.root).lanes()) == {lane.name: LaneExtent(0, 1)}
 
 
+def test_a_lane_stays_of_which_nobody_can_tell_whether_it_has_rows(
+    log_on_disk: LogOnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lane = log_on_disk.lane()
+    look = Path.stat
+
+    def refuse_index(path: Path, **options: bool) -> os.stat_result:
+        if path.suffix == ".index":
+            raise OSError(errno.EIO, "Input/output error")
+        return look(path, **options)
+
+    monkeypatch.setattr(Path, "stat", refuse_index)
+    with pytest.raises(LandingWriteFailed, match="Input/output error"):
+        lane.append(rows([id_of("k", 1)]))
+    assert names_in(log_on_disk) == [lane.name.removeprefix("queue=003/")]
+
+
 def test_a_lane_that_has_rows_stays_when_a_flush_fails(log_on_disk: LogOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     lane = log_on_disk.lane(segment_bytes=1)
     lane.append(rows([id_of("k", 1)]))
@@ -125,6 +143,8 @@ def test_a_lane_keeps_no_segment_open_but_its_last(log_on_disk: LogOnDisk) -> No
     for number in range(2, 6):
         lane.append(rows([id_of("k", number)]))
     assert len(open_below(log_on_disk.root)) == open_count > 0
+    lane.close()
+    assert open_below(log_on_disk.root) == []
 
 
 def test_a_lane_that_cannot_be_locked_leaves_nothing_behind(

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -9,10 +10,10 @@ import pytest
 
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.pipeline.landing import layout
-from lbg_runtime.pipeline.landing.lane import LaneWriter
+from lbg_runtime.pipeline.landing.lane import LaneWriter, remove_lane
 from lbg_runtime.pipeline.landing.layout import claim_folder
 from tests.pipeline.landing.disk import Disk
-from tests.pipeline.landing.landed import SHAPE, id_of, rows
+from tests.pipeline.landing.landed import SHAPE, LogOnDisk, id_of, rows
 
 
 @pytest.mark.parametrize("is_there", [False, True], ids=["new", "made by another"])
@@ -36,6 +37,18 @@ def test_a_power_cut_takes_nothing_that_was_acknowledged(
         lane.append(rows([id_of("k", number)]))
         assert disk.lost(tmp_path) == []
     lane.close()
+
+
+def test_a_lane_is_no_lane_any_more_on_the_disk_before_anything_of_it_is_removed(
+    log_on_disk: LogOnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut it would be one without its note, which is damage."""
+    lane = log_on_disk.lane()
+    events: list[object] = []
+    monkeypatch.setattr(os, "fsync", lambda file: events.append(os.listdir(file)))
+    monkeypatch.setattr(shutil, "rmtree", lambda _: events.append("removed"))
+    remove_lane(log_on_disk.root / lane.name)
+    assert events == [[f".gone-{lane.name.removeprefix('queue=003/')}"], "removed"]
 
 
 @pytest.mark.parametrize(("number", "is_taken"), [(errno.EACCES, True), (errno.EROFS, True), (errno.EIO, False)])
