@@ -135,6 +135,20 @@ def test_a_table_that_was_put_back_while_the_stream_ran_takes_no_batch(tmp_path:
     assert len(list((lake / "_delta_log").glob("*.json"))) == left
 
 
+def test_what_delta_takes_out_of_the_table_stays_out(tmp_path: Path) -> None:
+    lake, checkpoint = tmp_path / "lake", tmp_path / "checkpoint"
+    to = writer(lake, checkpoint)
+    for number in range(3):
+        note_batch(checkpoint, number, number)
+        write_batch(to, number)
+    DeltaTable(lake).restore(1)
+    write_batch(to, 2)
+    assert ids(lake) == [id_of("k", 0)]
+    note_batch(checkpoint, 3, 3)
+    write_batch(to, 3)
+    assert sorted(ids(lake)) == [id_of("k", 0), id_of("k", 3)]
+
+
 def test_a_batch_before_those_that_are_there_is_refused(tmp_path: Path) -> None:
     for number in (0, 1):
         write_batch(writer(tmp_path), number)
