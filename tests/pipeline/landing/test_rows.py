@@ -52,6 +52,12 @@ def test_copies_of_a_message_have_one_id() -> None:
     assert may_have_copies(id_of())
 
 
+def test_what_its_publisher_publishes_again_has_an_id_that_differs_before_the_dot() -> None:
+    first, again = id_of(sent_at_ms=1_000), id_of(sent_at_ms=2_000)
+    assert first != again
+    assert first.partition(".")[2] == again.partition(".")[2]
+
+
 @pytest.mark.parametrize(
     "properties",
     [
