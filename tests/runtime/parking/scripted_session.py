@@ -15,12 +15,15 @@ class KeptFlow:
 
     def __init__(self) -> None:
         self.settled: list[DeliveryId] = []
+        self.flushed = 0
+        """How many of them have left."""
         self.is_open = False
 
     def settle(self, delivery_id: DeliveryId, outcome: Outcome) -> None:
         self.settled.append(delivery_id)
 
-    def flush(self) -> None: ...
+    def flush(self) -> None:
+        self.flushed = len(self.settled)
 
     def start_intake(self) -> None:
         self.is_open = True

@@ -233,6 +233,7 @@ async def test_an_order_to_drop_second_copies_follows_the_settlement_that_an_out
     assert not session.flow.is_open, "what comes then is another owner's"
     # As the ledger orders for the replay of a message that was sent twice.
     stay._obey([SettleParked(DeliveryId(7)), PublishDrop(drop)])
+    await asyncio.sleep(1)
     assert drop not in session.sent
     session.sink(FlowActive(Epoch(1)))
     await running_stay
@@ -258,8 +259,9 @@ async def test_an_order_to_drop_second_copies_is_sent_by_an_owner_that_gives_up_
     assert session.sent[-1] == drop
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
 async def test_an_order_to_drop_that_the_broker_never_takes_keeps_the_stay_no_longer_than_its_patience(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, *, is_lost: bool
 ) -> None:
     session = Session()
     stay, running_stay = await fed_stay(session)
@@ -272,9 +274,13 @@ async def test_an_order_to_drop_that_the_broker_never_takes_keeps_the_stay_no_lo
 
     monkeypatch.setattr(session, "send", refuse)
     stay._obey([PublishDrop(DropAsked("key a", (OWNER, 3)))])
+    if is_lost:
+        # What it was sent behind does not count.
+        session.sink(FlowInactive(Epoch(1)))
+        await asyncio.sleep(1)
     stay.end()
     # As long as its ports say, and a little.
-    async with asyncio.timeout(5.5):
+    async with asyncio.timeout(0.5 if is_lost else 5.5):
         await running_stay
 
 
@@ -318,6 +324,7 @@ async def test_what_a_handle_reported_that_nobody_got_is_not_taken_for_news_of_t
     session.sink(FlowActive(Epoch(1)))
     await asyncio.sleep(1)
     assert session.sent == [OwnerFence(OWNER)]
+    assert stay.wait == ParkingWait(6_000, "what lies there has not been read yet")
     assert not running_stay.done()
     stay.end()
     await running_stay

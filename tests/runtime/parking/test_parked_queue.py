@@ -16,7 +16,7 @@ from lbg_runtime.core.parking.ledger import ParkingLedger
 from lbg_runtime.core.parking.records import LedgerEntry, ParkedMessage, ParkingOwner, UnparkAsked, encode_entry
 from lbg_runtime.model.errors import PublishRefused
 from lbg_runtime.model.ids import DeliveryId, Epoch, MemberId, QueueName
-from lbg_runtime.model.message import Delivery, Message
+from lbg_runtime.model.message import Delivery, Message, PropertyValue
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.runtime.parking.fence import StayFence
 from lbg_runtime.runtime.parking.parked_queue import ParkedQueue, lane_name
@@ -40,6 +40,7 @@ class Owner:
         self.settleable: list[bool] = []
         self.ended: list[Handling] = []
         self.is_restriped = False
+        self.first = Message("orders/new", b"1")
         self.opened = 0
         self.queue = ParkedQueue(PARKING, random.Random(1))
         self._children = children
@@ -74,7 +75,13 @@ class Owner:
 
     def show(self, entry: LedgerEntry) -> None:
         """As the broker shows what lies in the parking queue."""
-        message = encode_entry(entry, PARKING)
+        self._show(encode_entry(entry, PARKING))
+
+    def show_raw(self, properties: dict[str, PropertyValue]) -> None:
+        """The same of something that no version has written."""
+        self._show(Message(PARKING, b"", properties))
+
+    def _show(self, message: Message) -> None:
         number = DeliveryId(next(self._numbers))
         self.session.sink(MessageReceived(Delivery(PARKING, EPOCH, number, message, False, 0)))
 
@@ -87,7 +94,7 @@ class Owner:
         await asyncio.sleep(1)
         self.session.sink(FlowActive(EPOCH))
         for number in (1, 2):
-            original = Message("orders/new", b"%d" % number)
+            original = self.first if number == 1 else Message("orders/new", b"%d" % number)
             self.show(ParkedMessage("key a", EARLIER, number, original, 1, "", "", "m", 0))
         await asyncio.sleep(1)
         self.show(self.session.sent[0])
@@ -170,6 +177,7 @@ async def _fill_and_empty(session: FullSession) -> None:
         assert "Queue Over Quota: raise maxMsgSpoolUsage of queue parked" in reason()
         await asyncio.sleep(30)
         assert session.tries == 31, "one after another, also when it is told of"
+        assert "Queue Over Quota: raise maxMsgSpoolUsage of queue parked" in reason(), "also after some time"
         session.is_full = False
         await asyncio.sleep(20)
         assert "Quota" not in reason(), "by now the broker has taken it"
@@ -189,6 +197,26 @@ async def test_a_fence_that_is_published_anew_takes_the_place_of_the_one_that_fi
         await asyncio.sleep(1)
         assert session.tries == 3, "one fence a second, not two"
         fence.end()
+
+
+async def test_a_fence_whose_confirm_is_late_is_not_sent_again_and_nothing_is_told_of_it_behind_the_end() -> None:
+    """As in an outage."""
+
+    class Silent(Session):
+        def send(self, message: Message) -> "asyncio.Future[None]":
+            super().send(message)
+            return asyncio.get_running_loop().create_future()
+
+    session = Silent()
+    async with owning(session) as owner:
+        await asyncio.sleep(1)
+        session.sink(FlowActive(EPOCH))
+        await asyncio.sleep(35)
+        assert len(session.sent) == 1
+        await owner.queue.leave(EPOCH)
+        with capture_logs() as log:
+            await asyncio.sleep(35)
+        assert log == []
 
 
 async def test_a_queue_whose_fence_finds_no_room_is_given_up_at_once() -> None:

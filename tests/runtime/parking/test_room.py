@@ -10,7 +10,7 @@ from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.config.load import parse_settings
 from lbg_runtime.core.parking.records import OwnerFence, RoomKept, decode_entry, parking_queue
-from lbg_runtime.model.errors import PublishRefused
+from lbg_runtime.model.errors import PublishFailed, PublishRefused
 from lbg_runtime.runtime.parking.reading import QUIET_S
 from lbg_runtime.runtime.parking.room import (
     KEPT_FOR_FENCES_BYTES,
@@ -18,6 +18,7 @@ from lbg_runtime.runtime.parking.room import (
     LINGER_S,
     PAUSE_S,
     ParkingRoom,
+    with_remedy,
 )
 from lbg_runtime.runtime.parking.view import ParkedView
 from lbg_runtime.testing import LifeState
@@ -334,3 +335,55 @@ async def test_a_filler_without_room_is_a_refusal_and_nothing_is_tried_for_a_whi
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_the_filler_stays_while_anything_is_being_parked_and_a_little_longer():
+    desk, loop = Desk(), asyncio.get_running_loop()
+    first, second = loop.create_future(), loop.create_future()
+    tasks = [asyncio.ensure_future(desk.park(parked)) for parked in (first, second)]
+    await turn()
+    desk.answers[0].set_result(None)
+    for filler, size_bytes in ((4, KEPT_FOR_FENCES_BYTES), (5, KEPT_FOR_ORDERS_BYTES)):
+        desk.room.take(filler, size_bytes)
+    first.set_result(None)
+    await asyncio.sleep(2 * LINGER_S)
+    assert desk.settled == []
+    desk.room.doubt()
+    second.set_result(None)
+    await asyncio.wait(tasks)
+    await asyncio.sleep(LINGER_S / 2)
+    desk.room.take(6, KEPT_FOR_ORDERS_BYTES)
+    await desk.park(second)
+    assert (len(desk.answers), desk.settled) == (1, [])
+    await asyncio.sleep(LINGER_S)
+    assert desk.settled == [4, 5, 6]
+    desk.room.take(7, KEPT_FOR_ORDERS_BYTES)
+    assert desk.settled == [4, 5, 6, 7], "each once"
+
+
+async def test_a_filler_that_only_lingers_is_settled_as_the_queue_is_given_up():
+    desk, parked = Desk(), asyncio.get_running_loop().create_future()
+    parked.set_result(None)
+    task = asyncio.ensure_future(desk.park(parked))
+    await turn()
+    desk.answers[0].set_result(None)
+    desk.room.take(3, KEPT_FOR_ORDERS_BYTES)
+    await task
+    desk.room.end()
+    assert desk.settled == [3]
+    desk.room.take(4, 1)
+    await asyncio.sleep(2 * LINGER_S)
+    assert desk.settled == [3, 4]
+
+
+async def test_a_filler_that_is_refused_for_another_reason_is_tried_again_at_once_and_names_no_quota():
+    desk, parked = Desk(), asyncio.get_running_loop().create_future()
+    for number in range(2):
+        task = asyncio.ensure_future(desk.park(parked))
+        await turn()
+        desk.answers[number].set_exception(PublishRefused(QUEUE, "Publish ACL Denied"))
+        with pytest.raises(PublishRefused, match="ACL Denied"):
+            await task
+    assert len(desk.answers) == 2
+    for error in (PublishRefused(QUEUE, "Publish ACL Denied"), PublishFailed(QUEUE, "over quota")):
+        assert with_remedy(error) is error

@@ -10,15 +10,16 @@ import pytest
 
 from lbg_runtime.core.flow.events import FlowActive, FlowDown, FlowEvent, FlowInactive
 from lbg_runtime.core.flow.table import FlowState
-from lbg_runtime.core.parking.ledger import Verdict
+from lbg_runtime.core.group.control_messages import ParkingWait
 from lbg_runtime.core.parking.records import (
-    DropAsked,
+    KIND_PROPERTY,
     OwnerFence,
     ParkedMessage,
+    ParkingOwner,
     RoomKept,
     UnparkAsked,
 )
-from lbg_runtime.model.errors import BindFailed, ParkingNotReady
+from lbg_runtime.model.errors import BindFailed
 from lbg_runtime.model.failure import Then
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import (
@@ -29,13 +30,11 @@ from lbg_runtime.model.message import (
     Message,
 )
 from lbg_runtime.model.outcome import Outcome
-from lbg_runtime.runtime.parking import stay
-from lbg_runtime.runtime.parking.parked_queue import FOLLOWS
 from lbg_runtime.runtime.parking.room import KEPT_FOR_FENCES_BYTES
 from lbg_runtime.runtime.runners.failure_report import FailureReport
 from lbg_runtime.runtime.runners.handling import Handling
 from tests.runtime.parking.scripted_session import KeptFlow, Session
-from tests.runtime.parking.test_parked_queue import EARLIER, EPOCH, PARKING, Owner, owning
+from tests.runtime.parking.test_parked_queue import EARLIER, EPOCH, PARKING, FullSession, Owner, owning
 
 FAILED = FailureReport(Then.PARK, 1, "ValueError: no", "")
 STAMPS = {PARTITION_KEY_PROPERTY: "a", PUBLISHER_PROPERTY: "p"}
@@ -66,6 +65,7 @@ async def test_the_next_of_a_key_is_replayed_as_soon_as_the_one_before_it_is_han
         owner.end_replay(Outcome.ACCEPTED)
         assert owner.replayed == [b"1", b"2"], "at once: what comes on the queue may be judged next"
         assert (owner.session.flow.settled, owner.settleable) == ([1], [True])
+        assert owner.session.flow.flushed == 1, "before a later message of its key is settled"
         owner.end_replay(Outcome.ACCEPTED)
         assert owner.session.flow.settled == [1, 2, 4], "and the order to replay"
         assert (owner.queue.counts, owner.ended) == ((0, 0), owner.replays)
@@ -81,12 +81,18 @@ async def test_a_replay_that_fails_again_ends_the_replay_of_its_key() -> None:
         assert owner.session.lost == []
 
 
-async def test_a_replay_that_a_hand_back_returned_is_offered_again_only_when_the_queue_is_kept() -> None:
+@pytest.mark.parametrize("report", [None, FailureReport(Then.ERROR_QUEUE, 1, "ValueError: no", "")])
+async def test_a_replay_that_a_hand_back_returned_is_offered_again_only_when_the_queue_is_kept(
+    report: FailureReport | None,
+) -> None:
+    """Also if it was to be moved to another queue by then."""
     async with owning(Session()) as owner:
         await replaying(owner)
+        replay = owner.replays[0].delivery
+        assert (replay.redelivered, replay.received_at_ns) == (True, 3_000_000_000)
         owner.follow(FlowState.DRAINING)
         assert owner.session.returned == [(PARKING, EPOCH, True)], "what may have been moved is finished"
-        owner.end_replay(None)
+        owner.end_replay(None, report)
         await asyncio.sleep(1)
         assert (owner.replayed, owner.session.lost) == ([b"1"], [])
         owner.follow(FlowState.ACTIVE)
@@ -220,99 +226,64 @@ async def test_a_stay_that_finds_no_flow_ends_at_once_when_its_queue_goes() -> N
         assert asyncio.get_running_loop().time() == began
 
 
-# -- parking
+async def test_no_fence_is_published_on_a_handle_that_is_lost() -> None:
+    session = FullSession()
+    async with owning(session) as owner:
+        await asyncio.sleep(1)
+        session.sink(FlowActive(EPOCH))
+        await asyncio.sleep(0.5)
+        session.sink(FlowInactive(EPOCH))
+        await asyncio.sleep(0.1)
+        session.is_full = False
+        await asyncio.sleep(30)
+        assert session.sent == []
+        await owner.queue.leave(EPOCH)
 
 
-async def parks(owner: Owner, handling: Handling) -> ParkedMessage:
-    """What is sent for a message that is being parked; it comes back as the broker shows it."""
-    parking = asyncio.ensure_future(owner.queue.take(handling, FAILED))
-    await asyncio.sleep(1)
-    sent = owner.session.sent[-1]
-    assert isinstance(sent, ParkedMessage)
-    assert not parking.done(), "a confirm proves nothing"
-    owner.show(sent)
-    assert await parking == PARKING
-    return sent
-
-
-async def test_a_message_is_parked_when_it_has_come_back_and_is_known_to_be_there() -> None:
+async def test_a_fence_of_another_owner_that_comes_late_is_answered_and_all_is_opened_once() -> None:
     async with owning(Session()) as owner:
         await owner.open()
-        sent = await parks(owner, handling_of(stamped(3)))
-        assert (sent.lane, sent.attempts, sent.error, sent.member) == ("key a", 1, "ValueError: no", "m")
-        assert owner.queue.counts == (1, 3)
-        assert owner.queue.count_of("a") == 3
-        for number, verdict in ((3, Verdict.DROP), (4, Verdict.PARK)):
-            again = handling_of(stamped(number), redelivered=True)
-            assert owner.queue.concerns(again)
-            assert owner.queue.judge(again) is verdict
-        assert not owner.queue.is_replaying(again)
+        (fence,) = owner.session.sent
+        assert isinstance(fence, OwnerFence)
+        owner.show(OwnerFence(ParkingOwner(fence.owner.generation + 5, "another")))
+        await asyncio.sleep(1)
+        higher = owner.session.sent[-1]
+        assert isinstance(higher, OwnerFence)
+        assert higher.owner.generation == fence.owner.generation + 6
+        owner.show(UnparkAsked("key a"))
+        await asyncio.sleep(1)
+        assert owner.replayed == []
+        owner.show(higher)
+        await asyncio.sleep(1)
+        assert (owner.replayed, owner.opened) == ([b"1"], 1)
+        owner.end_replay(Outcome.ACCEPTED)
 
 
-async def test_a_message_whose_copy_comes_while_nobody_waits_for_it_is_accepted_once() -> None:
+async def test_who_waits_is_told_what_for() -> None:
     async with owning(Session()) as owner:
-        await owner.open()
-        handling = handling_of(stamped(3))
-        parking = asyncio.ensure_future(owner.queue.take(handling, FAILED))
+
+        def reason() -> str:
+            assert owner.queue.wait is not None
+            return owner.queue.wait.reason
+
         await asyncio.sleep(1)
-        parking.cancel()
-        assert not owner.queue.was_parked(handling)
-        owner.show(owner.session.sent[-1])
-        await asyncio.sleep(1)
-        assert owner.queue.judge(handling) is Verdict.PARK
-        count = len(owner.session.sent)
-        assert await owner.queue.take(handling, FOLLOWS) == PARKING
-        assert len(owner.session.sent) == count, "it is there"
-        assert not owner.queue.was_parked(handling), "that was told"
-
-
-async def test_a_message_that_ends_without_an_outcome_is_accepted_if_its_copy_has_come() -> None:
-    async with owning(Session()) as owner:
-        await owner.open()
-        handling = handling_of(stamped(3))
-        parking = asyncio.ensure_future(owner.queue.take(handling, FAILED))
-        await asyncio.sleep(1)
-        parking.cancel()
-        owner.show(owner.session.sent[-1])
-        await asyncio.sleep(1)
-        assert [owner.queue.was_parked(handling) for _ in range(2)] == [True, False]
-
-
-async def test_nothing_is_parked_while_the_group_is_re_striped_nor_of_another_handle_nor_where_it_is_full(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with owning(Session()) as owner:
-        await owner.open()
-        sent = list(owner.session.sent)
-        owner.is_restriped = True
-        with pytest.raises(ParkingNotReady, match="the group is being re-striped"):
-            await owner.queue.take(handling_of(stamped(3)), FAILED)
-        owner.is_restriped = False
-        with pytest.raises(ParkingNotReady, match="it is not this member's now"):
-            await owner.queue.take(handling_of(stamped(3), Epoch(2)), FAILED)
-        monkeypatch.setattr(stay, "MAX_PARKED", 2)
-        with pytest.raises(ParkingNotReady, match="2 messages are parked there, which is all that it takes"):
-            await owner.queue.take(handling_of(stamped(3)), FAILED)
-        assert owner.session.sent == sent
-
-
-async def test_nothing_is_parked_before_it_is_known_what_is_parked() -> None:
-    async with owning(Session()) as owner:
-        await asyncio.sleep(1)
+        assert reason() == "what lies there has not been read yet"
+        await asyncio.sleep(10)
+        assert reason() == "its own fence has not come for 10 s", "nobody feeds it"
         owner.session.sink(FlowActive(EPOCH))
+        owner.show_raw({KIND_PROPERTY: "of a later version"})
         await asyncio.sleep(1)
-        with pytest.raises(ParkingNotReady, match="it is not this member's now"):
-            await owner.queue.take(handling_of(stamped(3)), FAILED)
-        assert [type(each) for each in owner.session.sent] == [OwnerFence]
+        assert reason().startswith("something lies there that this version cannot read (lbg_parking 'of a later")
+        owner.show(owner.session.sent[0])
+        await asyncio.sleep(1)
+        assert (owner.opened, owner.session.lost) == (0, [])
 
 
-async def test_a_message_of_another_key_is_none_of_the_parked_ones() -> None:
+async def test_a_stay_ends_when_its_queue_has_another_handle() -> None:
     async with owning(Session()) as owner:
-        other = Handling(handling_of(stamped(3)).delivery, "b", "b", None)
-        assert not owner.queue.concerns(other)
         await owner.open()
-        assert not owner.queue.concerns(other)
-        assert owner.queue.judge(other) is Verdict.HANDLE
-        owner.show(DropAsked("key a"))
+        owner.queue.follow(Epoch(2), FlowState.BINDING)
         await asyncio.sleep(1)
-        assert (owner.queue.counts, owner.session.flow.settled) == ((0, 0), [1, 2, 4])
+        assert owner.queue.counts == (0, 0)
+        owner.queue.follow(Epoch(2), FlowState.ACTIVE)
+        assert owner.queue.wait == ParkingWait(0, "`on_assigned` has not returned")
