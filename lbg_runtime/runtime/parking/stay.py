@@ -136,7 +136,8 @@ class ParkingStay:
     def give_up(self) -> None:
         """Take the parking queue for lost, as another member may have it by now."""
         if self._state in HELD:
-            # At once, as a runner is about to take the next turn.
+            # At once: a runner is about to take the next turn, and a replay may end, before the stay has its own.
+            self.ledger.pause()
             self._ports.return_unstarted(self._parking, self.epoch, False)
             self._take_event(FlowInactive(self.epoch))
 

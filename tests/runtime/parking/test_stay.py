@@ -226,6 +226,17 @@ async def test_a_stay_that_finds_no_flow_ends_at_once_when_its_queue_goes() -> N
         assert asyncio.get_running_loop().time() == began
 
 
+async def test_a_replay_that_ends_just_as_its_queue_is_taken_for_lost_is_the_last_one() -> None:
+    """As after a stop of the process, when all that was due ends at once."""
+    async with owning(Session()) as owner:
+        await replaying(owner)
+        owner.queue.give_up()
+        owner.end_replay(Outcome.ACCEPTED)
+        assert owner.replayed == [b"1"]
+        await asyncio.sleep(1)
+        assert owner.replayed == [b"1"]
+
+
 async def test_no_fence_is_published_on_a_handle_that_is_lost() -> None:
     session = FullSession()
     async with owning(session) as owner:
