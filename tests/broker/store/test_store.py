@@ -116,6 +116,21 @@ def test_what_is_gone_does_not_come_back(path):
     assert reopened(path) == [QueueKept(1, "default", "orders", SETTINGS), MessageKept(1, 2, message(2))]
 
 
+def test_the_file_keeps_nothing_of_messages_and_queues_that_are_gone(path):
+    """It would grow for as long as there are deliveries."""
+    tables = ("queue", "subscription", "message", "delivery", "flow")
+    with closing(Store.open(path)) as store:
+        for queue in (1, 2):
+            store.write([QueueKept(queue, "default", f"queue {queue}", SETTINGS), SubscriptionKept(queue, "a")])
+            store.write([MessageKept(queue, 3, message(3)), FlowKept(queue, queue, "ann", 0, ())])
+            store.write([MessagesDelivered(queue, queue, ((3, 77, 1),))])
+        store.write([MessagesGone(1, (3,))])
+        store.write([QueueGone(2)])
+    with closing(sqlite3.connect(path)) as database:
+        left = {table: database.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables}  # noqa: S608
+    assert left == {"queue": 1, "subscription": 1, "message": 0, "delivery": 0, "flow": 1}
+
+
 def test_only_what_is_said_to_be_gone_is(path):
     store = Store.open(path)
     queues = [QueueKept(number, "default", f"queue-{number}", QueueSettings()) for number in (1, 2)]

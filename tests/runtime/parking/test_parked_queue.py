@@ -18,6 +18,7 @@ from lbg_runtime.model.errors import PublishRefused
 from lbg_runtime.model.ids import DeliveryId, Epoch, MemberId, QueueName
 from lbg_runtime.model.message import Delivery, Message, PropertyValue
 from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.runtime.parking import parked_queue
 from lbg_runtime.runtime.parking.fence import StayFence
 from lbg_runtime.runtime.parking.parked_queue import ParkedQueue, lane_name
 from lbg_runtime.runtime.parking.ports import ParkingPorts
@@ -34,7 +35,7 @@ EARLIER = ParkingOwner(1, "earlier")
 class Owner:
     """A queue of which two messages of a key are parked, and its member."""
 
-    def __init__(self, session: Session, children: asyncio.TaskGroup) -> None:
+    def __init__(self, session: Session, children: asyncio.TaskGroup, seed: int = 1) -> None:
         self.session = session
         self.replays: list[Handling] = []
         self.settleable: list[bool] = []
@@ -42,7 +43,7 @@ class Owner:
         self.is_restriped = False
         self.first = Message("orders/new", b"1")
         self.opened = 0
-        self.queue = ParkedQueue(PARKING, random.Random(1))
+        self.queue = ParkedQueue(PARKING, random.Random(seed))
         self._children = children
         self._numbers = iter(range(1, 100))
         ports = SimpleNamespace(
@@ -110,9 +111,9 @@ class Owner:
 
 
 @asynccontextmanager
-async def owning(session: Session) -> AsyncIterator[Owner]:
+async def owning(session: Session, seed: int = 1) -> AsyncIterator[Owner]:
     async with asyncio.TaskGroup() as children:
-        owner = Owner(session, children)
+        owner = Owner(session, children, seed)
         owner.begin()
         yield owner
         await owner.queue.leave(EPOCH)
@@ -140,6 +141,17 @@ async def test_a_queue_that_is_given_up_while_what_is_parked_is_being_read_opens
         owner.show(owner.session.sent[0])
         await asyncio.sleep(1)
         assert (owner.opened, owner.session.lost) == (0, [EPOCH])
+
+
+async def test_owners_that_begin_in_the_same_microsecond_have_different_fences(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parked_queue, "wall_us", lambda: 1_700_000_000_000_000)
+    fences = []
+    for seed in (1, 2):
+        session = Session()
+        async with owning(session, seed) as owner:
+            await owner.open()
+        fences += session.sent
+    assert len(set(fences)) == 2
 
 
 class FullSession(Session):
