@@ -378,10 +378,8 @@ async def test_it_ends_with_its_context_and_the_port_is_free_again() -> None:
 async def test_clients_that_hold_their_connections_do_not_keep_it() -> None:
     with capture_logs() as log:
         async with serving(ShownMember(READY)) as (port, _):
-            silent = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
-            half = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
+            silent, half, kept = (socket.create_connection(("127.0.0.1", port), PATIENCE_S) for _ in range(3))
             half.sendall(b"GET /v1/status HTTP/1.1\r\nHost: localhost\r\n")
-            kept = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
             kept.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert await asyncio.to_thread(kept.recv, 12) == b"HTTP/1.1 200"
     for connection in (silent, half, kept):
