@@ -229,6 +229,12 @@ class SolaceSession:
             return None if error is None else connect_failed(hosts, error)
         return None
 
+    def heard(self) -> tuple[int, int] | None:
+        """The connection, and how much the broker has said so far, keep-alives included; None if that is not known."""
+        with suppress(PubSubPlusClientError), self.calls.one():
+            return self._connection(), int(self.service.metrics().get_value(Metric.CONTROL_MESSAGES_RECEIVED))
+        return None
+
     def is_heard(self) -> bool:
         """Whether the broker answers something sent now, and so has read what this connection sent before."""
         try:

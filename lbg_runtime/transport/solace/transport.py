@@ -51,6 +51,10 @@ BREAK_OFF_S = 0.05
 OUTAGE_LOOK_S = 10.0
 """How often the client is asked why it is still not back."""
 
+UNTOLD_LOOKS = 2
+"""So many looks in a row at which the broker has said more on the same connection: it is up, though the client does not
+tell. More than one, as it opens its flows again before it does."""
+
 TOKEN_LOOK_S = 2.0
 """How often a token file is read, in addition to each connection and outage."""
 
@@ -477,9 +481,16 @@ class SolaceTransport:
 
     async def _follow_outage(self, session: "SolaceSession") -> None:
         """Tell why the client does not come back, which it does not by itself: it tries again, whatever the answer."""
-        told = None
+        told, heard, untold = None, None, 0
         while True:
             await asyncio.sleep(OUTAGE_LOOK_S)
+            before, heard = heard, await self._threads.run(session.heard)
+            is_up = before is not None and heard is not None and heard[0] == before[0] and heard[1] > before[1]
+            untold = untold + 1 if is_up else 0
+            if untold == UNTOLD_LOOKS:
+                # It waits for something that it does not get, such as a transacted session without the right to one.
+                self._replace(session, "the client is connected again, and does not say so")
+                return
             failure = await self._threads.run(session.why_away, self._settings.host_list)
             if failure is not None and failure.reason != told:
                 told = self._why_away = failure.reason

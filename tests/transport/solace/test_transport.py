@@ -88,6 +88,8 @@ async def test_a_login_that_is_refused_in_an_outage_is_told_with_its_reason(
         await asyncio.wait([outage])
     # Each once, however often it was refused; what broke the connection may come before them.
     assert reasons()[-2:] == ["Unauthorized", "Client Username Is Shutdown"]
+    # The client's flows are as they were.
+    assert "session_ended" not in [each["event"] for each in logged]
 
 
 @pytest.mark.usefixtures("no_reconnects")

@@ -16,6 +16,7 @@ from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.testing.flow_recorder import PATIENCE_S, FlowRecorder
 from lbg_runtime.transport.solace import relogin
+from lbg_runtime.transport.solace import transport as transport_module
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.transport import SolaceTransport
 from tests.transport.solace.steps import publish
@@ -171,6 +172,23 @@ async def test_binds_that_are_refused_side_by_side_all_say_why(
     finally:
         await transport.close()
     assert reasons == [("Permission Not Allowed", True)] * 160
+
+
+@pytest.mark.parametrize("client_path", [ClientPathChoice.PUBLIC], indirect=True)
+@pytest.mark.parametrize("right", ["may_use_transactions", "may_send"])
+async def test_a_client_that_cannot_have_its_transacted_session_again_does_not_keep_the_member_away(
+    broker: BrokerServer, make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch, right: str
+) -> None:
+    """It connects and never says so: the member took itself for cut off, also when it would have the right again."""
+    monkeypatch.setattr(transport_module, "OUTAGE_LOOK_S", 0.15)
+    monkeypatch.setattr("lbg_runtime.transport.solace.settings.KEEP_ALIVE_INTERVAL_MS", 50)
+    transport = make_transport("first")
+    await transport.open()
+    await transport.send_together([Message("orders/new", b"")])
+    told = await connections(transport)
+    allow(broker, **{right: False})
+    broker.faults.drop()
+    await until_back(told)
 
 
 async def test_a_right_to_transactions_that_was_given_back_is_had_by_another_login(
