@@ -118,11 +118,18 @@ class Hearing:
             ensure_target(StripePlan(known.generation, queue_count, known.target, ""), queue_count)
         return known.target is not None or known.queue_count != queue_count
 
-    def insist_on_one_version(self) -> None:
-        """Raise `UserError` if members speak another version: they own queues, but would not say what they read."""
+    def insist_on_fit_members(self, plan: StripePlan) -> None:
+        """Raise `UserError` if members speak another version: they own queues, but would not say what they read; or if
+        they are counted, and more than there are to be queues: none of them could start again."""
         if (other := self._reader.other_version(now_ms())) is not None:
             expected = f"{other.expected} from all members: bring them to one version of lbg_runtime first"
             raise UserError(self._topic, f"control messages of {other.found}", expected)
+        for member, beat in self.picture.members.items():
+            count = beat.settings.get("membership.count", "")
+            if _is_count(count) and plan.to_count < min(int(count), plan.from_count):
+                found = f"{plan.to_count}, and member {member} is one of {count} by membership.count"
+                expected = f"{count} or more, or all members stopped and then started with a smaller membership.count"
+                raise UserError("--queues", found, expected)
 
     def with_other_version(self, waiting_for: str) -> str:
         """What is waited for, with the reason why that may not come, if members speak another version."""
@@ -150,3 +157,7 @@ class Hearing:
     def _connection_changed(self, is_up: bool) -> None:
         if not is_up:
             self._is_cut_off = True
+
+
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 10

@@ -129,11 +129,11 @@ class Restriper:
         Returns None if the group has that many, its members know, and nothing is under way: an earlier run may have
         done it. What is left of a plan that never began is taken away. Raises, before anything else is changed,
         `UserError` if the group is being brought to another number, is in a state that no step leaves behind, parks, or
-        has members of another version, and `QueueUnfit` if a queue is closed, may throw messages away or deliver them
-        out of order, or is added and may be somebody else's; at the end, `UserError` if somebody else has changed what
-        the queues subscribe to; at any time, `SempError` and `TransportError` if the broker refuses or cannot be
-        reached. Run again after any of them, and after a crash; but after `ConductorCutOff` only if nobody else
-        conducts.
+        has members of another version or too many counted ones, and `QueueUnfit` if a queue is closed, may throw
+        messages away or deliver them out of order, or is added and may be somebody else's; at the end, `UserError` if
+        somebody else has changed what the queues subscribe to; at any time, `SempError` and `TransportError` if the
+        broker refuses or cannot be reached. Run again after any of them, and after a crash; but after `ConductorCutOff`
+        only if nobody else conducts.
         """
         try:
             return await self._run()
@@ -214,12 +214,12 @@ class Restriper:
         """Wait until each had time to speak, and one is heard: its generation decides that of the plan.
 
         Members teach each other the newest one, so any of them speaks for all, whatever the clocks say. No bound:
-        without members no step is taken anyway. Raises `UserError` if any speaks another version, unless members may
-        know the plan already.
+        without members no step is taken anyway. Raises `UserError` if any does not fit the plan, unless members may
+        know it already.
         """
         while True:
             if not is_maybe_known:
-                self._hearing.insist_on_one_version()
+                self._hearing.insist_on_fit_members(conductor.plan)
             if self._hearing.is_heard and self._hearing.has_heard_all:
                 return
             await self.insist_on_connection()
@@ -271,7 +271,7 @@ class Restriper:
             ensure_layout(replace(self._shape, queue_count=plan.from_count), self._subscriptions)
             if not is_maybe_known:
                 await insist_on_unclaimed_queues(self._queues, plan, self._shape, self._subscriptions, self._topic)
-                self._hearing.insist_on_one_version()
+                self._hearing.insist_on_fit_members(plan)
             await insist_on_fit_queues(self._queues, plan, self._shape, self._subscriptions)
             await self._insist_on_no_parking(plan)
         except (UserError, QueueUnfit):

@@ -1,4 +1,5 @@
-"""Members of another version, beside which nothing is begun, and queues that refuse records: both are named."""
+"""Members beside which nothing is begun, being of another version or too many, and queues that refuse records: all are
+named."""
 
 import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -52,6 +53,18 @@ async def test_nothing_is_begun_while_members_speak_another_version(trial, setti
         with pytest.raises(UserError, match=f"{OTHER}; expected version {CONTROL_VERSION} from all members"):
             await asyncio.wait_for(restripe(trial, settings, queues, 6), 60)
     assert await topics_of(queues) == before
+
+
+async def test_counted_members_keep_at_least_a_queue_each(trial, settings, queues) -> None:
+    """With fewer, none of them could start again, nor one that counts otherwise, as long as others run."""
+    before = await topics_of(queues)
+    counted = (trial.member(index, 3, rebind={"mode": "cooperative"}, group=GROUP) for index in range(3))
+    async with trial.running(*counted):
+        await trial.until(lambda: len(trial.active()) == 4)
+        with pytest.raises(UserError, match=r"2, and member member-0 is one of 3 by membership\.count; .* 3 or more"):
+            await asyncio.wait_for(restripe(trial, settings, queues, 2), 60)
+        assert await topics_of(queues) == before
+        assert (await restripe(trial, settings, queues, 3)).plan.to_count == 3
 
 
 async def test_a_version_that_comes_before_the_plan_keeps_it_from_being_published(trial, settings, queues) -> None:
