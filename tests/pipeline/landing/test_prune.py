@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 from collections.abc import Mapping
 
 import pytest
@@ -12,6 +13,7 @@ from lbg_runtime.pipeline.landing import prune as prune_module
 from lbg_runtime.pipeline.landing.index import ENTRY_BYTES
 from lbg_runtime.pipeline.landing.log import LandingLog, LaneExtent
 from lbg_runtime.pipeline.landing.prune import IDS_KEPT_US, Unpruned, prune
+from lbg_runtime.pipeline.landing.segment import SegmentWriter
 from tests.pipeline.landing.landed import LogOnDisk, id_of, ids_of, rows
 
 
@@ -218,6 +220,42 @@ def test_what_a_process_left_that_died_while_it_pruned_is_removed(log_on_disk: L
     pruned(log_on_disk, 200)
     assert not (folder / "000000000000.arrow").exists()
     assert not draft.exists()
+
+
+@pytest.mark.parametrize("name", [".lane=x-1.1", ".gone-lane=x-1.1"])
+def test_what_another_process_has_begun_or_set_aside_just_now_is_left_to_it(log_on_disk: LogOnDisk, name: str) -> None:
+    filled(log_on_disk)
+    folder = log_on_disk.root / "queue=003" / name
+    folder.mkdir()
+    pruned(log_on_disk, 200)
+    assert folder.exists()
+
+
+def test_a_draft_that_cannot_be_removed_is_told_and_keeps_nothing_from_being_pruned(
+    log_on_disk: LogOnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(log_on_disk)
+
+    def refuse(_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    for name in (".lane=x-1.1", ".lane=y-1.1"):
+        draft = log_on_disk.root / "queue=003" / name
+        draft.mkdir()
+        os.utime(draft, (0, 0))
+    failures: list[Unpruned] = []
+    gone = list(prune(log_on_disk.root, 300, clock_us=lambda: 1_000, failures=failures))
+    assert [each.first_row for each in gone] == [0, 1]
+    assert sorted(each.lane for each in failures) == ["queue=003/.lane=x-1.1", "queue=003/.lane=y-1.1"]
+
+
+def test_a_segment_whose_writer_died_before_its_first_flush_goes_with_those_before_it(log_on_disk: LogOnDisk) -> None:
+    lane = filled(log_on_disk, count=2)
+    SegmentWriter(log_on_disk.root / lane, 2, is_synced=False).close()
+    log_on_disk.close()
+    assert pruned(log_on_disk, 10_000) == [0, 1, 2]
+    assert LandingLog(log_on_disk.root).lanes()[lane] == LaneExtent(2, 2)
 
 
 @pytest.mark.parametrize("is_live", [True, False])
