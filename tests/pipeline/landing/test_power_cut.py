@@ -12,6 +12,7 @@ from lbg_runtime.model.errors import UserError
 from lbg_runtime.pipeline.landing import layout
 from lbg_runtime.pipeline.landing.lane import LaneWriter, remove_lane
 from lbg_runtime.pipeline.landing.layout import claim_folder
+from lbg_runtime.pipeline.landing.removed import note_removed
 from tests.pipeline.landing.disk import Disk
 from tests.pipeline.landing.landed import SHAPE, LogOnDisk, id_of, rows
 
@@ -49,6 +50,16 @@ def test_a_lane_is_no_lane_any_more_on_the_disk_before_anything_of_it_is_removed
     monkeypatch.setattr(shutil, "rmtree", lambda _: events.append("removed"))
     remove_lane(log_on_disk.root / lane.name)
     assert events == [[f".gone-{lane.name.removeprefix('queue=003/')}"], "removed"]
+
+
+def test_what_is_noted_of_a_lane_that_is_gone_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk()
+    monkeypatch.setattr(os, "fsync", disk.sync)
+    queue = tmp_path / "queue=003"
+    queue.mkdir()
+    for number in (1, 2):
+        note_removed(tmp_path, f"queue=003/lane=m-{number}.1", 7)
+        assert disk.lost(queue) == []
 
 
 @pytest.mark.parametrize(("number", "is_taken"), [(errno.EACCES, True), (errno.EROFS, True), (errno.EIO, False)])
