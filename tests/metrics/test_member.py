@@ -5,8 +5,9 @@ from dataclasses import replace
 from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
+from lbg_runtime.metrics.durations import Durations
 from lbg_runtime.metrics.member import DURATION_METRICS, FIGURE_METRICS, STATE_METRICS, ScrapedMember, exposition
-from lbg_runtime.metrics.reading import KeysReading, RestripingReading, SidecarReading
+from lbg_runtime.metrics.reading import KeysReading, ParkingReading, QueueReading, RestripingReading, SidecarReading
 from tests.metrics.readings import member_reading
 
 BOUNDED = {"queue", "event", "cause", "state", "stage", "le", "group", "member", "version", "answer", "fate", "reason"}
@@ -55,6 +56,37 @@ def test_keys_that_hold_others_up_and_a_sidecar_are_told() -> None:
     assert (*answers, *fates) == (9, 10, 11, 12, 13)
     assert (told["lbg_sidecar_requests_refused_total",], told["lbg_sidecar_application_ready",]) == (14, 1)
     assert not any(name[0].startswith("lbg_sidecar") for name in samples(ScrapedMember(0, member_reading())))
+
+
+def test_what_is_parked_is_told_and_what_is_in_flight_only_of_queues_that_are_fed_to_the_member() -> None:
+    queues = tuple(QueueReading(index, 5, 3, index == 1) for index in range(3))
+    told = samples(ScrapedMember(0, replace(member_reading(), queues=queues, parking=ParkingReading(2, 3, 4))))
+    figures = ("lbg_keys_parked", "lbg_messages_parked", "lbg_messages_parked_total")
+    assert [told[name,] for name in figures] == [2, 3, 4]
+    assert [name for name in told if name[0] == "lbg_messages_in_flight"] == [
+        ("lbg_messages_in_flight", ("queue", "1"))
+    ]
+    assert sum(count for name, count in told.items() if name[0] == "lbg_messages_handled_total") == 15
+
+
+def test_every_duration_has_a_histogram_of_its_own() -> None:
+    reading = member_reading()
+    durations = [Durations() for _ in range(4)]
+    for count, each in enumerate(durations, 1):
+        for _ in range(count):
+            each.count(count * 1_000_000_000)
+    handling, waiting, drains, pauses = (each.read() for each in durations)
+    meters = replace(reading.meters, handling=handling, waiting=waiting, drains=drains, first_handlings=pauses)
+    told = samples(ScrapedMember(0, replace(reading, meters=meters)))
+    names = ("handling_duration", "queue_wait", "queue_drain", "queue_pause")
+    assert [told[f"lbg_{name}_seconds_count",] for name in names] == [1, 2, 3, 4]
+    assert [told[f"lbg_{name}_seconds_sum",] for name in names] == [1, 4, 9, 16]
+
+
+def test_a_member_that_is_not_ready_or_has_not_begun_is_told_as_such() -> None:
+    for has_started, is_ready in ((False, False), (True, False)):
+        told = samples(ScrapedMember(0, replace(member_reading(), has_started=has_started, is_ready=is_ready)))
+        assert (told["lbg_member_started",], told["lbg_member_ready",]) == (has_started, is_ready)
 
 
 def test_a_histogram_adds_up_and_its_bounds_are_included() -> None:
