@@ -3,9 +3,9 @@ from dataclasses import replace
 
 import pytest
 
-from lbg_runtime.admin.roles import Topics
+from lbg_runtime.admin.roles import Login, Role, Topics
 from lbg_runtime.admin.spec import GroupSpec, profile_name_of, read_marker
-from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.errors import ConfigError, UserError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.model.ids import GroupName
@@ -35,6 +35,39 @@ def test_what_is_stored_says_everything_but_the_password():
     assert read_marker(make_spec().marker_name, make_spec().marker()).client_profile is None
 
 
+def test_whoever_deletes_a_group_knows_all_its_accounts_from_what_is_stored():
+    spec = replace(make_spec(profile="existing"), publisher=Login("p", "1"), conductor=Login("c", "2"))
+    stored = read_marker(spec.marker_name, spec.marker())
+    assert stored is not None
+    assert [stored.username_of(role) for role in Role] == ["members", "p", "c"]
+    again = stored.to_spec()
+    assert {role: login.username for role, login in again.logins.items()} == {
+        Role.MEMBER: "members",
+        Role.PUBLISHER: "p",
+        Role.CONDUCTOR: "c",
+    }
+    assert (again.client_profile, again.creates_queues) == ("existing", False)
+
+
+@pytest.mark.parametrize(
+    ("accounts", "where"),
+    [
+        ({"publisher": "members"}, "connection.username"),
+        ({"conductor": "members"}, "connection.username"),
+        ({"publisher": "p", "conductor": "p"}, "semp.conductor.username"),
+        ({"publisher": "default"}, "semp.publisher.username"),
+        ({"username": "default", "publisher": "p"}, "connection.username"),
+        ({"publisher": "p?"}, "semp.publisher.username"),
+    ],
+)
+def test_no_two_accounts_of_a_group_are_one_and_none_is_everybodys(accounts, where):
+    """What one may do, whoever has the other could do as well."""
+    logins = {name: Login(username, "x") for name, username in accounts.items() if name != "username"}
+    with pytest.raises(ConfigError) as refusal:
+        replace(make_spec(username=accounts.get("username", "members")), **logins)
+    assert refusal.value.where == where
+
+
 def test_what_is_stored_fits_200_characters_or_is_refused_before_anything_is_done():
     room = 200 - len(make_spec(username="").marker())
     assert len(make_spec(username="ü" + "u" * (room - 1)).marker()) == 200
@@ -52,6 +85,8 @@ def test_what_is_stored_fits_200_characters_or_is_refused_before_anything_is_don
         ("lbg/orders", '{"HP":"h","HC":8,"QC":2,"QS":1,"CU":"u","HF":"crc32","KY":"shard"}'),
         ("lbg/orders", '{"V":2,"HP":"h","HC":8,"QC":2,"QS":1,"CU":"u","HF":"crc32","KY":"shard"}'),
         ("lbg/orders", '{"V":1,"HP":"h","HC":true,"QC":2,"QS":1,"CU":"u","HF":"crc32","KY":"shard"}'),
+        ("lbg/orders", '{"V":1,"HP":"h","HC":"8","QC":2,"QS":1,"CU":"u","HF":"crc32","KY":"shard"}'),
+        ("lbg/orders", '{"V":1,"HP":"h","HC":8,"QC":2,"QS":1.5,"CU":"u","HF":"crc32","KY":"shard"}'),
         ("lbg/orders", '{"V":1,"HP":"h","HC":8,"QC":2,"QS":1,"CU":7,"HF":"crc32","KY":"shard"}'),
         ("lbg/orders", '{"V":1,"HP":"h","HC":8,"QC":2,"QS":1,"CU":"u","HF":"md5","KY":"shard"}'),
         ("lbg/orders", '{"V":1,"HP":"h","HC":1,"QC":2,"QS":1,"CU":"u","HF":"crc32","KY":"shard"}'),
