@@ -58,6 +58,19 @@ async def test_a_message_is_parked_when_it_has_come_back_and_is_known_to_be_ther
         assert not owner.queue.is_replaying(again)
 
 
+async def test_a_copy_that_does_not_come_is_sent_again_with_another_filler_as_that_may_lie_nowhere_too() -> None:
+    async with owning(Session()) as owner:
+        await owner.open()
+        handling = handling_of(stamped(3))
+        with pytest.raises(ParkingNotReady, match="expected a queue that subscribes to parked"):
+            await owner.queue.take(handling, FAILED)
+        first = owner.session.sent[-1]
+        assert (await parks(owner, handling)).number == first.number, "a message has one number"
+        owner.show(DropAsked("key a", (first.owner, first.number)))
+        await asyncio.sleep(1)
+        assert owner.session.sent[-1] == DropAsked("key a", (first.owner, first.number)), "whatever else comes of it"
+
+
 async def test_a_message_whose_copy_comes_while_nobody_waits_for_it_is_accepted_once() -> None:
     async with owning(Session()) as owner:
         await owner.open()
