@@ -481,7 +481,9 @@ class SolaceTransport:
 
     async def _follow_outage(self, session: "SolaceSession") -> None:
         """Tell why the client does not come back, which it does not by itself: it tries again, whatever the answer."""
-        told, heard, untold = None, None, 0
+        told: str | None = None
+        heard: tuple[int, int] | None = None
+        untold = 0
         while True:
             await asyncio.sleep(OUTAGE_LOOK_S)
             before, heard = heard, await self._threads.run(session.heard)
