@@ -56,7 +56,8 @@ class Transactions:
     ) -> None:
         """`prepare` makes the client's message and topic, or raises `PublishRefused`.
 
-        `on_lacking`: called when the session's login had no right to transactions, with that reason; on any thread.
+        `on_lacking`: called when the session's login had no right to transactions, or to publish, with that reason; on
+        any thread.
         """
         self._service = service
         self._threads = threads
@@ -161,6 +162,13 @@ class Transactions:
         """Whether one transaction with these was committed. If not, they get their errors: refused if it is certain
         that nothing was published.
         """
+        if (lack := native.missing_right(self._service, LoginRight.SEND)) is not None:
+            # The client would take the messages, send nothing, and wait for an answer to the commit until it ends the
+            # connection.
+            self._on_lacking(lack)
+            for bundle in bundles:
+                bundle.error = PublishRefused(bundle.topic, lack)
+            return False
         is_asked_to_commit = False
         try:
             self._open()

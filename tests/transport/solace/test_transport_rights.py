@@ -191,15 +191,19 @@ async def test_a_client_that_cannot_have_its_transacted_session_again_does_not_k
     await until_back(told)
 
 
+@pytest.mark.parametrize(
+    ("right", "what"), [("may_use_transactions", "publish in transactions"), ("may_send", r"publish \(")]
+)
 async def test_a_right_to_transactions_that_was_given_back_is_had_by_another_login(
-    broker: BrokerServer, make_transport: MakeTransport
+    broker: BrokerServer, make_transport: MakeTransport, right: str, what: str
 ) -> None:
-    allow(broker, may_use_transactions=False)
+    """Without the one to publish, a commit waited a minute for its answer, and the connection was ended then."""
+    allow(broker, **{right: False})
     transport = make_transport("first")
     await transport.open()
     told = await connections(transport)
     allow(broker)
-    with pytest.raises(PublishRefused, match=NO_RIGHT + "publish in transactions"):
+    with pytest.raises(PublishRefused, match=NO_RIGHT + what):
         await transport.send_together([Message("orders/new", b"")])
     await until_back(told)
     await transport.send_together([Message("orders/new", b"")])
