@@ -7,10 +7,12 @@ import pytest
 from lbg_runtime.core.group.control_codec import encode
 from lbg_runtime.core.group.control_messages import Header, Heartbeat, Life, MemberState
 from lbg_runtime.core.restripe.layout import plans_on
+from lbg_runtime.core.restripe.records import StripePlan, record_topic
 from lbg_runtime.core.restripe.striping import Striping, StripingReport
-from lbg_runtime.model.errors import ConnectFailed
+from lbg_runtime.model.errors import ConnectFailed, UserError
 from lbg_runtime.model.ids import GroupName, MemberId
 from lbg_runtime.model.message import Message
+from lbg_runtime.runtime.restripe.restriper import HELD_S
 from lbg_runtime.transport.memory.transport import MemoryTransport
 from tests.runtime.restripe.restripe_world import GROUP, restripe, topics_of
 
@@ -75,3 +77,30 @@ async def test_a_plan_that_was_published_and_that_nobody_has_read_stays_whatever
     conducting.cancel()
     await asyncio.wait([conducting])
     await member.close()
+
+
+async def test_a_leftover_stays_until_no_late_request_can_come_as_nobody_else_begins_beside_it(
+    trial, settings, queues
+) -> None:
+    """Who finds none of it begins at once, and would be in the middle of its moves when the request comes."""
+    topic = record_topic(CONTROL_TOPIC, StripePlan(7, 2, 6, "s3cr3t"))
+    await queues.subscribe("orders/0", topic)
+    clearing = asyncio.ensure_future(restripe(trial, settings, queues, 4))
+    await asyncio.sleep(HELD_S - 1)
+    assert topic in await queues.subscriptions("orders/0")
+    assert await clearing is None
+    assert topic not in await queues.subscriptions("orders/0")
+
+
+async def test_a_leftover_is_looked_at_again_when_the_last_late_request_has_come(trial, settings, queues) -> None:
+    """With the topic on all queues of its plan, that may have been published."""
+    topic = record_topic(CONTROL_TOPIC, StripePlan(7, 4, 5, "s3cr3t"))
+    await queues.create_queue("orders/4")
+    for index in range(4):
+        await queues.subscribe(f"orders/{index}", topic)
+    clearing = asyncio.ensure_future(restripe(trial, settings, queues, 4))
+    await asyncio.sleep(HELD_S - 1)
+    await queues.subscribe("orders/4", topic)
+    with pytest.raises(UserError, match="from 4 to 5 queues; expected 5, to end that first"):
+        await clearing
+    assert all(topic in topics for topics in (await topics_of(queues)).values())

@@ -55,7 +55,7 @@ async def test_nothing_is_begun_while_members_speak_another_version(trial, setti
     assert await topics_of(queues) == before
 
 
-async def test_counted_members_keep_at_least_a_queue_each(trial, settings, queues) -> None:
+async def test_counted_members_keep_at_least_a_queue_each_and_have_new_ones_by_number(trial, settings, queues) -> None:
     """With fewer, none of them could start again, nor one that counts otherwise, as long as others run."""
     before = await topics_of(queues)
     counted = (trial.member(index, 3, rebind={"mode": "cooperative"}, group=GROUP) for index in range(3))
@@ -64,7 +64,10 @@ async def test_counted_members_keep_at_least_a_queue_each(trial, settings, queue
         with pytest.raises(UserError, match=r"2, and member member-0 is one of 3 by membership\.count; .* 3 or more"):
             await asyncio.wait_for(restripe(trial, settings, queues, 2), 60)
         assert await topics_of(queues) == before
-        assert (await restripe(trial, settings, queues, 3)).plan.to_count == 3
+        for count in (3, 5):
+            await restripe(trial, settings, queues, count)
+            by_number = {index: f"member-{index % 3}" for index in range(count)}
+            await trial.until(lambda expected=by_number: trial.active() == expected, within_s=60)
 
 
 async def test_a_version_that_comes_before_the_plan_keeps_it_from_being_published(trial, settings, queues) -> None:
