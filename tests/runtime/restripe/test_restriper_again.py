@@ -1,6 +1,7 @@
 """Work that is taken up again: by a run that follows one which was killed, or a record that nobody has read."""
 
 import asyncio
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -56,9 +57,9 @@ async def test_the_count_is_stored_by_the_next_run_if_the_one_before_was_killed_
     assert plans_on(dict(enumerate((await topics_of(queues)).values())), CONTROL_TOPIC) == set()
 
 
-async def test_a_plan_that_was_published_and_that_nobody_has_read_stays_whatever_comes_meanwhile(
-    trial, settings, queues
-) -> None:
+@asynccontextmanager
+async def conducting_unread(trial, settings, queues):
+    """A re-striping to 6 whose plan is published; the member that was heard reads nothing."""
     told = []
     conducting = asyncio.ensure_future(restripe(trial, settings, queues, 6, told.append))
     member = MemoryTransport(trial.broker, "member")
@@ -67,16 +68,30 @@ async def test_a_plan_that_was_published_and_that_nobody_has_read_stays_whatever
     beat = Heartbeat(header, MemberState.ACTIVE, 1, {}, {}, "0", StripingReport(Striping(0, 4), ""))
     await trial.until(lambda: bool(told))
     member.send_direct(Message(CONTROL_TOPIC, encode(beat)))
-    await trial.until(lambda: told[-1].waiting_for == "the members to read the plan")
-    before = await topics_of(queues)
-    queues.adopt(PARKING_QUEUE, [PARKING_QUEUE])
-    await asyncio.sleep(10)
-    assert await queues.depth("orders/5") > 1, "it was published again"
-    assert await topics_of(queues) == {**before, PARKING_QUEUE: {PARKING_QUEUE}}
+    await trial.until(lambda: conducting.done() or told[-1].waiting_for == "the members to read the plan")
+    yield conducting
     assert not conducting.done()
     conducting.cancel()
     await asyncio.wait([conducting])
     await member.close()
+
+
+async def test_a_plan_that_was_published_and_that_nobody_has_read_stays_whatever_comes_meanwhile(
+    trial, settings, queues
+) -> None:
+    async with conducting_unread(trial, settings, queues):
+        before = await topics_of(queues)
+        queues.adopt(PARKING_QUEUE, [PARKING_QUEUE])
+        await asyncio.sleep(10)
+        assert await queues.depth("orders/5") > 1, "it was published again"
+        assert await topics_of(queues) == {**before, PARKING_QUEUE: {PARKING_QUEUE}}
+
+
+async def test_who_follows_publishes_a_plan_again_that_lies_unread_in_the_new_queues(trial, settings, queues) -> None:
+    for _ in range(2):
+        async with conducting_unread(trial, settings, queues):
+            pass
+    assert await queues.depth("orders/5") == 2
 
 
 async def test_a_leftover_stays_until_no_late_request_can_come_as_nobody_else_begins_beside_it(
