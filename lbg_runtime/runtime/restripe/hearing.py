@@ -126,7 +126,7 @@ class Hearing:
             raise UserError(self._topic, f"control messages of {other.found}", expected)
         for member, beat in self.picture.members.items():
             count = beat.settings.get("membership.count", "")
-            if _is_count(count) and plan.to_count < min(int(count), plan.from_count):
+            if count.isdecimal() and plan.to_count < min(int(count), plan.from_count):
                 found = f"{plan.to_count}, and member {member} is one of {count} by membership.count"
                 expected = f"{count} or more, or all members stopped and then started with a smaller membership.count"
                 raise UserError("--queues", found, expected)
@@ -157,7 +157,3 @@ class Hearing:
     def _connection_changed(self, is_up: bool) -> None:
         if not is_up:
             self._is_cut_off = True
-
-
-def _is_count(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) < 10

@@ -16,6 +16,7 @@ from lbg_runtime.core.group.control_messages import (
     QuestionId,
 )
 from lbg_runtime.core.group.membership_timing import MembershipTiming
+from lbg_runtime.core.restripe.records import StripePlan
 from lbg_runtime.core.restripe.striping import Striping, StripingBook, StripingReport
 from lbg_runtime.model.errors import ConductorCutOff, UserError
 from lbg_runtime.model.group import GroupShape
@@ -126,3 +127,43 @@ async def test_a_connection_that_is_known_to_be_gone_outweighs_every_proof() -> 
         session.tell(False)
         with pytest.raises(ConductorCutOff):
             await hearing.insist_on_connection()
+
+
+async def test_members_have_two_heartbeats_to_say_by_which_number_of_queues_they_go() -> None:
+    """One of them may have spoken just before."""
+    session = HeldSession()
+    async with asking(session) as hearing:
+        session.arrive(session.left[0])
+        loop = asyncio.get_running_loop()
+        began_s = loop.time() - ASK_AGAIN_S / 2
+        assert not await hearing.hears_of_another(4)
+        assert loop.time() - began_s == pytest.approx(2, abs=2 * LOOK_AGAIN_S)
+
+
+@pytest.mark.parametrize(
+    ("count", "before", "after", "is_fit"),
+    [
+        ("5", 6, 5, True),
+        ("6", 6, 5, False),
+        pytest.param("6", 4, 5, True, id="it is no worse afterwards"),
+        pytest.param("6", 5, 5, True, id="nothing moves"),
+        pytest.param("", 6, 1, True, id="not counted"),
+        pytest.param("many", 6, 1, True, id="no number"),
+    ],
+)
+async def test_members_that_are_counted_do_not_fit_fewer_queues(
+    count: str, before: int, after: int, is_fit: bool
+) -> None:
+    session = HeldSession()
+    async with asking(session) as hearing:
+        header = Header(GROUP, MemberId("a"), Life(1, 1), 1)
+        said = StripingReport(Striping(0, before), "")
+        beat = Heartbeat(header, MemberState.ACTIVE, 1, {"membership.count": count}, {}, "0", said)
+        session.arrive(Message(TOPIC, encode(beat)))
+        assert list(hearing.picture.members) == ["a"]
+        plan = StripePlan(7, before, after, "s3cr3t")
+        if is_fit:
+            hearing.insist_on_fit_members(plan)
+        else:
+            with pytest.raises(UserError, match=f"{after}, and member a is one of {count} by"):
+                hearing.insist_on_fit_members(plan)
