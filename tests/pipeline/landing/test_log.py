@@ -264,6 +264,9 @@ def test_a_part_ends_with_a_flush_where_that_leaves_little_of_its_limit(log_on_d
     assert log.cut(3, {}, end, 28) == {lane.name: 28}
     a_row = next(log.view(lane.name).all_flushes(0, 1)).bytes // 10
     assert log.cut(3, {}, end, 1000, max_bytes=a_row * 24) == {lane.name: 20}
+    # One that fits whole is taken however little is left.
+    lane.append(rows([id_of("k", 41)]))
+    assert log.cut(3, {lane.name: 30}, {lane.name: 41}, 11) == {lane.name: 41}
 
 
 @pytest.mark.parametrize("name", ["landing.json", "queue=003/lane=m-1.1/lane.json"])

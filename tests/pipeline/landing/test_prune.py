@@ -103,6 +103,40 @@ def test_a_copy_that_lands_after_its_message_was_pruned_is_dropped(log_on_disk: 
     assert ids_of(log.read_queue(3, start, ends(log))) == [id_of("k", 6)]
 
 
+def test_so_is_a_copy_of_any_of_the_rows_that_were_pruned_together(log_on_disk: LogOnDisk) -> None:
+    log_on_disk.lane("a").append(rows([id_of("k", number) for number in (1, 5, 9)]))
+    log_on_disk.close()
+    start = ends(LandingLog(log_on_disk.root))
+    assert pruned(log_on_disk, 10_000_000) == [0]
+    for number in (1, 5, 9, 10):
+        log_on_disk.lane("b", number).append(rows([id_of("k", number)]))
+    log = LandingLog(log_on_disk.root)
+    assert ids_of(log.read_queue(3, start, ends(log))) == [id_of("k", 10)]
+
+
+def test_of_rows_that_were_pruned_together_only_those_before_an_offset_count_as_read(log_on_disk: LogOnDisk) -> None:
+    """A member that lost its flow has the oldest lane, and lands on; its successor's first flush is pruned half read."""
+    old, new = log_on_disk.lane("a"), log_on_disk.lane("b", segment_bytes=1)
+    old.append(rows([id_of("k", 1)], t_land=1_000))
+    new.append(rows([id_of("k", number) for number in (1, 2, 3, 4)], t_land=100))
+    new.append(rows([id_of("k", 5)], t_land=1_000))
+    old.append(rows([id_of("k", 2), id_of("k", 3)], t_land=1_000))
+    assert pruned(log_on_disk, 500) == [0]
+    log = LandingLog(log_on_disk.root)
+    found = log.read_queue(3, {old.name: 1, new.name: 2}, ends(log), skips_pruned=True)
+    assert ids_of(found) == [id_of("k", 3), id_of("k", 5)]
+
+
+@pytest.mark.parametrize("content", [b"", b"LBGIDS\0\0", bytes(100)], ids=["nothing", "torn", "zeros"])
+def test_what_is_no_file_of_ids_is_damage(log_on_disk: LogOnDisk, content: bytes) -> None:
+    lane = filled(log_on_disk)
+    pruned(log_on_disk, 200)
+    (log_on_disk.root / lane / "000000000000.ids").write_bytes(content)
+    log = LandingLog(log_on_disk.root)
+    with pytest.raises(LandingDamaged, match="no ids of a pruned segment"):
+        list(log.view(lane).pruned(0, 1 << 60))
+
+
 def test_the_same_offsets_give_the_same_rows_after_pruning(log_on_disk: LogOnDisk) -> None:
     filled(log_on_disk, "a")
     start = ends(LandingLog(log_on_disk.root))
