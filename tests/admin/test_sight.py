@@ -1,12 +1,19 @@
 """What the broker sees of a group's queues, and what its side of members is asked to do."""
 
+from contextlib import nullcontext
+
 import pytest
 
-from lbg_runtime.admin.backlog import find_shard_queues
-from lbg_runtime.admin.sight import QueueSight, disconnect, read_sights, with_rates
+from lbg_runtime.admin import sight
+from lbg_runtime.admin.backlog import BacklogUnknown, find_shard_queues
+from lbg_runtime.admin.sight import QueueSight, disconnect, member_of, read_sights, with_rates
 from lbg_runtime.broker.engine.effects import ClientEnded, Published
 from lbg_runtime.config.broker_names import client_name
+from lbg_runtime.model.errors import SempRefused
 from lbg_runtime.model.ids import QueueName
+from lbg_runtime.model.semp_code import SempCode
+from lbg_runtime.semp.answer import SempObject
+from lbg_runtime.semp.client import SempClient
 
 NAMES = (
     "shop/eu/host/17",
@@ -33,6 +40,33 @@ async def test_a_member_is_disconnected_and_none_of_a_group_whose_name_begins_so
         broker.engine.connect("default", "default", "", name)
     assert await disconnect(client, "default", group, member) == ended
     assert sum(isinstance(effect, ClientEnded) for effect in broker.effects) == len(ended)
+
+
+async def test_a_connection_that_has_ended_by_itself_meanwhile_is_passed_over(broker, client, monkeypatch):
+    gone, _ = broker.engine.connect("default", "default", "", "shop/eu/host/17")
+    broker.engine.connect("default", "default", "", "shop/eu/other/3")
+    act = client.act
+
+    async def act_late(path):
+        if "shop/eu/host/17" in path:
+            broker.engine.disconnect(gone)
+        await act(path)
+
+    monkeypatch.setattr(SempClient, "act", lambda _, path: act_late(path))
+    assert await disconnect(client, "default", "shop", "eu") == ["shop/eu/other/3"]
+
+
+async def test_an_administrator_who_may_not_disconnect_learns_that(broker):
+    broker.engine.connect("default", "default", "", "shop/eu/host/17")
+    async with broker.watcher() as watcher:
+        with pytest.raises(SempRefused):
+            await disconnect(watcher, "default", "shop", "eu")
+
+
+@pytest.mark.parametrize("name", ["eu/host/17", "shop//host/17", "shop/eu//17", "shop/eu/host/", "shop/eu/host/x"])
+def test_a_client_that_is_not_named_as_members_of_the_group_are_is_none(name):
+    assert member_of(name, "shop") is None
+    assert member_of("shop/eu/host/17", "shop") == "eu"
 
 
 async def test_who_has_the_name_of_the_settings_is_found(broker, client):
@@ -104,3 +138,47 @@ async def test_a_queue_that_is_gone_meanwhile_is_left_out(broker, client):
     broker.engine.disconnect(member)
     await client.delete(("msgVpns", "default", "queues", "orders/1"))
     assert list(await read_sights(client, "default", found)) == ["orders/0", "orders/2"]
+
+
+class Seen:
+    """A broker with one queue, which has two flows and one message."""
+
+    queue = SempObject("", {"txUnackedMsgCount": 1, "redeliveredMsgCount": 2}, {"msgs": 1, "txFlows": 2})
+
+    def __init__(self, active="active-consumer", refusal=None):
+        self.active = active
+        self.refusal = refusal
+
+    async def find_all(self, api, path, **_):
+        if self.refusal is not None:
+            raise self.refusal
+        flows = (("standby", "inactive"), ("owner", self.active))
+        return [SempObject("", {"clientName": name, "activityState": state}) for name, state in flows]
+
+
+@pytest.mark.parametrize(("active", "owner"), [("active-consumer", "owner"), ("inactive", None)])
+async def test_a_queue_is_fed_to_the_flow_that_is_active_and_seen_also_if_its_oldest_message_is_not(
+    monkeypatch, active, owner
+):
+    async def settled_meanwhile(*_):
+        raise BacklogUnknown("settled")
+
+    monkeypatch.setattr(sight, "look_at_oldest", settled_meanwhile)
+    sights = await read_sights(Seen(active), "default", {QueueName("orders/0"): Seen.queue})
+    assert sights == {QueueName("orders/0"): QueueSight(1, 2, owner, 1, 2, None)}
+
+
+@pytest.mark.parametrize(("code", "is_told"), [(SempCode.NOT_FOUND, False), (SempCode.UNAUTHORIZED, True)])
+async def test_only_a_queue_that_is_gone_is_left_out(code, is_told):
+    refusal = SempRefused("GET", 400, code, code.name, "no")
+    with pytest.raises(SempRefused) if is_told else nullcontext():
+        assert await read_sights(Seen(refusal=refusal), "default", {QueueName("orders/0"): Seen.queue}) == {}
+
+
+def test_what_came_and_was_not_settled_has_not_left():
+    def seen(spooled, left):
+        return {QueueName("orders/0"): SempObject("", {"spooledMsgCount": spooled}, {"msgs": left})}
+
+    sights = {QueueName(name): QueueSight(0, 0, None) for name in ("orders/0", "orders/1")}
+    rated = with_rates(sights, seen(10, 1) | {QueueName("orders/1"): Seen.queue}, seen(20, 5), 2.0)
+    assert [each.rate for each in rated.values()] == [3.0, None]
