@@ -2,12 +2,14 @@
 
 import itertools
 
+import httpx
 import pytest
 
 from lbg_runtime.admin.backlog import Backlog, BacklogUnknown, read_backlog
 from lbg_runtime.broker.engine.effects import Published
 from lbg_runtime.model.errors import SempRefused
 from lbg_runtime.model.ids import QueueName
+from lbg_runtime.model.semp_code import SempCode
 from tests.admin.conftest import Broker
 
 _senders = itertools.count()
@@ -118,6 +120,22 @@ async def test_a_queue_that_is_removed_between_two_looks_has_no_messages(broker:
 
     broker.transport.handle_async_request = removing
     assert await read_backlog(client, "default", "orders") == Backlog(1, 20)
+
+
+async def test_a_refusal_between_two_looks_is_no_zero(broker: Broker, client) -> None:
+    spool(broker, ("orders/0", 10), ("orders/0", 20))
+    change_before(broker, 1)
+    handle = broker.transport.handle_async_request
+
+    async def refusing(request):
+        if not request.url.path.endswith("orders/0/msgs"):
+            return await handle(request)
+        error = {"code": SempCode.UNAUTHORIZED, "status": "UNAUTHORIZED", "description": "no"}
+        return httpx.Response(400, json={"meta": {"error": error, "responseCode": 400}})
+
+    broker.transport.handle_async_request = refusing
+    with pytest.raises(SempRefused, match="UNAUTHORIZED"):
+        await read_backlog(client, "default", "orders")
 
 
 async def test_an_age_that_cannot_be_found_is_not_told_as_another(broker: Broker, client, monkeypatch) -> None:
