@@ -1,13 +1,17 @@
 """The plans: simulated on a model of a broker that refuses what PubSub+ refuses."""
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lbg_runtime.admin.objects import NEVER_READ, SWITCHES, ObjectKind, Ref, desired_state, marker_ref
+from lbg_runtime.admin.objects import NEVER_READ, SWITCHES, ObjectKind, Ref, desired_state, marker_ref, with_limits
 from lbg_runtime.admin.plan import Change, Create, Delete, plan_apply, plan_delete, plan_quiet, state_after
 from lbg_runtime.admin.problems import find_problems, find_taken_names
-from lbg_runtime.admin.roles import Login, Topics
+from lbg_runtime.admin.roles import Login, Role, Topics
 from lbg_runtime.admin.spec import SHARED_USERNAME, GroupSpec
+from lbg_runtime.core.parking.records import SHOWN_UNSETTLED, parking_queue
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.model.ids import GroupName, QueueName
@@ -227,3 +231,64 @@ def test_what_a_broker_is_too_old_for_is_no_difference():
 def test_what_is_off_already_is_not_switched_off_again():
     assert plan_quiet({Ref(QUEUE, "orders/0"): {"ingressEnabled": False}}) == ()
     assert len(plan_quiet({Ref(QUEUE, "orders/0"): {}})) == 1
+
+
+def test_a_right_that_the_groups_work_does_not_need_is_taken_back_and_no_other_groups():
+    spec = make_spec()
+    there = desired_state(spec)
+    surplus, others = (
+        Ref(ObjectKind.PUBLISH_TOPIC, "more/>", profile=name) for name in (spec.profile_name(Role.MEMBER), "others")
+    )
+    assert plan_apply(there, {**there, surplus: {}, others: {}}) == (Delete(surplus),)
+
+
+@pytest.mark.parametrize(
+    ("there", "raised"),
+    [
+        ({"maxMsgSpoolUsage": 99, "maxBindCount": 3}, {"maxMsgSpoolUsage": 100}),
+        ({"maxMsgSpoolUsage": 100, "maxBindCount": 2}, {"maxBindCount": 3}),
+        ({"maxMsgSpoolUsage": 5_000, "maxBindCount": 1_000}, {}),
+        # A broker without the limit.
+        ({"maxMsgSpoolUsage": 5_000}, {}),
+    ],
+)
+def test_a_limit_of_a_queue_that_is_too_low_is_raised_and_a_higher_one_left(there, raised):
+    spec = replace(make_spec(), binds=3)
+    desired, queue = desired_state(spec), Ref(QUEUE, "orders/1")
+    actual = {**desired, queue: {**desired[queue], **there}}
+    steps = plan_apply(with_limits(desired, actual, spec), actual)
+    assert steps == ((Change(queue, raised, {name: there[name] for name in raised}),) if raised else ())
+
+
+def test_a_new_queue_is_made_with_a_quota_and_a_parking_queue_has_to_show_all_that_lies_there():
+    parking = parking_queue("orders", 0)
+    spec = replace(make_spec(), aside=(parking,))
+    desired = desired_state(spec)
+    made = with_limits(desired, {}, spec)
+    for queue in ("orders/0", parking):
+        assert made[Ref(QUEUE, queue)]["maxMsgSpoolUsage"] == 100
+        assert "maxDeliveredUnackedMsgsPerFlow" not in made[Ref(QUEUE, queue)], "it has that by itself"
+    low = {**desired, Ref(QUEUE, parking): {"maxDeliveredUnackedMsgsPerFlow": SHOWN_UNSETTLED - 1}}
+    limits = with_limits(desired, low, spec)
+    assert limits[Ref(QUEUE, parking)]["maxDeliveredUnackedMsgsPerFlow"] == SHOWN_UNSETTLED
+    assert limits[username_ref(spec)] == desired[username_ref(spec)]
+
+
+@pytest.mark.parametrize(
+    ("ref", "shown", "whole"),
+    [
+        (Ref(QUEUE, "orders/0"), "queue orders/0", None),
+        (
+            Ref(SUBSCRIPTION, "h/0/>", QueueName("orders/0")),
+            "subscription h/0/> of queue orders/0",
+            Ref(QUEUE, "orders/0"),
+        ),
+        (
+            Ref(ObjectKind.CONNECT_ADDRESS, "10.0.0.0/8", profile="p"),
+            "refused client address 10.0.0.0/8 of ACL profile p",
+            Ref(ObjectKind.ACL_PROFILE, "p"),
+        ),
+    ],
+)
+def test_an_object_is_named_with_what_it_is_part_of(ref, shown, whole):
+    assert (str(ref), ref.whole) == (shown, whole)
