@@ -260,6 +260,30 @@ def test_a_limit_of_a_queue_that_is_too_low_is_raised_and_a_higher_one_left(ther
     assert steps == ((Change(queue, raised, {name: there[name] for name in raised}),) if raised else ())
 
 
+def test_a_queue_is_the_groups_alone_or_everybodys_keeps_its_order_and_subscribes_to_its_shards():
+    errors = QueueName("lbg-errors/orders")
+    for username, permission in (("members", "no-access"), (SHARED_USERNAME, "consume")):
+        desired = desired_state(replace(make_spec(2, 3, username), aside=(errors,)))
+        queues = [ref for ref in desired if ref.kind is QUEUE]
+        assert [ref.name for ref in queues] == [errors, "orders/1", "orders/0"]
+        assert {desired[ref]["permission"] for ref in queues} == {permission}
+        assert ["respectTtlEnabled" in desired[ref] for ref in queues] == [False, True, True]
+        assert {(ref.queue, ref.name) for ref in desired if ref.kind is SUBSCRIPTION} == {
+            (errors, errors),
+            ("orders/0", "h/0/>"),
+            ("orders/0", "h/2/>"),
+            ("orders/1", "h/1/>"),
+        }
+        limits = with_limits(desired, {ref: {"maxDeliveredUnackedMsgsPerFlow": 1} for ref in queues}, make_spec(2, 3))
+        assert not any("maxDeliveredUnackedMsgsPerFlow" in limits[ref] for ref in queues), "only parking needs that"
+
+
+def test_the_path_of_a_topic_rule_names_its_syntax():
+    rule, marker = Ref(ObjectKind.PUBLISH_TOPIC, "a/>", profile="p"), Ref(ObjectKind.MARKER, "lbg/orders")
+    assert rule.path("v") == ("msgVpns", "v", "aclProfiles", "p", "publishTopicExceptions", ("smf", "a/>"))
+    assert marker.path("v") == ("msgVpns", "v", "jndiQueues", "lbg/orders")
+
+
 def test_a_new_queue_is_made_with_a_quota_and_a_parking_queue_has_to_show_all_that_lies_there():
     parking = parking_queue("orders", 0)
     spec = replace(make_spec(), aside=(parking,))

@@ -28,6 +28,8 @@ def test_settings_say_what_a_group_is_to_be():
     assert spec_of(parse_settings(sections, "test")) == replace(SPEC, creates_queues=True, binds=3)
     for rebind, binds in (({"standbys": 0}, 1), ({"standbys": "all"}, 1)):
         assert spec_of(parse_settings({**sections, "rebind": rebind}, "test")).binds == binds
+    cycle = {"rebind": {"mode": "cycle"}, "membership": {"mode": "static", "index": 0, "count": 2}}
+    assert spec_of(parse_settings({**sections, **cycle}, "test")).binds == 1, "nobody knows how many members bind"
     for failure, aside in (
         ({"then": "park"}, PARKING),
         ({"then": "error_queue"}, ("lbg-errors/orders",)),
@@ -41,6 +43,7 @@ def test_settings_say_what_a_group_is_to_be():
     settings = parse_settings({**sections, "failure": {"error_queue": "others"}}, "test")
     spec = spec_of(settings, (Then.ERROR_QUEUE, Then.DMQ))
     assert (spec.aside, spec.borrowed) == ((), ("others", "#DEAD_MSG_QUEUE"))
+    assert spec_of(settings, (Then.PARK,)).borrowed == (), "no handler moves anything there"
     assert [spec_of(settings, ends).is_aside_whole for ends in (None, (), (Then.STOP,))] == [False, True, True]
     del sections["semp"]
     with pytest.raises(ConfigError, match="semp"):

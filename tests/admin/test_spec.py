@@ -142,3 +142,16 @@ def test_the_topics_of_a_group_are_measured_in_bytes():
     replace(make_spec(), topics=Topics("orders/control", more=("ä" * 124 + "/>",)))
     with pytest.raises(UserError, match=r"a topic of the group: 252 bytes in ä+/>; expected at most 250"):
         replace(make_spec(), topics=Topics("orders/control", more=("ä" * 125 + "/>",)))
+    # Whoever uses everybody's account has no right of its own to a topic.
+    replace(make_spec(username="default"), topics=Topics("orders/control", more=("ä" * 125 + "/>",)))
+
+
+def test_profiles_are_the_groups_own_only_with_an_account_and_each_role_has_another_one():
+    spec = replace(make_spec(), publisher=Login("p", ""))
+    assert (spec.profile_name(Role.MEMBER), spec.client_profile_name()) == ("lbg-orders", "lbg-orders")
+    assert spec.profile_name(Role.PUBLISHER) == profile_name_of("orders//publisher")
+    assert spec.client_profile_name(Role.PUBLISHER) == spec.profile_name(Role.PUBLISHER)
+    assert spec.manages_client_profile
+    assert not make_spec(username="default").manages_client_profile
+    existing = make_spec(profile="existing")
+    assert (existing.manages_client_profile, existing.client_profile_name()) == (False, "existing")
