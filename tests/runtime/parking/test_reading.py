@@ -6,7 +6,7 @@ import pytest
 
 from lbg_runtime.config.load import parse_settings
 from lbg_runtime.core.parking.records import ParkedMessage, RoomKept, decode_entry, parking_queue
-from lbg_runtime.model.errors import PublishRefused, TransportError
+from lbg_runtime.model.errors import BindFailed, PublishRefused, TransportError
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.parking.reading import FIRST_MARK_S, LONGEST_S, QUIET_S, read_parking_queue
 from lbg_runtime.runtime.parking.view import READ_AT_ONCE, ParkedView
@@ -169,6 +169,43 @@ async def test_a_queue_that_cannot_be_read_is_told_as_itself():
     with pytest.raises(TransportError, match="Unknown Queue"):
         await read_parking_queue(reader, QUEUE)
     await reader.close()
+
+
+class Shut:
+    """A session that may not read these queues; if it is `silent`, not even whether they are there is known."""
+
+    def __init__(self, *indices, silent=False):
+        self.queues = [parking_queue("orders", index) for index in indices]
+        self.silent = silent
+
+    async def has_queue(self, queue):
+        if self.silent and queue == QUEUE:
+            raise BindFailed(queue, "Timed Out")
+        return queue in self.queues
+
+    async def browse(self, queue, quiet_s, is_last):
+        raise BindFailed(queue, "Permission Not Allowed" if queue in self.queues else "Unknown Queue")
+
+
+@pytest.mark.parametrize(
+    ("session", "what"),
+    [
+        (Shut(0), f"{QUEUE}: Permission Not Allowed"),
+        (Shut(), "group orders has no parking queues"),
+        (Shut(silent=True), f"{QUEUE}: Unknown Queue"),
+    ],
+)
+async def test_what_cannot_be_read_is_told_at_each_look_and_not_more_than_that(session, what):
+    view = ParkedView(session, SETTINGS)
+    for _ in range(2):
+        assert await view.lanes() == []
+        (unread,) = view.unread
+        assert what in unread.what
+
+
+async def test_a_queue_beyond_those_of_the_settings_that_cannot_be_read_is_no_end():
+    with pytest.raises(BindFailed, match="orders/1"):
+        await ParkedView(Shut(0, 1), SETTINGS).lanes()
 
 
 async def test_a_key_goes_on_while_its_publisher_does():
