@@ -62,7 +62,7 @@ def show(key: Key, lane: IsLane = False, config: Config = Path("config.yaml"), j
         for each in found:
             print(printable(f"{each.lane}: {_count(each)} in {each.queue}"))
             for message in each.messages:
-                why = f", {message.attempts} attempts: {message.error}" if message.attempts else ""
+                why = f", attempt {message.attempts}: {message.error}" if message.attempts else ""
                 print(printable(f"  #{message.number}  {_time(message)}  {message.original.topic}{why}"))
                 print(printable(f"      {_text(message.original.payload[:_SHOWN_BYTES])}"))
     _insist(found, key, unread)

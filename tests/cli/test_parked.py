@@ -162,7 +162,7 @@ def test_the_keys_that_are_parked_are_listed_and_shown(stage: Stage) -> None:
     ]
     shown = stage.lbg("show", "a")
     assert shown.exit_code == 0
-    assert "  #1  2026-11-18T11:06:40+00:00  h/1/orders/new, 3 attempts: ValueError: no" in shown.stdout
+    assert "  #1  2026-11-18T11:06:40+00:00  h/1/orders/new, attempt 3: ValueError: no" in shown.stdout
     assert "      body 2" in shown.stdout
     messages = stage.told("show", "shard 3", "--lane")[0]["messages"]
     assert [(one["number"], one["payload"], one["member"]) for one in messages] == [(1, "body 1", "m1")]
