@@ -115,7 +115,7 @@ def test_so_is_a_copy_of_any_of_the_rows_that_were_pruned_together(log_on_disk: 
 
 
 def test_of_rows_that_were_pruned_together_only_those_before_an_offset_count_as_read(log_on_disk: LogOnDisk) -> None:
-    """A member that lost its flow has the oldest lane, and lands on; the first flush of the next is pruned half read."""
+    """A member that lost its flow has the oldest lane, and lands on; the first flush of the next is half pruned."""
     old, new = log_on_disk.lane("a"), log_on_disk.lane("b", segment_bytes=1)
     old.append(rows([id_of("k", 1)], t_land=1_000))
     new.append(rows([id_of("k", number) for number in (1, 2, 3, 4)], t_land=100))
