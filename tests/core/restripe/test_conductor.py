@@ -214,6 +214,13 @@ class TestTheSteps:
         looks = [conductor.next_step(sight) for _ in range(LOOKS_PER_RECORD + 2)]
         assert looks.count(Publish(StripeFinish(GENERATION, 2, 2))) == 1
 
+    def test_a_plan_that_moves_nothing_is_renewed_as_long_as_it_cannot_have_been_published(self) -> None:
+        group = Group(2, 2)
+        conductor = at(group, Subscribe(0, group.topic))
+        renewed = StripePlan(GENERATION + 3, 2, 2, "s3cr3t")
+        sight = replace(group.sight(), striping=Striping(GENERATION + 2, 1))
+        assert conductor.next_step(sight) == Subscribe(0, record_topic(CONTROL_TOPIC, renewed))
+
     def test_a_plan_that_moves_nothing_is_not_renewed_behind_a_finish_that_may_be_there(self) -> None:
         group = Group(2, 2)
         at(group, Publish(StripeFinish(GENERATION, 2, 2)))
@@ -325,6 +332,7 @@ class TestWaiting:
 
     def test_of_all_queues_only_the_one_that_the_next_shard_leaves_is_measured(self, group: Group) -> None:
         conductor = at(group, Publish(group.plan))
+        assert conductor.queues_to_measure(group.sight()) == [], "nobody has read the plan"
         group.look()
         assert conductor.queues_to_measure(group.sight()) == [0]
         conductor = at(group, Subscribe(2, "lbg/2/>"))
@@ -386,10 +394,11 @@ def seen(
 class TestWhatNoStepLeaves:
     def test_a_queue_of_the_old_layout_is_missing(self) -> None:
         group = Group(3, 4)
-        conductor = at(group, Subscribe(0, group.topic))
-        del group.queues[1]
-        with pytest.raises(UserError, match="orders/1: no such queue"):
-            conductor.next_step(group.sight())
+        conductor = at(group, Publish(group.plan))
+        group.look()
+        del group.queues[0]
+        with pytest.raises(UserError, match="orders/0: no such queue"):
+            conductor.next_step(measured(group.sight(), conductor))
 
     def test_nobody_subscribes_to_a_shard_that_moves(self) -> None:
         group = Group(3, 4)
