@@ -390,10 +390,8 @@ class FlowMachine:
         return 0 if self._gate is None else self._gate.kept_count
 
     def _learn_striping(self, striping: Striping) -> list[Command]:
-        if self._gate is None:
-            return []
-        commands = self._obey_gate(self._gate.learn(striping))
-        return commands + self._open_intake() if self.state is FlowState.ACTIVE else commands
+        # What this lets go has counted as kept, so the intake has no more room than before.
+        return [] if self._gate is None else self._obey_gate(self._gate.learn(striping))
 
     def _take_echo(self, number: int) -> list[Command]:
         # On a handle that lost its activity, whatever it drains for, a settlement may have been too late to count.
