@@ -66,6 +66,7 @@ def test_what_its_publisher_publishes_again_has_an_id_that_differs_before_the_do
         {**STAMPS, KEY_SEQUENCE_PROPERTY: "7"},
         {**STAMPS, KEY_SEQUENCE_PROPERTY: True},
         {**STAMPS, PUBLISHER_PROPERTY: "a/b"},
+        {**STAMPS, PUBLISHER_PROPERTY: 5},
         {**STAMPS, PARTITION_KEY_PROPERTY: 5},
     ],
 )
@@ -127,8 +128,8 @@ def test_each_row_has_the_time_of_its_message() -> None:
 
 @pytest.mark.parametrize("number", [1 << 63, 1 << 70, -(1 << 63) - 1])
 def test_a_number_that_its_column_cannot_take_keeps_nothing_from_landing(number: int) -> None:
-    [first, second] = flushed(gathered({**STAMPS, KEY_SEQUENCE_PROPERTY: number}, STAMPS))
-    assert (first["seq"], second["seq"]) == (None, 7)
+    [first, second, third] = flushed(gathered({**STAMPS, KEY_SEQUENCE_PROPERTY: number}, STAMPS, {}))
+    assert (first["seq"], second["seq"], third["seq"]) == (None, 7, None)
     assert first["broker_id"] == f"00000000003e8.{number}/p/k"
 
 
