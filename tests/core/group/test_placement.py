@@ -204,6 +204,17 @@ def test_a_pin_on_a_candidate_wins(case: tuple[list[QueueName], list[Candidate],
             assert placement.home(queue) == member
 
 
+@pytest.mark.parametrize("free", queue_names(10))
+def test_whose_pins_exceed_its_share_of_what_others_pins_leave_takes_nothing_else(free: QueueName) -> None:
+    """Three pins are less than a third of ten queues, and more than half of the four that six pins leave."""
+    many, some, none = member_names(3)
+    rest = [queue for queue in queue_names(10) if queue != free]
+    pins = dict.fromkeys(rest[:6], many) | dict.fromkeys(rest[6:], some)
+    assert place(queue_names(10), equal([many, some, none]), {}, pins).home(free) == none
+    owned = place(queue_names(10), equal([many, some, none]), {free: some}, pins)
+    assert owned.home(free) == none, "whoever owns it"
+
+
 @given(st.integers(0, 24), st.integers(1, 6), st.data())
 def test_around_pins_equal_members_are_as_even_as_they_can_be(
     queue_count: int, member_count: int, data: st.DataObject
