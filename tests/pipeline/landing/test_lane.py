@@ -87,6 +87,7 @@ def test_a_lane_whose_first_flush_failed_is_gone(
     with pytest.raises(LandingWriteFailed):
         lane.append(rows([id_of("k", 1)]))
     assert names_in(log_on_disk) == []
+    assert open_below(log_on_disk.root) == []
 
 
 def test_a_lane_stays_whose_first_entry_is_written_and_may_not_be_on_the_disk(

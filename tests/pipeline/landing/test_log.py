@@ -39,6 +39,13 @@ def test_rows_are_read_across_segments(log_on_disk: LogOnDisk) -> None:
     assert ids_of(log.read(lane.name, 3, 7)) == [id_of("k", number) for number in range(4, 8)]
 
 
+def test_rows_are_read_from_within_a_flush(log_on_disk: LogOnDisk) -> None:
+    lane = log_on_disk.lane(segment_bytes=1)
+    for numbers in (range(1, 4), range(4, 9)):
+        lane.append(rows([id_of("k", number) for number in numbers]))
+    assert ids_of(LandingLog(log_on_disk.root).read(lane.name, 4, 6)) == [id_of("k", 5), id_of("k", 6)]
+
+
 def test_a_lane_that_has_landed_nothing_is_empty(log_on_disk: LogOnDisk) -> None:
     lane = log_on_disk.lane()
     log = LandingLog(log_on_disk.root)
