@@ -17,6 +17,12 @@ FORMAT = "lbg"
 class LbgDataSource(DataSource):
     """Created by Spark under its registered name. Wrong options raise `UserError`."""
 
+    _is_copy = False
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        """Note that it was pickled: for the tasks of a batch Spark makes a new one, for the commit it sends a copy."""
+        self.__dict__.update(state, _is_copy=True)
+
     @classmethod
     def name(cls) -> str:
         """The name that `format` takes."""
@@ -47,7 +53,9 @@ class LbgDataSource(DataSource):
         return LbgBatchWriter(self.options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802, ARG002
-        """`writeStream`."""
-        from lbg_runtime.pipeline.spark.sink import LbgStreamWriter
+        """`writeStream`; for a commit it reads nothing: what was published does not fail for what cannot be read."""
+        from lbg_runtime.pipeline.spark.sink import LbgStreamCommitter, LbgStreamWriter
 
+        if self._is_copy:
+            return LbgStreamCommitter()
         return LbgStreamWriter(self.options, schema)

@@ -1,11 +1,13 @@
 """One run of a query, from its start to its end, hashes in one way; the next run may hash in another.
 
 Spark has a writer for every batch, which reads the group's settings anew, and tells it nothing of the query. Only tasks
-know their run. So the driver passes on what the last batch has noted, each task compares before it publishes anything,
-and with the end of a batch the driver notes what its tasks have used. What failed before that has ended its run.
+know their run, and the checkpoint if that is not an option. So the driver passes on what the last batch has noted, each
+task compares before it publishes anything, and with the end of a batch the driver notes what its tasks have used. What
+failed before that has ended its run.
 """
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +18,11 @@ from lbg_runtime.pipeline.landing.segment import write_whole
 
 NOTE = "lbg_sink"
 """In the checkpoint."""
+
+DEFAULT_CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
+"""Spark's own setting: where queries without the option have their checkpoints, each in a folder of its name."""
+
+_FILE_URI = re.compile(r"\Afile:(?://)?(?=/)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +50,16 @@ def run_hashing(run: str, shape: GroupShape, hash_function: HashFunction) -> Run
     return RunHashing(run, shape.hash_prefix, shape.hash_count, hash_function.value)
 
 
+def default_checkpoint(checkpoints: str | None, query_name: str | None) -> str | None:
+    """Where Spark keeps the checkpoint of a query without the option; None if that has no name: it draws one."""
+    return None if checkpoints is None or query_name is None else f"{checkpoints}/{query_name}"
+
+
 def noted_hashing(checkpoint: str | None) -> RunHashing | None:
     """What the last batch has noted; None if nothing is. Raises `UserError`."""
     if checkpoint is None:
         return None
-    note = Path(checkpoint) / NOTE
+    note = _folder(checkpoint) / NOTE
     try:
         return RunHashing(**json.loads(note.read_bytes()))
     except FileNotFoundError:
@@ -62,11 +74,16 @@ def note_hashing(checkpoint: str | None, used: RunHashing) -> None:
 
     No effect if the checkpoint is not in a folder of this machine.
     """
-    if checkpoint is None or not (Path(checkpoint) / "offsets").is_dir() or noted_hashing(checkpoint) == used:
+    if checkpoint is None or not (_folder(checkpoint) / "offsets").is_dir() or noted_hashing(checkpoint) == used:
         return
-    note = Path(checkpoint) / NOTE
+    note = _folder(checkpoint) / NOTE
     content = {name: getattr(used, name) for name in RunHashing.__dataclass_fields__}
     try:
         write_whole(note, json.dumps(content).encode())
     except OSError as error:
         raise UserError(str(note), str(error.strerror), "a checkpoint that can be written") from None
+
+
+def _folder(checkpoint: str) -> Path:
+    """A checkpoint as Spark names it, which takes a path or a URI, in which it decodes nothing."""
+    return Path(_FILE_URI.sub("", checkpoint))

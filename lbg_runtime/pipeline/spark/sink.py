@@ -27,7 +27,14 @@ from lbg_runtime.admin.stored import load_group_settings
 from lbg_runtime.model.errors import InvariantViolated, SinkKeySplit
 from lbg_runtime.model.hash_vectors import verify_hashing
 from lbg_runtime.pipeline.spark.publishing import Destination, publish_rows, sorted_rows
-from lbg_runtime.pipeline.spark.run_hashing import RunHashing, note_hashing, noted_hashing, run_hashing
+from lbg_runtime.pipeline.spark.run_hashing import (
+    DEFAULT_CHECKPOINTS,
+    RunHashing,
+    default_checkpoint,
+    note_hashing,
+    noted_hashing,
+    run_hashing,
+)
 from lbg_runtime.pipeline.spark.sink_options import SinkOptions, read_sink_options
 
 
@@ -39,6 +46,8 @@ class Published(WriterCommitMessage):
     """Those of its keys."""
     hashing: RunHashing | None = None
     """How it hashed them, in a stream."""
+    checkpoint: str | None = None
+    """That of the stream, as far as it is known."""
 
 
 class _Writer:
@@ -63,27 +72,12 @@ class _Writer:
         return Published(publish_rows(rows, self._options, self._destination, publisher_id))
 
 
-class LbgStreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """The sink of a stream; Spark calls `write` in each task of a batch, then `commit` on the driver.
+class LbgStreamCommitter(DataSourceStreamArrowWriter):
+    """Ends the batches of a stream; needs only what their tasks tell."""
 
-    Spark makes one for the tasks of a batch, and another for the commit.
-    """
-
-    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        super().__init__(options, schema)
-        self._checkpoint = options.get("checkpointLocation")
-        self._noted = noted_hashing(self._checkpoint)
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Publish one partition of a batch; raises what `RunHashing.check` and `publish_rows` raise."""
-        context = TaskContext.get()
-        names = ("sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id")
-        query, batch, run = (context.getLocalProperty(name) if context else None for name in names)
-        if query is None or batch is None or run is None:
-            raise InvariantViolated("Spark does not say which batch of which run of a query a task writes")
-        hashing = run_hashing(run, self._destination.shape, self._destination.hash_function)
-        hashing.check(self._noted)
-        return replace(self._publish(iterator, f"{query}-{batch}"), hashing=hashing)
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # noqa: ARG002
+        """Never called: Spark has another writer for the tasks."""
+        raise InvariantViolated("what ends a batch was asked to write")
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
         """Check that no key was published by two tasks, and note how they hashed.
@@ -91,13 +85,40 @@ class LbgStreamWriter(_Writer, DataSourceStreamArrowWriter):
         Raises `SinkKeySplit`, and as `note_hashing`.
         """
         check_keys(messages)
-        # Not as this writer would hash: it has read the settings after the tasks'.
-        used = next((each.hashing for each in messages if isinstance(each, Published) and each.hashing), None)
-        if used is not None:
-            note_hashing(self._checkpoint, used)
+        for each in messages:
+            if isinstance(each, Published) and each.hashing is not None:
+                # All of them hash as the writer does that was pickled to them.
+                note_hashing(each.checkpoint, each.hashing)
+                return
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Nothing to undo: what was published stays published, and comes again under the same ids."""
+
+
+class LbgStreamWriter(_Writer, LbgStreamCommitter):
+    """The sink of a stream; Spark makes one for each batch and calls `write` in its tasks."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._checkpoint = options.get("checkpointLocation")
+        self._query_name = options.get("queryName")
+        self._noted = noted_hashing(self._checkpoint)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Publish one partition of a batch; raises what `RunHashing.check` and `publish_rows` raise."""
+        context = TaskContext.get()
+        names = ("sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id", DEFAULT_CHECKPOINTS)
+        query, batch, run, default = (context.getLocalProperty(name) if context else None for name in names)
+        if query is None or batch is None or run is None:
+            raise InvariantViolated("Spark does not say which batch of which run of a query a task writes")
+        checkpoint, noted = self._checkpoint, self._noted
+        if checkpoint is None:
+            # Only tasks are told what the session has set.
+            checkpoint = default_checkpoint(default, self._query_name)
+            noted = noted_hashing(checkpoint)
+        hashing = run_hashing(run, self._destination.shape, self._destination.hash_function)
+        hashing.check(noted)
+        return replace(self._publish(iterator, f"{query}-{batch}"), hashing=hashing, checkpoint=checkpoint)
 
 
 class LbgBatchWriter(_Writer, DataSourceArrowWriter):

@@ -26,7 +26,6 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.streaming.query import StreamingQuery
 
 from lbg_runtime.config.load import load_settings
 from lbg_runtime.journal.layout import find_run, lay_out
@@ -308,15 +307,16 @@ def test_a_batch_of_a_stream_that_is_run_again_publishes_the_same_messages(
 def test_a_query_stops_when_its_group_hashes_in_another_way_and_goes_on_so_when_it_is_started_again(
     spark: SparkSession, broker: BrokerOnPort, tmp_path: Path
 ) -> None:
-    config, log, checkpoint = config_of(broker, tmp_path, "changed"), tmp_path / "log", tmp_path / "checkpoint"
+    config, log, checkpoints = config_of(broker, tmp_path, "changed"), tmp_path / "log", tmp_path / "checkpoints"
     fill(log, 1, 5)
+    frame = spark.readStream.format("lbg").option("path", str(log)).load()
+    writer = frame.writeStream.format("lbg").option("config", str(config)).option("topic", "t")
 
-    def start() -> StreamingQuery:
-        frame = spark.readStream.format("lbg").option("path", str(log)).load()
-        writer = frame.writeStream.format("lbg").option("checkpointLocation", str(checkpoint))
-        return writer.option("config", str(config)).option("topic", "t").option("orderColumn", "seq").start()
-
-    query = start()
+    spark.conf.set("spark.sql.streaming.checkpointLocation", checkpoints.as_uri())
+    try:
+        query = writer.queryName("named").start()
+    finally:
+        spark.conf.unset("spark.sql.streaming.checkpointLocation")
     query.processAllAvailable()
     config.write_text(config.read_text().replace("hash_count: 8", "hash_count: 16"))
     landing = LogOnDisk(log)
@@ -327,7 +327,7 @@ def test_a_query_stops_when_its_group_hashes_in_another_way_and_goes_on_so_when_
     assert reason_of(raised.value).startswith("group.hash_count: 16, and the query has published with 8")
     assert len(messages_on(broker, config)) == 5
 
-    query = start()
+    query = writer.option("checkpointLocation", str(checkpoints / "named")).start()
     query.processAllAvailable()
     query.stop()
     [late] = [each for each in messages_on(broker, config) if each.key == "late"]
