@@ -2,6 +2,7 @@
 
 import os
 import socket
+from hashlib import blake2b
 
 from lbg_runtime.config.fields import SettingProblem
 from lbg_runtime.model.errors import ConfigError
@@ -20,6 +21,20 @@ LARGEST_PASSWORD_BYTES = 128
 def client_name(group: str, member: str) -> str:
     """The client name of a member in this process if the settings give none: unique on the broker."""
     return f"{group}/{member}/{socket.gethostname()}/{os.getpid()}"
+
+
+def program_name(purpose: str) -> str:
+    """The client name of a program that is no member, in this process: unique on the broker."""
+    return f"lbg-{purpose}-{socket.gethostname()}-{os.getpid()}"
+
+
+def conductor_name(group: str) -> str:
+    """The client name of whoever re-stripes the group: the same for all, so that the broker lets in only one."""
+    name = f"lbg-restriper-{group}"
+    if len(name.encode()) <= LARGEST_CLIENT_NAME_BYTES:
+        return name
+    # Cut short, it could be that of another group, whose conductor would be thrown out.
+    return f"lbg-restriper-{blake2b(group.encode(), digest_size=16).hexdigest()}"
 
 
 def check_client_name(group: str, member: str, given: str | None) -> None:

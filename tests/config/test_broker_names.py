@@ -2,6 +2,7 @@
 
 import pytest
 
+from lbg_runtime.config.broker_names import LARGEST_CLIENT_NAME_BYTES, conductor_name
 from lbg_runtime.config.load import parse_settings
 from lbg_runtime.model.errors import ConfigError
 
@@ -115,3 +116,14 @@ def test_a_topic_is_measured_in_bytes():
         f"config.yaml: group.control_topic: 252 bytes in lbg-control/{'ü' * 120}; expected at most 250"
     )
     assert _parse(name="ü" * 120, control_topic="c").control_topic_name == "c"
+
+
+def test_whoever_re_stripes_a_group_has_a_client_name_that_a_broker_takes_and_that_is_the_groups_alone():
+    """That of a group with a long name was refused, and the group could not be re-striped."""
+    assert conductor_name("orders") == "lbg-restriper-orders"
+    assert conductor_name("n" * 145) == f"lbg-restriper-{'n' * 145}"
+    long = ["n" * 146, "n" * 147, "ü" * 73, "ü" * 119]
+    names = {conductor_name(name) for name in long}
+    assert len(names) == len(long)
+    assert all(len(name) <= LARGEST_CLIENT_NAME_BYTES for name in names)
+    assert names == {conductor_name(name) for name in long}

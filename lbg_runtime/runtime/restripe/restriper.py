@@ -18,6 +18,7 @@ import structlog
 from lbg_runtime.admin.account import open_semp
 from lbg_runtime.admin.queues import QueueAdmin, queue_admin
 from lbg_runtime.admin.stored import store_queue_count
+from lbg_runtime.config.broker_names import conductor_name
 from lbg_runtime.config.settings import Settings
 from lbg_runtime.core.group.membership_timing import MembershipTiming
 from lbg_runtime.core.restripe.conductor import (
@@ -307,14 +308,13 @@ class Restriper:
             self._quiet_from_s = 0.0
             await self._read_subscriptions(conductor.plan.queue_total)
             ensure_informed(conductor.plan, self._shape, self._subscriptions, self._topic)
-        owned = self._hearing.picture.owners
+        owned, depth, name = self._hearing.picture.owners, self._queues.depth, self._shape.queue_name
         sight = Sight(
             self._subscriptions,
             {},
-            {index for index in range(conductor.plan.queue_total) if self._shape.queue_name(index) in owned},
+            {index for index in range(conductor.plan.queue_total) if name(index) in owned},
             self._hearing.book.now if self._hearing.is_heard else None,
         )
-        depth, name = self._queues.depth, self._shape.queue_name
         return replace(sight, depths={each: await depth(name(each)) for each in conductor.queues_to_measure(sight)})
 
     # -- taking steps
@@ -386,7 +386,7 @@ async def open_restriper(
     """
     insist_on_fit_settings(settings)
     insist_on_fit_names(settings.group.shape(), queue_count)
-    name = f"lbg-restriper-{settings.group.name}"
+    name = conductor_name(settings.group.name)
     # A conductor that was replaced must not come back and replace the other in turn: both would give up.
     opening = open_session(settings.outside_connection, name, settings.transport.client_path, reconnects=False)
     async with open_semp(settings) as client:

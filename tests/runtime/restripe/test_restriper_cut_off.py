@@ -59,9 +59,9 @@ class Gateway(httpx.AsyncBaseTransport):
 class Conductors:
     """Runs of the command against one broker, of which each replaces the one before."""
 
-    def __init__(self, trial, settings, monkeypatch):
+    def __init__(self, trial, settings, monkeypatch, name="orders"):
         sections = {"semp": {"url": "http://broker", "password": "admin"}, "rebind": {"mode": "cooperative"}}
-        self._settings = settings(group=GROUP, **sections)
+        self._settings = settings(group=GROUP | {"name": name}, **sections)
         self._broker = trial.broker
         self._gateway = None
         self.sessions = []
@@ -75,10 +75,10 @@ class Conductors:
             return await restriper.run()
 
     @asynccontextmanager
-    async def _open_session(self, *_, **__):
+    async def _open_session(self, _, name, *__, **___):
         for earlier in self.sessions:
             earlier.drop_connection(3_600)
-        session = MemoryTransport(self._broker, "lbg-restriper-orders")
+        session = MemoryTransport(self._broker, name)
         await session.open()
         self.sessions.append(session)
         self.has_session.set()
@@ -256,3 +256,10 @@ async def test_who_cannot_hear_itself_changes_nothing(trial, conductors) -> None
         with pytest.raises(UserError, match="what is published there does not come back within 8 s"):
             await restriping
         assert asyncio.get_running_loop().time() - began_s == pytest.approx(PROOF_PATIENCE_S, abs=1)
+
+
+async def test_who_conducts_is_let_in_however_long_the_name_of_the_group_is(trial, settings, monkeypatch) -> None:
+    conductors = Conductors(trial, settings, monkeypatch, "n" * 190)
+    with pytest.raises(UserError):
+        await conductors.restripe(6)
+    assert conductors.sessions
