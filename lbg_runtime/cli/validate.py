@@ -312,6 +312,7 @@ async def _follow(
     comes before there is one. Raises `ConfigError` if nobody answers at the broker's address, `SubscribeFailed` if the
     topic is refused at the start; later it is asked for again and again.
     """
+    from lbg_runtime.config.broker_names import program_name
     from lbg_runtime.model.message import Message
     from lbg_runtime.runtime.kept_subscription import KeptSubscription
     from lbg_runtime.runtime.session import open_session
@@ -345,7 +346,7 @@ async def _follow(
     with stop_requests(stop):
         async with AsyncExitStack() as connected:
             with connecting:
-                name, path = f"lbg-validate-{os.getpid()}", settings.transport.client_path
+                name, path = program_name("validate"), settings.transport.client_path
                 opening = open_session(settings.outside_connection, name, path)
                 session = await connected.enter_async_context(opening)
             if session is None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
+from lbg_runtime.config.broker_names import program_name
 from lbg_runtime.config.settings import GroupBackend, RebindMode, Settings
 from lbg_runtime.core.group.control_codec import encode
 from lbg_runtime.core.group.control_messages import (
@@ -184,6 +185,6 @@ async def observing(settings: Settings) -> AsyncIterator[Observer]:
     """An observer on a session of its own; raises `ConfigError` if nobody answers at the broker's address."""
     # A group with the embedded broker has it in a member's process. The client name in the settings is the member's: a
     # second client with that name would end its session.
-    name = f"lbg-observer-{socket.gethostname()}-{os.getpid()}"
+    name = program_name("observer")
     async with open_session(settings.outside_connection, name, settings.transport.client_path) as session:
         yield Observer(session, settings)

@@ -6,6 +6,7 @@ Over 400 lines, as it is one command with many options.
 import asyncio
 import errno
 import signal
+import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -317,7 +318,7 @@ def listen(lbg: WarmLbg, tmp_path: Path) -> Iterator[Listening]:
 async def turn_deaf(process: Copy, broker: BrokerServer) -> None:
     """Return when the command has lost its connection, and has been refused its topic on the next one."""
     let_subscribe(broker.engine, DEFAULT_NAME, is_allowed=False)
-    assert broker.faults.drop(f"lbg-validate-{process.pid}") == 1
+    assert broker.faults.drop(f"lbg-validate-{socket.gethostname()}-{process.pid}") == 1
     await told(process, "hears nothing")
     await told(process, "control_topic_refused")
 

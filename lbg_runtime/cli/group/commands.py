@@ -1,6 +1,5 @@
 """`lbg group`: the state of a group, the owner changes of its queues, and its administration (`admin.py`)."""
 
-import os
 import sys
 import time
 from functools import partial
@@ -202,9 +201,10 @@ def _complain_of_silence(settings: "Settings", listen_ms: int) -> None:
 
 async def _try_login(settings: "Settings") -> None:
     """Log in once with the members' account: the question was asked with that of the conductor."""
+    from lbg_runtime.config.broker_names import program_name
     from lbg_runtime.runtime.session import open_session
 
-    name, path = f"lbg-login-{os.getpid()}", settings.transport.client_path
+    name, path = program_name("login"), settings.transport.client_path
     try:
         async with open_session(settings.beside_connection, name, path, reconnects=False):
             pass

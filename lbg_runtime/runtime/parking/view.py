@@ -5,8 +5,6 @@ behind what is there, until the owner of the queue has carried it out (docs/fail
 """
 
 import asyncio
-import os
-import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ from itertools import count
 
 import structlog
 
+from lbg_runtime.config.broker_names import program_name
 from lbg_runtime.config.settings import Settings
 from lbg_runtime.core.lanes import LaneKey
 from lbg_runtime.core.parking.ledger import ParkingLedger
@@ -209,7 +208,7 @@ async def viewing_parked(settings: Settings) -> AsyncIterator[ParkedView]:
 
     Raises `ConfigError` if nobody answers at the broker's address.
     """
-    name = f"lbg-parked-{socket.gethostname()}-{os.getpid()}"
+    name = program_name("parked")
     # A mark that is refused for want of a right would otherwise have it log in again, which ends the reading.
     path = settings.transport.client_path
     async with open_session(settings.beside_connection, name, path, reconnects=False) as session:
