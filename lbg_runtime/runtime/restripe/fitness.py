@@ -110,7 +110,10 @@ async def insist_on_unclaimed_queues(
 async def insist_on_no_parking(
     queues: QueueAdmin, plan: StripePlan, shape: GroupShape, subscriptions: Subscriptions, picture: GroupPicture
 ) -> None:
-    """Raise `UserError` if the group parks: what is parked belongs to a queue, and would stay behind its shard."""
+    """Raise `UserError` if the group parks: what is parked belongs to a queue, and would stay behind its shard.
+
+    Also if it once parked with more queues than it has: one that is to be made would have what is parked.
+    """
     expected = (
         "a group without parking queues: what is parked is replayed, members run without `park`, and the parking "
         "queues are deleted first"
@@ -118,7 +121,7 @@ async def insist_on_no_parking(
     if plan.from_count == plan.to_count:
         # Nothing moves; but members park nothing meanwhile, and a message that waits for that keeps it from ending.
         expected = f"all members stopped and then started with group.queue_count: {plan.to_count}, to tell them that"
-    for index in subscriptions:
+    for index in sorted({*subscriptions, *range(plan.queue_total)}):
         queue = parking_queue(shape.name, index)
         if await queues.subscriptions(queue) is not None:
             raise UserError("failure.then: park", f"parking queue {queue}", expected)
