@@ -85,7 +85,7 @@ class Dispatcher:
         self._keyless = KeylessMessages(dispatch.missing_key, self.counts)
         self._random = random
         self._lanes: KeyLanes[Handling] = KeyLanes(max_waiting=dispatch.waiting_limit)
-        self._pool = RunnerPool(self._lanes, dispatch.runners, self._handle_turn, before_batch=self.be_awake)
+        self._pool = RunnerPool(self._lanes, dispatch.runners, self._handle_turn)
         self._attempts = AttemptWatches(self._replace_stuck_runner, self.be_awake)
         self._moves = self._attempts.of(None)
         self.key_reports = KeyReports(dispatch, self._lanes, self._attempts, self._hold_up)
@@ -182,17 +182,15 @@ class Dispatcher:
     def hurry(self, queue: QueueName, epoch: Epoch) -> None:
         """Have what waits for its batch handled without waiting for others, as the flow handle is given up in good
         order."""
-        # Not at once: a batch begins behind a look at whether the process was stopped, which may give up all handles.
-        asyncio.get_running_loop().call_soon(self._pool.batch_turns.leave, queue, epoch)
+        self._pool.batch_turns.leave(queue, epoch)
 
     def hurry_no_more(self, queue: QueueName) -> None:
         """Take that back: the flow handle is kept, or is gone."""
-        # In the order of the calls.
-        asyncio.get_running_loop().call_soon(self._pool.batch_turns.stay, queue)
+        self._pool.batch_turns.stay(queue)
 
     def hurry_shards(self, queue: QueueName, epoch: Epoch, shards: frozenset[int]) -> None:
         """The same for these shards alone, which are to leave their queue; for none, take it back."""
-        asyncio.get_running_loop().call_soon(self._pool.batch_turns.move, queue, epoch, shards)
+        self._pool.batch_turns.move(queue, epoch, shards)
 
     def forget_keys(self, queue: QueueName) -> None:
         """Take the next message of each of the queue's keys for the first: a shard has left the queue, and may come

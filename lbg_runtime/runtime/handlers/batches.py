@@ -193,14 +193,12 @@ class _Line:
         items = list(islice((item for item in self._waiting if item.is_open), self._limits.max_count))
         call = _Call({item: self._waiting.pop(item) for item in items})
         timeout_ms = call.places[items[0]].handling.route.policy.timeout_ms
-        for place in call.places.values():
-            place.handling.route.attempts.begin(place.handling)
         self._set_timer()
         call.task = self._pool.start(partial(self._handle, call))
         # When a runner would be replaced: its handler goes on for a whole timeout after it was cancelled.
         call.turn_end = self._loop.call_later(2 * timeout_ms / 1_000, self._end_turn, call)
         self._calls |= dict.fromkeys(items, call)
-        # Not at the end of `_handle`, which never begins if the pool ends before that. Nothing else comes in between:
+        # Not at the end of `_handle`, which never begins if the pool ends before that. Nobody else is woken in between:
         # who was recalled before the batch was made is not in it, and who is recalled later is woken behind its start.
         call.task.add_done_callback(lambda _: self._conclude(call))
 
@@ -243,6 +241,9 @@ class _Line:
 
     async def _handle(self, call: _Call) -> BaseException | None:
         """Call the handler; return what it failed with."""
+        self._begin_attempts(call)
+        if not call.places:
+            return None
         items = list(call.places)
         CURRENT_BATCH.set(Batch(items))
         try:
@@ -257,6 +258,18 @@ class _Line:
             return failure
         # If it was cut short and yet returned: better handled twice than lost.
         return BatchCutShort() if call.is_cut else None
+
+    def _begin_attempts(self, call: _Call) -> None:
+        """Leave those out that must not begin any more: between the batch and its call, too, the process may have been
+        stopped, or a flow lost."""
+        for item, place in list(call.places.items()):
+            attempts = place.handling.route.attempts
+            try:
+                attempts.look_before_begin(place.handling)
+            except asyncio.CancelledError:
+                del call.places[item], self._calls[item]
+            else:
+                attempts.begin(place.handling)
 
     def _conclude(self, call: _Call) -> None:
         if call.turn_end is not None:

@@ -43,10 +43,8 @@ class BatchTurns:
     No task waits for a turn: a line is called when it gets one, and the messages in it occupy no runner.
     """
 
-    def __init__(self, count: int, before_turn: Callable[[], None] = lambda: None) -> None:
-        """`before_turn` is called before a line is asked whether it has a batch; it may take messages out of lines."""
+    def __init__(self, count: int) -> None:
         self._free = count
-        self._before_turn = before_turn
         self._asking: dict[BatchLine, None] = {}
         self._looks: list[Callable[[], None]] = []
         self._leaving: dict[QueueName, Epoch] = {}
@@ -106,7 +104,6 @@ class BatchTurns:
         while self._free and self._asking:
             line = next(iter(self._asking))
             del self._asking[line]
-            self._before_turn()
             if line.is_due():
                 self._free -= 1
                 line.begin()

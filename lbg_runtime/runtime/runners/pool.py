@@ -28,17 +28,10 @@ TurnHandler = Callable[[Lane[Handling], "asyncio.Task[object]"], Awaitable[None]
 class RunnerPool:
     """Belongs to one dispatcher. The turn handler must not raise, except to end the process or when cancelled."""
 
-    def __init__(
-        self,
-        lanes: KeyLanes[Handling],
-        runner_count: int,
-        handle_turn: TurnHandler,
-        before_batch: Callable[[], None] = lambda: None,
-    ) -> None:
-        """`before_batch`: see `BatchTurns`."""
+    def __init__(self, lanes: KeyLanes[Handling], runner_count: int, handle_turn: TurnHandler) -> None:
         self._lanes = lanes
         self._runner_count = runner_count
-        self.batch_turns = BatchTurns(runner_count, before_batch)
+        self.batch_turns = BatchTurns(runner_count)
         self._handle_turn = handle_turn
         self._surplus = 0
         """Number of runners to end, because others were added in their place."""

@@ -9,6 +9,7 @@ from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.runtime.dispatch import dispatcher as dispatcher_module
 from lbg_runtime.runtime.handlers.resources import MemberResources
 from lbg_runtime.runtime.runners.attempts import attempt_put_off
+from lbg_runtime.runtime.runners.pool import RunnerPool
 from lbg_runtime.runtime.suspension import STOPPED_FOR_NS, Suspension
 from tests.runtime.handlers.batch_desk import Desk, batch_handlers
 
@@ -198,6 +199,31 @@ async def test_a_batch_that_was_gathering_is_not_begun(rig, delivery, clock, not
         await made.until_ended(4)
     assert made.outcomes() == {1: None, 2: None, 3: None, 4: Outcome.ACCEPTED}
     assert [bodies for _, bodies in desk.batches] == [[4]]
+    assert made.dispatcher.counts.failed_attempts == 0
+
+
+async def test_a_batch_that_was_made_and_not_called_yet_is_not_begun(rig, delivery, clock, monkeypatch):
+    start = RunnerPool.start
+
+    def start_and_stop(pool, work):
+        clock.now_ns += STOP_NS
+        return start(pool, work)
+
+    desk = Desk()
+    made = rig(handlers=batch_handlers(desk.handle, max_count=2))
+    made.dispatcher.heed(Suspension(clock.now_ns), lambda _: made.dispatcher.stop(QUEUE, Epoch(1)))
+    async with MemberResources().entered(()), made.running():
+        made.dispatcher.dispatch(delivery(1, "a"))
+        made.dispatcher.dispatch(delivery(2, "b"))
+        with monkeypatch.context() as stopped:
+            stopped.setattr(RunnerPool, "start", start_and_stop)
+            await made.until_ended(2)
+        made.dispatcher.return_unstarted(QUEUE, Epoch(1))
+        made.dispatcher.dispatch(delivery(3, "a", epoch=2))
+        made.dispatcher.dispatch(delivery(4, "b", epoch=2))
+        await made.until_ended(4)
+    assert made.outcomes() == {1: None, 2: None, 3: Outcome.ACCEPTED, 4: Outcome.ACCEPTED}
+    assert [bodies for _, bodies in desk.batches] == [[3, 4]]
     assert made.dispatcher.counts.failed_attempts == 0
 
 
