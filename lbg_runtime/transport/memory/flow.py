@@ -47,6 +47,8 @@ class MemoryFlow:
         """The group that the broker announced, again with each bind; None if the queue has no partitions."""
         self.flow_id: FlowId | None = None
         """The broker's flow behind the handle; a new one after each reconnect, None while there is none."""
+        self.last_received_id: DeliveryId | None = None
+        """What a re-bind tells the broker: the newest delivery that this handle has shown."""
         self._engine = broker.engine
         self._post = broker.post
         self._epoch = epoch
@@ -54,7 +56,6 @@ class MemoryFlow:
         self._ack_delay_s = ack_delay_s
         self._active = False
         self._intake_open = False
-        self._last_received_id: DeliveryId | None = None
         self._held: list[SettledRange] = []
         self._ack_timer: asyncio.TimerHandle | None = None
 
@@ -99,11 +100,6 @@ class MemoryFlow:
 
     # -- for the transport
 
-    @property
-    def last_received_id(self) -> DeliveryId | None:
-        """What a re-bind tells the broker: the newest delivery that this handle has shown."""
-        return self._last_received_id
-
     def bound(self, flow_id: FlowId) -> None:
         """The broker bound the handle, for the first time or again: send the held settlements, open the window."""
         self.state = HandleState.BOUND
@@ -122,7 +118,7 @@ class MemoryFlow:
         message = message_of(effect.message)
         if effect.first_property is not None:
             message = replace(message, properties={**message.properties, effect.first_property: True})
-        self._last_received_id = effect.delivery_id
+        self.last_received_id = effect.delivery_id
         self._advertise_window()
         # The loop's clock is the monotonic one, or a test's virtual one; both ends of a duration come from it.
         now_ns = int(asyncio.get_running_loop().time() * 1e9)
@@ -161,5 +157,5 @@ class MemoryFlow:
     def _advertise_window(self) -> None:
         if self.flow_id is not None:
             window = WINDOW if self._intake_open else 0
-            received_up_to = self._last_received_id if self._last_received_id is not None else DeliveryId(0)
+            received_up_to = self.last_received_id if self.last_received_id is not None else DeliveryId(0)
             self._post(self._engine.open_window(self.flow_id, received_up_to, window))
