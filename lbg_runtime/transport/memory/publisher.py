@@ -27,6 +27,16 @@ def published(message: Message) -> Published:
     return Published(message.topic, message, len(payload))
 
 
+def answer(future: asyncio.Future[None], error: PublishFailed | None) -> None:
+    """Say how a message ended, unless nobody waits for that any more."""
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+
+
 class MemoryPublisher:
     """Confirms in the order of the calls, one turn of the loop later. Driven by its `MemoryTransport`."""
 
@@ -65,8 +75,7 @@ class MemoryPublisher:
         """Fail all unconfirmed messages: nobody will learn how they ended."""
         self._flow = None
         for message, future in (*self._unanswered.values(), *self._waiting):
-            if not future.done():
-                future.set_exception(PublishFailed(message.topic, "the transport was closed"))
+            answer(future, PublishFailed(message.topic, "the transport was closed"))
         self._unanswered.clear()
         self._waiting.clear()
 
@@ -88,9 +97,5 @@ class MemoryPublisher:
 
     def _answer(self, number: int, refusal: PublishRefused | None) -> None:
         entry = self._unanswered.pop(number, None)
-        if entry is None or entry[1].done():
-            return
-        if refusal is None:
-            entry[1].set_result(None)
-        else:
-            entry[1].set_exception(refusal)
+        if entry is not None:
+            answer(entry[1], refusal)

@@ -42,7 +42,7 @@ from lbg_runtime.transport.base import (
 from lbg_runtime.transport.memory.broker import MemoryBroker
 from lbg_runtime.transport.memory.browse import MemoryBrowse
 from lbg_runtime.transport.memory.flow import HandleState, MemoryFlow, message_of
-from lbg_runtime.transport.memory.publisher import MemoryPublisher, published
+from lbg_runtime.transport.memory.publisher import MemoryPublisher, answer, published
 
 RECONNECT_WAIT_S = 1.0
 """The wait after the broker itself closed the connection, and between attempts that the broker refuses."""
@@ -185,7 +185,7 @@ class MemoryTransport:
                 error = refusal
             except BrokerRefusal as refusal:
                 error = PublishRefused(topic, refusal.text)
-        asyncio.get_running_loop().call_soon(_end, future, error)
+        asyncio.get_running_loop().call_soon(answer, future, error)
         return future
 
     def send_direct(self, message: Message) -> None:
@@ -341,15 +341,6 @@ class MemoryTransport:
                         sink(message)
             case ClientEnded():
                 self.drop_connection(RECONNECT_WAIT_S)
-
-
-def _end(future: asyncio.Future[None], error: PublishFailed | None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(None)
-    else:
-        future.set_exception(error)
 
 
 @contextmanager
