@@ -7,7 +7,7 @@ correctly.
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import orjson
@@ -51,9 +51,9 @@ def run_stream(
         ended = False
         while not ended:
             ended = bool(query.awaitTermination(_LOOK_S))  # type: ignore[arg-type]  # parts of a second are taken
-            for each in _batches(query):
-                if each.number > progress.batch:
-                    progress = StreamProgress(each.number, progress.rows + each.rows, each.behind)
+            for number, rows, behind in _batches(query):
+                if number > progress.batch:
+                    progress = StreamProgress(number, progress.rows + rows, behind)
                     on_progress(progress)
             if not ended and stopped():
                 if progress.batch < 0:
@@ -115,22 +115,15 @@ def reason_of(error: BaseException) -> str:
     return (raised or lines or [type(error).__name__])[-1 if raised else 0]
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    number: int
-    rows: int
-    behind: int
-
-
-def _batches(query: "StreamingQuery") -> Iterator[_Batch]:
-    """What Spark reports on the last batches; batches without rows are included."""
+def _batches(query: "StreamingQuery") -> Iterator[tuple[int, int, int]]:
+    """Number, rows and lag of the last batches, as Spark reports them; batches without rows are included."""
     for progress in query.recentProgress:
         facts = orjson.loads(progress.json)
         behind = 0
         for source in facts["sources"]:
             end, latest = (_lanes(source[name]) for name in ("endOffset", "latestOffset"))
             behind += sum(max(0, rows - end.get(lane, 0)) for lane, rows in latest.items())
-        yield _Batch(facts["batchId"], facts["numInputRows"], behind)
+        yield facts["batchId"], facts["numInputRows"], behind
 
 
 def _lanes(offset: object) -> Mapping[str, int]:
