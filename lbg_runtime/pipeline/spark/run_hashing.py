@@ -8,7 +8,7 @@ failed before that has ended its run.
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lbg_runtime.model.errors import UserError
@@ -77,9 +77,8 @@ def note_hashing(checkpoint: str | None, used: RunHashing) -> None:
     if checkpoint is None or not (_folder(checkpoint) / "offsets").is_dir() or noted_hashing(checkpoint) == used:
         return
     note = _folder(checkpoint) / NOTE
-    content = {name: getattr(used, name) for name in RunHashing.__dataclass_fields__}
     try:
-        write_whole(note, json.dumps(content).encode())
+        write_whole(note, json.dumps(asdict(used)).encode())
     except OSError as error:
         raise UserError(str(note), str(error.strerror), "a checkpoint that can be written") from None
 
