@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from lbg_runtime.model.errors import LandingRowsPruned, LbgError
 from lbg_runtime.pipeline.landing import message_headers
 from lbg_runtime.pipeline.landing.layout import queue_of
-from lbg_runtime.pipeline.landing.log import LandingLog, LaneExtent
+from lbg_runtime.pipeline.landing.log import LandingLog
 from lbg_runtime.pipeline.replay_order import find_moved, merged
 from lbg_runtime.publisher.confirmation import Confirmation
 from lbg_runtime.publisher.hashed import HashedPublisher
@@ -108,12 +108,13 @@ def selected(
     first, second = log.lanes(), log.lanes()
     queues = dict.fromkeys(queue for name in second if (queue := queue_of(name)) is not None)
     start = {name: extent.first_row for name, extent in second.items()}
+    middle = {name: max(row, first[name].rows if name in first else 0) for name, row in start.items()}
     end = {name: extent.rows for name, extent in second.items()}
     reader = _Reader(log, selection, queues, is_stopped)
     held: dict[str | None, list[LandedMessage]] = {}
     try:
         moved = find_moved(lambda queue: reader.read(queue, start, end), queues)
-        streams = {queue: _of_queue(reader, queue, first, second) for queue in queues}
+        streams = {queue: _of_queue(reader, queue, start, middle, end) for queue in queues}
         for row in merged(streams, moved, str(log.path)):
             message = row.message
             if row.is_late:
@@ -273,12 +274,9 @@ class _Reader:
 
 
 def _of_queue(
-    reader: _Reader, queue: int, first: Mapping[str, LaneExtent], second: Mapping[str, LaneExtent]
+    reader: _Reader, queue: int, start: Mapping[str, int], middle: Mapping[str, int], end: Mapping[str, int]
 ) -> Iterator[_Row]:
-    """The messages of a queue up to the second end of each lane."""
-    start = {name: extent.first_row for name, extent in second.items()}
-    end = {name: extent.rows for name, extent in second.items()}
-    middle = {name: max(row, first[name].rows if name in first else 0) for name, row in start.items()}
+    """The messages of a queue; those from the middle on lie behind the first ends."""
     latest = 0
     for is_late, chosen in chain(
         ((False, batch) for batch in reader.read(queue, start, middle)),
