@@ -111,9 +111,7 @@ def all_(
         file.write_bytes(orjson.dumps(kept_object(reports, before), option=orjson.OPT_INDENT_2) + b"\n")
         tell("all", f"written to {file}")
     if json:
-        rows = [{**_as_object(each), "standing": each.standing.value} for each in compared]
-        told = {"name": "all", "failed": failed, "compared": rows, "reports": list(reports.values())}
-        print_json(told)
+        print_json({"name": "all", "failed": failed, "compared": compared, "reports": list(reports.values())})
     else:
         _print_table(compared, is_new=keep)
     for name in failed:
@@ -212,10 +210,6 @@ def _run(bench: Short) -> Mapping[str, Any] | None:
     if report.get("name") != bench.name:
         raise LbgError(f"lbg bench {bench.name} said something else")
     return report
-
-
-def _as_object(each: Comparison) -> dict[str, object]:
-    return {"bench": each.bench, "ratio": each.ratio, "found": each.found, "kept": each.kept, "share": each.share}
 
 
 def _print_table(compared: Sequence[Comparison], *, is_new: bool) -> None:
