@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from lbg_runtime.cli.importing import users_modules
-from lbg_runtime.cli.options import Config, Json, complain, print_json
+from lbg_runtime.cli.options import Config, Json, complain, group_settings, print_json
 from lbg_runtime.model.errors import ConfigError, GroupMissing, UserError
 from lbg_runtime.model.printable import printable
 
@@ -45,24 +45,23 @@ def create(config: Config = _DEFAULT_CONFIG, json: Json = False) -> None:
     A creation that fails is undone, unless somebody else may count on its queues already. What is left then, or after a
     kill, is finished with `lbg group apply`.
     """
-    settings = _load(config, makes_group=True)
-    _carry_out(settings, json, is_new=True)
+    _carry_out(_load(config), json, is_new=True)
 
 
 def apply(config: Config = _DEFAULT_CONFIG, json: Json = False) -> None:
     """Make the broker match the settings, and change nothing else: print the plan, then carry it out."""
-    _carry_out(_load(config, makes_group=True), json, is_new=False)
+    _carry_out(_load(config), json, is_new=False)
 
 
 def plan(config: Config = _DEFAULT_CONFIG, json: Json = False) -> None:
     """Print what `apply` would do. Exit code 1 if it would refuse."""
-    made = _look(_load(config, makes_group=True), json)
+    made = _look(_load(config), json)
     raise typer.Exit(1 if made.problems else 0)
 
 
 def verify(config: Config = _DEFAULT_CONFIG, json: Json = False) -> None:
     """Compare the broker with the settings. Exit code 1 if they differ."""
-    made = _look(_load(config, makes_group=True), json)
+    made = _look(_load(config), json)
     raise typer.Exit(0 if made.is_clean else 1)
 
 
@@ -70,7 +69,7 @@ def list_groups(config: Config = _DEFAULT_CONFIG, json: Json = False) -> None:
     """List the groups whose settings are stored in the VPN."""
     from lbg_runtime.cli.group.plan_text import groups_as_table
 
-    settings = _load(config)
+    settings = group_settings(config)
     groups = _run(settings, lambda admin, _: admin.stored_groups())
     if json:
         print_json({"vpn": settings.connection.vpn, "groups": [group.as_object() for group in groups]})
@@ -86,7 +85,7 @@ def show(name: Name, config: Config = _DEFAULT_CONFIG, json: Json = False) -> No
     from lbg_runtime.admin.sight import read_sights
     from lbg_runtime.cli.group.plan_text import groups_as_table, sights_as_object, sights_as_table
 
-    settings = _load(config)
+    settings = group_settings(config)
     vpn = settings.connection.vpn
 
     async def look(admin: "GroupAdmin", client: "SempClient") -> "_Shown":
@@ -115,7 +114,7 @@ def delete(
     json: Json = False,
 ) -> None:
     """Delete a group: its queues, its account and its stored settings. Refused while messages or members are left."""
-    settings = _load(config)
+    settings = group_settings(config)
 
     async def remove(admin: "GroupAdmin", _: "SempClient") -> list[str]:
         spec = await _spec_to_delete(admin, settings, name)
@@ -142,7 +141,7 @@ def evict(
     from lbg_runtime.runtime.membership import checked_id
 
     checked_id("MEMBER", member)
-    settings = _load(config)
+    settings = group_settings(config)
     if (client_name := settings.connection.client_name) is not None:
         expected = (
             "none: it is not known which member has this name; the broker's administration can disconnect the client"
@@ -162,14 +161,13 @@ def evict(
 # -- parts
 
 
-def _load(config: Path, *, makes_group: bool = False) -> "Settings":
-    """The settings: from the file for commands that make a group; all others may ask the broker for them."""
-    from lbg_runtime.admin.stored import load_group_settings
+def _load(config: Path) -> "Settings":
+    """The settings for commands that make a group, from the file alone: all others may ask the broker for them."""
     from lbg_runtime.cli.log import configure_log
     from lbg_runtime.config.load import load_settings
 
     configure_log()
-    return load_settings(config) if makes_group else load_group_settings(config)
+    return load_settings(config)
 
 
 def _run(settings: "Settings", act: "Callable[[GroupAdmin, SempClient], Awaitable[T]]") -> T:
