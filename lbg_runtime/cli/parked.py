@@ -33,7 +33,7 @@ def list_(config: Config = Path("config.yaml"), json: Json = False) -> None:
     Exit code 1 if a parking queue cannot be read, or not to its end, or something that lies there cannot; what could be
     read is listed nevertheless.
     """
-    found, unread = _run(config, _look)
+    found, unread = _run(config, lambda view: view.lanes())
     if json:
         print_json({"parked": [_lane_as_object(each) for each in found], "unread": unread})
         raise typer.Exit(1 if unread else 0)
@@ -53,7 +53,7 @@ def list_(config: Config = Path("config.yaml"), json: Json = False) -> None:
 @parked.command()
 def show(key: Key, lane: IsLane = False, config: Config = Path("config.yaml"), json: Json = False) -> None:
     """Show the parked messages of a key, in order. Exit code 1 if nothing of it is parked."""
-    lanes, unread = _run(config, _look)
+    lanes, unread = _run(config, lambda view: view.lanes())
     found = _of_key(lanes, key, is_lane=lane)
     if json:
         shown = [{**_lane_as_object(each), "messages": _messages_as_objects(each)} for each in found]
@@ -150,10 +150,6 @@ async def _asked(settings: "Settings", ask: "Ask") -> "tuple[list[ParkedLane], l
 
     async with viewing_parked(settings) as view:
         return await ask(view), view.unread
-
-
-async def _look(view: "ParkedView") -> "list[ParkedLane]":
-    return await view.lanes()
 
 
 def _of_key(lanes: "list[ParkedLane]", key: str, *, is_lane: bool) -> "list[ParkedLane]":
