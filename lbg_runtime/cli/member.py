@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
-import orjson
 import typer
 
 from lbg_runtime.admin.stored import load_group_settings
+from lbg_runtime.cli.lines import say
 from lbg_runtime.cli.log import name_member
 from lbg_runtime.config.settings import Settings
 from lbg_runtime.model.errors import UserError
@@ -47,6 +47,6 @@ def run_member(
         # Signals are ignored by now: a reader that does not read this would keep the process alive.
         guard = ExitGuard(report.exit_code)
         guard.arm(EXIT_GRACE_S)
-        print(orjson.dumps(left).decode(), flush=True)
+        say(left)
         guard.disarm()
     raise typer.Exit(report.exit_code)
