@@ -112,13 +112,13 @@ def remarks(picture: GroupPicture, queues: Sequence[QueueName], fed: Mapping[Que
         waited_s = wait.waited_ms / 1_000
         yield f"waits for its parking queue: {queue} of {member}, for {waited_s:.1f} s: {wait.reason}"
     for member, by in picture.suspects.items():
-        yield f"suspect: {member}, silent for {_names(by)}"
+        yield f"suspect: {member}, silent for {', '.join(by)}"
     for member, by in picture.unheard.items():
-        yield f"not heard: {member}, which is alive according to {_names(by)}"
+        yield f"not heard: {member}, which is alive according to {', '.join(by)}"
     for member in picture.twice:
         yield f"claimed twice: {member}, by more than one process"
     for one in picture.disagreements:
-        values = (f"{_value(value)} ({_names(by)})" for value, by in one.values.items())
+        values = (f"{_value(value)} ({', '.join(by)})" for value, by in one.values.items())
         yield f"settings disagree: {one.name}: " + ", ".join(values)
     if picture.members and _placement(picture, queues) is None:
         yield "homes are not known: members do not agree yet on who is there, or a queue is on its way"
@@ -182,10 +182,6 @@ def _cell(flow: FlowReport | None, rank: int | None) -> str:
     facts.append(_MARKS[flow.state])
     facts += [] if flow.state is ReportedFlow.STANDBY else [str(flow.in_flight)]
     return " ".join(facts)
-
-
-def _names(names: Iterable[str]) -> str:
-    return ", ".join(names)
 
 
 def _value(value: str | None) -> str:
