@@ -24,7 +24,8 @@ class MemoryBroker:
     Made and used on one event loop, by `MemoryTransport`s and by tests. Its time is the loop's, virtual or not.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, chance: Random | None = None) -> None:
+        """`chance` decides where a partitioned queue puts a message without a key; without it, anywhere."""
         self.engine = Engine()
         self.is_reachable = True
         """Set to False to make new connections fail as if nothing listened; existing ones stay until dropped."""
@@ -34,7 +35,7 @@ class MemoryBroker:
         self._timer = EngineTimer(self.engine, self.post)
         self.engine.surroundings.key_of = _key_of
         self.engine.surroundings.closes_group = _closes_group
-        self.engine.surroundings.choose = Random().randrange
+        self.engine.surroundings.choose = (chance or Random()).randrange
 
     # -- administration
 
