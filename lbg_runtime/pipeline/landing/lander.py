@@ -33,8 +33,9 @@ from lbg_runtime.pipeline.landing.usage import DiskSpace, disk_space, used_bytes
 from lbg_runtime.runtime.app import App
 from lbg_runtime.runtime.clock import wall_us
 from lbg_runtime.runtime.handlers.registry import Handlers
+from lbg_runtime.runtime.runners.batch_turns import BatchTurns
 from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING
-from lbg_runtime.runtime.runners.pool import aside
+from lbg_runtime.runtime.runners.pool import CURRENT_POOL, aside
 from lbg_runtime.runtime.session import Session
 from lbg_runtime.transport.threads import started_threads
 
@@ -151,6 +152,7 @@ class Lander:
         self._room = Room(options.quota_bytes)
         self._lanes: dict[tuple[QueueName, Epoch], _HeldLane] = {}
         self._threads: ThreadPoolExecutor | None = None
+        self._turns: BatchTurns | None = None
         self._ages = Ages((options.retention_ms or 0) * 1_000)
 
     # -- Companion
@@ -207,6 +209,9 @@ class Lander:
         # As it came: what handlers get lacks the stamps of another key, by which a reader knows copies.
         message = delivery.message
         queue, epoch = delivery.queue, delivery.epoch
+        if self._turns is None:
+            self._turns = CURRENT_POOL.get().batch_turns
+            self._turns.join(self._look)
         # Another runner takes the place of this one while it waits, so that other messages get into the same flush.
         with aside():
             while True:
@@ -222,6 +227,7 @@ class Lander:
                         delivery.delivery_id,
                         redelivered=delivery.redelivered,
                         received_at_ns=delivery.received_at_ns,
+                        is_hurried=self._turns.is_leaving(handling),
                     )
                 except LandingError:
                     # The flush has reported it, once for all messages in it.
@@ -233,6 +239,12 @@ class Lander:
                     held.used_s = asyncio.get_running_loop().time()
         self._room.flush_succeeded(queue)
         self.landed_count += 1
+
+    def _look(self) -> None:
+        # All lanes, as it happens seldom, and a flush that is early costs next to nothing.
+        if self._turns is not None and self._turns.any_leave:
+            for held in self._lanes.values():
+                held.lane.hurry()
 
     async def _close_lane(self, queue: QueueName, epoch: Epoch) -> None:
         # Handlings of older epochs have ended too by now.

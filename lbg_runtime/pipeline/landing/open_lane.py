@@ -25,7 +25,7 @@ class FlushLimits:
 
 _QUIET_S = 0.001
 """Rows that were held up are flushed when nothing more has come for this long: others of them come at about the same
-time, as everything that held them up was settled together."""
+time, as everything that held them up was settled together. So are rows in a hurry."""
 
 _ON_ITS_WAY_NS = 1_000_000
 """A message that came no longer than this before a flush began was not held up; it was on its way here."""
@@ -72,8 +72,8 @@ class OpenLane:
         """When the first of the waiting rows came."""
         self._last_at_s = 0.0
         """When the last of them came."""
-        self._has_held_up = False
-        """Whether any of them was already with the member when the last flush began, but not in it."""
+        self._is_sooner = False
+        """Whether any of them is in a hurry, or was with the member when the last flush began, but not in it."""
         self._began_at_ns = 0
         """When the last flush began."""
         self._timer: asyncio.TimerHandle | None = None
@@ -92,13 +92,14 @@ class OpenLane:
         *,
         redelivered: bool,
         received_at_ns: int | None = None,
+        is_hurried: bool = False,
     ) -> None:
         """Return when the row is durable. Raises `LandingError` if it is not, though it may be there all the same.
 
         `key` is found by the rule of the group. `received_at_ns`, on the loop's clock, shows whether a row was held up,
         usually by one of its key in the last flush. Such a row does not wait for rows that may come: of a hot key none
-        can come before it has landed. If cancelled while its flush is under way, the row may be there too; it counts as
-        not landed by this member.
+        can come before it has landed. Nor does one that `is_hurried`. If cancelled while its flush is under way, the
+        row may be there too; it counts as not landed by this member.
         """
         if self._unclaimed and await self._landed_before(delivery_id):
             return
@@ -109,20 +110,26 @@ class OpenLane:
         self._rows.add(message, shard, key, delivery_id, redelivered=redelivered)
         self._answers.append(answer)
         outcome = self._outcome
-        is_sooner = False
-        if received_at_ns is not None and not self._has_held_up:
-            self._has_held_up = is_sooner = received_at_ns < self._began_at_ns - _ON_ITS_WAY_NS
-        if self._flush is None:
-            if len(self._answers) >= self._limits.rows:
-                self._begin_flush()
-            elif self._timer is None or is_sooner:
-                self._set_timer()
+        is_held_up = received_at_ns is not None and received_at_ns < self._began_at_ns - _ON_ITS_WAY_NS
+        if self._flush is None and len(self._answers) >= self._limits.rows:
+            self._begin_flush()
+        elif is_held_up or is_hurried:
+            self.hurry()
+        elif self._flush is None and self._timer is None:
+            self._set_timer()
         try:
             # No bound: the disk takes as long as it takes, and whoever wants the flow back cancels.
             await answer
         except asyncio.CancelledError:
             self._unclaimed[delivery_id] = outcome
             raise
+
+    def hurry(self) -> None:
+        """Have the rows that wait for a flush wait for no others that may come. Idempotent."""
+        if self._answers and not self._is_sooner:
+            self._is_sooner = True
+            if self._flush is None:
+                self._set_timer()
 
     def end(self) -> None:
         """Begin nothing more: the lane ends now, or with the flush under way. To be called when all handlers are gone.
@@ -156,7 +163,7 @@ class OpenLane:
 
     def _due_at_s(self) -> float:
         due_at_s = self._first_at_s + self._limits.wait_ms / 1_000
-        return min(due_at_s, self._last_at_s + _QUIET_S) if self._has_held_up else due_at_s
+        return min(due_at_s, self._last_at_s + _QUIET_S) if self._is_sooner else due_at_s
 
     def _set_timer(self) -> None:
         if self._timer is not None:
@@ -177,7 +184,7 @@ class OpenLane:
             self._timer = None
         rows, answers, outcome = self._rows, self._answers, self._outcome
         self._rows, self._answers, self._outcome = Gathered(), [], self._loop.create_future()
-        self._has_held_up = False
+        self._is_sooner = False
         self._began_at_ns = int(self._loop.time() * 1e9)
         self._flush = self._loop.run_in_executor(self._threads, self._write, rows)
         self._flush.add_done_callback(lambda flush: self._conclude(answers, outcome, flush))

@@ -29,6 +29,7 @@ from lbg_runtime.pipeline.landing.open_lane import FlushLimits, OpenLane
 from lbg_runtime.pipeline.landing.segment import INDEX_SUFFIX
 from lbg_runtime.runtime.app import App
 from lbg_runtime.runtime.handlers.registry import Handlers
+from lbg_runtime.runtime.runners.batch_turns import BatchTurns
 from lbg_runtime.transport.memory.transport import MemoryTransport
 from tests.pipeline.landing.trial import PATIENCE_S, QUEUES, Trial, settings_of
 
@@ -64,6 +65,34 @@ async def test_a_full_flush_does_not_wait(trial: Trial) -> None:
     async with trial.running(trial.lander("a")):
         before_s = asyncio.get_running_loop().time()
         await trial.publish(20, keys=20)
+        await trial.all_landed()
+        assert asyncio.get_running_loop().time() - before_s < 5
+    trial.assert_all_once_in_order()
+
+
+async def test_what_waits_for_a_flush_waits_for_no_others_when_its_member_leaves(trial: Trial) -> None:
+    trial.options = replace(trial.options, limits=FlushLimits(wait_ms=10_000))
+    async with trial.running(trial.lander("a")):
+        await trial.publish(20)
+        await asyncio.sleep(0.1)
+        assert trial.depth() == 20
+        before_s = asyncio.get_running_loop().time()
+    assert asyncio.get_running_loop().time() - before_s < 5
+    assert trial.depth() == 0
+    trial.assert_all_once_in_order()
+
+
+async def test_nor_when_its_shard_is_to_leave_the_queue(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns: list[BatchTurns] = []
+    monkeypatch.setattr(BatchTurns, "join", lambda self, _, join=BatchTurns.join: (turns.append(self), join(self, _)))
+    trial.options = replace(trial.options, limits=FlushLimits(wait_ms=10_000))
+    async with trial.running(trial.lander("a")):
+        await trial.publish(8, keys=4)
+        await asyncio.sleep(0.1)
+        before_s = asyncio.get_running_loop().time()
+        for queue in range(QUEUES):
+            turns[0].move(QueueName(f"orders/{queue}"), Epoch(1), frozenset(range(4)))
+        await trial.publish(4, keys=4)
         await trial.all_landed()
         assert asyncio.get_running_loop().time() - before_s < 5
     trial.assert_all_once_in_order()

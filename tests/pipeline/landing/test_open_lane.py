@@ -186,6 +186,23 @@ async def test_so_are_those_that_come_after_it(bench: Bench) -> None:
     await bench.open.close()
 
 
+async def test_rows_in_a_hurry_wait_for_no_others_and_neither_does_what_waits_with_them(bench: Bench) -> None:
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    bench.open.hurry()
+    first = bench.begin(1)
+    await asyncio.sleep(0.005)
+    bench.open.hurry()
+    await first
+    assert loop.time() - began_s == pytest.approx(0.005)
+    waiting = bench.begin(2)
+    await bench.open.land(message(3), 3, "k", DeliveryId(3), redelivered=False, is_hurried=True)
+    await waiting
+    assert loop.time() - began_s == pytest.approx(0.006)
+    assert len(bench.written) == 2
+    await bench.open.close()
+
+
 async def test_a_handler_that_is_cancelled_before_the_flush_lands_its_row_once(bench: Bench) -> None:
     first = bench.begin(1)
     await asyncio.sleep(0)
