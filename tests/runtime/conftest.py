@@ -107,6 +107,7 @@ def rig() -> Callable[..., DispatcherRig]:
         handlers: Handlers | None = None,
         error_queue: object = None,
         options: dict[str, object] | None = None,
+        seed: int = 1,
         **sections: dict[str, object],
     ) -> DispatcherRig:
         if handlers is None:
@@ -120,7 +121,7 @@ def rig() -> Callable[..., DispatcherRig]:
                 settings.group.key,
                 settings.dispatch,
                 settings.failure,
-                random.Random(1),
+                random.Random(seed),
                 error_queue,
             )
         )

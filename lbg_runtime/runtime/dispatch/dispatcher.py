@@ -82,7 +82,7 @@ class Dispatcher:
         self._key_source = key_source
         self._is_stamped_key = key_source == PARTITION_KEY
         """The key is where publishers stamp it, which is the usual case and has a short cut."""
-        self._keyless = KeylessMessages(dispatch.missing_key, self.counts)
+        self._keyless = KeylessMessages(dispatch.missing_key, self.counts, random)
         self._random = random
         self._lanes: KeyLanes[Handling] = KeyLanes(max_waiting=dispatch.waiting_limit)
         self._pool = RunnerPool(self._lanes, dispatch.runners, self._handle_turn)

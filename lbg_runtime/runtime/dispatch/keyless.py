@@ -3,6 +3,7 @@
 import structlog
 
 from lbg_runtime.config.settings import MissingKey
+from lbg_runtime.core.chance import RandomSource
 from lbg_runtime.core.lanes import LaneKey
 from lbg_runtime.model.errors import KeyMissing
 from lbg_runtime.model.message import Delivery, Message
@@ -19,8 +20,10 @@ MAX_TOPICS_TOLD = 1_000
 class KeylessMessages:
     """One per dispatcher."""
 
-    def __init__(self, rule: MissingKey, counts: DispatchCounts) -> None:
+    def __init__(self, rule: MissingKey, counts: DispatchCounts, random: RandomSource) -> None:
         self._rule = rule
+        # Lanes outlive the member in parking queues, and its next life numbers epochs and deliveries from 1 again.
+        self._life = f"{int(random.uniform(0, 1 << 53)):x}" if rule is MissingKey.NO_ORDER else ""
         self._counts = counts
         self._told: set[str] = set()
 
@@ -47,7 +50,7 @@ class KeylessMessages:
                 refusing = Route(_refuse, route.policy, route.attempts, route.shard, route.topic)
                 return Handling(delivery, _lane_of_shard(delivery, route), None, refusing)
             case MissingKey.NO_ORDER:
-                lane = f"\0message {delivery.queue} {delivery.epoch} {delivery.delivery_id}"
+                lane = f"\0message {delivery.queue} {self._life} {delivery.epoch} {delivery.delivery_id}"
                 return Handling(delivery, lane, None, route)
 
 

@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 from lbg_runtime.model.message import FencingToken
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.runtime.handlers.registry import Handlers
+from lbg_runtime.runtime.parking.parked_queue import lane_name
 
 BY_CUSTOMER = {"key": "property:customer"}
 
@@ -43,6 +44,22 @@ async def test_a_shard_is_handled_in_order_or_all_at_once(rig, delivery, rule, a
     if rule == "shard":
         assert order == {"h/4/orders/new": [b"0", b"2", b"4"], "h/5/orders/new": [b"1", b"3", b"5"]}
     assert made.dispatcher.counts.without_key == 6
+
+
+async def test_what_is_handled_in_no_order_is_parked_alone_whatever_an_earlier_life_has_parked(rig, delivery):
+    """Each life numbers epochs and deliveries from 1: what was parked behind those of another would wait for ever."""
+
+    async def handle(message): ...
+
+    parked_as = []
+    for life in (1, 2):
+        made = _made(rig, handle, "no_order", seed=life)
+        async with made.running():
+            for number in (1, 2):
+                made.dispatcher.dispatch(delivery(number))
+            await made.until_ended(2)
+        parked_as += map(lane_name, made.ends)
+    assert len(set(parked_as)) == 4
 
 
 class _ErrorQueue:
