@@ -215,7 +215,7 @@ class FlowRunner:
         self._timer = DeadlineTimer(self._deadline_reached)
         self._flow: BoundFlow | None = None
         self._flow_epoch = Epoch(0)
-        self._closing_shards = frozenset[int]()
+        self._closing_shards = frozenset[int | None]()
         """As the dispatcher knows them."""
         self._settlements: list[tuple[Epoch, DeliveryId, Outcome]] = []
         self._settled: list[Handling] = []

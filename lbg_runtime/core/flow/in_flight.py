@@ -10,7 +10,7 @@ class InFlight:
     """The unanswered deliveries of a flow's current handle, and of dead ones. Owned by one flow machine.
 
     Every delivery that is added is answered exactly once; a second answer, or one for a delivery that was never added,
-    raises `InvariantViolated`. Constant time per call, except `outlive`, `ids` and `where`.
+    raises `InvariantViolated`. Constant time per call, except `outlive`, `topics` and `where`.
     """
 
     def __init__(self, cap: int, most: int | None = None) -> None:
@@ -34,9 +34,9 @@ class InFlight:
         self._intake_open = False
         self._excuse_none()
 
-    def ids(self) -> set[DeliveryId]:
-        """The unanswered deliveries of the current handle."""
-        return set(self._current)
+    def topics(self) -> dict[DeliveryId, str]:
+        """The unanswered deliveries of the current handle, and their topics."""
+        return self._current.copy()
 
     def where(self, is_meant: Callable[[str], bool]) -> set[DeliveryId]:
         """The unanswered deliveries of the current handle whose topic satisfies `is_meant`."""

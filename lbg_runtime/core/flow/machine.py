@@ -137,8 +137,8 @@ class FlowMachine:
         return self._release.move_id if self._release else ""
 
     @property
-    def closing_shards(self) -> frozenset[int]:
-        """Shards that are to leave the queue as soon as what is in flight of them is handled."""
+    def closing_shards(self) -> frozenset[int | None]:
+        """Shards of which a re-striping waits until what is in flight is handled; None for what is of no shard."""
         is_handling = self.state in (FlowState.ACTIVE, FlowState.DRAINING)
         return frozenset() if self._gate is None or not is_handling else self._gate.closing_shards
 

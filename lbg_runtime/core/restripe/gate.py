@@ -100,8 +100,8 @@ class StripeGate:
         self._markers: dict[int, DeliveryId] = {}
         self._finish: StripeFinish | None = None
         self._finish_id = DeliveryId(0)
-        self._unfinished: set[DeliveryId] = set()
-        """Deliveries before the finish that are not settled."""
+        self._unfinished: dict[DeliveryId, int | None] = {}
+        """The shards of the deliveries before the finish that are not settled."""
         self._closing: dict[int, set[DeliveryId]] = {}
         """For each shard that leaves, its deliveries that were in flight when its marker came and are unanswered."""
         self._gone: set[int] = set()
@@ -125,9 +125,12 @@ class StripeGate:
         return self._plan is None and not self._stuck
 
     @property
-    def closing_shards(self) -> frozenset[int]:
-        """Shards that leave, and wait only for what is in flight of them."""
-        return frozenset(self._closing)
+    def closing_shards(self) -> frozenset[int | None]:
+        """Shards that leave, and wait only for what is in flight of them, and those for which the finish waits.
+
+        None stands for topics of no shard.
+        """
+        return frozenset((*self._closing, *self._unfinished.values()))
 
     def lets_pass(self, topic: str) -> bool:
         """Whether a message on this topic may be handled at once, with nothing to remember about it."""
@@ -157,7 +160,7 @@ class StripeGate:
     def answer(self, delivery_id: DeliveryId) -> list[GateOrder]:
         """A handled delivery is settled."""
         orders: list[GateOrder] = []
-        self._unfinished.discard(delivery_id)
+        self._unfinished.pop(delivery_id, None)
         for shard, ids in list(self._closing.items()):
             ids.discard(delivery_id)
             if not ids:
@@ -274,7 +277,9 @@ class StripeGate:
         self._finish, self._finish_id = finish, delivery.delivery_id
         orders: list[GateOrder] = []
         if self._plan is not None:
-            self._unfinished = in_flight.ids() | {each.delivery_id for kept in self._kept.values() for each in kept}
+            self._unfinished = {each: self._shard_of(topic) for each, topic in in_flight.topics().items()}
+            for shard, waiting in self._kept.items():
+                self._unfinished |= dict.fromkeys((each.delivery_id for each in waiting), shard)
         elif (plan := plan_with_prefix(self._record_prefix, delivery.message.topic)) is not None:
             # The plan is settled, and everything before the first finish was settled earlier. So wait for nothing:
             # this finish may have been published again, far behind the first, with the plan of the next re-striping
@@ -330,7 +335,7 @@ class StripeGate:
                 if verdict is _Verdict.HANDLE:
                     orders.append(Pass(delivery))
                 else:
-                    self._unfinished.discard(delivery.delivery_id)
+                    self._unfinished.pop(delivery.delivery_id, None)
                     orders.append(Drop(delivery.delivery_id))
         return orders
 

@@ -188,8 +188,8 @@ class Dispatcher:
         """Take that back: the flow handle is kept, or is gone."""
         self._pool.batch_turns.stay(queue)
 
-    def hurry_shards(self, queue: QueueName, epoch: Epoch, shards: frozenset[int]) -> None:
-        """The same for these shards alone, which are to leave their queue; for none, take it back."""
+    def hurry_shards(self, queue: QueueName, epoch: Epoch, shards: frozenset[int | None]) -> None:
+        """The same for these shards alone, for which a re-striping waits; for none, take it back."""
         self._pool.batch_turns.move(queue, epoch, shards)
 
     def forget_keys(self, queue: QueueName) -> None:

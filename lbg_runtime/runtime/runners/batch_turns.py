@@ -48,7 +48,7 @@ class BatchTurns:
         self._asking: dict[BatchLine, None] = {}
         self._looks: list[Callable[[], None]] = []
         self._leaving: dict[QueueName, Epoch] = {}
-        self._moving: dict[QueueName, tuple[Epoch, frozenset[int]]] = {}
+        self._moving: dict[QueueName, tuple[Epoch, frozenset[int | None]]] = {}
 
     @property
     def any_leave(self) -> bool:
@@ -56,7 +56,7 @@ class BatchTurns:
         return bool(self._leaving or self._moving)
 
     def is_leaving(self, each: Gathered) -> bool:
-        """Whether its flow handle is given up in good order, or its shard is to leave the queue: it waits for no
+        """Whether its flow handle is given up in good order, or a re-striping waits for its shard: it waits for no
         others, so its batch is due."""
         if self._leaving.get(each.queue) == each.epoch:
             return True
@@ -78,8 +78,8 @@ class BatchTurns:
             # A line that waits for a turn, and is not due any more, has to see by itself when it is.
             self._have_all_look()
 
-    def move(self, queue: QueueName, epoch: Epoch, shards: frozenset[int]) -> None:
-        """Note which shards are to leave the queue as soon as what is here of them is handled."""
+    def move(self, queue: QueueName, epoch: Epoch, shards: frozenset[int | None]) -> None:
+        """Note for which shards a re-striping waits until what is here of them is handled."""
         if shards:
             self._moving[queue] = epoch, shards
         else:

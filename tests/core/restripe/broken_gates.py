@@ -121,7 +121,8 @@ class WaitsAtEveryFinish(StripeGate):
     def _take_finish(self, finish: StripeFinish, delivery: Delivery, in_flight: InFlight) -> list[GateOrder]:
         if self._plan is not None or self._finish is not None:
             return super()._take_finish(finish, delivery, in_flight)
-        self._finish, self._finish_id, self._unfinished = finish, delivery.delivery_id, in_flight.ids()
+        self._finish, self._finish_id = finish, delivery.delivery_id
+        self._unfinished = dict.fromkeys(in_flight.topics())
         return self._end_if_finished()
 
 

@@ -174,7 +174,7 @@ class GateLaws(RuleBasedStateMachine):
                     assert entry.key is not None
                     owner.lanes[entry.key].append(Item(owner.epoch, entry))
                 case Drop(delivery_id):
-                    assert delivery_id not in owner.in_flight.ids()
+                    assert delivery_id not in owner.in_flight.topics()
                     owner.under_way.append(delivery_id)
                 case Probe():
                     owner.under_way.append(order)

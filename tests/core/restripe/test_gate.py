@@ -186,6 +186,22 @@ class TestTheFinish:
         assert queue.done(4) == []
         assert queue.done(3) == ["drop 2", "drop 1", "drop 5", "probe 2"]
 
+    def test_shards_are_closing_as_long_as_something_before_it_is_not_settled(self, queue: Queue) -> None:
+        """Nothing of them waits for others meanwhile."""
+        queue.get(2, marker(COMING))
+        for number, content in enumerate((STAYING, STAYING, OTHER_LEAVING, "orders/new", COMING), 3):
+            queue.get(number, content)
+        assert queue.gate.closing_shards == set()
+        queue.get(8, FINISH)
+        queue.get(9, LEAVING)
+        assert queue.gate.closing_shards == {STAYING, OTHER_LEAVING, None, COMING}
+        for number in (3, 5, 6):
+            queue.done(number)
+        assert queue.gate.closing_shards == {STAYING, COMING}
+        for number in (7, 4):
+            queue.done(number)
+        assert queue.gate.closing_shards == set()
+
     def test_what_comes_behind_it_is_handled_and_not_waited_for(self, queue: Queue) -> None:
         queue.get(2, marker(COMING))
         queue.get(3, STAYING)

@@ -1,12 +1,20 @@
 """Who gives a queue up waits for no further messages: what waits for its batch is handled, and the queue goes. So does
-a shard that moves to another queue."""
+a shard that moves to another queue, and a re-striping comes to its end."""
 
 import asyncio
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from lbg_runtime.core.flow.events import MessageReceived
 from lbg_runtime.core.restripe.gate import StripeGate
-from lbg_runtime.core.restripe.records import ShardMarker, StripePlan, encode_record, record_prefix, record_topic
+from lbg_runtime.core.restripe.records import (
+    ShardMarker,
+    StripeFinish,
+    StripePlan,
+    encode_record,
+    record_prefix,
+    record_topic,
+)
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.runtime.handlers.batches import Batch
 from lbg_runtime.runtime.handlers.registry import Handlers
@@ -71,9 +79,10 @@ async def test_what_waits_for_a_turn_when_its_queue_is_kept_after_all_is_handled
     assert [at_s for at_s, _ in desk.batches] == [0, 10]
 
 
-async def test_a_shard_that_moves_waits_for_no_batch_and_other_shards_do(flow_trial, settings, delivery):
-    """Each of them waited for as long as a batch may, one after the other, and the new queue with all of its keys."""
-    plan, called, loop = StripePlan(1, 4, 8, "s3cr3t"), [], asyncio.get_running_loop()
+@asynccontextmanager
+async def batching_flow(flow_trial, settings, delivery, called):
+    """A flow whose batches are noted with their seconds; what its queue shows is up to the body."""
+    plan, loop = StripePlan(1, 4, 8, "s3cr3t"), asyncio.get_running_loop()
 
     async def handle(batch: Batch[int]) -> None:
         called.append((round(loop.time() - began_s), sorted(item.body for item in batch)))
@@ -91,10 +100,32 @@ async def test_a_shard_that_moves_waits_for_no_batch_and_other_shards_do(flow_tr
         await trial.activate()
         began_s = loop.time()
         show(1, "", record=plan)
+        yield trial, show
+
+
+async def test_a_shard_that_moves_waits_for_no_batch_and_other_shards_do(flow_trial, settings, delivery):
+    """Each of them waited for as long as a batch may, one after the other, and the new queue with all of its keys."""
+    called = []
+    async with batching_flow(flow_trial, settings, delivery, called) as (trial, show):
         show(2, "leaving", shard=4)
         show(3, "leaving", shard=4)
         await asyncio.sleep(10)
         show(4, "", record=ShardMarker(1, 4))
+        await asyncio.sleep(10)
+        show(5, "staying")
+        show(6, "staying too")
+        await trial.transport.settled(2)
+    assert called == [(10, [2]), (10, [3]), (320, [5, 6])]
+
+
+async def test_what_lies_before_the_finish_of_a_re_striping_waits_for_no_batch(flow_trial, settings, delivery):
+    """The re-striping did not end before."""
+    called = []
+    async with batching_flow(flow_trial, settings, delivery, called) as (trial, show):
+        show(2, "staying")
+        show(3, "staying")
+        await asyncio.sleep(10)
+        show(4, "", record=StripeFinish(1, 4, 8))
         await asyncio.sleep(10)
         show(5, "staying")
         show(6, "staying too")
