@@ -5,7 +5,7 @@ newest state of what changed, and nothing is kept for it meanwhile.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lbg_runtime.core.group.control_messages import ReportedFlow
 from lbg_runtime.core.group.placement import Placement
@@ -35,6 +35,8 @@ class Sight:
     """None if no member tells it."""
     not_understood: str | None = None
     """Why members may be there that are not shown; None if there is no sign of any."""
+    standing_still: Mapping[tuple[MemberId, int], tuple[str | None, int | None]] = field(default_factory=dict)
+    """As `HandlingRates` has it."""
 
 
 class Feed:
@@ -160,6 +162,8 @@ class Feed:
             since_ms,
             None if sight.rates is None else round(sight.rates.get(index, 0.0), 1),
             None if sight.depths is None else sight.depths.get(name),
+            # By its owner: another has given it up since it said so.
+            None if owner is None else sight.standing_still.get((owner, index)),
         )
 
     def _update_moves(self, board: GroupBoard, sight: Sight, version: int) -> bool:

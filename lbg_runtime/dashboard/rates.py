@@ -1,12 +1,14 @@
-"""Messages per second, from what members had handled each time they were asked, and how many keys they have parked."""
+"""What members tell when they are asked: messages per second, keys parked, and queues that stand still."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 import orjson
 
+from lbg_runtime.core.group.control_messages import ParkingWait
 from lbg_runtime.model.ids import MemberId
-from lbg_runtime.status.picture import HandledPicture
+from lbg_runtime.status.picture import HandledPicture, Standstill
 
 FRESH_MS = 4_000
 """A member that has reported nothing for longer handles nothing, as far as is known."""
@@ -62,6 +64,19 @@ class HandlingRates:
         counts = [told.picture.keys_parked for told in self._told.values() if told.picture.keys_parked is not None]
         return sum(counts) if counts else None
 
+    @property
+    def standing_still(self) -> dict[tuple[MemberId, int], tuple[str | None, int | None]]:
+        """The queues that stand still, by the member that says so and their index, as of the last `by_queue`.
+
+        With each why it waits for its parking queue, and since when; None and None if it has stopped.
+        """
+        found: dict[tuple[MemberId, int], tuple[str | None, int | None]] = {}
+        for name, told in self._told.items():
+            for index, still in told.picture.standing_still.items():
+                wait = still.parking_wait
+                found[name, index] = (None, None) if wait is None else (wait.reason, told.at_ms - wait.waited_ms)
+        return found
+
 
 async def read_handled(client: httpx.AsyncClient) -> HandledPicture | None:
     """What the member behind this client's address has handled; None if it does not tell.
@@ -74,10 +89,18 @@ async def read_handled(client: httpx.AsyncClient) -> HandledPicture | None:
             return None
         told = orjson.loads(response.content)
         counts = {int(index): int(count) for index, count in told["handled"].items()}
-        # A member of an older version does not tell it.
+        # A member of an older version tells neither this nor what stands still.
         parked = told.get("keys_parked")
         keys_parked = None if parked is None else int(parked)
-        return HandledPicture(MemberId(str(told["member"])), int(told["incarnation"]), counts, keys_parked)
+        still = {int(index): _read_still(each) for index, each in told.get("standing_still", {}).items()}
+        return HandledPicture(MemberId(str(told["member"])), int(told["incarnation"]), counts, keys_parked, still)
     except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError):
         # It may be away, or another program may have its port: then there is just no rate.
         return None
+
+
+def _read_still(told: dict[str, Any]) -> Standstill:
+    wait = told["parking_wait"]
+    return Standstill(
+        bool(told["stopped"]), None if wait is None else ParkingWait(int(wait["waited_ms"]), str(wait["reason"]))
+    )

@@ -255,7 +255,10 @@ class GroupWatch:
             self._sight = replace(self._sight, queues=queues, placement=placement, striping=striping)
         rates = self._rates.by_queue(now_ms())
         known = rates if self._rates.is_known else None
-        self._sight = replace(self._sight, rates=known, keys_parked=self._rates.keys_parked)
+        told = self._rates
+        self._sight = replace(
+            self._sight, rates=known, keys_parked=told.keys_parked, standing_still=told.standing_still
+        )
         if self.feed.update(self._board, self._sight):
             news, self._news = self._news, asyncio.Event()
             news.set()

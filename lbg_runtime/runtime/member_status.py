@@ -6,6 +6,7 @@ from itertools import islice
 
 from lbg_runtime.config.settings import Settings
 from lbg_runtime.core.flow.events import ReleaseCause
+from lbg_runtime.core.flow.machine import FlowMachine
 from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.core.group.control_messages import ParkingWait
 from lbg_runtime.core.group.control_plane import ControlPlaneMachine, report_of
@@ -28,7 +29,15 @@ from lbg_runtime.runtime.flight_recorder import FlightRecorder
 from lbg_runtime.runtime.flow_runner import FlowRunner
 from lbg_runtime.runtime.meters import MemberMeters
 from lbg_runtime.status.health import has_started, lacks
-from lbg_runtime.status.picture import FlowPicture, HandledPicture, KeyPicture, MemberPicture, ViewPicture
+from lbg_runtime.status.picture import (
+    FlowPicture,
+    HandledPicture,
+    KeyPicture,
+    MemberPicture,
+    Standstill,
+    ViewPicture,
+    standstill_of,
+)
 from lbg_runtime.transport.base import Connection
 
 _OWNED = frozenset({FlowState.ACTIVE, FlowState.DRAINING})
@@ -109,7 +118,7 @@ class MemberStatus:
                 counts.moved,
                 counts.moves_failed,
                 counts.stops,
-                sum(flow.is_stopped or flow.waits_long for flow in picture.flows),
+                sum(flow.standstill is not None for flow in picture.flows),
                 counts.late_settlements,
             ),
             meters=self._meters.read(),
@@ -135,9 +144,24 @@ class MemberStatus:
         )
 
     def handled(self) -> HandledPicture:
-        """How many messages of each queue were handled, and how many keys are parked."""
+        """How many messages of each queue were handled, how many keys are parked, and what stands still."""
         counts = {runner.queue_index: runner.handled for runner in self._runners if runner.handled}
-        return HandledPicture(self._member, self._incarnation, counts, self._dispatcher.parked().keys)
+        return HandledPicture(
+            self._member, self._incarnation, counts, self._dispatcher.parked().keys, self._standing_still()
+        )
+
+    def _standing_still(self) -> dict[int, Standstill]:
+        waits = self._dispatcher.parking_waits()
+        if not (waits or self._dispatcher.counts.stops):
+            # As nearly always, and there may be a thousand queues.
+            return {}
+        found = {
+            runner.queue_index: standstill_of(
+                waits.get(runner.machine.queue), is_stopped=_is_stopped(runner.machine, self._dispatcher)
+            )
+            for runner in self._runners
+        }
+        return {index: still for index, still in found.items() if still is not None}
 
     def changes(self, limit: int) -> tuple[OwnerRecord, ...]:
         """The newest owner changes of this life, newest first."""
@@ -177,11 +201,15 @@ def _flow_picture(runner: FlowRunner, dispatcher: Dispatcher, waits: Mapping[Que
         cause=machine.cause,
         in_flight=machine.in_flight,
         handled=runner.handled,
-        # Not said of a handle that is on its way out, or gone: others have the queue.
-        is_stopped=machine.state in _OWNED and dispatcher.is_stopped(machine.queue, machine.epoch),
+        is_stopped=_is_stopped(machine, dispatcher),
         parking_wait=waits.get(machine.queue),
         why_unbound=runner.why_unbound,
     )
+
+
+def _is_stopped(machine: FlowMachine, dispatcher: Dispatcher) -> bool:
+    # Not said of a handle that is on its way out, or gone: others have the queue.
+    return machine.state in _OWNED and dispatcher.is_stopped(machine.queue, machine.epoch)
 
 
 def _counted_states(picture: MemberPicture) -> dict[str, int]:

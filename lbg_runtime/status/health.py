@@ -49,9 +49,9 @@ def lacks(picture: MemberPicture) -> tuple[Lack, ...]:
     if picture.view is not None and not picture.view.can_hear:
         return (Lack("the control topic is out of reach"),)
     waiting = [
-        Lack(f"waits for its parking queue: {flow.parking_wait.reason}", flow.queue, flow.state)
+        Lack(f"waits for its parking queue: {still.parking_wait.reason}", flow.queue, flow.state)
         for flow in picture.flows
-        if flow.parking_wait is not None and flow.waits_long
+        if (still := flow.standstill) is not None and still.parking_wait is not None
     ]
     lacking = [
         Lack(_not_fed(picture, flow), flow.queue, flow.state)

@@ -6,12 +6,12 @@ Keys are stable; more may be added.
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from lbg_runtime.core.group.control_messages import KeyAnswer, LastHandled
+from lbg_runtime.core.group.control_messages import KeyAnswer, LastHandled, ParkingWait
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import MemberId
 from lbg_runtime.model.record import OwnerRecord
 from lbg_runtime.status.health import Lack
-from lbg_runtime.status.picture import FlowPicture, HandledPicture, KeyPicture, MemberPicture, ViewPicture
+from lbg_runtime.status.picture import FlowPicture, HandledPicture, KeyPicture, MemberPicture, Standstill, ViewPicture
 
 
 def member_as_object(picture: MemberPicture) -> dict[str, object]:
@@ -38,7 +38,7 @@ def _flow_as_object(flow: FlowPicture) -> dict[str, object]:
         "in_flight": flow.in_flight,
         "handled": flow.handled,
         "stopped": flow.is_stopped,
-        "parking_wait": None if flow.parking_wait is None else asdict(flow.parking_wait),
+        "parking_wait": _wait_as_object(flow.parking_wait),
     }
 
 
@@ -61,14 +61,24 @@ def _view_as_object(view: ViewPicture) -> dict[str, object]:
 
 
 def handled_as_object(picture: HandledPicture) -> dict[str, object]:
-    """How much the member has handled, by the index of the queue, as text, and how many keys it has parked."""
+    """How much the member has handled and what stands still, by the index of the queue, as text, and how many keys it
+    has parked."""
     counts = {str(index): count for index, count in picture.handled.items()}
     return {
         "member": picture.member,
         "incarnation": picture.incarnation,
         "handled": counts,
         "keys_parked": picture.keys_parked,
+        "standing_still": {str(index): _still_as_object(still) for index, still in picture.standing_still.items()},
     }
+
+
+def _still_as_object(still: Standstill) -> dict[str, object]:
+    return {"stopped": still.is_stopped, "parking_wait": _wait_as_object(still.parking_wait)}
+
+
+def _wait_as_object(wait: ParkingWait | None) -> dict[str, object] | None:
+    return None if wait is None else asdict(wait)
 
 
 def changes_as_object(member: MemberId, incarnation: int, changes: Sequence[OwnerRecord]) -> dict[str, object]:
@@ -107,7 +117,7 @@ def found_as_object(key: str, shard: int, answers: Sequence[KeyAnswer], shape: G
 
 
 def _answer_as_object(member: MemberId, answer: KeyAnswer | KeyPicture) -> dict[str, object]:
-    flow, sight, wait = answer.flow, answer.sight, answer.wait
+    flow, sight = answer.flow, answer.sight
     head = sight.head
     return {
         "member": member,
@@ -115,7 +125,7 @@ def _answer_as_object(member: MemberId, answer: KeyAnswer | KeyPicture) -> dict[
         "stopped": answer.is_stopped,
         "waiting": sight.waiting,
         "parked": _parked(answer),
-        "parking_wait": None if wait is None else asdict(wait),
+        "parking_wait": _wait_as_object(answer.wait),
         "head": None if head is None else {**asdict(head), "stage": head.stage.value},
         "last": None if sight.last is None else _last_as_object(sight.last),
     }

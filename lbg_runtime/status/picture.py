@@ -1,7 +1,7 @@
 """What one member shows of itself at one moment: its own part, without what others might answer."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lbg_runtime.core.flow.events import ReleaseCause
 from lbg_runtime.core.flow.table import FlowState
@@ -14,6 +14,22 @@ from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
 
 WAIT_IS_LONG_MS = 5_000
 """A parking queue is opened much sooner, unless something is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standstill:
+    """Why nothing is started of a queue that is fed to the member: at least one of the two."""
+
+    is_stopped: bool
+    """As in `FlowPicture`."""
+    parking_wait: ParkingWait | None
+    """One that is long: an owner that begins has a short one."""
+
+
+def standstill_of(wait: ParkingWait | None, *, is_stopped: bool) -> Standstill | None:
+    """The standstill of a queue that waits for its parking queue like this, or not, and has stopped, or not."""
+    long_wait = wait if wait is not None and wait.waited_ms >= WAIT_IS_LONG_MS else None
+    return Standstill(is_stopped, long_wait) if is_stopped or long_wait is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +53,9 @@ class FlowPicture:
     """Why the broker refused the last bind; None if it did not."""
 
     @property
-    def waits_long(self) -> bool:
-        """Whether it waits for its parking queue longer than an owner that begins."""
-        return self.parking_wait is not None and self.parking_wait.waited_ms >= WAIT_IS_LONG_MS
+    def standstill(self) -> Standstill | None:
+        """Why nothing of it is started, though it is fed to this member; None if it is not so."""
+        return standstill_of(self.parking_wait, is_stopped=self.is_stopped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +95,7 @@ class MemberPicture:
 
 @dataclass(frozen=True, slots=True)
 class HandledPicture:
-    """How much a member has handled and parked, for those who ask often: the least that a rate can be computed from."""
+    """What a member has handled and parked, and what stands still, for those who ask often: no more than they need."""
 
     member: MemberId
     incarnation: int
@@ -88,6 +104,8 @@ class HandledPicture:
     """Deliveries settled as accepted in this life, by index of the queue, if there are any."""
     keys_parked: int | None = None
     """Keys of which messages are parked in the queues that the member owns, as far as it knows; None if not told."""
+    standing_still: Mapping[int, Standstill] = field(default_factory=dict)
+    """The queues fed to the member of which nothing is started, by index."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,10 +46,10 @@ def test_a_new_viewer_is_sent_everything(board, feed) -> None:
     }  # fmt: skip
     assert told["members"] == {0: ("a", "active", 1, 10), 1: ("b", "active", 1, 20)}
     assert told["queues"] == {
-        0: (0, "active", 3, 1, [1], 10, None, None),
-        1: (1, "active", 0, 1, [0], 20, None, None),
-        2: (None, "none", 0, 1, [], 0, None, None),
-        3: (None, "none", 0, 1, [], 0, None, None),
+        0: (0, "active", 3, 1, [1], 10, None, None, None),
+        1: (1, "active", 0, 1, [0], 20, None, None, None),
+        2: (None, "none", 0, 1, [], 0, None, None, None),
+        3: (None, "none", 0, 1, [], 0, None, None, None),
     }
 
 
@@ -146,4 +146,14 @@ def test_queues_come_and_go_with_a_re_striping(board, feed) -> None:
 def test_depths_and_rates_are_told_of_the_queues_they_are_of(board, feed) -> None:
     feed.update(board, replace(SIGHT, depths={queue(1): 12}, rates={0: 1.26}))
     rows = feed.since(0, 99)["queues"]
-    assert [rows[index][6:] for index in range(3)] == [(1.3, None), (0.0, 12), (0.0, None)]
+    assert [rows[index][6:8] for index in range(3)] == [(1.3, None), (0.0, 12), (0.0, None)]
+
+
+def test_that_a_queue_stands_still_is_told_by_its_owner_alone(board, feed) -> None:
+    a, b = MemberId("a"), MemberId("b")
+    still = {(a, 0): ("Queue Shutdown", 7), (b, 0): (None, None), (a, 1): (None, None), (a, 2): (None, None)}
+    feed.update(board, replace(SIGHT, standing_still=still))
+    rows = feed.since(0, 99)["queues"]
+    assert [rows[index][8] for index in range(3)] == [("Queue Shutdown", 7), None, None]
+    assert feed.update(board, SIGHT)
+    assert feed.since(1, 99)["queues"][0][8] is None

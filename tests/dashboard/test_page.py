@@ -7,6 +7,7 @@ lines, as the browser and the member that tells it stories are those of all of t
 import asyncio
 import itertools
 import random
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -22,6 +23,7 @@ from lbg_runtime.dashboard.feed import Sight
 from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.model.ids import MemberId
 from lbg_runtime.publisher.hashed import HashedPublisher
+from lbg_runtime.runtime.clock import now_ms
 from lbg_runtime.transport.memory.transport import MemoryTransport
 from tests.addresses import OWN_HOST
 from tests.dashboard.words import ACTIVE, STANDBY, Speaker, heartbeats_of_a_later_version, queue
@@ -436,7 +438,9 @@ async def crowded(stage_group, board, sight):
     watch._find_homes = lambda picture: (sight.queues, sight.placement)
     # Nobody speaks, which is no silence here.
     watch._board.tick = lambda now_ms: None
-    watch._rates = SimpleNamespace(by_queue=lambda now_ms: sight.rates, is_known=True, keys_parked=3)
+    watch._rates = SimpleNamespace(
+        by_queue=lambda now_ms: sight.rates, is_known=True, keys_parked=3, standing_still=sight.standing_still
+    )
     watch._update()
     return url
 
@@ -469,6 +473,35 @@ async def test_it_is_readable_with_one_queue_and_with_a_thousand(stage, browser,
         await browser.press("End")
         assert await browser.evaluate(CHOSEN) == f"row-{queues - 1}"
         assert f"orders/{queues - 1}" in await browser.text(f"#row-{queues - 1}")
+        assert browser.errors == []
+
+
+@pytest.mark.parametrize("queues", [8, 200])
+async def test_queues_that_stand_still_are_told_with_why_and_since_when_until_they_go_on(
+    stage, browser, tmp_path, queues
+):
+    board, sight = crowd(queues, 2)
+    owners = {index: MemberId(board.queues[queue(index)].owner) for index in range(6)}
+    still = {(owners[index], index): (None, None) for index in (2, 3, 4, 5)}
+    async with stage(queues) as group:
+        still[owners[1], 1] = ("Queue Shutdown", now_ms() - 43_210)
+        await browser.open(await crowded(group, board, replace(sight, standing_still=still)))
+        notice = await browser.until(f"{NOTICE}.includes('waits') && {NOTICE}")
+        waits, *stopped, rest = notice.split(" · ")
+        assert re.fullmatch(
+            rf"orders/1 of {owners[1]} waits for its parking queue, for 4\d\.\d s: Queue Shutdown", waits
+        )
+        why = "has stopped: queue_stopped in its log says why"
+        assert stopped == [f"orders/{index} of {owners[index]} {why}" for index in (2, 3)]
+        assert rest == "2 queues more that stand still"
+        assert await browser.evaluate("document.getElementById('notice').className") == "bad"
+        pills = await browser.evaluate(PILLS)
+        for index, word in ((0, None), (1, ", waits"), (2, ", stopped")):
+            for told in (await browser.text(f"#row-{index}"), *pills[index : index + 1]):
+                assert [each for each in (", waits", ", stopped") if each in told] == ([word] if word else [])
+        await browser.screenshot(tmp_path / f"standing-still-{queues}.png")
+        group.watch._rates.standing_still = {}
+        await browser.until(f"{NOTICE} === '' && !/waits|stopped/.test(document.getElementById('rows').innerText)")
         assert browser.errors == []
 
 

@@ -3,9 +3,11 @@
 import httpx
 import pytest
 
+from lbg_runtime.core.group.control_messages import ParkingWait
 from lbg_runtime.dashboard.rates import FRESH_MS, HandlingRates, read_handled
 from lbg_runtime.model.ids import MemberId
-from lbg_runtime.status.picture import HandledPicture
+from lbg_runtime.status.objects import handled_as_object
+from lbg_runtime.status.picture import HandledPicture, Standstill
 
 
 def told(member, counts, incarnation=1):
@@ -28,6 +30,18 @@ def test_parked_keys_of_all_members_that_tell_them_add_up() -> None:
     for member, count in (("a", 0), ("b", 3), ("c", 1)):
         rates.take(HandledPicture(MemberId(member), 1, {}, count), 0)
     assert rates.keys_parked == 4
+
+
+def test_what_stands_still_is_told_with_its_reason_and_since_when_as_long_as_its_member_tells_it() -> None:
+    rates = HandlingRates()
+    waits, stopped = Standstill(False, ParkingWait(8_000, "Queue Shutdown")), Standstill(True, None)
+    rates.take(HandledPicture(MemberId("a"), 1, {}, 0, {1: waits}), 10_000)
+    rates.take(HandledPicture(MemberId("b"), 1, {}, 0, {2: stopped}), 11_000)
+    assert rates.standing_still == {("a", 1): ("Queue Shutdown", 2_000), ("b", 2): (None, None)}
+    rates.by_queue(10_000 + FRESH_MS)
+    assert rates.standing_still == {("b", 2): (None, None)}
+    rates.take(HandledPicture(MemberId("b"), 1, {}, 0), 12_000)
+    assert rates.standing_still == {}
 
 
 def test_two_members_of_a_queue_that_moved_add_up() -> None:
@@ -63,6 +77,14 @@ async def test_who_answers_something_else_is_no_member(body) -> None:
     transport = httpx.MockTransport(lambda request: httpx.Response(200, content=body))
     async with httpx.AsyncClient(transport=transport, base_url="http://m") as client:
         assert await read_handled(client) is None
+
+
+async def test_what_stands_still_is_read_as_a_member_tells_it() -> None:
+    still = {1: Standstill(False, ParkingWait(8_000, "Queue Shutdown")), 12: Standstill(True, None)}
+    picture = HandledPicture(MemberId("a"), 5, {}, 0, still)
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, json=handled_as_object(picture)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://m") as client:
+        assert await read_handled(client) == picture
 
 
 async def test_a_members_answer_is_read_and_its_refusals_and_absence_are_none() -> None:

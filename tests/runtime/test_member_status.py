@@ -16,6 +16,7 @@ from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PARTITION_KEY_PROPERTY, PUBLISHER_PROPERTY, Message
 from lbg_runtime.runtime.runners.handling import GivenBack
 from lbg_runtime.status.health import has_started, lacks
+from lbg_runtime.status.picture import Standstill
 from lbg_runtime.transport.memory.transport import MemoryTransport
 
 ON = {"ops": {"status": "127.0.0.1:0"}}
@@ -309,6 +310,8 @@ async def test_a_stopped_queue_is_shown_while_it_stands_still(trial, shown):
         others = [shown["a"].key(f"k{number}") for number in range(12)]
         assert {(other.queue in stopped, other.is_stopped) for other in others} == {(True, True), (False, False)}
         assert shown["a"].reading().troubles.stopped == 1
+        still = {f"orders/{index}": each for index, each in shown["a"].handled().standing_still.items()}
+        assert still == dict.fromkeys(stopped, Standstill(True, None))
 
 
 async def test_a_queue_that_went_to_another_member_is_not_said_to_stand_still(trial, shown):

@@ -25,10 +25,11 @@ from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
 from lbg_runtime.status.objects import (
     changes_as_object,
     found_as_object,
+    handled_as_object,
     key_as_object,
     member_as_object,
 )
-from lbg_runtime.status.picture import KeyPicture
+from lbg_runtime.status.picture import HandledPicture, KeyPicture
 from tests.cli.group.test_commands import picture
 from tests.status.asking import STANDBY, change, counted, flow, member
 
@@ -55,6 +56,20 @@ def test_a_member_has_the_names_that_lbg_group_status_has() -> None:
     of_member = orjson.loads(orjson.dumps(member_as_object(member(flow(0, FlowState.ACTIVE)))))
     assert of_group.keys() - of_member.keys() == {"suspect_for"}
     assert of_group["flows"]["orders/0"].keys() <= of_member["flows"]["orders/0"].keys()
+
+
+def test_why_a_queue_stands_still_has_the_names_that_its_flow_has() -> None:
+    waits = replace(flow(1, FlowState.ACTIVE), parking_wait=ParkingWait(8_000, "Queue Shutdown"))
+    stopped = replace(flow(12, FlowState.ACTIVE), is_stopped=True)
+    still = {index: each.standstill for index, each in ((1, waits), (12, stopped))}
+    told = handled_as_object(HandledPicture(MemberId("a"), 5, {}, 0, still))["standing_still"]
+    assert told == {
+        "1": {"stopped": False, "parking_wait": {"waited_ms": 8_000, "reason": "Queue Shutdown"}},
+        "12": {"stopped": True, "parking_wait": None},
+    }
+    flows = member_as_object(member(waits, stopped))["flows"]
+    for index, each in told.items():
+        assert each.items() <= flows[f"orders/{index}"].items()
 
 
 def test_changes_are_told_as_the_journal_has_them() -> None:

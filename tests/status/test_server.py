@@ -75,7 +75,8 @@ async def test_members_of_one_process_tell_of_themselves_alone() -> None:
 async def test_how_much_was_handled_is_told_by_queue() -> None:
     async with serving(ShownMember(READY)) as (port, _):
         told = (await ask(port, "/v1/handled")).told
-    assert told == {"member": "a", "incarnation": 5, "handled": {"0": 7, "12": 1}, "keys_parked": 2}
+    handled = {"handled": {"0": 7, "12": 1}, "keys_parked": 2, "standing_still": {}}
+    assert told == {"member": "a", "incarnation": 5, **handled}
 
 
 async def test_before_the_member_has_begun_only_its_loop_is_told_of() -> None:

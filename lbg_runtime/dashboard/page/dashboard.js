@@ -8,6 +8,7 @@ const WINDOW_MS = 120_000; // of the strips in the list
 const ROW = 26; // pixels of a row, as in the style sheet
 const COLOURS = 10;
 const MOVES_LISTED = 80;
+const STILL_NAMED = 3; // queues that stand still, in the notice
 const QUIET_MS = 12_000; // a feed that says nothing for longer is gone: the server says something every 5 s
 
 // -- what is known
@@ -16,7 +17,7 @@ const known = { meta: {}, members: [], queues: [], moves: [], byQueue: new Map()
 const marked = { chosen: 0, kept: null, over: null }; // kept, over: {queue} or {member}
 
 const now = () => performance.now() - known.offset;
-const queueOf = (row) => ({ owner: row[0], state: row[1], flight: row[2], home: row[3], standbys: row[4], since: row[5], rate: row[6], depth: row[7] });
+const queueOf = (row) => ({ owner: row[0], state: row[1], flight: row[2], home: row[3], standbys: row[4], since: row[5], rate: row[6], depth: row[7], still: row[8] });
 const nameOf = (index) => `${known.meta.group}/${index}`;
 const memberOf = (position) => (position === null ? null : known.members[position]);
 const memberName = (position) => memberOf(position)?.name ?? 'nobody';
@@ -202,10 +203,22 @@ function showNotice() {
   const notices = [];
   if (notUnderstood) notices.push(notUnderstood);
   if (lacking) notices.push(`${plural(lacking, 'queue')} without an owner`);
+  const still = known.queues.flatMap((one, index) => (one.still ? [`${nameOf(index)} ${stillWords(one)}`] : []));
+  const unnamed = still.length - STILL_NAMED;
+  notices.push(...still.slice(0, STILL_NAMED));
+  if (unnamed > 0) notices.push(`${plural(unnamed, 'queue')} more that ${unnamed === 1 ? 'stands' : 'stand'} still`);
   if (restriping) notices.push(`re-striping from ${restriping[0]} to ${restriping[1]} queues: ${restriping[2]} of ${restriping[3]} shards have left`);
   if (!placed && shown().length) notices.push('members do not agree yet on who is there: homes are those of before');
-  dress($('notice'), [lacking && 'bad']);
+  dress($('notice'), [(lacking || still.length) && 'bad']);
   text($('notice'), notices.join(' · '));
+}
+
+const stillWord = ({ still: [, at] }) => (at === null ? 'stopped' : 'waits');
+
+// In the words of `lbg group status` and of the search.
+function stillWords({ owner, still: [reason, at] }) {
+  if (at === null) return `of ${memberName(owner)} has stopped: queue_stopped in its log says why`;
+  return `of ${memberName(owner)} waits for its parking queue, for ${since(now() - at)}: ${reason}`;
 }
 
 // -- the picture
@@ -246,10 +259,10 @@ function listen(button, target) {
 
 function dressQueue(button, index, fresh) {
   const one = known.queues[index];
-  dress(button, [one.state, colour(one.owner), button.classList.contains('new') && 'new']);
+  dress(button, [one.state, one.still && 'still', colour(one.owner), button.classList.contains('new') && 'new']);
   if (fresh.has(index)) again(button, 'new');
   nameQueue(button.children[0], index);
-  text(button.children[1], one.owner === null ? 'no owner' : one.flight || '');
+  text(button.children[1], one.owner === null ? 'no owner' : one.still ? stillWord(one) : one.flight || '');
   button.children[2].style.width = one.depth ? `${Math.min(100, 18 * Math.log10(one.depth + 1))}%` : '0';
   button.setAttribute('aria-label', `${nameOf(index)}, ${sentence(one)}`);
 }
@@ -257,7 +270,7 @@ function dressQueue(button, index, fresh) {
 function sentence(one) {
   const owner = one.owner === null ? 'no owner' : `owner ${memberName(one.owner)}${one.state === 'draining' ? ', draining' : ''}${one.owner === one.home ? ', at home' : ''}`;
   const standbys = one.standbys.length ? `; standbys ${one.standbys.map(memberName).join(', ')}` : '';
-  return `${owner}, ${one.flight} in flight${standbys}`;
+  return `${owner}, ${one.flight} in flight${one.still ? `, ${stillWord(one)}` : ''}${standbys}`;
 }
 
 function showCards() {
@@ -590,11 +603,11 @@ function dressRow(row, index) {
   row.style.top = `${index * ROW}px`;
   row.setAttribute('aria-rowindex', index + 2);
   row.setAttribute('aria-selected', index === marked.chosen);
-  dress(row, ['row', one.state, index === marked.chosen && 'chosen', marked.kept?.queue === index && 'kept']);
+  dress(row, ['row', one.state, one.still && 'still', index === marked.chosen && 'chosen', marked.kept?.queue === index && 'kept']);
   const [name, owner, flight, rate, depth, times] = row.children;
   nameQueue(name, index);
   dress(owner, ['chip', colour(one.owner)]);
-  text(owner, one.owner === null ? 'no owner' : memberName(one.owner) + (one.state === 'draining' ? ', draining' : one.home === null || one.home === one.owner ? '' : ', not at home'));
+  text(owner, one.owner === null ? 'no owner' : memberName(one.owner) + (one.still ? `, ${stillWord(one)}` : '') + (one.state === 'draining' ? ', draining' : one.home === null || one.home === one.owner ? '' : ', not at home'));
   text(flight, count(one.flight));
   text(rate, perSecond(one.rate));
   text(depth, count(one.depth));

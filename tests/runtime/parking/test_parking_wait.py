@@ -16,6 +16,7 @@ from lbg_runtime.runtime.parking.fence import FENCE_PATIENCE_S
 from lbg_runtime.runtime.parking.stay import ParkingStay
 from lbg_runtime.status.health import lacks
 from lbg_runtime.status.objects import key_as_object, member_as_object
+from lbg_runtime.status.picture import Standstill
 from lbg_runtime.transport.memory.transport import MemoryTransport
 from tests.runtime.test_member_status import shown
 
@@ -99,6 +100,8 @@ async def test_what_is_not_known_is_not_told_as_nothing(trial, shown, observer):
         assert [queue for queue, flow in flows.items() if flow["parking_wait"] is not None] == [owner.queue]
         assert [lack.queue for lack in lacks(shown["a"].picture())] == [owner.queue]
         assert shown["a"].reading().troubles.stopped == 1
+        (still,) = shown["a"].handled().standing_still.items()
+        assert still == (INDEX, Standstill(False, shown["a"].key(KEY).wait))
 
         switch(trial, egress=True)
         await trial.until(lambda: shown["a"].reading().parking.messages == 5)
@@ -107,6 +110,7 @@ async def test_what_is_not_known_is_not_told_as_nothing(trial, shown, observer):
         assert (await observer.look_at_group(5)).waits == {}
         assert not lacks(shown["a"].picture())
         assert shown["a"].reading().troubles.stopped == 0
+        assert shown["a"].handled().standing_still == {}
 
 
 async def test_the_log_tells_of_it_when_it_begins_then_less_and_less_often_and_when_it_is_over(trial, shown):
