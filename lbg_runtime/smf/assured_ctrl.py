@@ -13,10 +13,10 @@ from lbg_runtime.smf.assured_items import (
     decode_assured,
     encode_assured,
 )
-from lbg_runtime.smf.text import close_text, closed_text
+from lbg_runtime.smf.text import close_text, closed_text, text_of
 
 WINDOW = 255
-"""The widest window possible; used for publishers."""
+"""The widest window possible."""
 
 BROWSER = 2
 """Flow type of a flow that looks at messages but does not take them."""
@@ -171,7 +171,8 @@ class _Items:
 
 def _read_open_flow(items: _Items) -> OpenFlow:
     return OpenFlow(
-        name=items.text(ItemKind.FLOW_NAME),
+        # Not every client gives it back with its closing zero, or ends an empty one with it.
+        name=text_of((items.value(ItemKind.FLOW_NAME) or b"").removesuffix(b"\0")),
         last_acked_id=items.number(ItemKind.LAST_ACKED, 8) or 0,
         window=items.number(ItemKind.WINDOW, 1) or WINDOW,
         transacted=ItemKind.TRANSACTED_SESSION in items,
@@ -243,6 +244,8 @@ class OpenedFlow:
     publisher_id: int
     session_id: int | None = None
     """The transacted session that it is part of; without it, a client waits in vain."""
+    window: int = WINDOW
+    """The most messages that the client may have unanswered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +276,7 @@ def opened_flow_body(opened: OpenedFlow) -> bytes:
         (ItemKind.FLOW_ID, opened.flow_id.to_bytes(4, "big")),
         (ItemKind.LAST_ACKED, opened.last_accepted_id.to_bytes(8, "big")),
         (ItemKind.LAST_SENT, opened.last_accepted_id.to_bytes(8, "big")),
-        (ItemKind.WINDOW, bytes((WINDOW,))),
+        (ItemKind.WINDOW, bytes((opened.window,))),
         (ItemKind.PUBLISHER_ID, opened.publisher_id.to_bytes(4, "big")),
         (ItemKind.FLOW_NAME, close_text(opened.name)),
         *session,
@@ -309,13 +312,13 @@ def bound_flow_body(bound: BoundFlow) -> bytes:
     )
 
 
-def publisher_ack_body(flow_id: int, last_id: int) -> bytes:
+def publisher_ack_body(flow_id: int, last_id: int, window: int = WINDOW) -> bytes:
     """The body that acknowledges all messages of a publisher flow up to an id, or refuses that id."""
     return _body(
         AssuredKind.CLIENT_ACK,
         (ItemKind.FLOW_ID, flow_id.to_bytes(4, "big")),
         (ItemKind.LAST_ACKED, last_id.to_bytes(8, "big")),
-        (ItemKind.WINDOW, bytes((WINDOW,))),
+        (ItemKind.WINDOW, bytes((window,))),
     )
 
 

@@ -380,7 +380,7 @@ class Engine:
         With `replay` the queue's messages are replaced by those from that point of the replay log on that it attracts;
         its browsers end with 503 `Replay Started`. Refused as by `Replays.choose`; a flow that asks for a time before
         the log existed is bound, and ends at once with 503 `Replay Start Time Not Available`. A handle that lives on
-        gets no second replay.
+        and has received something gets no second replay.
         """
         known = self._registry.client(client)
         self.surroundings.check(Asked.BIND, known.name)
@@ -397,7 +397,8 @@ class Engine:
         wants = self._wants(found, selector)
         found.admit(known.username, browser=browser)
         effects: list[Effect] | None = []
-        if replay is not None and last_received_id is None:
+        # Some clients name 0 for a new handle too; one that has received nothing loses nothing by a second replay.
+        if replay is not None and not last_received_id:
             effects = self._replay(known.vpn, found, replay, browser=browser)
         flow = self._next_flow_id()
         bound: Flow

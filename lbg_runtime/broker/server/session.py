@@ -138,6 +138,8 @@ class Session:
         self._consumers: dict[int, _ConsumerFlow] = {}
         self._publishers: dict[int, int] = {}
         """Last answered id of each publisher flow."""
+        self._publisher_windows: dict[int, int] = {}
+        """As each asked for: a client goes by the answer, even if its application wanted less."""
         self._unacked_publishers: set[int] = set()
         self._transactions = TransactionDesk(engine)
         self.withholds_acks = False
@@ -337,8 +339,11 @@ class Session:
             return
         opened = self._engine.open_publisher(client, request.name, request.last_acked_id)
         self._publishers[opened.flow] = opened.last_answered_id
-        body = opened_flow_body(OpenedFlow(opened.flow, opened.name, opened.last_answered_id, publisher_id=opened.flow))
-        self._tell(body, OK, tag)
+        self._publisher_windows[opened.flow] = request.window
+        answered = OpenedFlow(
+            opened.flow, opened.name, opened.last_answered_id, publisher_id=opened.flow, window=request.window
+        )
+        self._tell(opened_flow_body(answered), OK, tag)
 
     def _open_transacted(self, client: ClientId, request: OpenFlow, tag: bytes | None) -> None:
         self._transactions.check(request.session_id)
@@ -350,6 +355,7 @@ class Session:
         self._acknowledge_published()
         if self._publishers.pop(flow, None) is not None:
             self._unacked_publishers.discard(flow)
+            del self._publisher_windows[flow]
             self._engine.close_publisher(FlowId(flow))
         else:
             self._transactions.close_publisher(flow)
@@ -395,14 +401,14 @@ class Session:
         # Always with a response: once anything on the connection was refused, a client takes an acknowledgement without
         # one for a refusal.
         for flow in sorted(self._unacked_publishers):
-            self._tell(publisher_ack_body(flow, self._publishers[flow]), OK)
+            self._tell(publisher_ack_body(flow, self._publishers[flow], self._publisher_windows[flow]), OK)
         self._unacked_publishers.clear()
 
     def _refuse_published(self, flow: int, message_id: int, response: Response) -> None:
         # Acknowledgements are cumulative, so earlier ones must be sent before this id is refused.
         self._acknowledge_published()
         self._publishers[flow] = message_id
-        self._tell(publisher_ack_body(flow, message_id), response)
+        self._tell(publisher_ack_body(flow, message_id, self._publisher_windows[flow]), response)
 
     # -- consuming
 
