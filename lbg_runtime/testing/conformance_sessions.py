@@ -246,13 +246,6 @@ class SessionConformance:
         await recorder.until_received(2)
         assert recorder.payloads == [b"fits", b"fits too"]
 
-    @pytest.mark.parametrize("topic", ["", "ü" * 126])
-    async def test_an_impossible_topic_is_refused(self, harness: TransportHarness, topic: str) -> None:
-        transport = await open_transport(harness)
-        with pytest.raises(PublishRefused):
-            await transport.send(Message(topic, b""))
-        await publish(transport, "still works")
-
     async def test_closing_fails_what_is_not_confirmed(self, harness: TransportHarness) -> None:
         transport = await open_transport(harness)
         await harness.begin_outage()
