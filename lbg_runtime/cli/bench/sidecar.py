@@ -10,7 +10,7 @@ call, to the end of the application's answer; the bare client calls at the times
 arrived, with all their bursts.
 """
 
-import sys
+import subprocess
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -22,16 +22,15 @@ import anyio
 import orjson
 import typer
 
+from lbg_runtime.cli.bench.processes import hear, run_broker, run_module
 from lbg_runtime.cli.bench.profile import Profile, profiled
 from lbg_runtime.cli.bench.report import Better, Ratio, Report, Rounds, Row, finish, tell, within_rounds
 from lbg_runtime.cli.live.run_folder import run_folder
 from lbg_runtime.cli.options import DURATION, Json, duration_ms
 from lbg_runtime.cli.quantile import quantile
-from lbg_runtime.model.errors import LbgError
 
 if TYPE_CHECKING:
     import aiohttp
-    from anyio.abc import Process
 
 ARMS = ("bare_throughput", "sidecar_throughput", "bare_latency", "sidecar_latency")
 
@@ -42,6 +41,7 @@ QUANTILES = {"p50": 0.5, "p99": 0.99}
 WARM_UP = 0.125
 """Fraction of a latency arm's messages, at its beginning, that is not counted."""
 
+_MODULES = "lbg_runtime.cli.bench.arms"
 _WITHIN_S = 150.0
 _POLL_S = 0.05
 
@@ -109,13 +109,13 @@ async def _measure(
     import aiohttp
 
     async with AsyncExitStack() as stack:
-        application = await stack.enter_async_context(_helper(folder, "sidecar_application"))
-        url = f"http://127.0.0.1:{application['port']}"
-        broker = await stack.enter_async_context(_helper(folder, "filled_broker", str(messages), str(keys)))
+        application, _ = stack.enter_context(run_module(f"{_MODULES}.sidecar_application", (), subprocess.PIPE))
+        url: str = hear("the application", application)["url"]
+        broker = stack.enter_context(run_broker(f"{_MODULES}.filled_broker", messages, keys))
         session = await stack.enter_async_context(
             aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=2))
         )
-        config = _write_config(folder, str(broker["host"]), url)
+        config = _write_config(folder, broker.host, url)
         arms = {"bare_throughput": await _bare(session, url, messages, keys)}
         async with _lbg(folder, "run", "--config", str(config)) as pid:
             stack.enter_context(profiled(profile, pid))
@@ -227,29 +227,6 @@ def _write_config(folder: Path, host: str, url: str) -> Path:
     # JSON is YAML, and quotes whatever needs it.
     config.write_bytes(orjson.dumps(settings, option=orjson.OPT_INDENT_2))
     return config
-
-
-@asynccontextmanager
-async def _helper(folder: Path, module: str, *arguments: str) -> AsyncIterator[dict[str, object]]:
-    """Run a module of `arms` in a process that is killed at the end; yield the JSON line that it says first."""
-    log = folder / f"{module}.log"
-    with log.open("ab") as output:
-        command = [sys.executable, "-m", f"lbg_runtime.cli.bench.arms.{module}", *arguments]
-        process: Process = await anyio.open_process(command, stderr=output)
-    try:
-        if process.stdout is None:
-            raise LbgError(f"{module} has no output")
-        said = b""
-        with anyio.fail_after(_WITHIN_S):
-            while not said.endswith(b"\n"):
-                said += await process.stdout.receive()
-        yield orjson.loads(said)
-    finally:
-        with anyio.CancelScope(shield=True):
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
-            await process.aclose()
 
 
 @asynccontextmanager

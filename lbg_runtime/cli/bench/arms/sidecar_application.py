@@ -87,7 +87,7 @@ async def _serve() -> None:
     config = uvicorn.Config(OrderedApplication().application(), lifespan="off", log_level="warning", access_log=False)
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        say({"port": listener.getsockname()[1]})
+        say({"url": f"http://127.0.0.1:{listener.getsockname()[1]}"})
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(server.serve, [listener])
             async for _ in read_lines(sys.stdin.fileno()):
