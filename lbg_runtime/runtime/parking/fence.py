@@ -55,6 +55,9 @@ class StayFence:
         """Publish the fence of the ledger's present owner in a task of the stay. Call it when the queue is fed."""
         if self._sending is not None:
             self._sending.cancel()
+        else:
+            # That it was not fed is over.
+            self.trouble = None
         self._tasks = tasks
         self._sending = tasks.create_task(self._send())
         self.await_it()
@@ -91,7 +94,10 @@ class StayFence:
             f"the queue to be fed to this member alone, to subscribe to {self._parking}, and to show it all that lies "
             f"there: a maxDeliveredUnackedMsgsPerFlow of {SHOWN_UNSETTLED}"
         )
-        if self._error is not None:
+        if self._sending is None:
+            reason = f"it has not been fed to this member for {FENCE_PATIENCE_S:g} s: somebody else is bound to it"
+            expected = "it to be fed to this member alone: until then no key of the queue is handled"
+        elif self._error is not None:
             reason, expected = str(self._error), "its fence to be taken: until then no key of the queue is handled"
         self.trouble = reason
         where = {"queue": self._queue, "parking": self._parking, "epoch": self._epoch}

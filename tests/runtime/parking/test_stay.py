@@ -280,8 +280,12 @@ async def test_who_waits_is_told_what_for() -> None:
         await asyncio.sleep(1)
         assert reason() == "what lies there has not been read yet"
         await asyncio.sleep(10)
-        assert reason() == "its own fence has not come for 10 s", "nobody feeds it"
+        assert reason() == "it has not been fed to this member for 10 s: somebody else is bound to it"
         owner.session.sink(FlowActive(EPOCH))
+        await asyncio.sleep(1)
+        assert reason() == "what lies there has not been read yet"
+        await asyncio.sleep(10)
+        assert reason() == "its own fence has not come for 10 s"
         owner.show_raw({KIND_PROPERTY: "of a later version"})
         await asyncio.sleep(1)
         assert reason().startswith("something lies there that this version cannot read (lbg_parking 'of a later")
