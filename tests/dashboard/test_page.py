@@ -137,6 +137,29 @@ async def test_a_server_that_was_started_anew_has_its_own_moves_listed(stage, br
         assert browser.errors == []
 
 
+NOTICES_WITHOUT_HOMES = f"""(async () => {{
+  {WHOLE}
+  return ['active', 'gone', 'left'].map((presence) => {{
+    const members = structuredClone(whole.members);
+    for (const row of Object.values(members)) row[1] = presence;
+    take({{ ...whole, members, meta: {{ ...whole.meta, placed: false }} }});
+    return document.getElementById('notice').textContent;
+  }});
+}})()"""
+
+
+async def test_members_that_are_gone_are_not_said_to_disagree(stage, browser):
+    async with stage() as group:
+        await group.start("a")
+        await group.all_fed()
+        await browser.open(await group.show())
+        await browser.until(f"{FED}.length === 4")
+        active, gone, left = await browser.evaluate(NOTICES_WITHOUT_HOMES)
+        assert active == "members do not agree yet on who is there: homes are those of before"
+        assert (gone, left) == ("", "")
+        assert browser.errors == []
+
+
 LONG_NAMES = f"""(async () => {{
   {WHOLE}
   const members = structuredClone(whole.members);

@@ -23,6 +23,7 @@ const memberOf = (position) => (position === null ? null : known.members[positio
 const memberName = (position) => memberOf(position)?.name ?? 'nobody';
 const colour = (position) => (position === null ? '' : `c${position % COLOURS}`);
 const shown = () => known.members.filter((one) => one && one.presence !== null);
+const living = () => shown().filter((one) => !['gone', 'left'].includes(one.presence));
 const whole = new Intl.NumberFormat('en', { maximumFractionDigits: 0 });
 const count = (value) => (value === null || value === undefined ? '–' : whole.format(value));
 const perSecond = (value) => (value === null ? '–' : value >= 10 || value === 0 ? whole.format(value) : value.toFixed(1));
@@ -177,8 +178,7 @@ function show(fresh = new Set()) {
   link(meta.connected ? 'live' : 'away', meta.connected ? 'live' : 'not heard: the broker is out of reach, or refuses');
   if (document.title !== `${meta.group} · lbg`) document.title = `${meta.group} · lbg`;
   text($('group'), meta.group);
-  const living = shown().filter((one) => !['gone', 'left'].includes(one.presence));
-  text($('summary'), `${plural(living.length, 'member')} · ${plural(meta.queues, 'queue')} · ${plural(meta.shards, 'shard')}`);
+  text($('summary'), `${plural(living().length, 'member')} · ${plural(meta.queues, 'queue')} · ${plural(meta.shards, 'shard')}`);
   const sum = (pick) => known.queues.reduce((total, one) => total + (pick(one) ?? 0), 0);
   const rate = meta.rates ? sum((one) => one.rate) : null;
   text($('rate'), perSecond(rate));
@@ -208,7 +208,7 @@ function showNotice() {
   notices.push(...still.slice(0, STILL_NAMED));
   if (unnamed > 0) notices.push(`${plural(unnamed, 'queue')} more that ${unnamed === 1 ? 'stands' : 'stand'} still`);
   if (restriping) notices.push(`re-striping from ${restriping[0]} to ${restriping[1]} queues: ${restriping[2]} of ${restriping[3]} shards have left`);
-  if (!placed && shown().length) notices.push('members do not agree yet on who is there: homes are those of before');
+  if (!placed && living().length) notices.push('members do not agree yet on who is there: homes are those of before');
   dress($('notice'), [(lacking || still.length) && 'bad']);
   text($('notice'), notices.join(' · '));
 }
