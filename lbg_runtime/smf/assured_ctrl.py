@@ -10,10 +10,12 @@ from lbg_runtime.smf.assured_items import (
     AssuredItem,
     AssuredKind,
     ItemKind,
+    Items,
     decode_assured,
     encode_assured,
 )
-from lbg_runtime.smf.text import close_text, closed_text, text_of
+from lbg_runtime.smf.endpoint import NO_WISHES, Endpoint, EndpointWishes, endpoint_items, limit_items, read_wishes
+from lbg_runtime.smf.text import close_text, text_of
 
 WINDOW = 255
 """The widest window possible."""
@@ -22,8 +24,6 @@ BROWSER = 2
 """Flow type of a flow that looks at messages but does not take them."""
 
 DURABLE = 1
-EXCLUSIVE = 1
-NON_EXCLUSIVE = 2
 
 
 class AckOutcome(IntEnum):
@@ -68,6 +68,10 @@ class Bind:
     """The transacted session that it is part of."""
     partition_group: int | None = None
     """The one in the answer to the handle's previous bind, if that was to a partitioned queue."""
+    no_local: bool = False
+    """The flow is not to get what its own client publishes."""
+    wishes: EndpointWishes = NO_WISHES
+    """For a temporary queue; of a queue that exists, some clients repeat what they were told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +112,17 @@ class CreateQueue:
     """Create a queue."""
 
     queue: str
+    """Empty if a topic endpoint is requested."""
     durable: bool
-    exclusive: bool
+    wishes: EndpointWishes = NO_WISHES
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteQueue:
+    """Delete a queue."""
+
+    queue: str
+    """Empty if a topic endpoint is requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,49 +140,19 @@ class UnknownRequest:
     kind: int
 
 
-AssuredRequest = OpenFlow | Bind | ClientAck | Unbind | CloseFlow | CreateQueue | FlowChange | UnknownRequest
+AssuredRequest = (
+    OpenFlow | Bind | ClientAck | Unbind | CloseFlow | CreateQueue | DeleteQueue | FlowChange | UnknownRequest
+)
 
 
 def read_assured(body: bytes) -> AssuredRequest:
     """Read a client's assured control body; raises `ProtocolError`."""
     message = decode_assured(body)
     reader = _READERS.get(message.kind)
-    return UnknownRequest(message.kind) if reader is None else reader(_Items(message.items))
+    return UnknownRequest(message.kind) if reader is None else reader(Items(message.items))
 
 
-class _Items:
-    """Looks up parameters; the first of a kind counts."""
-
-    def __init__(self, items: tuple[AssuredItem, ...]) -> None:
-        self.all = items
-        self._values = {item.kind: item.value for item in reversed(items)}
-
-    def __contains__(self, kind: int) -> bool:
-        return kind in self._values
-
-    def value(self, kind: ItemKind) -> bytes | None:
-        return self._values.get(kind)
-
-    def number(self, kind: ItemKind, size: int) -> int | None:
-        value = self._values.get(kind)
-        if value is None:
-            return None
-        if len(value) != size:
-            raise ProtocolError(f"{kind.name.lower()} of {len(value)} bytes, not {size}")
-        return int.from_bytes(value, "big")
-
-    def flow_id(self) -> int:
-        value = self.number(ItemKind.FLOW_ID, 4)
-        if value is None:
-            raise ProtocolError("assured control without flow_id")
-        return value
-
-    def text(self, kind: ItemKind) -> str:
-        value = self._values.get(kind)
-        return "" if value is None else closed_text(value)
-
-
-def _read_open_flow(items: _Items) -> OpenFlow:
+def _read_open_flow(items: Items) -> OpenFlow:
     return OpenFlow(
         # Not every client gives it back with its closing zero, or ends an empty one with it.
         name=text_of((items.value(ItemKind.FLOW_NAME) or b"").removesuffix(b"\0")),
@@ -180,7 +163,7 @@ def _read_open_flow(items: _Items) -> OpenFlow:
     )
 
 
-def _read_bind(items: _Items) -> Bind:
+def _read_bind(items: Items) -> Bind:
     return Bind(
         queue=items.text(ItemKind.QUEUE),
         window=items.number(ItemKind.WINDOW, 1) or 0,
@@ -193,10 +176,12 @@ def _read_bind(items: _Items) -> Bind:
         transacted=ItemKind.TRANSACTED_SESSION in items,
         session_id=items.number(ItemKind.TRANSACTED_SESSION, 4) or 0,
         partition_group=items.number(ItemKind.PARTITION_GROUP, 2),
+        no_local=ItemKind.NO_LOCAL in items,
+        wishes=read_wishes(items),
     )
 
 
-def _read_client_ack(items: _Items) -> ClientAck:
+def _read_client_ack(items: Items) -> ClientAck:
     return ClientAck(
         flow_id=items.flow_id(),
         received_id=items.number(ItemKind.LAST_ACKED, 8),
@@ -215,21 +200,22 @@ def _read_range(value: bytes) -> AckRange:
     return AckRange(int.from_bytes(value[:8], "big"), int.from_bytes(value[8:16], "big"), outcome)
 
 
-def _read_create(items: _Items) -> CreateQueue:
+def _read_create(items: Items) -> CreateQueue:
     return CreateQueue(
         queue=items.text(ItemKind.QUEUE),
         durable=items.number(ItemKind.DURABILITY, 1) in (None, DURABLE),
-        exclusive=items.number(ItemKind.ACCESS, 1) != NON_EXCLUSIVE,
+        wishes=read_wishes(items),
     )
 
 
-_READERS: dict[int, Callable[[_Items], AssuredRequest]] = {
+_READERS: dict[int, Callable[[Items], AssuredRequest]] = {
     AssuredKind.OPEN_FLOW: _read_open_flow,
     AssuredKind.CLIENT_ACK: _read_client_ack,
     AssuredKind.BIND: _read_bind,
     AssuredKind.UNBIND: lambda items: Unbind(items.flow_id()),
     AssuredKind.CLOSE_FLOW: lambda items: CloseFlow(items.flow_id()),
     AssuredKind.CREATE: _read_create,
+    AssuredKind.DELETE: lambda items: DeleteQueue(items.text(ItemKind.QUEUE)),
     AssuredKind.FLOW_CHANGE: lambda items: FlowChange(items.flow_id(), bool(items.number(ItemKind.ACTIVE, 1))),
 }
 
@@ -253,11 +239,8 @@ class BoundFlow:
     """The answer to `Bind`."""
 
     flow_id: int
-    queue: str
-    exclusive: bool
+    endpoint: Endpoint
     active: bool
-    quota_megabytes: int
-    max_message_bytes: int
     max_unacked: int
     spooler: int | None = None
     """The 64 bits that precede a message's number: together they identify the message to applications. If left out, a
@@ -294,16 +277,11 @@ def bound_flow_body(bound: BoundFlow) -> bytes:
     return _body(
         AssuredKind.BIND,
         (ItemKind.FLOW_ID, bound.flow_id.to_bytes(4, "big")),
-        (ItemKind.QUEUE, close_text(bound.queue)),
-        (ItemKind.ACCESS, bytes((EXCLUSIVE if bound.exclusive else NON_EXCLUSIVE,))),
-        (ItemKind.PERMISSIONS, (0x0F).to_bytes(4, "big")),
-        (ItemKind.OTHERS_PERMISSIONS, bytes(4)),
+        *endpoint_items(bound.endpoint),
         (ItemKind.LAST_ACKED, bytes(8)),
         (ItemKind.TRANSPORT_WINDOW, bytes(4)),
         (ItemKind.WINDOW, b"\0"),
-        (ItemKind.RESPECT_TTL, b"\0"),
-        (ItemKind.QUOTA_MEGABYTES, bound.quota_megabytes.to_bytes(4, "big")),
-        (ItemKind.MAX_MESSAGE_BYTES, bound.max_message_bytes.to_bytes(4, "big")),
+        *limit_items(bound.endpoint),
         (ItemKind.ENDPOINT_ID, (1).to_bytes(4, "big")),
         (ItemKind.MAX_UNACKED, bound.max_unacked.to_bytes(4, "big")),
         (ItemKind.ACTIVE, bytes((bound.active,))),
@@ -336,9 +314,14 @@ def flow_change_body(change: FlowChange) -> bytes:
     )
 
 
-def created_queue_body(queue: str) -> bytes:
+def created_queue_body(created: Endpoint) -> bytes:
     """The body that answers `CreateQueue`."""
-    return _body(AssuredKind.CREATE, (ItemKind.QUEUE, close_text(queue)))
+    return _body(AssuredKind.CREATE, *endpoint_items(created), *limit_items(created))
+
+
+def deleted_queue_body(queue: str) -> bytes:
+    """The body that answers `DeleteQueue`."""
+    return _body(AssuredKind.DELETE, (ItemKind.QUEUE, close_text(queue)))
 
 
 def refusal_body(kind: int) -> bytes:

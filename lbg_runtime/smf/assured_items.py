@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from lbg_runtime.model.errors import ProtocolError
+from lbg_runtime.smf.text import closed_text
 
 VERSION = 3
 _OLD_VERSION = 2
@@ -20,6 +21,7 @@ class AssuredKind(IntEnum):
     UNBIND = 5
     CLOSE_FLOW = 7
     CREATE = 8
+    DELETE = 9
     TRANSACTION = 0x0B
     FLOW_CHANGE = 0x0C
 
@@ -46,9 +48,12 @@ class ItemKind(IntEnum):
     PERMISSIONS = 0x15
     RESPECT_TTL = 0x16
     TRANSACTED_SESSION = 0x18
+    NO_LOCAL = 0x1F
     ACTIVE = 0x20
     WANTS_CHANGES = 0x21
+    DISCARD_BEHAVIOR = 0x22
     PUBLISHER_ID = 0x23
+    MAX_REDELIVERIES = 0x2A
     ENDPOINT_ID = 0x2C
     MAX_UNACKED = 0x31
     REPLAY_START = 0x33
@@ -71,6 +76,43 @@ class AssuredBody:
 
     kind: int
     items: tuple[AssuredItem, ...] = ()
+
+
+class Items:
+    """Looks up parameters; the first of a kind counts. Raises `ProtocolError` for values of a wrong size."""
+
+    def __init__(self, items: tuple[AssuredItem, ...]) -> None:
+        self.all = items
+        """As they came."""
+        self._values = {item.kind: item.value for item in reversed(items)}
+
+    def __contains__(self, kind: int) -> bool:
+        return kind in self._values
+
+    def value(self, kind: ItemKind) -> bytes | None:
+        """The value, or None."""
+        return self._values.get(kind)
+
+    def number(self, kind: ItemKind, size: int) -> int | None:
+        """A number of so many bytes, or None."""
+        value = self._values.get(kind)
+        if value is None:
+            return None
+        if len(value) != size:
+            raise ProtocolError(f"{kind.name.lower()} of {len(value)} bytes, not {size}")
+        return int.from_bytes(value, "big")
+
+    def flow_id(self) -> int:
+        """The flow that the request is about."""
+        value = self.number(ItemKind.FLOW_ID, 4)
+        if value is None:
+            raise ProtocolError("assured control without flow_id")
+        return value
+
+    def text(self, kind: ItemKind) -> str:
+        """A text, empty if there is none."""
+        value = self._values.get(kind)
+        return "" if value is None else closed_text(value)
 
 
 def decode_assured(body: bytes) -> AssuredBody:

@@ -142,17 +142,17 @@ def read_login(frame: Frame, message: ClientCtrl) -> LoginRequest:
         scheme=_number(message, ClientKind.SCHEME, 1),
         access_token=closed_text(extended.get(ExtendedKind.ACCESS_TOKEN, b"\0")),
         wants_plain_text=message.find(ClientKind.DOWNGRADE) is not None,
-        software_version=_remark(message, ClientKind.SOFTWARE_VERSION),
-        software_date=_remark(message, ClientKind.SOFTWARE_DATE),
-        platform=_remark(message, ClientKind.PLATFORM),
-        user=_remark(message, ClientKind.USER_ID),
-        description=_remark(message, ClientKind.DESCRIPTION),
+        software_version=remark(message.find(ClientKind.SOFTWARE_VERSION)),
+        software_date=remark(message.find(ClientKind.SOFTWARE_DATE)),
+        platform=remark(message.find(ClientKind.PLATFORM)),
+        user=remark(message.find(ClientKind.USER_ID)),
+        description=remark(message.find(ClientKind.DESCRIPTION)),
     )
 
 
-def _remark(message: ClientCtrl, kind: ClientKind) -> str:
-    # For people only, and made of what the client's machine is called: no reason to refuse anybody.
-    return (message.find(kind) or b"").decode(errors="replace").rstrip("\0")
+def remark(value: bytes | None) -> str:
+    """What a client says of itself; for people only, and made of what its machine is called: no reason to refuse it."""
+    return (value or b"").decode(errors="replace").rstrip("\0")
 
 
 def _number(message: ClientCtrl, kind: ClientKind, size: int) -> int:

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,13 +14,14 @@ from lbg_runtime.smf.assured_ctrl import (
     ClientAck,
     CloseFlow,
     CreateQueue,
+    DeleteQueue,
     FlowChange,
     OpenedFlow,
     OpenFlow,
     Unbind,
     UnknownRequest,
     bound_flow_body,
-    created_queue_body,
+    deleted_queue_body,
     opened_flow_body,
     read_assured,
     refusal_body,
@@ -31,6 +34,9 @@ from lbg_runtime.smf.assured_items import (
     decode_assured,
     encode_assured,
 )
+from lbg_runtime.smf.endpoint import Endpoint, EndpointWishes
+
+ENDPOINT = Endpoint("q", True, 0x0F, 0x01, 1, 1, respects_ttl=False)
 
 
 def body(kind: int, *items: tuple[ItemKind, bytes]) -> bytes:
@@ -105,10 +111,13 @@ def test_a_consumer_is_bound_with_all_that_is_said_and_with_nothing() -> None:
         (ItemKind.REPLAY_START, b"\0"),
         (ItemKind.TRANSACTED_SESSION, b"\1\0\0\2"),
         (ItemKind.PARTITION_GROUP, b"\1\2"),
+        (ItemKind.NO_LOCAL, b""),
+        (ItemKind.QUOTA_MEGABYTES, b"\0\0\0\7"),
     )
     assert read_assured(everything) == Bind(
         "q", 255, durable=False, browser=True, wants_changes=True, last_received_id=1 << 56, selector="k = 'v'",
         replay=b"\0", transacted=True, session_id=1 << 24 | 2, partition_group=0x102,
+        no_local=True, wishes=EndpointWishes(quota_megabytes=7),
     )  # fmt: skip
 
 
@@ -119,10 +128,12 @@ def test_the_first_of_a_kind_counts() -> None:
 
 def test_other_requests_are_read() -> None:
     create = body(AssuredKind.CREATE, (ItemKind.QUEUE, b"q\0"), (ItemKind.DURABILITY, b"\1"), (ItemKind.ACCESS, b"\2"))
-    assert read_assured(create) == CreateQueue("q", durable=True, exclusive=False)
+    assert read_assured(create) == CreateQueue("q", durable=True, wishes=EndpointWishes(exclusive=False))
     create = body(AssuredKind.CREATE, (ItemKind.QUEUE, b"q\0"), (ItemKind.DURABILITY, b"\2"), (ItemKind.ACCESS, b"\1"))
-    assert read_assured(create) == CreateQueue("q", durable=False, exclusive=True)
-    assert read_assured(body(AssuredKind.CREATE)) == CreateQueue("", durable=True, exclusive=True)
+    assert read_assured(create) == CreateQueue("q", durable=False)
+    assert read_assured(body(AssuredKind.CREATE)) == CreateQueue("", durable=True)
+    assert read_assured(body(AssuredKind.DELETE, (ItemKind.QUEUE, b"q\0"))) == DeleteQueue("q")
+    assert read_assured(body(AssuredKind.DELETE)) == DeleteQueue("")
     assert read_assured(body(AssuredKind.CLOSE_FLOW, (ItemKind.FLOW_ID, b"\0\0\0\2"))) == CloseFlow(2)
     change = body(AssuredKind.FLOW_CHANGE, (ItemKind.FLOW_ID, b"\0\0\0\2"), (ItemKind.ACTIVE, b"\1"))
     assert read_assured(change) == FlowChange(2, active=True)
@@ -133,7 +144,7 @@ def test_other_requests_are_read() -> None:
 
 def test_the_answer_to_a_bind_says_whose_the_numbers_of_messages_are_where_that_is_known() -> None:
     def said(spooler: int | None) -> list[bytes]:
-        answer = bound_flow_body(BoundFlow(2, "q", True, True, 1, 1, 1, spooler))
+        answer = bound_flow_body(BoundFlow(2, ENDPOINT, True, 1, spooler))
         return [item.value for item in decode_assured(answer).items if item.kind == ItemKind.SPOOLER]
 
     assert said(0xA5CE52B0FE834771) == [bytes.fromhex("a5ce52b0fe834771")]
@@ -141,7 +152,7 @@ def test_the_answer_to_a_bind_says_whose_the_numbers_of_messages_are_where_that_
 
 
 def test_a_share_of_a_partitioned_queue_is_bound_again_under_the_name_in_the_answer() -> None:
-    answer = decode_assured(bound_flow_body(BoundFlow(2, "q", False, True, 1, 1, 1, None, partition_group=0x1234)))
+    answer = decode_assured(bound_flow_body(BoundFlow(2, ENDPOINT, True, 1, None, partition_group=0x1234)))
     [share] = [item for item in answer.items if item.kind == ItemKind.PARTITION_GROUP]
     again = read_assured(encode_assured(AssuredBody(AssuredKind.BIND, (AssuredItem(ItemKind.QUEUE, b"q\0"), share))))
     assert isinstance(again, Bind)
@@ -153,10 +164,8 @@ def test_a_share_of_a_partitioned_queue_is_bound_again_under_the_name_in_the_ans
 def test_the_answer_to_a_bind_says_how_the_queue_is_shared_and_whether_the_flow_is_fed(
     exclusive: bool, access: bytes, active: bool
 ) -> None:
-    said = {
-        item.kind: item.value
-        for item in decode_assured(bound_flow_body(BoundFlow(2, "q", exclusive, active, 1, 1, 1))).items
-    }
+    bound = BoundFlow(2, replace(ENDPOINT, exclusive=exclusive), active, 1)
+    said = {item.kind: item.value for item in decode_assured(bound_flow_body(bound)).items}
     assert (said[ItemKind.ACCESS], said[ItemKind.ACTIVE]) == (access, bytes((active,)))
 
 
@@ -170,7 +179,7 @@ def test_the_answer_about_a_flow_of_a_transacted_session_says_which() -> None:
 
 def test_answers_without_flows() -> None:
     assert refusal_body(AssuredKind.BIND).hex() == "030400000006"
-    assert created_queue_body("q").hex() == "03080000000a07047100"
+    assert deleted_queue_body("q").hex() == "03090000000a07047100"
 
 
 @pytest.mark.parametrize(

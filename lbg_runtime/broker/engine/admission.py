@@ -32,6 +32,11 @@ class Admission:
         self.counts.other += 1
 
 
+def granted(settings: QueueSettings, username: str) -> Permission:
+    """What a client username may do with a queue."""
+    return Permission.DELETE if settings.owner == username else settings.permission
+
+
 def allows(settings: QueueSettings, username: str, wanted: Permission) -> bool:
     """Whether a client username may do this with a queue."""
-    return settings.owner == username or settings.permission.includes(wanted)
+    return granted(settings, username).includes(wanted)

@@ -6,7 +6,7 @@ from enum import Enum
 from lbg_runtime.broker.engine.effects import ClientId, FlowId
 from lbg_runtime.broker.engine.lines.partitions import PartitionState
 from lbg_runtime.broker.engine.rates import Rates
-from lbg_runtime.broker.engine.settings import QueueSettings
+from lbg_runtime.broker.engine.settings import Permission, QueueSettings
 from lbg_runtime.model.ids import DeliveryId, QueueName
 from lbg_runtime.model.outcome import Outcome
 
@@ -19,6 +19,8 @@ class BoundQueue:
     active: bool
     """Whether the queue feeds the flow from the start; every flow of a non-exclusive queue and every browser is fed."""
     settings: QueueSettings
+    permission: Permission
+    """What the client may do with the queue."""
     partition_group: int | None
     """The client gives this back when it binds the handle again, to get its partitions; None if there are none."""
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from lbg_runtime.broker.engine.accounts import Account, ClientProfile
 from lbg_runtime.broker.engine.administration import Administration
+from lbg_runtime.broker.engine.admission import granted
 from lbg_runtime.broker.engine.answers import (
     NOT_INTRODUCED,
     BoundQueue,
@@ -39,7 +40,7 @@ from lbg_runtime.broker.engine.settings import Permission, QueueSettings
 from lbg_runtime.broker.engine.spool import NO_DELIVERY
 from lbg_runtime.broker.engine.surroundings import Asked, Surroundings
 from lbg_runtime.broker.engine.transactions import Discard, Transactions
-from lbg_runtime.broker.engine.vpn import Client, Vpn
+from lbg_runtime.broker.engine.vpn import Client, Vpn, is_queue_name
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.ids import DeliveryId, QueueName
 
@@ -48,6 +49,7 @@ LARGEST_RECEIVED_ID = DeliveryId((1 << 62) - 1)
 """A client that claims a greater one, which was never given, would use up everybody's delivery ids."""
 
 _NOTHING_BEFORE: Mapping[Queue, int] = {}
+_TEMPORARY = QueueSettings(durable=False)
 
 
 class Engine:
@@ -203,6 +205,11 @@ class Engine:
         """What a client may do; 503 `Service Unavailable` if it is gone."""
         return self._registry.client(client).account.profile
 
+    def describe(self, client: ClientId, description: str) -> None:
+        """The client says something else of itself than at its login."""
+        known = self._registry.client(client)
+        known.introduction = replace(known.introduction, description=description)
+
     def subscribe(self, client: ClientId, subscription: str) -> None:
         """Attract direct messages; 400 `Subscription Already Exists`, 400 `Subscription Parse Error`, 403
         `Subscription ACL Denied`."""
@@ -231,12 +238,22 @@ class Engine:
         known.vpn.unsubscribe_queue(_modifiable_queue(known, queue), subscription)
 
     def provision(self, client: ClientId, queue: QueueName, settings: QueueSettings) -> None:
-        """Create a queue on a client's behalf; its username becomes the owner; 400 `Endpoint Already Exists`, 403
-        `Permission Not Allowed` if its profile may create none."""
+        """Create a queue on a client's behalf; its username becomes the owner; 400 `Endpoint Already Exists`, 400
+        `Queue Name Parse Error`, 403 `Permission Not Allowed` if its profile may create none."""
         known = self._registry.client(client)
         _check_creation(known)
+        if settings.durable and not is_queue_name(queue):
+            raise BrokerRefusal(400, "Queue Name Parse Error")
         owned = replace(settings, owner=known.username)
         self._create_queue(known.vpn, queue, owned, temporary_of=None if settings.durable else client)
+
+    def deprovision(self, client: ClientId, queue: QueueName) -> list[Effect]:
+        """As `delete_queue`, on a client's behalf; 403 `Permission Not Allowed` if it may not delete this one, or its
+        profile may create none."""
+        known = self._registry.client(client)
+        _check_creation(known)
+        _check(known.vpn.queue(queue, client), known, Permission.DELETE)
+        return self.delete_queue(known.vpn.name, queue)
 
     # -- publishing
 
@@ -362,6 +379,7 @@ class Engine:
         last_received_id: DeliveryId | None = None,
         browser: bool = False,
         create_temporary: bool = False,
+        temporary_settings: QueueSettings = _TEMPORARY,
         selector: str = "",
         partition_group: int | None = None,
         replay: ReplayStart | None = None,
@@ -393,7 +411,10 @@ class Engine:
                 self._changes.note(DeliveryIdsSkipped(last_received_id))
         if create_temporary and replay is not None:
             raise BrokerRefusal(403, "Replay Not Supported on Temporary Queue")
-        found = self._temporary_queue(known, queue) if create_temporary else known.vpn.queue(queue, client)
+        if create_temporary:
+            found = self._temporary_queue(known, queue, temporary_settings)
+        else:
+            found = known.vpn.queue(queue, client)
         wants = self._wants(found, selector)
         found.admit(known.username, browser=browser)
         effects: list[Effect] | None = []
@@ -416,7 +437,7 @@ class Engine:
         elif not browser:
             # What others may have now that this flow has come, they have at once: it may never open its window.
             effects += self.open_window(flow, NO_DELIVERY, 0)
-        return BoundQueue(flow, active, found.settings, group), effects
+        return BoundQueue(flow, active, found.settings, granted(found.settings, known.username), group), effects
 
     def unbind(self, flow: FlowId) -> list[Effect]:
         """End a flow: unsettled messages return to the queue flagged, in order; the next in line becomes active.
@@ -454,12 +475,12 @@ class Engine:
             raise
         return None if messages is None else self.replays.begin(queue, messages)
 
-    def _temporary_queue(self, client: Client, name: QueueName) -> Queue:
+    def _temporary_queue(self, client: Client, name: QueueName, settings: QueueSettings) -> Queue:
         """A client's own temporary queue, created if missing."""
         if name not in client.vpn.queues:
             _check_creation(client)
-            settings = QueueSettings(durable=False, owner=client.username)
-            self._create_queue(client.vpn, name, settings, temporary_of=client.id)
+            owned = replace(settings, durable=False, owner=client.username)
+            self._create_queue(client.vpn, name, owned, temporary_of=client.id)
         found = client.vpn.queue(name, client.id)
         if found.settings.durable:
             raise BrokerRefusal(400, "Endpoint Property Mismatch")
@@ -509,9 +530,13 @@ class Engine:
 
 def _modifiable_queue(client: Client, queue: QueueName) -> Queue:
     found = client.vpn.queue(queue, client.id)
-    if not found.allows(client.username, Permission.MODIFY_TOPIC):
-        raise BrokerRefusal(403, "Permission Not Allowed")
+    _check(found, client, Permission.MODIFY_TOPIC)
     return found
+
+
+def _check(queue: Queue, client: Client, wanted: Permission) -> None:
+    if not queue.allows(client.username, wanted):
+        raise BrokerRefusal(403, "Permission Not Allowed")
 
 
 def _check_creation(client: Client) -> None:

@@ -17,7 +17,9 @@ from lbg_runtime.model.failure import QUEUE_ADDRESS_PREFIX
 from lbg_runtime.model.ids import QueueName
 
 LARGEST_CLIENT_NAME_BYTES = 160
+LARGEST_QUEUE_NAME_BYTES = 200
 _WILDCARDS = frozenset("*>")
+_NOT_IN_QUEUE_NAMES = frozenset("*?'<>&;")
 TraitsOf = Callable[[Published], Traits]
 _ADDRESS = "#P2P/Q"
 """Prefix of the topic of a message for one queue: for a durable one it is `QUEUE_ADDRESS_PREFIX` and its name, for a
@@ -131,3 +133,9 @@ def _is_client_name(name: str) -> bool:
     # Unprintable text may not be encodable as UTF-8, so this is checked first.
     is_text = bool(name) and name.isprintable() and _WILDCARDS.isdisjoint(name)
     return is_text and len(name.encode()) <= LARGEST_CLIENT_NAME_BYTES
+
+
+def is_queue_name(name: str) -> bool:
+    """Whether a client may give a durable queue this name: it becomes part of topics, and administrators use it."""
+    is_text = name.isprintable() and _NOT_IN_QUEUE_NAMES.isdisjoint(name) and not name.startswith("#")
+    return is_text and all(name.split("/")) and len(name.encode()) <= LARGEST_QUEUE_NAME_BYTES

@@ -22,9 +22,10 @@ VIRTUAL_ROUTER = f"v:{ROUTER}"
 MAX_MESSAGE_BYTES = 30_000_000
 """The largest message of PubSub+; a frame may be a little longer."""
 
-# 27 booleans, first bit first. Left out: compression (clients that ask for it get it anyway).
+# 27 booleans, first bit first. Left out: compression (clients that ask for it get it anyway), and not to send a client
+# what it publishes itself (one that asks for that would believe that it had it).
 _CAPABILITY_COUNT = 0x1B
-_CAPABILITY_BITS = bytes((0xBF, 0xFF, 0xFF, 0xE0))
+_CAPABILITY_BITS = bytes((0xBF, 0xFD, 0xFF, 0xE0))
 _RECEIVE, _TEMPORARY_ENDPOINTS, _PUBLISH, _ENDPOINT_MANAGEMENT, _TRANSACTIONS = 2, 3, 4, 6, 13
 """Numbers of the booleans that a client profile can take away."""
 

@@ -24,7 +24,8 @@ from lbg_runtime.broker.engine.effects import (
     Published,
 )
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN, Engine
-from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
+from lbg_runtime.broker.engine.settings import Permission
+from lbg_runtime.broker.server.endpoints import told_of, wished_settings
 from lbg_runtime.broker.server.login import (
     MAX_MESSAGE_BYTES,
     REFUSED_LOGIN_BODY,
@@ -45,6 +46,7 @@ from lbg_runtime.smf.assured_ctrl import (
     ClientAck,
     CloseFlow,
     CreateQueue,
+    DeleteQueue,
     FlowChange,
     OpenedFlow,
     OpenFlow,
@@ -52,6 +54,7 @@ from lbg_runtime.smf.assured_ctrl import (
     UnknownRequest,
     bound_flow_body,
     created_queue_body,
+    deleted_queue_body,
     flow_body,
     flow_change_body,
     opened_flow_body,
@@ -60,7 +63,15 @@ from lbg_runtime.smf.assured_ctrl import (
     refusal_body,
 )
 from lbg_runtime.smf.assured_items import AssuredKind
-from lbg_runtime.smf.client_ctrl import LOGIN, LoginRequest, decode_client_ctrl, encode_client_ctrl, read_login
+from lbg_runtime.smf.client_ctrl import (
+    LOGIN,
+    ClientKind,
+    LoginRequest,
+    decode_client_ctrl,
+    encode_client_ctrl,
+    read_login,
+    remark,
+)
 from lbg_runtime.smf.frame import Frame, FrameReader, Protocol, decode_frame, encode_frame, protocol_of
 from lbg_runtime.smf.message import read_published
 from lbg_runtime.smf.response import OK, Response, answer
@@ -81,7 +92,6 @@ us. More than any window, so that who waits for confirms is never cut short."""
 _MESSAGE = int(Protocol.MESSAGE)
 _KEEP_ALIVE = encode_frame(Frame(Protocol.KEEP_ALIVE))
 _TEMPORARY_PREFIX = f"#P2P/QTMP/{VIRTUAL_ROUTER}/"
-_BYTES_PER_QUOTA_UNIT = 1_000_000
 
 _OUTCOMES = {
     AckOutcome.ACCEPTED: Outcome.ACCEPTED,
@@ -219,7 +229,7 @@ class Session:
         elif protocol == Protocol.SUBSCRIPTION:
             self._handle_subscription(self.client, decode_frame(raw))
         elif protocol == Protocol.CLIENT_CTRL:
-            self._update(decode_frame(raw))
+            self._update(self.client, decode_frame(raw))
         else:
             raise ProtocolError(f"protocol {protocol:#x} is not spoken here", 1)
 
@@ -238,6 +248,8 @@ class Session:
                 self._close(flow_id, frame.tag)
             case CreateQueue():
                 self._answer_refusals(frame, AssuredKind.CREATE, lambda: self._create(client, request, frame.tag))
+            case DeleteQueue():
+                self._answer_refusals(frame, AssuredKind.DELETE, lambda: self._delete(client, request, frame.tag))
             case FlowChange():
                 pass  # The client's answer to ours. Answering it starts a loop that ends in a crash of the client.
             case UnknownRequest(AssuredKind.TRANSACTION):
@@ -299,10 +311,15 @@ class Session:
             request.vpn, username, password, request.client_name, self._address_of_peer(), introduction
         )
 
-    def _update(self, frame: Frame) -> None:
+    def _update(self, client: ClientId, frame: Frame) -> None:
         message = decode_client_ctrl(frame.body)
+        response = OK
+        if message.find(ClientKind.CLIENT_NAME) is not None:
+            response = Response(400, "Not Supported")
+        elif (description := message.find(ClientKind.DESCRIPTION)) is not None:
+            self._engine.describe(client, remark(description))
         body = encode_client_ctrl(replace(message, items=(), mark=0))
-        self.outbox.put(encode_frame(answer(Protocol.CLIENT_CTRL, body, OK, frame.tag)))
+        self.outbox.put(encode_frame(answer(Protocol.CLIENT_CTRL, body, response, frame.tag)))
 
     # -- subscriptions
 
@@ -415,6 +432,8 @@ class Session:
     def _bind(self, client: ClientId, request: Bind, tag: bytes | None) -> None:
         if not request.queue:
             raise BrokerRefusal(503, "Unknown Durable Topic Endpoint")
+        if request.no_local:
+            raise BrokerRefusal(400, "No Local Not Supported")
         if request.transacted:
             self._transactions.check(request.session_id)
         last_received_id = request.last_received_id
@@ -424,23 +443,20 @@ class Session:
             last_received_id=None if last_received_id is None else DeliveryId(last_received_id),
             browser=request.browser,
             create_temporary=not request.durable or request.queue.startswith(_TEMPORARY_PREFIX),
+            temporary_settings=wished_settings(request.wishes, durable=False),
             selector=request.selector,
             replay=None if request.replay is None else replay_start(request.replay),
             partition_group=request.partition_group,
         )
         if request.transacted:
             self._transactions.add_consumer(request.session_id, bound.flow)
-        settings = bound.settings
         self._consumers[bound.flow] = _ConsumerFlow(request.wants_changes, request.window)
         body = bound_flow_body(
             BoundFlow(
                 flow_id=bound.flow,
-                queue=request.queue,
-                exclusive=settings.access_type is AccessType.EXCLUSIVE,
+                endpoint=told_of(request.queue, bound.settings, bound.permission),
                 active=bound.active,
-                quota_megabytes=settings.quota_bytes // _BYTES_PER_QUOTA_UNIT,
-                max_message_bytes=settings.max_message_bytes,
-                max_unacked=settings.max_unacked_per_flow,
+                max_unacked=bound.settings.max_unacked_per_flow,
                 spooler=self._engine.spooler,
                 partition_group=bound.partition_group,
             )
@@ -475,7 +491,19 @@ class Session:
         self._carry_out(effects)
 
     def _create(self, client: ClientId, request: CreateQueue, tag: bytes | None) -> None:
-        access_type = AccessType.EXCLUSIVE if request.exclusive else AccessType.NON_EXCLUSIVE
-        settings = QueueSettings(access_type=access_type, durable=request.durable)
+        _check_name(request.queue)
+        settings = wished_settings(request.wishes, durable=request.durable)
         self._engine.provision(client, QueueName(request.queue), settings)
-        self._tell(created_queue_body(request.queue), OK, tag)
+        self._tell(created_queue_body(told_of(request.queue, settings, Permission.DELETE)), OK, tag)
+
+    def _delete(self, client: ClientId, request: DeleteQueue, tag: bytes | None) -> None:
+        _check_name(request.queue)
+        effects = self._engine.deprovision(client, QueueName(request.queue))
+        self._tell(deleted_queue_body(request.queue), OK, tag)
+        self._carry_out(effects)
+
+
+def _check_name(queue: str) -> None:
+    if not queue:
+        # A topic endpoint, which has its name elsewhere.
+        raise BrokerRefusal(400, "Not Supported")

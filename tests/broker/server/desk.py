@@ -56,9 +56,11 @@ class Desk:
         )
         return session
 
-    def log_in(self, name: str = "client", wall_s: Callable[[], float] | None = None) -> Session:
+    def log_in(
+        self, name: str = "client", wall_s: Callable[[], float] | None = None, username: str = "user"
+    ) -> Session:
         session = self.new_session(wall_s)
-        session.receive(login(name))
+        session.receive(login(name, username=username))
         assert response_of(answers(session)[0]) == OK
         return session
 
@@ -82,7 +84,7 @@ def answers(session: Session) -> list[Frame]:
     return frames
 
 
-def login(name: str, *more: ClientItem, vpn: str = "default", keep_alive_s: int = 3) -> bytes:
+def login(name: str, *more: ClientItem, vpn: str = "default", keep_alive_s: int = 3, username: str = "user") -> bytes:
     items = (
         *more,
         ClientItem(ClientKind.CLIENT_NAME, name.encode() + b"\0"),
@@ -90,7 +92,7 @@ def login(name: str, *more: ClientItem, vpn: str = "default", keep_alive_s: int 
         ClientItem(ClientKind.KEEP_ALIVE, keep_alive_s.to_bytes(4, "big")),
     )
     credentials = (
-        Parameter(ParameterKind.USERNAME, base64.b64encode(b"user")),
+        Parameter(ParameterKind.USERNAME, base64.b64encode(username.encode())),
         Parameter(ParameterKind.PASSWORD, base64.b64encode(b"password")),
     )
     return encode_frame(Frame(Protocol.CLIENT_CTRL, credentials, encode_client_ctrl(ClientCtrl(LOGIN, items, 1))))

@@ -51,8 +51,8 @@ def test_a_login_is_answered_with_everything_a_client_asks_for() -> None:
     assert inbox.endswith(b"/name\0")
     capabilities = body.find(ClientKind.CAPABILITIES)
     assert capabilities is not None
-    # 27 booleans, compression cleared.
-    assert capabilities[:5] == bytes.fromhex("1bbfffffe0")
+    # 27 booleans, compression and no local delivery cleared.
+    assert capabilities[:5] == bytes.fromhex("1bbffdffe0")
     assert body.find(ClientKind.EXTENDED_CAPABILITIES) == bytes.fromhex("0004000000070103 05000000070101")
 
 

@@ -1,10 +1,14 @@
 """What the vendor's JavaScript client sends otherwise than its C library, in frames as they came."""
 
+import pytest
+
+from lbg_runtime.broker.engine.settings import AccessType, Permission, QueueSettings, RejectOnDiscard
 from lbg_runtime.broker.server.session import Session
+from lbg_runtime.model.ids import QueueName
 from lbg_runtime.smf.assured_items import AssuredKind, ItemKind
 from lbg_runtime.smf.frame import Frame
-from lbg_runtime.smf.response import OK, response_of
-from tests.broker.server.desk import Desk, answers, control, item, published, text_item
+from lbg_runtime.smf.response import OK, Response, response_of
+from tests.broker.server.desk import Desk, answers, control, item, published, text, text_item
 
 OPEN_FLOW = bytes.fromhex(
     "03090001000000100000002f 23000002 03000000001f 810a0000000000000000 820a0000000000000000 830332 0a02"
@@ -17,6 +21,39 @@ BIND_WITH_REPLAY = bytes.fromhex(
     """
 )
 """Of the queue `q1`: a new handle, and yet with a last received id, 0."""
+
+BIND_WITHOUT_OWN_MESSAGES = bytes.fromhex(
+    """
+    03090001000000100000003b 23000003 03040000002b 820a0000000000000000 8303ff 8706 6e6c7100 0b0301
+    100a0000000000000000 9f02 210301
+    """
+)
+"""Of the queue `nlq`."""
+CREATE = bytes.fromhex(
+    """
+    03090001000000100000003e 23000004 03080000002e 8706 70763200 0b0301 0c0302 110600000003 130600000007 1406000004d2
+    160301 22041000 2a0303
+    """
+)
+"""The queue `pv2`, with all that can be said of it."""
+CREATE_PLAINLY = bytes.fromhex("03090001000000100000001f 23000003 03080000000f 8706 70763200 0b0301")
+CREATE_TOPIC_ENDPOINT = bytes.fromhex("03090001000000100000001f 23000010 03080000000f 8806 74653100 0b0301")
+BIND_CREATED = bytes.fromhex(
+    "030900010000001000000039 23000003 030400000029 820a0000000000000000 8303ff 8706 70763200 0b0301"
+    "100a0000000000000000 210301"
+)
+BIND_TEMPORARY = bytes.fromhex(
+    """
+    03090001000000100000005b 23000003 03040000004b 820a0000000000000000 8303ff
+    8719 235032502f51544d502f763a6c62672f6d7974656d7000 0b0300 100a0000000000000000 110600000003 130600000003
+    160301 210301
+    """
+)
+"""`#P2P/QTMP/v:lbg/mytemp`, which takes 3 MB and lets messages expire."""
+DELETE = bytes.fromhex("03090001000000100000001c 23000011 03090000000c 8706 70763200")
+DELETE_TOPIC_ENDPOINT = bytes.fromhex("03090001000000100000001c 23000014 03090000000c 8806 74653100")
+DESCRIBE = bytes.fromhex("030c0001000000100000002b 23000003 01010000001b 0400000015 6e6577206465736372697074696f6e00")
+RENAME = bytes.fromhex("030c00010000001000000025 23000005 010100000015 050000000f 753172656e616d656400")
 
 
 def ask(session: Session, *frames: bytes) -> list[Frame]:
@@ -55,3 +92,101 @@ def test_a_new_handle_that_names_0_as_its_last_id_has_its_replay() -> None:
     bound, delivery = ask(session, BIND_WITH_REPLAY)
     assert response_of(bound) == OK
     assert delivery.body == b"again"
+
+
+def test_a_queue_is_created_as_its_client_wishes_and_a_client_that_binds_it_is_told_so() -> None:
+    desk = Desk()
+    (created,) = ask(desk.log_in(), CREATE)
+    assert created.body == bytes.fromhex(
+        "03080000002a 0706 70763200 0c0302 15060000000f 110600000003 160301 130600000007 1406000004d2"
+    )
+    settings = desk.engine.queue_status("default", QueueName("pv2")).settings
+    assert settings == QueueSettings(
+        AccessType.NON_EXCLUSIVE,
+        owner="user",
+        permission=Permission.CONSUME,
+        reject_on_discard=RejectOnDiscard.NEVER,
+        quota_bytes=7_000_000,
+        max_message_bytes=1_234,
+        max_redelivery_count=3,
+        respect_time_to_live=True,
+    )
+    bound, *_ = ask(desk.log_in("stranger", username="stranger"), BIND_CREATED)
+    assert item(bound, ItemKind.PERMISSIONS) == item(bound, ItemKind.OTHERS_PERMISSIONS) == 0b11
+    assert (item(bound, ItemKind.RESPECT_TTL), item(bound, ItemKind.QUOTA_MEGABYTES)) == (1, 7)
+
+
+def test_a_queue_of_which_nothing_is_said_is_as_the_broker_has_it() -> None:
+    desk = Desk()
+    ask(desk.log_in(), CREATE_PLAINLY)
+    assert desk.engine.queue_status("default", QueueName("pv2")).settings == QueueSettings(owner="user")
+
+
+def test_a_temporary_queue_is_as_its_client_wishes() -> None:
+    desk = Desk()
+    bound, *_ = ask(desk.log_in(), BIND_TEMPORARY)
+    assert response_of(bound) == OK
+    name = text_item(bound, ItemKind.QUEUE)
+    settings = desk.engine.queue_status("default", QueueName(name)).settings
+    assert (settings.quota_bytes, settings.respect_time_to_live, settings.durable) == (3_000_000, True, False)
+
+
+@pytest.mark.parametrize(
+    ("bits", "permission"), [(0, "no-access"), (1, "read-only"), (7, "modify-topic"), (6, "no-access")]
+)
+def test_others_may_do_what_the_bits_say(bits: int, permission: str) -> None:
+    desk = Desk()
+    ask(desk.log_in(), CREATE.replace(bytes.fromhex("110600000003"), bytes.fromhex("1106000000") + bytes((bits,))))
+    assert desk.engine.queue_status("default", QueueName("pv2")).settings.permission is Permission(permission)
+
+
+def test_a_queue_may_tell_publishers_of_what_it_did_not_take() -> None:
+    desk = Desk()
+    ask(desk.log_in(), CREATE.replace(bytes.fromhex("22041000"), bytes.fromhex("22042000")))
+    settings = desk.engine.queue_status("default", QueueName("pv2")).settings
+    assert settings.reject_on_discard is RejectOnDiscard.WHEN_QUEUE_ENABLED
+
+
+def test_a_queue_is_deleted_by_a_client_that_may_do_that() -> None:
+    desk = Desk()
+    owner, stranger = desk.log_in("owner"), desk.log_in("stranger", username="stranger")
+    assert [response_of(answer) for answer in ask(owner, DELETE)] == [Response(503, "Unknown Queue")]
+    ask(owner, CREATE)
+    ask(stranger, BIND_CREATED)
+    assert [response_of(answer) for answer in ask(stranger, DELETE)] == [Response(403, "Permission Not Allowed")]
+    (deleted,) = ask(owner, DELETE)
+    assert (response_of(deleted), deleted.body.hex()) == (OK, "03090000000c070670763200")
+    assert desk.engine.queue_names("default") == ()
+    assert [response_of(answer) for answer in answers(stranger)] == [Response(503, "Queue Deleted")]
+
+
+def test_topic_endpoints_are_neither_created_nor_deleted() -> None:
+    desk = Desk()
+    told = ask(desk.log_in(), CREATE_TOPIC_ENDPOINT, DELETE_TOPIC_ENDPOINT)
+    assert [response_of(answer) for answer in told] == [Response(400, "Not Supported")] * 2
+    assert desk.engine.queue_names("default") == ()
+
+
+@pytest.mark.parametrize("name", ["a*", "#q1", "a//", "a\nb", "ü" * 101])
+def test_a_queue_has_no_name_that_an_administrator_could_not_use(name: str) -> None:
+    desk = Desk()
+    (refused,) = ask(desk.log_in(), control(AssuredKind.CREATE, (ItemKind.QUEUE, text(name))))
+    assert response_of(refused) == Response(400, "Queue Name Parse Error")
+    (created,) = ask(desk.log_in(), control(AssuredKind.CREATE, (ItemKind.QUEUE, text("ü" * 100))))
+    assert response_of(created) == OK
+
+
+def test_who_wants_no_messages_of_its_own_is_refused_as_it_would_get_them() -> None:
+    desk = Desk()
+    desk.create_queue("nlq")
+    (refused,) = ask(desk.log_in(), BIND_WITHOUT_OWN_MESSAGES)
+    assert response_of(refused) == Response(400, "No Local Not Supported")
+    assert desk.engine.queue_flows("default", QueueName("nlq")) == ()
+
+
+def test_a_client_describes_itself_anew_and_keeps_its_name() -> None:
+    desk = Desk()
+    told = ask(desk.log_in("u1"), DESCRIBE, RENAME)
+    assert [response_of(answer) for answer in told] == [OK, Response(400, "Not Supported")]
+    (client,) = desk.engine.administration.clients("default")
+    assert (client.name, client.introduction.description) == ("u1", "new description")
