@@ -70,7 +70,7 @@ class Engine:
         """What the front end provides; it calls what is `due` of `surroundings.timetable` when the time has come."""
         self.spooler = spooler
         self._changes = changes
-        self._registry = Registry(changes)
+        self._registry = Registry(changes, self.surroundings.timetable)
         self._registry.add_vpn(DEFAULT_VPN)
         self._clients = self._registry.clients
         self._flows = self._registry.flows
@@ -187,13 +187,14 @@ class Engine:
         )
         home.clients[client_name] = client
         self._clients[client.id] = client
+        self._registry.left_queues.give_back(client)
         return client.id, effects
 
     def disconnect(self, client: ClientId) -> list[Effect]:
         """The connection is gone: its flows leave, their unsettled messages return to the queues flagged, in order.
 
-        Its temporary queues are deleted; its publisher flows can be resumed by name, its consumer flows by a bind with
-        `last_received_id` of the same client name.
+        Its temporary queues are deleted if it does not come back in a minute; its publisher flows can be resumed by
+        name, its consumer flows by a bind with `last_received_id` of the same client name.
         """
         return self._registry.disconnect(client)
 
@@ -442,13 +443,17 @@ class Engine:
     def unbind(self, flow: FlowId) -> list[Effect]:
         """End a flow: unsettled messages return to the queue flagged, in order; the next in line becomes active.
 
-        Effects: `ActivityChanged` of the next, then what it is sent. The handle is gone: nothing of it is remembered.
+        Effects: `ActivityChanged` of the next, then what it is sent. The handle is gone: nothing of it is remembered. A
+        temporary queue is deleted with its last flow.
         """
         if flow not in self._flows:
             return []
         client, queue, bound = self._flows.pop(flow)
         del client.flows[flow]
-        return queue.release(bound)
+        effects = queue.release(bound)
+        if queue.temporary_of is not None and not queue.flows:
+            client.vpn.remove_queue(queue)
+        return effects
 
     def open_window(self, flow: FlowId, received_up_to: DeliveryId, window: int) -> list[Effect]:
         """Transport acknowledgement: the client has received everything up to this id and takes `window` more."""

@@ -61,7 +61,7 @@ class Queue:
         self.name = name
         self.settings = settings
         self.temporary_of = temporary_of
-        """The only connection that may use the queue, which ends with it; None for a durable queue."""
+        """The only connection that may bind the queue; None for a durable queue."""
         self._admission = Admission()
         self._intake = Intake()
         self._ids = ids

@@ -5,9 +5,11 @@ from collections.abc import Iterable
 from lbg_runtime.broker.engine.changes import Changes
 from lbg_runtime.broker.engine.effects import ClientEnded, ClientId, Effect, FlowEnded, FlowId
 from lbg_runtime.broker.engine.flow import Flow
+from lbg_runtime.broker.engine.left_queues import LeftQueues
 from lbg_runtime.broker.engine.numbers import Numbers
 from lbg_runtime.broker.engine.publisher_flow import PublisherState
 from lbg_runtime.broker.engine.queue import Queue
+from lbg_runtime.broker.engine.timetable import Timetable
 from lbg_runtime.broker.engine.vpn import Client, Vpn
 from lbg_runtime.model.errors import BrokerRefusal
 
@@ -15,10 +17,11 @@ from lbg_runtime.model.errors import BrokerRefusal
 class Registry:
     """Called only by the engine and its administration."""
 
-    def __init__(self, changes: Changes | None) -> None:
+    def __init__(self, changes: Changes | None, timetable: Timetable) -> None:
         self.changes = changes
         """Takes note of what outlives the broker; None if nothing does."""
         self.numbers = Numbers()
+        self.left_queues = LeftQueues(timetable)
         self.vpns: dict[str, Vpn] = {}
         self.clients: dict[ClientId, Client] = {}
         self.flows: dict[FlowId, tuple[Client, Queue, Flow]] = {}
@@ -69,7 +72,7 @@ class Registry:
             self.changes.note_publisher_gone(client.vpn.name, forgotten)
 
     def disconnect(self, client: ClientId) -> list[Effect]:
-        """Remove a client with its flows, subscriptions and temporary queues; no effect if it is gone."""
+        """Remove a client with its flows and subscriptions; its temporary queues wait for it. Nothing if it is gone."""
         gone = self.clients.pop(client, None)
         if gone is None:
             return []
@@ -85,8 +88,6 @@ class Registry:
             lost.setdefault(queue, []).append(self.flows.pop(flow)[2])
         effects: list[Effect] = []
         for queue, flows in lost.items():
-            if queue.temporary_of is None:
-                effects += queue.lose(flows)
-        for queue in [queue for queue in gone.vpn.queues.values() if queue.temporary_of == client]:
-            gone.vpn.remove_queue(queue)
+            effects += queue.lose(flows)
+        self.left_queues.leave(gone)
         return effects

@@ -45,7 +45,7 @@ class QueueSettings:
 
     access_type: AccessType = AccessType.EXCLUSIVE
     durable: bool = True
-    """A queue that is not durable belongs to one connection and ends with it."""
+    """One that is not belongs to one connection, and ends with its last flow, or a minute after the connection."""
     owner: str | None = None
     """The client username that may do everything with it."""
     permission: Permission = Permission.DELETE

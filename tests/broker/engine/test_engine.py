@@ -17,7 +17,6 @@ from lbg_runtime.model.ids import DeliveryId, QueueName
 from lbg_runtime.model.outcome import Outcome
 
 QUEUE = QueueName("orders")
-TEMPORARY = QueueName("#P2P/QTMP/v:broker/1")
 
 
 # -- logging in
@@ -322,45 +321,6 @@ def test_ids_that_were_given_are_taken_back_however_great_another_client_has_mad
     assert stage.open(flow, received) == []
     stage.settle(flow, received, received)
     assert stage.queue.depth == 0
-
-
-# -- temporary queues
-
-
-def test_a_temporary_queue_is_made_by_its_bind_serves_its_owner_only_and_goes_with_it(stage):
-    ann, bob = stage.client("ann"), stage.client("bob")
-    bound, _ = stage.engine.bind(ann, TEMPORARY, create_temporary=True)
-    stage.engine.subscribe_queue(ann, TEMPORARY, "replies")
-    stage.open(bound.flow)
-
-    assert stage.numbers(stage.publish(topic="replies")) == [1]
-    for call in (
-        lambda: stage.engine.bind(bob, TEMPORARY),
-        lambda: stage.engine.bind(bob, TEMPORARY, create_temporary=True),
-        lambda: stage.engine.subscribe_queue(bob, TEMPORARY, "replies"),
-    ):
-        with pytest.raises(BrokerRefusal, match="403 Permission Not Allowed"):
-            call()
-    stage.engine.unbind(bound.flow)
-    assert TEMPORARY in stage.engine.queue_names("default")
-    stage.engine.bind(ann, TEMPORARY, create_temporary=True)
-
-    assert stage.engine.disconnect(ann) == []
-    assert stage.engine.queue_names("default") == (QUEUE,)
-    assert stage.publish(topic="replies") == []
-
-
-def test_a_temporary_queue_cannot_have_the_name_of_a_durable_one(stage):
-    with pytest.raises(BrokerRefusal, match="400 Endpoint Property Mismatch"):
-        stage.engine.bind(stage.client("ann"), QUEUE, create_temporary=True)
-
-
-def test_a_client_that_provisions_a_non_durable_queue_takes_it_along(stage):
-    ann = stage.client("ann")
-    stage.engine.provision(ann, TEMPORARY, QueueSettings(durable=False))
-    stage.engine.disconnect(ann)
-
-    assert stage.engine.queue_names("default") == (QUEUE,)
 
 
 # -- what is shared by all
