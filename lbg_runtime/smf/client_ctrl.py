@@ -16,6 +16,8 @@ LOGIN = 0
 _VERSION = 1
 _HEAD_BYTES = 6
 _ITEM_HEAD_BYTES = 5
+# Of a TLS connection after the login; 0 is plain text, 1 plain text compressed.
+_COMPRESSED_TLS = b"\2"
 
 
 class ClientKind(IntEnum):
@@ -34,7 +36,7 @@ class ClientKind(IntEnum):
     ROUTER = 0x0C
     SCHEME = 0x11
     EXTENDED_CAPABILITIES = 0x13
-    DOWNGRADE = 0x15
+    AFTER_LOGIN = 0x15
     KEEP_ALIVE = 0x18
 
 
@@ -90,6 +92,8 @@ class LoginRequest:
     access_token: str = field(default="", repr=False)
     wants_plain_text: bool = False
     """Whether its TLS is to give way to plain text once it is logged in."""
+    wants_compression: bool = False
+    """Whether both sides are to compress within its TLS what comes behind the answer to the login."""
     software_version: str = ""
     software_date: str = ""
     platform: str = ""
@@ -136,12 +140,14 @@ def read_login(frame: Frame, message: ClientCtrl) -> LoginRequest:
     return LoginRequest(
         username=_unveil(frame, ParameterKind.USERNAME),
         password=_unveil(frame, ParameterKind.PASSWORD),
-        client_name=closed_text(message.find(ClientKind.CLIENT_NAME) or b"\0"),
+        # What is no UTF-8 in it becomes U+FFFD, which no name may have: so its client is told why it is not let in.
+        client_name=closed_text((message.find(ClientKind.CLIENT_NAME) or b"\0").decode(errors="replace").encode()),
         vpn=closed_text(message.find(ClientKind.VPN) or b"\0"),
         keep_alive_s=_number(message, ClientKind.KEEP_ALIVE, 4),
         scheme=_number(message, ClientKind.SCHEME, 1),
         access_token=closed_text(extended.get(ExtendedKind.ACCESS_TOKEN, b"\0")),
-        wants_plain_text=message.find(ClientKind.DOWNGRADE) is not None,
+        wants_plain_text=message.find(ClientKind.AFTER_LOGIN) not in (None, _COMPRESSED_TLS),
+        wants_compression=message.find(ClientKind.AFTER_LOGIN) == _COMPRESSED_TLS,
         software_version=remark(message.find(ClientKind.SOFTWARE_VERSION)),
         software_date=remark(message.find(ClientKind.SOFTWARE_DATE)),
         platform=remark(message.find(ClientKind.PLATFORM)),

@@ -18,7 +18,7 @@ from lbg_runtime.model.ids import QueueName
 
 LARGEST_CLIENT_NAME_BYTES = 160
 LARGEST_QUEUE_NAME_BYTES = 200
-_WILDCARDS = frozenset("*>")
+_NOT_IN_CLIENT_NAMES = frozenset("*>\ufffd")
 _NOT_IN_QUEUE_NAMES = frozenset("*?'<>&;")
 TraitsOf = Callable[[Published], Traits]
 _ADDRESS = "#P2P/Q"
@@ -131,7 +131,7 @@ class Vpn:
 def _is_client_name(name: str) -> bool:
     """Whether a client may have this name: it becomes part of topics and of log lines."""
     # Unprintable text may not be encodable as UTF-8, so this is checked first.
-    is_text = bool(name) and name.isprintable() and _WILDCARDS.isdisjoint(name)
+    is_text = bool(name) and name.isprintable() and _NOT_IN_CLIENT_NAMES.isdisjoint(name)
     return is_text and len(name.encode()) <= LARGEST_CLIENT_NAME_BYTES
 
 

@@ -72,7 +72,7 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._streams: DeflateStreams | None = None
-        """Set by the first byte of a compressed connection."""
+        """Set by the first byte of a compressed connection, or by the answer to a login that asks for it."""
         self._has_begun = False
         self._writable = True
         self._reading = True
@@ -146,6 +146,9 @@ class Connection(asyncio.Protocol):
         while outbox and self._writable:
             data = b"".join(outbox.take())
             self._write(transport, data if self._streams is None else self._streams.deflate(data))
+            if self._streams is None and self.session.compresses:
+                # The client waits for this answer before it sends more.
+                self._streams = DeflateStreams()
         self._throttle(transport)
         if self.session.end_reason is not None:
             if self._delayed:

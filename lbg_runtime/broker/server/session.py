@@ -161,6 +161,11 @@ class Session:
         return None if self.login is None else self.login.client_name
 
     @property
+    def compresses(self) -> bool:
+        """Whether both sides compress what follows, as the client asked when it logged in."""
+        return self.client is not None and self.login is not None and self.login.wants_compression
+
+    @property
     def ended(self) -> bool:
         """Whether the connection is to be closed."""
         return self.end_reason is not None

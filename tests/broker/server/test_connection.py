@@ -23,6 +23,11 @@ KEEP_ALIVE_ANSWER = bytes.fromhex("038b00ff0000000c0000000c")
 LOGIN = bytes.fromhex(
     "038c0001 0000000c 00000032 8100 00000026 050000000a 636c2d3100 860000000d 64656661756c7400 1800000009 00000003"
 )
+# The same, to be compressed within its TLS from then on: both of the vendor's clients ask for it so.
+LOGIN_TO_COMPRESS = bytes.fromhex(
+    "038c0001 0000000c 00000038 8100 0000002c 050000000a 636c2d3100 860000000d 64656661756c7400 9500000006 02"
+    "1800000009 00000003"
+)
 
 
 class Wire(asyncio.Transport):
@@ -319,6 +324,18 @@ async def test_compressed_input_that_comes_behind_a_flood_is_inflated_all_the_sa
         connection.data_received(deflater.compress(sent) + deflater.flush(zlib.Z_SYNC_FLUSH))
     await asyncio.sleep(1)
     assert inflater.decompress(b"".join(wire.written)).endswith(KEEP_ALIVE_ANSWER)
+
+
+async def test_what_follows_a_login_is_compressed_if_that_was_asked_for() -> None:
+    connection, wire = connect()
+    connection.data_received(LOGIN_TO_COMPRESS)
+    login_answer = b"".join(wire.written)
+    assert login_answer.startswith(bytes.fromhex("038c00ff"))
+    wire.written.clear()
+    deflater, inflater = zlib.compressobj(6, zlib.DEFLATED, -15), zlib.decompressobj(-15)
+    for _ in range(2):
+        connection.data_received(deflater.compress(KEEP_ALIVE) + deflater.flush(zlib.Z_SYNC_FLUSH))
+    assert inflater.decompress(b"".join(wire.written)) == KEEP_ALIVE_ANSWER * 2
 
 
 async def test_a_compressed_flood_is_taken_in_turns() -> None:

@@ -56,9 +56,10 @@ def test_a_login_is_answered_with_everything_a_client_asks_for() -> None:
     assert body.find(ClientKind.EXTENDED_CAPABILITIES) == bytes.fromhex("0004000000070103 05000000070101")
 
 
-def test_tls_that_is_to_end_after_the_login_is_refused() -> None:
+@pytest.mark.parametrize("compressed", [b"\0", b"\1"])
+def test_tls_that_is_to_end_after_the_login_is_refused(compressed: bytes) -> None:
     session = Desk().new_session()
-    session.receive(login("name", ClientItem(ClientKind.DOWNGRADE, b"\0", 1)))
+    session.receive(login("name", ClientItem(ClientKind.AFTER_LOGIN, compressed, 1)))
     (answer,) = answers(session)
     assert response_of(answer) == Response(403, "TLS Downgrade Not Supported")
     assert session.ended
@@ -78,6 +79,7 @@ def test_a_client_without_a_name_is_given_one() -> None:
         (login("a>"), Response(400, "Client Name Parse Error")),
         (login("a\nb"), Response(400, "Client Name Parse Error")),
         (login("n" * 161), Response(400, "Client Name Parse Error")),
+        (login("nn").replace(b"nn\0", b"n\xfc\0"), Response(400, "Client Name Parse Error")),
     ],
 )
 def test_a_refused_login_is_told_why_and_ends(frame: bytes, response: Response) -> None:
