@@ -12,11 +12,12 @@ from lbg_runtime.core.parking.records import (
     RoomKept,
     UnparkAsked,
     UnreadEntry,
+    WrittenEntry,
     decode_entry,
     encode_entry,
     parking_queue,
 )
-from lbg_runtime.model.message import Headers, Message
+from lbg_runtime.model.message import Headers, Message, PropertyValue
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 lanes = texts.map(lambda text: f"key {text}")
@@ -50,6 +51,51 @@ def test_an_entry_is_read_as_it_was_written(entry: ParkedMessage) -> None:
     queue = parking_queue("orders", 3)
     written = encode_entry(entry, queue)
     assert written.topic == "lbg-parked/orders/3"
+    assert decode_entry(written) == entry
+
+
+OWNER = ParkingOwner(1_795_392_000_000_000, "n1")
+ORIGINAL = Message("orders-hash/17/orders/new", b"\1", {"JMSXGroupID": "k", "n": 7}, "id-1", 1_795_392_000_123)
+PARKED_AS = {
+    "lbg_parking": "message",
+    "lbg_parked_lane": "key k",
+    "lbg_parked_owner": "1795392000000000:n1",
+    "lbg_parked_number": 4,
+    "lbg_parked_topic": "orders-hash/17/orders/new",
+    "lbg_parked_attempts": 2,
+    "lbg_parked_error": "ValueError: no",
+    "lbg_parked_stack": "a.py:3 f",
+    "lbg_parked_member": "m-1",
+    "lbg_parked_at_ms": "1795392000456",
+}
+OF_LANE, OF_OWNER = {"lbg_parked_lane": "key k"}, {"lbg_parked_owner": "1795392000000000:n1"}
+
+
+@pytest.mark.parametrize(
+    ("entry", "payload", "properties"),
+    [
+        (
+            ParkedMessage("key k", OWNER, 4, ORIGINAL, 2, "ValueError: no", "a.py:3 f", "m-1", 1_795_392_000_456),
+            b"\1",
+            {"JMSXGroupID": "k", "n": 7, **PARKED_AS},
+        ),
+        (OwnerFence(OWNER), b"fence", {"lbg_parking": "fence", **OF_OWNER}),
+        (UnparkAsked("key k"), b"unpark", {"lbg_parking": "unpark", **OF_LANE}),
+        (DropAsked("key k"), b"drop", {"lbg_parking": "drop", **OF_LANE}),
+        (
+            DropAsked("key k", (OWNER, 4)),
+            b"drop",
+            {"lbg_parking": "drop", **OF_LANE, **OF_OWNER, "lbg_parked_number": 4},
+        ),
+        (RoomKept(3), b"\0\0\0", {"lbg_parking": "room"}),
+    ],
+)
+def test_entries_lie_in_the_queue_as_the_versions_since_22_november_know_them(
+    entry: WrittenEntry, payload: bytes, properties: dict[str, PropertyValue]
+) -> None:
+    """What one version has parked, another one replays, also after a way back."""
+    written = encode_entry(entry, "lbg-parked/orders/3")
+    assert (written.payload, written.properties) == (payload, properties)
     assert decode_entry(written) == entry
 
 

@@ -60,6 +60,30 @@ def test_a_record_is_read_as_it_was_written(record: StripeRecord) -> None:
     assert decode_record(message.payload) == record
 
 
+@pytest.mark.parametrize(
+    ("record", "payload"),
+    [
+        (StripePlan(9, 4, 8, "s3cret"), b'[1,"plan",9,4,8,"s3cret"]'),
+        (ShardMarker(9, 17), b'[1,"marker",9,17]'),
+        (StripeFinish(9, 4, 8), b'[1,"finish",9,4,8]'),
+        (StripeEnd(9, 8), b'[1,"end",9,8]'),
+    ],
+)
+def test_records_lie_in_queues_as_the_versions_since_22_november_know_them(
+    record: StripeRecord, payload: bytes
+) -> None:
+    """One version may begin a re-striping that another one ends; another form takes another `RECORD_VERSION`."""
+    assert encode_record(record, "t").payload == payload
+    assert decode_record(payload) == record
+
+
+def test_topics_and_proofs_are_those_that_the_versions_since_22_november_know() -> None:
+    plan = StripePlan(9, 4, 8, "s3cret")
+    assert record_topic(CONTROL_TOPIC, plan) == "lbg-control/orders/restripe/9/4/8/s3cret"
+    striping = Striping(9, 4, 8, frozenset({5, 6}), frozenset({2}))
+    assert proof_of("s3cret", striping) == "6bf4a09cde311d1c3dfebca467556130f40853dbee2754f5c3fa6b9099360cb2"
+
+
 @given(st.binary() | NEARLY_RECORDS)
 @example(b"")
 @example(b"[" * 100_000)
