@@ -22,7 +22,6 @@ from lbg_runtime.status.objects import (
     lack_as_object,
     member_as_object,
 )
-from lbg_runtime.status.picture import HandledPicture, KeyPicture, MemberPicture
 from lbg_runtime.status.shared import Shared
 from lbg_runtime.status.source import StatusSource
 
@@ -99,16 +98,15 @@ class StatusRoutes:
         return _probed(request, "started", health.has_started, {})
 
     async def _look_at_health(self) -> _Health | dict[str, object]:
-        picture = await self._ask(lambda source: source.picture())
-        if not isinstance(picture, MemberPicture):
-            return picture
+        picture = await self._look(lambda source: source.picture())
+        if isinstance(picture, Blocked | _NotBegun):
+            return _why_unanswered(picture)
         return _Health(has_started(picture), [lack_as_object(lack) for lack in lacks(picture)])
 
     # -- facts
 
     async def _status(self, _: Request) -> Response:
-        picture = await self._ask_facts(lambda source: source.picture())
-        return as_json(member_as_object(picture)) if isinstance(picture, MemberPicture) else as_json(picture, 503)
+        return await self._tell(lambda source: source.picture(), member_as_object)
 
     async def _metrics(self, _: Request) -> Response:
         return Response(await self._exposition.answer(), headers=NOT_KEPT, media_type=CONTENT_TYPE)
@@ -120,41 +118,33 @@ class StatusRoutes:
         return exposition(ScrapedMember(0, None if isinstance(reading, _NotBegun) else reading))
 
     async def _handled(self, _: Request) -> Response:
-        found = await self._ask_facts(lambda source: source.handled())
-        return as_json(handled_as_object(found)) if isinstance(found, HandledPicture) else as_json(found, 503)
+        return await self._tell(lambda source: source.handled(), handled_as_object)
 
     async def _moves(self, request: Request) -> Response:
         limit = number_of("limit", request.query_params.get("limit", str(DEFAULT_CHANGES)), MAX_CHANGES)
-        found = await self._ask_facts(lambda source: (source.picture(), source.changes(limit)))
-        if not isinstance(found, tuple):
-            return as_json(found, 503)
-        picture, changes = found
-        return as_json(changes_as_object(picture.member, picture.incarnation, changes))
+        return await self._tell(
+            lambda source: (source.picture(), source.changes(limit)),
+            lambda found: changes_as_object(found[0].member, found[0].incarnation, found[1]),
+        )
 
     async def _key(self, request: Request) -> Response:
         key = _key_of(request.scope["raw_path"])
-        found = await self._ask_facts(lambda source: source.key(key))
-        return as_json(key_as_object(found)) if isinstance(found, KeyPicture) else as_json(found, 503)
+        return await self._tell(lambda source: source.key(key), key_as_object)
 
-    async def _ask_facts(self, question: Callable[[StatusSource], _Answer]) -> _Answer | dict[str, object]:
-        """Like `_ask`, except that questions beyond `MAX_QUESTIONS` are turned away."""
+    async def _tell(
+        self, question: Callable[[StatusSource], _Answer], as_object: Callable[[_Answer], dict[str, object]]
+    ) -> Response:
+        """The member's answer, or why there is none; questions beyond `MAX_QUESTIONS` are turned away."""
         if self._questions >= MAX_QUESTIONS:
-            return {"error": "too many questions at once; try again"}
+            return as_json({"error": "too many questions at once; try again"}, 503)
         self._questions += 1
         try:
-            return await self._ask(question)
+            answer = await self._look(question)
         finally:
             self._questions -= 1
-
-    async def _ask(self, question: Callable[[StatusSource], _Answer]) -> _Answer | dict[str, object]:
-        """The member's answer; or, as an object, why there is none."""
-        answer = await self._look(question)
-        if isinstance(answer, _NotBegun):
-            why = f": {answer.waits_for}" if answer.waits_for else ""
-            return {"error": f"the member has not begun yet{why}"}
-        if isinstance(answer, Blocked):
-            return {"error": "the member's event loop does not answer", "blocked_ms": answer.blocked_ms}
-        return answer
+        if isinstance(answer, Blocked | _NotBegun):
+            return as_json(_why_unanswered(answer), 503)
+        return as_json(as_object(answer))
 
     async def _look(self, question: Callable[[StatusSource], _Answer]) -> _Answer | Blocked | _NotBegun:
         def asked() -> _Answer | _NotBegun:
@@ -162,6 +152,13 @@ class StatusRoutes:
             return _NotBegun(self._waits_for()) if source is None else question(source)
 
         return await self._member_loop.ask(asked)
+
+
+def _why_unanswered(found: Blocked | _NotBegun) -> dict[str, object]:
+    if isinstance(found, Blocked):
+        return {"error": "the member's event loop does not answer", "blocked_ms": found.blocked_ms}
+    why = f": {found.waits_for}" if found.waits_for else ""
+    return {"error": f"the member has not begun yet{why}"}
 
 
 def _probed(request: Request, name: str, passes: bool, facts: dict[str, object]) -> Response:

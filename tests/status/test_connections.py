@@ -9,6 +9,7 @@ import pytest
 
 from lbg_runtime.config.listen_address import ListenAddress
 from lbg_runtime.status import connections, routes
+from lbg_runtime.status.member_loop import Blocked
 from lbg_runtime.status.picture import MemberPicture
 from lbg_runtime.status.server import StatusServer
 from tests.patience import PATIENCE_S
@@ -52,12 +53,12 @@ def answered_late(monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, async
     is_asked, is_answered = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    async def ask_late(_: object, __: object) -> dict[str, object]:
+    async def look_late(_: object, __: object) -> Blocked:
         loop.call_soon_threadsafe(is_asked.set)
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(is_answered.wait(), loop))
-        return {}
+        return Blocked(1)
 
-    monkeypatch.setattr(routes.StatusRoutes, "_ask", ask_late)
+    monkeypatch.setattr(routes.StatusRoutes, "_look", look_late)
     return is_asked, is_answered
 
 
