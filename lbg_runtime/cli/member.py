@@ -1,6 +1,7 @@
 """What `lbg run` and `lbg land` have in common: a process that is a member and ends with it."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,10 +20,11 @@ def member_settings(config: Path, status_port: int | None, journal: Path | None)
     """The settings, some replaced by those of the command line; raises `UserError`."""
     settings = load_group_settings(config)
     if status_port is not None:
-        if settings.ops.status is None:
+        address = settings.ops.status
+        if address is None:
             expected = "an ops.status, whose port it replaces"
             raise UserError("--status-port", f"{status_port}, and no ops.status", expected)
-        settings = settings.with_status_port(status_port)
+        settings = settings.with_status(replace(address, port=status_port))
     return settings if journal is None else settings.with_journal(journal)
 
 

@@ -3,7 +3,6 @@
 One file of more than 400 lines, so that all sections are in one place, in the order of the file.
 """
 
-from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Self
@@ -473,12 +472,9 @@ class Settings(Section):
         """The queue to which `then: dmq` moves messages; it needs no subscription."""
         return QueueName(self.failure.dead_message_queue)
 
-    def with_status_port(self, port: int) -> "Settings":
-        """The same settings with another port of `ops.status`; without that they stay as they are."""
-        if self.ops.status is None:
-            return self
-        ops = self.ops.model_copy(update={"status": replace(self.ops.status, port=port)})
-        return self.model_copy(update={"ops": ops})
+    def with_status(self, address: ListenAddress) -> "Settings":
+        """The same settings with another address of the status API."""
+        return self.model_copy(update={"ops": self.ops.model_copy(update={"status": address})})
 
     def with_journal(self, path: Path) -> "Settings":
         """The same settings with another directory for the journal."""
