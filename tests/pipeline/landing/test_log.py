@@ -244,11 +244,23 @@ def test_a_log_of_another_version_is_told(log_on_disk: LogOnDisk) -> None:
         LandingLog(log_on_disk.root)
 
 
-def test_a_lane_whose_note_is_damaged_is_told(log_on_disk: LogOnDisk) -> None:
+@pytest.mark.parametrize(
+    "content", ["{", "[]", "{}", '{"format": "1"}', '{"format": 1}', '{"format": 1, "queue": "x"}']
+)
+def test_a_lane_whose_note_is_damaged_is_told(log_on_disk: LogOnDisk, content: str) -> None:
     lane = log_on_disk.lane()
-    (log_on_disk.root / lane.name / LANE_NOTE).write_text("{")
+    (log_on_disk.root / lane.name / LANE_NOTE).write_text(content)
     with pytest.raises(LandingDamaged, match="not as it was written"):
         LandingLog(log_on_disk.root).lanes()
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", '{"format": 1}', '{"format": 1, "group": "g", "hash_prefix": "h", "hash_count": "x"}']
+)
+def test_so_is_a_log_whose_note_is(log_on_disk: LogOnDisk, content: str) -> None:
+    (log_on_disk.root / "landing.json").write_text(content)
+    with pytest.raises(LandingDamaged, match=r"landing\.json: not as it was written"):
+        LandingLog(log_on_disk.root)
 
 
 def test_what_lies_in_the_folders_besides_is_passed_over(log_on_disk: LogOnDisk) -> None:

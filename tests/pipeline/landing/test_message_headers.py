@@ -1,5 +1,6 @@
 """What a message says about itself lands among its user properties, and comes out of them again."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,8 +69,21 @@ def test_what_is_read_is_what_was_written(headers: Headers, properties: dict[str
     assert read(landed({**STAMPS, **properties}, headers) or {}) == (properties, headers)
 
 
+@pytest.mark.parametrize(
+    ("name", "largest"), [("lbg_sequence_number", (1 << 64) - 1), ("lbg_priority", 255)], ids=["sequence", "priority"]
+)
+def test_a_number_that_cannot_be_sent_stays_a_user_property_and_the_largest_that_can_does_not(
+    name: str, largest: int
+) -> None:
+    for text in (str(largest + 1), "9" * 5_000, "", "07", "\u0667"):
+        assert read({name: text}) == ({name: text}, NO_HEADERS)
+    for number in (0, largest):
+        properties, headers = read({name: str(number)})
+        assert (properties, {headers.sequence_number, headers.priority}) == ({}, {number, None})
+
+
 @given(st.sampled_from(["lbg_sequence_number", "lbg_priority"]), st.text() | st.integers().map(str))
-def test_a_number_that_cannot_be_sent_stays_a_user_property(name: str, text: str) -> None:
+def test_what_is_not_read_as_a_number_stays_a_user_property(name: str, text: str) -> None:
     properties, headers = read({name: text})
     number = headers.priority if name == "lbg_priority" else headers.sequence_number
     assert (properties == {name: text}) is (number is None)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lbg_runtime.pipeline.landing.usage import RESERVE_BYTES, DiskSpace, disk_space, lane_bytes
+from lbg_runtime.pipeline.landing.usage import DiskSpace, disk_space, lane_bytes, used_bytes
 
 MB = 1 << 20
 
@@ -17,7 +17,7 @@ MB = 1 << 20
     [
         # Of a small disk, a twentieth.
         (2_000, DiskSpace(1_000 * MB, 100 * MB)),
-        (1_000_000, DiskSpace(1_000 * MB, RESERVE_BYTES)),
+        (1_000_000, DiskSpace(1_000 * MB, 256 * MB)),
         # The file system does not say.
         (0, None),
     ],
@@ -40,3 +40,11 @@ def test_files_behind_one_that_is_pruned_while_they_are_counted_count(
     Path(entries[0].path).unlink()
     monkeypatch.setattr(os, "scandir", lambda _: nullcontext(entries))
     assert lane_bytes(tmp_path) == 20
+
+
+def test_a_log_holds_the_files_of_all_its_lanes_and_nothing_of_one_that_is_gone(tmp_path: Path) -> None:
+    for number, lane in enumerate(("queue=000/lane=a", "queue=000/lane=b", "queue=001/lane=c"), 1):
+        (tmp_path / lane).mkdir(parents=True)
+        (tmp_path / lane / "lane.json").write_bytes(bytes(number))
+    assert used_bytes(tmp_path) == 6
+    assert lane_bytes(tmp_path / "queue=001/lane=gone") == 0
