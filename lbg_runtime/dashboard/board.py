@@ -85,6 +85,8 @@ class WatchedMember:
     """When its presence became this."""
     heard_ms: int
     flows: dict[QueueName, FlowReport] = field(default_factory=dict)
+    view: object = None
+    """What it says of the group: homes and the progress of a re-striping follow from it."""
 
 
 @dataclass(slots=True)
@@ -193,6 +195,10 @@ class GroupBoard:
         member.header = header
         member.heard_ms = now_ms
         member.weight = beat.weight
+        view = (beat.weight, beat.settings, beat.view_digest, beat.striping)
+        if view != member.view:
+            member.view = view
+            self.changes += 1
         self._be(member, _PRESENT[beat.state], now_ms)
         before, member.flows = member.flows, dict(beat.flows)
         self._compare(header.member, before, member.flows, now_ms, by_own_word=True)

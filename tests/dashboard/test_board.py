@@ -1,9 +1,12 @@
 """What a listener makes of what members say, and of what they do not say."""
 
+from dataclasses import replace
+
 import pytest
 
 from lbg_runtime.core.group.control_messages import MemberState
 from lbg_runtime.core.group.membership_timing import MembershipTiming
+from lbg_runtime.core.restripe.striping import Striping, StripingReport
 from lbg_runtime.dashboard import board as board_module
 from lbg_runtime.dashboard.board import GroupBoard, MoveCause, Presence
 from tests.dashboard.words import ACTIVE, DRAINING, STANDBY, Speaker, queue
@@ -25,6 +28,25 @@ def owner(board, index=0):
 def last_move(board):
     move = board.moves[-1]
     return move.giver, move.taker, move.cause, move.gap_ms
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"view_digest": "another"},
+        {"settings": {"group.queue_count": "6"}},
+        {"weight": 2},
+        {"striping": StripingReport(Striping(7, 4, 6, left=frozenset({4})), "")},
+    ],
+)
+def test_what_a_member_says_anew_of_the_group_is_a_change_though_its_queues_are_the_same(other) -> None:
+    a = Speaker("a")
+    board = make_board(a.beat({0: ACTIVE}))
+    before = board.changes
+    board.hear(a.beat({0: ACTIVE}, in_flight=5), 1_000)
+    assert board.changes == before, "only a number"
+    board.hear(replace(a.beat({0: ACTIVE}), **other), 2_000)
+    assert board.changes > before
 
 
 def test_members_and_owners_are_what_heartbeats_say() -> None:

@@ -518,6 +518,12 @@ async def test_queues_that_stand_still_are_told_with_why_and_since_when_until_th
         assert stopped == [f"orders/{index} of {owners[index]} {why}" for index in (2, 3)]
         assert rest == "2 queues more that stand still"
         assert await browser.evaluate("document.getElementById('notice').className") == "bad"
+        if queues == 8:
+            flowing = (
+                "[...document.querySelectorAll('#lines .traffic, #lines .moving')].map((one) => one.dataset.queue)"
+            )
+            assert {"1", "2", "3", "4", "5"}.isdisjoint(await browser.evaluate(flowing))
+            assert await browser.evaluate(flowing)
         pills = await browser.evaluate(PILLS)
         for index, word in ((0, None), (1, ", waits"), (2, ", stopped")):
             for told in (await browser.text(f"#row-{index}"), *pills[index : index + 1]):

@@ -324,7 +324,7 @@ function wantedLines() {
     }
     if (one.owner !== null) {
       const elsewhere = one.home !== null && one.home !== one.owner;
-      const isBusy = one.flight > 0 || one.rate > 0;
+      const isBusy = !one.still && (one.flight > 0 || one.rate > 0);
       const line = { name: `${queue}.${one.owner}`, queue, member: one.owner };
       found.push({ ...line, classes: ['fed', elsewhere && 'elsewhere', elsewhere && isBusy && 'moving', one.state === 'draining' && 'draining'] });
       if (isBusy && !elsewhere) found.push({ ...line, name: `${line.name}~`, classes: ['traffic'], rate: one.rate ?? 1 });
