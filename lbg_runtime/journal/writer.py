@@ -31,6 +31,11 @@ LOOK_NS = 5_000_000_000
 class RecordSink(Protocol):
     """Takes the records of one process, on one thread; a `RecordWriter`, or a test's list."""
 
+    @property
+    def dropped(self) -> int:
+        """Records that it could not keep."""
+        ...
+
     def write(self, record: Record) -> None:
         """Remember a record for the next `flush`."""
         ...

@@ -87,7 +87,8 @@ STATE_METRICS: tuple[tuple[str, str, Callable[[ScrapedMember], float]], ...] = (
     ),
     (
         "lbg_member_ready",
-        "1 if every queue that the member is at home on is fed to it or has another owner, like /readyz.",
+        "1 if every queue that the member is at home on is fed to it or has another owner, and none that is fed to it "
+        "waits for its parking queue, like /readyz.",
         lambda state: state.reading is not None and state.reading.is_ready,
     ),
 )
@@ -188,6 +189,12 @@ FIGURE_METRICS: tuple[FigureMetric, ...] = (
         MetricKind.COUNTER,
         "Receipts that were settled after their attempt was over, or a second time. This has no effect.",
         lambda one: _one(one.troubles.late_settlements),
+    ),
+    FigureMetric(
+        "lbg_journal_records_dropped_total",
+        MetricKind.COUNTER,
+        "Records that could not be written to the journal of this life, after journal_write_failed in the log.",
+        lambda one: _one(one.troubles.records_dropped),
     ),
     FigureMetric(
         "lbg_settlements_fenced_total",

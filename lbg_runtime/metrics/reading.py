@@ -57,6 +57,8 @@ class TroublesReading:
     """Those of them that are stopped now, and queues whose parking queue cannot be opened."""
     late_settlements: int
     """Receipts that were settled too late, or twice."""
+    records_dropped: int
+    """Records that could not be written to the journal."""
 
 
 @dataclass(frozen=True, slots=True)

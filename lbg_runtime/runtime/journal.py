@@ -51,6 +51,11 @@ class MemberJournal:
         self._seen_ns = monotonic_ns()
         """When something was last written."""
 
+    @property
+    def dropped(self) -> int:
+        """Records that could not be written."""
+        return 0 if self._writer is None else self._writer.dropped
+
     def handled(self, queue_index: int, handling: Handling, *, is_settled: bool) -> None:
         """Record that a delivery ended. `is_settled`: its settlement is handed over right after the next `flush`."""
         if self.meters is not None:

@@ -27,6 +27,7 @@ from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
 from lbg_runtime.runtime.dispatch.key_book import KeyBook
 from lbg_runtime.runtime.flight_recorder import FlightRecorder
 from lbg_runtime.runtime.flow_runner import FlowRunner
+from lbg_runtime.runtime.journal import MemberJournal
 from lbg_runtime.runtime.meters import MemberMeters
 from lbg_runtime.status.health import has_started, lacks
 from lbg_runtime.status.picture import (
@@ -51,30 +52,29 @@ class MemberStatus:
         settings: Settings,
         member: MemberId,
         *,
-        incarnation: int,
+        journal: MemberJournal,
         runners: Sequence[FlowRunner],
         control: ControlPlaneMachine | None,
         keys: KeyBook,
         recorder: FlightRecorder,
         dispatcher: Dispatcher,
-        meters: MemberMeters | None,
         striping: StripingBook,
         connection: Connection,
         sidecar: Callable[[], SidecarReading | None] | None,
     ) -> None:
         """`runners` by the index of their queue. `control` is None if members do not talk to each other.
 
-        `meters` is None if nothing is counted; the figures are then 0.
+        If the journal has no meters, nothing is counted; the figures are then 0.
         """
         self._settings = settings
         self._member = member
-        self._incarnation = incarnation
+        self._journal = journal
         self._runners = runners
         self._control = control
         self._keys = keys
         self._recorder = recorder
         self._dispatcher = dispatcher
-        self._meters = meters or MemberMeters()
+        self._meters = journal.meters or MemberMeters()
         self._striping = striping
         self._connection = connection
         self._sidecar = sidecar
@@ -87,7 +87,7 @@ class MemberStatus:
         return MemberPicture(
             group=GroupName(self._settings.group.name),
             member=self._member,
-            incarnation=self._incarnation,
+            incarnation=self._journal.incarnation,
             state=self._state(),
             weight=self._weight(),
             flows=tuple(_flow_picture(runner, self._dispatcher, waits) for runner in self._runners),
@@ -120,6 +120,7 @@ class MemberStatus:
                 counts.stops,
                 sum(flow.standstill is not None for flow in picture.flows),
                 counts.late_settlements,
+                self._journal.dropped,
             ),
             meters=self._meters.read(),
             group_members=_counted_members(picture),
@@ -147,7 +148,7 @@ class MemberStatus:
         """How many messages of each queue were handled, how many keys are parked, and what stands still."""
         counts = {runner.queue_index: runner.handled for runner in self._runners if runner.handled}
         return HandledPicture(
-            self._member, self._incarnation, counts, self._dispatcher.parked().keys, self._standing_still()
+            self._member, self._journal.incarnation, counts, self._dispatcher.parked().keys, self._standing_still()
         )
 
     def _standing_still(self) -> dict[int, Standstill]:

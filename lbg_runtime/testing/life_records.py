@@ -19,6 +19,9 @@ class Ending:
 class LifeRecords:
     """A `RecordSink`. Moments of records are converted to virtual time, except in dispatches: `laws` converts those."""
 
+    dropped = 0
+    """See `RecordSink.dropped`: it has no disk."""
+
     def __init__(self, moments: Moments) -> None:
         self.endings: list[Ending] = []
         self.flows: list[FlowRecord] = []

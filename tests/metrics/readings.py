@@ -26,7 +26,7 @@ def member_reading(queue_count: int = 2, *, member: str = "a", restriping: Restr
         queues=tuple(QueueReading(index, 7 * index, 3, True) for index in range(queue_count)),
         queue_states={"active": queue_count},
         lanes=LanesReading(5, 2, 4),
-        troubles=TroublesReading(8, 9, 10, 11, 1, 12),
+        troubles=TroublesReading(8, 9, 10, 11, 1, 12, 14),
         meters=MetersReading(
             1, 2, 3, 4, handling.read(), nothing, nothing, nothing, {("taken", "elected"): 6, ("given", "handback"): 1}
         ),

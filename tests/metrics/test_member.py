@@ -27,6 +27,7 @@ def test_every_figure_is_told_under_its_name_and_labels() -> None:
     assert (told["lbg_lanes",], told["lbg_lanes_running",], told["lbg_messages_waiting",]) == (5, 2, 4)
     troubles = ("attempts_failed", "messages_moved", "moves_failed", "queues_stopped", "receipts_late")
     assert [told[f"lbg_{name}_total",] for name in troubles] == [8, 9, 10, 11, 12]
+    assert told["lbg_journal_records_dropped_total",] == 14
     assert told["lbg_queues_standing_still",] == 1
     assert told["lbg_messages_redelivered_total",] == 1
     assert told["lbg_messages_retried_total",] == 2

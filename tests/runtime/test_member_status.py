@@ -1,6 +1,7 @@
 """What a member shows of itself: on a memory broker in virtual time, without a server."""
 
 import asyncio
+import errno
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
 from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.core.group.membership import OwnState
+from lbg_runtime.journal import writer
 from lbg_runtime.model.connection import LONGEST_SILENCE_MS
 from lbg_runtime.model.errors import SubscribeFailed, UserError
 from lbg_runtime.model.hashing import HashFunction, shard_of
@@ -369,3 +371,16 @@ async def test_a_member_that_talks_to_nobody_is_ready_only_while_the_broker_is_i
         assert lack.reason == "the broker is out of reach: Unauthorized"
         trial.broker.engine.add_user(DEFAULT_VPN, "member", "")
         await trial.until(lambda: not lacks(shown["member-0"].picture()))
+
+
+async def test_what_the_journal_could_not_take_is_counted(trial, shown, monkeypatch):
+    """The log says it once, however much was lost, and the journal only when it has ended."""
+    async with trial.running(trial.discovered("a", **ON)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        assert shown["a"].reading().troubles.records_dropped == 0
+        with monkeypatch.context() as full:
+            full.setattr(writer, "_write_all", lambda file, data: (0, OSError(errno.ENOSPC, "No space left on device")))
+            await asyncio.sleep(2.5)
+        assert (dropped := shown["a"].reading().troubles.records_dropped) >= 8, "a status of each queue every second"
+        await asyncio.sleep(2.5)
+        assert shown["a"].reading().troubles.records_dropped == dropped
