@@ -319,9 +319,10 @@ def created_queue_body(created: Endpoint) -> bytes:
     return _body(AssuredKind.CREATE, *endpoint_items(created), *limit_items(created))
 
 
-def deleted_queue_body(queue: str) -> bytes:
-    """The body that answers `DeleteQueue`."""
-    return _body(AssuredKind.DELETE, (ItemKind.QUEUE, close_text(queue)))
+def named_queue_body(kind: AssuredKind, queue: str) -> bytes:
+    """The body that answers `DeleteQueue`, or refuses that or `CreateQueue`: a client falls over a refusal of a queue's
+    name that does not name it."""
+    return _body(kind, (ItemKind.QUEUE, close_text(queue)))
 
 
 def refusal_body(kind: int) -> bytes:

@@ -21,7 +21,7 @@ from lbg_runtime.smf.assured_ctrl import (
     Unbind,
     UnknownRequest,
     bound_flow_body,
-    deleted_queue_body,
+    named_queue_body,
     opened_flow_body,
     read_assured,
     refusal_body,
@@ -179,7 +179,7 @@ def test_the_answer_about_a_flow_of_a_transacted_session_says_which() -> None:
 
 def test_answers_without_flows() -> None:
     assert refusal_body(AssuredKind.BIND).hex() == "030400000006"
-    assert deleted_queue_body("q").hex() == "03090000000a07047100"
+    assert named_queue_body(AssuredKind.DELETE, "q").hex() == "03090000000a07047100"
 
 
 @pytest.mark.parametrize(

@@ -240,11 +240,11 @@ class Engine:
 
     def provision(self, client: ClientId, queue: QueueName, settings: QueueSettings) -> None:
         """Create a queue on a client's behalf; its username becomes the owner; 400 `Endpoint Already Exists`, 400
-        `Queue Name Parse Error`, 403 `Permission Not Allowed` if its profile may create none."""
+        `Invalid Queue Name`, 403 `Permission Not Allowed` if its profile may create none."""
         known = self._registry.client(client)
         _check_creation(known)
         if settings.durable and not is_queue_name(queue):
-            raise BrokerRefusal(400, "Queue Name Parse Error")
+            raise BrokerRefusal(400, "Invalid Queue Name")
         owned = replace(settings, owner=known.username)
         self._create_queue(known.vpn, queue, owned, temporary_of=None if settings.durable else client)
 
@@ -392,8 +392,11 @@ class Engine:
         rule). A browser is not in the line. `create_temporary` makes the queue, the client's own, if it is missing. 503
         `Unknown Queue`, 503 `Queue Shutdown`, 503 `Max clients exceeded for queue`, 403 `Permission Not Allowed` for a
         queue that the client may not read, another client's temporary one included, and if its profile may create none,
-        400 `Endpoint Property Mismatch` if a durable queue has the name of a temporary. With a `selector` it gets only
-        matching messages; 400 `Invalid Selector`, also for a queue whose messages belong to partitions or groups.
+        400 `Invalid Queue or Topic Endpoint Durability` if a durable queue has the name of a temporary.
+
+        With a `selector` it gets only matching messages; 400 `Invalid Selector`, also for a queue with message groups.
+        A queue with partitions has neither selectors nor browsers: 403 `Selectors Not Supported on Partitioned Queue`,
+        403 `Browsing Not Supported on Partitioned Queue`.
         `partition_group` is the one in the answer to the handle's previous bind.
 
         With `replay` the queue's messages are replaced by those from that point of the replay log on that it attracts;
@@ -416,6 +419,8 @@ class Engine:
             found = self._temporary_queue(known, queue, temporary_settings)
         else:
             found = known.vpn.queue(queue, client)
+        if browser and found.settings.is_partitioned:
+            raise BrokerRefusal(403, "Browsing Not Supported on Partitioned Queue")
         wants = self._wants(found, selector)
         found.admit(known.username, browser=browser)
         effects: list[Effect] | None = []
@@ -488,13 +493,15 @@ class Engine:
             self._create_queue(client.vpn, name, owned, temporary_of=client.id)
         found = client.vpn.queue(name, client.id)
         if found.settings.durable:
-            raise BrokerRefusal(400, "Endpoint Property Mismatch")
+            raise BrokerRefusal(400, "Invalid Queue or Topic Endpoint Durability")
         return found
 
     def _wants(self, queue: Queue, text: str) -> Wants:
         if not text:
             return wants_everything
-        if queue.settings.is_partitioned or queue.settings.groups_messages:
+        if queue.settings.is_partitioned:
+            raise BrokerRefusal(403, "Selectors Not Supported on Partitioned Queue")
+        if queue.settings.groups_messages:
             raise BrokerRefusal(400, "Invalid Selector")
         selector, fields_of = compile_selector(text), self.surroundings.fields_of
         return lambda message: selector(fields_of(message))

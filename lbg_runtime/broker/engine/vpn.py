@@ -18,6 +18,8 @@ from lbg_runtime.model.ids import QueueName
 
 LARGEST_CLIENT_NAME_BYTES = 160
 LARGEST_QUEUE_NAME_BYTES = 200
+DEAD_MESSAGE_QUEUE = "#DEAD_MSG_QUEUE"
+"""The one reserved name that a client or an administrator may give to a queue."""
 _NOT_IN_CLIENT_NAMES = frozenset("*>\ufffd")
 _NOT_IN_QUEUE_NAMES = frozenset("*?'<>&;")
 TraitsOf = Callable[[Published], Traits]
@@ -137,5 +139,6 @@ def _is_client_name(name: str) -> bool:
 
 def is_queue_name(name: str) -> bool:
     """Whether a client may give a durable queue this name: it becomes part of topics, and administrators use it."""
-    is_text = name.isprintable() and _NOT_IN_QUEUE_NAMES.isdisjoint(name) and not name.startswith("#")
-    return is_text and all(name.split("/")) and len(name.encode()) <= LARGEST_QUEUE_NAME_BYTES
+    is_text = name.isprintable() and _NOT_IN_QUEUE_NAMES.isdisjoint(name)
+    is_free = not name.startswith("#") or name == DEAD_MESSAGE_QUEUE
+    return is_text and is_free and all(name.split("/")) and len(name.encode()) <= LARGEST_QUEUE_NAME_BYTES

@@ -4,11 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from lbg_runtime.broker.engine.vpn import DEAD_MESSAGE_QUEUE
 from lbg_runtime.broker.semp.fault import SempFault
 from lbg_runtime.model.semp_code import SempCode
-
-DEAD_MESSAGE_QUEUE = "#DEAD_MSG_QUEUE"
-"""The one reserved name that an administrator may give to a queue."""
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 Row = dict[str, Json]

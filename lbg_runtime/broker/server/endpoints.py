@@ -3,9 +3,12 @@
 from dataclasses import replace
 
 from lbg_runtime.broker.engine.settings import AccessType, Permission, QueueSettings, RejectOnDiscard
+from lbg_runtime.broker.server.login import MAX_MESSAGE_BYTES
+from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.smf.endpoint import Endpoint, EndpointWishes
 
 _BYTES_PER_QUOTA_UNIT = 1_000_000
+_LARGEST_QUOTA_MEGABYTES = 6_000_000
 _BITS = {
     Permission.NO_ACCESS: 0,
     Permission.READ_ONLY: 0b1,
@@ -16,7 +19,10 @@ _BITS = {
 
 
 def wished_settings(wishes: EndpointWishes, *, durable: bool) -> QueueSettings:
-    """The settings of a queue that is made as its client wishes; the rest is as the broker has it."""
+    """The settings of a queue that is made as its client wishes; the rest is as the broker has it.
+
+    400 `Quota Out Of Range`, also for 0, which makes a last value queue elsewhere, and 400 `Message Size Out Of Range`.
+    """
     settings = QueueSettings(
         access_type=AccessType.EXCLUSIVE if wishes.exclusive else AccessType.NON_EXCLUSIVE, durable=durable
     )
@@ -25,8 +31,12 @@ def wished_settings(wishes: EndpointWishes, *, durable: bool) -> QueueSettings:
     elif not durable:
         settings = replace(settings, permission=Permission.NO_ACCESS)
     if wishes.quota_megabytes is not None:
+        if not 0 < wishes.quota_megabytes <= _LARGEST_QUOTA_MEGABYTES:
+            raise BrokerRefusal(400, "Quota Out Of Range")
         settings = replace(settings, quota_bytes=wishes.quota_megabytes * _BYTES_PER_QUOTA_UNIT)
     if wishes.max_message_bytes is not None:
+        if wishes.max_message_bytes > MAX_MESSAGE_BYTES:
+            raise BrokerRefusal(400, "Message Size Out Of Range")
         settings = replace(settings, max_message_bytes=wishes.max_message_bytes)
     if wishes.respects_ttl is not None:
         settings = replace(settings, respect_time_to_live=wishes.respects_ttl)

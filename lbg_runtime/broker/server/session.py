@@ -54,9 +54,9 @@ from lbg_runtime.smf.assured_ctrl import (
     UnknownRequest,
     bound_flow_body,
     created_queue_body,
-    deleted_queue_body,
     flow_body,
     flow_change_body,
+    named_queue_body,
     opened_flow_body,
     publisher_ack_body,
     read_assured,
@@ -72,6 +72,7 @@ from lbg_runtime.smf.client_ctrl import (
     read_login,
     remark,
 )
+from lbg_runtime.smf.endpoint import NO_WISHES
 from lbg_runtime.smf.frame import Frame, FrameReader, Protocol, decode_frame, encode_frame, protocol_of
 from lbg_runtime.smf.message import read_published
 from lbg_runtime.smf.response import OK, Response, answer
@@ -244,17 +245,21 @@ class Session:
             case ClientAck():
                 self._acknowledge(request)
             case Bind():
-                self._answer_refusals(frame, AssuredKind.BIND, lambda: self._bind(client, request, frame.tag))
+                refused = refusal_body(AssuredKind.BIND)
+                self._answer_refusals(frame, refused, lambda: self._bind(client, request, frame.tag))
             case Unbind():
                 self._unbind(request, frame.tag)
             case OpenFlow():
-                self._answer_refusals(frame, AssuredKind.OPEN_FLOW, lambda: self._open(client, request, frame.tag))
+                refused = refusal_body(AssuredKind.OPEN_FLOW)
+                self._answer_refusals(frame, refused, lambda: self._open(client, request, frame.tag))
             case CloseFlow(flow_id):
                 self._close(flow_id, frame.tag)
-            case CreateQueue():
-                self._answer_refusals(frame, AssuredKind.CREATE, lambda: self._create(client, request, frame.tag))
-            case DeleteQueue():
-                self._answer_refusals(frame, AssuredKind.DELETE, lambda: self._delete(client, request, frame.tag))
+            case CreateQueue(queue):
+                refused = named_queue_body(AssuredKind.CREATE, queue)
+                self._answer_refusals(frame, refused, lambda: self._create(client, request, frame.tag))
+            case DeleteQueue(queue):
+                refused = named_queue_body(AssuredKind.DELETE, queue)
+                self._answer_refusals(frame, refused, lambda: self._delete(client, request, frame.tag))
             case FlowChange():
                 pass  # The client's answer to ours. Answering it starts a loop that ends in a crash of the client.
             case UnknownRequest(AssuredKind.TRANSACTION):
@@ -264,11 +269,11 @@ class Session:
             case _:
                 assert_never(request)
 
-    def _answer_refusals(self, frame: Frame, kind: AssuredKind, act: Callable[[], None]) -> None:
+    def _answer_refusals(self, frame: Frame, body: bytes, act: Callable[[], None]) -> None:
         try:
             act()
         except BrokerRefusal as refusal:
-            self._tell(refusal_body(kind), Response(refusal.code, refusal.text), frame.tag)
+            self._tell(body, Response(refusal.code, refusal.text), frame.tag)
 
     def _tell(self, body: bytes, response: Response | None, tag: bytes | None = None) -> None:
         self.outbox.put(encode_frame(answer(Protocol.ASSURED_CTRL, body, response, tag)))
@@ -442,13 +447,16 @@ class Session:
         if request.transacted:
             self._transactions.check(request.session_id)
         last_received_id = request.last_received_id
+        temporary = not request.durable or request.queue.startswith(_TEMPORARY_PREFIX)
+        # Of a queue that exists, wishes are only what its client was told before.
+        wishes = request.wishes if temporary else NO_WISHES
         bound, effects = self._engine.bind(
             client,
             QueueName(request.queue),
             last_received_id=None if last_received_id is None else DeliveryId(last_received_id),
             browser=request.browser,
-            create_temporary=not request.durable or request.queue.startswith(_TEMPORARY_PREFIX),
-            temporary_settings=wished_settings(request.wishes, durable=False),
+            create_temporary=temporary,
+            temporary_settings=wished_settings(wishes, durable=False),
             selector=request.selector,
             replay=None if request.replay is None else replay_start(request.replay),
             partition_group=request.partition_group,
@@ -504,7 +512,7 @@ class Session:
     def _delete(self, client: ClientId, request: DeleteQueue, tag: bytes | None) -> None:
         _check_name(request.queue)
         effects = self._engine.deprovision(client, QueueName(request.queue))
-        self._tell(deleted_queue_body(request.queue), OK, tag)
+        self._tell(named_queue_body(AssuredKind.DELETE, request.queue), OK, tag)
         self._carry_out(effects)
 
 

@@ -3,8 +3,11 @@
 from dataclasses import replace
 from weakref import ref
 
+import pytest
+
 from lbg_runtime.broker.engine.effects import Published
 from lbg_runtime.broker.engine.settings import AccessType
+from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.outcome import Outcome
 
 
@@ -147,3 +150,10 @@ def test_a_browser_is_told_what_comes_again(stage):
         (bob, browser, True),
         (bob, browser, False),
     ]
+
+
+def test_a_partitioned_queue_has_no_browsers(make_stage):
+    stage = make_stage(AccessType.NON_EXCLUSIVE, partition_count=2)
+    with pytest.raises(BrokerRefusal, match="403 Browsing Not Supported on Partitioned Queue"):
+        stage.bind(stage.client("ann"), browser=True)
+    assert stage.queue.flows == ()

@@ -103,7 +103,7 @@ def test_a_temporary_queue_that_was_deleted_while_its_client_was_away_is_not_del
 
 
 def test_a_temporary_queue_cannot_have_the_name_of_a_durable_one(stage):
-    with pytest.raises(BrokerRefusal, match="400 Endpoint Property Mismatch"):
+    with pytest.raises(BrokerRefusal, match="400 Invalid Queue or Topic Endpoint Durability"):
         stage.engine.bind(stage.client("ann"), QUEUE, create_temporary=True)
 
 

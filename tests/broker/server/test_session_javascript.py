@@ -42,6 +42,13 @@ BIND_CREATED = bytes.fromhex(
     "030900010000001000000039 23000003 030400000029 820a0000000000000000 8303ff 8706 70763200 0b0301"
     "100a0000000000000000 210301"
 )
+REBIND = bytes.fromhex(
+    """
+    03090001000000100000004d 23000003 03040000003d 820a000000000000001b 8303ff 8705 653300 0b0301 100a000000000000001b
+    110600000000 130600000000 140600989680 160300 210301
+    """
+)
+"""Of the queue `e3`, whose properties it repeats."""
 BIND_TEMPORARY = bytes.fromhex(
     """
     03090001000000100000005b 23000003 03040000004b 820a0000000000000000 8303ff
@@ -116,6 +123,27 @@ def test_a_queue_is_created_as_its_client_wishes_and_a_client_that_binds_it_is_t
     assert (item(bound, ItemKind.RESPECT_TTL), item(bound, ItemKind.QUOTA_MEGABYTES)) == (1, 7)
 
 
+@pytest.mark.parametrize(
+    ("said", "instead", "refusal"),
+    [
+        ("130600000007", "130600000000", "Quota Out Of Range"),
+        ("130600000007", "1306005b8d81", "Quota Out Of Range"),
+        ("1406000004d2", "140601c9c381", "Message Size Out Of Range"),
+    ],
+)
+def test_a_queue_that_is_too_large_and_one_for_no_messages_are_refused(said: str, instead: str, refusal: str) -> None:
+    (refused,) = ask(Desk().log_in(), CREATE.replace(bytes.fromhex(said), bytes.fromhex(instead)))
+    assert response_of(refused) == Response(400, refusal)
+
+
+def test_a_client_that_is_back_may_repeat_what_it_was_told_of_a_queue() -> None:
+    desk = Desk()
+    desk.create_queue("e3", quota_bytes=1)
+    bound, *_ = ask(desk.log_in(), REBIND)
+    assert response_of(bound) == OK
+    assert item(bound, ItemKind.QUOTA_MEGABYTES) == 0
+
+
 def test_a_queue_of_which_nothing_is_said_is_as_the_broker_has_it() -> None:
     desk = Desk()
     ask(desk.log_in(), CREATE_PLAINLY)
@@ -171,9 +199,12 @@ def test_topic_endpoints_are_neither_created_nor_deleted() -> None:
 def test_a_queue_has_no_name_that_an_administrator_could_not_use(name: str) -> None:
     desk = Desk()
     (refused,) = ask(desk.log_in(), control(AssuredKind.CREATE, (ItemKind.QUEUE, text(name))))
-    assert response_of(refused) == Response(400, "Queue Name Parse Error")
-    (created,) = ask(desk.log_in(), control(AssuredKind.CREATE, (ItemKind.QUEUE, text("ü" * 100))))
-    assert response_of(created) == OK
+    assert response_of(refused) == Response(400, "Invalid Queue Name")
+    # Without its name in the answer, the client falls over.
+    assert text_item(refused, ItemKind.QUEUE) == name
+    for good in ("ü" * 100, "#DEAD_MSG_QUEUE"):
+        (created,) = ask(desk.log_in(), control(AssuredKind.CREATE, (ItemKind.QUEUE, text(good))))
+        assert response_of(created) == OK
 
 
 def test_who_wants_no_messages_of_its_own_is_refused_as_it_would_get_them() -> None:

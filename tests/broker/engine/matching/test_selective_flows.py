@@ -90,7 +90,7 @@ def test_a_browser_is_shown_what_it_wants():
 def test_a_bad_selector_and_one_on_a_partitioned_queue_are_refused():
     with pytest.raises(BrokerRefusal, match="400 Invalid Selector"):
         PickyStage().picky("ann", "n =")
-    with pytest.raises(BrokerRefusal, match="400 Invalid Selector"):
+    with pytest.raises(BrokerRefusal, match="403 Selectors Not Supported on Partitioned Queue"):
         PickyStage(partition_count=2).picky("ann", "n = 1")
 
 
