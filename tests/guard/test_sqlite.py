@@ -35,19 +35,6 @@ stamps = {"JMSXGroupID": "k", "lbg_publisher": "p", "lbg_key_sequence": 1}
 asyncio.run(SqliteGuard(sys.argv[1], "orders").once(Message("t", b"", stamps), effect))
 """
 
-MARK_OF_22_NOVEMBER = """
-CREATE TABLE IF NOT EXISTS lbg_guard (
-    scope TEXT NOT NULL,
-    key TEXT NOT NULL,
-    publisher TEXT NOT NULL,
-    number INTEGER NOT NULL,
-    marked_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
-    PRIMARY KEY (scope, key, publisher)
-) WITHOUT ROWID;
-INSERT INTO lbg_guard (scope, key, publisher, number) VALUES ('orders', 'k', 'p', 3);
-"""
-"""As an earlier version left it."""
-
 COUNTING_MEMBER = """
 import asyncio, sys
 from lbg_runtime.guard.sqlite import SqliteGuard
@@ -84,13 +71,6 @@ async def test_a_process_killed_between_effect_and_commit_leaves_nothing(bench: 
     assert await bench.written() == []
     assert await bench.apply(message(1)), "whoever gets the message next"
     assert await bench.written() == ["p1"]
-
-
-async def test_marks_of_an_earlier_version_hold(bench: SqliteBench) -> None:
-    with closing(sqlite3.connect(bench.path)) as database:
-        database.executescript(MARK_OF_22_NOVEMBER)
-    assert [await bench.apply(message(number)) for number in (2, 3, 4)] == [False, False, True]
-    assert await bench.written() == ["p4"]
 
 
 async def test_two_processes_on_one_key_leave_every_effect_once(bench: SqliteBench) -> None:
