@@ -226,14 +226,18 @@ class ParkingEntryRefused(ProtocolError):
 
 
 class ParkingNotReady(TransportError):
-    """A message cannot be parked now; `reason` says what has to happen first."""
+    """A message cannot be parked now; `reason` says what has to happen first.
+
+    `was_sent`: it may be parked nevertheless.
+    """
 
     retriable = True
 
-    def __init__(self, queue: str, reason: str) -> None:
+    def __init__(self, queue: str, reason: str, *, was_sent: bool = False) -> None:
         super().__init__(f"cannot park in {queue}: {reason}")
         self.queue = queue
         self.reason = reason
+        self.was_sent = was_sent
 
 
 class BrokerRefusal(LbgError):

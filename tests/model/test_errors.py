@@ -93,7 +93,7 @@ EXAMPLES = [
     GroupMissing("g"),
     InvariantViolated("what"),
     ParkingEntryRefused("what", 12),
-    ParkingNotReady("lbg-parked/g/0", "its place in the line"),
+    ParkingNotReady("lbg-parked/g/0", "its place in the line", was_sent=True),
     SparkUnavailable("no Java", "pip install 'lbg-runtime[spark]'"),
     SinkRowRefused("key", 3),
     SinkKeySplit(2),

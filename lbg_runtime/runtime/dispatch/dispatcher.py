@@ -25,7 +25,7 @@ from lbg_runtime.core.group.control_messages import ParkingWait
 from lbg_runtime.core.lanes import KeyLanes, Lane, LaneSight, LaneStage
 from lbg_runtime.core.parking.ledger import Verdict
 from lbg_runtime.metrics.reading import LanesReading, ParkingReading
-from lbg_runtime.model.errors import InvariantViolated, PublishRefused, TransportError
+from lbg_runtime.model.errors import InvariantViolated, ParkingNotReady, PublishRefused, TransportError
 from lbg_runtime.model.failure import Then
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
@@ -489,7 +489,7 @@ class Dispatcher:
             self._troubles.moved(handling, report, to)
             self._finish(lane, _ACCEPTED)
         else:
-            if isinstance(failure, PublishRefused):
+            if isinstance(failure, PublishRefused) or (isinstance(failure, ParkingNotReady) and not failure.was_sent):
                 handling.may_be_elsewhere = was_elsewhere
             self._troubles.move_failed(handling, failure)
             # The last attempt of its handler, if there was any, shares its turn with the first try. If a replay went

@@ -217,12 +217,13 @@ class ParkingStay:
         if not copy.came.done():
             self._room.doubt()
             reason = f"what was sent there has not come for {COPY_PATIENCE_S:g} s, though the broker has confirmed it"
-            raise ParkingNotReady(self._parking, f"{reason}; expected a queue that subscribes to {self._parking}")
+            expected = f"expected a queue that subscribes to {self._parking}"
+            raise ParkingNotReady(self._parking, f"{reason}; {expected}", was_sent=True)
         self._check_kept(copy)
 
     def _check_kept(self, copy: Copy) -> None:
         if copy.is_given_up:
-            raise ParkingNotReady(self._parking, "it was given up meanwhile")
+            raise ParkingNotReady(self._parking, "it was given up meanwhile", was_sent=copy.was_sent)
 
     # -- the stay
 

@@ -6,6 +6,7 @@ More than 400 lines, as all ends of a failed delivery are tried on one rig.
 import asyncio
 import itertools
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import structlog
@@ -386,6 +387,24 @@ async def test_a_message_that_cannot_be_parked_after_a_replay_of_its_key_went_fi
         await made.until_ended(1)
     assert seen == [b"1"] * 3 + [b"2"]
     assert made.outcomes() == {1: Outcome.ACCEPTED}
+
+
+async def test_a_queue_is_handed_back_with_what_its_full_parking_queue_does_not_take(rig, delivery):
+    """Nothing of it was sent, so the next owner may begin anew. The queue stayed, and stood still at each try to move
+    it."""
+    parking = _FullParking()
+    made = rig(_fail, failure={"attempts": 1, "then": "park", **BACKOFF})
+    made.dispatcher.park_in(QUEUE, parking)
+    async with made.running():
+        made.dispatcher.dispatch(delivery(1, "bad"))
+        await asyncio.sleep(10)
+        assert made.dispatcher.is_stalled(QUEUE, Epoch(1))
+        parking.error = partial(ParkingNotReady, was_sent=True)
+        await asyncio.sleep(10)
+        parking.error = ParkingNotReady
+        await asyncio.sleep(10)
+        assert not made.dispatcher.is_stalled(QUEUE, Epoch(1)), "one try may have parked it"
+        made.dispatcher.return_unstarted(QUEUE, Epoch(1))
 
 
 class _ScriptedParking(_FullParking):

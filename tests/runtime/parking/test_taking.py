@@ -62,8 +62,9 @@ async def test_a_copy_that_does_not_come_is_sent_again_with_another_filler_as_th
     async with owning(Session()) as owner:
         await owner.open()
         handling = handling_of(stamped(3))
-        with pytest.raises(ParkingNotReady, match="expected a queue that subscribes to parked"):
+        with pytest.raises(ParkingNotReady, match="expected a queue that subscribes to parked") as missed:
             await owner.queue.take(handling, FAILED)
+        assert missed.value.was_sent
         first = owner.session.sent[-1]
         assert (await parks(owner, handling)).number == first.number, "a message has one number"
         owner.show(DropAsked("key a", (first.owner, first.number)))
@@ -113,8 +114,9 @@ async def test_nothing_is_parked_while_the_group_is_re_striped_nor_of_another_ha
         with pytest.raises(ParkingNotReady, match="it is not this member's now"):
             await owner.queue.take(handling_of(stamped(3), Epoch(2)), FAILED)
         monkeypatch.setattr(stay, "MAX_PARKED", 2)
-        with pytest.raises(ParkingNotReady, match="2 messages are parked there, which is all that it takes"):
+        with pytest.raises(ParkingNotReady, match="2 messages are parked there, which is all that it takes") as full:
             await owner.queue.take(handling_of(stamped(3)), FAILED)
+        assert not full.value.was_sent
         assert owner.session.sent == sent
 
 
@@ -134,8 +136,9 @@ async def test_who_parks_on_a_handle_that_is_lost_learns_it_at_once_and_nothing_
         parking = asyncio.ensure_future(owner.queue.take(handling_of(stamped(3)), FAILED))
         await asyncio.sleep(1)
         owner.session.sink(FlowInactive(EPOCH))
-        with pytest.raises(ParkingNotReady, match="it was given up meanwhile"):
+        with pytest.raises(ParkingNotReady, match="it was given up meanwhile") as lost:
             await parking
+        assert lost.value.was_sent
         assert asyncio.get_running_loop().time() < 5
         sent = list(owner.session.sent)
         with pytest.raises(ParkingNotReady, match="it is not this member's now"):
