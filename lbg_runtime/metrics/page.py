@@ -67,8 +67,8 @@ _ASK = """| question | expression |
 | p99 of handling | `histogram_quantile(0.99, sum by (le) (rate(lbg_handling_duration_seconds_bucket[5m])))` |
 | takeovers | `increase(lbg_owner_changes_total{event="taken",cause="elected"}[10m])`, beyond those of a start |
 | a member that is stuck | `lbg_member_up == 0`, or `lbg_member_ready == 0` for longer than a move takes |
-| a process that is stopped, or gone | `up == 0` of its scrape job: nobody answers there, and all of the above is silent |
-| queues that stand still | `lbg_queues_standing_still > 0`; the live page, `/v1/status` and the log say which, and why |
+| a process that is stopped, or gone | `up == 0` of its scrape job, as nobody answers |
+| queues that stand still | `lbg_queues_standing_still > 0`; the live page and the log say which, and why |
 | keys that stand still | `lbg_keys_stuck > 0`, `lbg_keys_parked > 0`; the log says which |
 | a re-striping that is stuck | `changes(lbg_restriping_shards{stage="left"}[10m]) == 0`, for 10 minutes |
 | a journal with gaps | `increase(lbg_journal_records_dropped_total[10m]) > 0` |
