@@ -42,7 +42,7 @@ def test_every_figure_is_told_under_its_name_and_labels() -> None:
         61,
     )
     (info,) = (name for name in told if name[0] == "lbg_member_info")
-    assert dict(info[1:])["member"] == "a"
+    assert (dict(info[1:])["member"], told[info]) == ("a", 1)
     assert (told["lbg_member_up",], told["lbg_member_started",], told["lbg_member_ready",]) == (1, 1, 1)
 
 

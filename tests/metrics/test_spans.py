@@ -49,6 +49,7 @@ def test_a_publishers_span_is_named_and_described_by_the_messaging_conventions()
     end_publish(begun(kept.make()), None)
     (span,) = kept.ended
     assert (span.name, span.kind) == ("publish h/{shard}/{topic}", SpanKind.PRODUCER)
+    assert span.instrumentation_scope.name == "lbg_runtime"
     assert dict(span.attributes) == {
         "messaging.system": "solace",
         "messaging.operation.name": "publish",
@@ -80,6 +81,17 @@ def test_a_handlers_span_is_named_and_described_by_the_messaging_conventions() -
         "lbg.attempt": 2,
         "lbg.redelivered": True,
     }
+
+
+def test_what_a_message_does_not_have_is_not_told(caplog) -> None:
+    kept = KeptSpans()
+    message = Message("bills/new", b"", {})
+    facts = {"queue": "orders/3", "epoch": 1, "attempt": 1, "is_redelivered": False, "overdue": lambda: None}
+    with kept.make(has_keys=True).handling(message, key=None, shard=None, **facts):
+        pass
+    left_out = {"messaging.message.id", "messaging.destination.partition.id", "lbg.key"}
+    assert left_out.isdisjoint(kept.ended[0].attributes)
+    assert caplog.messages == [], "the library complains of attributes without a value"
 
 
 @pytest.mark.parametrize("has_keys", [False, True])
@@ -129,6 +141,18 @@ def test_what_is_raised_ends_the_span_as_failed_and_is_passed_on() -> None:
         span = kept.ended[-1]
         assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, status)
         assert span.attributes["error.type"] == type(error).__name__
+    assert [[event.attributes["exception.message"] for event in span.events] for span in kept.ended] == [["no"], []]
+
+
+def test_an_error_that_cannot_be_told_fails_its_span_with_its_name_and_is_passed_on() -> None:
+    class Unspeakable(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    kept = KeptSpans()
+    with pytest.raises(Unspeakable), handling(kept.make(), {}):
+        raise Unspeakable
+    assert kept.ended[0].status.description.endswith("Unspeakable")
 
 
 @pytest.mark.parametrize("raised", [None, asyncio.CancelledError(), ValueError("no")])
@@ -171,10 +195,15 @@ def test_a_topic_with_the_key_in_it_is_told_only_where_keys_are(has_keys) -> Non
 def test_nor_does_a_refusal_tell_the_topic() -> None:
     kept = KeptSpans()
     # The client's library keeps 255 bytes of a reason, so that not all of the topic may be in it.
-    for reason in ("Publish ACL Denied - Topic 'h/3/orders/k", "Spool Over Quota"):
+    for reason in (
+        "Publish ACL Denied - Topic 'h/3/orders/k",
+        "Publish ACL Denied - Topic 'h/3/or",
+        "Spool Over Quota",
+    ):
         end_publish(begun(kept.make(), topic="h/3/orders/k"), PublishRefused("h/3/orders/k", reason))
+    end_publish(begun(kept.make(), topic="h/3/orders/k"), OSError("cannot write h/3/orders/k"))
     descriptions = [span.status.description for span in kept.ended]
-    assert descriptions == ["PublishRefused", "Spool Over Quota"]
+    assert descriptions == ["PublishRefused", "PublishRefused", "Spool Over Quota", "OSError"]
 
 
 def test_spans_that_nobody_takes_are_told_once_and_not_before_there_are_any(monkeypatch) -> None:

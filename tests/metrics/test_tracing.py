@@ -4,12 +4,14 @@ import subprocess
 import sys
 
 import pytest
+from opentelemetry import trace
 
 from lbg_runtime.config.load import parse_settings
 from lbg_runtime.config.settings import Tracing
 from lbg_runtime.metrics.spans import MessageSpans
 from lbg_runtime.metrics.tracing import open_spans
 from lbg_runtime.model.errors import ConfigError
+from tests.metrics.kept_spans import KeptSpans
 from tests.patience import PATIENCE_S
 
 GROUP = {"name": "orders", "hash_prefix": "h", "hash_count": 8, "queue_count": 4, "provision": "create_missing"}
@@ -40,6 +42,15 @@ def test_another_word_is_told_with_those_that_are_known() -> None:
 def test_spans_are_opened_where_they_are_asked_for() -> None:
     assert open_spans(settings()) is None
     assert isinstance(open_spans(settings(tracing="spans")), MessageSpans)
+
+
+@pytest.mark.parametrize(("tracing", "has_keys"), [("spans", False), ("spans_with_keys", True)])
+def test_keys_are_in_spans_only_by_the_setting_of_their_own(tracing, has_keys, monkeypatch) -> None:
+    kept = KeptSpans()
+    monkeypatch.setattr(trace, "get_tracer", lambda name, version, _: kept.provider.get_tracer(name, version))
+    spans = open_spans(settings(tracing=tracing))
+    spans.begin_publish("h/3/a", key="k", shard=3, message_id="p-1", size_bytes=1, properties={}).end()
+    assert ("lbg.key" in kept.ended[0].attributes) == has_keys
 
 
 def test_a_missing_library_is_told_with_what_to_install(monkeypatch) -> None:

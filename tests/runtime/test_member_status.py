@@ -11,11 +11,13 @@ from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
 from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.core.group.membership import OwnState
 from lbg_runtime.journal import writer
+from lbg_runtime.metrics.reading import KeysReading
 from lbg_runtime.model.connection import LONGEST_SILENCE_MS
 from lbg_runtime.model.errors import SubscribeFailed, UserError
 from lbg_runtime.model.hashing import HashFunction, shard_of
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PARTITION_KEY_PROPERTY, PUBLISHER_PROPERTY, Message
+from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.runners.handling import GivenBack
 from lbg_runtime.status.health import has_started, lacks
 from lbg_runtime.status.picture import Standstill
@@ -295,6 +297,41 @@ async def test_lanes_are_told_while_something_is_in_them(trial, shown):
         assert (reading.lanes.lanes, reading.lanes.running, reading.lanes.waiting) == (1, 1, 3)
         assert sum(queue.in_flight for queue in reading.queues) == 4
         release.set()
+
+
+async def test_keys_that_hold_others_up_and_bad_messages_are_in_the_figures(trial, shown):
+    release, hooks, bad = asyncio.Event(), Handlers(), {"without_key": 1, "bodies_refused": 1}
+
+    async def work(message):
+        await release.wait()
+
+    @hooks.handler("bills/>")
+    async def bill(payload: int) -> None:
+        pass
+
+    dispatch = {"stuck_key": "5s", "slow_handler": "5s", "max_waiting_per_key": 2, "missing_key": "no_order"}
+    async with trial.running(trial.discovered("a", work=work, hooks=hooks, dispatch=dispatch, **ON)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        assert shown["a"].reading().keys == KeysReading()
+        await publish(trial, "k", 4)
+        await publish(trial, "l", 1)
+        other = MemoryTransport(trial.broker, "other")
+        await other.open()
+        await other.send(Message("h/0/bills/new", b"no number"))
+        await asyncio.sleep(10)
+        assert shown["a"].reading().keys == KeysReading(1, 1, stuck=3, stuck_total=3, slow=2, slow_total=2, **bad)
+        release.set()
+        await trial.until(lambda: not shown["a"].reading().keys.slow)
+        assert shown["a"].reading().keys == KeysReading(0, 1, stuck=1, stuck_total=3, slow=0, slow_total=2, **bad)
+        await other.close()
+
+
+async def test_settings_that_have_changed_on_the_broker_are_shown(trial, shown):
+    async with trial.running(trial.discovered("a", **ON)):
+        await trial.until(lambda: "a" in shown)
+        assert shown["a"].picture().changed_settings == ()
+        shown["a"].changed_settings = lambda: ("group.key",)
+        assert shown["a"].picture().changed_settings == ("group.key",)
 
 
 async def test_a_stopped_queue_is_shown_while_it_stands_still(trial, shown):

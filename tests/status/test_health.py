@@ -24,6 +24,7 @@ def test_a_member_has_started_when_it_began_to_bind() -> None:
     assert not has_started(member(flow(0, FlowState.UNBOUND, AWAY, epoch=0), is_placed=False))
     assert has_started(member(flow(0, FlowState.BINDING)))
     assert has_started(counted(member(flow(0, FlowState.BINDING))))
+    assert not has_started(counted(member(UNBOUND)))
     assert has_started(member(flow(0, FlowState.UNBOUND))), "once started, always started"
 
 
@@ -55,6 +56,7 @@ def test_a_queue_at_home_must_be_fed_to_the_member_or_have_another_owner(state: 
     for owners in ({}, {1: "a"}):
         (lack,) = lacks(member(ACTIVE, at_home, owners={0: "a", **owners}))
         assert (lack.queue, lack.state) == ("orders/1", state)
+        assert lack.reason == "neither fed to this member nor known to have another owner"
     assert lacks(member(ACTIVE, at_home, owners={0: "a", 1: "b"})) == ()
     assert lacks(member(ACTIVE, flow(1, FlowState.ACTIVE), owners={})) == ()
 
@@ -105,6 +107,10 @@ def test_a_member_out_of_reach_of_the_broker_is_not_ready_and_says_why_if_that_i
     assert [lack.reason for lack in lacks(cut_off)] == ["the broker is out of reach"]
     refused = replace(cut_off, why_away="Unauthorized")
     assert [lack.reason for lack in lacks(refused)] == ["the broker is out of reach: Unauthorized"]
+
+
+def test_a_queue_that_has_stopped_is_what_its_failure_policy_asks_for() -> None:
+    assert lacks(member(replace(ACTIVE, is_stopped=True))) == ()
 
 
 def test_a_queue_that_waits_for_its_parking_queue_is_not_looked_after_wherever_its_home_is() -> None:

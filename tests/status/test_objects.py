@@ -5,6 +5,7 @@ from dataclasses import replace
 import orjson
 
 from lbg_runtime.cli.group.text import picture_as_object
+from lbg_runtime.core.flow.events import ReleaseCause
 from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.core.group.control_messages import (
     FlowReport,
@@ -22,11 +23,13 @@ from lbg_runtime.core.group.control_messages import (
 from lbg_runtime.core.lanes import LaneStage
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
+from lbg_runtime.status.health import Lack
 from lbg_runtime.status.objects import (
     changes_as_object,
     found_as_object,
     handled_as_object,
     key_as_object,
+    lack_as_object,
     member_as_object,
 )
 from lbg_runtime.status.picture import HandledPicture, KeyPicture
@@ -35,19 +38,35 @@ from tests.status.asking import STANDBY, change, counted, flow, member
 
 
 def test_a_member_is_told_with_its_flows_and_its_view() -> None:
-    shown = member(flow(0, FlowState.ACTIVE), flow(1, FlowState.STANDBY, STANDBY), owners={0: "a", 1: "b"})
+    given_up = replace(flow(1, FlowState.DRAINING, STANDBY), cause=ReleaseCause.HANDBACK)
+    shown = replace(member(flow(0, FlowState.ACTIVE), given_up, owners={0: "a", 1: "b"}), changed_settings=("key",))
     told = orjson.loads(orjson.dumps(member_as_object(shown)))
-    assert (told["group"], told["member"], told["incarnation"], told["state"]) == ("orders", "a", 5, "active")
-    assert told["flows"]["orders/0"] == {
-        "role": "primary", "rank": 0, "state": "active", "cause": None, "epoch": 1, "in_flight": 2, "handled": 7,
-        "stopped": False,
-        "parking_wait": None,
+    facts = {"epoch": 1, "in_flight": 2, "handled": 7, "stopped": False, "parking_wait": None}
+    assert told == {
+        "group": "orders", "member": "a", "incarnation": 5, "state": "active", "weight": 1,
+        "flows": {
+            "orders/0": {"role": "primary", "rank": 0, "state": "active", "cause": None, **facts},
+            "orders/1": {"role": "secondary", "rank": 1, "state": "draining", "cause": "handback", **facts},
+        },
+        "view": {
+            "connected": True,
+            "members": [
+                {"member": "a", "incarnation": 5, "state": "active", "weight": 1, "suspect": False},
+                {"member": "b", "incarnation": 5, "state": "active", "weight": 1, "suspect": True},
+            ],
+            "owners": {"orders/0": "a", "orders/1": "b"},
+            "placement": {"orders/0": ["a", "b"], "orders/1": ["b", "a"]},
+        },
+        "changed_settings": ["key"],
     }  # fmt: skip
-    assert (told["flows"]["orders/1"]["role"], told["flows"]["orders/1"]["rank"]) == ("secondary", 1)
-    assert told["view"]["owners"] == {"orders/0": "a", "orders/1": "b"}
-    assert told["view"]["placement"]["orders/1"] == ["b", "a"]
-    assert [one["suspect"] for one in told["view"]["members"]] == [False, True]
-    assert orjson.loads(orjson.dumps(member_as_object(counted(shown))))["view"] is None
+    assert member_as_object(member(is_placed=False))["view"]["placement"] is None
+    assert member_as_object(counted(shown))["view"] is None
+
+
+def test_a_lack_is_told_with_its_queue_if_it_is_about_one() -> None:
+    of_queue = Lack("it is not fed", QueueName("orders/1"), FlowState.STANDBY)
+    assert lack_as_object(of_queue) == {"reason": "it is not fed", "queue": "orders/1", "state": "standby"}
+    assert lack_as_object(Lack("it leaves")) == {"reason": "it leaves", "queue": None, "state": None}
 
 
 def test_a_member_has_the_names_that_lbg_group_status_has() -> None:
@@ -59,6 +78,7 @@ def test_a_member_has_the_names_that_lbg_group_status_has() -> None:
 
 
 def test_why_a_queue_stands_still_has_the_names_that_its_flow_has() -> None:
+    assert flow(0, FlowState.ACTIVE).standstill is None
     waits = replace(flow(1, FlowState.ACTIVE), parking_wait=ParkingWait(8_000, "Queue Shutdown"))
     stopped = replace(flow(12, FlowState.ACTIVE), is_stopped=True)
     still = {index: each.standstill for index, each in ((1, waits), (12, stopped))}
@@ -74,6 +94,7 @@ def test_why_a_queue_stands_still_has_the_names_that_its_flow_has() -> None:
 
 def test_changes_are_told_as_the_journal_has_them() -> None:
     told = changes_as_object(MemberId("a"), 5, [change(2), change(1)])
+    assert (told["member"], told["incarnation"]) == ("a", 5)
     assert orjson.loads(orjson.dumps(told["changes"])) == [orjson.loads(orjson.dumps(change(2))), {
         **orjson.loads(orjson.dumps(change(2))), "queue": 1,
     }]  # fmt: skip
@@ -137,9 +158,13 @@ def test_what_is_parked_is_known_to_an_owner_that_has_opened_its_parking_queue()
         GroupShape(GroupName("orders"), "h", 16, 4),
     )
     waiting = KeyAnswer(header, QuestionId("q"), 9, QueueName("orders/1"), owned, handled, wait)
-    answers = [waiting, replace(waiting, wait=None), replace(waiting, flow=standby, wait=None)]
+    known = replace(waiting, wait=None)
+    answers = [waiting, known, replace(known, flow=standby), replace(known, flow=None)]
     told = found_as_object("k", 9, answers, shape)["answers"]
-    assert [each["parked"] for each in told] == [None, 0, None]
+    assert [each["parked"] for each in told] == [None, 0, None, None]
+    assert [each["flow"] and each["flow"]["state"] for each in told] == ["active", "active", "standby", None]
+    assert found_as_object("k", 9, [known], shape)["known"]
+    assert not found_as_object("k", 9, [replace(known, sight=KeySight(0, 0, None, None))], shape)["known"]
     found = orjson.loads(orjson.dumps(found_as_object("k", 9, [waiting], shape)))
     assert not found["known"]
     # After a restart nothing else is known of the key.
@@ -152,8 +177,21 @@ def test_only_the_owner_knows_a_key() -> None:
     nothing, something = KeySight(0, 0, None, None), KeySight(0, 0, None, LastHandled(1, 1, 1))
     owned = FlowReport(ReportedFlow.ACTIVE, Epoch(1), 0)
     standby = FlowReport(ReportedFlow.STANDBY, Epoch(1), 0)
+    parked, runs = (
+        KeySight(0, 1, None, None),
+        KeySight(0, 0, LaneHead(LaneStage.RUNNING, 1, False, 1, 1, 1, None), None),
+    )
+    wait = ParkingWait(0, "it is not open")
     known = [
-        KeyPicture(MemberId("a"), "k", 9, QueueName("orders/1"), None, report, sight).is_known
-        for report, sight in ((owned, something), (owned, nothing), (standby, something), (None, something))
+        KeyPicture(MemberId("a"), "k", 9, QueueName("orders/1"), None, report, sight, waits).is_known
+        for report, sight, waits in (
+            (owned, something, None),
+            (owned, parked, None),
+            (owned, runs, None),
+            (owned, nothing, None),
+            (owned, something, wait),
+            (standby, something, None),
+            (None, something, None),
+        )
     ]
-    assert known == [True, False, False, False]
+    assert known == [True, True, True, False, False, False, False]
