@@ -10,8 +10,9 @@ from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
 from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.core.group.membership import OwnState
+from lbg_runtime.core.restripe.striping import Striping
 from lbg_runtime.journal import writer
-from lbg_runtime.metrics.reading import KeysReading
+from lbg_runtime.metrics.reading import KeysReading, RestripingReading
 from lbg_runtime.model.connection import LONGEST_SILENCE_MS
 from lbg_runtime.model.errors import SubscribeFailed, UserError
 from lbg_runtime.model.hashing import HashFunction, shard_of
@@ -164,6 +165,24 @@ async def test_members_that_are_counted_and_do_not_talk_show_their_places(trial,
             assert picture.view is None
             assert owned(picture) == [f"orders/{index}", f"orders/{index + 2}"]
             assert (picture.state, lacks(picture)) == (OwnState.ACTIVE, ())
+        reading = shown["member-0"].reading()
+        assert (reading.group_members, reading.disregarded, reading.sidecar) == ({}, {}, None)
+        # Nobody tells it who has the others.
+        found = {shown["member-0"].key(f"k{number}") for number in range(20)}
+        assert {(each.queue, each.owner) for each in found} == {
+            ("orders/0", "member-0"), ("orders/1", None), ("orders/2", "member-0"), ("orders/3", None),
+        }  # fmt: skip
+
+
+async def test_a_re_striping_is_in_the_figures_while_it_is_under_way(trial, shown):
+    app = trial.discovered("a", **ON)
+    async with trial.running(app):
+        await trial.until(lambda: len(trial.active()) == 4)
+        assert shown["a"].reading().restriping is None
+        app._supervisor._striping.now = Striping(7, 4, 6, left=frozenset({4}))
+        assert shown["a"].reading().restriping == RestripingReading(shards_moving=4, shards_left=1)
+        app._supervisor._striping.now = Striping(7, 6)
+        assert shown["a"].reading().restriping is None
 
 
 async def test_the_weight_is_that_of_the_member_by_now(trial, shown):
