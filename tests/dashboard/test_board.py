@@ -67,8 +67,9 @@ def test_a_hand_back_is_told_with_both_sides_and_its_gap() -> None:
     board = make_board(a.beat({0: ACTIVE}), b.beat({0: STANDBY}))
     board.hear(a.offer(0, "b"), 100)
     board.hear(b.accept(0), 110)
-    board.hear(a.beat({0: DRAINING}), 120)
+    board.hear(a.beat({0: DRAINING}, in_flight=3), 120)
     assert (owner(board), board.queues[queue(0)].is_draining) == ("a", True)
+    board.hear(a.beat({0: DRAINING}, in_flight=1), 150)
     board.hear(a.beat({}), 180)
     assert owner(board) is None
     board.hear(b.beat({0: ACTIVE}), 200)
@@ -103,11 +104,41 @@ def test_a_queue_that_another_has_without_a_word_of_its_owner_is_a_takeover_and_
     board.hear(b.beat({0: ACTIVE}), 40)
     assert (owner(board), last_move(board)) == ("b", ("a", "b", MoveCause.TAKEOVER, None))
     assert board.members["a"].presence is Presence.SILENT, "long before a heartbeat is missing"
-    board.hear(a.beat({0: ACTIVE}), 90)
+    board.hear(a.beat({0: ACTIVE}, in_flight=1), 90)
     assert (owner(board), board.members["a"].presence) == ("b", Presence.ACTIVE), "it lives, and does not know yet"
     board.hear(a.beat({}), 120)
     assert owner(board) == "b"
     assert len(board.moves) == 1
+    board.hear(a.beat({0: ACTIVE}, epoch=2), 150)
+    assert owner(board) == "a", "it has it anew"
+
+
+def test_a_queue_that_its_owner_gave_up_to_nobody_in_particular_is_elected() -> None:
+    a, b = Speaker("a"), Speaker("b")
+    board = make_board(a.beat({0: ACTIVE}), b.beat({0: STANDBY}))
+    board.hear(a.beat({}), 100)
+    board.hear(b.beat({0: ACTIVE}), 130)
+    assert last_move(board) == ("a", "b", MoveCause.ELECTED, 30)
+
+
+@pytest.mark.parametrize(("accepter", "move", "taker"), [("b", "another", "b"), ("c", "m1", "b"), ("b", "m1", "c")])
+def test_only_who_was_offered_a_queue_and_took_just_that_offer_has_it_by_a_hand_back(accepter, move, taker) -> None:
+    speakers = {name: Speaker(name) for name in "abc"}
+    board = make_board(*(one.beat({0: ACTIVE if name == "a" else STANDBY}) for name, one in speakers.items()))
+    board.hear(speakers["a"].offer(0, "b"), 100)
+    board.hear(speakers[accepter].accept(0, move=move), 110)
+    board.hear(speakers["a"].beat({}), 120)
+    board.hear(speakers[taker].beat({0: ACTIVE}), 130)
+    assert last_move(board) == ("a", taker, MoveCause.ELECTED, 10)
+
+
+def test_a_queue_of_a_member_that_is_gone_is_taken_over_and_its_owner_stays_gone() -> None:
+    b = Speaker("b")
+    board = make_board(Speaker("a").beat({0: ACTIVE}))
+    board.tick(TIMING.dead_ms)
+    board.hear(b.beat({0: ACTIVE}), TIMING.dead_ms + 40)
+    assert last_move(board) == ("a", "b", MoveCause.TAKEOVER, 40)
+    assert board.members["a"].presence is Presence.GONE
 
 
 def test_a_queue_of_a_member_that_leaves_moves_by_its_stop() -> None:
@@ -149,8 +180,33 @@ def test_silence_makes_a_member_silent_then_gone_then_forgotten() -> None:
     assert presences == [Presence.ACTIVE, Presence.SILENT, Presence.SILENT, Presence.GONE]
     assert owner(board) is None
     assert dict(board.picture.members) == {}
+    assert board.members["a"].since_ms == TIMING.dead_ms
+    board.tick(TIMING.dead_ms + board_module.GONE_SHOWN_MS - 1)
+    assert list(board.members) == ["a"]
+    before = board.changes
     board.tick(TIMING.dead_ms + board_module.GONE_SHOWN_MS)
-    assert board.members == {}
+    assert (board.members, board.changes > before) == ({}, True)
+
+
+def test_a_member_that_speaks_is_not_silent_and_each_change_of_its_presence_is_one() -> None:
+    a = Speaker("a")
+    board = make_board(a.beat({}))
+    board.hear(a.beat({}), 1_500)
+    before = board.changes
+    board.tick(3_000)
+    assert (board.members["a"].presence, board.changes) == (Presence.ACTIVE, before)
+    board.tick(3_500)
+    assert board.changes > before
+    board.hear(a.beat({}), 3_600)
+    assert (board.members["a"].presence, board.members["a"].since_ms) == (Presence.ACTIVE, 3_600)
+
+
+def test_the_good_bye_of_a_life_that_is_over_is_none_of_the_next() -> None:
+    old = Speaker("a")
+    board = make_board(old.beat({}), Speaker("a", incarnation=2).beat({0: ACTIVE}), old.leave())
+    assert (owner(board), board.members["a"].presence) == ("a", Presence.ACTIVE)
+    board.hear(Speaker("nobody").leave(), 10)
+    assert list(board.members) == ["a"]
 
 
 def test_everybody_is_lost_who_was_there_and_fell_silent_without_a_word() -> None:

@@ -11,7 +11,7 @@ from lbg_runtime.dashboard.board import GroupBoard
 from lbg_runtime.dashboard.feed import Feed, Sight
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import MemberId
-from tests.dashboard.words import ACTIVE, GROUP, STANDBY, Speaker, queue
+from tests.dashboard.words import ACTIVE, DRAINING, GROUP, STANDBY, Speaker, queue
 
 SHAPE = GroupShape(GROUP, hash_prefix="h", hash_count=12, queue_count=4)
 PLACEMENT = Placement({name: (MemberId("b"), MemberId("a")) for name in SHAPE.queue_names()})
@@ -141,6 +141,26 @@ def test_queues_come_and_go_with_a_re_striping(board, feed) -> None:
     assert (told["meta"]["queues"], told["meta"]["restriping"]) == (6, [4, 6, 4, 8])
     feed.update(board, replace(SIGHT, queues=SIGHT.queues[:2]))
     assert (feed.since(2, 99)["meta"]["queues"], len(feed.since(0, 99)["queues"])) == (2, 2)
+
+
+def test_a_re_striping_that_is_over_is_not_told(board, feed) -> None:
+    feed.update(board, replace(SIGHT, striping=Striping(7, 4)))
+    assert feed.since(0, 99)["meta"]["restriping"] is None
+
+
+def test_a_queue_that_is_being_given_up_is_told_as_such_and_only_who_stands_by_as_a_standby(board, feed, a) -> None:
+    board.hear(a.beat({0: DRAINING, 1: ACTIVE}), 30)
+    # It has lost queue 1, and does not know yet.
+    board.hear(Speaker("b", incarnation=2).beat({0: STANDBY, 1: ACTIVE}), 40)
+    feed.update(board, SIGHT)
+    rows = feed.since(0, 99)["queues"]
+    assert [(rows[index][1], rows[index][4]) for index in (0, 1)] == [("draining", [1]), ("active", [])]
+
+
+def test_a_move_of_a_queue_that_is_not_shown_is_left_out(board, feed) -> None:
+    board.hear(Speaker("c").beat({0: ACTIVE, 1: ACTIVE}), 50)
+    feed.update(board, replace(SIGHT, queues=SIGHT.queues[:1]))
+    assert [move[2] for move in feed.since(0, 99)["moves"]] == [0]
 
 
 def test_depths_and_rates_are_told_of_the_queues_they_are_of(board, feed) -> None:

@@ -60,6 +60,9 @@ def test_a_new_life_begins_anew_and_a_member_that_is_gone_handles_nothing() -> N
     rates.take(told("a", {0: 13}, incarnation=2), 2_000)
     assert rates.by_queue(2_000) == {0: 10.0}
     assert (rates.by_queue(2_000 + FRESH_MS), rates.is_known) == ({}, False)
+    rates.take(told("a", {0: 1}), 3_000)
+    rates.take(told("a", {0: 5_000}, incarnation=2), 4_000)
+    assert (rates.by_queue(4_000), rates.is_known) == ({}, False), "it had handled more before the first answer"
 
 
 def test_an_answer_that_comes_twice_at_one_time_is_taken_once() -> None:
@@ -97,6 +100,7 @@ async def test_a_members_answer_is_read_and_its_refusals_and_absence_are_none() 
     )
 
     def answer(request):
+        assert request.url.path == "/v1/handled"
         if (found := next(answers, None)) is None:
             raise httpx.ConnectError("nobody there")
         return found
