@@ -160,6 +160,39 @@ async def test_members_that_are_gone_are_not_said_to_disagree(stage, browser):
         assert browser.errors == []
 
 
+RESTRIPING = f"""(async () => {{
+  {WHOLE}
+  const notices = [];
+  const show = (now, restriping) => {{
+    const meta = restriping === undefined ? {{}} : {{ meta: {{ ...whole.meta, restriping }} }};
+    take({{ now, members: {{}}, queues: {{}}, moves: [], ...meta }});
+    notices.push(document.getElementById('notice').textContent);
+  }};
+  show(whole.now, [4, 6, 4, 8]);
+  show(whole.now + 100_000);
+  show(whole.now + 100_000, [4, 6, 5, 8]);
+  show(whole.now + 200_000);
+  show(whole.now + 200_000, null);
+  return notices;
+}})()"""
+
+
+async def test_a_re_striping_that_stands_still_is_told_with_what_ends_it(stage, browser):
+    async with stage() as group:
+        await group.start("a")
+        await group.all_fed()
+        await browser.open(await group.show())
+        await browser.until(f"{FED}.length === 4")
+        begun, stuck, goes_on, stuck_again, over = await browser.evaluate(RESTRIPING)
+        assert begun == "re-striping from 4 to 6 queues: 4 of 8 shards have left"
+        remedy = ", none for 2 min; if nobody runs it, lbg group restripe --queues 6 ends it"
+        assert stuck == begun + remedy
+        assert goes_on == begun.replace("4 of 8", "5 of 8")
+        assert stuck_again == goes_on + remedy
+        assert over == ""
+        assert browser.errors == []
+
+
 LONG_NAMES = f"""(async () => {{
   {WHOLE}
   const members = structuredClone(whole.members);

@@ -8,12 +8,13 @@ const WINDOW_MS = 120_000; // of the strips in the list
 const ROW = 26; // pixels of a row, as in the style sheet
 const COLOURS = 10;
 const MOVES_LISTED = 80;
+const RESTRIPING_STANDS_MS = 60_000; // without a shard that left, this is worth a word
 const STILL_NAMED = 3; // queues that stand still, in the notice
 const QUIET_MS = 12_000; // a feed that says nothing for longer is gone: the server says something every 5 s
 
 // -- what is known
 
-const known = { meta: {}, members: [], queues: [], moves: [], byQueue: new Map(), offset: Infinity, rates: [] };
+const known = { meta: {}, stripedAt: 0, members: [], queues: [], moves: [], byQueue: new Map(), offset: Infinity, rates: [] };
 const marked = { chosen: 0, kept: null, over: null }; // kept, over: {queue} or {member}
 
 const now = () => performance.now() - known.offset;
@@ -34,7 +35,10 @@ function take(told) {
   if (told.whole) Object.assign(known, { members: [], queues: [], moves: [], byQueue: new Map(), offset: Infinity });
   // The fastest arrival shows best how the clocks differ.
   known.offset = Math.min(known.offset, performance.now() - told.now);
-  if (told.meta) known.meta = told.meta;
+  if (told.meta) {
+    if (String(told.meta.restriping) !== String(known.meta.restriping)) known.stripedAt = told.now;
+    known.meta = told.meta;
+  }
   for (const [position, [name, presence, weight, at]] of Object.entries(told.members)) {
     known.members[position] = { position: Number(position), name, presence, weight, since: at };
   }
@@ -207,7 +211,11 @@ function showNotice() {
   const unnamed = still.length - STILL_NAMED;
   notices.push(...still.slice(0, STILL_NAMED));
   if (unnamed > 0) notices.push(`${plural(unnamed, 'queue')} more that ${unnamed === 1 ? 'stands' : 'stand'} still`);
-  if (restriping) notices.push(`re-striping from ${restriping[0]} to ${restriping[1]} queues: ${restriping[2]} of ${restriping[3]} shards have left`);
+  if (restriping) {
+    const stoodFor = now() - known.stripedAt;
+    const remedy = stoodFor < RESTRIPING_STANDS_MS ? '' : `, none for ${since(stoodFor)}; if nobody runs it, lbg group restripe --queues ${restriping[1]} ends it`;
+    notices.push(`re-striping from ${restriping[0]} to ${restriping[1]} queues: ${restriping[2]} of ${restriping[3]} shards have left${remedy}`);
+  }
   if (!placed && living().length) notices.push('members do not agree yet on who is there: homes are those of before');
   dress($('notice'), [(lacking || still.length) && 'bad']);
   text($('notice'), notices.join(' · '));
