@@ -240,7 +240,9 @@ class BoundFlow:
 
     flow_id: int
     endpoint: Endpoint
-    active: bool
+    active: bool | None
+    """Whether the flow is fed; None for a client that will not be told of changes: it would take nothing from a flow
+    that was not fed at first."""
     max_unacked: int
     spooler: int | None = None
     """The 64 bits that precede a message's number: together they identify the message to applications. If left out, a
@@ -271,6 +273,9 @@ def bound_flow_body(bound: BoundFlow) -> bytes:
     group: tuple[tuple[ItemKind, bytes], ...] = ()
     if bound.partition_group is not None:
         group = ((ItemKind.PARTITION_GROUP, bound.partition_group.to_bytes(2, "big")),)
+    active: tuple[tuple[ItemKind, bytes], ...] = ()
+    if bound.active is not None:
+        active = ((ItemKind.ACTIVE, bytes((bound.active,))),)
     spooler: tuple[tuple[ItemKind, bytes], ...] = ()
     if bound.spooler is not None:
         spooler = ((ItemKind.SPOOLER, bound.spooler.to_bytes(8, "big")),)
@@ -284,7 +289,7 @@ def bound_flow_body(bound: BoundFlow) -> bytes:
         *limit_items(bound.endpoint),
         (ItemKind.ENDPOINT_ID, (1).to_bytes(4, "big")),
         (ItemKind.MAX_UNACKED, bound.max_unacked.to_bytes(4, "big")),
-        (ItemKind.ACTIVE, bytes((bound.active,))),
+        *active,
         *spooler,
         *group,
     )

@@ -468,7 +468,7 @@ class Session:
             BoundFlow(
                 flow_id=bound.flow,
                 endpoint=told_of(request.queue, bound.settings, bound.permission),
-                active=bound.active,
+                active=bound.active if request.wants_changes else None,
                 max_unacked=bound.settings.max_unacked_per_flow,
                 spooler=self._engine.spooler,
                 partition_group=bound.partition_group,

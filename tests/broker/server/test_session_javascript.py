@@ -5,10 +5,10 @@ import pytest
 from lbg_runtime.broker.engine.settings import AccessType, Permission, QueueSettings, RejectOnDiscard
 from lbg_runtime.broker.server.session import Session
 from lbg_runtime.model.ids import QueueName
-from lbg_runtime.smf.assured_items import AssuredKind, ItemKind
-from lbg_runtime.smf.frame import Frame
+from lbg_runtime.smf.assured_items import AssuredKind, ItemKind, decode_assured
+from lbg_runtime.smf.frame import Frame, ParameterKind
 from lbg_runtime.smf.response import OK, Response, response_of
-from tests.broker.server.desk import Desk, answers, control, item, published, text, text_item
+from tests.broker.server.desk import Desk, answers, control, item, published, text, text_item, u32
 
 OPEN_FLOW = bytes.fromhex(
     "03090001000000100000002f 23000002 03000000001f 810a0000000000000000 820a0000000000000000 830332 0a02"
@@ -22,6 +22,10 @@ BIND_WITH_REPLAY = bytes.fromhex(
 )
 """Of the queue `q1`: a new handle, and yet with a last received id, 0."""
 
+BIND_UNTOLD = bytes.fromhex(
+    "030900010000001000000035 23000004 030400000025 820a0000000000000000 8303ff 8705 6e6900 0b0301 100a0000000000000000"
+)
+"""Of the queue `ni`, without being told of activity, as is this client's default."""
 BIND_WITHOUT_OWN_MESSAGES = bytes.fromhex(
     """
     03090001000000100000003b 23000003 03040000002b 820a0000000000000000 8303ff 8706 6e6c7100 0b0301
@@ -99,6 +103,18 @@ def test_a_new_handle_that_names_0_as_its_last_id_has_its_replay() -> None:
     bound, delivery = ask(session, BIND_WITH_REPLAY)
     assert response_of(bound) == OK
     assert delivery.body == b"again"
+
+
+def test_a_flow_that_is_told_of_no_activity_is_not_said_to_be_a_standby() -> None:
+    desk = Desk()
+    desk.create_queue("ni", "t")
+    session = desk.log_in()
+    first, standby, opened = ask(session, BIND_UNTOLD, BIND_UNTOLD, OPEN_FLOW)
+    # With 0 here, the client takes nothing from that flow until it is told that it is fed, which it did not ask for.
+    assert ItemKind.ACTIVE not in {each.kind for each in decode_assured(standby.body).items}
+    ask(session, published(item(opened, ItemKind.FLOW_ID), 1, "t"))
+    _, delivery = ask(session, control(AssuredKind.UNBIND, (ItemKind.FLOW_ID, u32(item(first, ItemKind.FLOW_ID)))))
+    assert delivery.find(ParameterKind.FLOW_ID) == u32(item(standby, ItemKind.FLOW_ID))
 
 
 def test_a_queue_is_created_as_its_client_wishes_and_a_client_that_binds_it_is_told_so() -> None:
