@@ -131,7 +131,6 @@ async def test_the_client_that_is_installed_has_no_surprise() -> None:
     with structlog.testing.capture_logs() as log:
         assert await made_by(ClientPathChoice.AUTO) is FastPath
         assert await made_by(ClientPathChoice.FAST) is FastPath
-        assert await made_by(ClientPathChoice.PUBLIC) is PublicPath
     assert log == []
 
 
@@ -144,16 +143,8 @@ async def test_a_surprise_means_the_public_path_and_one_line_that_names_it(surpr
     assert "\n" not in line["reason"]
 
 
-async def test_who_wants_the_fast_path_or_nothing_gets_nothing_and_the_reason(surprise: str) -> None:
-    with pytest.raises(ConfigError) as refusal:
-        await made_by(ClientPathChoice.FAST)
-    assert refusal.value.where == "transport.client_path"
-    assert refusal.value.found.startswith(f"fast, and {surprise}")
-    assert "\n" not in str(refusal.value)
-
-
-@pytest.mark.usefixtures("surprise")
-async def test_the_public_path_asks_nothing() -> None:
+async def test_the_public_path_asks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast_check, "KNOWN_CLIENTS", frozenset())
     with structlog.testing.capture_logs() as log:
         assert await made_by(ClientPathChoice.PUBLIC) is PublicPath
     assert log == []
