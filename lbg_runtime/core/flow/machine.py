@@ -369,10 +369,11 @@ class FlowMachine:
         if outcome is not None:
             commands.append(Settle(self.epoch, delivery_id, outcome))
         if outcome is None and (self._release is None or self._release.phase is DrainPhase.FINISH):
-            # Nobody asked for the delivery back, so its handler was cancelled from outside. It cannot be shown again on
-            # this handle, and no successor of its key may be settled before it (L3): give up the handle.
+            # Nobody asked for the delivery back, so its handler was cancelled from outside, or has passed it back. It
+            # cannot be shown again on this handle, and no successor of its key may be settled before it (L3): give up
+            # the handle.
             note = Note("handling_abandoned", {"epoch": self.epoch, "delivery_id": delivery_id})
-            return [note, *self._lose_activity(now_ms)]
+            return [note, *self._give_up_unasked(now_ms)]
         if outcome is not None and self._gate is not None:
             commands += self._obey_gate(self._gate.answer(delivery_id))
         if self.state is FlowState.DRAINING:
@@ -486,6 +487,14 @@ class FlowMachine:
         self._release = None
         facts: dict[str, str | int] = {"epoch": self.epoch, "move_id": move_id, "in_flight": len(self._in_flight)}
         return [Note("handback_given_up", facts), *self._become_active(now_ms)]
+
+    def _give_up_unasked(self, now_ms: int) -> list[Command]:
+        release = self._release
+        if release is None or release.cause is not ReleaseCause.HANDBACK:
+            return self._lose_activity(now_ms)
+        # It goes where it was to go anyway, and is no less in good order.
+        release.start_nothing_more()
+        return self._return_unstarted() + self._unbind_if_drained(now_ms)
 
     def _lose_activity(self, now_ms: int) -> list[Command]:
         match self.state:

@@ -79,9 +79,13 @@ class Release:
         """
         if self.look_at_ms is None or now_ms < self.quiet_at_ms:
             return False
+        self.start_nothing_more()
+        return True
+
+    def start_nothing_more(self) -> None:
+        """Go on with what runs alone, for as long as that takes."""
         self.phase = DrainPhase.WAIT
         self.drain_until_ms = self.look_at_ms = None
-        return True
 
     def stop_at(self, drain_until_ms: int) -> None:
         """Turn this into the release of a member that is leaving, with a bound on what is running."""

@@ -48,6 +48,7 @@ from tests.core.flow.machines import (
     notes,
     received,
     settle,
+    without_notes,
 )
 from tests.core.rebind import REBIND
 
@@ -179,6 +180,19 @@ def test_what_arrives_when_a_hand_back_has_returned_the_rest_is_left_unstarted()
     assert notes(machine.handle(received(2), 121)) == ["delivery_left_unstarted"]
     assert machine.deadline_ms is None, "and the queue is not kept: what was returned does not come again here"
     assert machine.handle(finished(1, None), 9_000) == [Unbind(Epoch(1), ReleaseCause.HANDBACK)]
+
+
+def test_a_hand_back_whose_handler_passes_its_delivery_back_is_still_one_and_sends_the_rest_along() -> None:
+    """As where the application that handles messages is away: the queue goes on as agreed, and is not lost."""
+    machine = active(new_machine(STANDBY))
+    for number in (1, 2, 3):
+        machine.handle(received(number), 1)
+    machine.handle(HandBackRequested("m"), 100)
+    assert without_notes(machine.handle(finished(1, None), 110)) == [ReturnUnstarted(Epoch(1))]
+    assert machine.deadline_ms is None, "the queue is not kept: what was returned does not come again here"
+    assert machine.handle(finished(2, None), 111) == []
+    assert machine.handle(finished(3), 9_000) == [settle(3), Unbind(Epoch(1), ReleaseCause.HANDBACK)]
+    assert machine.move_id == "m"
 
 
 def test_only_a_hand_back_ends_when_nothing_moves() -> None:
