@@ -3,11 +3,14 @@
 import asyncio
 from dataclasses import replace
 
+import pytest
 from structlog.testing import capture_logs
 
 from lbg_runtime.model.errors import TerminalFailure
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.runtime.handlers.registry import Handlers
+from lbg_runtime.testing.group_context import running
 
 QUEUE = QueueName("orders/0")
 BACKOFF = {"backoff": {"initial": "100ms", "maximum": "1s"}}
@@ -106,3 +109,27 @@ async def test_what_is_held_is_told_to_those_who_ask(rig, delivery):
         await asyncio.sleep(10)
         sight = made.dispatcher.look("bad")
     assert (sight.stage.value, sight.retry_at_ms, sight.waiting, sight.head.attempts) == ("delayed", None, 1, 2)
+
+
+@pytest.mark.parametrize("takes_s", [0, 12])
+async def test_a_member_that_leaves_does_not_wait_for_what_its_stopped_queue_holds(takes_s):
+    """To restart it is what ends the stop. What still runs, of whichever queue, is waited for as ever."""
+    handlers = Handlers()
+
+    @handlers.handler("orders/>")
+    async def handle(message):
+        if message.key == "bad":
+            raise ValueError("never")
+        await asyncio.sleep(takes_s)
+
+    settings = {"failure": {"attempts": 1, "then": "stop"}, "rebind": {"drain_timeout": "30s"}}
+    async with running(handlers, settings=settings) as group:
+        await group.publish("orders/new", "1", "2", key="bad")
+        await group.publish("orders/new", "1", key="good")
+        await group.advance(5)
+        began_s = asyncio.get_running_loop().time()
+        report = await group.stop("member-0")
+        took_s = asyncio.get_running_loop().time() - began_s
+    assert max(0, takes_s - 5) <= took_s <= max(0, takes_s - 5) + 1.5
+    assert (report.left_behind, report.still_bound) == (2, 0)
+    assert len(group.handled("good")) == 1
