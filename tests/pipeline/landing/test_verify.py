@@ -15,7 +15,7 @@ from lbg_runtime.pipeline.landing.lane_view import Flush, LaneView
 from lbg_runtime.pipeline.landing.layout import parts_among, parts_of
 from lbg_runtime.pipeline.landing.log import LandingLog
 from lbg_runtime.pipeline.landing.prune import prune
-from lbg_runtime.pipeline.landing.verify import Finding, Grade, Walked, verify
+from lbg_runtime.pipeline.landing.verify import Finding, Grade, Walked, folder_bytes, verify
 from tests.pipeline.landing.landed import LogOnDisk, id_of, rows
 
 app = command_line()
@@ -39,13 +39,22 @@ def damage(log: LogOnDisk) -> list[str]:
 
 
 def test_a_whole_log_has_no_findings(log_on_disk: LogOnDisk, lane: Path) -> None:
-    walked = Walked()
-    assert list(verify(LandingLog(log_on_disk.root), walked)) == []
+    walked, steps = Walked(), list[int]()
+    assert list(verify(LandingLog(log_on_disk.root), walked, steps.append)) == []
     assert (walked.lanes, walked.segments, walked.rows) == (1, 3, 6)
+    assert walked.bytes == sum(path.stat().st_size for path in lane.glob("*.arrow")) == sum(steps)
+    assert folder_bytes(log_on_disk.root) == walked.bytes
 
 
 def test_so_has_one_that_is_pruned(log_on_disk: LogOnDisk, lane: Path) -> None:
     assert len(list(prune(log_on_disk.root, 4_000_000))) == 2
+    assert found(log_on_disk) == []
+
+
+def test_and_one_of_which_only_ids_are_left(log_on_disk: LogOnDisk, lane: Path) -> None:
+    log_on_disk.close()
+    assert len(list(prune(log_on_disk.root, 7_000_000))) == 3
+    assert {path.suffix for path in lane.iterdir()} == {".ids", ".json"}
     assert found(log_on_disk) == []
 
 
@@ -100,6 +109,48 @@ def test_an_id_that_is_in_a_lane_twice_is_noted_as_the_broker_can_have_a_message
     [finding] = found(log_on_disk)
     assert (finding.grade, finding.path) == (Grade.NOTE, str(lane))
     assert finding.what.startswith(f"id {id_of('k', 2)} is in it twice")
+
+
+def test_also_where_one_of_the_two_was_pruned(log_on_disk: LogOnDisk, lane: Path) -> None:
+    log_on_disk.lanes[0].append(rows([id_of("k", 2)]))
+    assert len(list(prune(log_on_disk.root, 2_000_000))) == 1
+    [finding] = found(log_on_disk)
+    assert finding.what.startswith(f"id {id_of('k', 2)} is in it twice")
+
+
+def test_but_not_in_a_lane_that_is_damaged(log_on_disk: LogOnDisk, lane: Path) -> None:
+    log_on_disk.lanes[0].append(rows([id_of("k", 2)]))
+    data = lane / "000000000002.arrow"
+    data.write_bytes(data.read_bytes()[:-9] + b"\xff" * 9)
+    [finding] = found(log_on_disk)
+    assert (finding.grade, finding.path) == (Grade.DAMAGE, str(data))
+
+
+def test_what_is_pruned_and_not_yet_removed_counts_once(log_on_disk: LogOnDisk, lane: Path) -> None:
+    kept = {path: path.read_bytes() for path in lane.glob("000000000000.*")}
+    assert len(list(prune(log_on_disk.root, 2_000_000))) == 1
+    for path, content in kept.items():
+        path.write_bytes(content)
+    assert len(list(lane.glob("000000000000.*"))) == 3
+    assert found(log_on_disk) == []
+
+
+def test_a_lane_that_lies_with_another_queue_is_found(log_on_disk: LogOnDisk, lane: Path) -> None:
+    lane.parent.rename(log_on_disk.root / "queue=004")
+    whose = log_on_disk.root / "queue=004" / lane.name
+    assert [(each.path, each.what) for each in found(log_on_disk)] == [
+        *((str(whose / f"00000000000{first}.arrow"), "holds rows of another queue than 4") for first in (0, 2, 4)),
+        (str(whose), "its note is of queue 3"),
+    ]
+
+
+def test_a_segment_by_the_name_of_another_is_found(log_on_disk: LogOnDisk) -> None:
+    lane = log_on_disk.lane()
+    lane.append(rows([id_of("k", 1), id_of("k", 2)]))
+    folder = log_on_disk.root / lane.name
+    for suffix in ("index", "arrow"):
+        (folder / f"000000000000.{suffix}").rename(folder / f"000000000001.{suffix}")
+    assert damage(log_on_disk)[0] == "its name is not that of its first row"
 
 
 def test_rows_of_another_queue_are_found(log_on_disk: LogOnDisk, lane: Path) -> None:
