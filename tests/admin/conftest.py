@@ -17,6 +17,7 @@ collect_ignore = [] if os.environ.get("LBG_SEMP_SPEC_DIR") else ["test_openapi.p
 
 OPERATOR = Administrator("operator", "o", vpn_levels={"default": AccessLevel.READ_WRITE})
 WATCHER = Administrator("watcher", "w", AccessLevel.READ_ONLY)
+WRITER = Administrator("writer", "w", AccessLevel.READ_WRITE)
 
 
 class Broker:
@@ -26,7 +27,7 @@ class Broker:
         self.engine = Engine()
         self.effects: list[Effect] = []
         self.transport: httpx.AsyncBaseTransport = httpx.ASGITransport(
-            make_app(self.engine, self.effects.extend, (*DEFAULT_ADMINISTRATORS, OPERATOR, WATCHER))
+            make_app(self.engine, self.effects.extend, (*DEFAULT_ADMINISTRATORS, OPERATOR, WATCHER, WRITER))
         )
 
     def client(self, administrator: Administrator = DEFAULT_ADMINISTRATORS[0]) -> SempClient:

@@ -32,13 +32,21 @@ from tests.admin.group_steps import (
 )
 
 
-async def test_a_deletion_that_is_interrupted_says_that_the_queues_are_closed(broker, client):
+@pytest.mark.parametrize(
+    ("error", "raised", "reason"),
+    [
+        (httpx.ReadTimeout("gone"), SempUnreachable, "no answer within 10 s"),
+        (asyncio.CancelledError(), asyncio.CancelledError, "interrupted"),
+    ],
+)
+async def test_a_deletion_that_is_interrupted_says_that_the_queues_are_closed(broker, client, error, raised, reason):
     await create(client)
-    broker.transport = Wire(broker.transport, 3, httpx.ReadTimeout("gone"))
+    broker.transport = Wire(broker.transport, 3, error)
     async with broker.client() as failing:
-        with capture_logs() as told, pytest.raises(SempUnreachable):
+        with capture_logs() as told, pytest.raises(raised):
             await GroupAdmin(failing, "default").delete(SPEC)
     assert told[-1]["event"] == "group_deletion_interrupted"
+    assert reason in told[-1]["reason"]
     await GroupAdmin(client, "default").apply(await GroupAdmin(client, "default").plan(SPEC))
     assert (await GroupAdmin(client, "default").plan(SPEC)).is_clean
 

@@ -6,16 +6,17 @@ import pytest
 
 from lbg_runtime.admin.group import GroupAdmin
 from lbg_runtime.admin.objects import ObjectKind, Ref, marker_ref
-from lbg_runtime.admin.problems import find_problems
+from lbg_runtime.admin.problems import find_problems, find_unread_parking
 from lbg_runtime.admin.state import read_state
 from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.cli.group.plan_text import plan_as_object, plan_lines
+from lbg_runtime.core.parking.records import parking_queue
 from lbg_runtime.model.errors import GroupRefused
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.model.ids import GroupName, QueueName
 from lbg_runtime.semp.address import SempApi
-from tests.admin.group_steps import CONTROL, PARKING, SPEC, create, everything
+from tests.admin.group_steps import CONTROL, PARKING, SHARED, SPEC, create, everything
 
 
 async def test_drift_is_found_and_mended(broker, client):
@@ -61,6 +62,18 @@ async def test_parking_queues_that_no_member_looks_into_are_told_and_left(broker
     broker.engine.delete_queue("default", PARKING[0])
     broker.engine.delete_queue("default", PARKING[1])
     assert (await admin.plan(replace(parking, aside=()))).is_clean
+
+
+@pytest.mark.parametrize(("count", "more"), [(1, ""), (3, ", and 2 more like it")])
+def test_the_first_of_the_parking_queues_that_no_member_looks_into_is_named_and_the_others_counted(count, more):
+    state = {Ref(ObjectKind.QUEUE, parking_queue("orders", index)): {} for index in range(count)}
+    (told,) = find_unread_parking(replace(SPEC, is_aside_whole=True), state)
+    assert told.where == "queue lbg-parked/orders/0"
+    assert told.found == f"is there{more}, and nobody parks: no member looks into it"
+
+
+def test_a_group_without_an_account_of_its_own_needs_no_client_profile():
+    assert list(find_problems(replace(SHARED, client_profile="missing"), {})) == []
 
 
 @pytest.mark.parametrize(
@@ -217,6 +230,26 @@ async def test_what_keeps_shards_of_another_count_from_being_moved_goes_before_a
     assert problem.found == (f"subscribes to {topic}, and 1 more like it, without which the shards lie as for 3 queues")
 
 
+def shards_in(index, topics):
+    return {Ref(ObjectKind.SUBSCRIPTION, topic, QueueName(f"orders/{index}")): {} for topic in topics}
+
+
+def test_shards_that_all_lie_in_the_first_queue_are_moved_by_a_restripe():
+    """To take those of other queues away from it, as where they lie in no order, would lose what is published then."""
+    state = {marker_ref(SPEC): {"physicalName": SPEC.marker()}}
+    state |= shards_in(0, [f"orders-hash/{shard}/>" for shard in range(5)])
+    (problem,) = find_problems(SPEC, state)
+    assert problem.expected == "`lbg group restripe`, which moves shards without a loss"
+
+
+def test_a_shard_in_the_wrong_queue_of_a_group_without_stored_settings_is_told():
+    state = shards_in(0, ["orders-hash/0/>", "orders-hash/1/>", "orders-hash/2/>", "orders-hash/4/>"])
+    state |= shards_in(1, ["orders-hash/3/>"])
+    assert [problem.found for problem in find_problems(SPEC, state)] == [
+        "subscribes to orders-hash/1/>, which belongs to orders/1"
+    ]
+
+
 async def test_a_shard_in_more_queues_than_there_are_shards_is_told(client):
     await create(client)
     state = await read_state(client, "default", SPEC)
@@ -243,13 +276,14 @@ async def test_a_wildcard_that_takes_shards_of_other_queues_is_taken_away_by_han
     assert (await admin.plan(SPEC)).is_clean
 
 
-async def test_a_shard_that_only_a_wildcard_takes_is_not_lost(broker, client):
+@pytest.mark.parametrize("part", ["orders-hash/*/new", "orders-hash/*/*"])
+async def test_a_shard_that_only_a_wildcard_takes_is_not_lost(broker, client, part):
     admin = await create(client)
     move(broker, 0, 0, None)
     broker.engine.add_queue_subscription("default", QueueName("orders/1"), "orders-hash/*/>")
     assert [problem.where for problem in (await admin.plan(SPEC)).problems] == ["queue orders/1"]
     broker.engine.remove_queue_subscription("default", QueueName("orders/1"), "orders-hash/*/>")
-    broker.engine.add_queue_subscription("default", QueueName("orders/1"), "orders-hash/*/new")
+    broker.engine.add_queue_subscription("default", QueueName("orders/1"), part)
     assert [problem.where for problem in (await admin.plan(SPEC)).problems] == ["queue orders/1", "queue orders/0"]
 
 

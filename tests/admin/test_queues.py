@@ -115,6 +115,8 @@ async def test_a_queue_that_is_there_and_not_fit_is_refused_and_left_as_it_is(br
 )
 async def test_a_queue_that_is_closed_or_may_lose_or_reorder_messages_is_not_fit(client, admin, attributes, found):
     await admin.create_queue(QUEUE)
+    limits = {"maxMsgSize": 1_024, "maxDeliveredUnackedMsgsPerFlow": 7}
+    await client.update(("msgVpns", "default", "queues", QUEUE), limits)
     await admin.ensure_fit(QUEUE, 7)
     await client.update(("msgVpns", "default", "queues", QUEUE), attributes)
     with pytest.raises(QueueUnfit, match=found) as refused:

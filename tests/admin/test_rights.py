@@ -7,8 +7,10 @@ from structlog.testing import capture_logs
 
 from lbg_runtime.admin.group import GroupAdmin
 from lbg_runtime.admin.state import read_rights
+from lbg_runtime.broker.semp.access import DEFAULT_ADMINISTRATORS
 from lbg_runtime.model.errors import GroupRefused
 from lbg_runtime.semp.address import SempApi
+from tests.admin.conftest import WRITER
 from tests.admin.group_steps import SPEC, create, events
 
 
@@ -55,3 +57,10 @@ async def test_who_may_not_write_may_look_and_finds_nothing_wrong(broker, client
     await create(client)
     async with broker.watcher() as watcher:
         assert (await GroupAdmin(watcher, "default").plan(SPEC)).is_clean
+
+
+@pytest.mark.parametrize("administrator", [*DEFAULT_ADMINISTRATORS, WRITER])
+async def test_whoever_may_write_to_the_broker_may_write_to_each_of_its_vpns(broker, administrator):
+    async with broker.client(administrator) as writer:
+        rights = await read_rights(writer, "default")
+    assert (rights.may_write_vpn, rights.may_write_broker) == (True, True)

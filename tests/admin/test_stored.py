@@ -284,11 +284,14 @@ async def test_a_change_is_told_once_and_so_is_its_end() -> None:
     watch = StoredGroupWatch(
         settings_in_file().group, read, Middle(), lambda found: told.append([each.theirs for each in found])
     )
-    looking = asyncio.create_task(watch.run())
-    await ended.wait()
-    await asyncio.sleep(0)
+    with structlog.testing.capture_logs() as lines:
+        looking = asyncio.create_task(watch.run())
+        await ended.wait()
+        await asyncio.sleep(0)
     looking.cancel()
     assert told == [["16"], ["32"], []]
+    said = [each["event"] for each in lines if each["event"] != "group_settings_not_read"]
+    assert said == ["group_settings_changed", "group_settings_changed", "group_settings_as_before"]
     assert [round((look - began) / LOOK_S) for look in looks] == [1, 2, 3, 4, 5, 6]
     assert watch.found == ()
 
