@@ -146,7 +146,7 @@ def surplus_queues(spec: GroupSpec, actual: State) -> tuple[str, ...]:
     """
     group, count = spec.shape.name, spec.shape.queue_count
     of_handlers = [f"{ERROR_TOPIC_PREFIX}{group}", *(parking_queue(group, index) for index in range(count))]
-    wanted = {*spec.shape.queue_names(), *spec.aside, *of_handlers}
+    wanted = {*spec.shape.queue_names(), *of_handlers}
     return tuple(ref.name for ref in actual if ref.kind is ObjectKind.QUEUE and ref.name not in wanted)
 
 
@@ -241,8 +241,6 @@ def _taken_by_none(shape: GroupShape, placed: Sequence[Ref]) -> set[str]:
 
 def _homes(subscription: str, home: Mapping[str, QueueName], shape: GroupShape) -> frozenset[QueueName]:
     """The queues of the shards of which a subscription attracts messages, with wildcards or without."""
-    if subscription in home:
-        return frozenset((home[subscription],))
     levels = subscription.split("/")
     if levels[-1] == ">":
         # It stands for any number of levels, and a hashed topic has at least three.
