@@ -118,6 +118,13 @@ def test_a_member_that_a_kept_move_names_keeps_its_position(board, feed) -> None
     assert (told["members"][2][:2], told["members"][3][:2]) == (("c", None), ("d", "active"))
 
 
+def test_before_members_have_agreed_there_are_no_homes_and_standbys_come_by_their_names(board, feed) -> None:
+    board.hear(Speaker("0").beat({0: STANDBY}), 30)
+    feed.update(board, replace(SIGHT, placement=None))
+    owner, _, _, home, standbys, *_ = feed.since(0, 99)["queues"][0]
+    assert (owner, home, standbys) == (1, None, [0, 2])
+
+
 def test_homes_are_those_of_before_while_members_do_not_agree(board, feed) -> None:
     feed.update(board, SIGHT)
     feed.update(board, replace(SIGHT, placement=None))
