@@ -6,7 +6,7 @@ import pytest
 
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.core.flow.events import FlowActive, FlowEvent, FlowInactive, MessageReceived
-from lbg_runtime.model.errors import BindFailed, ConnectFailed, PublishFailed, PublishRefused
+from lbg_runtime.model.errors import BindFailed, ConnectFailed, PublishFailed
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.model.outcome import Outcome
@@ -44,17 +44,6 @@ async def publish(transport: MemoryTransport, count: int) -> None:
 
 def depth(broker: MemoryBroker) -> int:
     return broker.engine.queue_depth(DEFAULT_VPN, QUEUE)
-
-
-@pytest.mark.parametrize("message", [Message("", b""), Message("orders/new", "text")])  # type: ignore[arg-type]  # so it is
-async def test_what_can_never_be_sent_is_refused(broker: MemoryBroker, message: Message) -> None:
-    transport = await open_transport(broker)
-    with pytest.raises(PublishRefused):
-        await transport.send(message)
-    with pytest.raises(PublishRefused):
-        await transport.send_together([Message("orders/new", b""), message])
-    transport.send_direct(message)
-    assert depth(broker) == 0
 
 
 async def test_without_a_delay_a_settlement_counts_at_once(broker: MemoryBroker) -> None:

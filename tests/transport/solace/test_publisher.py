@@ -8,7 +8,7 @@ import pytest
 from solace.messaging.utils._solace_utilities import _SolaceSingleThreadDispatcher
 
 from lbg_runtime.config.settings import ClientPathChoice
-from lbg_runtime.model.errors import MessageUnsendable, PublishFailed, PublishRefused
+from lbg_runtime.model.errors import MessageUnsendable, PublishFailed
 from lbg_runtime.model.message import Message
 from lbg_runtime.testing.flow_recorder import PATIENCE_S
 from lbg_runtime.transport.solace.transport import SolaceTransport
@@ -16,31 +16,6 @@ from lbg_runtime.transport.solace.transport import SolaceTransport
 pytestmark = pytest.mark.real_time
 
 MakeTransport = Callable[..., SolaceTransport]
-
-
-async def test_properties_that_cannot_be_sent_are_refused(make_transport: MakeTransport) -> None:
-    transport = make_transport("first")
-    await transport.open()
-    unsendable: list[dict[Any, Any]] = [
-        {"large": 2**64}, {"": "nameless"}, {"wrong": object()}, {1: "number"}, {"half a character": "\ud800"},
-    ]  # fmt: skip
-    for properties in unsendable:
-        with pytest.raises(PublishRefused):
-            await transport.send(Message("orders/new", b"", properties))
-        transport.send_direct(Message("orders/new", b"", properties))
-        await asyncio.wait_for(transport.send(Message("orders/new", b"")), PATIENCE_S)
-
-
-async def test_payloads_that_can_never_be_sent_are_refused(make_transport: MakeTransport) -> None:
-    transport = make_transport("first")
-    await transport.open()
-    unsendable: list[Any] = ["text", None, bytes(30_000_000)]
-    for payload in unsendable:
-        with pytest.raises(MessageUnsendable):
-            await asyncio.wait_for(transport.send(Message("orders/new", payload)), PATIENCE_S)
-        with pytest.raises(MessageUnsendable):
-            await asyncio.wait_for(transport.send_together([Message("orders/new", payload)]), PATIENCE_S)
-        await asyncio.wait_for(transport.send(Message("orders/new", b"")), PATIENCE_S)
 
 
 @pytest.mark.parametrize(
