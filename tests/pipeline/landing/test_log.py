@@ -1,5 +1,6 @@
 """The reading side: what is there, what is asked for in vain, and what is said of it."""
 
+import os
 import shutil
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,7 @@ import pytest
 from lbg_runtime.model.errors import LandingDamaged, LandingRowsPruned, LandingVersionUnknown, UserError
 from lbg_runtime.pipeline.landing.index import ENTRY_BYTES
 from lbg_runtime.pipeline.landing.lane import remove_lane
-from lbg_runtime.pipeline.landing.layout import LANE_NOTE, claim_folder
+from lbg_runtime.pipeline.landing.layout import LANE_NOTE, claim_folder, queue_of
 from lbg_runtime.pipeline.landing.log import LandingLog, LaneExtent
 from lbg_runtime.pipeline.landing.sealed import seal, unseal
 from lbg_runtime.pipeline.landing.segment import INDEX_SUFFIX
@@ -215,6 +216,31 @@ def test_no_log_is_the_users_mistake(tmp_path: Path) -> None:
         LandingLog(tmp_path / "nowhere")
     with pytest.raises(UserError, match=r"no landing\.json in it"):
         LandingLog(tmp_path)
+    (tmp_path / "landing.json").mkdir()
+    with pytest.raises(UserError, match=r"landing\.json: Is a directory; expected a file that can be read"):
+        LandingLog(tmp_path)
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UserError, match="no such folder; expected the folder of a landing log"):
+        LandingLog(tmp_path / "file")
+
+
+def test_a_folder_that_may_not_be_written_is_the_users_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UserError, match="Not a directory; expected a folder that can be made and written"):
+        claim_folder(tmp_path / "file" / "log", SHAPE)
+    (tmp_path / "file").unlink()
+    monkeypatch.setattr(os, "access", lambda path, mode: (path, mode) != (tmp_path, os.W_OK | os.X_OK))
+    with pytest.raises(UserError, match="may not be written; expected a folder that this user may write"):
+        claim_folder(tmp_path, SHAPE)
+
+
+def test_queues_are_told_in_their_order_and_what_is_no_name_of_one_is_none(log_on_disk: LogOnDisk) -> None:
+    for name in ("queue=1000", "queue=020", "queue=003", "queue=02", "queue=x20", "queues=020"):
+        (log_on_disk.root / name).mkdir()
+    assert LandingLog(log_on_disk.root).queues() == [3, 20, 1000]
+    assert LandingLog(log_on_disk.root).lanes(7) == {}
+    found = {name: queue_of(name) for name in ("queue=020/lane=a-1.1", "queue=1000", "queue=02", "lane=a-1.1")}
+    assert list(found.values()) == [20, 1000, None, None]
 
 
 def test_a_log_has_the_id_of_whoever_was_first_to_claim_its_folder(tmp_path: Path) -> None:

@@ -352,6 +352,7 @@ def test_a_folder_that_cannot_be_listed_does_not_hide_the_others(
 ) -> None:
     closed = log_on_disk.root / "queue=001"
     closed.mkdir()
+    (lane / "notes.txt").write_text("mine")
     (lane / "000000000000.arrow").unlink()
     scandir = os.scandir
 
@@ -362,6 +363,7 @@ def test_a_folder_that_cannot_be_listed_does_not_hide_the_others(
 
     monkeypatch.setattr(os, "scandir", refuse)
     assert [(each.path, each.what) for each in found(log_on_disk)] == [
+        (str(lane / "notes.txt"), "no part of a landing log"),
         (str(closed), "cannot be read: Permission denied"),
         (str(lane / "000000000000.arrow"), "it is missing"),
     ]
