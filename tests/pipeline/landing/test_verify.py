@@ -3,7 +3,8 @@
 import errno
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -350,20 +351,21 @@ def test_nor_do_they_make_what_lies_behind_them_wrong(log_on_disk: LogOnDisk, la
 def test_a_folder_that_cannot_be_listed_does_not_hide_the_others(
     log_on_disk: LogOnDisk, lane: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    closed = log_on_disk.root / "queue=001"
+    closed, other = log_on_disk.root / "queue=001", log_on_disk.root / log_on_disk.lane("other").name
     closed.mkdir()
     (lane / "notes.txt").write_text("mine")
     (lane / "000000000000.arrow").unlink()
-    scandir = os.scandir
 
-    def refuse(path: str) -> object:
-        if str(path) == str(closed):
+    def refuse(look: Callable[[str], object], path: str) -> object:
+        if str(path) in (str(closed), str(other)):
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return scandir(path)
+        return look(path)
 
-    monkeypatch.setattr(os, "scandir", refuse)
+    for name in ("scandir", "listdir"):
+        monkeypatch.setattr(os, name, partial(refuse, getattr(os, name)))
     assert [(each.path, each.what) for each in found(log_on_disk)] == [
         (str(lane / "notes.txt"), "no part of a landing log"),
         (str(closed), "cannot be read: Permission denied"),
         (str(lane / "000000000000.arrow"), "it is missing"),
+        (str(other), "cannot be read: Permission denied"),
     ]
