@@ -216,6 +216,23 @@ async def test_a_creation_of_which_a_queue_is_removed_meanwhile_is_taken_back(br
     assert await everything(client) == before
 
 
+async def test_a_queue_that_may_be_open_is_closed_before_it_is_taken_back(broker, client):
+    """What is published between the look at it and its end would be confirmed and lost."""
+    is_open, before = [], await everything(client)
+
+    async def look():
+        queue = await client.get(SempApi.CONFIG, ("msgVpns", "default", "queues", "orders/1"))
+        is_open.append(queue.flag("ingressEnabled"))
+
+    broker.transport = Between(broker.transport, "DELETE", "1", look)
+    broker.transport = Between(broker.transport, "PATCH", "1", look, httpx.ReadTimeout("gone"), after=True)
+    async with broker.client() as failing:
+        with pytest.raises(SempUnreachable):
+            await create(failing)
+    assert is_open == [True, False]
+    assert await everything(client) == before
+
+
 @pytest.mark.parametrize("error", [httpx.ReadTimeout("gone"), asyncio.CancelledError()])
 async def test_a_creation_that_fails_is_not_taken_back_once_a_message_was_confirmed(broker, client, error):
     async def confirm():

@@ -14,8 +14,10 @@ from lbg_runtime.admin.problems import is_own_username
 from lbg_runtime.admin.roles import Role
 from lbg_runtime.admin.spec import read_marker
 from lbg_runtime.broker.engine.effects import ClientEnded, Published
+from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.model.errors import GroupInUse, GroupMissing, GroupRefused, SempRefused, SempUnreachable
 from lbg_runtime.model.ids import QueueName
+from lbg_runtime.semp.address import SempApi
 from tests.admin.group_steps import (
     PARKING,
     SHARED,
@@ -157,6 +159,19 @@ async def test_a_deletion_that_is_refused_when_part_of_the_group_is_gone_says_so
         with capture_logs() as told, pytest.raises(GroupInUse):
             await GroupAdmin(watched, "default").delete(SHARED)
     assert events(told) == ["group_deletion_interrupted"]
+    left = await client.get(SempApi.CONFIG, ("msgVpns", "default", "queues", "orders/1"))
+    assert not left.flag("ingressEnabled"), "a group without one of its queues takes no messages"
+
+
+async def test_a_queue_of_others_that_is_named_as_the_account_keeps_no_group_from_being_deleted(broker, client):
+    admin = await create(client)
+    broker.engine.create_queue("default", QueueName("members"), QueueSettings())
+    broker.engine.add_queue_subscription("default", QueueName("members"), "theirs")
+    flow = broker.engine.open_publisher(log_in(broker, "default", "", "publisher"), "").flow
+    broker.engine.publish(flow, 1, Published("theirs", 1, 1))
+    assert await admin.fills(["members"]) == {"members": (1, 0)}
+    await admin.delete(SPEC)
+    assert broker.engine.queue_names("default") == ("members",)
 
 
 DELETIONS = 2 + 1 + 1 + 2 + 2 + 1 + 1 + 1

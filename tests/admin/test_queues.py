@@ -132,6 +132,7 @@ async def test_a_queue_that_is_closed_or_may_lose_or_reorder_messages_is_not_fit
         ({"maxMsgSize": 1_023}, 1_024, "maxMsgSize 1023"),
         ({"maxMsgSpoolUsage": 1}, 999_999, None),
         ({"maxMsgSpoolUsage": 1}, 1_000_000, "maxMsgSpoolUsage 1, and holds 1 bytes"),
+        ({"maxMsgSpoolUsage": 2}, 1_000_000, None),
     ],
 )
 async def test_a_queue_shows_why_it_takes_no_message(client, admin, traffic, attributes, size_bytes, reason):
@@ -145,6 +146,12 @@ async def test_a_queue_shows_why_it_takes_no_message(client, admin, traffic, att
 async def test_a_queue_that_is_gone_shows_no_reason(admin):
     with pytest.raises(QueueMissing):
         await admin.refusal(QUEUE, 1)
+
+
+async def test_who_may_not_make_a_queue_is_told_so_and_not_that_it_is_missing(broker):
+    async with broker.watcher() as watcher:
+        with pytest.raises(SempRefused):
+            await SempQueueAdmin(watcher, "default", QueueAccess("members"), 100).create_queue(QUEUE)
 
 
 async def test_only_a_queue_that_exists_can_be_fit(admin):
