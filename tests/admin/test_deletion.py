@@ -17,6 +17,7 @@ from lbg_runtime.broker.engine.effects import ClientEnded, Published
 from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.model.errors import GroupInUse, GroupMissing, GroupRefused, SempRefused, SempUnreachable
 from lbg_runtime.model.ids import QueueName
+from lbg_runtime.model.semp_code import SempCode
 from lbg_runtime.semp.address import SempApi
 from tests.admin.group_steps import (
     PARKING,
@@ -92,6 +93,15 @@ async def test_a_group_with_messages_or_flows_is_kept_as_it_was(broker, client):
     assert caught.value.left == {"orders/0": (0, 1), "orders/1": (1, 0)}
     assert await everything(client) == before
     assert broker.effects == []
+
+
+async def test_messages_in_a_queue_of_the_group_are_not_said_to_be_marks(broker, client):
+    """With --force they would be lost."""
+    admin = await create(client)
+    publish(broker)
+    with pytest.raises(GroupInUse) as caught:
+        await admin.delete(SPEC)
+    assert not caught.value.only_parking
 
 
 async def test_force_drops_messages_and_disconnects_members(broker, client):
@@ -253,7 +263,8 @@ def test_a_username_is_the_groups_where_that_is_stored_or_an_interruption_left_i
     assert is_own_username(replace(SPEC, username=username), Role.MEMBER, stored, there) is is_own
 
 
-async def test_what_is_still_in_use_is_tried_again_for_a_while(broker, client):
+@pytest.mark.parametrize("code", [SempCode.NOT_ALLOWED, SempCode.CONFIGDB_OBJECT_DEPENDENCY])
+async def test_what_is_still_in_use_is_tried_again_for_a_while(broker, client, code):
     await create(client)
     refusals = 3
 
@@ -262,7 +273,7 @@ async def test_what_is_still_in_use_is_tried_again_for_a_while(broker, client):
             nonlocal refusals
             if request.method == "DELETE" and "aclProfiles" in request.url.path and refusals:
                 refusals -= 1
-                error = {"code": 89, "status": "NOT_ALLOWED", "description": "in use"}
+                error = {"code": code, "status": code.name, "description": "in use"}
                 return httpx.Response(400, json={"meta": {"responseCode": 400, "error": error}})
             return await inner.handle_async_request(request)
 
