@@ -28,7 +28,8 @@ def dashboard(
         list[str] | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Address of a member's status API, for rates and queues that stand still; repeatable. Default: ops.status.",
+            help="Address of a member's status API, for rates and queues that stand still; repeatable. "
+            "Default: ops.status.",
         ),
     ] = None,
     exit_with_parent: ExitWithParent = False,

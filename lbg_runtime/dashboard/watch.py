@@ -58,7 +58,7 @@ class GroupWatch:
     def __init__(
         self, settings: Settings, observer: Observer, find_homes: FindHomes, members: Sequence[ListenAddress]
     ) -> None:
-        """`members` are the addresses at which members answer how they stand, for rates; empty if they do not.
+        """`members` are the addresses at which members answer how they stand; empty if they do not.
 
         Raises `ConfigError` for `semp` that cannot be used.
         """
