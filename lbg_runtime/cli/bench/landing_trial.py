@@ -120,7 +120,7 @@ async def landing_trial(
     }
     shape = GroupShape(GroupName("orders"), "orders-hash", 8 * QUEUES, QUEUES)
     # As the queues exist already, a member need not ask for them each time it starts.
-    group = LiveGroup(folder, shape, sections, on_look=lambda: None, is_administered=True)
+    group = LiveGroup(folder, shape, sections, is_administered=True)
     chance = random.Random(seed)
     landers = _Landers(group, root, chance)
     async with group:

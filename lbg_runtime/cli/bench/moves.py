@@ -183,7 +183,7 @@ def _play(mode: RebindMode, plan: Plan, profile: Path | None) -> Played:
     from lbg_runtime.validator.judge import validate
 
     with run_folder("lbg-bench-") as folder:
-        group = LiveGroup(folder.path, SHAPE, _sections(mode), on_look=lambda: None)
+        group = LiveGroup(folder.path, SHAPE, _sections(mode))
         course = Course()
         anyio.run(_story, group, course, plan, profile)
         verdict = validate(read_run(group.journals))

@@ -77,8 +77,7 @@ def restripe(
     targets = to or [12, 6]
     with run_folder("lbg-bench-") as folder:
         shape = GroupShape(GroupName("bench"), hash_prefix="bench", hash_count=100, queue_count=queues)
-        sections: dict[str, dict[str, object]] = {"membership": {}, "rebind": {}}
-        group = LiveGroup(folder.path, shape, sections, on_look=lambda: None, is_administered=True)
+        group = LiveGroup(folder.path, shape, {"membership": {}, "rebind": {}}, is_administered=True)
         changes: list[Change] = []
         anyio.run(_story, group, changes, targets, rate, keys, kill)
         verdict = validate(read_run(group.journals))

@@ -124,12 +124,10 @@ def soak(
         # The members inherit it.
         os.environ[FOLDER_VARIABLE] = str(figures)
         board = CountingBoard()
-        sections: dict[str, dict[str, object]] = {"membership": {"settle": "500ms"}, "rebind": {"min_tenure": "1s"}}
         group = LiveGroup(
             folder.path,
             SHAPE,
-            sections,
-            on_look=lambda: None,
+            {"membership": {"settle": "500ms"}, "rebind": {"min_tenure": "1s"}},
             is_administered=True,
             has_faults=True,
             board=board,

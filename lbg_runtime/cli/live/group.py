@@ -53,7 +53,7 @@ class LiveGroup:
     shape: GroupShape
     sections: Mapping[str, Mapping[str, object]]
     """`membership` and `rebind`, as in config.yaml; counted members are given their index, others their id."""
-    on_look: Callable[[], None]
+    on_look: Callable[[], None] = lambda: None
     is_administered: bool = False
     """The queues are made and changed by `lbg group`, over SEMP; otherwise members make them."""
     has_faults: bool = False
@@ -95,7 +95,7 @@ class LiveGroup:
     @property
     def is_counted(self) -> bool:
         """Whether members have numbers."""
-        return self.sections["membership"].get("mode") in ("static", "ordinal")
+        return self.sections["membership"].get("mode") == "static"
 
     async def __aenter__(self) -> Self:
         self.journals.mkdir(parents=True)

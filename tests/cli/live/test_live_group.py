@@ -23,7 +23,7 @@ async def test_a_command_that_does_not_end_in_time_is_a_step_that_is_stuck(
         yield SimpleNamespace(process=SimpleNamespace(returncode=None))
 
     monkeypatch.setattr(live, "lbg_process", hanging)
-    group = LiveGroup(tmp_path, GroupShape(GroupName("orders"), "lbg", 4, 2), {}, on_look=lambda: None)
+    group = LiveGroup(tmp_path, GroupShape(GroupName("orders"), "lbg", 4, 2), {})
     async with group:
         with pytest.raises(StepStuck, match="waited 120 s for: `lbg group create` has ended"):
             await group.carry_out("group", "create")
