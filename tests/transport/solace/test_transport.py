@@ -34,6 +34,8 @@ pytestmark = pytest.mark.real_time
 
 MakeTransport = Callable[..., SolaceTransport]
 QUEUE = QueueName("orders/0")
+ONE_PATH = pytest.mark.parametrize("client_path", [ClientPathChoice.PUBLIC], indirect=True)
+"""For what is the session's alone, and the same whichever path messages take."""
 
 
 @pytest.fixture
@@ -58,6 +60,7 @@ async def test_a_member_is_told_how_its_messages_come_and_others_are_not(
     assert line["compiled"] is (compiled.INTAKE is not None)
 
 
+@ONE_PATH
 async def test_a_login_that_is_refused_in_an_outage_is_told_with_its_reason(
     broker: BrokerServer, make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +177,7 @@ async def test_what_waits_for_a_session_fails_when_the_transport_is_closed(
         await waiting
 
 
+@ONE_PATH
 async def test_a_refused_subscription_is_told_from_one_that_found_no_connection(
     broker: BrokerServer, make_transport: MakeTransport
 ) -> None:
@@ -190,6 +194,7 @@ async def test_a_refused_subscription_is_told_from_one_that_found_no_connection(
     assert (await asyncio.wait_for(heard.get(), PATIENCE_S)).payload == b"heard"
 
 
+@ONE_PATH
 async def test_a_subscription_in_an_outage_fails_at_once(broker: BrokerServer, make_transport: MakeTransport) -> None:
     """The client was seen to wait for the end of the outage: whoever asked waited, and a control thread with him."""
     transport = make_transport("first")
@@ -205,6 +210,7 @@ async def test_a_subscription_in_an_outage_fails_at_once(broker: BrokerServer, m
     await broker.start()
 
 
+@ONE_PATH
 async def test_a_subscription_whose_session_ended_meanwhile_has_failed(
     make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -300,6 +306,7 @@ async def test_a_flow_that_the_client_lost_while_binding_costs_the_session_and_n
     await recorder.until_active()
 
 
+@ONE_PATH
 async def test_opening_can_be_cancelled(broker: BrokerServer, make_transport: MakeTransport) -> None:
     transport = make_transport("first")
     opening = asyncio.ensure_future(transport.open())
@@ -311,6 +318,7 @@ async def test_opening_can_be_cancelled(broker: BrokerServer, make_transport: Ma
     await eventually(lambda: not broker.client_names())
 
 
+@ONE_PATH
 async def test_a_connect_that_nobody_answers_ends_at_once_when_it_is_cancelled(client_path: ClientPathChoice) -> None:
     loop = asyncio.get_running_loop()
     with socket.create_server(("127.0.0.1", 0)) as silent:
