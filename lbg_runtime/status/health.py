@@ -61,10 +61,6 @@ def lacks(picture: MemberPicture) -> tuple[Lack, ...]:
     return (*waiting, *lacking)
 
 
-def _may_have_unheard_owners(picture: MemberPicture) -> bool:
-    return picture.view is None or picture.view.hears_other_versions
-
-
 def _not_fed(picture: MemberPicture, flow: FlowPicture) -> str:
     reason = "neither fed to this member nor known to have another owner"
     if flow.why_unbound is not None:
@@ -75,10 +71,9 @@ def _not_fed(picture: MemberPicture, flow: FlowPicture) -> str:
 
 
 def _has_other_owner(picture: MemberPicture, flow: FlowPicture) -> bool:
-    if _may_have_unheard_owners(picture) and flow.state is FlowState.STANDBY:
+    view = picture.view
+    if flow.state is FlowState.STANDBY and (view is None or view.hears_other_versions):
         # Its owner may not be able to tell us; but if the broker has us stand by, somebody is before us. Else a rolling
         # update that waits for each new member would stand still with the last old ones.
         return True
-    if picture.view is None:
-        return False
-    return picture.view.group.owners.get(flow.queue, picture.member) != picture.member
+    return view is not None and view.group.owners.get(flow.queue, picture.member) != picture.member
