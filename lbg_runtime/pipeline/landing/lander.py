@@ -105,7 +105,7 @@ def lander_app(
     failure = settings.failure.model_copy(update={"attempts": None, "then": None, "retriable": (), "terminal": ()})
     app = App(
         lander.handlers,
-        settings.model_copy(update={"handlers": (), "sidecar": None, "dispatch": dispatch, "failure": failure}),
+        settings.model_copy(update={"dispatch": dispatch, "failure": failure}),
         member_index=member_index,
         member_count=member_count,
         member_id=member_id,

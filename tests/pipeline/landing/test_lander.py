@@ -29,6 +29,7 @@ from lbg_runtime.pipeline.landing.open_lane import FlushLimits, OpenLane
 from lbg_runtime.pipeline.landing.segment import INDEX_SUFFIX
 from lbg_runtime.runtime.app import App
 from lbg_runtime.runtime.handlers.registry import Handlers
+from lbg_runtime.runtime.membership import CountedPlace
 from lbg_runtime.runtime.runners.batch_turns import BatchTurns
 from lbg_runtime.transport.memory.transport import MemoryTransport
 from tests.pipeline.landing.trial import PATIENCE_S, QUEUES, Trial, settings_of
@@ -309,9 +310,10 @@ def _make_others(root: Path) -> None:
 
 
 async def test_what_the_settings_say_of_failures_and_keys_keeps_nothing_from_landing(trial: Trial) -> None:
+    failure = {"attempts": 1, "then": "park", "timeout": "1s"}
     app = trial.lander(
         "a",
-        failure={"attempts": 1, "then": "park", "timeout": "1s"},
+        failure={**failure, "retriable": ["no.such.Error"], "terminal": ["no.such.Error"]},
         dispatch={"missing_key": "error"},
         handlers=["no.such.module"],
     )
@@ -339,6 +341,30 @@ def test_a_folder_that_is_not_this_groups_is_the_users_mistake(
     prepare(trial.options.root)
     with pytest.raises(UserError, match=problem):
         trial.lander("a")
+
+
+@pytest.mark.parametrize(
+    ("flush_rows", "max_in_flight", "found"),
+    [(1_000, 10, 2_000), (10_000, 10, 2_500), (1_000, 3_000, 3_000)],
+)
+def test_a_flush_is_under_way_while_the_next_one_gathers(
+    trial: Trial, flush_rows: int, max_in_flight: int, found: int
+) -> None:
+    options = replace(trial.options, limits=FlushLimits(rows=flush_rows))
+    settings = settings_of(dispatch={"max_in_flight": max_in_flight})
+    app, _ = lander_app(settings, options, session=MemoryTransport(trial.broker, "a"))
+    assert app.settings.dispatch.max_in_flight == found
+
+
+def test_a_lander_is_the_member_that_it_is_said_to_be(trial: Trial) -> None:
+    counted = settings_of(membership={"mode": "static"})
+    app, lander = lander_app(counted, trial.options, member_index=1, member_count=2)
+    assert lander.member == app.membership.member == "member-1"
+    assert app.membership.place == CountedPlace(1, 2)
+    # An application that handles is none of its concern.
+    beside = settings_of(sidecar={"application": "http://127.0.0.1:1"})
+    _, lander = lander_app(beside, trial.options, member_id="a")
+    assert lander.member == "a"
 
 
 def test_a_partitioned_queue_does_not_land_as_its_keys_come_back_to_a_flow_that_stays_bound(trial: Trial) -> None:
