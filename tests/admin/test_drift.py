@@ -7,6 +7,7 @@ import pytest
 from lbg_runtime.admin.group import GroupAdmin
 from lbg_runtime.admin.objects import ObjectKind, Ref, marker_ref
 from lbg_runtime.admin.problems import find_problems, find_unread_parking
+from lbg_runtime.admin.roles import Login
 from lbg_runtime.admin.state import read_state
 from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.cli.group.plan_text import plan_as_object, plan_lines
@@ -74,6 +75,16 @@ def test_the_first_of_the_parking_queues_that_no_member_looks_into_is_named_and_
 
 def test_a_group_without_an_account_of_its_own_needs_no_client_profile():
     assert list(find_problems(replace(SHARED, client_profile="missing"), {})) == []
+
+
+@pytest.mark.parametrize(("role", "setting"), [("publisher", "semp.publisher"), ("conductor", "semp.conductor")])
+@pytest.mark.parametrize("now", [None, Login("others", "o")])
+def test_an_account_that_the_group_has_is_neither_dropped_nor_changed(role, setting, now):
+    """The old one would be left behind with all its rights."""
+    stored = {marker_ref(SPEC): {"physicalName": replace(SPEC, **{role: Login("theirs", "t")}).marker()}}
+    (problem,) = find_problems(replace(SPEC, **{role: now}), stored)
+    assert problem.where == f"{setting}.username"
+    assert problem.found.startswith("None, and" if now is None else "others, and")
 
 
 @pytest.mark.parametrize(
