@@ -321,6 +321,14 @@ async def test_a_partitioned_queue_keeps_no_order_and_is_emptied_first(client):
     assert "publishers stopped until it is empty" in problem.expected
 
 
+async def test_what_mqtt_clients_may_do_is_no_business_of_the_group(client):
+    """It would have been removed under a name that it does not have, again and again."""
+    admin = await create(client)
+    rule = {"publishTopicExceptionSyntax": "mqtt", "publishTopicException": "theirs/#"}
+    await client.create(("msgVpns", "default", "aclProfiles", "lbg-orders", "publishTopicExceptions"), rule)
+    assert (await admin.plan(SPEC)).is_clean
+
+
 @pytest.mark.parametrize("enabled", [True, False])
 async def test_somebody_elses_username_is_not_taken_over(client, enabled):
     await client.create(("msgVpns", "default", "clientUsernames"), {"clientUsername": "members", "enabled": enabled})
