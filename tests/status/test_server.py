@@ -60,6 +60,7 @@ async def test_metrics_are_told_as_prometheus_scrapes_them() -> None:
     async with serving(ShownMember(READY)) as (port, _):
         answer = await ask(port, "/metrics")
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert answer.headers["cache-control"] == "no-store"
     assert b'lbg_messages_handled_total{queue="1"} 7.0\n' in answer.body
     assert b"\nlbg_member_up 1.0\n" in answer.body
 
@@ -85,6 +86,7 @@ async def test_before_the_member_has_begun_only_its_loop_is_told_of() -> None:
         for path in (*PROBES[1:], *FACTS):
             answer = await ask(port, path)
             assert (answer.status, answer.told["error"]) == (503, "the member has not begun yet")
+        assert [(await ask(port, f"/{name}z")).told[name] for name in ("ready", "started")] == [False, False]
         scraped = (await ask(port, "/metrics")).body
         assert b"\nlbg_member_up 1.0\n" in scraped
         assert b"\nlbg_member_started 0.0\n" in scraped
@@ -128,6 +130,7 @@ async def test_a_request_that_makes_no_sense_is_told_so() -> None:
     async with serving(ShownMember(READY)) as (port, _):
         answers = [await ask(port, f"/v1/moves?limit={limit}") for limit in limits]
         assert [(answer.status, answer.told["where"]) for answer in answers] == [(400, "limit")] * len(limits)
+        assert answers[0].told["error"] == "limit: '0'; expected a whole number from 1 to 1000"
         answers = [await ask(port, f"/v1/keys/{key}") for key in ("%FF", "impossible")]
         assert [(answer.status, answer.told["where"]) for answer in answers] == [(400, "key")] * 2
 
@@ -141,7 +144,9 @@ async def test_as_many_changes_are_told_as_are_asked_for() -> None:
 async def test_there_are_no_other_routes() -> None:
     paths = ("/", "/v1", "/v1/status/", "/livez/", "/v1%2Fkeys/k", "/docs", "/%2e%2e/etc/passwd")
     async with serving(ShownMember(READY)) as (port, _):
-        assert {path: (await ask(port, path)).status for path in paths} == dict.fromkeys(paths, 404)
+        answers = {path: await ask(port, path) for path in paths}
+    found = {path: (answer.status, answer.told) for path, answer in answers.items()}
+    assert found == dict.fromkeys(paths, (404, {"error": "there is no such route"}))
 
 
 # -- who may ask
