@@ -1,7 +1,7 @@
 """Sends the events of one subscription together, and gives each its own answer."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import ExitStack, suppress
 from typing import NamedTuple
 from uuid import uuid4
@@ -100,24 +100,28 @@ class BulkSender:
                 for number in numbers:
                     self._waiting[number].answer.set_exception(ApplicationUnreachable(self._gate.reason))
                 continue
-            entries: dict[str, _Entry] = {}
-            for number in numbers:
-                # Not those of which it turns out now that they must not begin any more.
-                with suppress(asyncio.CancelledError):
-                    self._waiting[number].gathering.close()
-                    entries[str(number)] = self._waiting[number]
-            if entries:
-                self._spawn(self._send(entries))
-            else:
-                self._gathering.answered()
+            self._spawn(self._send(numbers))
         self._timer.set(self._gathering.deadline_ms)
 
-    async def _send(self, entries: dict[str, _Entry]) -> None:
+    async def _send(self, numbers: Iterable[int]) -> None:
         try:
-            await self._post(entries)
+            if entries := self._begun(numbers):
+                await self._post(entries)
         finally:
             self._gathering.answered()
             self._arm()
+
+    def _begun(self, numbers: Iterable[int]) -> dict[str, _Entry]:
+        """Begin the attempts of those that were not taken back, and of which it does not turn out now that they must
+        not begin any more: the process may have been stopped since their bulk was made."""
+        entries: dict[str, _Entry] = {}
+        for number in numbers:
+            entry = self._waiting.get(number)
+            if entry is not None and not entry.answer.done():
+                with suppress(asyncio.CancelledError):
+                    entry.gathering.close()
+                    entries[str(number)] = entry
+        return entries
 
     async def _post(self, entries: dict[str, _Entry]) -> None:
         failure: Exception | None = None

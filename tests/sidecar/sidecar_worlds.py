@@ -6,11 +6,10 @@ application answers the first time.
 
 import asyncio
 import json
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing
 from typing import ClassVar
 
-from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING
-from lbg_runtime.sidecar import bulk_sender, pull
+from lbg_runtime.sidecar import pull
 from lbg_runtime.sidecar.answer import Answer, Status
 from lbg_runtime.sidecar.application import ApplicationFailed, ApplicationUnreachable, Response
 from lbg_runtime.sidecar.sidecar import sidecar_app
@@ -79,8 +78,8 @@ class PushedApplication(_Application):
         if not self.is_up:
             raise ApplicationUnreachable("nobody listens")
         entries = json.loads(body)["entries"] if self.world.IS_BULK else [{"metadata": headers}]
-        if not self.world.IS_BULK:
-            self.world.check_event(self.member, headers)
+        for entry in entries:
+            self.world.check_event(self.member, entry["metadata"])
         doing = self.start(self._answer(route, entries))
         done, _ = await asyncio.wait([doing], timeout=TIMEOUT_S)
         if done and not doing.cancelled():
@@ -209,19 +208,6 @@ class PushedWorld(SidecarWorld):
 
 class BulkWorld(PushedWorld):
     IS_BULK = True
-
-    def changes(self):
-        put_off = bulk_sender.attempt_put_off
-
-        @contextmanager
-        def checked():
-            message, delivery = CURRENT_HANDLING.get().message, CURRENT_HANDLING.get().delivery
-            member = next(reversed(self.members.values()))
-            with put_off():
-                yield
-            self.check_may_begin(member, (message.key, message.key_sequence), delivery.queue, delivery.epoch)
-
-        return [(bulk_sender, "attempt_put_off", checked)]
 
 
 class PulledWorld(SidecarWorld):

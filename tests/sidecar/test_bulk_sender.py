@@ -32,10 +32,11 @@ class Slow:
 
 
 @asynccontextmanager
-async def sending_to(application, turns=None):
+async def sending_to(application, turns=None, before_send=lambda: None):
     tasks = set()
 
     def spawn(coroutine):
+        before_send()
         task = asyncio.ensure_future(coroutine)
         tasks.add(task)
         return task
@@ -107,6 +108,19 @@ async def test_an_event_that_is_taken_back_as_its_bulk_falls_due_is_not_sent(rig
     waiting.cancel()
     application.may_answer.set()
     await other
+    assert application.bulks == [["2"]]
+
+
+async def test_nor_is_one_that_is_taken_back_when_its_bulk_is_made_and_has_not_left():
+    application, waiting = Slow(), []
+    application.may_answer.set()
+
+    def take_back():
+        waiting[0].cancel()
+
+    async with sending_to(application, before_send=take_back) as sender:
+        waiting += start(sender, "a", "b")
+        await waiting[1]
     assert application.bulks == [["2"]]
 
 
