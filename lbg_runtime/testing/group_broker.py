@@ -4,17 +4,17 @@ from collections.abc import Callable, Iterable
 from contextvars import Context
 from random import Random
 
-from lbg_runtime.broker.engine.effects import ClientId, Deliver, Effect, FlowId, one_by_one
+from lbg_runtime.broker.engine.effects import Effect
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.engine.lines.partition_line import partition_of
 from lbg_runtime.broker.engine.lines.partitions import PartitionState
 from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
 from lbg_runtime.config.settings import Settings
-from lbg_runtime.model.ids import DeliveryId, QueueName
+from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.testing.moments import Moments
 from lbg_runtime.transport.memory.broker import MemoryBroker
-from lbg_runtime.transport.memory.flow import WINDOW, message_of
+from lbg_runtime.transport.memory.flow import message_of
 from lbg_runtime.transport.memory.transport import RECONNECT_WAIT_S, MemoryTransport
 
 ACK_DELAY_S = 1.0
@@ -36,7 +36,6 @@ class GroupBroker(MemoryBroker):
         self._moments = moments
         self._on_change = on_change
         self._transports: list[MemoryTransport] = []
-        self._witness: ClientId | None = None
 
     def make_transport(self, client_name: str) -> MemoryTransport:
         """A transport that is not open yet, and fails with the broker."""
@@ -69,13 +68,8 @@ class GroupBroker(MemoryBroker):
         """The messages on a queue, in order; they stay there, and members do not notice."""
         if not self._has(queue):
             return []
-        if self._witness is None:
-            self._witness, _ = self.engine.connect(DEFAULT_VPN, "witness", "", "lbg-testing-witness")
-        flow = self.engine.bind(self._witness, QueueName(queue), browser=True)[0].flow
-        try:
-            return self._browse(flow)
-        finally:
-            self.engine.unbind(flow)
+        spooled = self.engine.administration.queue_messages(DEFAULT_VPN, QueueName(queue))
+        return [message_of(each.message) for each in spooled]
 
     def fed(self, queue: QueueName) -> str | None:
         """Name of the client that the broker feeds from a queue."""
@@ -104,14 +98,3 @@ class GroupBroker(MemoryBroker):
 
     def _has(self, queue: str) -> bool:
         return queue in self.engine.queue_names(DEFAULT_VPN)
-
-    def _browse(self, flow: FlowId) -> list[Message]:
-        found: list[Message] = []
-        received = DeliveryId(0)
-        while True:
-            shown = self.engine.open_window(flow, received, WINDOW)
-            page = [effect for effect in one_by_one(shown) if isinstance(effect, Deliver)]
-            if not page:
-                return found
-            received = page[-1].delivery_id
-            found += [message_of(effect.message) for effect in page]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from lbg_runtime.broker.engine.effects import ClientId, FlowId
+from lbg_runtime.broker.engine.effects import ClientId, FlowId, Published
 from lbg_runtime.broker.engine.lines.partitions import PartitionState
 from lbg_runtime.broker.engine.rates import Rates
 from lbg_runtime.broker.engine.settings import Permission, QueueSettings
@@ -174,13 +174,9 @@ class MessageStatus:
 
     sequence: int
     """Its place in the queue, which identifies it there."""
-    size_bytes: int
+    message: Published
     is_undelivered: bool
     """Whether it was never sent on any flow."""
-    spooled_at_s: int | None
-    """As in `Published`."""
-    number: int = 0
-    """As in `Published`."""
 
 
 @dataclass(frozen=True, slots=True)

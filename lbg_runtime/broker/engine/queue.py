@@ -305,13 +305,7 @@ class Queue:
         """The spooled messages behind a place, by place, made lazily: a caller that wants the first need not wait for
         the last."""
         return (
-            MessageStatus(
-                m.sequence,
-                m.message.size_bytes,
-                is_undelivered=m.delivery_id == NO_DELIVERY,
-                spooled_at_s=m.message.spooled_at_s,
-                number=m.message.number,
-            )
+            MessageStatus(m.sequence, m.message, is_undelivered=m.delivery_id == NO_DELIVERY)
             for m in self.spool.messages()
             if m.sequence > behind
         )

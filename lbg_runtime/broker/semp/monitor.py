@@ -253,18 +253,19 @@ def _subscriptions_of_queue(engine: Engine, above: tuple[str, ...]) -> Iterator[
 
 def _messages(engine: Engine, above: tuple[str, ...], behind: int) -> Iterator[_Seen]:
     vpn, queue = above
-    for message in engine.administration.queue_messages(vpn, QueueName(queue), behind):
+    for spooled in engine.administration.queue_messages(vpn, QueueName(queue), behind):
+        message = spooled.message
         row: Row = {
             "msgVpnName": vpn,
             "queueName": queue,
-            "msgId": message.sequence,
+            "msgId": spooled.sequence,
             "attachmentSize": message.size_bytes,
-            "undelivered": message.is_undelivered,
+            "undelivered": spooled.is_undelivered,
             "replicationGroupMsgId": message_id(engine.spooler, message.number),
         }
         if message.spooled_at_s is not None:
             row["spooledTime"] = message.spooled_at_s
-        yield _Seen(str(message.sequence), row)
+        yield _Seen(str(spooled.sequence), row)
 
 
 def _replay_logs(engine: Engine, above: tuple[str, ...]) -> Iterator[_Seen]:

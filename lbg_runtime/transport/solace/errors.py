@@ -52,8 +52,8 @@ _SUBSCRIPTION_REFUSALS = frozenset({23, 25, 26, 31, 68, 80})
 of others.
 """
 
-_REFUSALS_OF_A_QUEUE = frozenset({63, 72, Subcode.PERMISSION_NOT_ALLOWED})
-"""A broker's refusals to bind to a queue that exists: too many flows, egress is off, not allowed there."""
+_REFUSALS_OF_A_QUEUE = frozenset({63, 72, Subcode.PERMISSION_NOT_ALLOWED, 159})
+"""A broker's refusals to browse a queue that exists: too many flows, egress is off, not allowed there, partitions."""
 
 _NULL_POINTER = 2
 """The subcode of a function that was given nothing to work on, as the library's own clean-up is at times."""

@@ -35,7 +35,7 @@ class AdministeredMachine(EngineMachine):
         if not spool:
             return
         seen = tuple(self.engine.administration.queue_messages("default", queue))
-        assert [message.size_bytes for message in seen] == [message.size for message in spool.values()]
+        assert [spooled.message.size_bytes for spooled in seen] == [message.size for message in spool.values()]
         chosen = data.draw(st.sets(st.sampled_from(range(len(seen))), min_size=1, max_size=3))
         numbers = list(spool)
         for place in chosen:

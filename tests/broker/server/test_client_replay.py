@@ -297,7 +297,7 @@ def test_receivers_of_a_queue_that_is_not_exclusive_share_what_is_replayed_behin
     client.publish(client.publisher(), f"{orders}/a", "1", "2", "3", "4", "5")
     receivers = [make_client(f"sharing-{each}").receiver(name, exclusive=False) for each in ("a", "b")]
     broker.wait_for_status(name, lambda status: status.unacked_count == 5)
-    numbers = [each.number for each in broker.call(lambda: list(messages_of(broker, name)))]
+    numbers = [each.message.number for each in broker.call(lambda: list(messages_of(broker, name)))]
     shown_by(receivers, 5)
     start_replay(broker, name, AfterMessage(broker.server.engine.spooler, numbers[1]))
     broker.wait_for_status(name, lambda status: len(status.flows) == 2 and status.unacked_count == 3)

@@ -201,7 +201,7 @@ def test_administrators_see_when_a_message_came_where_there_is_a_clock() -> None
         clock["now_s"] = 2_000.0
         session.receive(published(flow, 3, "t"))
     seen = desk.engine.administration.queue_messages("default", QueueName("q"))
-    assert [message.spooled_at_s for message in seen] == [1_000, 1_000, 2_000, None, None, None]
+    assert [spooled.message.spooled_at_s for spooled in seen] == [1_000, 1_000, 2_000, None, None, None]
 
 
 def test_a_direct_message_that_a_queue_takes_has_its_time_too() -> None:
@@ -210,7 +210,7 @@ def test_a_direct_message_that_a_queue_takes_has_its_time_too() -> None:
     direct = Frame(Protocol.MESSAGE, (Parameter(ParameterKind.TOPIC, text("t"), mark=2),), b"body")
     desk.log_in("a", lambda: 1_000.9).receive(encode_frame(direct))
     (seen,) = desk.engine.administration.queue_messages("default", QueueName("q"))
-    assert seen.spooled_at_s == 1_000
+    assert seen.message.spooled_at_s == 1_000
 
 
 def test_what_a_publisher_sends_again_is_acknowledged_and_not_kept_twice() -> None:

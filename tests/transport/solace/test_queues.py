@@ -8,7 +8,7 @@ import pytest
 
 from lbg_runtime.broker.engine.accounts import Account, ClientProfile
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN
-from lbg_runtime.broker.engine.settings import Permission, QueueSettings
+from lbg_runtime.broker.engine.settings import AccessType, Permission, QueueSettings
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.model.errors import RequestRefused, TransportError
 from lbg_runtime.model.ids import QueueName
@@ -37,9 +37,10 @@ async def transport(broker: BrokerServer) -> AsyncIterator[SolaceTransport]:
         QueueSettings(egress_enabled=False),
         QueueSettings(owner="somebody", permission=Permission.NO_ACCESS),
         QueueSettings(max_bind_count=0),
+        QueueSettings(AccessType.NON_EXCLUSIVE, partition_count=2),
     ],
 )
-async def test_a_queue_that_may_not_be_used_is_there(
+async def test_a_queue_that_may_not_be_used_or_browsed_is_there(
     broker: BrokerServer, transport: SolaceTransport, settings: QueueSettings
 ) -> None:
     await transport.open()

@@ -108,8 +108,8 @@ def test_a_time_says_from_where():
     stage.publish(2)
     bound, _ = replay(stage, stage.client("c"), FromTime(105_000_000_000))
     assert stage.numbers(stage.open(bound.flow)) == [3, 4]
-    (message, _) = stage.engine.administration.queue_messages("default", QUEUE)
-    assert message.spooled_at_s == 105
+    (spooled, _) = stage.engine.administration.queue_messages("default", QUEUE)
+    assert spooled.message.spooled_at_s == 105
 
 
 def test_a_time_before_there_was_a_log_ends_the_flow_and_the_queue_keeps_what_it_has():

@@ -64,7 +64,7 @@ def test_it_starts_behind_a_message():
     stage = staged()
     stage.publish(3)
     (_, second, _) = stage.engine.administration.queue_messages("default", QUEUE)
-    start(stage, AfterMessage(stage.engine.spooler, second.number))
+    start(stage, AfterMessage(stage.engine.spooler, second.message.number))
     assert stage.numbers(stage.open(stage.consumer("c")[1])) == [3]
 
 
@@ -199,10 +199,12 @@ def test_a_message_has_one_number_on_all_queues_and_in_all_lists():
     stage.engine.create_queue("default", QueueName("other"), QueueSettings())
     stage.engine.add_queue_subscription("default", QueueName("other"), "orders/>")
     stage.publish(3)
-    numbers = [m.number for m in stage.engine.administration.queue_messages("default", QUEUE)]
+    numbers = [m.message.number for m in stage.engine.administration.queue_messages("default", QUEUE)]
     assert sorted(set(numbers)) == numbers
     assert numbers[0] > 0
-    assert numbers == [m.number for m in stage.engine.administration.queue_messages("default", QueueName("other"))]
+    assert numbers == [
+        m.message.number for m in stage.engine.administration.queue_messages("default", QueueName("other"))
+    ]
     assert numbers == [entry.message.number for entry in stage.engine.replays.log("default").entries()]
     start(stage)
-    assert numbers == [m.number for m in stage.engine.administration.queue_messages("default", QUEUE)]
+    assert numbers == [m.message.number for m in stage.engine.administration.queue_messages("default", QUEUE)]
