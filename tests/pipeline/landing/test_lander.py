@@ -356,6 +356,15 @@ def test_a_flush_is_under_way_while_the_next_one_gathers(
     assert app.settings.dispatch.max_in_flight == found
 
 
+@pytest.mark.parametrize(("said", "found"), [("error", "shard"), ("shard", "shard"), ("no_order", "no_order")])
+def test_messages_without_a_key_land_in_the_way_that_the_settings_say_unless_they_refuse_them(
+    trial: Trial, said: str, found: str
+) -> None:
+    session = MemoryTransport(trial.broker, "a")
+    app, _ = lander_app(settings_of(dispatch={"missing_key": said}), trial.options, session=session)
+    assert app.settings.dispatch.missing_key.value == found
+
+
 def test_a_lander_is_the_member_that_it_is_said_to_be(trial: Trial) -> None:
     counted = settings_of(membership={"mode": "static"})
     app, lander = lander_app(counted, trial.options, member_index=1, member_count=2)
@@ -516,6 +525,7 @@ async def test_a_handle_that_is_revoked_ends_its_lane_and_older_ones_of_its_queu
     async with trial.running(app):
         await trial.publish(20)
         await trial.all_landed()
+        assert lander.landed_count == 20
         await lander._close_lane(QueueName("orders/0"), Epoch(epoch))
         assert {int(lane.parent.name[-3:]) for lane in lanes_of(trial) if is_being_written(lane)} == left
 
