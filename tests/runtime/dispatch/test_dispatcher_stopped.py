@@ -133,3 +133,12 @@ async def test_a_member_that_leaves_does_not_wait_for_what_its_stopped_queue_hol
     assert max(0, takes_s - 5) <= took_s <= max(0, takes_s - 5) + 1.5
     assert (report.left_behind, report.still_bound) == (2, 0)
     assert len(group.handled("good")) == 1
+
+
+async def test_a_handle_stays_stopped_when_what_an_older_one_held_is_taken_back(rig):
+    made = rig(_fail)
+    made.dispatcher.stop(QUEUE, Epoch(2))
+    made.dispatcher.return_unstarted(QUEUE, Epoch(1))
+    assert made.dispatcher.is_stopped(QUEUE, Epoch(2))
+    made.dispatcher.return_unstarted(QUEUE, Epoch(2))
+    assert not made.dispatcher.is_stopped(QUEUE, Epoch(2))
