@@ -162,6 +162,14 @@ def test_other_flows_keep_what_waits() -> None:
     assert lanes.return_unstarted(other_queue, Epoch(1)) == [delivery(1, queue=other_queue)]
 
 
+def test_a_lane_whose_ready_head_goes_back_has_one_turn_and_not_two() -> None:
+    lanes = lanes_with((A, 1))
+    lanes.offer(A, delivery(2, epoch=2))
+    lanes.return_unstarted(QUEUE, Epoch(1))
+    assert start(lanes).head == delivery(2, epoch=2)
+    assert lanes.next_ready() is None
+
+
 def test_a_flow_is_stalled_when_all_of_it_waits_for_another_attempt_or_behind_one() -> None:
     lanes = lanes_with((A, 1), (A, 2), (B, 3))
     lanes.offer(C, delivery(4, epoch=2))
