@@ -18,6 +18,7 @@ from lbg_runtime.core.group.control_messages import (
     ParkingWaits,
     QueueStopped,
     SeenMember,
+    StoppedQueues,
 )
 from lbg_runtime.core.group.membership import MembershipMachine
 from lbg_runtime.core.group.question_gate import QuestionGate
@@ -57,8 +58,10 @@ class Answerer:
             return
         _log.debug("question_answered", asked_by=message.header.member, question=message.question)
         if isinstance(message, GroupQuestion):
-            self._say(self._membership.heartbeat(self._flow_reports()))
+            reports = self._flow_reports()
+            self._say(self._membership.heartbeat(reports))
             self._tell_waits(message)
+            self._tell_stopped(message, reports)
             seen = tuple(SeenMember(one.member, one.is_suspect) for one in self._membership.view.members)
             self._say(GroupAnswer(self._membership.stamp(), message.question, seen))
         else:
@@ -81,6 +84,12 @@ class Answerer:
         if flow is not None and self._keys.is_stopped(queue, flow.epoch):
             self._say(QueueStopped(self._membership.stamp(), asked.question))
         self._say(KeyAnswer(self._membership.stamp(), asked.question, shard, queue, flow, sight))
+
+    def _tell_stopped(self, asked: GroupQuestion, reports: Mapping[QueueName, FlowReport]) -> None:
+        owned = ((queue, flow.epoch) for queue, flow in reports.items() if flow.is_owner)
+        stopped = tuple(queue for queue, epoch in owned if self._keys.is_stopped(queue, epoch))
+        if stopped:
+            self._say(StoppedQueues(self._membership.stamp(), asked.question, stopped))
 
     def _tell_waits(self, asked: GroupQuestion | KeyQuestion) -> None:
         found = self._keys.parking_waits()

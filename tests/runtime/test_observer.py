@@ -189,7 +189,7 @@ async def test_a_message_that_was_moved_away_is_not_told_as_handled(trial, askin
         assert (answer.sight.last.number, answer.sight.last.attempts, answer.sight.last.outcome) == (1, 2, outcome)
 
 
-async def test_a_queue_that_a_message_has_stopped_is_told_for_its_other_keys_and_for_no_key_of_another_queue(
+async def test_a_queue_that_a_message_has_stopped_is_told_of_the_group_and_of_its_other_keys_and_of_no_other_queue(
     trial, asking
 ):
     async def work(message):
@@ -205,6 +205,7 @@ async def test_a_queue_that_a_message_has_stopped_is_told_for_its_other_keys_and
             await trial.until(lambda: any(log["event"] == "queue_stopped" for log in logs))
             (stopped,) = [log["queue"] for log in logs if log["event"] == "queue_stopped"]
             answers = [(await observer.look_for_key(f"k{number}", 5))[0] for number in range(12)]
+            assert (await observer.look_at_group(5)).stopped == {stopped: "a"}
     told = [(answer.queue == stopped, answer.is_stopped) for (answer,) in answers]
     assert set(told) == {(True, True), (False, False)}
     assert all(answer.sight.head is None for (answer,) in answers), "nothing of these keys is in flight"

@@ -2,16 +2,19 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import TypeVar
 
 from rich.table import Table
 
 from lbg_runtime.cli.group.homes import derived_placement, group_queues
-from lbg_runtime.core.group.control_messages import FlowReport, Heartbeat, ParkingWait, ReportedFlow
+from lbg_runtime.core.group.control_messages import FlowReport, Heartbeat, ReportedFlow
 from lbg_runtime.core.group.picture import GroupPicture
 from lbg_runtime.core.group.placement import Placement
 from lbg_runtime.model.ids import MemberId, QueueName
 
 LEGEND = "● active, ◐ draining, ○ standby; ⌂ at home, +1 the first standby; the number is what is in flight"
+
+_Told = TypeVar("_Told")
 
 _MARKS = {ReportedFlow.ACTIVE: "●", ReportedFlow.DRAINING: "◐", ReportedFlow.STANDBY: "○"}
 
@@ -34,8 +37,9 @@ def picture_as_object(picture: GroupPicture, queues: Sequence[QueueName], hash_c
         "restriping": _restriping_as_object(picture, hash_count),
         "without_owner": _without_owner(picture, queues),
         "parking_waits": {
-            queue: {"member": member, **asdict(wait)} for queue, (member, wait) in _waits(picture).items()
+            queue: {"member": member, **asdict(wait)} for queue, (member, wait) in _by_number(picture.waits).items()
         },
+        "stopped": _by_number(picture.stopped),
         "suspects": {member: list(by) for member, by in picture.suspects.items()},
         "unheard": {member: list(by) for member, by in picture.unheard.items()},
         "claimed_twice": list(picture.twice),
@@ -108,9 +112,11 @@ def remarks(picture: GroupPicture, queues: Sequence[QueueName], fed: Mapping[Que
     for whom in dict.fromkeys(silent.values()):
         its = ", ".join(queue for queue, fed_to in silent.items() if fed_to == whom)
         yield f"fed to {whom.client}, which is not heard: {its}: `lbg group evict {whom.member}`"
-    for queue, (member, wait) in _waits(picture).items():
+    for queue, (member, wait) in _by_number(picture.waits).items():
         waited_s = wait.waited_ms / 1_000
         yield f"waits for its parking queue: {queue} of {member}, for {waited_s:.1f} s: {wait.reason}"
+    for queue, member in _by_number(picture.stopped).items():
+        yield f"has stopped: {queue} of {member}: `queue_stopped` in its log says why"
     for member, by in picture.suspects.items():
         yield f"suspect: {member}, silent for {', '.join(by)}"
     for member, by in picture.unheard.items():
@@ -144,8 +150,8 @@ def surplus_queues(
     return sorted(set(on_broker).difference(_all_queues(picture, queues)), key=natural)
 
 
-def _waits(picture: GroupPicture) -> dict[QueueName, tuple[MemberId, ParkingWait]]:
-    return dict(sorted(picture.waits.items(), key=lambda pair: natural(pair[0])))
+def _by_number(told: Mapping[QueueName, _Told]) -> dict[QueueName, _Told]:
+    return dict(sorted(told.items(), key=lambda pair: natural(pair[0])))
 
 
 def _all_queues(picture: GroupPicture, queues: Sequence[QueueName]) -> list[QueueName]:

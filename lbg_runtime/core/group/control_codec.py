@@ -23,6 +23,7 @@ goes out every second to every member:
     parking_waits  question, [[queue, waited, reason] ...]
     key_detail     question, topic or null, error or null, outcome or null
     queue_stopped  question
+    stopped_queues question, [[queue] ...]
 
 `suspect` and `redelivered` are 0 or 1; `stage` is 0 ready, 1 running, 2 delayed; past and future times are milliseconds
 from now. `flow` is 0 standby, 1 active, 2 draining; `outcome` is 0 handled, 1 error queue, 2 dead message queue.
@@ -71,6 +72,7 @@ from lbg_runtime.core.group.control_messages import (
     ReportedFlow,
     SeenMember,
     StateRequest,
+    StoppedQueues,
     Taken,
     is_valid_text,
     settings_digest,
@@ -185,6 +187,8 @@ def _body(message: ControlMessage | Inquiry) -> tuple[str, list[object]]:
             return "key_detail", [question, topic, error, None if outcome is None else _OUTCOMES.index(outcome)]
         case QueueStopped(_, question):
             return "queue_stopped", [question]
+        case StoppedQueues(_, question, queues):
+            return "stopped_queues", [question, [[queue] for queue in queues]]
 
 
 def _flow_items(flow: FlowReport) -> list[object]:
@@ -244,6 +248,8 @@ def _message(kind: str, header: Header, reader: "_Reader") -> ControlMessage | I
             return KeyDetail(header, question, topic, error, outcome)
         case "queue_stopped":
             return QueueStopped(header, QuestionId(reader.text("question")))
+        case "stopped_queues":
+            return _stopped_queues(header, reader)
         case _:
             raise _malformed("kind")
 
@@ -323,6 +329,15 @@ def _parking_waits(header: Header, reader: "_Reader") -> ParkingWaits:
         waits[queue] = ParkingWait(row.number("waited"), row.text("reason"))
         row.end()
     return ParkingWaits(header, question, waits)
+
+
+def _stopped_queues(header: Header, reader: "_Reader") -> StoppedQueues:
+    question = QuestionId(reader.text("question"))
+    queues: list[QueueName] = []
+    for row in reader.rows("queues"):
+        queues.append(QueueName(row.text("queue")))
+        row.end()
+    return StoppedQueues(header, question, tuple(queues))
 
 
 def _head(row: "_Reader") -> LaneHead:

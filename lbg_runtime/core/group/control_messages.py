@@ -332,7 +332,21 @@ class QueueStopped:
     question: QuestionId
 
 
-Inquiry = GroupQuestion | GroupAnswer | KeyQuestion | KeyAnswer | ParkingWaits | KeyDetail | QueueStopped
+@dataclass(frozen=True, slots=True)
+class StoppedQueues:
+    """All queues that the sender owns and that have stopped; sent before its `GroupAnswer`, if there are any.
+
+    A message of its own for the same reason as `ParkingWaits`.
+    """
+
+    header: Header
+    question: QuestionId
+    queues: tuple[QueueName, ...]
+
+
+Inquiry = (
+    GroupQuestion | GroupAnswer | KeyQuestion | KeyAnswer | ParkingWaits | KeyDetail | QueueStopped | StoppedQueues
+)
 """Questions from non-members, and their answers: they change no view and move no queue."""
 
 

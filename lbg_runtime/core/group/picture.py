@@ -15,6 +15,7 @@ from lbg_runtime.core.group.control_messages import (
     Life,
     ParkingWait,
     ParkingWaits,
+    StoppedQueues,
 )
 from lbg_runtime.core.restripe.striping import Striping
 from lbg_runtime.model.ids import MemberId, QueueName
@@ -37,6 +38,7 @@ class GroupPicture:
         self._lives: dict[MemberId, set[Life]] = {}
         self._views: dict[MemberId, GroupAnswer] = {}
         self._waits: dict[MemberId, ParkingWaits] = {}
+        self._stopped: dict[MemberId, StoppedQueues] = {}
 
     def hear(self, message: ControlMessage | Inquiry) -> None:
         """Take in a message of the group."""
@@ -51,12 +53,17 @@ class GroupPicture:
                 self._views[member] = message
                 if member in self._waits and self._waits[member].question != message.question:
                     del self._waits[member]
+                if member in self._stopped and self._stopped[member].question != message.question:
+                    del self._stopped[member]
             case ParkingWaits():
                 self._waits[member] = message
+            case StoppedQueues():
+                self._stopped[member] = message
             case Leave(header) if known is not None and header.life == known.header.life:
                 del self._beats[member]
                 self._views.pop(member, None)
                 self._waits.pop(member, None)
+                self._stopped.pop(member, None)
                 # Its older lives are not told as second processes either: one that is left speaks again, and who
                 # watches for months must not keep the name of every member there ever was.
                 del self._lives[member]
@@ -90,6 +97,11 @@ class GroupPicture:
     def waits(self) -> Mapping[QueueName, tuple[MemberId, ParkingWait]]:
         """The queues of which their owner handles nothing, as it does not know what is parked; with that owner."""
         return {queue: (one, wait) for one, told in sorted(self._waits.items()) for queue, wait in told.waits.items()}
+
+    @property
+    def stopped(self) -> Mapping[QueueName, MemberId]:
+        """The queues of which their owner starts nothing more, as a message has failed for good; with that owner."""
+        return {queue: member for member, told in sorted(self._stopped.items()) for queue in told.queues}
 
     @property
     def suspects(self) -> Mapping[MemberId, tuple[MemberId, ...]]:

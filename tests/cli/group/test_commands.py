@@ -37,6 +37,7 @@ from lbg_runtime.core.group.control_messages import (
     QuestionId,
     ReportedFlow,
     SeenMember,
+    StoppedQueues,
 )
 from lbg_runtime.core.group.picture import GroupPicture
 from lbg_runtime.core.restripe.striping import Striping, StripingReport
@@ -81,6 +82,17 @@ def test_what_someone_should_look_at_is_a_line_each() -> None:
         "homes are not known: members do not agree yet on who is there, or a queue is on its way",
     ]
     assert list(remarks(GroupPicture(), [], {})) == []
+
+
+def test_queues_that_have_stopped_are_told_in_the_order_of_their_numbers():
+    made = picture()
+    queues = (QueueName("orders/10"), QueueName("orders/9"))
+    made.hear(StoppedQueues(Header(GroupName("orders"), MemberId("a"), Life(1, 1), 2), QuestionId("q"), queues))
+    assert [line for line in remarks(made, QUEUES, {}) if line.startswith("has stopped")] == [
+        "has stopped: orders/9 of a: `queue_stopped` in its log says why",
+        "has stopped: orders/10 of a: `queue_stopped` in its log says why",
+    ]
+    assert picture_as_object(made, QUEUES, 10)["stopped"] == {"orders/9": "a", "orders/10": "a"}
 
 
 def test_a_re_striping_is_named_until_it_is_over() -> None:

@@ -42,6 +42,7 @@ from lbg_runtime.core.group.control_messages import (
     ReportedFlow,
     SeenMember,
     StateRequest,
+    StoppedQueues,
     Taken,
     settings_digest,
 )
@@ -103,6 +104,7 @@ messages: st.SearchStrategy[AnyMessage] = st.one_of(
     st.builds(KeyQuestion, headers, questions, texts),
     st.builds(KeyAnswer, headers, questions, numbers, queues, flow_reports | st.none(), sights),
     st.builds(QueueStopped, headers, questions),
+    st.builds(StoppedQueues, headers, questions, st.lists(queues, max_size=5).map(tuple)),
     st.builds(ParkingWaits, headers, questions, st.dictionaries(queues, st.builds(ParkingWait, numbers, texts))),
     st.builds(
         KeyDetail,
@@ -229,6 +231,10 @@ def test_an_answer_has_the_documented_layout() -> None:
     )
     assert encode(KeyDetail(HEADER, question, "orders/new", "ValueError: no", LastOutcome.DMQ)) == (
         b'[3,"key_detail","orders","member-1",7,11,3,"q","orders/new","ValueError: no",2]'
+    )
+    stopped = (QueueName("orders/2"), QueueName("orders/1"))
+    assert encode(StoppedQueues(HEADER, question, stopped)) == (
+        b'[3,"stopped_queues","orders","member-1",7,11,3,"q",[["orders/2"],["orders/1"]]]'
     )
     assert encode(QueueStopped(HEADER, question)) == b'[3,"queue_stopped","orders","member-1",7,11,3,"q"]'
     assert encode(KeyDetail(HEADER, question, None, None, None)) == (

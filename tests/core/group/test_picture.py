@@ -19,6 +19,7 @@ from lbg_runtime.core.group.control_messages import (
     QuestionId,
     ReportedFlow,
     SeenMember,
+    StoppedQueues,
 )
 from lbg_runtime.core.group.picture import GroupPicture
 from lbg_runtime.core.restripe.striping import Striping, StripingReport
@@ -160,3 +161,11 @@ def test_queues_that_wait_for_their_parking_queue_are_told_until_their_owner_ans
     assert picture_of(beat(A, Q0), *told).waits == {Q0: (A, wait)}
     assert picture_of(beat(A, Q0), *told, GroupAnswer(header(A), QuestionId("q2"), seen)).waits == {}
     assert picture_of(beat(A, Q0), *told, Leave(header(A, sequence=2))).waits == {}
+
+
+def test_queues_that_have_stopped_are_told_until_their_owner_answers_without_them_or_leaves() -> None:
+    seen = (SeenMember(A, False),)
+    told = [StoppedQueues(header(A), QuestionId("q1"), (Q1, Q0)), GroupAnswer(header(A), QuestionId("q1"), seen)]
+    assert picture_of(beat(A, Q0), *told).stopped == {Q0: A, Q1: A}
+    assert picture_of(beat(A, Q0), *told, GroupAnswer(header(A), QuestionId("q2"), seen)).stopped == {}
+    assert picture_of(beat(A, Q0), *told, Leave(header(A, sequence=2))).stopped == {}
