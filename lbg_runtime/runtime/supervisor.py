@@ -249,14 +249,16 @@ class Supervisor:
 
     def _waits_in_vain(self) -> bool:
         """Whether a member that leaves waits for nothing but what its stopped queues hold, which it does not start."""
-        waited_for = [runner.machine for runner in self.runners if runner.unanswered]
-        if self._leaving is not _Leaving.DRAINING or not waited_for or self._dispatcher.running():
+        holding = [runner.machine for runner in self.runners if runner.unanswered]
+        # The others may be in a hook, or wait for the broker's answer.
+        are_alone = len(holding) == sum(not flow.done() for flow in self._flows)
+        if self._leaving is not _Leaving.DRAINING or not holding or not are_alone or self._dispatcher.running():
             return False
         return all(
             each.cause is ReleaseCause.STOP
             and self._dispatcher.is_stopped(each.queue, each.epoch)
             and self._dispatcher.is_stalled(each.queue, each.epoch)
-            for each in waited_for
+            for each in holding
         )
 
     def _waits_for(self) -> dict[str, object]:

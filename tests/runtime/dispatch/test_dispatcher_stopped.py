@@ -135,6 +135,29 @@ async def test_a_member_that_leaves_does_not_wait_for_what_its_stopped_queue_hol
     assert len(group.handled("good")) == 1
 
 
+async def test_hooks_of_its_other_queues_end_before_it_leaves_without_what_the_stopped_one_holds():
+    handlers, revoked = Handlers(), []
+
+    @handlers.handler("orders/>")
+    async def handle(message):
+        raise ValueError("never")
+
+    @handlers.on_revoked
+    async def save(queue: QueueName, epoch: Epoch) -> None:
+        await asyncio.sleep(15)
+        revoked.append(queue)
+
+    settings = {"failure": {"attempts": 1, "then": "stop"}, "rebind": {"drain_timeout": "60s"}}
+    async with running(handlers, settings=settings) as group:
+        await group.publish("orders/new", "1", key="bad")
+        await group.advance(5)
+        began_s = asyncio.get_running_loop().time()
+        await group.stop("member-0")
+        took_s = asyncio.get_running_loop().time() - began_s
+    assert len(revoked) == 3
+    assert took_s < 30
+
+
 async def test_a_handle_stays_stopped_when_what_an_older_one_held_is_taken_back(rig):
     made = rig(_fail)
     made.dispatcher.stop(QUEUE, Epoch(2))
