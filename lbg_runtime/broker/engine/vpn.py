@@ -17,11 +17,13 @@ from lbg_runtime.model.failure import QUEUE_ADDRESS_PREFIX
 from lbg_runtime.model.ids import QueueName
 
 LARGEST_CLIENT_NAME_BYTES = 160
-LARGEST_QUEUE_NAME_BYTES = 200
+LARGEST_QUEUE_NAME = 200
+"""Characters, unlike the name of a client."""
 DEAD_MESSAGE_QUEUE = "#DEAD_MSG_QUEUE"
 """The one reserved name that a client or an administrator may give to a queue."""
 _NOT_IN_CLIENT_NAMES = frozenset("*>\ufffd")
-_NOT_IN_QUEUE_NAMES = frozenset("*?'<>&;")
+NOT_IN_QUEUE_NAMES = "*?'<>&;"
+"""Characters that no durable queue has in its name, whoever makes it."""
 TraitsOf = Callable[[Published], Traits]
 _ADDRESS = "#P2P/Q"
 """Prefix of the topic of a message for one queue: for a durable one it is `QUEUE_ADDRESS_PREFIX` and its name, for a
@@ -139,6 +141,6 @@ def _is_client_name(name: str) -> bool:
 
 def is_queue_name(name: str) -> bool:
     """Whether a client may give a durable queue this name: it becomes part of topics, and administrators use it."""
-    is_text = name.isprintable() and _NOT_IN_QUEUE_NAMES.isdisjoint(name)
+    is_text = name.isprintable() and set(NOT_IN_QUEUE_NAMES).isdisjoint(name)
     is_free = not name.startswith("#") or name == DEAD_MESSAGE_QUEUE
-    return is_text and is_free and all(name.split("/")) and len(name.encode()) <= LARGEST_QUEUE_NAME_BYTES
+    return is_text and is_free and all(name.split("/")) and len(name) <= LARGEST_QUEUE_NAME

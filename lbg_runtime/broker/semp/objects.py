@@ -2,6 +2,7 @@
 
 import string
 
+from lbg_runtime.broker.engine.vpn import LARGEST_QUEUE_NAME, NOT_IN_QUEUE_NAMES
 from lbg_runtime.broker.semp.grouping import GROUPING_QUEUE_ATTRIBUTES
 from lbg_runtime.broker.semp.schema import Attribute, Choice, Flag, Level, Number, ObjectType, Text, Threshold
 
@@ -55,7 +56,7 @@ SUBSCRIPTION = ObjectType("queue subscription", "subscriptions", (Text("subscrip
 QUEUE = ObjectType(
     "queue",
     "queues",
-    (Text("queueName", "", 200, least=1, forbidden="*?'<>&;", has_levels=True),),
+    (Text("queueName", "", LARGEST_QUEUE_NAME, least=1, forbidden=NOT_IN_QUEUE_NAMES, has_levels=True),),
     ENFORCED_QUEUE_ATTRIBUTES + NOTED_QUEUE_ATTRIBUTES + GROUPING_QUEUE_ATTRIBUTES,
     (SUBSCRIPTION,),
 )
