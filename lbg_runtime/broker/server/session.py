@@ -110,6 +110,15 @@ class _ConsumerFlow:
     window: int
 
 
+@dataclass(slots=True)
+class _PublisherFlow:
+    """A flow that publishes, and the last id on it that was answered."""
+
+    window: int
+    """As it was asked for: a client goes by the answer, even if its application wanted less."""
+    last_answered_id: int
+
+
 class Session:
     """The state of one connection, from its first byte to its last."""
 
@@ -147,10 +156,7 @@ class Session:
         """Unix time at which the current bytes came; the same for all messages in them."""
         self._reader = FrameReader(_LOGIN_LIMIT_BYTES)
         self._consumers: dict[int, _ConsumerFlow] = {}
-        self._publishers: dict[int, int] = {}
-        """Last answered id of each publisher flow."""
-        self._publisher_windows: dict[int, int] = {}
-        """As each asked for: a client goes by the answer, even if its application wanted less."""
+        self._publishers: dict[int, _PublisherFlow] = {}
         self._unacked_publishers: set[int] = set()
         self._transactions = TransactionDesk(engine)
         self.withholds_acks = False
@@ -365,8 +371,7 @@ class Session:
             self._open_transacted(client, request, tag)
             return
         opened = self._engine.open_publisher(client, request.name, request.last_acked_id)
-        self._publishers[opened.flow] = opened.last_answered_id
-        self._publisher_windows[opened.flow] = request.window
+        self._publishers[opened.flow] = _PublisherFlow(request.window, opened.last_answered_id)
         answered = OpenedFlow(
             opened.flow, opened.name, opened.last_answered_id, publisher_id=opened.flow, window=request.window
         )
@@ -382,7 +387,6 @@ class Session:
         self._acknowledge_published()
         if self._publishers.pop(flow, None) is not None:
             self._unacked_publishers.discard(flow)
-            del self._publisher_windows[flow]
             self._engine.close_publisher(FlowId(flow))
         else:
             self._transactions.close_publisher(flow)
@@ -403,12 +407,12 @@ class Session:
             self._carry_out(effects)
             return
         flow, message_id = frame.flow_id, frame.message_id
-        last_answered = self._publishers.get(flow)
-        if last_answered is None:
+        publisher = self._publishers.get(flow)
+        if publisher is None:
             if not self._transactions.hold(flow, message_id, message):
                 raise ProtocolError(f"a message on flow {flow}, which is not open")
             return
-        if message_id <= last_answered:
+        if message_id <= publisher.last_answered_id:
             # Sent again while its answer, whatever it is, was in transit on this connection.
             self._unacked_publishers.add(flow)
             return
@@ -417,7 +421,7 @@ class Session:
         except BrokerRefusal as refusal:
             self._refuse_published(flow, message_id, Response(refusal.code, refusal.text))
             return
-        self._publishers[flow] = message_id
+        publisher.last_answered_id = message_id
         self._unacked_publishers.add(flow)
         self._work_count += 1 + len(effects)
         self._carry_out(effects)
@@ -428,14 +432,16 @@ class Session:
         # Always with a response: once anything on the connection was refused, a client takes an acknowledgement without
         # one for a refusal.
         for flow in sorted(self._unacked_publishers):
-            self._tell(publisher_ack_body(flow, self._publishers[flow], self._publisher_windows[flow]), OK)
+            publisher = self._publishers[flow]
+            self._tell(publisher_ack_body(flow, publisher.last_answered_id, publisher.window), OK)
         self._unacked_publishers.clear()
 
     def _refuse_published(self, flow: int, message_id: int, response: Response) -> None:
         # Acknowledgements are cumulative, so earlier ones must be sent before this id is refused.
         self._acknowledge_published()
-        self._publishers[flow] = message_id
-        self._tell(publisher_ack_body(flow, message_id, self._publisher_windows[flow]), response)
+        publisher = self._publishers[flow]
+        publisher.last_answered_id = message_id
+        self._tell(publisher_ack_body(flow, message_id, publisher.window), response)
 
     # -- consuming
 
