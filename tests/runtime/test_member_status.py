@@ -1,4 +1,7 @@
-"""What a member shows of itself: on a memory broker in virtual time, without a server."""
+"""What a member shows of itself: on a memory broker in virtual time, without a server.
+
+More than 400 lines, as each thing that it shows is brought about by whole members.
+"""
 
 import asyncio
 import errno

@@ -1,4 +1,7 @@
-"""The status API over a real socket: its routes, who may ask, a loop that does not answer, and its end."""
+"""The status API over a real socket: its routes, who may ask, a loop that does not answer, and its end.
+
+More than 400 lines, as all of them are asked of one server.
+"""
 
 import asyncio
 import select

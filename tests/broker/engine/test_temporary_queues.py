@@ -1,3 +1,5 @@
+"""Whom a temporary queue serves, and how long it lasts."""
+
 import pytest
 
 from lbg_runtime.broker.engine.effects import Effect
