@@ -117,7 +117,7 @@ _PARTS = (
         ),
     ),
     (ClientSession, ("session_cleanup",)),
-    (Service, ("state",)),
+    (Service, ("state", "create_message_queue_browser_builder")),
     (ServiceState, ("RECONNECTING",)),
     (_PubSubPlusQueue, ("register_on_low_watermark", "register_on_high_watermark")),
     (InboundMessage, ("solace_message",)),
@@ -166,7 +166,7 @@ def missing_parts() -> str | None:
         missing = ["a start with the properties in `_flow_arr`"]
     if not missing:
         return None
-    return f"solace-pubsubplus {version('solace-pubsubplus')} lacks {', '.join(missing)}, which version 1.11 has"
+    return f"solace-pubsubplus {version('solace-pubsubplus')} lacks {', '.join(missing)}"
 
 
 def _start_opens_by_resume() -> bool:

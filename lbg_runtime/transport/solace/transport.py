@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, ExitStack, suppress
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
@@ -59,6 +60,9 @@ TOKEN_LOOK_S = 2.0
 """How often a token file is read, in addition to each connection and outage."""
 
 CLOSED = "the transport was closed"
+
+CLIENT = "solace-pubsubplus 1.11"
+"""The versions with all that this transport needs, as `pyproject.toml` has them. Those before have no browsers."""
 
 _Step = TypeVar("_Step")
 
@@ -145,7 +149,8 @@ class SolaceTransport:
                     loading = self._session_threads.run(_load_client, self._settings)
                     self._make_path, self._make_publisher = await loading
             except ImportError as error:
-                raise ConnectFailed(host, f"the client cannot be loaded: {error}", permanent=True) from error
+                reason = f"the client cannot be loaded, {_installed_client()}: {error}"
+                raise ConnectFailed(host, reason, permanent=True, expected=CLIENT) from error
             await self._connect(self._inbox)
             undo.pop_all()
         if self._settings.max_in_flight is not None:
@@ -548,6 +553,13 @@ def _tell(unwanted: "asyncio.Future[str] | None", reason: str) -> None:
         unwanted.set_result(reason)
 
 
+def _installed_client() -> str:
+    try:
+        return f"which is solace-pubsubplus {version('solace-pubsubplus')}"
+    except PackageNotFoundError:
+        return "which is not installed"
+
+
 def _load_client(settings: SolaceSettings) -> tuple["MakePath", "MakePublisher"]:
     """Import the client (a tenth of a second), check it, and choose how to receive and to publish."""
     from lbg_runtime.transport.solace.library import missing_parts
@@ -555,5 +567,5 @@ def _load_client(settings: SolaceSettings) -> tuple["MakePath", "MakePublisher"]
 
     missing = missing_parts()
     if missing is not None:
-        raise ConnectFailed(settings.host_list, missing, permanent=True)
+        raise ConnectFailed(settings.host_list, missing, permanent=True, expected=CLIENT)
     return choose_paths(settings.client_path)

@@ -2,11 +2,15 @@
 
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError
 
 import pytest
 
 from lbg_runtime.broker.server.server import BrokerServer
-from lbg_runtime.model.errors import ConnectFailed
+from lbg_runtime.config.connection_settings import ConnectionSettings
+from lbg_runtime.model.errors import ConfigError, ConnectFailed
+from lbg_runtime.runtime.session import open_session
+from lbg_runtime.transport.solace import transport as solace_transport
 from lbg_runtime.transport.solace.errors import subcode_and_reason
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.transport import SolaceTransport
@@ -60,8 +64,31 @@ async def test_a_client_that_lacks_something_is_refused_at_the_opening(monkeypat
     transport = SolaceTransport(SolaceSettings(hosts=("tcp://127.0.0.1:1",), client_name="first"))
     with pytest.raises(ConnectFailed, match=r"solace-pubsubplus 1\.11\.\d+ lacks something_new") as failure:
         await transport.open()
-    assert failure.value.permanent
+    assert (failure.value.permanent, failure.value.expected) == (True, "solace-pubsubplus 1.11")
     await transport.close()
+
+
+@pytest.mark.parametrize(
+    ("module", "installed"),
+    [("solace.messaging.config._sol_constants", "solace-pubsubplus 1.10.0"), ("solace", "not installed")],
+)
+async def test_a_client_of_another_version_or_none_is_named_with_the_one_that_is_needed(
+    module: str, installed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As versions before 1.11 do, of which one constant cannot be imported.
+    def version(_: str) -> str:
+        if module == "solace":
+            raise PackageNotFoundError("solace-pubsubplus")
+        return "1.10.0"
+
+    monkeypatch.delitem(sys.modules, "lbg_runtime.transport.solace.library", raising=False)
+    monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setattr(solace_transport, "version", version)
+    settings = ConnectionSettings.model_validate({"transport": "solace", "host": "tcp://127.0.0.1:1"})
+    told = rf"the client cannot be loaded, which is {installed}: .*; expected solace-pubsubplus 1\.11$"
+    with pytest.raises(ConfigError, match=told):
+        async with open_session(settings, client_name="first"):
+            pass
 
 
 async def test_a_client_that_starts_flows_in_another_way_is_refused_at_the_opening(
