@@ -1,10 +1,10 @@
 """One member's tasks as one tree: a flow runner per queue, the dispatcher's runners, the status ticker.
 
 Leaving has three stages, each with its bound. `stop` gives the queues to other members, if there are any, and makes
-every flow drain, within the drain timeout. Then, or when `stop_now` asks for it, or nothing is left but what stopped
-queues hold, handlers are cancelled and flows unbind. After another `TAIL_MS` the tasks are cancelled, and what a
-handler still does is left to the end of the process. A lifespan that is still beginning is cancelled by `stop`, as
-nothing is bound yet; one that is ending, by `stop_now`.
+every flow drain, within the drain timeout. Then, or when `stop_now` asks for it, handlers are cancelled and flows
+unbind. After another `TAIL_MS` the tasks are cancelled, and what a handler still does is left to the end of the
+process. A lifespan that is still beginning is cancelled by `stop`, as nothing is bound yet; one that is ending, by
+`stop_now`.
 
 More than 400 lines, because a member is put together here, and taken apart in the opposite order.
 """
@@ -22,7 +22,7 @@ import structlog
 
 from lbg_runtime.config.settings import GroupBackend, Provision, RebindMode, Settings
 from lbg_runtime.core.chance import RandomSource
-from lbg_runtime.core.flow.events import ReleaseCause
+from lbg_runtime.core.flow.events import HandlingStalled
 from lbg_runtime.core.flow.machine import FlowMachine
 from lbg_runtime.core.flow.rebind import RebindSettings
 from lbg_runtime.core.flow.table import FlowState
@@ -247,19 +247,12 @@ class Supervisor:
         if waits_for and self._leaving is _Leaving.DRAINING:
             _log.info("drain_waits", member=self._member, **waits_for)
 
-    def _waits_in_vain(self) -> bool:
-        """Whether a member that leaves waits for nothing but what its stopped queues hold, which it does not start."""
-        holding = [runner.machine for runner in self.runners if runner.unanswered]
-        # The others may be in a hook, or wait for the broker's answer.
-        are_alone = len(holding) == sum(not flow.done() for flow in self._flows)
-        if self._leaving is not _Leaving.DRAINING or not holding or not are_alone or self._dispatcher.running():
-            return False
-        return all(
-            each.cause is ReleaseCause.STOP
-            and self._dispatcher.is_stopped(each.queue, each.epoch)
-            and self._dispatcher.is_stalled(each.queue, each.epoch)
-            for each in holding
-        )
+    def _end_drains_in_vain(self) -> None:
+        """Have no flow wait for what its stopped queue holds, which is not started here."""
+        for runner in self.runners:
+            machine = runner.machine
+            if machine.state is FlowState.DRAINING and self._dispatcher.is_stopped(machine.queue, machine.epoch):
+                runner.post(HandlingStalled(machine.epoch, has_stopped=True))
 
     def _waits_for(self) -> dict[str, object]:
         """The unanswered deliveries, as fields of a log line, with the key that is the likeliest to keep the member;
@@ -520,8 +513,7 @@ class Supervisor:
             for runner in self.runners:
                 self._journal.status(runner.queue_index, runner.machine, runner.handled)
             self._journal.flush()
-            if self._waits_in_vain():
-                self.stop_now()
+            self._end_drains_in_vain()
 
     def _settled(self, queue: QueueName, handling: Handling) -> None:
         self._key_book.settled(handling)

@@ -95,3 +95,26 @@ async def test_attempts_that_end_come_to_their_end_with_the_next_owner(then) -> 
                 assert (await group.stop(member)).is_clean is (member == first), "the last has nobody to give it to"
             group.start(first)
         await group.settled()
+
+
+async def test_an_owner_that_gives_way_by_the_cycle_does_not_wait_for_what_its_stopped_queue_holds() -> None:
+    """It never starts that, so it would wait for its whole drain timeout."""
+    trouble = Trouble(attempts=1, then="stop")
+    cycle = {"mode": "cycle", "interval": "10s", "jitter": 0.1, "drain_timeout": "60s"}
+    settings = {"rebind": cycle, "membership": {"mode": "static", "count": 2}}
+    async with running(trouble.handlers, members=2, settings=settings) as group:
+        home = group.owner("bad0")
+        await group.stop(home)
+        await group.until(lambda: group.owner("bad0") not in (None, home))
+        await group.publish("orders/new", "1", "2", key="bad0")
+        await group.advance(1)
+        group.start(home)
+        began_s = asyncio.get_running_loop().time()
+        await group.until(lambda: group.owner("bad0") == home)
+        assert asyncio.get_running_loop().time() - began_s < 15
+        trouble.is_over = True
+        # What its next owner holds is its to keep, until its member is started anew.
+        await group.stop(home)
+        group.start(home)
+        await group.settled()
+        assert [each.number for each in group.handled("bad0")] == [1, 2]

@@ -97,6 +97,8 @@ class HandlingStalled:
     delivery that does, or was answered just before this."""
 
     epoch: Epoch
+    has_stopped: bool = False
+    """Nor will any of it be tried again on this handle, as its queue has stopped."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -270,8 +270,8 @@ class FlowMachine:
                 return self._finish(delivery_id, outcome, now_ms)
             case DeliveriesHeldUp(_, delivery_ids):
                 return self._excuse(delivery_ids)
-            case HandlingStalled():
-                return self._end_stalled_drain(now_ms)
+            case HandlingStalled(_, has_stopped):
+                return self._end_stalled_drain(has_stopped=has_stopped, now_ms=now_ms)
             case StopRequested():
                 return self._request_stop(now_ms)
             case PlaceChanged(place):
@@ -472,14 +472,16 @@ class FlowMachine:
             commands.append(CancelHandling(self.epoch))
         return commands + self._unbind_if_drained(now_ms)
 
-    def _end_stalled_drain(self, now_ms: int) -> list[Command]:
+    def _end_stalled_drain(self, *, has_stopped: bool, now_ms: int) -> list[Command]:
         """Hand the queue back with what waits for another attempt. The intake is closed, so waiting here would make
-        every other key wait as well; the next owner tries at once, in the same order."""
+        every other key wait as well; the next owner tries at once, in the same order. What a stopped queue holds is
+        waited for in no drain."""
         release = self._release
-        if release is None or not self._in_flight or not release.end_stalled(now_ms):
+        if release is None or not self._in_flight or not release.end_stalled(now_ms, has_stopped=has_stopped):
             return []
         facts: dict[str, str | int] = {"epoch": self.epoch, "move_id": release.move_id, "in_flight": self.in_flight}
-        return [Note("handback_stalled", facts), ReturnUnstarted(self.epoch)]
+        name = "handback_stalled" if release.cause is ReleaseCause.HANDBACK else "stopped_drain_ended"
+        return [Note(name, facts), ReturnUnstarted(self.epoch)]
 
     def _keep_queue(self, move_id: str, now_ms: int) -> list[Command]:
         """Give up a hand-back that takes too long, and go on as if it had not been requested; nothing is returned or

@@ -73,11 +73,13 @@ class Release:
         self.look_at_ms = now_ms + LOOK_EVERY_MS
         return True
 
-    def end_stalled(self, now_ms: int) -> bool:
+    def end_stalled(self, now_ms: int, *, has_stopped: bool) -> bool:
         """Start nothing more, as nothing in flight moves; return whether that is a change. False if messages may be
-        under way, and for all but a hand-back. Afterwards the queue is not kept: what was returned needs a new handle.
+        under way, and for all but a hand-back unless the queue `has_stopped`, so that there will be no attempt either.
+        Afterwards the queue is not kept: what was returned needs a new handle.
         """
-        if self.look_at_ms is None or now_ms < self.quiet_at_ms:
+        is_ended_by_stall = self.look_at_ms is not None or (has_stopped and self.phase is DrainPhase.FINISH)
+        if not is_ended_by_stall or now_ms < self.quiet_at_ms:
             return False
         self.start_nothing_more()
         return True

@@ -209,6 +209,21 @@ def test_only_a_hand_back_ends_when_nothing_moves() -> None:
         assert (machine.state, machine.cause, machine.deadline_ms) == (FlowState.DRAINING, cause, deadline_ms)
 
 
+@pytest.mark.parametrize("cause", [ReleaseCause.REBIND, ReleaseCause.STOP])
+def test_a_stopped_queue_is_given_up_in_any_drain_when_nothing_more_of_it_is_under_way(cause) -> None:
+    machine = active(new_machine(CYCLING))
+    machine.handle(received(1), 1)
+    began = machine.handle(StopRequested(), 30_000) if cause is ReleaseCause.STOP else machine.on_deadline(30_000)
+    assert began == [StopIntake(Epoch(1))]
+    assert machine.handle(HandlingStalled(Epoch(1), has_stopped=True), 30_019) == [], "more may be under way"
+    assert [
+        without_notes(machine.handle(HandlingStalled(Epoch(1), has_stopped=True), 30_020)),
+        machine.deadline_ms,
+        machine.handle(HandlingStalled(Epoch(1), has_stopped=True), 30_021),
+        machine.handle(finished(1, None), 30_022),
+    ] == [[ReturnUnstarted(Epoch(1))], None, [], [Unbind(Epoch(1), cause)]]
+
+
 def test_a_stop_takes_over_a_hand_back_that_looks_and_one_that_has_returned_what_it_held() -> None:
     for has_stalled in (False, True):
         machine = active(new_machine(STANDBY))

@@ -44,14 +44,14 @@ def test_a_hand_back_looks_from_the_quiet_gap_on_and_later_if_more_has_come() ->
     assert not release.looks(49)
     release.quiet_at_ms = 60
     assert not release.looks(50)
-    assert not release.end_stalled(50)
+    assert not release.end_stalled(50, has_stopped=False)
     assert release.deadline_ms(in_flight=1) == 60
     assert release.looks(60)
     assert not release.looks(60 + LOOK_EVERY_MS - 1)
-    assert release.end_stalled(60)
+    assert release.end_stalled(60, has_stopped=False)
     assert (release.phase, release.cause) == (DrainPhase.WAIT, ReleaseCause.HANDBACK)
     assert release.deadline_ms(in_flight=1) is None, "no end at which the queue would be kept"
-    assert not release.end_stalled(60)
+    assert not release.end_stalled(60, has_stopped=False)
 
 
 @pytest.mark.parametrize(("cause", "drain_until_ms"), [(ReleaseCause.HANDBACK, 120), (ReleaseCause.REBIND, 105)])
