@@ -27,6 +27,7 @@ from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
 from lbg_runtime.runtime.dispatch.key_book import KeyBook
 from lbg_runtime.runtime.flight_recorder import FlightRecorder
 from lbg_runtime.runtime.flow_runner import FlowRunner
+from lbg_runtime.runtime.handlers.resources import MemberResources
 from lbg_runtime.runtime.journal import MemberJournal
 from lbg_runtime.runtime.meters import MemberMeters
 from lbg_runtime.status.health import has_started, lacks
@@ -60,6 +61,7 @@ class MemberStatus:
         dispatcher: Dispatcher,
         striping: StripingBook,
         connection: Connection,
+        resources: MemberResources,
         sidecar: Callable[[], SidecarReading | None] | None,
     ) -> None:
         """`runners` by the index of their queue. `control` is None if members do not talk to each other.
@@ -77,6 +79,7 @@ class MemberStatus:
         self._meters = journal.meters or MemberMeters()
         self._striping = striping
         self._connection = connection
+        self._resources = resources
         self._sidecar = sidecar
         self.changed_settings: Callable[[], tuple[str, ...]] = tuple
         """Called for every picture: the group's settings that differ on the broker by now."""
@@ -95,6 +98,7 @@ class MemberStatus:
             changed_settings=self.changed_settings(),
             is_connected=self._connection.is_connected,
             why_away=self._connection.why_away,
+            awaited_lifespan=self._resources.awaited,
         )
 
     def reading(self) -> MemberReading:

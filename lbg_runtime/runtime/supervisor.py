@@ -289,6 +289,11 @@ class Supervisor:
         if self._control is not None:
             self._control.set_weight(self._settings.membership.weight if is_able else 0)
 
+    @property
+    def awaited_lifespan(self) -> str | None:
+        """The lifespan that has begun and not reached its `yield`; None if there is none."""
+        return self._resources.awaited
+
     def status(self) -> MemberStatus:
         """This life of the member, for the status API."""
         return MemberStatus(
@@ -302,6 +307,7 @@ class Supervisor:
             dispatcher=self._dispatcher,
             striping=self._striping,
             connection=self._session,
+            resources=self._resources,
             sidecar=None if self._companion is None else self._companion.reading,
         )
 

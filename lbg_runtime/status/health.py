@@ -39,6 +39,8 @@ def lacks(picture: MemberPicture) -> tuple[Lack, ...]:
     standby is ready whatever happens on the queues of others. Whoever is fed a queue and cannot open its parking queue
     is not ready, wherever its home is.
     """
+    if picture.awaited_lifespan is not None:
+        return (Lack(f"the lifespan {picture.awaited_lifespan} has not reached its yield"),)
     if picture.state is not OwnState.ACTIVE:
         return (Lack(f"the member is {picture.state.value}"),)
     if not has_started(picture):

@@ -91,6 +91,8 @@ class MemberPicture:
     """Whether the broker is in reach."""
     why_away: str | None = None
     """Why it is not, if that is known."""
+    awaited_lifespan: str | None = None
+    """The lifespan that has to reach its `yield` before the member joins; None if none has to."""
 
 
 @dataclass(frozen=True, slots=True)

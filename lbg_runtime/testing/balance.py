@@ -8,6 +8,16 @@ from lbg_runtime.testing.group_broker import GroupBroker
 from lbg_runtime.testing.life import Life
 
 
+def beginnings(at_work: Sequence[Life]) -> list[str]:
+    """A line for each member that has not joined, as one of its lifespans has not reached its `yield`."""
+    return [
+        f"{life.member} waits for the lifespan {lifespan} to reach its yield; if it waits for a socket, give what it"
+        " yields with `states=`"
+        for life in at_work
+        if life.supervisor is not None and (lifespan := life.supervisor.awaited_lifespan) is not None
+    ]
+
+
 def imbalances(queues: Sequence[QueueName], at_work: Sequence[Life], broker: GroupBroker) -> list[str]:
     """A line for each queue that is with another member, and for each member that does not know all others.
 

@@ -18,7 +18,7 @@ from lbg_runtime.runtime.membership import Membership
 from lbg_runtime.runtime.parking.parked_queue import name_of_key
 from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING
 from lbg_runtime.runtime.supervisor import StopReport
-from lbg_runtime.testing.balance import imbalances, uneven
+from lbg_runtime.testing.balance import beginnings, imbalances, uneven
 from lbg_runtime.testing.failures import NotReached, holds
 from lbg_runtime.testing.group_broker import GroupBroker
 from lbg_runtime.testing.handled import Handled, Payload, differences, handled_by
@@ -351,10 +351,12 @@ class Group:
         return not any(self.broker.depth(queue) for queue in self.shape.queue_names())
 
     def _imbalances(self) -> list[str]:
+        at_work = [life for life in self.lives if life.is_at_work]
+        if waits := beginnings(at_work):
+            return waits
         if self._is_partitioned:
-            at_work = [life for life in self.lives if life.is_at_work]
             return uneven(at_work, self.broker.partition_owners(self.shape.queue_name(0)))
-        return imbalances(self.shape.queue_names(), [life for life in self.lives if life.is_at_work], self.broker)
+        return imbalances(self.shape.queue_names(), at_work, self.broker)
 
     def _standstill(self) -> Reasons:
         now_s = asyncio.get_running_loop().time()

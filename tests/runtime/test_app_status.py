@@ -13,6 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from lbg_runtime.model.errors import ConfigError
+from lbg_runtime.runtime.handlers.registry import Handlers
 from tests.addresses import OWN_HOST
 from tests.patience import PATIENCE_S
 from tests.status import asking
@@ -60,6 +61,27 @@ async def test_a_member_answers_from_its_beginning_to_its_end(trial):
             assert (await left).is_clean
     with pytest.raises(ConnectionRefusedError):
         await ask(port, "/livez")
+
+
+async def test_a_member_that_waits_for_its_lifespan_says_for_which(trial):
+    release, hooks = asyncio.Event(), Handlers()
+
+    @hooks.lifespan
+    async def database():
+        await release.wait()
+        yield
+
+    app = trial.discovered("a", hooks=hooks, **QUICK, **ON)
+    with capture_logs() as log:
+        async with trial.running(app) as (left,):
+            port = await port_of(log)
+            async with asyncio.timeout(PATIENCE_S):
+                while "database (" not in str((await ask(port, "/readyz")).told):
+                    pass
+            release.set()
+            await until(port, "/readyz", 200)
+            app.stop()
+            assert (await left).is_clean
 
 
 async def test_a_member_that_drains_says_so_and_is_not_kept_by_who_asks(trial):

@@ -95,6 +95,12 @@ def test_a_member_that_joins_or_leaves_is_not_ready(state: OwnState) -> None:
     assert [lack.reason for lack in lacks(member(ACTIVE, state=state))] == [f"the member is {state.value}"]
 
 
+@pytest.mark.parametrize("state", [OwnState.JOINING, OwnState.ACTIVE])
+def test_a_member_whose_lifespan_has_not_begun_is_not_ready_and_names_it(state: OwnState) -> None:
+    waits = replace(member(UNBOUND, state=state), awaited_lifespan="shop:pool (shop.py:7)")
+    assert [lack.reason for lack in lacks(waits)] == ["the lifespan shop:pool (shop.py:7) has not reached its yield"]
+
+
 def test_what_is_known_of_other_owners_is_worth_nothing_while_the_control_topic_is_out_of_reach() -> None:
     cut_off = member(UNBOUND, ACTIVE, owners={1: "b"}, can_hear=False)
     assert [lack.reason for lack in lacks(cut_off)] == ["the control topic is out of reach"]

@@ -252,6 +252,27 @@ async def test_handlers_on_threads_and_their_lifespans_work() -> None:
     assert lived == ["begun", 5, 3, "ended"]
 
 
+async def test_a_group_that_waits_for_a_lifespan_says_so_and_what_to_do() -> None:
+    handlers = Handlers()
+
+    @handlers.lifespan
+    async def prices() -> AsyncIterator[Prices]:
+        yield FixedPrices()
+
+    @handlers.lifespan
+    async def pool() -> AsyncIterator[Pool]:
+        await asyncio.Event().wait()  # as a socket, which never answers in virtual time
+        yield Pool()
+
+    @handlers.handler("orders/>")
+    async def handle(message: Message, pool: State[Pool]) -> None: ...
+
+    with pytest.raises(NotReached, match=r"member-1 waits for the lifespan .*pool .* with `states=`") as failed:
+        async with running(handlers, members=2):
+            pass
+    assert len(failed.value.why) == 2, "no line for each queue, which has no owner for that"
+
+
 class Pool: ...
 
 

@@ -45,6 +45,8 @@ class MemberResources:
         self.counts = counts or DispatchCounts()
         self._owned: dict[object, object] = {}
         self._states: list[object] = []
+        self.awaited: str | None = None
+        """The lifespan that has begun and not reached its `yield` (`Lifespan.where`); None if there is none."""
         self._found: dict[type, object] = {}
         self._thread_count = thread_count
         self._thread_names = count()
@@ -61,9 +63,11 @@ class MemberResources:
         try:
             async with AsyncExitStack() as stack:
                 for lifespan in lifespans:
+                    self.awaited = lifespan.where
                     state = await stack.enter_async_context(_lived(lifespan))
                     if state is not None:
                         self._states.append(state)
+                self.awaited = None
                 yield
         finally:
             RESOURCES.reset(token)
