@@ -28,7 +28,7 @@ from lbg_runtime.broker.server.traits import fields_of, traits_of
 from lbg_runtime.broker.store.statements import Row, RowPut
 from lbg_runtime.broker.store.store import Store
 from lbg_runtime.config.listen_address import ListenAddress
-from lbg_runtime.model.errors import StoreFailed
+from lbg_runtime.model.errors import LbgError, StoreFailed, UserError
 from lbg_runtime.model.ids import QueueName
 
 DEFAULT_HOST = "127.0.0.1"
@@ -98,9 +98,18 @@ class BrokerServer:
         )
         """The faults that tests inject into the broker."""
         if store is not None:
-            self.engine.restore(store.read())
+            self._restore(store)
         if replay_log_bytes is not None:
             self.engine.replays.keep_log_of_size(DEFAULT_VPN, replay_log_bytes)
+
+    def _restore(self, store: Store) -> None:
+        try:
+            self.engine.restore(store.read())
+        except UserError:
+            raise
+        except (LookupError, TypeError, ValueError, LbgError) as error:
+            # Each row can be read, and they do not fit together.
+            raise UserError(f"store {store.path}", f"it is damaged: {error!r}", "an undamaged store") from error
 
     async def start(self) -> None:
         """Listen; raises `UserError` if the address is not available, or for files of `tls` that cannot be used."""

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import random
 import socket
+import sqlite3
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -219,3 +220,26 @@ async def test_what_is_kept_in_one_turn_of_the_loop_is_written_by_one_call(tmp_p
         assert len(asked) == 1
     with contextlib.closing(Store.open(tmp_path / "store")) as store:
         assert len([each for each in store.read() if isinstance(each, MessageKept)]) == 10
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE subscription SET queue = 7",
+        "UPDATE subscription SET topic = ''",
+        "UPDATE queue SET name = 'same'",
+    ],
+)
+async def test_a_store_whose_parts_do_not_fit_together_is_refused_in_one_line(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "store"
+    with contextlib.closing(Store.open(path)) as store:
+        server = BrokerServer(store=store)
+        server.create_queue("first", ["orders/>"])
+        server.create_queue("second")
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute(damage)
+        database.commit()
+    with contextlib.closing(Store.open(path)) as store:
+        with pytest.raises(UserError, match=r"it is damaged: .*; expected an undamaged store") as refused:
+            BrokerServer(store=store)
+        assert "\n" not in str(refused.value)
