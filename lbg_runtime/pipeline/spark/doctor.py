@@ -38,7 +38,7 @@ _PACKAGES = (
     _Package("pyarrow", (19,), None, needed=True, why="rows between Spark and Python"),
     _Package("pandas", (2, 2), (3,), needed=True, why="rows between Spark and Python"),
     _Package("protobuf", (6, 33, 5), None, needed=False, why="transformWithState"),
-    _Package("deltalake", (1, 2), None, needed=False, why="delta:"),
+    _Package("deltalake", (1, 6, 6), None, needed=False, why="delta:"),
 )
 
 
