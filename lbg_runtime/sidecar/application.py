@@ -3,8 +3,9 @@
 import asyncio
 import os
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from functools import cache
 from io import BytesIO
 from typing import NamedTuple, Protocol
@@ -58,6 +59,13 @@ class ApplicationFailed(LbgError):
         self.reason = reason
 
 
+class NotSent(LbgError):
+    """Nothing was sent, as it was not wanted any more when there was a connection for it."""
+
+    def __init__(self) -> None:
+        super().__init__("the request was taken back")
+
+
 class Response(NamedTuple):
     """What came back."""
 
@@ -67,11 +75,26 @@ class Response(NamedTuple):
     """None if it was longer than `MAX_ANSWER_BYTES`."""
 
 
+MaySend = Callable[[], bool]
+
+
+def always() -> bool:
+    """A `MaySend` for what is wanted in any case."""
+    return True
+
+
+_MAY_SEND: ContextVar[MaySend] = ContextVar("_MAY_SEND", default=always)
+"""Of the request for which a connection is asked."""
+
+
 class Application(Protocol):
     """Called on the member's loop, by many tasks at once."""
 
-    async def post(self, route: str, headers: Mapping[str, str], body: bytes) -> Response:
-        """Send one request; raises `ApplicationUnreachable` or `ApplicationFailed`. Hangs up if cancelled."""
+    async def post(self, route: str, headers: Mapping[str, str], body: bytes, may_send: MaySend = always) -> Response:
+        """Send one request; raises `ApplicationUnreachable` or `ApplicationFailed`. Hangs up if cancelled.
+
+        `may_send` is asked when there is a connection, right before the request leaves: if not, raises `NotSent`.
+        """
         ...
 
     async def probe(self) -> None:
@@ -94,7 +117,7 @@ class _FreshConnections(aiohttp.BaseConnector):
     """Never lends a connection on which an answer is already waiting: it would be taken for that to the next request.
 
     An event that the application has not even received would count as accepted. The library checks for this only when a
-    connection is given back.
+    connection is given back. Nor does it lend one for what `_MAY_SEND` forbids by now.
     """
 
     async def connect(
@@ -105,8 +128,12 @@ class _FreshConnections(aiohttp.BaseConnector):
         while True:
             connection = await super().connect(req, traces, timeout)
             if connection.protocol is None or not connection.protocol.should_close:
-                return connection
+                break
             connection.close()
+        if not _MAY_SEND.get()():
+            connection.release()
+            raise NotSent
+        return connection
 
 
 class _TcpConnector(_FreshConnections, aiohttp.TCPConnector):
@@ -153,10 +180,14 @@ class HttpApplication:
         )
         self._urls: dict[str, URL] = {}
 
-    async def post(self, route: str, headers: Mapping[str, str], body: bytes) -> Response:
+    async def post(self, route: str, headers: Mapping[str, str], body: bytes, may_send: MaySend = always) -> Response:
         """See `Application.post`."""
         data = body if len(body) <= _COPIED_BYTES else BytesIO(body)
-        return await self._request("POST", route, self._timeout_ms, headers=headers, data=data)
+        asked = _MAY_SEND.set(may_send)
+        try:
+            return await self._request("POST", route, self._timeout_ms, headers=headers, data=data)
+        finally:
+            _MAY_SEND.reset(asked)
 
     async def probe(self) -> None:
         """See `Application.probe`."""

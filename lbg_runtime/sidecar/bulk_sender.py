@@ -7,10 +7,11 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from lbg_runtime.runtime.clock import DeadlineTimer, now_ms
-from lbg_runtime.runtime.runners.attempts import attempt_put_off
+from lbg_runtime.runtime.runners.attempts import attempt_put_off, may_begin
 from lbg_runtime.runtime.runners.batch_turns import BatchTurns
+from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, Handling
 from lbg_runtime.sidecar.answer import Answer, read_bulk_answer
-from lbg_runtime.sidecar.application import Application, ApplicationUnreachable
+from lbg_runtime.sidecar.application import Application, ApplicationUnreachable, NotSent
 from lbg_runtime.sidecar.bulk import BulkGathering, bulk_body
 from lbg_runtime.sidecar.event import Event
 from lbg_runtime.sidecar.gate import Gate
@@ -25,6 +26,11 @@ class _Entry(NamedTuple):
     answer: asyncio.Future[Answer]
     gathering: ExitStack
     """Closed when it is sent: until then its attempt has not begun."""
+    handling: Handling | None
+
+    def is_wanted(self) -> bool:
+        """Whether it was not taken back, and is not to be now."""
+        return not self.answer.done() and may_begin(self.handling)
 
 
 _HEADERS = {"content-type": "application/json"}
@@ -65,7 +71,7 @@ class BulkSender:
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         with ExitStack() as gathering:
             gathering.enter_context(attempt_put_off())
-            self._waiting[number] = _Entry(event, answer, gathering)
+            self._waiting[number] = _Entry(event, answer, gathering, CURRENT_HANDLING.get(None))
             self._gathering.offer(number, now_ms())
             if self._turns.is_leaving(event):
                 self._gathering.hurry(number)
@@ -123,23 +129,31 @@ class BulkSender:
                     entries[str(number)] = entry
         return entries
 
+    async def _post_left(self, entries: dict[str, _Entry]) -> None:
+        """Send those of them that were not taken back meanwhile."""
+        if left := {number: entry for number, entry in entries.items() if entry.is_wanted()}:
+            await self._post(left)
+
     async def _post(self, entries: dict[str, _Entry]) -> None:
+        def are_wanted() -> bool:
+            return all(entry.is_wanted() for entry in entries.values())
+
         failure: Exception | None = None
         answers: dict[str, Answer] = {}
         try:
             events = [(entry_id, entry.event) for entry_id, entry in entries.items()]
             body = bulk_body(self._subscription, str(uuid4()), events)
-            response = await self._application.post(self._subscription.route, _HEADERS, body)
+            response = await self._application.post(self._subscription.route, _HEADERS, body, are_wanted)
             if response.status == _TOO_LARGE and len(entries) > 1:
                 # Tried again together, all of them would fail until their attempts end.
                 numbers = list(entries)
                 for half in (numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]):
-                    # What was taken back meanwhile is not sent any more.
-                    left = {each: entries[each] for each in half if not entries[each].answer.done()}
-                    if left:
-                        await self._post(left)
+                    await self._post_left({each: entries[each] for each in half})
                 return
             answers = read_bulk_answer(response.status, response.body, tuple(entries))
+        except NotSent:
+            await self._post_left(entries)
+            return
         except Exception as error:  # noqa: BLE001 - it is that of each event, as if it had been sent alone
             failure = error
         for entry_id, entry in entries.items():

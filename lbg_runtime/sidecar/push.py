@@ -9,10 +9,11 @@ import structlog
 from lbg_runtime.config.sidecar_settings import ContentMode, SidecarSettings
 from lbg_runtime.model.errors import InvariantViolated, LbgError
 from lbg_runtime.runtime.clock import now_ms
-from lbg_runtime.runtime.runners.attempts import attempt_put_off
+from lbg_runtime.runtime.runners.attempts import attempt_put_off, end_unbegun, may_begin
+from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING
 from lbg_runtime.runtime.runners.pool import CURRENT_POOL
 from lbg_runtime.sidecar.answer import NO_ROUTE, Answer, Status, read_answer
-from lbg_runtime.sidecar.application import Application, ApplicationFailed, ApplicationUnreachable
+from lbg_runtime.sidecar.application import Application, ApplicationFailed, ApplicationUnreachable, NotSent
 from lbg_runtime.sidecar.bulk_sender import BulkSender
 from lbg_runtime.sidecar.event import STRUCTURED_TYPE, Event, binary, facts, structured
 from lbg_runtime.sidecar.gate import Gate
@@ -124,7 +125,11 @@ class PushedEvents:
             body = structured(event, subscription.pubsub_name, is_raw=subscription.is_raw)
             headers = facts(event)
             headers["content-type"] = STRUCTURED_TYPE
-        response = await self._application.post(subscription.route, headers, body)
+        handling = CURRENT_HANDLING.get(None)
+        try:
+            response = await self._application.post(subscription.route, headers, body, lambda: may_begin(handling))
+        except NotSent:
+            await end_unbegun()
         return read_answer(response.status, response.content_type, response.body)
 
     def _check_proven(self, route: str) -> None:

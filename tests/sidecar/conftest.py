@@ -12,7 +12,7 @@ import pytest
 from lbg_runtime.config.load import parse_settings
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.message import Message
-from lbg_runtime.sidecar.application import ApplicationUnreachable, Response
+from lbg_runtime.sidecar.application import ApplicationUnreachable, MaySend, Response, always
 from lbg_runtime.sidecar.sidecar import sidecar_app
 from lbg_runtime.transport.memory.broker import MemoryBroker
 from lbg_runtime.transport.memory.transport import MemoryTransport
@@ -61,7 +61,7 @@ class ScriptedApplication:
     asks: int = 0
     _inside: set[str] = field(default_factory=set)
 
-    async def post(self, route: str, headers: Mapping[str, str], body: bytes) -> Response:
+    async def post(self, route: str, headers: Mapping[str, str], body: bytes, may_send: MaySend = always) -> Response:
         if not self.is_up:
             raise ApplicationUnreachable("nobody listens")
         posted = Posted(route, dict(headers), body)

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from lbg_runtime.sidecar import pull
 from lbg_runtime.sidecar.answer import Answer, Status
-from lbg_runtime.sidecar.application import ApplicationFailed, ApplicationUnreachable, Response
+from lbg_runtime.sidecar.application import ApplicationFailed, ApplicationUnreachable, NotSent, Response
 from lbg_runtime.sidecar.sidecar import sidecar_app
 from tests.runtime.distant_session import LATENCY_S
 from tests.runtime.every_step import World
@@ -74,9 +74,13 @@ class PushedApplication(_Application):
             task.cancel()
         self.route += "x"
 
-    async def post(self, route, headers, body):
+    async def post(self, route, headers, body, may_send):
+        # A new connection comes about.
+        await asyncio.sleep(LATENCY_S)
         if not self.is_up:
             raise ApplicationUnreachable("nobody listens")
+        if not may_send():
+            raise NotSent
         entries = json.loads(body)["entries"] if self.world.IS_BULK else [{"metadata": headers}]
         for entry in entries:
             self.world.check_event(self.member, entry["metadata"])

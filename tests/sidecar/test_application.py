@@ -11,6 +11,7 @@ from lbg_runtime.sidecar.application import (
     ApplicationFailed,
     ApplicationUnreachable,
     HttpApplication,
+    NotSent,
     Response,
 )
 from tests.addresses import OWN_HOST
@@ -110,6 +111,25 @@ async def test_an_answer_that_nobody_asked_for_is_none_to_what_is_asked_next(tmp
         assert (await client.post("/a", {}, b"second")).status == 200
         assert [body for _, body in raw.requests] == [b"first", b"second"]
         assert len(raw.writers) == 3
+
+
+@pytest.mark.parametrize("is_unix", [False, True])
+async def test_what_is_not_wanted_any_more_when_there_is_a_connection_is_not_sent(tmp_path, is_unix):
+    """Its process may have been stopped meanwhile, and others may have it."""
+    asked = []
+
+    def is_wanted():
+        asked.append(len(raw.requests))
+        return len(asked) > 2
+
+    async with application(OK, unix=str(tmp_path / "app.sock") if is_unix else None) as (client, raw):
+        for _ in range(2):
+            with pytest.raises(NotSent):
+                await client.post("/a", {}, b"late", is_wanted)
+        assert (await client.post("/a", {}, b"wanted", is_wanted)).status == 200
+        assert (await client.post("/a", {}, b"any")).status == 200
+        assert [body for _, body in raw.requests] == [b"wanted", b"any"]
+        assert (asked, len(raw.writers)) == ([0, 0, 0], 1)
 
 
 async def test_an_application_on_a_unix_socket_is_reached(tmp_path):

@@ -207,8 +207,8 @@ class Ill(ScriptedApplication):
 
     is_well = True
 
-    async def post(self, route, headers, body):
-        answer = await super().post(route, headers, body)
+    async def post(self, route, headers, body, may_send):
+        answer = await super().post(route, headers, body, may_send)
         if not self.is_well:
             await asyncio.sleep(30)
             raise ApplicationFailed("no answer")

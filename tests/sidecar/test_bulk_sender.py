@@ -10,7 +10,7 @@ import pytest
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.runtime.runners.batch_turns import BatchTurns
 from lbg_runtime.sidecar.answer import Status
-from lbg_runtime.sidecar.application import ApplicationFailed, Response
+from lbg_runtime.sidecar.application import ApplicationFailed, NotSent, Response
 from lbg_runtime.sidecar.bulk_sender import BulkSender
 from lbg_runtime.sidecar.subscriptions import Bulk, Subscription
 from tests.sidecar.events import make_event, make_gate
@@ -23,7 +23,7 @@ class Slow:
         self.bulks = []
         self.may_answer = asyncio.Event()
 
-    async def post(self, route, headers, body):
+    async def post(self, route, headers, body, may_send):
         ids = [entry["entryId"] for entry in json.loads(body)["entries"]]
         self.bulks.append(ids)
         await self.may_answer.wait()
@@ -124,6 +124,45 @@ async def test_nor_is_one_that_is_taken_back_when_its_bulk_is_made_and_has_not_l
     assert application.bulks == [["2"]]
 
 
+class Connecting(Slow):
+    """Sends only when there is a connection, and so may not send at all."""
+
+    def __init__(self):
+        super().__init__()
+        self.is_connected = asyncio.Event()
+
+    async def post(self, route, headers, body, may_send):
+        await self.is_connected.wait()
+        if not may_send():
+            raise NotSent
+        return await super().post(route, headers, body, may_send)
+
+
+async def test_nor_is_one_that_is_taken_back_while_its_bulk_waits_for_a_connection():
+    application = Connecting()
+    application.may_answer.set()
+    async with sending_to(application) as sender:
+        first, second, third = start(sender, "a", "b", "c")
+        await asyncio.sleep(0.1)
+        second.cancel()
+        application.is_connected.set()
+        await asyncio.gather(first, third)
+    assert application.bulks == [["1", "3"]]
+
+
+async def test_a_bulk_of_which_all_is_taken_back_while_it_waits_for_a_connection_is_not_sent():
+    application = Connecting()
+    application.may_answer.set()
+    async with sending_to(application) as sender:
+        gone = start(sender, "a", "b")
+        await asyncio.sleep(1.1)
+        for each in gone:
+            each.cancel()
+        application.is_connected.set()
+        await asyncio.gather(*start(sender, "c"))
+    assert application.bulks == [["3"]]
+
+
 async def test_an_event_waits_for_others_no_longer_than_it_may(rig):
     application, sender = rig
     loop = asyncio.get_running_loop()
@@ -200,8 +239,8 @@ class Narrow(Slow):
         self.too_large = too_large
         self.on_post = lambda: None
 
-    async def post(self, route, headers, body):
-        answer = await super().post(route, headers, body)
+    async def post(self, route, headers, body, may_send):
+        answer = await super().post(route, headers, body, may_send)
         self.on_post()
         ids = self.bulks[-1]
         return answer if len(ids) == 1 and self.too_large not in ids else Response(413, "text/html", b"too large")

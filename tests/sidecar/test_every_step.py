@@ -46,13 +46,18 @@ def _all_of(sender, numbers):
     return {str(number): sender._waiting[number] for number in numbers if number in sender._waiting}
 
 
+def _always(*_):
+    return True
+
+
 STOPPED, UNFED = "the process is stopped, and goes on", "the flows are not fed any more"
 PLANTED = {
     "what waits for room on a lost flow is given out": (PulledWorld, UNFED, AttemptWatches, "recall_put_off"),
     "what waits for a bulk on a lost flow is sent": (BulkWorld, UNFED, AttemptWatches, "recall_put_off"),
     "what was taken back as its bulk fell due is sent": (BulkWorld, UNFED, BulkSender, "_begun", _all_of),
     "what waits for room is given out after a stop": (PulledWorld, STOPPED, RunningAttempts, "look_before_begin"),
-    "what waits for a bulk is sent after a stop": (BulkWorld, STOPPED, RunningAttempts, "look_before_begin"),
+    "what waits for a connection is sent after a stop": (PushedWorld, STOPPED, RunningAttempts, "may_begin", _always),
+    "a bulk that waits for one is sent after a stop": (BulkWorld, STOPPED, RunningAttempts, "may_begin", _always),
     "room goes to nobody": (PulledWorld, UNFED, PulledEvents, "_wake"),
 }
 """What is not done, or done instead, to show that it would be found: in which world, and by which mishap."""

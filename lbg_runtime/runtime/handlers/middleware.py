@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from lbg_runtime.model.errors import HandlerError, TerminalFailure
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.handlers.parameters import Fill, read_fills
-from lbg_runtime.runtime.runners.handling import HandlerFunction, refuse_unrun
+from lbg_runtime.runtime.runners.attempts import end_unbegun, may_begin
+from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, HandlerFunction, refuse_unrun
 
 Proceed = Callable[[Message], Awaitable[object]]
 """What a middleware calls: returns when the handler has returned, raises what the attempt failed with."""
@@ -103,6 +104,9 @@ class _Turn:
             raise MiddlewareMisused(f"{self._where} calls its handler when its attempt is over")
         self._is_called = self.is_running = True
         try:
+            if not may_begin(CURRENT_HANDLING.get(None)):
+                # It has waited here, and another member may have the message by now.
+                await end_unbegun()
             if message is not self._given:
                 message = _in_place_of(self._given, message)
             self._answer = await self._call(message)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from math import inf
+from typing import NoReturn
 
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, Handling
@@ -119,6 +120,17 @@ class RunningAttempts:
         attempt = self._put_off.get(handling)
         if attempt is not None and attempt.interrupted_by is not None:
             raise asyncio.CancelledError
+
+    def may_begin(self, handling: Handling) -> bool:
+        """Whether a running attempt of which nothing can be seen outside yet may go on to that. If not, because its
+        flow has taken back what has not started, or starts nothing more, it is interrupted."""
+        self._before_begin()
+        attempt = self._attempts.get(handling)
+        if attempt is None:
+            return True
+        if attempt.interrupted_by is None and attempt.ends_waiting is not None:
+            attempt.interrupt(attempt.ends_waiting)
+        return attempt.interrupted_by is None
 
     def begin(self, handling: Handling) -> None:
         """Give an attempt that is put off its whole time, from now."""
@@ -267,3 +279,16 @@ def attempt_put_off() -> Iterator[None]:
         attempts.look_before_begin(handling)
     finally:
         attempts.begin(handling)
+
+
+def may_begin(handling: Handling | None) -> bool:
+    """See `RunningAttempts.may_begin`; True outside of a member."""
+    return handling is None or handling.route.attempts.may_begin(handling)
+
+
+async def end_unbegun() -> NoReturn:
+    """In a handler of which `may_begin` is False: raises `CancelledError`."""
+    # Here, where the cancellation that is under way does no harm; it would hit whatever is awaited next.
+    await asyncio.sleep(0)
+    # In a task of the handler's own, which nobody has cancelled.
+    raise asyncio.CancelledError

@@ -111,6 +111,32 @@ async def test_what_is_held_is_told_to_those_who_ask(rig, delivery):
     assert (sight.stage.value, sight.retry_at_ms, sight.waiting, sight.head.attempts) == ("delayed", None, 1, 2)
 
 
+async def test_a_handler_is_not_called_by_a_middleware_that_waits_when_the_queue_stops(rig, delivery):
+    called, may_go_on, handlers = [], asyncio.Event(), Handlers()
+
+    @handlers.middleware
+    async def wait(message, proceed):
+        if message.key != "bad":
+            await may_go_on.wait()
+        await proceed(message)
+
+    @handlers.handler("orders/>")
+    async def handle(message):
+        called.append(message.key)
+        await _fail(message)
+
+    made = rig(handlers=handlers.assembled(), **STOP)
+    async with made.running():
+        made.dispatcher.dispatch(delivery(1, "slow"))
+        made.dispatcher.dispatch(delivery(2, "bad"))
+        await asyncio.sleep(10)
+        may_go_on.set()
+        await asyncio.sleep(10)
+        assert made.outcomes() == {}
+        assert made.dispatcher.look("slow").head.attempts == 0
+    assert called == ["bad", "bad"]
+
+
 @pytest.mark.parametrize("takes_s", [0, 12])
 async def test_a_member_that_leaves_does_not_wait_for_what_its_stopped_queue_holds(takes_s):
     """To restart it is what ends the stop. What still runs, of whichever queue, is waited for as ever."""

@@ -7,6 +7,7 @@ import pytest
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.runtime.dispatch import dispatcher as dispatcher_module
+from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.handlers.resources import MemberResources
 from lbg_runtime.runtime.runners.attempts import attempt_put_off
 from lbg_runtime.runtime.runners.pool import RunnerPool
@@ -247,3 +248,44 @@ async def test_what_was_put_off_does_not_begin_although_what_it_waited_for_comes
         await made.until_ended(2)
     assert made.outcomes() == {1: None, 2: Outcome.ACCEPTED}
     assert begun == [b"2"]
+
+
+@pytest.mark.parametrize("is_own_task", [False, True])
+async def test_a_handler_is_not_called_by_a_middleware_that_has_waited_through_the_stop(
+    rig, delivery, clock, is_own_task
+):
+    """Before anything else shows that the process was stopped."""
+    called, ended, may_go_on, handlers = [], [], asyncio.Event(), Handlers()
+
+    @handlers.middleware
+    async def outer(message, proceed):
+        try:
+            await proceed(message)
+        finally:
+            await asyncio.sleep(1)
+            ended.append(message.payload)
+
+    @handlers.middleware
+    async def wait(message, proceed):
+        await may_go_on.wait()
+        if is_own_task:
+            await asyncio.create_task(proceed(message))
+        else:
+            await proceed(message)
+
+    @handlers.handler("orders/>")
+    async def handle(message):
+        called.append(message.payload)
+
+    made = rig(handlers=handlers.assembled())
+    made.dispatcher.heed(Suspension(clock.now_ns), lambda _: made.dispatcher.stop(QUEUE, Epoch(1)))
+    async with made.running():
+        for number, epoch in ((1, 1), (2, 2)):
+            made.dispatcher.dispatch(delivery(number, f"k{number}", epoch=epoch))
+        await asyncio.sleep(1)
+        clock.now_ns += STOP_NS
+        may_go_on.set()
+        await made.until_ended(2)
+    assert made.outcomes() == {1: None, 2: Outcome.ACCEPTED}
+    assert (called, sorted(ended)) == ([b"2"], [b"1", b"2"])
+    assert made.dispatcher.counts.failed_attempts == 0
