@@ -20,7 +20,9 @@ def found_key(source: KeySource | None, topic: str, payload: bytes, properties: 
     """The key that the source finds for a message that was given none; raises `UserError` where there is none."""
     key = None if source is None else source.extract(topic, properties, payload)
     if key is None:
-        raise UserError("key", f"none in a message to {topic}", "a key given, or found by the key source")
+        found = "" if source is None else f", or one that {source} (`group.key`) finds"
+        # A sidecar gives this to an application, which has no keyword arguments.
+        raise UserError("key", f"none in a message to {topic}", f"one beside it (`key=`, or a header `lbg-key`){found}")
     return key
 
 

@@ -144,6 +144,11 @@ async def test_properties_that_are_no_mapping_are_turned_away_with_nothing_sent(
     assert (messenger.sent, publisher.counts) == ([], PublisherCounts(0, 0, 0, 0))
 
 
+async def test_a_message_in_which_no_key_is_found_is_turned_away_with_the_rule(make_publisher: MakePublisher) -> None:
+    with pytest.raises(UserError, match=r"key: none in a message to t; expected .* property:colour \(`group\.key`\)"):
+        await make_publisher(key_source=KeySource.parse("property:colour")).submit("t", b"")
+
+
 @pytest.mark.parametrize("rule", ["topic", "topic_level:0"])
 @pytest.mark.parametrize("topic", [5, b"orders/new", None])
 async def test_a_topic_that_is_none_is_turned_away_although_the_key_would_be_found_in_it(

@@ -139,6 +139,11 @@ async def test_what_cannot_be_published_is_refused(rig, path, body):
     assert rig.broker.sent == []
 
 
+async def test_a_message_without_a_key_is_refused_with_the_ways_to_give_one(rig):
+    expected = (await rig.post("/v1/publish/orders/new")).json()["expected"]
+    assert "lbg-key" in expected
+
+
 async def test_a_body_that_is_no_event_is_refused(rig):
     answer = await rig.post("/v1/publish/a?key=k", b"{broken", content_type="application/cloudevents+json")
     assert (answer.status_code, answer.json()["where"]) == (400, "body")
