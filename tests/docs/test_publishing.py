@@ -1,12 +1,18 @@
-"""The example of docs/publishing.md publishes what it says."""
+"""The examples of docs/publishing.md do what the page says."""
 
+import asyncio
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from solace.messaging.messaging_service import MessagingService
+from solace.messaging.resources.queue import Queue
+from solace.messaging.resources.topic import Topic
 
+from lbg_runtime import open_publisher
 from lbg_runtime.testing import BrokerOnPort
 from tests.docs.pages import ROOT, blocks
 from tests.patience import PATIENCE_S
@@ -22,7 +28,39 @@ group: {{name: shop, hash_prefix: shop-hash, hash_count: 4, queue_count: 1}}
 def test_the_example_publishes(tmp_path: Path, lbg_broker: BrokerOnPort) -> None:
     lbg_broker.create_queue("shop/0", "shop-hash/>")
     (tmp_path / "config.yaml").write_text(SETTINGS.format(host=lbg_broker.url))
-    (example,) = blocks(ROOT / "docs" / "publishing.md", "python")
+    example, _ = blocks(ROOT / "docs" / "publishing.md", "python")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", example], cwd=tmp_path, env=environment, timeout=PATIENCE_S, check=True)
     assert lbg_broker.queue_status("shop/0").depth == 1_001
+
+
+async def test_what_lies_on_a_plain_queue_is_taken_into_the_group_as_it_is(
+    tmp_path: Path, lbg_broker: BrokerOnPort
+) -> None:
+    lbg_broker.create_queue("shop/0", "shop-hash/>")
+    lbg_broker.create_queue("old", "orders/>")
+    (tmp_path / "config.yaml").write_text(SETTINGS.format(host=lbg_broker.url))
+    _, example = blocks(ROOT / "docs" / "publishing.md", "python")
+    names: dict[str, Any] = {}
+    exec(example, names)  # noqa: S102  # it is our own page
+    service = MessagingService.builder().from_properties(lbg_broker.client_properties()).build().connect()
+    try:
+        sender = service.create_persistent_message_publisher_builder().build().start()
+        build = service.message_builder().with_property("customer", "c").with_property("raw", bytearray(b"\xff")).build
+        for payload in ("pêches", bytearray(b"\xfe"), ""):
+            sender.publish_await_acknowledgement(build(payload), Topic.of("orders/new"), PATIENCE_S * 1_000)
+        builder = service.create_persistent_message_receiver_builder()
+        receiver = builder.build(Queue.durable_exclusive_queue("old")).start()
+        async with open_publisher(tmp_path / "config.yaml") as publisher:
+            running = asyncio.create_task(names["take_over"](receiver, publisher, lambda old: old.properties["customer"]))
+            await asyncio.to_thread(lbg_broker.wait_until, "old", lambda status: status.depth == 0)
+            running.cancel()
+            await asyncio.wait([running])
+        taken = builder.build(Queue.durable_exclusive_queue("shop/0")).start()
+        came = [names["read"](taken.receive_message(PATIENCE_S * 1_000)) for _ in range(3)]
+    finally:
+        service.disconnect()
+    assert [message.payload for message in came] == ["pêches".encode(), b"\xfe", b""]
+    assert [message.key_sequence for message in came] == [1, 2, 3]
+    assert {message.key for message in came} == {"c"}
+    assert all(message.topic.endswith("/orders/new") and message.properties["raw"] == b"\xff" for message in came)
