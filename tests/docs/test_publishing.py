@@ -52,7 +52,8 @@ async def test_what_lies_on_a_plain_queue_is_taken_into_the_group_as_it_is(
         builder = service.create_persistent_message_receiver_builder()
         receiver = builder.build(Queue.durable_exclusive_queue("old")).start()
         async with open_publisher(tmp_path / "config.yaml") as publisher:
-            running = asyncio.create_task(names["take_over"](receiver, publisher, lambda old: old.properties["customer"]))
+            taking = names["take_over"](receiver, publisher, lambda old: old.properties["customer"])
+            running = asyncio.create_task(taking)
             await asyncio.to_thread(lbg_broker.wait_until, "old", lambda status: status.depth == 0)
             running.cancel()
             await asyncio.wait([running])
