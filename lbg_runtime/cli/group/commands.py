@@ -136,9 +136,10 @@ def _show(settings: "Settings", config: Path, looked: "Looked") -> None:
 
     picture, other, sights = looked
     queues, ours = settings.group.shape().queue_names(), settings.group.shared()
-    if picture.members:
-        # Members of another version are not heard either, and they are well.
-        fed = {} if other is not None or sights is None else _fed_members(settings.group.name, sights)
+    # Members of another version are not heard either, nor are those that do not talk, and they are well.
+    are_heard = other is None and settings.is_cooperative
+    fed = _fed_members(settings.group.name, sights) if are_heard and sights is not None else {}
+    if picture.members or fed:
         _print(picture, queues, fed)
     for name, values in otherwise_at_members(picture, ours).items():
         theirs = ", ".join(f"{value} ({', '.join(members)})" for value, members in values.items())
@@ -272,8 +273,11 @@ def _fed_members(group: str, sights: "Sights") -> "dict[QueueName, FedMember]":
 def _print(picture: "GroupPicture", queues: "Sequence[QueueName]", fed: "Mapping[QueueName, FedMember]") -> None:
     from lbg_runtime.cli.group.text import LEGEND, picture_as_table, remarks
 
-    print_table(picture_as_table(picture, queues))
-    for line in (LEGEND, *remarks(picture, queues, fed)):
+    lines = list(remarks(picture, queues, fed))
+    if picture.members:
+        print_table(picture_as_table(picture, queues))
+        lines.insert(0, LEGEND)
+    for line in lines:
         # A client chooses its own name.
         print(printable(line))
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from lbg_runtime.admin.account import open_semp
 from lbg_runtime.admin.sight import QueueSight
-from lbg_runtime.cli.group.commands import _fed_members, _watch, tell_nobody_heard
+from lbg_runtime.cli.group.commands import _fed_members, _show, _watch, tell_nobody_heard
 from lbg_runtime.cli.group.moves_text import as_object, as_text
 from lbg_runtime.cli.group.text import (
     FedMember,
@@ -124,6 +124,20 @@ def test_a_member_that_is_fed_and_not_heard_is_named_with_what_to_do() -> None:
         "fed to orders/c/vm/7, which is not heard: orders/0, orders/2: `lbg group evict c`",
     ]
     assert next(remarks(picture(), QUEUES, {QUEUES[2]: heard})) == "no owner: orders/2", "it says itself what it has"
+
+
+@pytest.mark.parametrize("mode", ["cooperative", "cycle"])
+def test_where_nobody_is_heard_those_that_are_fed_are_named_if_they_should_talk(
+    mode: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A group may have one member, or all may hang."""
+    membership = {} if mode == "cooperative" else {"mode": "static", "index": 0, "count": 1}
+    told = {"group": GROUP | {"queue_count": 3}, "rebind": {"mode": mode}, "membership": membership}
+    sights = {queue: QueueSight(1, 1, "orders/c/vm/7") for queue in QUEUES}
+    _show(parse_settings(told, "test", {}), Path("config.yaml"), (GroupPicture(), None, sights))
+    named = "fed to orders/c/vm/7, which is not heard: orders/0, orders/1, orders/2: `lbg group evict c`"
+    first = capsys.readouterr().out.splitlines()[0]
+    assert (first == named) is (mode == "cooperative")
 
 
 def test_whom_the_broker_feeds_is_a_member_only_by_the_name_of_one() -> None:
