@@ -16,6 +16,8 @@ from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.printable import printable
 
 _VERBS = {Create: "create", Change: "change", Delete: "delete"}
+_SUBSCRIPTIONS_NAMED = 4
+
 _MARKS = {Create: "+", Change: "~", Delete: "-"}
 
 
@@ -131,7 +133,10 @@ def _step_lines(steps: Sequence[Step]) -> Iterator[str]:
             yield from map(_step_line, together)
         else:
             noun = "subscription" if len(together) == 1 else "subscriptions"
-            yield f"{_MARKS[kind]} {len(together)} {noun} of queue {queue}"
+            line = f"{_MARKS[kind]} {len(together)} {noun} of queue {queue}"
+            # Of a few, somebody wants to know which shards have lost messages, or came twice.
+            few = len(together) <= _SUBSCRIPTIONS_NAMED
+            yield f"{line}: {', '.join(printable(step.ref.name) for step in together)}" if few else line
 
 
 def _details(step: Step) -> str:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +57,14 @@ def test_a_plan_is_a_line_for_each_object_and_shows_no_secret() -> None:
     plan = Plan(steps, (UserError("a", "b", "c"),), ("orders/7",), (), members_create=False)
     assert list(plan_lines(plan)) == [
         "+ client username members: password (not shown), enabled off",
-        "+ 2 subscriptions of queue orders/0",
-        "- 1 subscription of queue orders/0",
+        "+ 2 subscriptions of queue orders/0: h/0/>, h/2/>",
+        "- 1 subscription of queue orders/0: >",
         "~ queue orders/0: owner '' -> members, ingressEnabled off -> on (ends its clients or flows)",
         "? queue orders/7 is not among those of the settings, and is left alone",
         "steps: 3 to create, 1 to delete, 1 to change",
     ]
+    many = [Create(Ref(ObjectKind.SUBSCRIPTION, f"h/{shard}/>", QueueName("orders/0")), {}) for shard in range(5)]
+    assert next(plan_lines(replace(plan, steps=tuple(many)))) == "+ 5 subscriptions of queue orders/0"
     told = json.dumps(plan_as_object(plan))
     assert "secret" not in told
     assert json.loads(told)["steps"][1] == {
