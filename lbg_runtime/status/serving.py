@@ -78,7 +78,8 @@ class LoopServer:
     ) -> None:
         self._server.should_exit = True
         if self._serving is not None:
-            await self._serving
+            # A cancellation ends the wait alone: the server would leave its socket open.
+            await asyncio.shield(self._serving)
 
 
 def in_origin_form(app: ASGIApp) -> ASGIApp:

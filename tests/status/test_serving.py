@@ -1,0 +1,42 @@
+"""A server on the loop of what uses it, when that is cancelled while it ends."""
+
+import asyncio
+
+import pytest
+from starlette.applications import Starlette
+
+from lbg_runtime.config.listen_address import ListenAddress
+from lbg_runtime.status.connections import BoundedConnection
+from lbg_runtime.status.serving import LoopServer, QuietServer, listen
+from tests.addresses import OWN_HOST
+from tests.patience import PATIENCE_S
+
+pytestmark = pytest.mark.real_time
+
+
+async def test_who_is_cancelled_again_while_it_ends_leaves_no_port_taken() -> None:
+    """The second cancellation went on into the server, which left its socket open for the rest of the process."""
+    quiet = QuietServer(Starlette(), BoundedConnection, last_answers_s=1)
+    server = LoopServer(quiet, ListenAddress(OWN_HOST, 0), "--listen")
+    has_begun = asyncio.Event()
+
+    async def serve() -> None:
+        async with server:
+            has_begun.set()
+            await asyncio.Event().wait()
+
+    async with asyncio.timeout(PATIENCE_S):
+        serving = asyncio.create_task(serve())
+        await has_begun.wait()
+        # Once one is accepted, it has started.
+        reader, writer = await asyncio.open_connection(server.address.host, server.address.port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert await reader.read()
+        writer.close()
+        serving.cancel()
+        await asyncio.sleep(0)
+        serving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await serving
+        await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)
+    listen(server.address, "--listen").close()
