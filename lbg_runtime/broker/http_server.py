@@ -67,18 +67,24 @@ class HttpServer:
         self._server = _Server(config)
         self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
         started = asyncio.create_task(self._server.is_listening.wait())
-        # Not bounded: one of the two comes in the next turns of the loop.
-        await asyncio.wait((self._serving, started), return_when=asyncio.FIRST_COMPLETED)
-        started.cancel()
+        try:
+            # Not bounded: one of the two comes in the next turns of the loop.
+            await asyncio.wait((self._serving, started), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            # Nobody need stop what has not started.
+            self._server.should_exit = True
+            raise
+        finally:
+            started.cancel()
         if self._serving.done():
             await self._serving
 
     async def stop(self) -> None:
-        """Stop listening and end every connection. Idempotent."""
+        """Stop listening and end every connection, when cancelled, too. Idempotent."""
         if self._server is None or self._serving is None:
             return
         self._server.should_exit = True
-        await self._serving
+        await asyncio.shield(self._serving)
         self._server = self._serving = None
 
     async def __aenter__(self) -> Self:

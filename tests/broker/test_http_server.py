@@ -6,6 +6,7 @@ import pytest
 
 from lbg_runtime.broker import http_server
 from lbg_runtime.broker.engine.engine import Engine
+from lbg_runtime.broker.listening import listen
 from lbg_runtime.broker.semp.server import SempServer
 from tests.patience import PATIENCE_S
 
@@ -33,3 +34,30 @@ async def test_a_connection_on_which_no_request_comes_to_its_end_is_closed(
             answered = await reader.read()
         writer.close()
     assert answered.startswith(b"HTTP/1.1 200") == sent.startswith(WHOLE)
+
+
+async def test_a_start_that_is_cancelled_leaves_no_port_taken() -> None:
+    server = SempServer(Engine(), lambda _: None, port=0)
+    starting = asyncio.create_task(server.start())
+    # It has its address, and waits for the server to begin.
+    await asyncio.sleep(0)
+    starting.cancel()
+    async with asyncio.timeout(PATIENCE_S):
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)
+    listen("semp", server.host, server.port).close()
+
+
+async def test_a_stop_that_is_cancelled_is_carried_out_and_may_be_repeated() -> None:
+    """The cancellation went on into the server, which served for ever; and every further stop ended with it."""
+    server = SempServer(Engine(), lambda _: None, port=0)
+    await server.start()
+    stopping = asyncio.create_task(server.stop())
+    await asyncio.sleep(0)
+    stopping.cancel()
+    async with asyncio.timeout(PATIENCE_S):
+        with pytest.raises(asyncio.CancelledError):
+            await stopping
+        await server.stop()
+    listen("semp", server.host, server.port).close()
