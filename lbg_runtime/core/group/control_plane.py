@@ -373,7 +373,7 @@ class ControlPlaneMachine:
                     # Whether the topic is silent shows when all is read: our own message may be the last that came.
                     if is_asked and not self._is_silent(now_ms):
                         outputs += self._see_if_changed(now_ms)
-                    outputs += self._tell_rebalance(ControlMessageReceived(message), now_ms)
+                    outputs += self._tell_rebalance(command, now_ms)
                 case StandAside():
                     self._is_aside = True
                     outputs += [AskFlow(queue, PlaceChanged(AWAY)) for queue in self._flows]

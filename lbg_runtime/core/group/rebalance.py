@@ -24,20 +24,17 @@ from lbg_runtime.core.flow.commands import Note
 from lbg_runtime.core.flow.events import HandBackRequested, PlaceChanged, StepAsideCancelled, StepAsideRequested
 from lbg_runtime.core.group.control_messages import (
     Accept,
-    ControlMessage,
     FlowReport,
     Header,
-    Heartbeat,
-    Leave,
     MemberState,
     MoveId,
+    MoveMessage,
     Offer,
     Reject,
     ReportedFlow,
-    StateRequest,
     Taken,
 )
-from lbg_runtime.core.group.membership_events import ControlMessageReceived, DrainStarted, OwnFlowsChanged
+from lbg_runtime.core.group.membership_events import DrainStarted, MoveMessageHeard, OwnFlowsChanged
 from lbg_runtime.core.group.placement import Placement, place
 from lbg_runtime.core.group.rebalance_events import (
     AskFlow,
@@ -179,7 +176,7 @@ class RebalanceMachine:
                 commands = self._see(event)
             case OwnFlowsChanged(flows):
                 commands = self._take_flows(flows, now_ms)
-            case ControlMessageReceived(message):
+            case MoveMessageHeard(message):
                 commands = self._hear(message, now_ms)
             case DrainStarted():
                 if not self._is_draining:
@@ -323,7 +320,7 @@ class RebalanceMachine:
 
     # -- what others say
 
-    def _hear(self, message: ControlMessage, now_ms: int) -> list[RebalanceCommand]:
+    def _hear(self, message: MoveMessage, now_ms: int) -> list[RebalanceCommand]:
         if message.header.member == self._member:
             return []
         match message:
@@ -344,8 +341,6 @@ class RebalanceMachine:
             case Taken(_, queue):
                 self._accepted.pop(queue, None)
                 return [AskFlow(queue, StepAsideCancelled())] if queue in self._places else []
-            case Heartbeat() | StateRequest() | Leave():
-                return []
             case _:
                 assert_never(message)
 

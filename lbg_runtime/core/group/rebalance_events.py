@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from lbg_runtime.core.flow.commands import Note
 from lbg_runtime.core.flow.events import FlowRequest, SettlementsReached
 from lbg_runtime.core.group.control_messages import ControlMessage
-from lbg_runtime.core.group.membership_events import ControlMessageReceived, DrainStarted, OwnFlowsChanged
+from lbg_runtime.core.group.membership_events import DrainStarted, MoveMessageHeard, OwnFlowsChanged
 from lbg_runtime.core.group.view import GroupView
 from lbg_runtime.model.ids import QueueName
 
@@ -20,7 +20,7 @@ class GroupSeen:
     """The control topic does not reach us although there are other members: fall back to the rebind cycle."""
 
 
-RebalanceEvent = GroupSeen | OwnFlowsChanged | ControlMessageReceived | DrainStarted
+RebalanceEvent = GroupSeen | OwnFlowsChanged | MoveMessageHeard | DrainStarted
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from lbg_runtime.core.group.control_messages import (
     ReportedFlow,
     Taken,
 )
-from lbg_runtime.core.group.membership_events import ControlMessageReceived, DrainStarted, OwnFlowsChanged
+from lbg_runtime.core.group.membership_events import DrainStarted, MoveMessageHeard, OwnFlowsChanged
 from lbg_runtime.core.group.rebalance import LONGEST_WAIT_MS, RebalanceMachine
 from lbg_runtime.core.group.rebalance_events import AskFlow, GroupSeen, RebalanceCommand, Say
 from lbg_runtime.core.group.rebalance_settings import RebalanceSettings
@@ -159,7 +159,7 @@ class TestGiving:
 
     def test_an_accepted_offer_is_handed_back_once(self, owner: RebalanceMachine) -> None:
         offer = offer_of(owner, 100)
-        accept = ControlMessageReceived(Accept(header_of(B), Q1, offer.move_id))
+        accept = MoveMessageHeard(Accept(header_of(B), Q1, offer.move_id))
         assert owner.handle(accept, 101) == [
             Note("hand_back_started", {"queue": Q1, "move_id": offer.move_id, "to": B}),
             AskFlow(Q1, HandBackRequested(offer.move_id)),
@@ -168,9 +168,9 @@ class TestGiving:
 
     def test_an_answer_to_another_offer_counts_for_nothing(self, owner: RebalanceMachine) -> None:
         offer_of(owner, 100)
-        assert owner.handle(ControlMessageReceived(Accept(header_of(B), Q1, MoveId("other"))), 101) == []
-        assert owner.handle(ControlMessageReceived(Reject(header_of(B), Q1, MoveId("other"), "no")), 101) == []
-        assert owner.handle(ControlMessageReceived(Accept(header_of(B), Q0, MoveId("other"))), 101) == []
+        assert owner.handle(MoveMessageHeard(Accept(header_of(B), Q1, MoveId("other"))), 101) == []
+        assert owner.handle(MoveMessageHeard(Reject(header_of(B), Q1, MoveId("other"), "no")), 101) == []
+        assert owner.handle(MoveMessageHeard(Accept(header_of(B), Q0, MoveId("other"))), 101) == []
 
     def test_a_move_that_came_to_nothing_is_tried_again_ever_later(self, owner: RebalanceMachine) -> None:
         offer_of(owner, 100)
@@ -180,7 +180,7 @@ class TestGiving:
         assert note.facts["reason"] == "no answer"
         assert owner.deadline_ms == 170
         offer = offer_of(owner, 170)
-        owner.handle(ControlMessageReceived(Reject(header_of(B), Q1, offer.move_id, "not at home on it")), 171)
+        owner.handle(MoveMessageHeard(Reject(header_of(B), Q1, offer.move_id, "not at home on it")), 171)
         assert owner.deadline_ms == 171 + 40
         offer_of(owner, 211)
         owner.on_deadline(261)
@@ -188,7 +188,7 @@ class TestGiving:
 
     def test_a_drain_that_was_given_up_ends_the_move(self, owner: RebalanceMachine) -> None:
         offer = offer_of(owner, 100)
-        owner.handle(ControlMessageReceived(Accept(header_of(B), Q1, offer.move_id)), 101)
+        owner.handle(MoveMessageHeard(Accept(header_of(B), Q1, offer.move_id)), 101)
         assert owner.handle(OwnFlowsChanged({Q0: report(ACTIVE), Q1: report(ACTIVE, 7)}), 102) == []
         owner.handle(OwnFlowsChanged({Q0: report(ACTIVE), Q1: report(DRAINING, 7)}), 103)
         [note] = owner.handle(OwnFlowsChanged({Q0: report(ACTIVE), Q1: report(ACTIVE, 7)}), 104)
@@ -203,7 +203,7 @@ class TestGiving:
         now_ms, waits = 100, []
         for _ in range(8):
             offer = offer_of(owner, now_ms)
-            owner.handle(ControlMessageReceived(Accept(header_of(B), Q1, offer.move_id)), now_ms)
+            owner.handle(MoveMessageHeard(Accept(header_of(B), Q1, offer.move_id)), now_ms)
             for state in (DRAINING, ACTIVE):
                 owner.handle(OwnFlowsChanged({Q0: report(ACTIVE), Q1: report(state, 7)}), now_ms)
             assert owner.deadline_ms is not None
@@ -222,7 +222,7 @@ class TestGiving:
             assert owner.deadline_ms is not None
             now_ms = owner.deadline_ms
         offer = offer_of(owner, now_ms)
-        owner.handle(ControlMessageReceived(Accept(header_of(B), Q1, offer.move_id)), now_ms)
+        owner.handle(MoveMessageHeard(Accept(header_of(B), Q1, offer.move_id)), now_ms)
         for state in (DRAINING, ACTIVE):
             owner.handle(OwnFlowsChanged({Q0: report(ACTIVE), Q1: report(state, 7)}), now_ms)
         assert owner.deadline_ms == now_ms + SETTINGS.step_aside_ms
@@ -241,14 +241,14 @@ class TestGiving:
 
     def test_a_hand_back_that_never_begins_ends_too(self, owner: RebalanceMachine) -> None:
         offer = offer_of(owner, 100)
-        owner.handle(ControlMessageReceived(Accept(header_of(B), Q1, offer.move_id)), 101)
+        owner.handle(MoveMessageHeard(Accept(header_of(B), Q1, offer.move_id)), 101)
         assert owner.deadline_ms == 101 + SETTINGS.step_aside_ms
         [note] = owner.on_deadline(101 + SETTINGS.step_aside_ms)
         assert isinstance(note, Note)
 
     def test_a_released_queue_is_no_business_of_ours(self, owner: RebalanceMachine) -> None:
         offer = offer_of(owner, 100)
-        owner.handle(ControlMessageReceived(Accept(header_of(B), Q1, offer.move_id)), 101)
+        owner.handle(MoveMessageHeard(Accept(header_of(B), Q1, offer.move_id)), 101)
         assert owner.handle(OwnFlowsChanged({Q0: report(ACTIVE)}), 102) == []
         assert owner.deadline_ms is None
 
@@ -258,7 +258,7 @@ class TestGiving:
         (taken,) = said(owner.handle(OwnFlowsChanged({Q0: report(ACTIVE), Q1: report(ACTIVE, 8)}), 110))
         assert isinstance(taken, Taken)
         assert (taken.queue, taken.epoch) == (Q1, Epoch(8))
-        assert owner.handle(ControlMessageReceived(Accept(header_of(B), Q1, offer.move_id)), 111) == []
+        assert owner.handle(MoveMessageHeard(Accept(header_of(B), Q1, offer.move_id)), 111) == []
         assert owner.deadline_ms == 210
         assert offer_of(owner, 210).epoch == Epoch(8)
 
@@ -320,8 +320,8 @@ class TestTaking:
         machine.handle(seen(member(A, {Q0: ACTIVE, Q1: ACTIVE}), member(B, flows)), 0)
         return machine
 
-    def offer(self, to: MemberId = B, giver: MemberId = A, queue: QueueName = Q1) -> ControlMessageReceived:
-        return ControlMessageReceived(Offer(header_of(giver), queue, Epoch(7), MoveId("move"), to))
+    def offer(self, to: MemberId = B, giver: MemberId = A, queue: QueueName = Q1) -> MoveMessageHeard:
+        return MoveMessageHeard(Offer(header_of(giver), queue, Epoch(7), MoveId("move"), to))
 
     def test_the_home_accepts_and_says_when_it_has_taken_the_queue(self) -> None:
         machine = self.taker()
@@ -404,7 +404,7 @@ class TestTaking:
         machine = self.taker()
         asked = StepAsideRequested(5 + SETTINGS.step_aside_ms)
         assert machine.handle(self.offer(to=C), 5) == [AskFlow(Q1, asked)]
-        taken = ControlMessageReceived(Taken(header_of(C), Q1, MoveId("move"), Epoch(1)))
+        taken = MoveMessageHeard(Taken(header_of(C), Q1, MoveId("move"), Epoch(1)))
         assert machine.handle(taken, 6) == [AskFlow(Q1, StepAsideCancelled())]
 
     @pytest.mark.parametrize("to_other", ["offered", "taken"])
@@ -412,7 +412,7 @@ class TestTaking:
         machine = self.taker()
         machine.handle(self.offer(), 1)
         assert machine.accepted(Q1, 2) is not None
-        taken = ControlMessageReceived(Taken(header_of(C), Q1, None, Epoch(1)))
+        taken = MoveMessageHeard(Taken(header_of(C), Q1, None, Epoch(1)))
         machine.handle(self.offer(to=C) if to_other == "offered" else taken, 2)
         assert machine.accepted(Q1, 3) is None
 
@@ -426,7 +426,7 @@ class TestTaking:
         assert machine.handle(self.offer(queue=QueueName("other")), 1) == []
         assert machine.handle(self.offer(giver=B), 1) == []
         taken = Taken(header_of(C), QueueName("other"), None, Epoch(1))
-        assert machine.handle(ControlMessageReceived(taken), 1) == []
+        assert machine.handle(MoveMessageHeard(taken), 1) == []
 
 
 @pytest.mark.parametrize("numbers", [{"standbys": -1}, {"max_moves": 0}])

@@ -15,7 +15,7 @@ from lbg_runtime.core.group.control_messages import (
     ReportedFlow,
     Taken,
 )
-from lbg_runtime.core.group.membership_events import ControlMessageReceived, OwnFlowsChanged
+from lbg_runtime.core.group.membership_events import MoveMessageHeard, OwnFlowsChanged
 from lbg_runtime.core.group.rebalance import RebalanceMachine
 from lbg_runtime.core.group.rebalance_events import AskFlow, GroupSeen, RebalanceCommand, Say
 from lbg_runtime.core.group.rebalance_settings import RebalanceSettings
@@ -104,7 +104,7 @@ def test_a_queue_that_stays_keeps_its_tenure_and_its_move() -> None:
     offer = offer_of(machine)
     machine.set_queues([Q0, Q1], {Q0: A, Q1: B})
     accept = Accept(header_of(B), Q1, offer.move_id)
-    assert AskFlow(Q1, HandBackRequested(offer.move_id)) in machine.handle(ControlMessageReceived(accept), 110)
+    assert AskFlow(Q1, HandBackRequested(offer.move_id)) in machine.handle(MoveMessageHeard(accept), 110)
 
 
 def test_of_a_queue_that_is_gone_nothing_is_offered_or_handed_over() -> None:
@@ -113,7 +113,7 @@ def test_of_a_queue_that_is_gone_nothing_is_offered_or_handed_over() -> None:
     machine.set_queues([Q0], {Q0: A})
     assert machine.deadline_ms is None
     accept = Accept(header_of(B), Q1, offer.move_id)
-    assert machine.handle(ControlMessageReceived(accept), 110) == []
+    assert machine.handle(MoveMessageHeard(accept), 110) == []
     assert machine.on_deadline(100_000) == []
     assert machine.handle(seen([Q0, Q1], [Q1]), 120) == []
 
@@ -126,7 +126,7 @@ def test_what_is_said_of_a_queue_that_is_gone_counts_for_nothing() -> None:
         Offer(header_of(B), Q1, Epoch(1), MoveId("b/1"), MemberId("c")),
         Taken(header_of(B), Q1, None, Epoch(1)),
     ):
-        assert machine.handle(ControlMessageReceived(message), 10) == []
+        assert machine.handle(MoveMessageHeard(message), 10) == []
     assert machine.handle(owns(Q0, Q1), 20) == [], "nor what our own flows still do"
 
 
@@ -148,7 +148,7 @@ def test_an_offer_of_a_queue_that_is_gone_counts_no_more_when_the_queue_comes_ba
     machine = RebalanceMachine(A, [Q0, Q1], pins, SETTINGS, lambda: header_of(A, next(numbers)))
     machine.handle(OwnFlowsChanged({Q1: FlowReport(ReportedFlow.STANDBY, Epoch(1), 0)}), 0)
     machine.handle(seen([], []), 0)
-    machine.handle(ControlMessageReceived(Offer(header_of(B), Q1, Epoch(1), MoveId("b/1"), A)), 1)
+    machine.handle(MoveMessageHeard(Offer(header_of(B), Q1, Epoch(1), MoveId("b/1"), A)), 1)
     assert machine.accepted(Q1, 2) is not None
     machine.set_queues([Q0], pins)
     machine.set_queues([Q0, Q1], pins)
