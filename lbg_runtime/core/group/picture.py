@@ -3,7 +3,7 @@
 The listener is not a member, so it has no view of its own: everything here is what members said while it listened.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from lbg_runtime.core.group.control_messages import (
@@ -15,6 +15,7 @@ from lbg_runtime.core.group.control_messages import (
     Life,
     ParkingWait,
     ParkingWaits,
+    SeenMember,
     StoppedQueues,
 )
 from lbg_runtime.core.restripe.striping import Striping
@@ -106,15 +107,12 @@ class GroupPicture:
     @property
     def suspects(self) -> Mapping[MemberId, tuple[MemberId, ...]]:
         """Members that others report as silent, each with the members that report it."""
-        return self._named_by(is_suspect=True)
+        return self._named_by(lambda seen: seen.is_suspect)
 
     @property
     def unheard(self) -> Mapping[MemberId, tuple[MemberId, ...]]:
         """Members that others see alive but that we have not heard, each with the members that see it."""
-        seen = {**self._named_by(is_suspect=True)}
-        for member, by in self._named_by(is_suspect=False).items():
-            seen[member] = tuple(sorted({*seen.get(member, ()), *by}))
-        return {member: by for member, by in sorted(seen.items()) if member not in self._beats}
+        return dict(sorted(self._named_by(lambda seen: seen.member not in self._beats).items()))
 
     @property
     def twice(self) -> tuple[MemberId, ...]:
@@ -141,11 +139,12 @@ class GroupPicture:
                 found.append(Disagreement(name, values))
         return tuple(found)
 
-    def _named_by(self, *, is_suspect: bool) -> dict[MemberId, tuple[MemberId, ...]]:
+    def _named_by(self, is_meant: Callable[[SeenMember], bool]) -> dict[MemberId, tuple[MemberId, ...]]:
+        """The members that are meant in what others see, each with those others."""
         found: dict[MemberId, tuple[MemberId, ...]] = {}
         for member, answer in sorted(self._views.items()):
             for seen in answer.members:
-                if seen.is_suspect is is_suspect:
+                if is_meant(seen):
                     found[seen.member] = (*found.get(seen.member, ()), member)
         return found
 
