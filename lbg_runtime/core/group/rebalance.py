@@ -260,15 +260,11 @@ class RebalanceMachine:
 
     # -- giving
 
-    def _offerable(self) -> list[QueueName]:
-        """Queues of ours that another member should have and could take."""
-        return [
-            queue
-            for queue in sorted(self._tenures)
-            if queue not in self._moves
-            and self._flows[queue].state is ReportedFlow.ACTIVE
-            and self._target(queue) is not None
-        ]
+    def _offerable(self) -> dict[QueueName, MemberId]:
+        """Queues of ours that another member should have and could take, with that member."""
+        held = [queue for queue in sorted(self._tenures) if self._flows[queue].state is ReportedFlow.ACTIVE]
+        targets = {queue: self._target(queue) for queue in held if queue not in self._moves}
+        return {queue: target for queue, target in targets.items() if target is not None}
 
     def _offer_at_ms(self, queue: QueueName) -> int:
         tenure_ms = 0 if self._is_draining else self._tenures[queue].since_ms + self._settings.min_tenure_ms
@@ -293,9 +289,8 @@ class RebalanceMachine:
 
     def _offer_what_is_due(self, now_ms: int) -> list[RebalanceCommand]:
         commands: list[RebalanceCommand] = []
-        for queue in self._offerable():
-            target = self._target(queue)
-            if target is None or now_ms < self._offer_at_ms(queue) or len(self._moves) >= self._settings.max_moves:
+        for queue, target in self._offerable().items():
+            if now_ms < self._offer_at_ms(queue) or len(self._moves) >= self._settings.max_moves:
                 continue
             self._move_count += 1
             header = self._stamp()
