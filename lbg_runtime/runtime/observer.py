@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from typing import assert_never
 
 from lbg_runtime.config.broker_names import program_name
 from lbg_runtime.config.settings import GroupBackend, RebindMode, Settings
@@ -41,6 +42,9 @@ LAST_ANSWERS_S = 0.2
 
 Heard = Callable[[ControlMessage | Inquiry], None]
 
+Answer = KeyAnswer | ParkingWaits | KeyDetail | QueueStopped
+"""What a member says that only who asked takes in; the answer for a key comes behind all else of its member."""
+
 
 @dataclass(slots=True)
 class _Question:
@@ -54,6 +58,30 @@ class _Question:
     stopped: set[MemberId] = field(default_factory=set)
     """The same."""
     is_enough: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def take(self, heard: Answer) -> None:
+        """Take in what a member says to this question."""
+        member = heard.header.member
+        match heard:
+            case ParkingWaits():
+                self.waits[member] = heard
+            case KeyDetail():
+                self.details[member] = heard
+            case QueueStopped():
+                self.stopped.add(member)
+            case KeyAnswer():
+                waits, detail = self.waits.get(member), self.details.get(member)
+                answer = replace(
+                    heard,
+                    wait=None if waits is None else waits.waits.get(heard.queue),
+                    is_stopped=member in self.stopped,
+                    sight=heard.sight if detail is None else detail.added_to(heard.sight),
+                )
+                self.answers.append(answer)
+                if answer.flow is not None and answer.flow.is_owner:
+                    self.is_enough.set()
+            case _:
+                assert_never(heard)
 
 
 class Observer:
@@ -163,21 +191,8 @@ class Observer:
             self._on_heard(heard)
         for each in self._questions.values():
             each.picture.hear(heard)
-        if isinstance(heard, ParkingWaits) and heard.question in self._questions:
-            self._questions[heard.question].waits[heard.header.member] = heard
-        if isinstance(heard, KeyDetail) and heard.question in self._questions:
-            self._questions[heard.question].details[heard.header.member] = heard
-        if isinstance(heard, QueueStopped) and heard.question in self._questions:
-            self._questions[heard.question].stopped.add(heard.header.member)
-        if isinstance(heard, KeyAnswer) and (question := self._questions.get(heard.question)) is not None:
-            if (told := question.waits.get(heard.header.member)) is not None:
-                heard = replace(heard, wait=told.waits.get(heard.queue))
-            heard = replace(heard, is_stopped=heard.header.member in question.stopped)
-            if (detail := question.details.get(heard.header.member)) is not None:
-                heard = replace(heard, sight=detail.added_to(heard.sight))
-            question.answers.append(heard)
-            if heard.flow is not None and heard.flow.is_owner:
-                question.is_enough.set()
+        if isinstance(heard, Answer) and (question := self._questions.get(heard.question)) is not None:
+            question.take(heard)
 
 
 @asynccontextmanager
