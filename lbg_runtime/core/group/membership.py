@@ -131,7 +131,11 @@ class MembershipMachine:
         """Messages on the control topic that did not count, by reason."""
         self._noted = Noted()
         self._changed_at_ms = now_ms
-        self._peers_heard_ms: int | None = None
+        self.peers_heard_ms: int | None = None
+        """When another member last said something that counted; None if never in this life.
+
+        Silence has two causes that cannot be told apart from here: we are alone, or the topic does not reach us. A
+        shell that owns fewer than all queues while this does not advance falls back to the rebind cycle."""
         self._other_version_ms: int | None = None
         """When somebody last spoke another version; None if never in this life."""
         self._complete_at_ms: int | None = None
@@ -158,15 +162,6 @@ class MembershipMachine:
         return owners_by_claims(
             (member, {queue: times[queue]}) for member, times in self._living_claims() if queue in times
         ).get(queue)
-
-    @property
-    def peers_heard_ms(self) -> int | None:
-        """When another member last said something that counted; None if never in this life.
-
-        Silence has two causes that cannot be told apart from here: we are alone, or the topic does not reach us. A
-        shell that owns fewer than all queues while this does not advance falls back to the rebind cycle.
-        """
-        return self._peers_heard_ms
 
     @property
     def may_speak(self) -> bool:
@@ -205,9 +200,6 @@ class MembershipMachine:
         if self._complete_at_ms is None or self._paused_for_ms(now_ms):
             return False
         return now_ms >= max(self._changed_at_ms, self._complete_at_ms) + self._settings.settle_ms
-
-    def _is_complete(self, now_ms: int) -> bool:
-        return self._complete_at_ms is not None and now_ms >= self._complete_at_ms
 
     # -- what a shell calls
 
@@ -385,7 +377,7 @@ class MembershipMachine:
                 winner = self._peers.get(header.member) or self._admit(header, now_ms)
                 winner.heard_at_ms = now_ms
             return commands + refusal
-        self._peers_heard_ms = now_ms
+        self.peers_heard_ms = now_ms
         return commands + self._take(message, self._admit(header, now_ms), now_ms)
 
     def _hear_own_id(self, message: ControlMessage, now_ms: int) -> list[MembershipCommand]:
@@ -497,6 +489,9 @@ class MembershipMachine:
         return [StripingChanged(), *self._beat_if_heard(now_ms)]
 
     # -- silence
+
+    def _is_complete(self, now_ms: int) -> bool:
+        return self._complete_at_ms is not None and now_ms >= self._complete_at_ms
 
     def _next_judgement_ms(self) -> int | None:
         return min(map(self._peer_deadline_ms, self._peers.values()), default=None)
