@@ -103,7 +103,7 @@ class MemberJournal:
                 queue=queue_index,
                 bind_epoch=machine.epoch,
                 event=event,
-                role=machine.role.value,
+                role=machine.place.role.value,
                 cause=cause,
                 t=wall_us(),
                 mono_ns=now_ns,
@@ -157,7 +157,7 @@ class MemberJournal:
             StatusRecord(
                 queue=queue_index,
                 bind_epoch=machine.epoch,
-                role=machine.role.value,
+                role=machine.place.role.value,
                 state=machine.state.value,
                 in_flight=machine.in_flight,
                 handled=handled,

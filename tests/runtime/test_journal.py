@@ -8,7 +8,7 @@ import pytest
 
 from lbg_runtime.core.flow.machine import FlowState
 from lbg_runtime.core.restripe.news import StripesFinished
-from lbg_runtime.core.roles import Role
+from lbg_runtime.core.roles import Place
 from lbg_runtime.journal.reader import read_run
 from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.model.ids import Epoch, MemberId
@@ -68,7 +68,7 @@ def test_a_directory_that_cannot_be_made_is_one_line(settings, tmp_path):
 def test_without_a_directory_nothing_is_written(settings, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     journal = open_journal(None, settings().group.shape(), MemberId("m"), "")
-    machine = SimpleNamespace(epoch=1, role=Role.PRIMARY, state=FlowState.ACTIVE, in_flight=0)
+    machine = SimpleNamespace(epoch=1, place=Place(0, gives_way=False), state=FlowState.ACTIVE, in_flight=0)
     journal.flow_changed(0, machine, "inactive", "")
     journal.stripes(0, Epoch(1), StripesFinished(1, 4, 8))
     journal.flush()
@@ -80,7 +80,7 @@ def test_a_member_that_stood_still_says_so_before_anything_else(settings, tmp_pa
     now_ns = 10**12
     monkeypatch.setattr(journal_module, "monotonic_ns", lambda: now_ns)
     journal = open_journal(tmp_path, settings().group.shape(), MemberId("m"), "run")
-    machine = SimpleNamespace(epoch=1, role=Role.PRIMARY, state=FlowState.ACTIVE, in_flight=0)
+    machine = SimpleNamespace(epoch=1, place=Place(0, gives_way=False), state=FlowState.ACTIVE, in_flight=0)
     for pass_ns in (3_000_000_000, 3_000_000_001):
         now_ns += pass_ns
         journal.status(0, machine, 0)

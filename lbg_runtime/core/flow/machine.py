@@ -69,7 +69,7 @@ from lbg_runtime.core.flow.release import DrainPhase, Release
 from lbg_runtime.core.flow.table import KIND_OF_EVENT, TRANSITIONS, EventKind, FlowState
 from lbg_runtime.core.restripe.gate import Drop, GateOrder, Pass, Probe, StripeGate
 from lbg_runtime.core.restripe.striping import Striping
-from lbg_runtime.core.roles import Place, Role
+from lbg_runtime.core.roles import Place
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.message import Delivery
@@ -115,11 +115,6 @@ class FlowMachine:
     def place(self) -> Place:
         """What the group wants of this flow."""
         return self._plan.place
-
-    @property
-    def role(self) -> Role:
-        """The place in the journal's terms."""
-        return self._plan.place.role
 
     @property
     def in_flight(self) -> int:

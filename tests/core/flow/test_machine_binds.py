@@ -16,7 +16,7 @@ from lbg_runtime.core.flow.events import (
     UnbindFinished,
 )
 from lbg_runtime.core.flow.table import FlowState
-from lbg_runtime.core.roles import Place, Role
+from lbg_runtime.core.roles import Place
 from lbg_runtime.model.ids import Epoch
 from tests.core.flow.machines import (
     CYCLING,
@@ -111,7 +111,7 @@ def test_events_that_outran_a_refused_bind_are_late() -> None:
 
 def test_a_flow_that_is_not_wanted_stays_unbound() -> None:
     machine = new_machine(UNWANTED)
-    assert (machine.deadline_ms, machine.role, machine.place) == (None, Role.SECONDARY, UNWANTED)
+    assert (machine.deadline_ms, machine.place) == (None, UNWANTED)
     assert machine.on_deadline(10**9) == []
 
 
@@ -120,7 +120,6 @@ def test_a_flow_that_becomes_wanted_binds_in_the_order_of_the_ranks(rank: int, b
     machine = new_machine(UNWANTED)
     assert machine.handle(PlaceChanged(Place(rank, gives_way=False)), 7_000) == []
     assert machine.deadline_ms == bind_at_ms
-    assert machine.role is (Role.PRIMARY if rank == 0 else Role.SECONDARY)
     assert machine.on_deadline(bind_at_ms) == [Bind(Epoch(1))]
 
 
