@@ -110,7 +110,7 @@ class Queue:
         )
 
     def add(self, message: Published, publisher: str = "") -> list[Effect]:
-        """Spool a message that `refusal_of` does not refuse; `publisher` is its sender, if known."""
+        """Spool a message to which there is no obstacle (`obstacle_to`); `publisher` is its sender, if known."""
         # Only groups care who sent it.
         if publisher and isinstance(self._line, GroupLine):
             message = replace(message, publisher=publisher)
