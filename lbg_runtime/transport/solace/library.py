@@ -2,10 +2,13 @@
 
 Importing the client loads and starts its C library and sets up logging for the whole process. So this module is not
 imported before a transport is opened, and the logging set-up is left out: it would close the application's own
-handlers, print the client's lines on standard output, and hide them from the application.
+handlers, print the client's lines on standard output, and hide them from the application. Nor does Python warn of an
+escape sequence in the client's source, as it otherwise does wherever no compiled form is kept, from 3.12 on at each
+start.
 """
 
 import logging.config
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -27,7 +30,8 @@ def _without_logging_setup() -> Iterator[None]:
         logging.config.dictConfig = configure
 
 
-with _without_logging_setup():
+with _without_logging_setup(), warnings.catch_warnings():
+    warnings.filterwarnings("ignore", ".*invalid escape sequence")
     import solace
     from solace.messaging.config._ccsmp_property_mapping import flow_props
     from solace.messaging.config._sol_constants import (

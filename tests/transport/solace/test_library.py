@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +54,17 @@ assert not [name for name in sys.modules if name.partition(".")[0] == "solace"]
 def test_the_client_is_loaded_late_and_leaves_logging_alone(program: str) -> None:
     result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_a_client_that_was_not_compiled_at_its_installation_is_loaded_without_a_warning(tmp_path: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-X", f"pycache_prefix={tmp_path}", "-c", SILENCE],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
