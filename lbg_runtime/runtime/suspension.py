@@ -6,10 +6,10 @@ sooner."""
 
 
 class Suspension:
-    """Notices SIGSTOP, a frozen container, and a want of processor time or of the interpreter's lock.
+    """Notices SIGSTOP, a frozen container, a host that slept, a want of processor time or of the interpreter's lock.
 
     Unlike for a loop that is blocked, the client's threads may have stood still as well. One thread that does nothing
-    else calls `look`, about once a second; any thread may ask. Times are monotonic.
+    else calls `look`, about once a second; any thread may ask. Times are those of `since_boot_ns`.
     """
 
     def __init__(self, now_ns: int) -> None:

@@ -12,14 +12,13 @@ same messages again, for ever.
 Out of reach: code that keeps the interpreter's lock that long (an extension, one huge regular expression), as it stops
 this thread as well.
 
-The same thread knows whether the whole process was stopped.
+The same thread knows whether the whole process was stopped, or its host slept.
 """
 
 import asyncio
 import gc
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +30,7 @@ from types import FrameType
 import structlog
 
 from lbg_runtime.model.errors import ConfigError
+from lbg_runtime.runtime.clock import since_boot_ns
 from lbg_runtime.runtime.handlers.batches import CURRENT_BATCH
 from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, Handling, facts_of
 from lbg_runtime.runtime.shutdown import end_process
@@ -101,7 +101,7 @@ class _Watchdog:
         self._loop_thread = threading.get_ident()
         self._limit_ms = limit_ms
         self._tick_ms = max(1, min(limit_ms // _TICKS, _LONGEST_TICK_MS))
-        self.suspension = Suspension(time.monotonic_ns())
+        self.suspension = Suspension(since_boot_ns())
         self._answered = threading.Event()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="lbg-watchdog", daemon=True)
@@ -119,10 +119,10 @@ class _Watchdog:
     def _watch(self) -> None:
         blocked = BlockedTime(self._tick_ms)
         self._ask()
-        looked_ns = time.monotonic_ns()
+        looked_ns = since_boot_ns()
         # Two handlers that exit leave a loop that is closed, and a watchdog that nobody has stopped.
         while not self._stopped.wait(self._tick_ms / 1_000) and not self._loop.is_closed():
-            now_ns = time.monotonic_ns()
+            now_ns = since_boot_ns()
             self.suspension.look(now_ns)
             has_answered = self._answered.is_set()
             at = asyncio.current_task(self._loop)

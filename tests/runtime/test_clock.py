@@ -1,8 +1,12 @@
-"""The timer of a shell's deadlines, in virtual time."""
+"""The timer of a shell's deadlines, in virtual time, and the clock that goes on while the host sleeps."""
 
 import asyncio
+import sys
+import time
 
-from lbg_runtime.runtime.clock import DeadlineTimer, now_ms
+import pytest
+
+from lbg_runtime.runtime.clock import DeadlineTimer, now_ms, since_boot_ns
 
 
 class Bell:
@@ -46,3 +50,11 @@ async def test_the_same_deadline_can_be_set_again_when_it_has_been_reached_or_ca
     bell.set(50)
     await asyncio.sleep(0.1)
     assert bell.rung_ms == [50, 100]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such clock")
+def test_one_clock_goes_on_while_the_host_sleeps():
+    """No test can send the host to sleep: then this clock differs from the monotonic one, and else it does not."""
+    before_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    assert before_ns <= since_boot_ns() <= time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    assert since_boot_ns.args == (time.CLOCK_BOOTTIME,)

@@ -174,7 +174,7 @@ async def test_a_queue_that_was_deleted_does_not_end_the_members_that_it_belongs
 
 async def test_a_member_with_nothing_to_do_gives_its_queues_up_too_when_its_process_was_stopped(trial, monkeypatch):
     now_ns = 10**12
-    monkeypatch.setattr(dispatcher, "monotonic_ns", lambda: now_ns)
+    monkeypatch.setattr(dispatcher, "since_boot_ns", lambda: now_ns)
     app = trial.member()
     app._begin_watch = lambda: Suspension(10**12)
     with capture_logs() as log:

@@ -116,6 +116,18 @@ async def test_the_thread_is_gone_when_nobody_is_watched_any_more():
 
 
 @pytest.mark.real_time
+async def test_that_the_host_slept_is_seen_although_the_monotonic_clock_stood_still(monkeypatch):
+    """The member went on with what others had handled while it slept, until its client told it of the connection."""
+    slept_ns = 0
+    monkeypatch.setattr(watchdog_module, "since_boot_ns", lambda: time.monotonic_ns() + slept_ns)
+    with watched_loop(60_000) as suspension:
+        began_ns = watchdog_module.since_boot_ns()
+        assert not suspension.was_since(began_ns, watchdog_module.since_boot_ns())
+        slept_ns = 3_600 * 10**9
+        assert suspension.was_since(began_ns, watchdog_module.since_boot_ns())
+
+
+@pytest.mark.real_time
 async def test_the_tasks_are_told_apart_that_block_one_after_the_other_in_one_step_of_the_loop(monkeypatch):
     seen, looks = [], threading.Semaphore(0)
 

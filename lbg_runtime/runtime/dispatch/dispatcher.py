@@ -32,7 +32,7 @@ from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
 from lbg_runtime.model.keys import PARTITION_KEY, KeySource
 from lbg_runtime.model.message import PARTITION_KEY_PROPERTY, Delivery
 from lbg_runtime.model.outcome import Outcome
-from lbg_runtime.runtime.clock import DeadlineTimer, now_ms
+from lbg_runtime.runtime.clock import DeadlineTimer, now_ms, since_boot_ns
 from lbg_runtime.runtime.dispatch.error_queue import ErrorQueue
 from lbg_runtime.runtime.dispatch.key_reports import KeyReports
 from lbg_runtime.runtime.dispatch.keyless import KeylessMessages
@@ -104,7 +104,7 @@ class Dispatcher:
         self._on_end: dict[QueueName, OnEnd] = {}
         self._on_hold_up: dict[QueueName, OnHoldUp] = {}
         self._starts = 0
-        self._seen_ns = monotonic_ns()
+        self._seen_ns = since_boot_ns()
         """When the loop was last seen at work."""
         self._suspension: Suspension | None = None
         """None if nobody watches the process."""
@@ -219,13 +219,13 @@ class Dispatcher:
         """After a stop of the process, call back before anything more is started, with its length in nanoseconds, to
         have all flow handles given up. Whoever watches for stops ends a blocked loop as well, so handlers that block
         are kept from adding up."""
-        self._suspension, self._on_resumed, self._seen_ns = suspension, on_resumed, monotonic_ns()
+        self._suspension, self._on_resumed, self._seen_ns = suspension, on_resumed, since_boot_ns()
         self._pool.limit_turns(monotonic_ns)
 
     def be_awake(self) -> None:
         """Note that the loop is at work; called before what was put off begins, and about once a second, so that a rest
         is not taken for a stop."""
-        self._be_awake(monotonic_ns())
+        self._be_awake(since_boot_ns())
 
     def cancel_everything(self) -> None:
         """End all deliveries without an outcome, present and future: no further handler is started.
@@ -303,7 +303,7 @@ class Dispatcher:
 
     async def _handle_turn(self, lane: Lane[Handling], task: "asyncio.Task[object]") -> None:
         handling = lane.head
-        now_ns = monotonic_ns()
+        now_ns = since_boot_ns()
         if now_ns - self._seen_ns > STOPPED_FOR_NS:
             self._be_awake(now_ns)
             # A replay of a parked message is taken back at once.
@@ -320,7 +320,7 @@ class Dispatcher:
             delivery = handling.delivery
             self._starts += 1
             handling.local_seq = self._starts
-            handling.start_mono_ns = now_ns
+            handling.start_mono_ns = monotonic_ns()
             if self._keys_move_unseen or self._seen_keys.meet(delivery.queue, delivery.epoch, handling.lane):
                 handling.message = handling.message.as_first_of_key()
         elif handling.end_report is not None:

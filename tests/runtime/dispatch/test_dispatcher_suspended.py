@@ -29,7 +29,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    monkeypatch.setattr(dispatcher_module, "monotonic_ns", made)
+    monkeypatch.setattr(dispatcher_module, "since_boot_ns", made)
     return made
 
 
