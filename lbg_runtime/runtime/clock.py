@@ -20,6 +20,11 @@ def now_ms() -> int:
     return round(asyncio.get_running_loop().time() * 1_000)
 
 
+def slept_s() -> float:
+    """For how long the host has slept since it started, as far as that is known; only how it grows means something."""
+    return (since_boot_ns() - time.monotonic_ns()) / 1e9
+
+
 class DeadlineTimer:
     """Has the event loop call back when `now_ms` reaches the deadline that was set last. Used on the loop's thread."""
 

@@ -16,7 +16,7 @@ from lbg_runtime.model.errors import ConductorCutOff, UserError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import GroupName, MemberId
 from lbg_runtime.model.message import Message
-from lbg_runtime.runtime.clock import now_ms, wall_us
+from lbg_runtime.runtime.clock import now_ms, slept_s, wall_us
 from lbg_runtime.runtime.control_reader import ControlReader
 from lbg_runtime.runtime.session import Session
 
@@ -47,7 +47,7 @@ class Hearing:
         self._session = session
         self._life = Life(wall_us(), secrets.randbits(53))
         self._asked_at_s: dict[int, float] = {}
-        """When the questions left that have not come back, by number and on the loop's clock."""
+        """When the questions left that have not come back, by number; as all such times, by `_now_s`."""
         self._proved_at_s = -inf
         """When the newest question left that has come back: the broker had not replaced us by then."""
         self._has_news = asyncio.Event()
@@ -61,10 +61,10 @@ class Hearing:
 
     async def ask_now_and_then(self) -> None:
         """Ask the members how they stand, until cancelled; and hear ourselves ask."""
-        loop, name = asyncio.get_running_loop(), MemberId(f"restriper-{self._life.nonce}")
+        name = MemberId(f"restriper-{self._life.nonce}")
         for number in count(1):
             question = GroupQuestion(Header(self._group, name, self._life, number), QuestionId(f"{name}/{number}"))
-            self._asked_at_s[number] = loop.time()
+            self._asked_at_s[number] = _now_s()
             self._session.send_direct(Message(self._topic, encode(question)))
             await asyncio.sleep(ASK_AGAIN_S)
 
@@ -81,12 +81,13 @@ class Hearing:
         """Return if a question that is at most `PROOF_S` old has come back, or as soon as one has.
 
         Nobody refuses what is sent over SEMP, so it must not be sent in competition with a conductor that may have
-        replaced us. Our own knowledge of that is not enough: if this process was stopped, or its loop blocked, the news
-        is still to be read. Raises `ConductorCutOff`, and `UserError` if no question has ever come back.
+        replaced us. Our own knowledge of that is not enough: if this process was stopped, its host slept, or its loop
+        was blocked, the news is still to be read. Raises `ConductorCutOff`, and `UserError` if no question has ever
+        come back.
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + PROOF_PATIENCE_S
-        while loop.time() - self._proved_at_s > PROOF_S and not self._is_cut_off:
+        while _now_s() - self._proved_at_s > PROOF_S and not self._is_cut_off:
             if loop.time() < until_s:
                 await self.wait()
             elif self._proved_at_s == -inf:
@@ -157,3 +158,8 @@ class Hearing:
     def _connection_changed(self, is_up: bool) -> None:
         if not is_up:
             self._is_cut_off = True
+
+
+def _now_s() -> float:
+    """The loop's clock, which stands still while the host sleeps, moved on by that."""
+    return asyncio.get_running_loop().time() + slept_s()

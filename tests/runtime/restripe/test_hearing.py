@@ -93,6 +93,19 @@ async def test_a_question_proves_by_when_it_left_and_not_by_when_it_came_back() 
         assert await seconds_until_sure(hearing) == pytest.approx(1, abs=2 * LOOK_AGAIN_S)
 
 
+async def test_what_was_proved_before_the_host_slept_proves_nothing(monkeypatch) -> None:
+    """Another one may have taken over meanwhile, and the clock of the loop stood still."""
+    asleep_s = 0.0
+    monkeypatch.setattr("lbg_runtime.runtime.restripe.hearing.slept_s", lambda: asleep_s)
+    session = HeldSession()
+    async with asking(session) as hearing:
+        session.arrive(session.left[0])
+        assert await seconds_until_sure(hearing) == 0
+        asleep_s = 3_600.0
+        asyncio.get_running_loop().call_later(1, lambda: session.arrive(session.left[-1]))
+        assert await seconds_until_sure(hearing) == pytest.approx(1, abs=2 * LOOK_AGAIN_S)
+
+
 async def test_who_hears_itself_no_more_is_cut_off_and_waits_no_longer_than_that_is_said() -> None:
     session = HeldSession()
     async with asking(session) as hearing:
