@@ -176,6 +176,15 @@ RESTRIPING = f"""(async () => {{
   return notices;
 }})()"""
 
+RESTRIPING_AT_ANOTHER_SERVER = f"""(async () => {{
+  {WHOLE}
+  const meta = {{ ...whole.meta, restriping: [4, 6, 4, 8] }};
+  return [whole.now, whole.now + 5_000_000].map((now) => {{
+    take({{ ...whole, now, meta }});
+    return document.getElementById('notice').textContent;
+  }});
+}})()"""
+
 
 async def test_a_re_striping_that_stands_still_is_told_with_what_ends_it(stage, browser):
     async with stage() as group:
@@ -190,6 +199,17 @@ async def test_a_re_striping_that_stands_still_is_told_with_what_ends_it(stage, 
         assert goes_on == begun.replace("4 of 8", "5 of 8")
         assert stuck_again == goes_on + remedy
         assert over == ""
+        assert browser.errors == []
+
+
+async def test_a_server_that_has_another_clock_than_the_one_before_has_a_re_striping_stand_no_longer(stage, browser):
+    async with stage() as group:
+        await group.start("a")
+        await group.all_fed()
+        await browser.open(await group.show())
+        await browser.until(f"{FED}.length === 4")
+        told = "re-striping from 4 to 6 queues: 4 of 8 shards have left"
+        assert await browser.evaluate(RESTRIPING_AT_ANOTHER_SERVER) == [told, told]
         assert browser.errors == []
 
 

@@ -32,7 +32,8 @@ const plural = (value, word) => `${count(value)} ${word}${value === 1 ? '' : 's'
 const since = (ms) => (ms < 1000 ? `${Math.round(ms)} ms` : ms < 90_000 ? `${(ms / 1000).toFixed(1)} s` : `${Math.round(ms / 60_000)} min`);
 
 function take(told) {
-  if (told.whole) Object.assign(known, { members: [], queues: [], moves: [], byQueue: new Map(), offset: Infinity });
+  // Perhaps of another server, whose clock has nothing to do with that of the one before.
+  if (told.whole) Object.assign(known, { meta: {}, members: [], queues: [], moves: [], byQueue: new Map(), offset: Infinity });
   // The fastest arrival shows best how the clocks differ.
   known.offset = Math.min(known.offset, performance.now() - told.now);
   if (told.meta) {
