@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from lbg_runtime.validator.columns import read_lives
 from lbg_runtime.validator.schema import RunTables
 
 BINS = 120
@@ -17,7 +18,7 @@ class Timeline:
     """The run in `len(p50_ms)` slices of equal length."""
 
     begin_us: int
-    """Wall clock, microseconds since the epoch."""
+    """Wall clock, microseconds since the epoch, as the members' journals had it where they began."""
     slice_us: int
     members: Sequence[str]
     """The members that handled anything, by name."""
@@ -35,8 +36,10 @@ class Timeline:
 
 def timeline_of(tables: RunTables, hash_count: int) -> Timeline:
     """The timeline of a run in which something was handled."""
-    dispatches = tables.dispatches
-    ended = dispatches["t_done"].to_numpy()
+    dispatches, lives = tables.dispatches, read_lives(tables.journals)
+    # Not by the wall clock of each record: it may have been set meanwhile.
+    offsets_ns = lives.offset_ns[dispatches["journal"].to_numpy()] + lives.wall_ns
+    ended = (dispatches["done_mono_ns"].to_numpy() + offsets_ns) // 1_000
     begin = int(ended.min())
     slice_us = max(1, -(-(int(ended.max()) - begin + 1) // BINS))
     slices = (ended - begin) // slice_us

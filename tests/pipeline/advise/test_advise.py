@@ -40,9 +40,13 @@ def write_journal(
     at_ms: int = 0,
     named: str | None = None,
     life: int = 1,
+    clock_set_ms: int = 0,
     records: Sequence[FlowRecord | StripesRecord] = (),
 ) -> None:
-    """A member that handled these one after another, 10 ms each, of which 4 ms waiting."""
+    """A member that handled these one after another, 10 ms each, of which 4 ms waiting.
+
+    `clock_set_ms`: by how much its wall clock was set behind the first.
+    """
     writer = RecordWriter(folder / f"{member}{life}.member.jsonl")
     writer.write(JournalHeader("run", "orders", "hp", HASH_COUNT, QUEUE_COUNT, named or member, life, "host", 1, 0))
     for record in records:
@@ -50,6 +54,7 @@ def write_journal(
     for number, key in enumerate(keys, 1):
         shard = None if key is None else shard_of(function, key, HASH_COUNT)
         done_ms = at_ms + 10 * number
+        wall_us = (done_ms + (clock_set_ms if number > 1 else 0)) * 1_000
         writer.write(
             DispatchRecord(
                 queue=0 if shard is None else shard % QUEUE_COUNT,
@@ -67,8 +72,8 @@ def write_journal(
                 receive_mono_ns=(done_ms - 10) * MS,
                 start_mono_ns=(done_ms - 6) * MS,
                 done_mono_ns=done_ms * MS,
-                t_done=done_ms * 1_000,
-                t_settle=done_ms * 1_000,
+                t_done=wall_us,
+                t_settle=wall_us,
                 outcome="accepted",
                 size_bytes=1,
             )
@@ -188,6 +193,17 @@ def test_the_time_line_says_who_handled_what_and_how_long_it_took(run: Path) -> 
     hot = shard_of(HashFunction.CRC32, "hot", HASH_COUNT)
     assert set(timeline.owner[hot, -10:].tolist()) <= {1, -1}
     assert timeline.overall_ms == pytest.approx((10.0, 10.0, 10.0))
+
+
+@pytest.mark.parametrize("set_ms", [3_600_000, -3_600_000])
+def test_a_wall_clock_that_was_set_makes_a_run_no_longer(tmp_path: Path, set_ms: int) -> None:
+    """All of it was in one slice, or in the first and the last."""
+    keys: list[str | None] = [f"key-{number % 60}" for number in range(600)]
+    write_journal(tmp_path, "a", keys, at_ms=7_200_000, clock_set_ms=set_ms)
+    timeline = advice_of(tmp_path).timeline
+    assert timeline.begin_us == 7_200_010_000
+    assert timeline.slice_us * len(timeline.p50_ms) == pytest.approx(5_990_000, abs=100_000)
+    assert None not in timeline.p50_ms
 
 
 class Links(HTMLParser):
