@@ -20,11 +20,11 @@ class ListenAddress:
     @classmethod
     def parse(cls, text: str) -> Self:
         """The address of `HOST:PORT`, a host with colons in brackets; raises `UserError`."""
-        host, colon, port = text.rpartition(":")
+        host, _, port = text.rpartition(":")
         is_bracketed = host.startswith("[") and host.endswith("]")
         name = host[1:-1] if is_bracketed else host
         is_host = bool(name) and name.isprintable() and not set(name) & set("[]/@ ") and (":" in name) == is_bracketed
-        if not (colon and is_host and is_port(port)):
+        if not (is_host and is_port(port)):
             raise UserError("address", repr(text), ADDRESS_FORM)
         return cls(name, int(port))
 
