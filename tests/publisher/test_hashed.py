@@ -60,6 +60,15 @@ async def test_headers_go_with_their_message_alone(make_publisher: MakePublisher
     assert [each.headers for each in messenger.sent] == [Headers("c", priority=9), NO_HEADERS]
 
 
+async def test_what_is_awaited_is_sent_with_all_that_it_was_given(
+    make_publisher: MakePublisher, messenger: ScriptedMessenger
+) -> None:
+    messenger.confirm_after_s = 0.001
+    await make_publisher().publish("t", b"x", key="a", properties={"colour": "red"}, headers=Headers("c"))
+    [sent] = messenger.sent
+    assert (sent.payload, sent.key, sent.properties["colour"], sent.headers) == (b"x", "a", "red", Headers("c"))
+
+
 async def test_stamps_win_over_properties_of_a_forwarded_message(
     make_publisher: MakePublisher, messenger: ScriptedMessenger
 ) -> None:
