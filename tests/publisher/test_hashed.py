@@ -7,7 +7,9 @@ import asyncio
 import gc
 import time
 from array import array
+from collections.abc import Callable, Mapping
 from enum import Enum
+from types import MappingProxyType
 
 import pytest
 from structlog.testing import capture_logs
@@ -17,7 +19,7 @@ from lbg_runtime.model.errors import InvariantViolated, PublishFailed, PublishRe
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction, shard_of
 from lbg_runtime.model.keys import KeySource
-from lbg_runtime.model.message import NO_HEADERS, Headers
+from lbg_runtime.model.message import NO_HEADERS, Headers, PropertyValue
 from lbg_runtime.publisher import hashed
 from lbg_runtime.publisher.confirmation import Confirmation
 from tests.publisher.conftest import LedgerFile, MakePublisher, ScriptedMessenger, settled
@@ -69,11 +71,14 @@ async def test_what_is_awaited_is_sent_with_all_that_it_was_given(
     assert (sent.payload, sent.key, sent.properties["colour"], sent.headers) == (b"x", "a", "red", Headers("c"))
 
 
+@pytest.mark.parametrize("mapping", [dict, MappingProxyType])
 async def test_stamps_win_over_properties_of_a_forwarded_message(
-    make_publisher: MakePublisher, messenger: ScriptedMessenger
+    make_publisher: MakePublisher,
+    messenger: ScriptedMessenger,
+    mapping: Callable[[dict[str, PropertyValue]], Mapping[str, PropertyValue]],
 ) -> None:
     publisher = make_publisher()
-    forwarded = {"JMSXGroupID": "old", "lbg_publisher": "other", "lbg_key_sequence": 99, "colour": "red"}
+    forwarded = mapping({"JMSXGroupID": "old", "lbg_publisher": "other", "lbg_key_sequence": 99, "colour": "red"})
     await publisher.submit("t", b"", key="new", properties=forwarded)
     assert dict(messenger.sent[0].properties) == {
         "JMSXGroupID": "new",
