@@ -216,6 +216,20 @@ async def test_a_creation_of_which_a_queue_is_removed_meanwhile_is_taken_back(br
     assert await everything(client) == before
 
 
+async def test_a_creation_of_which_something_cannot_be_taken_back_names_it(broker, client):
+    async def use():
+        other = {"clientUsername": "other", "enabled": True, "aclProfileName": "lbg-orders"}
+        await client.create(("msgVpns", "default", "clientUsernames"), other)
+
+    broker.transport = Between(broker.transport, "POST", "queues", use, httpx.ReadTimeout("gone"))
+    async with broker.client() as failing:
+        with capture_logs() as told, pytest.raises(SempUnreachable):
+            await create(failing)
+    assert told[-1]["event"] == "group_creation_not_undone"
+    assert told[-1]["left"] == ["ACL profile lbg-orders", "client profile lbg-orders"]
+    assert "NOT_ALLOWED" in told[-1]["reason"]
+
+
 async def test_a_queue_that_may_be_open_is_closed_before_it_is_taken_back(broker, client):
     """What is published between the look at it and its end would be confirmed and lost."""
     is_open, before = [], await everything(client)
