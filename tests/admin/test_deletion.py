@@ -97,10 +97,12 @@ async def test_a_group_with_messages_or_flows_is_kept_as_it_was(broker, client):
 
 async def test_messages_in_a_queue_of_the_group_are_not_said_to_be_marks(broker, client):
     """With --force they would be lost."""
-    admin = await create(client)
+    admin = await create(client, replace(SPEC, aside=PARKING))
+    broker.engine.publish_direct(log_in(broker), Published(PARKING[0], None, 1))
     publish(broker)
     with pytest.raises(GroupInUse) as caught:
         await admin.delete(SPEC)
+    assert set(caught.value.left) == {PARKING[0], "orders/1"}
     assert not caught.value.only_parking
 
 
