@@ -8,7 +8,7 @@ import itertools
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -38,7 +38,7 @@ def foreign(number: int) -> Message:
 class Bench:
     """An open lane, and the gate that its flushes wait at."""
 
-    def __init__(self, log: LogOnDisk, threads: ThreadPoolExecutor, limits: FlushLimits) -> None:
+    def __init__(self, log: LogOnDisk, threads: Executor, limits: FlushLimits) -> None:
         self.gate = threading.Event()
         self.gate.set()
         self.log = log
@@ -400,5 +400,52 @@ async def test_a_row_of_a_lane_that_was_taken_away_is_not_claimed_for_the_next_a
     with pytest.raises(LandingWriteFailed):
         await bench.land(3)
     await bench.land(1)
+    assert bench.lanes() == [[1]]
+    await bench.open.close()
+
+
+class OnDemand(Executor):
+    """Flushes when it is told to, so that what comes just before the end of a flush is no matter of chance."""
+
+    def __init__(self) -> None:
+        self._calls: list[Callable[[], None]] = []
+
+    def submit(self, fn, /, *args, **kwargs):  # type: ignore[no-untyped-def]  # as the class above has it
+        future: Future[object] = Future()
+
+        def call() -> None:
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except LandingWriteFailed as error:
+                future.set_exception(error)
+
+        self._calls.append(call)
+        return future
+
+    def flush(self) -> None:
+        self._calls.pop(0)()
+
+
+async def test_nor_if_it_is_taken_away_just_when_that_attempt_asks_for_the_row(log_on_disk: LogOnDisk) -> None:
+    threads = OnDemand()
+    bench = Bench(log_on_disk, threads, FlushLimits(rows=3, wait_ms=20))
+    first = bench.begin(1)
+    await asyncio.sleep(0.02)
+    first.cancel()
+    await asyncio.wait((first,))
+    threads.flush()
+    await asyncio.sleep(0.001)
+    assert bench.lanes() == [[1]]
+    others = [bench.begin(number) for number in (2, 3, 4)]
+    await asyncio.sleep(0)
+    [lost] = bench.log.root.glob("queue=003/lane=*")
+    shutil.rmtree(lost)
+    again = bench.begin(1)
+    threads.flush()
+    found = await asyncio.gather(*others, return_exceptions=True)
+    assert [type(each) for each in found] == [LandingWriteFailed] * 3
+    await asyncio.sleep(0.02)
+    threads.flush()
+    await again
     assert bench.lanes() == [[1]]
     await bench.open.close()
