@@ -15,6 +15,7 @@ from lbg_runtime.pipeline.landing import lane as lane_module
 from lbg_runtime.pipeline.landing import segment
 from lbg_runtime.pipeline.landing.layout import LANE_NOTE, claim_folder, read_lane_note
 from lbg_runtime.pipeline.landing.log import LandingLog, LaneExtent
+from lbg_runtime.pipeline.landing.prune import prune
 from tests.open_files import open_below
 from tests.pipeline.landing.landed import SHAPE, LogOnDisk, id_of, ids_of, rows
 
@@ -135,6 +136,17 @@ def test_a_lane_that_has_rows_stays_when_a_flush_fails(log_on_disk: LogOnDisk, m
     log = LandingLog(log_on_disk.root)
     assert dict(log.lanes()) == {lane.name: LaneExtent(0, 1)}
     assert ids_of(log.read(lane.name, 0, 1)) == [id_of("k", 1)]
+
+
+def test_so_does_one_of_which_only_later_rows_are_left(log_on_disk: LogOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    lane = log_on_disk.lane(segment_bytes=1)
+    for number in (1, 2):
+        lane.append(rows([id_of("k", number)], t_land=number))
+    assert len(list(prune(log_on_disk.root, 2, clock_us=lambda: 3))) == 1
+    monkeypatch.setattr(os, "write", refuse)
+    with pytest.raises(LandingWriteFailed):
+        lane.append(rows([id_of("k", 3)]))
+    assert ids_of(LandingLog(log_on_disk.root).read(lane.name, 1, 2)) == [id_of("k", 2)]
 
 
 def test_a_lane_keeps_no_segment_open_but_its_last(log_on_disk: LogOnDisk) -> None:
