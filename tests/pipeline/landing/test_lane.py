@@ -160,6 +160,17 @@ def test_a_lane_keeps_no_segment_open_but_its_last(log_on_disk: LogOnDisk) -> No
     assert open_below(log_on_disk.root) == []
 
 
+def test_whoever_looks_whether_a_lane_is_being_written_keeps_nothing_open(log_on_disk: LogOnDisk) -> None:
+    lane = log_on_disk.lane()
+    folder = log_on_disk.root / lane.name
+    before = open_below(log_on_disk.root)
+    assert lane_module.is_being_written(folder)
+    assert open_below(log_on_disk.root) == before
+    lane.close()
+    assert not lane_module.is_being_written(folder)
+    assert open_below(log_on_disk.root) == []
+
+
 def test_a_lane_that_cannot_be_locked_leaves_nothing_behind(
     log_on_disk: LogOnDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
