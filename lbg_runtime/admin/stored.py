@@ -290,8 +290,8 @@ def _write_cache(path: Path, settings: Settings, text: str) -> None:
     if _is_no_file(path):
         _log.warning("group_cache_not_written", path=str(path), reason="no regular file")
         return
-    # If it is a link, the file behind it is the one that others have too.
-    path = path.resolve()
+    # If it is a link, the file behind it is the one that others have too. `Path.resolve` raises for a link to itself.
+    path = Path(os.path.realpath(path))
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     except OSError as error:

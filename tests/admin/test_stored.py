@@ -195,6 +195,19 @@ def test_a_cache_that_cannot_be_written_keeps_nobody_from_starting(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_link_to_itself_in_the_place_of_the_cache_gives_way_to_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def read(_: Settings) -> str:
+        return written()
+
+    monkeypatch.setattr("lbg_runtime.admin.stored._read_text", read)
+    cache = tmp_path / "orders.json"
+    cache.symlink_to(cache)
+    parse_settings(document("http://b:1", cache=str(cache)), "test", {}, ask_broker)
+    assert json.loads(cache.read_bytes())["marker"] == written()
+
+
 @pytest.mark.real_time
 async def test_what_cannot_be_read_is_one_line() -> None:
     async with serve() as server:
