@@ -50,6 +50,7 @@ class Gate:
         self._until_unable: asyncio.TimerHandle | None = None
         """Since the gate was closed, also when the time is over."""
         self._is_able = True
+        self._has_ended = False
 
     @property
     def is_open(self) -> bool:
@@ -100,7 +101,7 @@ class Gate:
         self._is_open = False
         self.reason = reason
         self._look()
-        if self._until_unable is None and self._others_take_queues:
+        if self._until_unable is None and self._others_take_queues and not self._has_ended:
             self._until_unable = asyncio.get_running_loop().call_later(UNABLE_AFTER_S, self._become_unable)
 
     def flow_changed(self, queue: QueueName, epoch: Epoch, *, is_kept: bool) -> None:
@@ -109,14 +110,16 @@ class Gate:
         self._look()
 
     def end(self) -> None:
-        """The member has left: report nothing more."""
+        """The member has left: report nothing more, also if the application goes only now."""
+        self._has_ended = True
         for timer in (self._grace, self._until_unable):
             if timer is not None:
                 timer.cancel()
 
     def _look(self) -> None:
         """Run the grace timer for as long as the gate is closed to an event of a handle that is given up or gone."""
-        is_needed = not self._is_open and any(self._handles.is_given_up(handle) for handle in self._waiting.values())
+        is_closed = not self._is_open and not self._has_ended
+        is_needed = is_closed and any(self._handles.is_given_up(handle) for handle in self._waiting.values())
         if is_needed and self._grace is None:
             self._grace = asyncio.get_running_loop().call_later(GRACE_S, self._give_back)
         elif not is_needed and self._grace is not None:

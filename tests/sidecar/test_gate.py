@@ -174,8 +174,6 @@ async def test_after_the_end_nothing_is_told_and_nothing_goes_back():
     waiting = asyncio.ensure_future(gate.passed(make_event()))
     gate.close("gone")
     gate.flow_changed(QUEUE, EPOCH, is_kept=False)
-    await asyncio.sleep(GRACE_S / 2)
-    gate.end()
     await asyncio.sleep(2 * UNABLE_AFTER_S)
     assert (told, waiting.done()) == ([], False)
     waiting.cancel()
