@@ -1,6 +1,6 @@
 """Reads the record files of a run as they grow: what has come since the last look, and how complete it is."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,8 +9,7 @@ import pyarrow as pa
 from lbg_runtime.journal.reader import (
     JOURNAL_PATTERN,
     LEDGER_PATTERN,
-    MEMBER_KINDS,
-    PUBLISHER_KINDS,
+    FileKind,
     RecordFile,
     check_directory,
     open_records,
@@ -63,8 +62,8 @@ class RunFollower:
 
     def look(self) -> News:
         """Read on; raises `UserError` if a file cannot be read."""
-        self._find(self._journals, JOURNAL_PATTERN, "journal", MEMBER_KINDS)
-        self._find(self._ledgers, LEDGER_PATTERN, "ledger", PUBLISHER_KINDS)
+        self._find(self._journals, JOURNAL_PATTERN, "journal")
+        self._find(self._ledgers, LEDGER_PATTERN, "ledger")
         tails = [*self._journals.values(), *self._ledgers.values()]
         for tail in tails:
             tail.read()
@@ -83,10 +82,10 @@ class RunFollower:
         behind = [tail.has_more for tail in self._journals.values()]
         return News(tables, complete_until(journals, behind), any(tail.has_more for tail in tails))
 
-    def _find(self, known: "dict[str, _Tail]", pattern: str, kind: str, kinds: Mapping[str, pa.Schema]) -> None:
+    def _find(self, known: "dict[str, _Tail]", pattern: str, kind: FileKind) -> None:
         for path in sorted(self._directory.glob(pattern)):
             if path.name not in known:
-                known[path.name] = _Tail(path, RecordFile(path.name, kind, len(known), kinds))
+                known[path.name] = _Tail(path, RecordFile(path.name, kind, len(known)))
 
 
 def complete_until(journals: pa.Table, behind: Sequence[bool]) -> int:

@@ -22,10 +22,10 @@ import pyarrow.parquet as pq
 from lbg_runtime.journal.reader import (
     JOURNAL_PATTERN,
     LEDGER_PATTERN,
+    FileKind,
     RecordFile,
     check_directory,
-    read_journal_blocks,
-    read_ledger_blocks,
+    read_blocks,
 )
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.validator.layouts import part_count
@@ -110,7 +110,7 @@ def lay_out_journal(path: Path, number: int, draft: Path) -> LaidOut:
     """Lay out one member's journal; raises `UserError`."""
     columns = {"dispatch": ("dispatches", "queue"), "flow": ("flows", "queue")}
     with _ByQueue(number, draft) as parts:
-        file = _pour(read_journal_blocks, path, number, columns, parts, lambda queues: queues)
+        file = _pour("journal", path, number, columns, parts, lambda queues: queues)
     return LaidOut(
         row=pa.Table.from_pylist([file.row(JOURNALS)], JOURNALS),
         owners=pa.Table.from_batches(file.batches["owner"], OWNERS),
@@ -122,7 +122,7 @@ def lay_out_ledger(path: Path, number: int, draft: Path, parts: int) -> LaidOut:
     """Lay out one publisher's ledger; `parts` is `parts_of` all journals. Raises `UserError`."""
     columns = {name: (name, "shard") for name in ("confirmed", "unconfirmed")}
     with _ByQueue(number, draft) as written:
-        file = _pour(read_ledger_blocks, path, number, columns, written, lambda shards: shards % parts)
+        file = _pour("ledger", path, number, columns, written, lambda shards: shards % parts)
     row = pa.Table.from_pylist([file.row(LEDGERS)], LEDGERS)
     return LaidOut(row, OWNERS.empty_table(), STRIPES.empty_table())
 
@@ -211,7 +211,7 @@ def count_records(run: Path, queues: Sequence[int] | None = None) -> int:
 
 
 def _pour(
-    reader: Callable[[Path, int], Iterator[RecordFile]],
+    kind: FileKind,
     path: Path,
     number: int,
     columns: Mapping[str, tuple[str, str]],
@@ -221,10 +221,10 @@ def _pour(
     """Read a file and write its records of the kinds named in `columns`, each with its table and the column that says
     where it belongs, as they come; the others stay in the file's batches."""
     try:
-        for file in reader(path, number):
-            for kind, (name, column) in columns.items():
-                table = pa.Table.from_batches(file.batches[kind], _BY_QUEUE[name])
-                file.batches[kind].clear()
+        for file in read_blocks(path, kind, number):
+            for record_kind, (name, column) in columns.items():
+                table = pa.Table.from_batches(file.batches[record_kind], _BY_QUEUE[name])
+                file.batches[record_kind].clear()
                 parts.add(name, table, queues_of_column(table.column(column).to_numpy()))
     except OSError as error:
         raise UserError(str(path), str(error.strerror), "a readable record file") from error

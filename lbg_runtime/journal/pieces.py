@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 from lbg_runtime.journal.reader import (
     LEDGER_PATTERN,
-    MEMBER_KINDS,
-    PUBLISHER_KINDS,
     RecordFile,
     is_close,
     is_record,
@@ -69,8 +67,7 @@ def cut_piece(path: Path, begin: Place) -> Place:
 
 def read_piece(path: Path, number: int, begin: Place, end: Place) -> RecordFile:
     """The records from one place to the other, and what these lines tell about the file. Raises `OSError`."""
-    kind, kinds = ("ledger", PUBLISHER_KINDS) if is_ledger(path.name) else ("journal", MEMBER_KINDS)
-    file = RecordFile(path.name, kind, number, kinds)
+    file = RecordFile(path.name, "ledger" if is_ledger(path.name) else "journal", number)
     with open_records(path) as stream:
         header = None
         if begin.header_at is not None:

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
-from typing import BinaryIO, TypeGuard
+from typing import BinaryIO, Literal, TypeGuard
 
 import orjson
 import pyarrow as pa
@@ -39,8 +39,14 @@ LEDGER_PATTERN = "*.ledger.jsonl"
 _BLOCK_BYTES = 4 << 20
 _LONGEST_LINE_BYTES = 16 << 20
 
-MEMBER_KINDS = {"dispatch": DISPATCHES, "flow": FLOWS, "owner": OWNERS, "stripes": STRIPES}
-PUBLISHER_KINDS = {"confirmed": CONFIRMED, "unconfirmed": UNCONFIRMED}
+FileKind = Literal["journal", "ledger"]
+"""As the header names it, and the tables the column with the file's number."""
+
+RECORD_KINDS: Mapping[FileKind, Mapping[str, pa.Schema]] = {
+    "journal": {"dispatch": DISPATCHES, "flow": FLOWS, "owner": OWNERS, "stripes": STRIPES},
+    "ledger": {"confirmed": CONFIRMED, "unconfirmed": UNCONFIRMED},
+}
+"""What becomes of the records that tables are made of, by the kind of their file."""
 
 _CLOCKS = {
     "dispatch": ("t_done", "done_mono_ns"),
@@ -96,26 +102,30 @@ def read_run(directory: Path) -> RunTables:
 
 def read_journal(path: Path, number: int) -> "RecordFile":
     """One member's journal; `number` is its row in the table of journals. Raises `OSError`."""
-    return _read_file(path, "journal", number, MEMBER_KINDS)
+    return _read_file(path, "journal", number)
 
 
 def read_ledger(path: Path, number: int) -> "RecordFile":
     """One publisher's ledger; `number` is its row in the table of ledgers. Raises `OSError`."""
-    return _read_file(path, "ledger", number, PUBLISHER_KINDS)
+    return _read_file(path, "ledger", number)
 
 
-def read_journal_blocks(path: Path, number: int) -> Iterator["RecordFile"]:
-    """Yield one member's journal a few megabytes at a time: the same object each time, with more in its batches.
+def read_blocks(path: Path, kind: FileKind, number: int) -> Iterator["RecordFile"]:
+    """Yield a file a few megabytes at a time: the same object each time, with more in its batches. Raises `OSError`.
 
     A caller that empties the batches in between never has all of it in memory. Yields at least once, also for an empty
     file.
     """
-    return _read_blocks(path, "journal", number, MEMBER_KINDS)
-
-
-def read_ledger_blocks(path: Path, number: int) -> Iterator["RecordFile"]:
-    """Yield one publisher's ledger, as `read_journal_blocks` does."""
-    return _read_blocks(path, "ledger", number, PUBLISHER_KINDS)
+    file = RecordFile(path.name, kind, number)
+    yield file
+    for lines in _blocks_of_lines(path):
+        if lines is None:
+            file.give_up()
+        else:
+            file.take(lines)
+        yield file
+        if file.hopeless:
+            break
 
 
 def open_records(path: Path) -> BinaryIO:
@@ -131,23 +141,10 @@ def _gather(files: Iterable["RecordFile"], kind: str, schema: pa.Schema) -> pa.T
     return pa.Table.from_batches([batch for file in files for batch in file.batches[kind]], schema)
 
 
-def _read_file(path: Path, kind: str, number: int, schemas: Mapping[str, pa.Schema]) -> "RecordFile":
-    for file in _read_blocks(path, kind, number, schemas):
+def _read_file(path: Path, kind: FileKind, number: int) -> "RecordFile":
+    for file in read_blocks(path, kind, number):
         whole = file
     return whole
-
-
-def _read_blocks(path: Path, kind: str, number: int, schemas: Mapping[str, pa.Schema]) -> Iterator["RecordFile"]:
-    file = RecordFile(path.name, kind, number, schemas)
-    yield file
-    for lines in _blocks_of_lines(path):
-        if lines is None:
-            file.give_up()
-        else:
-            file.take(lines)
-        yield file
-        if file.hopeless:
-            break
 
 
 def _blocks_of_lines(path: Path) -> Iterator[list[bytes] | None]:
@@ -168,14 +165,13 @@ def _blocks_of_lines(path: Path) -> Iterator[list[bytes] | None]:
 class RecordFile:
     """One record file while it is read; afterwards its row in the table of files."""
 
-    def __init__(self, name: str, kind: str, number: int, schemas: Mapping[str, pa.Schema]) -> None:
+    def __init__(self, name: str, kind: FileKind, number: int) -> None:
         self.hopeless = False
         """This reader cannot work with the header, or a line has no end; the rest is not read."""
-        self.batches: dict[str, list[pa.RecordBatch]] = {record_kind: [] for record_kind in schemas}
+        self.batches: dict[str, list[pa.RecordBatch]] = {record_kind: [] for record_kind in RECORD_KINDS[kind]}
         self.facts = FileFacts(name)
         self._kind = kind
         self._number = number
-        self._schemas = schemas
         self._unreadable: int | None = None
 
     def take(self, lines: Sequence[bytes]) -> None:
@@ -256,7 +252,7 @@ class RecordFile:
 
     def _sort(self, rows: Sequence[tuple[int, _Row]]) -> None:
         """Turn the records of a block into one batch per kind."""
-        chosen: dict[str, list[tuple[int, _Row]]] = {kind: [] for kind in self._schemas}
+        chosen: dict[str, list[tuple[int, _Row]]] = {kind: [] for kind in self.batches}
         for number, row in rows:
             kind = row["kind"]
             if self.facts.close is not None:
@@ -292,7 +288,7 @@ class RecordFile:
             self.facts.note_defect(number, f"{number - 1} records, but the close counts {row['written']}")
 
     def _append(self, kind: str, members: Sequence[tuple[int, _Row]]) -> None:
-        schema = self._schemas[kind]
+        schema = RECORD_KINDS[self._kind][kind]
         batch = _to_batch([row for _, row in members], schema, self._kind, self._number)
         if batch is None and len(members) == 1:
             self._blame(members[0][0], f"a {kind} record with a missing or impossible value")

@@ -8,7 +8,7 @@ import pytest
 
 from lbg_runtime.journal import pieces
 from lbg_runtime.journal.pieces import Place, cut_piece, read_piece
-from lbg_runtime.journal.reader import MEMBER_KINDS, RecordFile, read_journal
+from lbg_runtime.journal.reader import RECORD_KINDS, RecordFile, read_journal
 from lbg_runtime.model.record import OwnerRecord
 from lbg_runtime.validator.schema import JOURNALS
 from tests.validator.history import story
@@ -31,7 +31,7 @@ def journal(tmp_path: Path) -> Path:
 
 def read_in_pieces(path: Path) -> tuple[RecordFile, dict[str, int], int]:
     """The facts of all pieces, taken in by the first; the number of records of each kind; and how many pieces."""
-    whole, counts, piece_count = None, dict.fromkeys(MEMBER_KINDS, 0), 0
+    whole, counts, piece_count = None, dict.fromkeys(RECORD_KINDS["journal"], 0), 0
     begin = Place()
     while (end := cut_piece(path, begin)).end_bytes > begin.end_bytes:
         piece = read_piece(path, 0, begin, end)
