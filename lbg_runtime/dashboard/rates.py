@@ -43,20 +43,19 @@ class HandlingRates:
             }
         self._told[picture.member] = _Told(now_ms, picture, rates)
 
-    def by_queue(self, now_ms: int) -> dict[int, float]:
-        """Messages per second now, by index of the queue; a queue with none is left out."""
-        self._told = {name: told for name, told in self._told.items() if now_ms - told.at_ms < FRESH_MS}
-        found: dict[int, float] = {}
-        for told in self._told.values():
-            for index, rate in (told.rates or {}).items():
-                found[index] = found.get(index, 0.0) + rate
-        return found
+    def by_queue(self, now_ms: int) -> dict[int, float] | None:
+        """Messages per second now, by index of the queue; a queue with none is left out.
 
-    @property
-    def is_known(self) -> bool:
-        """Whether any member's rates can be told, as of the last `by_queue`: of its first answer alone nobody can tell
-        them, and 0 would say that it handles nothing."""
-        return any(told.rates is not None for told in self._told.values())
+        None if no member's rates can be told: of its first answer alone nobody can tell them, and 0 would say that it
+        handles nothing.
+        """
+        self._told = {name: told for name, told in self._told.items() if now_ms - told.at_ms < FRESH_MS}
+        known = [told.rates for told in self._told.values() if told.rates is not None]
+        found: dict[int, float] = {}
+        for rates in known:
+            for index, rate in rates.items():
+                found[index] = found.get(index, 0.0) + rate
+        return found if known else None
 
     @property
     def keys_parked(self) -> int | None:

@@ -254,11 +254,8 @@ class GroupWatch:
             striping = self._board.picture.striping
             self._sight = replace(self._sight, queues=queues, placement=placement, striping=striping)
         rates = self._rates.by_queue(now_ms())
-        known = rates if self._rates.is_known else None
-        told = self._rates
-        self._sight = replace(
-            self._sight, rates=known, keys_parked=told.keys_parked, standing_still=told.standing_still
-        )
+        parked, still = self._rates.keys_parked, self._rates.standing_still
+        self._sight = replace(self._sight, rates=rates, keys_parked=parked, standing_still=still)
         if self.feed.update(self._board, self._sight):
             news, self._news = self._news, asyncio.Event()
             news.set()
