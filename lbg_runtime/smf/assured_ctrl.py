@@ -253,34 +253,22 @@ class BoundFlow:
 
 def opened_flow_body(opened: OpenedFlow) -> bytes:
     """The body that answers `OpenFlow`."""
-    session: tuple[tuple[ItemKind, bytes], ...] = ()
-    if opened.session_id is not None:
-        session = ((ItemKind.TRANSACTED_SESSION, opened.session_id.to_bytes(4, "big")),)
-    return _body(
-        AssuredKind.OPEN_FLOW,
+    items = [
         (ItemKind.FLOW_ID, opened.flow_id.to_bytes(4, "big")),
         (ItemKind.LAST_ACKED, opened.last_accepted_id.to_bytes(8, "big")),
         (ItemKind.LAST_SENT, opened.last_accepted_id.to_bytes(8, "big")),
         (ItemKind.WINDOW, bytes((opened.window,))),
         (ItemKind.PUBLISHER_ID, opened.publisher_id.to_bytes(4, "big")),
         (ItemKind.FLOW_NAME, close_text(opened.name)),
-        *session,
-    )
+    ]
+    if opened.session_id is not None:
+        items.append((ItemKind.TRANSACTED_SESSION, opened.session_id.to_bytes(4, "big")))
+    return _body(AssuredKind.OPEN_FLOW, *items)
 
 
 def bound_flow_body(bound: BoundFlow) -> bytes:
     """The body that answers `Bind`. No flow name: a client may send it with a later bind to another queue."""
-    group: tuple[tuple[ItemKind, bytes], ...] = ()
-    if bound.partition_group is not None:
-        group = ((ItemKind.PARTITION_GROUP, bound.partition_group.to_bytes(2, "big")),)
-    active: tuple[tuple[ItemKind, bytes], ...] = ()
-    if bound.active is not None:
-        active = ((ItemKind.ACTIVE, bytes((bound.active,))),)
-    spooler: tuple[tuple[ItemKind, bytes], ...] = ()
-    if bound.spooler is not None:
-        spooler = ((ItemKind.SPOOLER, bound.spooler.to_bytes(8, "big")),)
-    return _body(
-        AssuredKind.BIND,
+    items = [
         (ItemKind.FLOW_ID, bound.flow_id.to_bytes(4, "big")),
         *endpoint_items(bound.endpoint),
         (ItemKind.LAST_ACKED, bytes(8)),
@@ -289,10 +277,14 @@ def bound_flow_body(bound: BoundFlow) -> bytes:
         *limit_items(bound.endpoint),
         (ItemKind.ENDPOINT_ID, (1).to_bytes(4, "big")),
         (ItemKind.MAX_UNACKED, bound.max_unacked.to_bytes(4, "big")),
-        *active,
-        *spooler,
-        *group,
-    )
+    ]
+    if bound.active is not None:
+        items.append((ItemKind.ACTIVE, bytes((bound.active,))))
+    if bound.spooler is not None:
+        items.append((ItemKind.SPOOLER, bound.spooler.to_bytes(8, "big")))
+    if bound.partition_group is not None:
+        items.append((ItemKind.PARTITION_GROUP, bound.partition_group.to_bytes(2, "big")))
+    return _body(AssuredKind.BIND, *items)
 
 
 def publisher_ack_body(flow_id: int, last_id: int, window: int = WINDOW) -> bytes:
