@@ -1,6 +1,6 @@
 """Client usernames, client profiles and ACL profiles: rows here, translated into the engine's accounts."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from ipaddress import ip_network
 
 from lbg_runtime.broker.engine.accounts import DEFAULT_NAME, Account, AclProfile, AddressRule, ClientProfile, TopicRule
@@ -13,10 +13,11 @@ from lbg_runtime.broker.semp.objects import (
     CLIENT_PROFILE,
     CLIENT_USERNAME,
     CONNECT_EXCEPTION,
+    NOTED_PROFILE_ATTRIBUTES,
     PUBLISH_EXCEPTION,
     SUBSCRIBE_EXCEPTION,
 )
-from lbg_runtime.broker.semp.schema import ObjectType, Row
+from lbg_runtime.broker.semp.schema import Attribute, ObjectType, Row
 from lbg_runtime.broker.semp.target import Keys
 from lbg_runtime.model.semp_code import SempCode
 
@@ -31,7 +32,9 @@ class AccountRows:
         self._administration = administration
         self._carry_out = carry_out
         self.usernames = _Usernames(self, kept)
-        self.client_profiles = _Profiles(self, kept, CLIENT_PROFILE, SempCode.CONFIGDB_OBJECT_DEPENDENCY)
+        self.client_profiles = _Profiles(
+            self, kept, CLIENT_PROFILE, SempCode.CONFIGDB_OBJECT_DEPENDENCY, NOTED_PROFILE_ATTRIBUTES
+        )
         self.acl_profiles = _Profiles(self, kept, ACL_PROFILE, SempCode.NOT_ALLOWED)
         self.connect_exceptions = _ConnectExceptions(self, kept, CONNECT_EXCEPTION)
         self.publish_exceptions = _Exceptions(self, kept, PUBLISH_EXCEPTION)
@@ -156,8 +159,15 @@ class _Usernames(Rows):
 class _Profiles(Rows):
     """Client profiles, or ACL profiles, which usernames refer to by the name of their key."""
 
-    def __init__(self, accounts: AccountRows, kept: Kept, kind: ObjectType, code_in_use: SempCode) -> None:
-        super().__init__(kind.noun, kept)
+    def __init__(
+        self,
+        accounts: AccountRows,
+        kept: Kept,
+        kind: ObjectType,
+        code_in_use: SempCode,
+        noted: Sequence[Attribute] = (),
+    ) -> None:
+        super().__init__(kind.noun, kept, noted)
         self._accounts = accounts
         self._reference = kind.key[0].name
         self._code_in_use = code_in_use

@@ -1,12 +1,12 @@
 """Collections: where the objects of one kind are."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Protocol
 
 import orjson
 
-from lbg_runtime.broker.semp.schema import Row
+from lbg_runtime.broker.semp.schema import Attribute, Row
 from lbg_runtime.broker.semp.target import Key, Keys
 
 
@@ -62,14 +62,16 @@ class Collection(Protocol):
 class Rows:
     """A collection that consists only of its rows."""
 
-    def __init__(self, noun: str, kept: Kept) -> None:
+    def __init__(self, noun: str, kept: Kept, noted: Sequence[Attribute] = ()) -> None:
+        """`noted`: attributes without effect, which a row that an older version has kept may lack."""
         self._noun = noun
         self._kept = kept
+        self._noted = noted
         self._rows: dict[Keys, Row] = {}
 
     def restore(self, keys: Keys, row: Row) -> None:
         """Add a row that is already kept."""
-        self._rows[keys] = row
+        self._rows[keys] = {**{each.name: each.default for each in self._noted}, **row}
 
     def keys(self, above: Keys) -> Iterator[Key]:
         return (keys[-1] for keys in self._rows if keys[:-1] == above)

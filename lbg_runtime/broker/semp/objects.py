@@ -75,28 +75,77 @@ CLIENT_USERNAME = ObjectType(
     ),
 )
 
+ENFORCED_PROFILE_ATTRIBUTES: tuple[Attribute, ...] = (
+    Flag("allowGuaranteedEndpointCreateEnabled"),
+    Flag("allowGuaranteedMsgReceiveEnabled"),
+    Flag("allowGuaranteedMsgSendEnabled"),
+    Flag("allowTransactedSessionsEnabled"),
+)
+"""Attributes that the engine acts on; `accounts.py` says how."""
+
+NOTED_PROFILE_ATTRIBUTES: tuple[Attribute, ...] = (
+    Flag("allowBridgeConnectionsEnabled"),
+    Flag("allowCutThroughForwardingEnabled"),
+    Choice("allowGuaranteedEndpointCreateDurability", "all", ("all", "durable", "non-durable")),
+    Flag("allowSharedSubscriptionsEnabled"),
+    Text("apiQueueManagementCopyFromOnCreateName", "", 200),
+    Text("apiQueueManagementCopyFromOnCreateTemplateName", "", 255),
+    Text("apiTopicEndpointManagementCopyFromOnCreateName", "", 200),
+    Text("apiTopicEndpointManagementCopyFromOnCreateTemplateName", "", 255),
+    Flag("compressionEnabled", default=True),
+    Number("elidingDelay", 0, 0, 60_000),
+    Flag("elidingEnabled"),
+    Number("elidingMaxTopicCount", 256, 1, 32_000),
+    Threshold("eventClientProvisionedEndpointSpoolUsageThreshold", 18, 25),
+    Threshold("eventConnectionCountPerClientUsernameThreshold", 60, 80),
+    Threshold("eventEgressFlowCountThreshold", 60, 80),
+    Threshold("eventEndpointCountPerClientUsernameThreshold", 60, 80),
+    Threshold("eventIngressFlowCountThreshold", 60, 80),
+    Threshold("eventServiceSmfConnectionCountPerClientUsernameThreshold", 60, 80),
+    Threshold("eventServiceWebConnectionCountPerClientUsernameThreshold", 60, 80),
+    Threshold("eventSubscriptionCountThreshold", 60, 80),
+    Threshold("eventTransactedSessionCountThreshold", 60, 80),
+    Threshold("eventTransactionCountThreshold", 60, 80),
+    Number("maxAmqpLinkCount", 146_625, 0, 146_625),
+    Number("maxConnectionCountPerClientUsername", 100, 0, 200_000),
+    Number("maxEgressFlowCount", 1_000, 0, 200_000),
+    Number("maxEndpointCountPerClientUsername", 1_000, 0, 200_000),
+    Number("maxIngressFlowCount", 1_000, 0, 1_000_000),
+    Number("maxMsgsPerTransaction", 256, 1, 20_000),
+    Number("maxSubscriptionCount", 500_000, 0, _U32),
+    Number("maxTransactedSessionCount", 10, 0, 100_000),
+    Number("maxTransactionCount", 5_000, 0, 100_000),
+    *(
+        attribute
+        for line, burst in (("Control1", 4), ("Direct1", 4), ("Direct2", 4), ("Direct3", 4), ("Guaranteed1", 255))
+        for attribute in (
+            Number(f"queue{line}MaxDepth", 20_000, 2, 262_144),
+            Number(f"queue{line}MinMsgBurst", burst, 0, 262_144),
+        )
+    ),
+    Flag("rejectMsgToSenderOnNoSubscriptionMatchEnabled"),
+    Flag("replicationAllowClientConnectWhenStandbyEnabled"),
+    Number("serviceMinKeepaliveTimeout", 30, 3, 3_600),
+    Number("serviceSmfMaxConnectionCountPerClientUsername", 200_000, 0, 200_000),
+    Flag("serviceSmfMinKeepaliveEnabled"),
+    Number("serviceWebInactiveTimeout", 30, 1, _U32),
+    Number("serviceWebMaxConnectionCountPerClientUsername", 200_000, 0, 200_000),
+    Number("serviceWebMaxPayload", 1_000_000, 300, 10_000_000),
+    Number("tcpCongestionWindowSize", 2, 2, 7_826),
+    Number("tcpKeepaliveCount", 5, 2, 5),
+    Number("tcpKeepaliveIdleTime", 3, 3, 120),
+    Number("tcpKeepaliveInterval", 1, 1, 30),
+    Number("tcpMaxSegmentSize", 1_460, 256, 1_460),
+    Number("tcpMaxWindowSize", 256, 16, 65_536),
+    Flag("tlsAllowDowngradeToPlainTextEnabled", default=True),
+)
+"""Attributes that are kept but have no effect here."""
+
 CLIENT_PROFILE = ObjectType(
     "client profile",
     "clientProfiles",
     (Text("clientProfileName", "", 32, least=1, allowed=_WORD),),
-    (
-        Choice("allowGuaranteedEndpointCreateDurability", "all", ("all", "durable", "non-durable")),
-        Flag("allowGuaranteedEndpointCreateEnabled"),
-        Flag("allowGuaranteedMsgReceiveEnabled"),
-        Flag("allowGuaranteedMsgSendEnabled"),
-        Flag("allowSharedSubscriptionsEnabled"),
-        Flag("allowTransactedSessionsEnabled"),
-        Text("apiQueueManagementCopyFromOnCreateTemplateName", "", 255),
-        Flag("compressionEnabled", default=True),
-        Number("maxConnectionCountPerClientUsername", 100, 0, 200_000),
-        Number("maxEgressFlowCount", 1_000, 0, 200_000),
-        Number("maxEndpointCountPerClientUsername", 1_000, 0, 200_000),
-        Number("maxIngressFlowCount", 1_000, 0, 1_000_000),
-        Number("maxSubscriptionCount", 500_000, 0, _U32),
-        Flag("rejectMsgToSenderOnNoSubscriptionMatchEnabled"),
-        Number("serviceMinKeepaliveTimeout", 30, 3, 3_600),
-        Flag("tlsAllowDowngradeToPlainTextEnabled", default=True),
-    ),
+    ENFORCED_PROFILE_ATTRIBUTES + NOTED_PROFILE_ATTRIBUTES,
     write_level=Level.GLOBAL,
 )
 

@@ -146,6 +146,22 @@ async def test_client_profile_names_are_short_words(desk, name):
     assert await desk.code("POST", PROFILES, body={"clientProfileName": name}) == 11
 
 
+async def test_a_client_profile_keeps_what_has_no_effect_here(desk):
+    # As tools send it that know every attribute.
+    told = {
+        "allowBridgeConnectionsEnabled": True,
+        "elidingDelay": 60_000,
+        "eventEgressFlowCountThreshold": {"clearValue": 1, "setValue": 2},
+        "queueGuaranteed1MinMsgBurst": 100,
+        "tcpMaxSegmentSize": 256,
+    }
+    made = await desk.post(PROFILES, clientProfileName="all", **told)
+    assert made.items() >= told.items()
+    assert made["queueDirect3MinMsgBurst"] == 4
+    assert await desk.code("PATCH", PROFILES, "all", body={"tcpKeepaliveCount": 6}) == 11
+    assert await desk.get(PROFILES, "all") == made
+
+
 async def test_topics_of_an_acl_profile_and_its_exceptions(desk):
     await desk.post(ACLS, aclProfileName="own", clientConnectDefaultAction="allow")
     await desk.post(USERS, clientUsername="staff", enabled=True, aclProfileName="own")

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import orjson
 import pytest
 
 from lbg_runtime.broker.semp.app import make_app
@@ -91,6 +92,21 @@ async def test_a_store_with_only_some_of_the_objects_that_every_vpn_has_gets_the
             async with http(server) as client:
                 assert (await client.get(f"{VPN}/clientUsernames/default")).status_code == 200
             assert server.rows() == every
+
+
+async def test_a_client_profile_of_an_older_version_has_what_that_one_did_not_know(path):
+    with left_at_once(path) as server:
+        async with http(server) as client:
+            await client.post(f"{VPN}/clientProfiles", json={"clientProfileName": "old", "elidingDelay": 5})
+        kind, keys, body = server.rows()[-1]
+        row = orjson.loads(body)
+        del row["tcpKeepaliveCount"]
+        server.put_row(kind, keys, orjson.dumps(row))
+        server.write_down()
+    with left_at_once(path) as server:
+        async with http(server) as client:
+            seen = (await client.get(f"{VPN}/clientProfiles/old")).json()["data"]
+    assert (seen["tcpKeepaliveCount"], seen["elidingDelay"]) == (5, 5)
 
 
 @pytest.mark.parametrize("damaged", [b"{", b"{}", b"[]"])
