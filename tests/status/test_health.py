@@ -44,6 +44,8 @@ def test_a_member_whose_flows_have_not_learned_their_places_yet_has_not_started(
     learning = replace(placed, view=replace(placed.view, placement=at_home))
     assert not has_started(learning)
     assert [lack.reason for lack in lacks(learning)] == ["it has no place in the group yet"]
+    also_elsewhere = Placement({**at_home.ranks, QueueName("orders/1"): (MemberId("another"),)})
+    assert not has_started(replace(placed, view=replace(placed.view, placement=also_elsewhere)))
     elsewhere = Placement({QueueName("orders/0"): (MemberId("another"), placed.member)})
     assert has_started(replace(placed, view=replace(placed.view, placement=elsewhere)))
     nobodys = Placement({QueueName("orders/0"): ()})
