@@ -530,6 +530,18 @@ async def test_a_handle_that_is_revoked_ends_its_lane_and_older_ones_of_its_queu
         assert {int(lane.parent.name[-3:]) for lane in lanes_of(trial) if is_being_written(lane)} == left
 
 
+async def test_a_queue_that_goes_to_another_member_ends_its_lane_so_that_it_can_be_pruned(trial: Trial) -> None:
+    second = trial.lander("b")
+    async with trial.running(trial.lander("a")):
+        await trial.publish(20)
+        await trial.all_landed()
+        assert [is_being_written(lane) for lane in lanes_of(trial)] == [True, True]
+        member = asyncio.ensure_future(second.run())
+        await trial.until(lambda: [is_being_written(lane) for lane in lanes_of(trial)].count(False) == 1)
+        second.stop()
+        await member
+
+
 async def leave_it(lander: Lander, queue: QueueName, epoch: Epoch) -> None:
     """In the place of the hook that closes a lane."""
 
