@@ -138,10 +138,9 @@ class Lander:
         # A member that lands elsewhere, or handles, would take a part of the messages away from this log.
         self.shared = {"landing.log": claimed.id or f"one of group {claimed.group} without an id"}
         self.handlers = Handlers()
-        # Attempts are unlimited, and practically without a time-out: a message waits for the disk, whoever is to blame.
-        self.handlers.handler(
-            ">", attempts="unlimited", timeout=f"{MAX_INTERVAL_MS}ms", backoff=("100ms", "5s"), retriable=(Exception,)
-        )(self._land)
+        # Practically without a time-out: a message waits for the disk, whoever is to blame. That attempts
+        # have no end is said by the settings, as `lander_app` makes them.
+        self.handlers.handler(">", timeout=f"{MAX_INTERVAL_MS}ms", backoff=("100ms", "5s"))(self._land)
         self.handlers.on_revoked(self._close_lane)
         self._group = settings.group.shape()
         self._options = options
