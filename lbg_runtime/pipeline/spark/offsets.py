@@ -94,9 +94,10 @@ def plan_end(
 ) -> dict[str, int]:
     """How far the next batch goes, at most to `end`: within the limits, but at least one row if there is one.
 
-    Each queue gets an even share, and of rows also those that others do not need; a queue whose next row is larger than
-    its share of bytes gives that one row. If there are fewer rows than queues, queues take turns. `lanes_of` are the
-    lanes of `end`, by queue. Lanes with nothing new stay where they are.
+    Each queue gets a share in proportion to the rows that wait in it, and at least one row, so that queues that catch up
+    advance alike in time: what is far behind another queue lies behind Spark's watermark, and is dropped. A queue whose
+    next row is larger than its share of bytes gives that one row. If there are fewer rows than queues, queues take
+    turns. `lanes_of` are the lanes of `end`, by queue. Lanes with nothing new stay where they are.
     """
     reached = dict(start)
     waiting = {
@@ -113,17 +114,19 @@ def plan_end(
         queues = queues[turn:] + queues[:turn]
     else:
         queues.sort(key=lambda queue: waiting[queue])
-    rows_left, bytes_left = max_rows if max_rows is not None else sum(waiting.values()), max_bytes
+    waiting_left = sum(waiting.values())
+    rows_left, bytes_left = max_rows if max_rows is not None else waiting_left, max_bytes
     for position, queue in enumerate(queues):
-        left = len(queues) - position
-        row_share = -(-rows_left // left)
-        byte_share = None if bytes_left is None else bytes_left // left
-        if row_share < 1:
+        others = len(queues) - position - 1
+        row_share = min(max(1, rows_left * waiting[queue] // waiting_left), max(1, rows_left - others))
+        byte_share = None if bytes_left is None else bytes_left * waiting[queue] // waiting_left
+        waiting_left -= waiting[queue]
+        if rows_left < 1:
             break
         # Of this queue alone: otherwise each queue would go through the lanes of all others.
         first = {lane: start[lane] for lane in lanes_of[queue] if lane in start}
         last = {lane: end[lane] for lane in lanes_of[queue]}
-        found = cut(queue, first, last, max(1, row_share), byte_share if byte_share is None else max(1, byte_share))
+        found = cut(queue, first, last, row_share, byte_share if byte_share is None else max(1, byte_share))
         # At most its share: what is skipped because it was pruned takes nothing from the others.
         rows_left -= min(row_share, sum(found[lane] - start.get(lane, 0) for lane in found))
         if bytes_left is not None and byte_share is not None:

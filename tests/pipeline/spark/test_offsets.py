@@ -61,12 +61,25 @@ def test_a_checkpoint_of_something_else_is_named(offset: object, what: str) -> N
     assert raised.value.where == "the log"
 
 
-def test_queues_share_a_batch_evenly_and_leave_what_they_do_not_need() -> None:
-    end = {"queue=000/lane=a": 10, "queue=001/lane=a": 100, "queue=002/lane=a": 100}
+@pytest.mark.parametrize(("max_rows", "max_bytes"), [(105, None), (1_000, 1_050)])
+def test_queues_that_catch_up_advance_alike_so_that_none_falls_behind_a_watermark(
+    max_rows: int, max_bytes: int | None
+) -> None:
+    """With even shares, a stream with a watermark dropped most of the rows of the queue that had most."""
+    end = {"queue=000/lane=a": 10, "queue=001/lane=a": 100, "queue=002/lane=a": 1_000}
     lanes = {queue: [f"queue={queue:03d}/lane=a"] for queue in range(3)}
-    assert plan_end({}, end, lanes, cut, 90, None) == {**end, "queue=001/lane=a": 40, "queue=002/lane=a": 40} | {
-        f"queue={queue:03d}/lane=b": 0 for queue in range(3)
-    }
+    start: dict[str, int] = {}
+    while start != end:
+        reached = plan_end(start, end, lanes, cut, max_rows, max_bytes)
+        start = {lane: reached[lane] for lane in end}
+        shares = [start[lane] / rows for lane, rows in end.items()]
+        assert max(shares) - min(shares) <= 0.1
+
+
+def test_a_queue_with_little_gets_a_row_beside_others_with_much() -> None:
+    end = {lanes[0]: 1 if queue == 2 else 1_000_000 for queue, lanes in LANES.items()}
+    reached = plan_end({}, end, {queue: lanes[:1] for queue, lanes in LANES.items()}, cut, len(LANES), None)
+    assert {lane: reached[lane] for lane in end} == dict.fromkeys(end, 1)
 
 
 def test_a_limit_below_a_row_for_each_queue_starves_none() -> None:
@@ -90,7 +103,7 @@ def test_with_a_limit_below_a_row_for_each_queue_they_take_turns() -> None:
 
 
 def test_what_a_queue_skips_takes_no_rows_from_the_others() -> None:
-    end = {LANES[0][0]: 1000, LANES[1][0]: 1100}
+    end = {LANES[0][0]: 1000, LANES[1][0]: 1000}
 
     def skip(queue: int, start: Rows, last: Rows, max_rows: int, max_bytes: int | None) -> Mapping[str, int]:
         return cut(queue, {LANES[0][0]: 900, **start} if queue == 0 else start, last, max_rows, max_bytes)
@@ -119,7 +132,8 @@ def test_limits_hold_and_every_row_is_reached(end: dict[str, int], max_rows: int
         reached = plan_end(start, end, lanes, cut, max_rows, max_bytes)
         taken = sum(reached.values()) - sum(start.values())
         assert 1 <= taken <= max_rows
-        assert max_bytes is None or taken <= max(len(lanes), max_bytes // 10)
+        # A queue of which the share is less than a row gives one nevertheless.
+        assert max_bytes is None or taken <= max(1, max_bytes // 10) + len(lanes) - 1
         assert all(start.get(lane, 0) <= rows <= end.get(lane, 0) for lane, rows in reached.items())
         start = reached
 
