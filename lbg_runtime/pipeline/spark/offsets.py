@@ -94,10 +94,10 @@ def plan_end(
 ) -> dict[str, int]:
     """How far the next batch goes, at most to `end`: within the limits, but at least one row if there is one.
 
-    Each queue gets a share in proportion to the rows that wait in it, and at least one row, so that queues that catch up
-    advance alike in time: what is far behind another queue lies behind Spark's watermark, and is dropped. A queue whose
-    next row is larger than its share of bytes gives that one row. If there are fewer rows than queues, queues take
-    turns. `lanes_of` are the lanes of `end`, by queue. Lanes with nothing new stay where they are.
+    Each queue gets a share in proportion to the rows that wait in it, and at least one row, so that queues that catch
+    up advance alike in time: what is far behind another queue lies behind Spark's watermark, and is dropped. A queue
+    whose next row is larger than its share of bytes gives that one row. If there are fewer rows than queues, queues
+    take turns. `lanes_of` are the lanes of `end`, by queue. Lanes with nothing new stay where they are.
     """
     reached = dict(start)
     waiting = {
