@@ -207,6 +207,11 @@ def _misplaced_shards(spec: GroupSpec, stored: StoredGroup | None, actual: State
             first, more = surplus[0], f", and {len(surplus) - 1} more like it" if len(surplus) > 1 else ""
             where, restripe = f"queue {first.queue}", f"{_by_hand(first)}, then {restripe}"
             found = f"subscribes to {first.name}{more}, without which the shards lie as for {layout.queue_count} queues"
+        elif stored is not None and stored.shape.queue_count == layout.queue_count:
+            # As after a re-striping, in settings that still have the old number: mostly nothing is to be moved.
+            there = layout.queue_count
+            where, found = "group.queue_count", f"{shape.queue_count}, and the group on the broker has {there}"
+            restripe = f"{there} in the settings; or {restripe}"
         yield UserError(where, found, restripe)
         yield from _lost_shards(layout, placed)
         return

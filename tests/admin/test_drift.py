@@ -94,7 +94,7 @@ def test_an_account_that_the_group_has_is_neither_dropped_nor_changed(role, sett
         ({"shape": GroupShape(GroupName("orders"), "other", 5, 2)}, "group.hash_prefix"),
         ({"hash_function": HashFunction.JAVA_STRING}, "group.hash_function"),
         ({"username": "others"}, "connection.username"),
-        ({"shape": GroupShape(GroupName("orders"), "orders-hash", 5, 3)}, "queue orders/0"),
+        ({"shape": GroupShape(GroupName("orders"), "orders-hash", 5, 3)}, "group.queue_count"),
     ],
 )
 async def test_what_would_send_keys_elsewhere_is_no_business_of_apply(client, change, where):
@@ -177,6 +177,14 @@ async def test_with_another_count_than_is_stored_nobody_is_told_to_move_shards(b
     )
 
 
+async def test_settings_with_the_number_before_a_re_striping_are_told_the_present_one(client):
+    """They were told that a shard was in another's queue, and to re-stripe: back, that is."""
+    await create(client, replace(SPEC, shape=GroupShape(GroupName("orders"), "orders-hash", 5, 3)))
+    (problem,) = find_problems(SPEC, await read_state(client, "default", SPEC))
+    assert (problem.where, problem.found) == ("group.queue_count", "2, and the group on the broker has 3")
+    assert problem.expected.startswith("3 in the settings; or `lbg group restripe`")
+
+
 async def test_a_lost_shard_of_another_count_is_added_where_its_messages_are(client):
     """It was told that shards lay in queues of neither number, or that it belonged where it would be after a
     re-striping: what lies in its old queue would then have been overtaken."""
@@ -186,8 +194,8 @@ async def test_a_lost_shard_of_another_count_is_added_where_its_messages_are(cli
     state[marker_ref(SPEC)] = {"physicalName": wider.marker()}
     del state[Ref(ObjectKind.SUBSCRIPTION, "orders-hash/4/>", QueueName("orders/1"))]
     assert list(map(str, find_problems(SPEC, state))) == [
-        "queue orders/0: subscribes to orders-hash/3/>, which belongs to orders/1, and 1 more like it; expected "
-        "`lbg group restripe`, which moves shards without a loss",
+        "group.queue_count: 2, and the group on the broker has 3; expected 3 in the settings; or `lbg group restripe`, "
+        "which moves shards without a loss",
         "queue orders/1: no subscription orders-hash/4/>, and no other queue has it: what is published there is lost; "
         "expected at once and by hand: the subscription added to this queue",
     ]
