@@ -8,7 +8,17 @@ import structlog
 
 from lbg_runtime.admin.executor import Executor
 from lbg_runtime.admin.objects import PARTS, Attributes, ObjectKind, Ref, State, desired_state, with_limits
-from lbg_runtime.admin.plan import Change, Create, Step, difference, plan_apply, plan_delete, plan_quiet, state_after
+from lbg_runtime.admin.plan import (
+    Change,
+    Create,
+    Delete,
+    Step,
+    difference,
+    plan_apply,
+    plan_delete,
+    plan_quiet,
+    take_step,
+)
 from lbg_runtime.admin.problems import (
     find_foreign_marker,
     find_missing_rights,
@@ -129,7 +139,8 @@ class GroupAdmin:
                 on_step(step)
                 in_doubt = step
                 await self._executor.do(step)
-                made, in_doubt = state_after(made, step), None
+                take_step(made, step)
+                in_doubt = None
         except (SempError, asyncio.CancelledError) as error:
             if isinstance(error, SempRefused) and not _may_be_ours(error):
                 in_doubt = None
@@ -228,27 +239,30 @@ class GroupAdmin:
                 raise
 
     async def _undo(self, plan: Plan, made: State, in_doubt: Step | None) -> None:
-        left = made if in_doubt is None else state_after(made, in_doubt)
+        left = dict(made)
+        if in_doubt is not None:
+            take_step(left, in_doubt)
         try:
             async with asyncio.timeout(UNDO_TIMEOUT_S):
                 if in_doubt is not None and not await self._is_done_by_us(in_doubt):
-                    left = made
-                made = left
-                if (reason := await self._why_kept(plan, made)) is not None:
+                    left = dict(made)
+                if (reason := await self._why_kept(plan, left)) is not None:
                     _tell_not_undone(left, reason)
                     return
-                quieting = plan_quiet(made)
+                quieting = plan_quiet(left)
                 for step in quieting:
                     await self._do_unless_gone(step)
                 try:
                     # If queues were already enabled, a publisher may have had messages confirmed.
-                    await self._check_unused(made)
+                    await self._check_unused(left)
                 except GroupInUse:
                     await self._take_back(quieting)
                     raise
-                for step in plan_delete(_quiet(made)):
+                for step in plan_delete(_quiet(left)):
                     await self._do_unless_gone(step)
-                    left = state_after(left, step)
+                    if isinstance(step, Delete):
+                        # Not its parts, which would have to be looked for among all others: nobody is told of parts.
+                        del left[step.ref]
         except (SempError, TimeoutError) as error:
             _tell_not_undone(left, str(error) or "too slow")
 
@@ -332,6 +346,7 @@ def _is_quieting(steps: Iterable[Step]) -> bool:
 
 
 def _quiet(state: State) -> dict[Ref, Attributes]:
+    quiet = dict(state)
     for step in plan_quiet(state):
-        state = state_after(state, step)
-    return dict(state)
+        take_step(quiet, step)
+    return quiet

@@ -102,19 +102,17 @@ def plan_delete(actual: State) -> tuple[Step, ...]:
     )
 
 
-def state_after(state: State, step: Step) -> dict[Ref, Attributes]:
-    """The state after a step, as far as the state before it was known."""
-    after = dict(state)
+def take_step(state: dict[Ref, Attributes], step: Step) -> None:
+    """Change a state as a step does. In place: a group may have 100,000 subscriptions, and a step for each."""
     match step:
         case Create(ref, attributes):
-            after[ref] = attributes
+            state[ref] = attributes
         case Change(ref, attributes):
-            after[ref] = {**after[ref], **attributes}
+            state[ref] = {**state[ref], **attributes}
         case Delete(ref):
-            gone = [each for each in after if ref in (each, each.whole)]
+            gone = [each for each in state if ref in (each, each.whole)]
             for each in gone:
-                del after[each]
-    return after
+                del state[each]
 
 
 def _parts(desired: State, actual: State) -> Iterator[Step]:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lbg_runtime.admin.objects import NEVER_READ, SWITCHES, ObjectKind, Ref, desired_state, marker_ref, with_limits
-from lbg_runtime.admin.plan import Change, Create, Delete, plan_apply, plan_delete, plan_quiet, state_after
+from lbg_runtime.admin.plan import Change, Create, Delete, plan_apply, plan_delete, plan_quiet, take_step
 from lbg_runtime.admin.problems import find_problems, find_taken_names
 from lbg_runtime.admin.roles import Login, Role, Topics
 from lbg_runtime.admin.spec import SHARED_USERNAME, GroupSpec
@@ -59,10 +59,11 @@ def world_of(spec):
 
 
 def done(state, steps):
+    after = dict(state)
     for step in steps:
-        check(state, step)
-        state = state_after(state, step)
-    return state
+        check(after, step)
+        take_step(after, step)
+    return after
 
 
 def check(state, step):
@@ -135,7 +136,7 @@ def test_wherever_a_deletion_is_killed_the_next_one_leaves_nothing(spec, data):
 def test_nothing_is_reachable_before_it_is_whole(spec, data):
     desired, state = desired_state(spec), world_of(spec)
     for step in plan_apply(desired, state):
-        state = state_after(state, step)
+        take_step(state, step)
         for ref, attributes in state.items():
             if ref.kind is QUEUE and attributes["ingressEnabled"]:
                 topics = {each.name for each in state if each.queue == ref.name}
@@ -182,7 +183,7 @@ def drifted(state, drift, data):
     queue, topic = pick(QUEUE), pick(SUBSCRIPTION)
     match drift:
         case "queue gone" if queue:
-            return state_after(state, Delete(queue))
+            take_step(after, Delete(queue))
         case "topic gone" if topic:
             del after[topic]
         case "topic added" if queue:
