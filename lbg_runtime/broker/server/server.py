@@ -123,7 +123,15 @@ class BrokerServer:
             sock=listen("smf", self.host, self.port),
             ssl=tls,
             ssl_handshake_timeout=None if tls is None else HANDSHAKE_TIMEOUT_S,
+            # It would be lost, and go on listening, if this were cancelled in the turn of the loop that this takes.
+            start_serving=False,
         )
+        try:
+            await self._listener.start_serving()
+        except asyncio.CancelledError:
+            # Nobody stops what has not started.
+            await self.stop()
+            raise
         self.port = self._listener.sockets[0].getsockname()[1]
         # Deadlines restored from the store may be due.
         self._timer.arm()

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 
 from lbg_runtime.broker.engine.changes import MessageKept
 from lbg_runtime.broker.engine.effects import Published
+from lbg_runtime.broker.listening import listen
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.broker.store.store import Store
 from lbg_runtime.model.errors import BrokerRefusal, UserError
@@ -156,6 +157,19 @@ async def test_a_port_in_use_is_a_users_mistake() -> None:
 async def test_an_address_of_nobody_is_a_users_mistake(host: str) -> None:
     with pytest.raises(UserError):
         await BrokerServer(host, 0).start()
+
+
+async def test_a_start_that_is_cancelled_leaves_no_port_taken() -> None:
+    with listen("smf", "127.0.0.1", 0) as free:
+        port = free.getsockname()[1]
+    server = BrokerServer("127.0.0.1", port)
+    starting = asyncio.create_task(server.start())
+    # It listens, and waits for a turn of the loop.
+    await asyncio.sleep(0)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    listen("smf", "127.0.0.1", port).close()
 
 
 async def test_stopping_cuts_everybody_off_and_can_be_done_twice() -> None:
