@@ -53,9 +53,9 @@ def __getattr__(name: str) -> object:
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     if name == "__version__":
-        from importlib.metadata import version
+        from lbg_runtime.model.version import VERSION
 
-        return version("lbg-runtime")
+        return VERSION
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -67,9 +67,9 @@ def command_line(wanted: str | None = None) -> typer.Typer:
 
 def _show_version(is_wanted: bool) -> None:
     if is_wanted:
-        from importlib.metadata import version
+        from lbg_runtime.model.version import VERSION
 
-        print(f"lbg_runtime {version('lbg-runtime')}")
+        print(f"lbg_runtime {VERSION}")
         raise typer.Exit
 
 

@@ -7,7 +7,6 @@ the table has an entry for each metric.
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import HistogramMetricFamily, Metric
@@ -17,6 +16,7 @@ from prometheus_client.samples import Sample
 
 from lbg_runtime.metrics.durations import BOUNDS_S, DurationsReading
 from lbg_runtime.metrics.reading import MemberReading
+from lbg_runtime.model.version import VERSION
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 """The text format of the exposition, which every version of Prometheus reads, and which is the quicker one to write."""
@@ -25,7 +25,6 @@ Labels = dict[str, str]
 Figures = Iterable[tuple[Labels, float]]
 
 _NO_LABELS: Labels = {}
-_VERSION = version("lbg-runtime")
 
 
 class MetricKind(Enum):
@@ -99,7 +98,7 @@ FIGURE_METRICS: tuple[FigureMetric, ...] = (
         "lbg_member_info",
         MetricKind.GAUGE,
         "Always 1; its labels identify the member.",
-        lambda one: (({"group": one.group, "member": one.member, "version": _VERSION}, 1.0),),
+        lambda one: (({"group": one.group, "member": one.member, "version": VERSION}, 1.0),),
         ("group", "member", "version"),
     ),
     FigureMetric(

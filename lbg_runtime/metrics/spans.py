@@ -11,7 +11,6 @@ This is the only module that imports `opentelemetry`. It is itself imported only
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib.metadata import version
 
 import structlog
 from opentelemetry import trace
@@ -24,6 +23,7 @@ from opentelemetry.util.types import AttributeValue
 from lbg_runtime.model.errors import PublishFailed
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.message import Message, PropertyValue
+from lbg_runtime.model.version import VERSION
 
 SYSTEM = "solace"
 
@@ -41,7 +41,7 @@ class MessageSpans:
         # Low in number, as names of spans must be: not the topic, but what topics have in common.
         self._template = f"{shape.hash_prefix}/{{shard}}/{{topic}}"
         self._has_keys = has_keys
-        self._tracer = trace.get_tracer("lbg_runtime", version("lbg-runtime"), provider)
+        self._tracer = trace.get_tracer("lbg_runtime", VERSION, provider)
         self._is_looked_after = provider is not None
 
     def begin_publish(

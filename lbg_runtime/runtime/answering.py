@@ -15,6 +15,7 @@ from lbg_runtime.core.group.control_messages import (
     KeyAnswer,
     KeyDetail,
     KeyQuestion,
+    MemberVersion,
     ParkingWaits,
     QueueStopped,
     SeenMember,
@@ -25,6 +26,7 @@ from lbg_runtime.core.group.question_gate import QuestionGate
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.printable import printable
+from lbg_runtime.model.version import VERSION
 from lbg_runtime.runtime.clock import now_ms
 from lbg_runtime.runtime.dispatch.key_book import KeyBook
 
@@ -62,6 +64,7 @@ class Answerer:
             self._say(self._membership.heartbeat(reports))
             self._tell_waits(message)
             self._tell_stopped(message, reports)
+            self._say(MemberVersion(self._membership.stamp(), message.question, VERSION))
             seen = tuple(SeenMember(one.member, one.is_suspect) for one in self._membership.view.members)
             self._say(GroupAnswer(self._membership.stamp(), message.question, seen))
         else:

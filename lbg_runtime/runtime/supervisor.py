@@ -15,7 +15,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from importlib.metadata import version
 
 import anyio
 import structlog
@@ -38,6 +37,7 @@ from lbg_runtime.model.errors import BindFailed, ConfigError, InvariantViolated,
 from lbg_runtime.model.failure import Then
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.message import Message
+from lbg_runtime.model.version import VERSION
 from lbg_runtime.runtime.clock import now_ms
 from lbg_runtime.runtime.companion import Companion
 from lbg_runtime.runtime.control_plane import ControlPlane, make_control_plane
@@ -398,7 +398,7 @@ class Supervisor:
             # Queues are placed once everybody has had time to speak, and nobody has come since.
             facts["settles_for_ms"] = settings.membership.heartbeat_ms + settings.membership.settle_ms
         host, vpn = ",".join(settings.connection.host), settings.connection.vpn
-        _log.info("member_started", member=self._member, **facts, host=host, vpn=vpn, version=version("lbg-runtime"))
+        _log.info("member_started", member=self._member, **facts, host=host, vpn=vpn, version=VERSION)
 
     def _give_up(self, refusal: BindFailed) -> None:
         # A mistake of the settings only if nothing can be bound at all: a queue that was deleted while its owner had it

@@ -10,6 +10,7 @@ from lbg_runtime.core.group.control_messages import KeyAnswer, LastHandled, Park
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import MemberId
 from lbg_runtime.model.record import OwnerRecord
+from lbg_runtime.model.version import VERSION
 from lbg_runtime.status.health import Lack
 from lbg_runtime.status.picture import FlowPicture, HandledPicture, KeyPicture, MemberPicture, Standstill, ViewPicture
 
@@ -20,6 +21,7 @@ def member_as_object(picture: MemberPicture) -> dict[str, object]:
         "group": picture.group,
         "member": picture.member,
         "incarnation": picture.incarnation,
+        "version": VERSION,
         "state": picture.state.value,
         "weight": picture.weight,
         "flows": {flow.queue: _flow_as_object(flow) for flow in picture.flows},

@@ -13,6 +13,7 @@ from lbg_runtime.config.listen_address import ListenAddress
 from lbg_runtime.config.load import parse_settings
 from lbg_runtime.config.settings import Settings
 from lbg_runtime.core.flow.table import FlowState
+from lbg_runtime.model.version import VERSION
 from lbg_runtime.status.server import StatusServer
 from tests.docker.files import KUBERNETES, kustomization, manifests
 from tests.docker.test_image import LEAVES_WITHIN_S
@@ -65,7 +66,7 @@ def test_pods_have_no_right_that_they_do_not_need() -> None:
             "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
         }  # fmt: skip
         assert container["resources"]["limits"]["memory"]
-        assert {"name": container["image"], "newTag": "0.1.0"} in kustomization()["images"]
+        assert {"name": container["image"], "newTag": VERSION} in kustomization()["images"]
 
 
 def test_what_is_mounted_is_there() -> None:

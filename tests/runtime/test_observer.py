@@ -25,6 +25,7 @@ from lbg_runtime.model.errors import ConfigError, SubscribeFailed, UserError
 from lbg_runtime.model.hashing import HashFunction, shard_of
 from lbg_runtime.model.ids import GroupName, MemberId
 from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PARTITION_KEY_PROPERTY, PUBLISHER_PROPERTY, Message
+from lbg_runtime.model.version import VERSION
 from lbg_runtime.runtime.control_plane import ControlPlane
 from lbg_runtime.runtime.observer import Observer
 from lbg_runtime.transport.memory.transport import MemoryTransport
@@ -69,6 +70,7 @@ async def test_a_group_tells_who_is_there_and_who_owns_what(trial, asking):
         assert {member: beat.weight for member, beat in picture.members.items()} == {"a": 1, "b": 3}
         told = {int(queue.removeprefix("orders/")): owner for queue, (owner,) in picture.owners.items()}
         assert told == trial.active()
+        assert picture.versions == {"a": VERSION, "b": VERSION}
         assert (picture.suspects, picture.unheard, picture.twice, picture.disagreements) == ({}, {}, (), ())
 
 

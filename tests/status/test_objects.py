@@ -23,6 +23,7 @@ from lbg_runtime.core.group.control_messages import (
 from lbg_runtime.core.lanes import LaneStage
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
+from lbg_runtime.model.version import VERSION
 from lbg_runtime.status.health import Lack
 from lbg_runtime.status.objects import (
     changes_as_object,
@@ -43,7 +44,8 @@ def test_a_member_is_told_with_its_flows_and_its_view() -> None:
     told = orjson.loads(orjson.dumps(member_as_object(shown)))
     facts = {"epoch": 1, "in_flight": 2, "handled": 7, "stopped": False, "parking_wait": None}
     assert told == {
-        "group": "orders", "member": "a", "incarnation": 5, "state": "active", "weight": 1,
+        "group": "orders", "member": "a", "incarnation": 5, "version": VERSION, "state": "active",
+        "weight": 1,
         "flows": {
             "orders/0": {"role": "primary", "rank": 0, "state": "active", "cause": None, **facts},
             "orders/1": {"role": "secondary", "rank": 1, "state": "draining", "cause": "handback", **facts},

@@ -64,6 +64,7 @@ def _member_as_object(
     return {
         "member": member,
         "incarnation": beat.header.life.incarnation,
+        "version": picture.versions.get(member),
         "state": beat.state.value,
         "weight": beat.weight,
         "suspect_for": list(picture.suspects.get(member, ())),
@@ -96,6 +97,8 @@ def picture_as_table(picture: GroupPicture, queues: Sequence[QueueName]) -> Tabl
     table.add_row("in flight", *(str(sum(flow.in_flight for flow in beat.flows.values())) for beat in beats))
     table.add_row("state", *(beat.state.value for beat in beats))
     table.add_row("weight", *(str(beat.weight) for beat in beats))
+    versions = picture.versions
+    table.add_row("version", *(versions.get(member, "?") for member in members))
     return table
 
 
@@ -123,6 +126,8 @@ def remarks(picture: GroupPicture, queues: Sequence[QueueName], fed: Mapping[Que
         yield f"not heard: {member}, which is alive according to {', '.join(by)}"
     for member in picture.twice:
         yield f"claimed twice: {member}, by more than one process"
+    if len(versions := _members_by_version(picture)) > 1:
+        yield "versions differ: " + ", ".join(f"{one} ({', '.join(by)})" for one, by in versions.items())
     for one in picture.disagreements:
         values = (f"{_value(value)} ({', '.join(by)})" for value, by in one.values.items())
         yield f"settings disagree: {one.name}: " + ", ".join(values)
@@ -148,6 +153,14 @@ def surplus_queues(
     If members do not agree how many queues there are, those that the settings do not name either.
     """
     return sorted(set(on_broker).difference(_all_queues(picture, queues)), key=natural)
+
+
+def _members_by_version(picture: GroupPicture) -> dict[str, list[MemberId]]:
+    found: dict[str, list[MemberId]] = {}
+    versions = picture.versions
+    for member in picture.members:
+        found.setdefault(versions.get(member, "not told"), []).append(member)
+    return found
 
 
 def _by_number(told: Mapping[QueueName, _Told]) -> dict[QueueName, _Told]:

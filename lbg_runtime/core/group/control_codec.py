@@ -24,6 +24,7 @@ goes out every second to every member:
     key_detail     question, topic or null, error or null, outcome or null
     queue_stopped  question
     stopped_queues question, [[queue] ...]
+    member_version question, version
 
 `suspect` and `redelivered` are 0 or 1; `stage` is 0 ready, 1 running, 2 delayed; past and future times are milliseconds
 from now. `flow` is 0 standby, 1 active, 2 draining; `outcome` is 0 handled, 1 error queue, 2 dead message queue.
@@ -62,6 +63,7 @@ from lbg_runtime.core.group.control_messages import (
     Leave,
     Life,
     MemberState,
+    MemberVersion,
     MoveId,
     Offer,
     ParkingWait,
@@ -189,6 +191,8 @@ def _body(message: ControlMessage | Inquiry) -> tuple[str, list[object]]:
             return "queue_stopped", [question]
         case StoppedQueues(_, question, queues):
             return "stopped_queues", [question, [[queue] for queue in queues]]
+        case MemberVersion(_, question, version):
+            return "member_version", [question, version]
 
 
 def _flow_items(flow: FlowReport) -> list[object]:
@@ -250,6 +254,8 @@ def _message(kind: str, header: Header, reader: "_Reader") -> ControlMessage | I
             return QueueStopped(header, QuestionId(reader.text("question")))
         case "stopped_queues":
             return _stopped_queues(header, reader)
+        case "member_version":
+            return MemberVersion(header, QuestionId(reader.text("question")), reader.text("version"))
         case _:
             raise _malformed("kind")
 

@@ -344,8 +344,28 @@ class StoppedQueues:
     queues: tuple[QueueName, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class MemberVersion:
+    """Which code the sender runs, in this life; sent before its `GroupAnswer`.
+
+    A message of its own for the same reason as `ParkingWaits`. Members older than 0.2.0 do not tell.
+    """
+
+    header: Header
+    question: QuestionId
+    version: str
+
+
 Inquiry = (
-    GroupQuestion | GroupAnswer | KeyQuestion | KeyAnswer | ParkingWaits | KeyDetail | QueueStopped | StoppedQueues
+    GroupQuestion
+    | GroupAnswer
+    | KeyQuestion
+    | KeyAnswer
+    | ParkingWaits
+    | KeyDetail
+    | QueueStopped
+    | StoppedQueues
+    | MemberVersion
 )
 """Questions from non-members, and their answers: they change no view and move no queue."""
 

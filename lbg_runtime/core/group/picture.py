@@ -13,6 +13,7 @@ from lbg_runtime.core.group.control_messages import (
     Inquiry,
     Leave,
     Life,
+    MemberVersion,
     ParkingWait,
     ParkingWaits,
     SeenMember,
@@ -40,6 +41,7 @@ class GroupPicture:
         self._views: dict[MemberId, GroupAnswer] = {}
         self._waits: dict[MemberId, ParkingWaits] = {}
         self._stopped: dict[MemberId, StoppedQueues] = {}
+        self._versions: dict[MemberId, MemberVersion] = {}
 
     def hear(self, message: ControlMessage | Inquiry) -> None:
         """Take in a message of the group."""
@@ -60,11 +62,14 @@ class GroupPicture:
                 self._waits[member] = message
             case StoppedQueues():
                 self._stopped[member] = message
+            case MemberVersion():
+                self._versions[member] = message
             case Leave(header) if known is not None and header.life == known.header.life:
                 del self._beats[member]
                 self._views.pop(member, None)
                 self._waits.pop(member, None)
                 self._stopped.pop(member, None)
+                self._versions.pop(member, None)
                 # Its older lives are not told as second processes either: one that is left speaks again, and who
                 # watches for months must not keep the name of every member there ever was.
                 del self._lives[member]
@@ -103,6 +108,16 @@ class GroupPicture:
     def stopped(self) -> Mapping[QueueName, MemberId]:
         """The queues of which their owner starts nothing more, as a message has failed for good; with that owner."""
         return {queue: member for member, told in sorted(self._stopped.items()) for queue in told.queues}
+
+    @property
+    def versions(self) -> Mapping[MemberId, str]:
+        """Which code the members heard run, as far as they have told it in their present lives."""
+        told = {member: self._versions.get(member) for member in self.members}
+        return {
+            member: one.version
+            for member, one in told.items()
+            if one is not None and one.header.life == self._beats[member].header.life
+        }
 
     @property
     def suspects(self) -> Mapping[MemberId, tuple[MemberId, ...]]:

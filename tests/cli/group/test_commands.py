@@ -34,6 +34,7 @@ from lbg_runtime.core.group.control_messages import (
     Heartbeat,
     Life,
     MemberState,
+    MemberVersion,
     QuestionId,
     ReportedFlow,
     SeenMember,
@@ -93,6 +94,26 @@ def test_queues_that_have_stopped_are_told_in_the_order_of_their_numbers():
         "has stopped: orders/10 of a: `queue_stopped` in its log says why",
     ]
     assert picture_as_object(made, QUEUES, 10)["stopped"] == {"orders/9": "a", "orders/10": "a"}
+
+
+def test_the_versions_of_members_are_told_and_named_where_they_differ():
+    """In a rolling update, and after one that has left somebody out."""
+    made = picture()
+    assert picture_as_object(made, QUEUES, 10)["members"][0]["version"] is None, "older members do not tell it"
+    assert list(picture_as_table(made, QUEUES).columns[1].cells)[-1] == "?"
+    for name, version, line in (
+        ("a", "0.2.0", "versions differ: 0.2.0 (a), not told (b)"),
+        ("b", "0.2.0", None),
+        ("b", "0.3.0", "versions differ: 0.2.0 (a), 0.3.0 (b)"),
+    ):
+        made.hear(MemberVersion(Header(GroupName("orders"), MemberId(name), Life(1, 1), 2), QuestionId("q"), version))
+        assert [one for one in remarks(made, QUEUES, {}) if one.startswith("versions")] == ([line] if line else [])
+    assert [one["version"] for one in picture_as_object(made, QUEUES, 10)["members"]] == ["0.2.0", "0.3.0"]
+    assert [list(column.cells)[-1] for column in picture_as_table(made, QUEUES).columns] == [
+        "version",
+        "0.2.0",
+        "0.3.0",
+    ]
 
 
 def test_a_re_striping_is_named_until_it_is_over() -> None:

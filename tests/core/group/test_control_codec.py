@@ -32,6 +32,7 @@ from lbg_runtime.core.group.control_messages import (
     Leave,
     Life,
     MemberState,
+    MemberVersion,
     MoveId,
     Offer,
     ParkingWait,
@@ -104,6 +105,7 @@ messages: st.SearchStrategy[AnyMessage] = st.one_of(
     st.builds(KeyQuestion, headers, questions, texts),
     st.builds(KeyAnswer, headers, questions, numbers, queues, flow_reports | st.none(), sights),
     st.builds(QueueStopped, headers, questions),
+    st.builds(MemberVersion, headers, questions, texts),
     st.builds(StoppedQueues, headers, questions, st.lists(queues, max_size=5).map(tuple)),
     st.builds(ParkingWaits, headers, questions, st.dictionaries(queues, st.builds(ParkingWait, numbers, texts))),
     st.builds(
@@ -235,6 +237,9 @@ def test_an_answer_has_the_documented_layout() -> None:
     stopped = (QueueName("orders/2"), QueueName("orders/1"))
     assert encode(StoppedQueues(HEADER, question, stopped)) == (
         b'[3,"stopped_queues","orders","member-1",7,11,3,"q",[["orders/2"],["orders/1"]]]'
+    )
+    assert encode(MemberVersion(HEADER, question, "0.2.0")) == (
+        b'[3,"member_version","orders","member-1",7,11,3,"q","0.2.0"]'
     )
     assert encode(QueueStopped(HEADER, question)) == b'[3,"queue_stopped","orders","member-1",7,11,3,"q"]'
     assert encode(KeyDetail(HEADER, question, None, None, None)) == (

@@ -14,6 +14,7 @@ from lbg_runtime.core.group.control_messages import (
     Leave,
     Life,
     MemberState,
+    MemberVersion,
     ParkingWait,
     ParkingWaits,
     QuestionId,
@@ -169,3 +170,14 @@ def test_queues_that_have_stopped_are_told_until_their_owner_answers_without_the
     assert picture_of(beat(A, Q0), *told).stopped == {Q0: A, Q1: A}
     assert picture_of(beat(A, Q0), *told, GroupAnswer(header(A), QuestionId("q2"), seen)).stopped == {}
     assert picture_of(beat(A, Q0), *told, Leave(header(A, sequence=2))).stopped == {}
+
+
+def test_the_version_of_a_member_is_told_for_the_life_that_has_said_it() -> None:
+    told, new = MemberVersion(header(A), QuestionId("q1"), "0.2.0"), beat(A, incarnation=2)
+    assert picture_of(told).versions == {}, "nobody knows whether it lives"
+    assert picture_of(told, beat(A), beat(B)).versions == {A: "0.2.0"}
+    another = GroupAnswer(header(A), QuestionId("q2"), (SeenMember(A, False),))
+    assert picture_of(beat(A), told, another).versions == {A: "0.2.0"}
+    assert picture_of(beat(A), told, Leave(header(A, sequence=2))).versions == {}
+    assert picture_of(beat(A), told, new).versions == {}
+    assert picture_of(told, new, replace(told, header=new.header, version="1")).versions == {A: "1"}
