@@ -218,7 +218,12 @@ def _misplaced_shards(spec: GroupSpec, stored: StoredGroup | None, actual: State
     if stored is not None and stored.shape.queue_count != shape.queue_count:
         # Where the shards belong is not known before the count is.
         there = stored.shape.queue_count
-        found = f"{shape.queue_count}, and the group on the broker has {there}, with shards in queues of neither"
+        counts = {each for layout in (shape, replace(shape, queue_count=there)) for each in _shards(layout)}
+        strange = next((ref for ref in placed if (ref.name, ref.queue) not in counts), None)
+        how = "some shards where the one number has them, and others where the other has"
+        if strange is not None:
+            how = f"{strange.queue} subscribing to {strange.name}, which is there by neither number"
+        found = f"{shape.queue_count}, and the group on the broker has {there}, with {how}"
         yield UserError("group.queue_count", found, f"{there}, until `lbg group verify` is content with that")
         return
     # If the shard were moved while messages of it lie in this queue, later ones would be handled from its own first.

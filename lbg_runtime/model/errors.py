@@ -342,9 +342,11 @@ class GroupInUse(SempError):
 
     def __init__(self, left: dict[str, tuple[int, int]], *, only_parking: bool = False) -> None:
         queues = ", ".join(f"{queue} ({messages} messages, {flows} flows)" for queue, (messages, flows) in left.items())
-        # The mark of its last owner stays in a parking queue for good.
-        way_out = "; if `lbg parked list` says that nothing is parked, only marks are left: --force"
-        super().__init__(f"still in use: {queues}{way_out if only_parking else ''}")
+        way_out = "expected no messages, and members that have left"
+        if only_parking:
+            # The mark of its last owner stays in a parking queue for good.
+            way_out = "if `lbg parked list` says that nothing is parked, only marks are left: --force"
+        super().__init__(f"still in use: {queues}; {way_out}")
         self.left = left
         self.only_parking = only_parking
 
@@ -353,7 +355,7 @@ class GroupMissing(SempError):
     """Nothing of the group is on the broker."""
 
     def __init__(self, group: str) -> None:
-        super().__init__(f"group {group} is not on the broker")
+        super().__init__(f"group {group} is not on the broker; `lbg group list` has those that are")
         self.group = group
 
 

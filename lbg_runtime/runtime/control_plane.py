@@ -223,9 +223,11 @@ class ControlPlane:
                 if not had_place and not is_alone:
                     # The group was here first.
                     # What a member does not say is not known, only that it is another value.
-                    found = f"other than {theirs!r}" if ours is None else repr(ours)
-                    expected = f"other than {ours!r}" if theirs is None else repr(theirs)
-                    self._on_refused(ConfigError(name, found, f"{expected}, as member {member} has it"))
+                    found = "another value" if ours is None else repr(ours)
+                    expected = f"{theirs!r}, as member {member} has it"
+                    if theirs is None:
+                        expected = f"another value: that of member {member}, which does not say which it is"
+                    self._on_refused(ConfigError(name, found, expected))
             case Warn(note):
                 _log.warning(note.name, **note.facts)
             case Note(name, facts):

@@ -172,8 +172,21 @@ async def test_with_another_count_than_is_stored_nobody_is_told_to_move_shards(b
     wider = replace(SPEC, shape=GroupShape(GroupName("orders"), "orders-hash", 5, 3))
     (problem,) = (await admin.plan(wider)).problems
     assert str(problem) == (
-        "group.queue_count: 3, and the group on the broker has 2, with shards in queues of neither; expected 2, until "
-        "`lbg group verify` is content with that"
+        "group.queue_count: 3, and the group on the broker has 2, with orders/1 subscribing to orders-hash/2/>, which "
+        "is there by neither number; expected 2, until `lbg group verify` is content with that"
+    )
+
+
+async def test_where_each_shard_lies_as_the_one_count_or_the_other_has_it_no_queue_of_neither_is_told(broker, client):
+    """It was said of shards that lie half as before and half as after a re-striping."""
+    admin = await create(client)
+    wider = replace(SPEC, shape=GroupShape(GroupName("orders"), "orders-hash", 5, 3))
+    broker.engine.create_queue("default", QueueName("orders/2"), QueueSettings())
+    move(broker, 2, 0, 2)
+    (problem,) = (await admin.plan(wider)).problems
+    assert str(problem) == (
+        "group.queue_count: 3, and the group on the broker has 2, with some shards where the one number has them, and "
+        "others where the other has; expected 2, until `lbg group verify` is content with that"
     )
 
 
