@@ -8,7 +8,7 @@ from lbg_runtime.broker.semp import reply
 from lbg_runtime.broker.semp.access import Administrator
 from lbg_runtime.broker.semp.fault import SempFault
 from lbg_runtime.broker.semp.query import number_of
-from lbg_runtime.broker.semp.replay_logs import cancel_replay, start_replay, trim_logged_messages
+from lbg_runtime.broker.semp.replay_logs import cancel_replay, check_names, start_replay, trim_logged_messages
 from lbg_runtime.broker.semp.reply import Request
 from lbg_runtime.broker.semp.schema import Json, Row
 from lbg_runtime.broker.semp.target import decode
@@ -39,10 +39,13 @@ class Action:
         if kinds not in _ACTS or len(path) % 2 or request.method != "PUT":
             raise SempFault(SempCode.NOT_SUPPORTED, f"{request.method} {'/'.join(request.segments)} is no action here")
         administrator.check_write(names[0])
+        body = reply.read_body(request.body or b"{}")
         try:
             if kinds in _ACTS_WITH:
-                effects = _ACTS_WITH[kinds](self._engine, names, reply.read_body(request.body or b"{}"))
+                effects = _ACTS_WITH[kinds](self._engine, names, body)
             else:
+                # Whoever wants to delete only some messages, say, must not lose all of them.
+                check_names(body, ())
                 effects = _ACTS_WITHOUT[kinds](self._engine, names)
         except BrokerRefusal:
             # What is below a queue is not found by a fault of its own.
@@ -90,11 +93,11 @@ _ACTS_WITHOUT: Mapping[tuple[str, ...], _Act] = {
     ("msgVpns", "queues", "msgs", "delete"): _delete_message,
     ("msgVpns", "queues", "resetMessageGroups"): _reset_groups,
     ("msgVpns", "queues", "messageGroups", "reset"): _reset_group,
+    ("msgVpns", "queues", "cancelReplay"): cancel_replay,
     ("msgVpns", "clients", "disconnect"): _disconnect,
 }
 _ACTS_WITH: Mapping[tuple[str, ...], _ActWith] = {
     ("msgVpns", "queues", "startReplay"): start_replay,
-    ("msgVpns", "queues", "cancelReplay"): cancel_replay,
     ("msgVpns", "replayLogs", "trimLoggedMsgs"): trim_logged_messages,
 }
 _ACTS = _ACTS_WITHOUT.keys() | _ACTS_WITH.keys()

@@ -94,7 +94,7 @@ class ReplayLogs:
 def start_replay(engine: Engine, names: tuple[str, ...], body: Mapping[str, Json]) -> list[Effect]:
     """Replay to a queue: all of the log, from a time, or after a message."""
     vpn, queue = names
-    _check_names(body, ("replayLogName", "fromTime", "afterMsg"))
+    check_names(body, ("replayLogName", "fromTime", "afterMsg"))
     engine.queue_depth(vpn, QueueName(queue))  # A missing queue is reported before anything else that is wrong.
     name = body.get("replayLogName")
     if name is not None and log_settings_of(engine, vpn, str(name)) is None:
@@ -112,17 +112,16 @@ def start_replay(engine: Engine, names: tuple[str, ...], body: Mapping[str, Json
         raise SempFault(SempCode.NOT_ALLOWED, f"queue {queue}: {refusal.text}") from None
 
 
-def cancel_replay(engine: Engine, names: tuple[str, ...], body: Mapping[str, Json]) -> list[Effect]:
+def cancel_replay(engine: Engine, names: tuple[str, ...]) -> list[Effect]:
     """Remove replayed messages that are still on a queue."""
     vpn, queue = names
-    _check_names(body, ())
     return engine.replays.cancel(vpn, QueueName(queue))
 
 
 def trim_logged_messages(engine: Engine, names: tuple[str, ...], body: Mapping[str, Json]) -> list[Effect]:
     """Remove messages that came before a time from a replay log."""
     vpn, name = names
-    _check_names(body, ("olderThanTime",))
+    check_names(body, ("olderThanTime",))
     if "olderThanTime" not in body:
         raise SempFault(SempCode.MISSING_PARAMETER, "olderThanTime is needed")
     if log_settings_of(engine, vpn, name) is None:
@@ -136,7 +135,8 @@ def _time(body: Mapping[str, Json], name: str) -> int:
     return cast(int, body[name])
 
 
-def _check_names(body: Mapping[str, Json], known: tuple[str, ...]) -> None:
+def check_names(body: Mapping[str, Json], known: tuple[str, ...]) -> None:
+    """Raise `SempFault` for an attribute that an action does not have."""
     for name in body:
         if name not in known:
             raise SempFault(SempCode.INVALID_PARAMETER, f"this action has no attribute {name!r}")

@@ -170,6 +170,23 @@ async def test_messages_can_be_seen_and_deleted(desk):
     assert await desk.code("PUT", ACTION, "queues", "missing", "deleteMsgs", body={}) == 6
 
 
+@pytest.mark.parametrize(
+    ("names", "body", "code"),
+    [
+        (("queues", "orders/0", "deleteMsgs"), {"olderThanTime": 1}, 11),
+        (("queues", "orders/0", "deleteMsgs"), ["olderThanTime"], 27),
+        (("clients", "group/member", "disconnect"), {"reason": "old"}, 11),
+    ],
+)
+async def test_an_action_that_cannot_be_done_as_it_is_wanted_is_not_done(desk, names, body, code):
+    await make_queue(desk)
+    desk.client("group/member")
+    desk.publish("a/1")
+    assert await desk.code("PUT", ACTION, *names, body=body) == code
+    assert desk.status("orders/0").depth == 1
+    assert not any(isinstance(effect, ClientEnded) for effect in desk.effects)
+
+
 async def test_a_client_is_disconnected(desk):
     ann = desk.client("group/member")
     assert await desk.code("PUT", ACTION, "clients", "group/member", "disconnect", body={}) == 0
