@@ -102,7 +102,11 @@ class Query:
 
     @classmethod
     def parse(cls, text: str) -> "Query":
-        """Parse a query; raises `SempFault` for what cannot be understood, and ignores unknown parameters."""
+        """Parse a query; raises `SempFault` for what cannot be understood, and ignores unknown parameters.
+
+        `opaquePassword` is refused: a backup that is made or restored with it would be without its passwords, or with
+        others, and nobody would know.
+        """
         parts = [part.partition("=") for part in text.split("&") if part]
         given: dict[str, str] = {}
         for name, _, value in parts:
@@ -110,6 +114,8 @@ class Query:
                 # One of them would count, and who asked would take the answer for one to both.
                 raise SempFault(SempCode.INVALID_PARAMETER, f"{name} is given twice; expected once")
             given[name] = value
+        if "opaquePassword" in given:
+            raise SempFault(SempCode.NOT_SUPPORTED, "opaquePassword: no password is read or set in that form")
         # Split before decoding: an encoded comma may be part of a value. Many clients encode those between conditions,
         # too, so one that is followed by a comparison is taken for such.
         conditions = [

@@ -62,6 +62,16 @@ async def test_a_password_can_be_set_and_never_read(desk):
     assert log_in(desk, "staff", "other") == "401 Unauthorized"
 
 
+async def test_a_backup_without_its_passwords_is_not_taken_for_whole(desk):
+    await desk.post(USERS, clientUsername="staff", password="secret", enabled=True)
+    opaque = "opaquePassword=of-the-backup"
+    assert await desk.code("GET", USERS, query=opaque) == 14
+    assert await desk.code("GET", USERS, "staff", query=opaque) == 14
+    assert await desk.code("POST", USERS, query=opaque, body={"clientUsername": "x", "password": "3f9a=="}) == 14
+    assert await desk.code("PATCH", USERS, "staff", query=opaque, body={"password": "3f9a=="}) == 14
+    assert isinstance(log_in(desk, "staff", "secret"), int)
+
+
 async def test_disabling_a_username_ends_its_clients(desk):
     await desk.post(USERS, clientUsername="staff", enabled=True)
     ann, _ = log_in(desk, "staff"), log_in(desk, "anybody", name="bob")
