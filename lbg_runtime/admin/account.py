@@ -7,7 +7,7 @@ from lbg_runtime.config.fields import sendable_token
 from lbg_runtime.config.secret import newest
 from lbg_runtime.config.semp_settings import SempSettings
 from lbg_runtime.config.settings import Settings
-from lbg_runtime.config.trust import trust
+from lbg_runtime.config.trust import trust, trust_newer
 from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.semp.client import SempAccount, SempClient
 
@@ -22,7 +22,13 @@ def open_semp(settings: Settings, *, within_s: float | None = None) -> SempClien
     if semp is None:
         raise semp_missing()
     tls = trust(semp.tls, "semp.tls") if semp.url.startswith("https://") else True
-    return SempClient(account_of(semp), newest=partial(account_of, semp), tls=tls, within_s=within_s)
+
+    def distrusted() -> None:
+        with suppress(ConfigError):
+            trust_newer(tls, semp.tls, "semp.tls")
+
+    newest_account = partial(account_of, semp)
+    return SempClient(account_of(semp), newest=newest_account, tls=tls, distrusted=distrusted, within_s=within_s)
 
 
 def account_of(semp: SempSettings) -> SempAccount:

@@ -18,7 +18,20 @@ def trust(settings: TlsSettings, section: str) -> ssl.SSLContext | bool:
         # Made here, because httpx would take a list of authorities of its own instead of the system's.
         return ssl.create_default_context()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    store = Path(settings.trust_store)
+    _take(context, Path(settings.trust_store), section)
+    return context
+
+
+def trust_newer(context: ssl.SSLContext | bool, settings: TlsSettings, section: str) -> None:
+    """Have a context of `trust` take what has come into the trust store since, from the next connection on.
+
+    What is gone from it still counts. Raises a `ConfigError`.
+    """
+    if isinstance(context, ssl.SSLContext) and settings.trust_store is not None:
+        _take(context, Path(settings.trust_store), section)
+
+
+def _take(context: ssl.SSLContext, store: Path, section: str) -> None:
     where = f"{section}.trust_store"
     expected = "a file with certificates in PEM, or a directory of such files alone"
     try:
@@ -28,7 +41,6 @@ def trust(settings: TlsSettings, section: str) -> ssl.SSLContext | bool:
             context.load_verify_locations(file)
     except (OSError, ssl.SSLError) as error:
         reason = error.strerror or str(error)
-        raise ConfigError(where, f"{settings.trust_store}: {reason}", expected) from None
+        raise ConfigError(where, f"{store}: {reason}", expected) from None
     if not files:
-        raise ConfigError(where, f"{settings.trust_store}: no certificate in it", expected)
-    return context
+        raise ConfigError(where, f"{store}: no certificate in it", expected)

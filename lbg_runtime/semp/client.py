@@ -70,6 +70,7 @@ class SempClient:
         *,
         newest: Callable[[], SempAccount] | None = None,
         tls: ssl.SSLContext | bool = True,
+        distrusted: Callable[[], None] = lambda: None,
         transport: httpx.AsyncBaseTransport | None = None,
         within_s: float | None = None,
     ) -> None:
@@ -79,6 +80,7 @@ class SempClient:
         `within_s`: a request is given up so long after it began, with all its attempts; None: no such bound.
 
         `tls` True checks the broker's certificate against the usual public authorities, False does not check it.
+        `distrusted` is called when the certificate was refused, as `tls` may have to learn of another authority.
 
         `transport` takes the place of the network, in tests. Raises `SempUnreachable` if the list of authorities cannot
         be read.
@@ -88,6 +90,7 @@ class SempClient:
         self._shown = "semp.username or semp.password" if account.token is None else "semp.token"
         self._insist: Callable[[], Awaitable[None]] | None = None
         self._within_s = within_s
+        self._distrusted = distrusted
         try:
             self._http = httpx.AsyncClient(
                 verify=tls,
@@ -199,7 +202,10 @@ class SempClient:
                     # httpx also reads the address of a redirection that it does not follow, and lets other errors
                     # through.
                     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
-                        raise SempUnreachable(self.url, *_reason_of(error)) from None
+                        reason, expected = _reason_of(error)
+                        if expected is _CERTIFICATE:
+                            self._distrusted()
+                        raise SempUnreachable(self.url, reason, expected) from None
                     if response.status_code != _NOT_READY or pause_s is None:
                         return self._read(request, response, hidden=hidden, is_repeated=attempt > 1)
                     await asyncio.sleep(pause_s)

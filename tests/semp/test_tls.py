@@ -93,6 +93,25 @@ async def test_a_broker_that_cannot_prove_who_it_is_is_told_nothing(
             await client.get(SempApi.CONFIG, VPN)
 
 
+async def test_an_authority_that_comes_into_the_trust_store_later_counts_for_a_client_that_has_been_refused(
+    certificates: Certificates,
+) -> None:
+    """The live page and its autoscaler had no numbers any more until it was started anew."""
+    store = certificates.trust_store
+    async with (
+        serve(certificates, stranger=True) as server,
+        open_semp(settings_for(server, tls={"trust_store": str(store)})) as client,
+    ):
+        (store / "half.pem").write_bytes(certificates.stranger.cert_pem.bytes()[:99])
+        for _ in range(2):
+            with pytest.raises(SempUnreachable, match="unable to get local issuer certificate"):
+                await client.get(SempApi.CONFIG, VPN)
+        certificates.stranger.cert_pem.write_to_path(str(store / "half.pem"))
+        with pytest.raises(SempUnreachable):
+            await client.get(SempApi.CONFIG, VPN)
+        await client.get(SempApi.CONFIG, VPN)
+
+
 @pytest.mark.parametrize(
     ("scheme", "is_tls", "reason"),
     [
