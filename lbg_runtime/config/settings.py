@@ -352,8 +352,8 @@ class OpsSettings(Section):
     """Address of the member's status API. It has to be on loopback, unless there is a token. None, in the file `off`:
     there is no status API."""
     status_token: Annotated[Secret, AfterValidator(sendable_token)] | None = None
-    """Bearer token that requests to the status API have to show; without it, they learn only whether the probes
-    pass."""
+    """Bearer token that requests to the status API have to show; one that does not learns only whether the probes pass.
+    Without this setting, anybody on the machine may ask everything."""
     tracing: Annotated[Tracing, BeforeValidator(off_is_a_word)] = Tracing.OFF
 
     @model_validator(mode="after")
