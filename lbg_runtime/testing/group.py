@@ -25,7 +25,7 @@ from lbg_runtime.testing.handled import Handled, Payload, differences, handled_b
 from lbg_runtime.testing.handler_watch import CURRENT_WATCH, Attempt, MessageIdentity, Wrapper, identity_of_moved
 from lbg_runtime.testing.life import Life, LifeState
 from lbg_runtime.testing.moments import Moments
-from lbg_runtime.testing.parked import parked_by_queue, parking_queues
+from lbg_runtime.testing.parked import parked_by_queue, parking_queues, why_aside
 from lbg_runtime.testing.standstill import Reasons, Standstill
 
 PATIENCE_S = 120.0
@@ -185,8 +185,9 @@ class Group:
         __tracebackhide__ = True
         lines = [*differences(expected, self.handled()), *self.unawaited]
         if lines:
-            why = self._standstill()
-            raise AssertionError("\n  ".join(["not handled as expected:", *lines, *why.lines])) from why.error
+            why, moved = self._standstill(), [*self.error_queue(), *self.dead_message_queue()]
+            aside = why_aside(self.parked(), moved)
+            raise AssertionError("\n  ".join(["not handled as expected:", *lines, *aside, *why.lines])) from why.error
 
     def assert_failed(self, key: str, number: int, error: type[BaseException], times: int | None = None) -> None:
         """Assert that handling this message raised such an error, `times` times if that is given, and no other."""

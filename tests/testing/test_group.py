@@ -196,6 +196,21 @@ async def test_what_was_handled_is_compared_key_by_key(handlers) -> None:
     ]
 
 
+@pytest.mark.parametrize("then", ["park", "error_queue", "dmq"])
+async def test_what_was_set_aside_says_why_where_it_was_to_be_handled(handlers, then) -> None:
+    async def fail(message):
+        if message.payload == b"1":
+            raise KeyError("pear")
+
+    async with running(handlers(fail), settings={"failure": {"attempts": 2, "then": then}}) as group:
+        await group.publish("orders/new", "1", "2", key="k")
+        await group.settled()
+        with pytest.raises(AssertionError) as failure:
+            group.assert_handled({"k": ["1", "2"]})
+    what = "is parked" if then == "park" else "was moved away"
+    assert str(failure.value).splitlines()[2:] == [f"  k #1 {what}: it failed 2 times, at last with KeyError: 'pear'"]
+
+
 async def test_what_is_parked_when_the_test_ends_is_not_lost(handlers) -> None:
     async def fail(message):
         if message.key == "bad":
