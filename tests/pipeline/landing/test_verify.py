@@ -179,6 +179,12 @@ def test_what_the_dead_leave_behind_is_noted(log_on_disk: LogOnDisk, lane: Path)
     ]
 
 
+def test_an_index_that_has_entries_and_no_header_was_not_left_by_the_dead(log_on_disk: LogOnDisk, lane: Path) -> None:
+    index = lane / "000000000004.index"
+    index.write_bytes(bytes(64) + index.read_bytes()[64:])
+    assert damage(log_on_disk) == ["no index of a segment"]
+
+
 def run(*command: str) -> tuple[int, str, str]:
     ended = CliRunner().invoke(app, ["landing", *command])
     if isinstance(ended.exception, UserError):
