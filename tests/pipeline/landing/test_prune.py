@@ -292,12 +292,15 @@ def test_a_segment_whose_writer_died_before_its_first_flush_goes_with_those_befo
     assert LandingLog(log_on_disk.root).lanes()[lane] == LaneExtent(2, 2)
 
 
+@pytest.mark.parametrize("count", [0, 1])
 @pytest.mark.parametrize("is_live", [True, False])
-def test_a_segment_that_is_being_begun_stays_unless_its_writer_is_dead(log_on_disk: LogOnDisk, is_live: bool) -> None:
+def test_a_segment_that_is_being_begun_stays_unless_its_writer_is_dead(
+    log_on_disk: LogOnDisk, is_live: bool, count: int
+) -> None:
     """Its data file is there before its index."""
-    folder = log_on_disk.root / filled(log_on_disk, count=1)
-    begun = folder / "000000000001.arrow"
-    begun.write_bytes((folder / "000000000000.arrow").read_bytes()[:8])
+    folder = log_on_disk.root / filled(log_on_disk, count=count)
+    begun = folder / f"{count:012}.arrow"
+    begun.write_bytes(b"\xff\xff\xff\xff")
     if not is_live:
         log_on_disk.close()
     pruned(log_on_disk, 50)
