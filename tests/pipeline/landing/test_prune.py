@@ -185,6 +185,22 @@ def test_ids_are_forgotten_after_a_week_and_the_lane_with_them(log_on_disk: LogO
     assert log_on_disk.lane("b").name.startswith("queue=003/lane=b-1.")
 
 
+@pytest.mark.parametrize("before_us", [0, 300])
+def test_rows_that_are_young_stay_however_old_their_lane_and_what_is_known_of_pruned_ones(
+    log_on_disk: LogOnDisk, before_us: int
+) -> None:
+    folder = log_on_disk.root / filled(log_on_disk)
+    log_on_disk.close()
+    gone = pruned(log_on_disk, before_us, now_us=5)
+    for path in (folder, folder / "lane.json"):
+        os.utime(path, (0, 0))
+    assert pruned(log_on_disk, before_us, now_us=IDS_KEPT_US + 6) == []
+    log = LandingLog(log_on_disk.root)
+    [(lane, extent)] = log.lanes().items()
+    assert extent == LaneExtent(len(gone), 5)
+    assert len(ids_of(log.read(lane, len(gone), 5))) == 5 - len(gone)
+
+
 def test_it_stays_known_how_far_a_lane_went_whose_last_rows_were_pruned_by_a_clock_that_was_behind(
     log_on_disk: LogOnDisk,
 ) -> None:
