@@ -201,6 +201,20 @@ def test_rows_that_are_young_stay_however_old_their_lane_and_what_is_known_of_pr
     assert len(ids_of(log.read(lane, len(gone), 5))) == 5 - len(gone)
 
 
+def test_whoever_only_asks_what_would_go_removes_nothing(log_on_disk: LogOnDisk) -> None:
+    folder = log_on_disk.root / filled(log_on_disk)
+    log_on_disk.close()
+    copy = (folder / "000000000000.arrow").read_bytes()
+    pruned(log_on_disk, 300, now_us=5)
+    (folder / "000000000000.arrow").write_bytes(copy)
+    for name in (".lane=x-1.1", ".gone-lane=x-1.1"):
+        (folder.parent / name).mkdir()
+        os.utime(folder.parent / name, (0, 0))
+    before = sorted(log_on_disk.root.rglob("*"))
+    assert pruned(log_on_disk, 10_000, now_us=IDS_KEPT_US + 6, is_dry=True) == [2, 3, 4]
+    assert sorted(log_on_disk.root.rglob("*")) == before
+
+
 def test_it_stays_known_how_far_a_lane_went_whose_last_rows_were_pruned_by_a_clock_that_was_behind(
     log_on_disk: LogOnDisk,
 ) -> None:
