@@ -12,6 +12,7 @@ from lbg_runtime.model.errors import UserError
 from lbg_runtime.pipeline.landing import layout
 from lbg_runtime.pipeline.landing.lane import LaneWriter, remove_lane
 from lbg_runtime.pipeline.landing.layout import claim_folder
+from lbg_runtime.pipeline.landing.prune import IDS_KEPT_US, prune
 from lbg_runtime.pipeline.landing.removed import note_removed
 from tests.pipeline.landing.disk import Disk
 from tests.pipeline.landing.landed import SHAPE, LogOnDisk, id_of, rows
@@ -50,6 +51,26 @@ def test_a_lane_is_no_lane_any_more_on_the_disk_before_anything_of_it_is_removed
     monkeypatch.setattr(shutil, "rmtree", lambda _: events.append("removed"))
     remove_lane(log_on_disk.root / lane.name)
     assert events == [[f".gone-{lane.name.removeprefix('queue=003/')}"], "removed"]
+
+
+def test_rows_that_were_pruned_are_gone_on_the_disk_before_the_ids_that_say_so(
+    log_on_disk: LogOnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut they would be rows that have lost their index, which is damage."""
+    lane = log_on_disk.lane(segment_bytes=1)
+    for number in (1, 2):
+        lane.append(rows([id_of("k", number)], t_land=number))
+    data = log_on_disk.root / lane.name / "000000000000.arrow"
+    left = data.read_bytes()
+    list(prune(log_on_disk.root, 2, clock_us=lambda: 5))
+    # Of a process that died while it pruned.
+    data.write_bytes(left)
+    events: list[object] = []
+    unlink = Path.unlink
+    monkeypatch.setattr(os, "fsync", lambda file: events.append(data.name in os.listdir(file)))
+    monkeypatch.setattr(Path, "unlink", lambda path: (events.append(path.suffix), unlink(path)))
+    list(prune(log_on_disk.root, 2, clock_us=lambda: IDS_KEPT_US + 5))
+    assert events == [".arrow", False, ".ids"]
 
 
 def test_what_is_noted_of_a_lane_that_is_gone_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
