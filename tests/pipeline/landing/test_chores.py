@@ -156,10 +156,13 @@ async def test_a_full_disk_goes_on_when_the_rows_are_old_as_a_full_log_does(
 
 
 async def test_nothing_lands_on_a_full_disk_until_there_is_room(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with trial.running(trial.lander("a")):
+        pass
+    await trial.publish(50)
     free = [0]
     monkeypatch.setattr(lander_module, "disk_space", lambda _: DiskSpace(free[0], 0))
-    async with trial.running(trial.lander("a")):
-        await trial.publish(50)
+    # It finds messages as soon as it is fed.
+    async with trial.running(trial.lander("b")):
         await asyncio.sleep(60)
         assert (trial.depth(), trial.rows()) == (50, 0)
         free[0] = 1
