@@ -161,9 +161,12 @@ async def test_nothing_lands_on_a_full_disk_until_there_is_room(trial: Trial, mo
     await trial.publish(50)
     free = [0]
     monkeypatch.setattr(lander_module, "disk_space", lambda _: DiskSpace(free[0], 0))
-    # It finds messages as soon as it is fed.
+    # Longer than it takes to be fed, and it finds messages then.
+    monkeypatch.setattr(lander_module, "MEASURE_S", 40.0)
     async with trial.running(trial.lander("b")):
-        await asyncio.sleep(60)
+        await asyncio.sleep(30)
+        assert (trial.depth(), trial.rows()) == (50, 0)
+        await asyncio.sleep(30)
         assert (trial.depth(), trial.rows()) == (50, 0)
         free[0] = 1
         # Counts what it writes by itself until it looks again.
