@@ -8,7 +8,8 @@ import pytest
 import structlog
 from structlog.testing import LogCapture
 
-from lbg_runtime.pipeline.landing.room import Room
+from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.pipeline.landing.room import PAUSE_MIN_S, Room
 from lbg_runtime.pipeline.landing.usage import DiskSpace
 from lbg_runtime.runtime.log_facts import add_handling
 from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING
@@ -45,3 +46,18 @@ async def test_of_a_full_disk_only_what_is_measured_is_told(log: LogCapture, quo
     assert told == {
         "event": "landing_disk_full", "log_level": "warning", "free_bytes": 20, "reserve_bytes": 20, **of_quota
     }  # fmt: skip
+
+
+async def test_each_failed_flush_pauses_for_twice_as_long_until_one_has_succeeded() -> None:
+    room, queue, loop = Room(None), QueueName("orders/0"), asyncio.get_running_loop()
+
+    async def paused_s() -> float:
+        before_s = loop.time()
+        room.flush_failed(queue)
+        await room.wait(queue, Epoch(1))
+        return loop.time() - before_s
+
+    pauses_s = [await paused_s() for _ in range(3)]
+    room.flush_succeeded(queue)
+    pauses_s.append(await paused_s())
+    assert pauses_s == pytest.approx([PAUSE_MIN_S, 2 * PAUSE_MIN_S, 4 * PAUSE_MIN_S, PAUSE_MIN_S])
