@@ -20,6 +20,7 @@ from lbg_runtime.core.group.control_messages import (
     Inquiry,
     Leave,
     MemberState,
+    MemberVersion,
     MoveId,
     Offer,
     ReportedFlow,
@@ -70,7 +71,8 @@ _PRESENT = {
     MemberState.ACTIVE: Presence.ACTIVE,
     MemberState.DRAINING: Presence.DRAINING,
 }
-_AWAY = frozenset({Presence.GONE, Presence.LEFT})
+AWAY = frozenset({Presence.GONE, Presence.LEFT})
+"""Of members that are shown for a while and are no more."""
 
 
 @dataclass(slots=True)
@@ -135,7 +137,8 @@ class GroupBoard:
         self.queues: dict[QueueName, WatchedQueue] = {}
         self.moves: deque[Move] = deque(maxlen=MAX_MOVES)
         self.picture = GroupPicture()
-        """Of the members that live, as in `lbg group status`, except for what they say about each other."""
+        """Of the members that live, as in `lbg group status`, except for what they say about each other, and about
+        queues that stand still."""
         self.changes = 0
         """Grows whenever something changes that is not a number."""
         self._timing = timing
@@ -157,6 +160,10 @@ class GroupBoard:
                 offer = self._offers.get(queue)
                 if offer is not None and (offer.move_id, offer.to) == (move_id, header.member):
                     offer.accepted_ms = now_ms
+            case MemberVersion(header, _, version) if header.member in self.members:
+                if self.picture.versions.get(header.member) != version:
+                    self.changes += 1
+                self.picture.hear(message)
             case _:
                 pass
 
@@ -164,7 +171,7 @@ class GroupBoard:
         """See who has fallen silent; called about four times a second, but not while the broker is out of reach."""
         silent_ms, dead_ms = 2 * self._timing.heartbeat_ms, self._timing.dead_ms
         for name, member in list(self.members.items()):
-            if member.presence in _AWAY:
+            if member.presence in AWAY:
                 if now_ms - member.since_ms >= GONE_SHOWN_MS:
                     del self.members[name]
                     self.changes += 1
@@ -306,7 +313,7 @@ class GroupBoard:
         gap_ms = None if gap_since_ms is None else now_ms - gap_since_ms
         self.moves.append(Move(self._move_count, now_ms, name, giver, taker, cause, gap_ms))
         member = self.members.get(giver)
-        if cause is MoveCause.TAKEOVER and member is not None and member.presence not in _AWAY:
+        if cause is MoveCause.TAKEOVER and member is not None and member.presence not in AWAY:
             self._be(member, Presence.SILENT, now_ms)
 
     def _cause(self, giver: MemberId, *, was_given: bool, is_agreed: bool) -> MoveCause:

@@ -33,6 +33,8 @@ class Sight:
     striping: Striping | None
     keys_parked: int | None = None
     """None if no member tells it."""
+    is_parked_unknown: bool = False
+    """As `HandlingRates` has it."""
     not_understood: str | None = None
     """Why members may be there that are not shown; None if there is no sign of any."""
     standing_still: Mapping[tuple[MemberId, int], tuple[str | None, int | None]] = field(default_factory=dict)
@@ -113,18 +115,21 @@ class Feed:
             "rates": sight.rates is not None,
             "depths": sight.depths is not None,
             "parked": sight.keys_parked,
+            "parked_unknown": sight.is_parked_unknown,
             "restriping": restriping,
             "not_understood": sight.not_understood,
         }
 
     def _update_members(self, board: GroupBoard, version: int) -> bool:
         known = {index: row for index, (_, row) in enumerate(self._members)}
+        versions = board.picture.versions
         for name, position in self._positions.items():
             member = board.members.get(name)
             if member is None:
-                known[position] = (name, None, 0, 0)
+                known[position] = (name, None, 0, 0, None)
             else:
-                known[position] = (name, member.presence.value, member.weight, member.since_ms)
+                told = member.presence.value, member.weight, member.since_ms, versions.get(name)
+                known[position] = (name, *told)
         return _replace(self._members, [known[position] for position in range(len(known))], version)
 
     def _free_positions(self, board: GroupBoard) -> None:

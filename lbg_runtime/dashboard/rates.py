@@ -1,22 +1,37 @@
 """What members tell when they are asked: messages per second, keys parked, and queues that stand still."""
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, assert_never
 
 import httpx
 import orjson
 
-from lbg_runtime.core.group.control_messages import ParkingWait
-from lbg_runtime.model.ids import MemberId
-from lbg_runtime.status.picture import HandledPicture, Standstill
+from lbg_runtime.core.group.control_messages import (
+    ControlMessage,
+    GroupAnswer,
+    Header,
+    Inquiry,
+    MemberFigures,
+    ParkingWait,
+    ParkingWaits,
+    QuestionId,
+    StoppedQueues,
+)
+from lbg_runtime.dashboard.board import MAX_MEMBERS
+from lbg_runtime.model.ids import MemberId, QueueName
+from lbg_runtime.status.picture import HandledPicture, Standstill, standstill_of
 
 FRESH_MS = 4_000
 """A member that has reported nothing for longer handles nothing, as far as is known."""
+FRESH_IN_GROUP_MS = 12_000
+"""The same for what members say on the control topic, where they are asked every five seconds."""
 
 
 @dataclass(slots=True)
 class _Told:
     at_ms: int
+    fresh_ms: int
     picture: HandledPicture
     rates: dict[int, float] | None
     """None for the first answer of a life."""
@@ -28,20 +43,21 @@ class HandlingRates:
     def __init__(self) -> None:
         self._told: dict[MemberId, _Told] = {}
 
-    def take(self, picture: HandledPicture, now_ms: int) -> None:
-        """Take a member's answer. The first one of a life gives no rate, as nobody knows since when it counts."""
+    def take(self, picture: HandledPicture, now_ms: int, fresh_ms: int = FRESH_MS) -> None:
+        """Take a member's answer. The first one of a life gives no rate, as nobody knows since when it counts. What a
+        member tells often counts, and not what it tells seldom beside that."""
         last = self._told.get(picture.member)
-        if last is not None and now_ms <= last.at_ms:
+        if last is not None and (now_ms <= last.at_ms or (last.fresh_ms < fresh_ms and _is_fresh(last, now_ms))):
             return
         rates: dict[int, float] | None = None
         if last is not None and last.picture.incarnation == picture.incarnation:
-            seconds, before = (now_ms - last.at_ms) / 1_000, last.picture.handled
-            rates = {
-                index: (count - before.get(index, 0)) / seconds
-                for index, count in picture.handled.items()
-                if count > before.get(index, 0)
-            }
-        self._told[picture.member] = _Told(now_ms, picture, rates)
+            rates = _rates(last.picture.handled, picture.handled, (now_ms - last.at_ms) / 1_000)
+        self._told[picture.member] = _Told(now_ms, fresh_ms, picture, rates)
+
+    def knows(self, member: MemberId, now_ms: int) -> bool:
+        """Whether the member has answered lately where it is asked often."""
+        told = self._told.get(member)
+        return told is not None and told.fresh_ms == FRESH_MS and _is_fresh(told, now_ms)
 
     def by_queue(self, now_ms: int) -> dict[int, float] | None:
         """Messages per second now, by index of the queue; a queue with none is left out.
@@ -49,7 +65,7 @@ class HandlingRates:
         None if no member's rates can be told: of its first answer alone nobody can tell them, and 0 would say that it
         handles nothing.
         """
-        self._told = {name: told for name, told in self._told.items() if now_ms - told.at_ms < FRESH_MS}
+        self._told = {name: told for name, told in self._told.items() if _is_fresh(told, now_ms)}
         known = [told.rates for told in self._told.values() if told.rates is not None]
         found: dict[int, float] = {}
         for rates in known:
@@ -64,6 +80,12 @@ class HandlingRates:
         return sum(counts) if counts else None
 
     @property
+    def is_parked_unknown(self) -> bool:
+        """Whether there are queues of which their owner does not know what is parked: it is not in `keys_parked`."""
+        still = [each for told in self._told.values() for each in told.picture.standing_still.values()]
+        return any(each.parking_wait is not None for each in still)
+
+    @property
     def standing_still(self) -> dict[tuple[MemberId, int], tuple[str | None, int | None]]:
         """The queues that stand still, by the member that says so and their index, as of the last `by_queue`.
 
@@ -75,6 +97,75 @@ class HandlingRates:
                 wait = still.parking_wait
                 found[name, index] = (None, None) if wait is None else (wait.reason, told.at_ms - wait.waited_ms)
         return found
+
+
+def _rates(
+    before: Mapping[int, int] | None, counts: Mapping[int, int] | None, seconds: float
+) -> dict[int, float] | None:
+    if before is None or counts is None:
+        return None
+    grown = ((index, count - before.get(index, 0)) for index, count in counts.items())
+    return {index: growth / seconds for index, growth in grown if growth > 0}
+
+
+def _is_fresh(told: _Told, now_ms: int) -> bool:
+    return now_ms - told.at_ms < told.fresh_ms
+
+
+class FiguresHeard:
+    """Puts together what each member says on the control topic before its answer to one question."""
+
+    def __init__(self) -> None:
+        self._parts: dict[MemberId, _Parts] = {}
+
+    def hear(self, message: ControlMessage | Inquiry, queues: Sequence[QueueName]) -> HandledPicture | None:
+        """Take what a member said; return how it stands if that was its last word to the question. `queues` by index.
+
+        The caller passes on what known members say: something is kept of each.
+        """
+        header = message.header
+        if not isinstance(message, MemberFigures | ParkingWaits | StoppedQueues | GroupAnswer):
+            return None
+        if len(self._parts) > MAX_MEMBERS:
+            # Of members that left before they had said all, or whose words before a `KeyAnswer` were heard.
+            self._parts.clear()
+        parts = self._parts.get(header.member)
+        if parts is None or parts.question != message.question:
+            parts = self._parts[header.member] = _Parts(message.question)
+        match message:
+            case MemberFigures():
+                parts.figures = message
+            case ParkingWaits():
+                parts.waits = message.waits
+            case StoppedQueues():
+                parts.stopped = frozenset(message.queues)
+            case GroupAnswer():
+                del self._parts[header.member]
+                return parts.picture(header, queues)
+            case _:
+                assert_never(message)
+        return None
+
+
+@dataclass(slots=True)
+class _Parts:
+    question: QuestionId
+    figures: MemberFigures | None = None
+    """None from a member older than 0.2.0."""
+    waits: Mapping[QueueName, ParkingWait] = field(default_factory=dict)
+    stopped: frozenset[QueueName] = frozenset()
+
+    def picture(self, header: Header, queues: Sequence[QueueName]) -> HandledPicture:
+        found = {
+            index: standstill_of(self.waits.get(queue), is_stopped=queue in self.stopped)
+            for index, queue in enumerate(queues)
+            if self.waits or self.stopped
+        }
+        still = {index: each for index, each in found.items() if each is not None}
+        handled, keys_parked = None, None
+        if self.figures is not None:
+            handled, keys_parked = self.figures.handled, self.figures.keys_parked
+        return HandledPicture(header.member, header.life.incarnation, handled, keys_parked, still)
 
 
 async def read_handled(client: httpx.AsyncClient) -> HandledPicture | None:

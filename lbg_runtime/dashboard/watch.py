@@ -1,8 +1,9 @@
 """Watches a group from outside, for as long as somebody may look: the tasks behind the live page.
 
-It listens on the control topic, where members speak about once a second and at each change, and asks there only once at
-its beginning, and for keys that viewers look for. Members' status APIs and the broker's administration are asked only
-while there is a viewer, and the latter also when an autoscaler asks.
+It listens on the control topic, where members speak about once a second and at each change, and asks there once at its
+beginning, for keys that viewers look for, and every five seconds while there is a viewer and a member whose status API
+it does not reach. Those APIs and the broker's administration are asked only while there is a viewer, and the latter
+also when an autoscaler asks.
 """
 
 import asyncio
@@ -21,9 +22,9 @@ from lbg_runtime.core.group.control_messages import ControlMessage, Inquiry, Key
 from lbg_runtime.core.group.membership_timing import MembershipTiming
 from lbg_runtime.core.group.picture import GroupPicture
 from lbg_runtime.core.group.placement import Placement
-from lbg_runtime.dashboard.board import GroupBoard, Presence
+from lbg_runtime.dashboard.board import AWAY, GroupBoard, Presence
 from lbg_runtime.dashboard.feed import Feed, Sight
-from lbg_runtime.dashboard.rates import HandlingRates, read_handled
+from lbg_runtime.dashboard.rates import FRESH_IN_GROUP_MS, FiguresHeard, HandlingRates, read_handled
 from lbg_runtime.model.errors import SempError
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.runtime.clock import now_ms
@@ -42,6 +43,8 @@ REST = 4
 """After an update, nothing is shown for this many times as long as the update took."""
 
 ASK_MEMBERS_EVERY_S = 1.0
+ASK_GROUP_EVERY_S = 5.0
+"""Every member hears every answer."""
 ASK_BROKER_EVERY_S = 2.0
 ANSWER_WITHIN_S = 2.0
 """For a member, and for the broker to each question: sooner than an autoscaler stops waiting for us."""
@@ -78,6 +81,7 @@ class GroupWatch:
         self._asking_backlog = asyncio.Lock()
         self._board = GroupBoard(MembershipTiming(heartbeat_ms=settings.membership.heartbeat_ms))
         self._rates = HandlingRates()
+        self._figures = FiguresHeard()
         self._sight = Sight(group.shape().queue_names(), None, None, None, is_connected=False, striping=None)
         self._seen_changes = -1
         self._viewers = 0
@@ -105,6 +109,7 @@ class GroupWatch:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._observer.keep_following(self._hearing_changed))
             group.create_task(self._tick())
+            group.create_task(self._ask_group())
             for address in self._members:
                 group.create_task(self._ask_member(address))
             if self._semp is not None:
@@ -202,6 +207,10 @@ class GroupWatch:
     def _heard(self, message: ControlMessage | Inquiry) -> None:
         before = self._board.changes
         self._board.hear(message, now_ms())
+        if message.header.member in self._board.members:
+            told = self._figures.hear(message, self._sight.queues)
+            if told is not None:
+                self._rates.take(told, now_ms(), FRESH_IN_GROUP_MS)
         if self._board.changes != before:
             self._update_soon()
 
@@ -254,14 +263,33 @@ class GroupWatch:
             striping = self._board.picture.striping
             self._sight = replace(self._sight, queues=queues, placement=placement, striping=striping)
         rates = self._rates.by_queue(now_ms())
-        parked, still = self._rates.keys_parked, self._rates.standing_still
-        self._sight = replace(self._sight, rates=rates, keys_parked=parked, standing_still=still)
+        told = self._rates
+        self._sight = replace(
+            self._sight,
+            rates=rates,
+            keys_parked=told.keys_parked,
+            is_parked_unknown=told.is_parked_unknown,
+            standing_still=told.standing_still,
+        )
         if self.feed.update(self._board, self._sight):
             news, self._news = self._news, asyncio.Event()
             news.set()
         self._rests_until_s = loop.time() + REST * (loop.time() - began_s)
 
     # -- who is asked
+
+    async def _ask_group(self) -> None:
+        while True:
+            await self._has_viewers.wait()
+            if self._lacks_figures():
+                self._observer.ask_again()
+            await asyncio.sleep(ASK_GROUP_EVERY_S)
+
+    def _lacks_figures(self) -> bool:
+        """Whether a member is there that has not told its version, or lately how much it handles."""
+        now, versions = now_ms(), self._board.picture.versions
+        living = [name for name, one in self._board.members.items() if one.presence not in AWAY]
+        return any(name not in versions or not self._rates.knows(name, now) for name in living)
 
     async def _ask_member(self, address: ListenAddress) -> None:
         token = self._settings.ops.status_token

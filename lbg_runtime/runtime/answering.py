@@ -15,6 +15,7 @@ from lbg_runtime.core.group.control_messages import (
     KeyAnswer,
     KeyDetail,
     KeyQuestion,
+    MemberFigures,
     MemberVersion,
     ParkingWaits,
     QueueStopped,
@@ -44,11 +45,14 @@ class Answerer:
         membership: MembershipMachine,
         flow_reports: Callable[[], Mapping[QueueName, FlowReport]],
         keys: KeyBook,
+        handled: Callable[[], Mapping[int, int]],
         say: Callable[[ControlMessage | Inquiry], None],
     ) -> None:
+        """`handled`: as in `MemberFigures`."""
         self._membership = membership
         self._flow_reports = flow_reports
         self._keys = keys
+        self._handled = handled
         self._say = say
         self._gate = QuestionGate()
 
@@ -65,6 +69,8 @@ class Answerer:
             self._tell_waits(message)
             self._tell_stopped(message, reports)
             self._say(MemberVersion(self._membership.stamp(), message.question, VERSION))
+            figures = self._keys.keys_parked(), self._handled()
+            self._say(MemberFigures(self._membership.stamp(), message.question, *figures))
             seen = tuple(SeenMember(one.member, one.is_suspect) for one in self._membership.view.members)
             self._say(GroupAnswer(self._membership.stamp(), message.question, seen))
         else:

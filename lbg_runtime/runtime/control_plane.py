@@ -105,7 +105,7 @@ class ControlPlane:
         self._topic = topic
         self._subscription = KeptSubscription(session, topic, self._arrived)
         self._runners = {runner.machine.queue: runner for runner in runners}
-        self._answerer = Answerer(machine.membership, machine.flow_reports, keys, self._say)
+        self._answerer = Answerer(machine.membership, machine.flow_reports, keys, self._handled, self._say)
         self._recorder = recorder
         recorder.listen_to(machine.membership.owner_of, machine.rebalance.accepted)
         self._on_refused = on_refused
@@ -195,6 +195,9 @@ class ControlPlane:
         had_place = self.machine.rebalance.placement is not None
         for output in self.machine.take(inputs, now_ms()):
             self._carry_out(output, had_place=had_place)
+
+    def _handled(self) -> dict[int, int]:
+        return {runner.queue_index: runner.handled for runner in self._runners.values() if runner.handled}
 
     # -- what goes out
 

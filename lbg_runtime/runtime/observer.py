@@ -118,6 +118,10 @@ class Observer:
         """
         self._on_heard = on_heard
         await self._subscribe()
+        self.ask_again()
+
+    def ask_again(self) -> None:
+        """After `begin_to_follow`: have every member tell once more how it stands."""
         self._say(GroupQuestion(self._header, self._new_question()))
 
     async def keep_following(self, on_hearing: ConnectionSink) -> None:

@@ -65,7 +65,7 @@ def _view_as_object(view: ViewPicture) -> dict[str, object]:
 def handled_as_object(picture: HandledPicture) -> dict[str, object]:
     """How much the member has handled and what stands still, by the index of the queue, as text, and how many keys it
     has parked."""
-    counts = {str(index): count for index, count in picture.handled.items()}
+    counts = {str(index): count for index, count in (picture.handled or {}).items()}
     return {
         "member": picture.member,
         "incarnation": picture.incarnation,

@@ -102,8 +102,8 @@ class HandledPicture:
     member: MemberId
     incarnation: int
     """Counts of different lives cannot be compared."""
-    handled: Mapping[int, int]
-    """Deliveries settled as accepted in this life, by index of the queue, if there are any."""
+    handled: Mapping[int, int] | None
+    """Deliveries settled as accepted in this life, by index of the queue, if there are any; None if not told."""
     keys_parked: int | None = None
     """Keys of which messages are parked in the queues that the member owns, as far as it knows; None if not told."""
     standing_still: Mapping[int, Standstill] = field(default_factory=dict)

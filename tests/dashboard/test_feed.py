@@ -42,9 +42,10 @@ def test_a_new_viewer_is_sent_everything(board, feed) -> None:
     assert (told["whole"], told["now"], told["version"]) == (True, 99, 1)
     assert told["meta"] == {
         "group": "orders", "since": 5, "prefix": "h", "shards": 12, "queues": 4, "connected": True, "placed": True,
-        "rates": False, "depths": False, "parked": None, "restriping": None, "not_understood": None,
+        "rates": False, "depths": False, "parked": None, "parked_unknown": False, "restriping": None,
+        "not_understood": None,
     }  # fmt: skip
-    assert told["members"] == {0: ("a", "active", 1, 10), 1: ("b", "active", 1, 20)}
+    assert told["members"] == {0: ("a", "active", 1, 10, None), 1: ("b", "active", 1, 20, None)}
     assert told["queues"] == {
         0: (0, "active", 3, 1, [1], 10, None, None, None),
         1: (1, "active", 0, 1, [0], 20, None, None, None),
@@ -90,7 +91,7 @@ def test_a_member_that_is_forgotten_keeps_its_place_in_the_list(board, feed) -> 
     del board.members["a"]
     board.hear(Speaker("c").beat({}), 60)
     feed.update(board, SIGHT)
-    assert feed.since(1, 99)["members"] == {0: ("a", None, 0, 0), 2: ("c", "active", 1, 60)}
+    assert feed.since(1, 99)["members"] == {0: ("a", None, 0, 0, None), 2: ("c", "active", 1, 60, None)}
 
 
 def test_a_member_that_nothing_names_any_more_gives_its_position_to_the_next(board, feed) -> None:
@@ -99,9 +100,9 @@ def test_a_member_that_nothing_names_any_more_gives_its_position_to_the_next(boa
         feed.update(board, SIGHT)
         del board.members[f"c{number}"]
         feed.update(board, SIGHT)
-        assert feed.since(feed.version - 1, 99)["members"] == {2: (f"c{number}", None, 0, 0)}
+        assert feed.since(feed.version - 1, 99)["members"] == {2: (f"c{number}", None, 0, 0, None)}
     told = feed.since(0, 99)["members"]
-    assert told == {0: ("a", "active", 1, 10), 1: ("b", "active", 1, 20)}
+    assert told == {0: ("a", "active", 1, 10, None), 1: ("b", "active", 1, 20, None)}
 
 
 def test_a_member_that_a_kept_move_names_keeps_its_position(board, feed) -> None:

@@ -515,7 +515,10 @@ async def crowded(stage_group, board, sight):
     # Nobody speaks, which is no silence here.
     watch._board.tick = lambda now_ms: None
     watch._rates = SimpleNamespace(
-        by_queue=lambda now_ms: sight.rates, is_known=True, keys_parked=3, standing_still=sight.standing_still
+        by_queue=lambda now_ms: sight.rates,
+        keys_parked=3,
+        is_parked_unknown=False,
+        standing_still=sight.standing_still,
     )
     watch._update()
     return url

@@ -3,11 +3,19 @@
 import httpx
 import pytest
 
-from lbg_runtime.core.group.control_messages import ParkingWait
-from lbg_runtime.dashboard.rates import FRESH_MS, HandlingRates, read_handled
+from lbg_runtime.core.group.control_messages import (
+    GroupAnswer,
+    MemberFigures,
+    ParkingWait,
+    ParkingWaits,
+    QuestionId,
+    StoppedQueues,
+)
+from lbg_runtime.dashboard.rates import FRESH_IN_GROUP_MS, FRESH_MS, FiguresHeard, HandlingRates, read_handled
 from lbg_runtime.model.ids import MemberId
 from lbg_runtime.status.objects import handled_as_object
 from lbg_runtime.status.picture import HandledPicture, Standstill
+from tests.dashboard.words import Speaker, queue
 
 
 def told(member, counts, incarnation=1):
@@ -42,6 +50,38 @@ def test_what_stands_still_is_told_with_its_reason_and_since_when_as_long_as_its
     assert rates.standing_still == {("b", 2): (None, None)}
     rates.take(HandledPicture(MemberId("b"), 1, {}, 0), 12_000)
     assert rates.standing_still == {}
+
+
+def test_what_a_member_tells_often_counts_beside_what_it_tells_seldom() -> None:
+    rates = HandlingRates()
+    rates.take(told("a", {0: 100}), 0, FRESH_IN_GROUP_MS)
+    assert not rates.knows(MemberId("a"), 0)
+    rates.take(told("a", {0: 110}), 1_000)
+    rates.take(told("a", {0: 9}), 1_001, FRESH_IN_GROUP_MS)
+    assert (rates.by_queue(1_001), rates.knows(MemberId("a"), 1_001)) == ({0: 10.0}, True)
+    rates.take(told("a", {0: 310}), 1_000 + FRESH_MS, FRESH_IN_GROUP_MS)
+    assert rates.by_queue(999 + FRESH_MS + FRESH_IN_GROUP_MS) == {0: 50.0}
+    assert rates.by_queue(1_000 + FRESH_MS + FRESH_IN_GROUP_MS) is None
+
+
+def test_what_a_member_says_before_its_answer_is_put_together_and_of_an_older_one_what_it_says() -> None:
+    a, heard, queues = Speaker("a"), FiguresHeard(), [queue(0), queue(1), queue(2)]
+    wait = ParkingWait(8_000, "Queue Shutdown")
+
+    def say(kind, *facts, question="q1"):
+        return heard.hear(kind(a.beat({}).header, QuestionId(question), *facts), queues)
+
+    assert say(ParkingWaits, {queue(1): wait, queue(9): wait}) is None
+    assert say(StoppedQueues, (queue(2),)) is None
+    assert say(MemberFigures, 4, {0: 10}) is None
+    still = {1: Standstill(False, wait), 2: Standstill(True, None)}
+    assert say(GroupAnswer, ()) == HandledPicture(MemberId("a"), 1, {0: 10}, 4, still)
+    assert say(StoppedQueues, (queue(2),), question="q2") is None
+    assert say(GroupAnswer, (), question="q3") == HandledPicture(MemberId("a"), 1, None, None, {}), "not to q2"
+    rates = HandlingRates()
+    for at_ms in (0, 1_000):
+        rates.take(HandledPicture(MemberId("a"), 1, None, None, still), at_ms)
+    assert (rates.by_queue(1_000), rates.is_parked_unknown) == (None, True)
 
 
 def test_two_members_of_a_queue_that_moved_add_up() -> None:

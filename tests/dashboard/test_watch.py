@@ -1,6 +1,7 @@
 """A watch of a group in virtual time: what it hears, what it asks, and that the group does not notice it."""
 
 import asyncio
+from contextlib import nullcontext
 
 import httpx
 import pytest
@@ -12,6 +13,7 @@ from lbg_runtime.core.group.control_codec import decode
 from lbg_runtime.core.group.control_messages import GroupAnswer, Heartbeat
 from lbg_runtime.dashboard import watch as watch_module
 from lbg_runtime.model.ids import GroupName
+from lbg_runtime.model.version import VERSION
 from lbg_runtime.transport.memory.transport import MemoryTransport
 from tests.transport.rights import let_subscribe
 
@@ -56,7 +58,8 @@ async def test_a_group_that_runs_is_known_at_once(stage):
         await shown(group, lambda: owners(group.watch.feed) == dict.fromkeys(range(4), "a"), within_s=0.2)
 
 
-async def test_a_watch_adds_one_question_and_nothing_else(stage):
+@pytest.mark.parametrize("is_viewed", [False, True])
+async def test_a_watch_adds_a_question_now_and_then_while_somebody_looks_and_otherwise_one(stage, is_viewed):
     async with stage() as group:
         await group.start("a", "b")
         await asyncio.sleep(10)
@@ -71,14 +74,14 @@ async def test_a_watch_adds_one_question_and_nothing_else(stage):
         heard.clear()
         before = group.trial.active()
         await group.show()
-        with group.watch.viewing():
-            await asyncio.sleep(60)
+        with group.watch.viewing() if is_viewed else nullcontext():
+            await asyncio.sleep(59)
         assert group.trial.active() == before
-        assert len([one for one in heard if isinstance(one, GroupAnswer)]) == 2
         questions = [one for one in heard if one.header.member not in ("a", "b")]
-        assert len(questions) == 1
+        assert len(questions) == (13 if is_viewed else 1)
+        assert len([one for one in heard if isinstance(one, GroupAnswer)]) == 2 * len(questions)
         beats = len([one for one in heard if isinstance(one, Heartbeat)])
-        assert abs(beats - alone) < alone / 20, "as often as before, but for one answer of each"
+        assert abs(beats - 2 * len(questions) - alone) < alone / 20, "as often as before, but for the answers"
         await listener.close()
 
 
@@ -95,6 +98,48 @@ async def test_members_are_asked_while_somebody_looks_and_not_otherwise(stage, h
         count = len(handled)
         await asyncio.sleep(30)
         assert len(handled) <= count + 1
+
+
+async def test_without_addresses_members_tell_in_the_group_how_much_they_handle_and_what_has_stopped(stage):
+    """As on a page in a container of its own."""
+    async with stage() as group:
+        await group.start("a", failure={"attempts": 1, "then": "stop"})
+        await group.all_fed()
+        await group.show()
+        with group.watch.viewing():
+            await asyncio.sleep(1)
+            feed = group.watch.feed
+            assert [row[4] for row in feed.since(0, 0)["members"].values()] == [VERSION]
+            assert (feed.since(0, 0)["meta"]["rates"], feed.since(0, 0)["meta"]["parked"]) == (False, 0)
+            for _ in range(20):
+                await group.trial.publish(4)
+                await asyncio.sleep(1)
+            told = feed.since(0, 0)
+            assert told["meta"]["rates"]
+            assert sum(row[6] for row in told["queues"].values()) == pytest.approx(4, abs=0.5)
+            supervisor = group.apps["a"]._supervisor
+            machine = supervisor.runners[2].machine
+            supervisor._dispatcher.stop(machine.queue, machine.epoch)
+            await asyncio.sleep(6)
+            still = {index: row[8] for index, row in feed.since(0, 0)["queues"].items() if row[8] is not None}
+            assert still == {2: (None, None)}
+            # Who comes meanwhile is asked as well.
+            await group.start("b")
+            await asyncio.sleep(6)
+            assert [row[4] for row in feed.since(0, 0)["members"].values()] == [VERSION, VERSION]
+
+
+async def test_members_that_answer_at_their_address_are_not_asked_in_the_group(stage, handled):
+    async with stage() as group:
+        await group.start("a")
+        await group.all_fed()
+        await group.show([ADDRESS])
+        asked = []
+        group.watch._observer.ask_again = lambda: asked.append(1)
+        await asyncio.sleep(1)
+        with group.watch.viewing():
+            await asyncio.sleep(60)
+        assert len(asked) == 1, "as nothing of it was heard when somebody began to look"
 
 
 async def test_a_connection_that_is_lost_is_told_and_nobody_is_called_dead_for_it(stage):

@@ -37,7 +37,8 @@ async def test_reasons_are_shortened_so_that_those_of_a_thousand_queues_are_sent
     answerer = Answerer(
         cast(MembershipMachine, membership),
         dict,
-        cast(KeyBook, SimpleNamespace(parking_waits=lambda: waits)),
+        cast(KeyBook, SimpleNamespace(parking_waits=lambda: waits, keys_parked=lambda: 0)),
+        dict,
         lambda message: sent.append(decode(encode(message), HEADER.group)),
     )
     answerer.hear(GroupQuestion(HEADER, QuestionId("q")))

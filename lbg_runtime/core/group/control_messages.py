@@ -356,6 +356,21 @@ class MemberVersion:
     version: str
 
 
+@dataclass(frozen=True, slots=True)
+class MemberFigures:
+    """What the sender has handled and parked; sent before its `GroupAnswer`.
+
+    A message of its own for the same reason as `ParkingWaits`.
+    """
+
+    header: Header
+    question: QuestionId
+    keys_parked: int
+    """Of the queues that the sender owns; those of `ParkingWaits` are left out."""
+    handled: Mapping[int, int]
+    """Messages settled as accepted in this life, by index of the queue, if there are any."""
+
+
 Inquiry = (
     GroupQuestion
     | GroupAnswer
@@ -366,6 +381,7 @@ Inquiry = (
     | QueueStopped
     | StoppedQueues
     | MemberVersion
+    | MemberFigures
 )
 """Questions from non-members, and their answers: they change no view and move no queue."""
 

@@ -40,8 +40,8 @@ function take(told) {
     if (String(told.meta.restriping) !== String(known.meta.restriping)) known.stripedAt = told.now;
     known.meta = told.meta;
   }
-  for (const [position, [name, presence, weight, at]] of Object.entries(told.members)) {
-    known.members[position] = { position: Number(position), name, presence, weight, since: at };
+  for (const [position, [name, presence, weight, at, version]] of Object.entries(told.members)) {
+    known.members[position] = { position: Number(position), name, presence, weight, since: at, version };
   }
   known.queues.length = known.meta.queues;
   const fresh = new Set();
@@ -187,13 +187,13 @@ function show(fresh = new Set()) {
   const sum = (pick) => known.queues.reduce((total, one) => total + (pick(one) ?? 0), 0);
   const rate = meta.rates ? sum((one) => one.rate) : null;
   text($('rate'), perSecond(rate));
-  $('rate').title = meta.rates ? '' : 'no member tells how much it handles: ops.status, or --status HOST:PORT';
+  $('rate').title = meta.rates ? '' : 'no member has told yet how much it handles';
   text($('flight'), count(sum((one) => one.flight)));
   text($('depth'), meta.depths ? count(sum((one) => one.depth)) : '–');
   $('depth').title = meta.depths ? '' : 'the settings have no semp, or the broker does not answer';
-  text($('parked'), meta.parked === null ? '–' : count(meta.parked));
-  $('parked').classList.toggle('bad', meta.parked > 0);
-  $('parked').title = meta.parked === null ? 'no member tells it: ops.status, or --status HOST:PORT' : '';
+  text($('parked'), meta.parked === null ? '–' : `${count(meta.parked)}${meta.parked_unknown ? '+' : ''}`);
+  $('parked').classList.toggle('bad', meta.parked > 0 || meta.parked_unknown);
+  $('parked').title = meta.parked === null ? 'no member tells it' : meta.parked_unknown ? 'not known of queues that wait for their parking queue' : '';
   text($('moved'), count(known.moves.at(-1)?.number ?? 0));
   showNotice();
   showFigure(fresh);
@@ -217,6 +217,9 @@ function showNotice() {
     const remedy = stoodFor < RESTRIPING_STANDS_MS ? '' : `, none for ${since(stoodFor)}; if nobody runs it, lbg group restripe --queues ${restriping[1]} ends it`;
     notices.push(`re-striping from ${restriping[0]} to ${restriping[1]} queues: ${restriping[2]} of ${restriping[3]} shards have left${remedy}`);
   }
+  // One that has just come is about to be asked.
+  const versions = [...new Set(living().filter((one) => one.version || now() - one.since > 10000).map((one) => one.version ?? 'not told'))];
+  if (versions.length > 1) notices.push(`versions differ: ${versions.sort().join(', ')}`);
   if (!placed && living().length) notices.push('members do not agree yet on who is there: homes are those of before');
   dress($('notice'), [(lacking || still.length) && 'bad']);
   text($('notice'), notices.join(' · '));
@@ -304,7 +307,7 @@ function showCards() {
     text(button.children[1], one.name);
     const facts = `${plural(total.queues, 'queue')}${rate} · ${count(total.flight)} in flight`;
     text(button.children[2], isDense ? `${count(total.queues)}${rate}` : facts);
-    button.title = one.weight === 1 ? one.name : `${one.name}, weight ${one.weight}`;
+    button.title = `${one.name}${one.weight === 1 ? '' : `, weight ${one.weight}`}, version ${one.version ?? 'not told'}`;
     button.setAttribute('aria-label', `member ${one.name}, ${one.presence}, ${facts}`);
   });
 }

@@ -87,6 +87,10 @@ class KeyBook:
         """See `Dispatcher.parking_waits`."""
         return self._dispatcher.parking_waits()
 
+    def keys_parked(self) -> int:
+        """Keys parked in the queues that this member owns; those of `parking_waits` are left out."""
+        return self._dispatcher.parked().keys
+
     def is_stopped(self, queue: QueueName, epoch: Epoch) -> bool:
         """See `Dispatcher.is_stopped`."""
         return self._dispatcher.is_stopped(queue, epoch)
