@@ -81,6 +81,15 @@ def ask_broker(settings: Settings) -> Mapping[str, object]:
     return {name: told[name] for name in STORED_IN_SEMP}
 
 
+async def stored_queue_count(client: "SempClient", settings: Settings) -> int | None:
+    """How many queues the group has by the stored settings; None if none of this version are. Raises `SempError`."""
+    from lbg_runtime.admin.state import read_stored
+
+    text = await read_stored(client, settings.connection.vpn, settings.group.name)
+    stored = None if text is None else read_marker(MARKER_PREFIX + settings.group.name, text)
+    return None if stored is None else stored.shape.queue_count
+
+
 async def store_queue_count(client: "SempClient", settings: Settings, queue_count: int) -> None:
     """Write into the stored settings how many queues the group has now; does nothing if none of this version are.
 

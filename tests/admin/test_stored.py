@@ -28,6 +28,7 @@ from lbg_runtime.admin.stored import (
     differences,
     stopped_by_changes,
     store_queue_count,
+    stored_queue_count,
     watch_of,
 )
 from lbg_runtime.broker.engine.engine import Engine
@@ -88,6 +89,7 @@ async def test_a_restriped_group_is_stored_with_its_new_count() -> None:
         async with open_semp(settings) as client:
             for _ in range(2):
                 await store_queue_count(client, settings, 5)
+                assert await stored_queue_count(client, settings) == 5
         assert await anyio.to_thread.run_sync(ask_broker, settings) == {**before, "queue_count": 5}
 
 
@@ -98,6 +100,7 @@ async def test_what_is_not_stored_need_not_be_counted() -> None:
         settings = parse_settings(made_of, "test", {})
         async with open_semp(settings) as client:
             await store_queue_count(client, settings, 5)
+            assert await stored_queue_count(client, settings) is None
             assert await read_stored(client, "default", settings.group.name) is None
 
 

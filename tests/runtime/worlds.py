@@ -181,7 +181,8 @@ class RestripedWorld(SharedWorld):
         await session.open()
         try:
             queues = self.admin
-            await Restriper(self.settings("a"), 2, queues, session, lambda _: None, queues.store_count).run()
+            stored = queues.store_count, queues.read_count
+            await Restriper(self.settings("a"), 2, queues, session, lambda _: None, *stored).run()
         finally:
             await session.close()
 

@@ -17,7 +17,7 @@ import structlog
 
 from lbg_runtime.admin.account import open_semp
 from lbg_runtime.admin.queues import QueueAdmin, queue_admin
-from lbg_runtime.admin.stored import store_queue_count
+from lbg_runtime.admin.stored import store_queue_count, stored_queue_count
 from lbg_runtime.config.broker_names import conductor_name
 from lbg_runtime.config.settings import Settings
 from lbg_runtime.core.group.membership_timing import MembershipTiming
@@ -106,9 +106,10 @@ class Restriper:
         session: Session,
         on_progress: Callable[[Progress], None],
         store_count: Callable[[int], Awaitable[None]],
+        stored_count: Callable[[], Awaitable[int | None]],
     ) -> None:
         """`queue_count` is what the group is to have at the end. `store_count` stores how many queues there are; called
-        while nobody can begin another re-striping."""
+        while nobody can begin another re-striping. `stored_count` says what is stored; None if nothing is."""
         self._queue_count = queue_count
         self._shape = settings.group.shape()
         self._topic = settings.group.control_topic_name
@@ -116,6 +117,7 @@ class Restriper:
         self._session = session
         self._on_progress = on_progress
         self._store_count = store_count
+        self._stored_count = stored_count
         self._quiet_from_s = 0.0
         """From then on no request of a killed or replaced conductor arrives, on the loop's clock; 0: from the start."""
         self._subscriptions: dict[int, frozenset[str]] = {}
@@ -167,6 +169,9 @@ class Restriper:
             self._tell_of_queues_left()
             return None
         plan = conductor.plan
+        if not self._quiet_from_s and await self._stored_count() not in (None, plan.from_count):
+            # An earlier run that found nothing to move may have asked to store that count, and left no other trace.
+            self._quiet_from_s = asyncio.get_running_loop().time() + HELD_S
         is_maybe_known = has_begun(plan, self._shape, self._subscriptions, self._topic)
         if not is_maybe_known:
             insist_on_few_moves(plan, self._shape)
@@ -395,6 +400,7 @@ async def open_restriper(
         await insist_on_target(queues, settings, queue_count)
         async with opening as session:
             store_count = partial(store_queue_count, client, settings)
-            restriper = Restriper(settings, queue_count, queues, session, on_progress, store_count)
+            stored_count = partial(stored_queue_count, client, settings)
+            restriper = Restriper(settings, queue_count, queues, session, on_progress, store_count, stored_count)
             client.fence(restriper.insist_on_connection)
             yield restriper

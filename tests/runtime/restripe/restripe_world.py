@@ -88,6 +88,9 @@ class EngineQueues:
     async def store_count(self, count):
         self.stored_count = count
 
+    async def read_count(self):
+        return self.stored_count
+
     def names(self):
         return sorted(self._topics)
 
@@ -117,7 +120,8 @@ async def restripe(trial, settings, queues, count, on_progress=lambda _: None):
     session = MemoryTransport(trial.broker, f"restriper-{count}")
     await session.open()
     try:
-        return await Restriper(cooperative(settings), count, queues, session, on_progress, queues.store_count).run()
+        stored = queues.store_count, queues.read_count
+        return await Restriper(cooperative(settings), count, queues, session, on_progress, *stored).run()
     finally:
         await session.close()
 

@@ -200,6 +200,33 @@ async def test_a_late_request_of_who_was_killed_finds_nothing_to_change(trial, s
     assert in_order_and_once(trial)
 
 
+async def test_a_late_request_to_store_the_count_of_who_found_nothing_to_move_replaces_no_newer_one(
+    trial, settings, queues
+) -> None:
+    """It was killed, and has left nothing that shows that it was there but the number that it was to set right."""
+    store, late = queues.store_count, []
+
+    async def hold(count):
+        late.append((count, asyncio.get_running_loop().time()))
+        raise ConnectFailed("semp", "killed")
+
+    async def arrive():
+        count, sent_s = late[0]
+        await asyncio.sleep(sent_s + HELD_S - 1 - asyncio.get_running_loop().time())
+        await store(count)
+
+    queues.stored_count, queues.store_count = 3, hold
+    async with trial.running(trial.discovered("a", group=GROUP)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        with pytest.raises(ConnectFailed):
+            await restripe(trial, settings, queues, 4)
+        queues.store_count = store
+        arriving = asyncio.ensure_future(arrive())
+        await restripe(trial, settings, queues, 6)
+        await arriving
+    assert (late[0][0], queues.stored_count) == (4, 6)
+
+
 async def test_who_follows_nobody_waits_for_no_late_request(trial, settings, queues) -> None:
     async with trial.running(trial.discovered("a", group=GROUP)):
         await trial.until(lambda: len(trial.active()) == 4)
