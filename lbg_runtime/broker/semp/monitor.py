@@ -1,5 +1,4 @@
-"""The monitor API: queues, flows, messages, replay logs and clients as they are now, and the rest as it is configured.
-Read-only."""
+"""The monitor API, read-only: queues, flows, messages, replay logs and clients as they are, the rest as configured."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -31,6 +30,8 @@ class _Seen:
     name: str
     row: Row
     counts: Mapping[str, int] | None = None
+    is_whole: bool = True
+    """Whether what is below it is found there, and so linked to."""
 
 
 _Look = Callable[[Engine, tuple[str, ...]], Iterator[_Seen]]
@@ -104,7 +105,10 @@ def _items(kinds: tuple[str, ...], above: tuple[str, ...], seen: Iterable[_Seen]
     # Once for all of them: there may be very many.
     path = tuple(part for kind, name in zip(kinds, above, strict=False) for part in (kind, encode_key((name,))))
     below = tuple(each[-1] for each in _KINDS if each[:-1] == kinds)
-    return (Item((*path, kinds[-1], encode_key((each.name,))), each.row, below, each.counts) for each in seen)
+    return (
+        Item((*path, kinds[-1], encode_key((each.name,))), each.row, below if each.is_whole else (), each.counts)
+        for each in seen
+    )
 
 
 # -- the objects of each kind
@@ -155,7 +159,8 @@ def _partition(vpn: str, status: QueueStatus, partition: PartitionStatus, nothin
         "partitionClientName": partition.client_name,
         "bindCount": int(partition.flow is not None),
     }
-    return _Seen(name, row, {"msgs": partition.depth, "txFlows": int(partition.flow is not None)})
+    # Its messages and its flow are found below the queue.
+    return _Seen(name, row, {"msgs": partition.depth, "txFlows": int(partition.flow is not None)}, is_whole=False)
 
 
 def _queue_row(vpn: str, status: QueueStatus) -> Row:

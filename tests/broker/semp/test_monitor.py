@@ -231,6 +231,8 @@ async def test_the_partitions_of_a_queue_are_seen_as_queues_beside_it(desk):
     assert sorted(counts["msgs"]["count"] for counts in answer["collections"]) == [0, 1, 1], "the queue's and theirs"
     assert (await desk.get(QUEUES, seen[0]["queueName"]))["partitionNumber"] == 0
     assert {queue["queueName"] for queue in await desk.get(CONFIG)} == {"pq"}, "they are no configuration"
+    for uri in (uri for links in answer["links"] for uri in links.values()):
+        await desk.get(uri.removeprefix("http://broker/SEMP/v2/"))
 
     # What only some of them have may be asked of all.
     await make_queue(desk, "plain")
