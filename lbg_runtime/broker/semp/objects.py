@@ -196,6 +196,19 @@ REPLAY_LOG = ObjectType(
     write_level=Level.GLOBAL,
 )
 
+NOTED_VPN_ATTRIBUTES: tuple[Attribute, ...] = (
+    Number("maxConnectionCount", 200_000, 0, 200_000),
+    Number("maxEgressFlowCount", 200_000, 0, 200_000),
+    Number("maxEndpointCount", 200_000, 0, 200_000),
+    Number("maxIngressFlowCount", 1_000_000, 0, 1_000_000),
+    Number("maxMsgSpoolUsage", 6_000_000, 0, 6_000_000),
+    Number("maxSubscriptionCount", _U32, 0, _U32),
+    Number("maxTransactedSessionCount", 100_000, 0, 100_000),
+    Number("maxTransactionCount", 100_000, 0, 100_000),
+)
+"""Attributes that are kept but have no effect here: a VPN of this broker has none of these limits, so each is as large
+as can be."""
+
 VPN = ObjectType(
     "message VPN",
     "msgVpns",
@@ -204,6 +217,8 @@ VPN = ObjectType(
         Choice("authenticationBasicType", "none", ("none", "internal")),
         Flag("authenticationBasicEnabled", True),
         Flag("authenticationClientCertEnabled"),
+        Flag("enabled", True),
+        *NOTED_VPN_ATTRIBUTES,
     ),
     (QUEUE, CLIENT_USERNAME, CLIENT_PROFILE, ACL_PROFILE, JNDI_QUEUE, REPLAY_LOG),
     write_level=Level.GLOBAL,

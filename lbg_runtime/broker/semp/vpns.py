@@ -5,9 +5,11 @@ from collections.abc import Iterable
 from lbg_runtime.broker.engine.administration import Administration
 from lbg_runtime.broker.semp.accounts import AccountRows
 from lbg_runtime.broker.semp.collection import Kept, keep_row, only
-from lbg_runtime.broker.semp.objects import VPN
+from lbg_runtime.broker.semp.fault import SempFault
+from lbg_runtime.broker.semp.objects import NOTED_VPN_ATTRIBUTES, VPN
 from lbg_runtime.broker.semp.schema import Row
 from lbg_runtime.broker.semp.target import Key, Keys
+from lbg_runtime.model.semp_code import SempCode
 
 
 class Vpns:
@@ -29,7 +31,10 @@ class Vpns:
             return None
         self._accounts.seed(vpn)
         accounts = self._administration.accounts(vpn)
+        said = self._said.get(keys, {})
         return {
+            **{each.name: said.get(each.name, each.default) for each in NOTED_VPN_ATTRIBUTES},
+            "enabled": True,
             "authenticationBasicType": "internal" if accounts.is_closed else "none",
             "authenticationBasicEnabled": accounts.takes_passwords,
             "authenticationClientCertEnabled": accounts.takes_certificates,
@@ -40,6 +45,8 @@ class Vpns:
 
     def change(self, keys: Keys, before: Row, row: Row) -> None:
         changed = {name: value for name, value in row.items() if value != before[name]}
+        if "enabled" in changed:
+            raise SempFault(SempCode.NOT_SUPPORTED, "enabled: a message VPN is not shut down here")
         self._set(keys, changed)
         self._said[keys] = self._said.get(keys, {}) | changed
         keep_row(self._kept, VPN.noun, keys, self._said[keys])

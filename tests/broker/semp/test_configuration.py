@@ -148,6 +148,16 @@ async def test_a_name_may_hold_what_paths_are_made_of(desk):
     assert {each["queueName"] for each in await desk.get(QUEUES)} == set(names)
 
 
+async def test_a_vpn_is_set_up_as_tools_do_it(desk):
+    assert (await desk.get(VPN))["maxMsgSpoolUsage"] == 6_000_000
+    changed = await desk.ask("PATCH", VPN, body={"enabled": True, "maxMsgSpoolUsage": 1_500})
+    assert (changed["data"]["enabled"], changed["data"]["maxMsgSpoolUsage"]) == (True, 1_500)
+    assert await desk.code("PATCH", VPN, body={"enabled": False, "maxMsgSpoolUsage": 1}) == 14
+    assert await desk.get(VPN) == changed["data"]
+    assert await desk.code("PUT", VPN, body={}) == 0
+    assert (await desk.get(VPN))["maxMsgSpoolUsage"] == 6_000_000
+
+
 async def test_thresholds_are_kept_in_the_form_they_were_given(desk):
     pair = {"setValue": 10, "clearValue": 5}
     await desk.post(QUEUES, queueName="q", eventBindCountThreshold=pair)

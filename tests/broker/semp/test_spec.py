@@ -78,9 +78,11 @@ def test_every_kind_of_object_is_where_we_have_it(config, path):
             continue
         default = default_of(prop)
         if kind is objects.VPN:
-            # What its container sets; the kinds of authentication that we do not have are left out.
+            # What its container sets, or no limit; the kinds of authentication that we do not have are left out.
             if isinstance(attribute, Choice):
                 assert set(attribute.words) < set(prop["enum"])
+            elif isinstance(attribute, Number):
+                assert (attribute.least, attribute.most) == (prop["minimum"], prop["maximum"])
             else:
                 assert prop["type"] == "boolean"
             continue

@@ -109,6 +109,15 @@ async def test_a_client_profile_of_an_older_version_has_what_that_one_did_not_kn
     assert (seen["tcpKeepaliveCount"], seen["elidingDelay"]) == (5, 5)
 
 
+async def test_what_has_no_effect_on_a_vpn_comes_back_too(path):
+    with left_at_once(path) as server:
+        async with http(server) as client:
+            assert (await client.patch(VPN, json={"maxEndpointCount": 5})).status_code == 200
+    with left_at_once(path) as server:
+        async with http(server) as client:
+            assert (await client.get(VPN)).json()["data"]["maxEndpointCount"] == 5
+
+
 @pytest.mark.parametrize("damaged", [b"{", b"{}", b"[]"])
 async def test_a_damaged_row_is_refused_in_one_line(path, damaged):
     with left_at_once(path) as server:
