@@ -6,6 +6,7 @@ import pytest
 
 from lbg_runtime.admin.asking import REQUESTS_AT_ONCE, ask_each
 from lbg_runtime.model.errors import SempError
+from lbg_runtime.runtime.shutdown import Interruption
 
 
 async def test_answers_are_in_the_order_of_the_items_however_late_each_comes() -> None:
@@ -56,3 +57,35 @@ async def test_where_one_fails_its_error_is_raised_and_the_others_are_given_up()
     with pytest.raises(SempError, match=r"^no$"):
         await ask_each(range(100), ask)
     assert len(ended) < REQUESTS_AT_ONCE
+
+
+async def test_who_goes_on_after_a_failure_can_be_interrupted_as_before() -> None:
+    async def ask(_: int) -> None:
+        await asyncio.sleep(0)
+        raise SempError("no")
+
+    unwanted = Interruption()
+    with unwanted:
+        with pytest.raises(SempError):
+            await ask_each(range(2), ask)
+        unwanted.cut()
+        # A task group of Python 3.11 leaves a cancellation counted, so that this one would count as another's.
+        await asyncio.Event().wait()
+
+
+async def test_a_cancellation_gives_up_all_of_them() -> None:
+    ended: list[int] = []
+
+    async def ask(number: int) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(number)
+
+    asking = asyncio.ensure_future(ask_each(range(100), ask))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert sorted(ended) == list(range(REQUESTS_AT_ONCE))
