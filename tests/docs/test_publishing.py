@@ -13,6 +13,7 @@ from solace.messaging.resources.queue import Queue
 from solace.messaging.resources.topic import Topic
 
 from lbg_runtime import open_publisher
+from lbg_runtime.model.hashing import HashFunction, shard_of
 from lbg_runtime.testing import BrokerOnPort
 from tests.docs.pages import ROOT, blocks
 from tests.patience import PATIENCE_S
@@ -32,6 +33,12 @@ def test_the_example_publishes(tmp_path: Path, lbg_broker: BrokerOnPort) -> None
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", example], cwd=tmp_path, env=environment, timeout=PATIENCE_S, check=True)
     assert lbg_broker.queue_status("shop/0").depth == 1_001
+
+
+def test_who_hashes_by_other_means_can_compare_with_the_page() -> None:
+    page = " ".join((ROOT / "docs" / "publishing.md").read_text().split())
+    crc32, java_string = (shard_of(each, "customer-7", 96) for each in (HashFunction.CRC32, HashFunction.JAVA_STRING))
+    assert f"of `customer-7`, with 96 shards, it is {crc32} by `crc32` and {java_string} by `java_string`" in page
 
 
 async def test_what_lies_on_a_plain_queue_is_taken_into_the_group_as_it_is(
