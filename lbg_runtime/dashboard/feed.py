@@ -187,7 +187,13 @@ class Feed:
 
     def _position(self, member: MemberId) -> int:
         if member not in self._positions:
-            self._positions[member] = self._free.pop() if self._free else len(self._positions)
+            if self._free:
+                position = self._free.pop()
+                # Told anew, even if the member had this row before: who came while the position was free lacks it.
+                self._members[position] = (0, ())
+            else:
+                position = len(self._positions)
+            self._positions[member] = position
         return self._positions[member]
 
 

@@ -119,6 +119,23 @@ def test_a_member_that_a_kept_move_names_keeps_its_position(board, feed) -> None
     assert (told["members"][2][:2], told["members"][3][:2]) == (("c", None), ("d", "active"))
 
 
+def test_a_member_that_only_a_new_move_names_is_told_to_who_came_while_nothing_named_it(board, feed) -> None:
+    """It got its old position again, with the row of before, which was older than what that viewer had been sent."""
+    sight = replace(SIGHT, placement=None)
+    feed.update(board, sight)
+    for at_ms in (100_000, 200_000):
+        board.tick(at_ms)
+        feed.update(board, sight)
+    told = feed.since(0, 200_000)
+    assert told["members"] == {}
+    # A queue that nobody has taken for long has a giver who is long gone.
+    board.hear(Speaker("c").beat({0: ACTIVE}), 300_000)
+    feed.update(board, sight)
+    news = feed.since(told["version"], 300_000)
+    [(_, _, _, giver, taker, _, _)] = news["moves"]
+    assert {news["members"][giver][0], news["members"][taker][0]} == {"a", "c"}
+
+
 def test_before_members_have_agreed_there_are_no_homes_and_standbys_come_by_their_names(board, feed) -> None:
     board.hear(Speaker("0").beat({0: STANDBY}), 30)
     feed.update(board, replace(SIGHT, placement=None))
