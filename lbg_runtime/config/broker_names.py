@@ -10,6 +10,8 @@ from lbg_runtime.model.group import GroupShape, is_reserved
 from lbg_runtime.model.topic import LARGEST_TOPIC_BYTES
 
 LARGEST_QUEUE_NAME = 200
+LARGEST_QUEUE_NAME_BYTES = 250
+"""What the client takes, beside the broker's number of characters."""
 LARGEST_CLIENT_NAME_BYTES = 159
 """One less than PubSub+ takes: the client drops a login whose answer has 160 bytes and the zero behind them."""
 LARGEST_VPN_BYTES = 32
@@ -64,6 +66,11 @@ def check_names(shape: GroupShape, control_topic: str) -> None:
     if len(shape.name) > largest:
         expected = f"at most {largest}, as the names of its queues have at most {LARGEST_QUEUE_NAME}"
         raise SettingProblem(("name",), f"{len(shape.name)} characters", expected)
+    taken = len(shape.name.encode())
+    largest = LARGEST_QUEUE_NAME_BYTES - (len(shape.queue_name(shape.queue_count - 1).encode()) - taken)
+    if taken > largest:
+        expected = f"at most {largest}, as the client takes {LARGEST_QUEUE_NAME_BYTES} for the name of a queue"
+        raise SettingProblem(("name",), f"{taken} bytes", expected)
     topics = {"control_topic": control_topic, "hash_prefix": shape.subscription(shape.hash_count - 1)}
     for setting, topic in topics.items():
         if (size := len(topic.encode())) > LARGEST_TOPIC_BYTES:

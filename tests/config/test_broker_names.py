@@ -104,6 +104,16 @@ def test_a_name_is_as_long_as_its_queues_may_be_named():
     assert _parse(name="n" * 198, queue_count=10).shape().queue_count == 10
 
 
+def test_the_client_takes_names_of_queues_by_their_bytes():
+    """A member with its own control topic began, and no queue could be bound."""
+    # 250 bytes with "/1".
+    name = "ü" * 124
+    assert _parse(name=name, control_topic="c", queue_count=10).shape().queue_name(1) == f"{name}/1"
+    assert _problem(name=name, control_topic="c") == (
+        "config.yaml: group.name: 248 bytes; expected at most 247, as the client takes 250 for the name of a queue"
+    )
+
+
 def test_a_topic_is_measured_in_bytes():
     # 250 bytes with "/99/>".
     assert _parse(hash_prefix="h" * 245).hash_prefix == "h" * 245

@@ -1,7 +1,7 @@
 """Whether a group and its queues can carry a re-striping; each function only looks."""
 
 from lbg_runtime.admin.queues import SMALL_MESSAGE_BYTES, QueueAdmin
-from lbg_runtime.config.broker_names import LARGEST_QUEUE_NAME
+from lbg_runtime.config.broker_names import LARGEST_QUEUE_NAME, LARGEST_QUEUE_NAME_BYTES
 from lbg_runtime.config.settings import GroupBackend, Provision, RebindMode, Settings
 from lbg_runtime.core.group.picture import GroupPicture
 from lbg_runtime.core.parking.records import SHOWN_UNSETTLED, parking_queue
@@ -41,12 +41,17 @@ def insist_on_fit_settings(settings: Settings) -> None:
 
 
 def insist_on_fit_names(shape: GroupShape, queue_count: int) -> None:
-    """Raise `UserError` if a broker would refuse the name of the last of this many queues: then there is no end."""
-    length = len(shape.queue_name(queue_count - 1))
-    if length > LARGEST_QUEUE_NAME:
-        found = f"{queue_count}, with which the name of the last queue has {length} characters"
-        expected = f"names of at most {LARGEST_QUEUE_NAME}: fewer queues, or a new group with a shorter name"
-        raise UserError("--queues", found, expected)
+    """Raise `UserError` if broker or client would refuse the name of the last of this many queues: then there is no
+    end."""
+    name = shape.queue_name(queue_count - 1)
+    for length, most, what in (
+        (len(name), LARGEST_QUEUE_NAME, "characters"),
+        (len(name.encode()), LARGEST_QUEUE_NAME_BYTES, "bytes"),
+    ):
+        if length > most:
+            found = f"{queue_count}, with which the name of the last queue has {length} {what}"
+            expected = f"names of at most {most}: fewer queues, or a new group with a shorter name"
+            raise UserError("--queues", found, expected)
 
 
 def insist_on_few_moves(plan: StripePlan, shape: GroupShape) -> None:

@@ -68,6 +68,12 @@ def test_no_queue_is_to_have_a_name_that_a_broker_refuses() -> None:
     insist_on_fit_names(shape, 10)
     with pytest.raises(UserError, match=r"^--queues: 12, with which .* 201 characters; expected names of at most 200"):
         insist_on_fit_names(shape, 12)
+    wide = GroupShape(GroupName("ü" * 124), "h", 16, 2)
+    insist_on_fit_names(wide, 10)
+    with pytest.raises(
+        UserError, match=r"^--queues: 12, with which .* 251 bytes; expected names of at most 250: fewer"
+    ):
+        insist_on_fit_names(wide, 12)
 
 
 def test_no_more_shards_move_than_members_can_tell_each_other_of() -> None:
