@@ -9,7 +9,7 @@ from lbg_runtime.config.settings import Settings
 from lbg_runtime.metrics.tracing import open_spans
 from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.publisher.identity import new_publisher_id
-from lbg_runtime.publisher.ledger import open_ledger
+from lbg_runtime.publisher.opening import publisher_of
 from lbg_runtime.runtime.provisioning import provision_new_group
 from lbg_runtime.runtime.session import Session, open_session
 
@@ -55,21 +55,9 @@ async def open_publishing_session(settings: Settings, publisher_id: str) -> Asyn
 @asynccontextmanager
 async def _opened(settings: Settings, ledger: Path | None) -> AsyncIterator[HashedPublisher]:
     group, publisher_id, spans = settings.group, new_publisher_id(), open_spans(settings)
-    shape = group.shape()
-    async with open_publishing_session(settings, publisher_id) as session:
-        records = None
-        if ledger is not None:
-            records = open_ledger(ledger, shape, group.hash_function, publisher_id=publisher_id)
-        async with (
-            HashedPublisher(
-                session,
-                shape,
-                group.hash_function,
-                publisher_id=publisher_id,
-                key_source=group.key,
-                ledger=records,
-                spans=spans,
-            ) as publisher,
-            stopped_by_changes(settings, publisher.refuse_more),
-        ):
-            yield publisher
+    async with (
+        open_publishing_session(settings, publisher_id) as session,
+        publisher_of(group, session, ledger, publisher_id=publisher_id, key_source=group.key, spans=spans) as publisher,
+        stopped_by_changes(settings, publisher.refuse_more),
+    ):
+        yield publisher

@@ -180,15 +180,13 @@ async def _publish(
     from lbg_runtime.admin.stored import stopped_by_changes
     from lbg_runtime.metrics.reading import PublisherCounts
     from lbg_runtime.metrics.tracing import open_spans
-    from lbg_runtime.publisher.hashed import HashedPublisher
     from lbg_runtime.publisher.identity import new_publisher_id
-    from lbg_runtime.publisher.ledger import open_ledger
     from lbg_runtime.publisher.load import LoadPlan
+    from lbg_runtime.publisher.opening import publisher_of
     from lbg_runtime.publishing import open_publishing_session
 
     publisher_id = new_publisher_id()
     spans = open_spans(settings)
-    shape, hash_function = settings.group.shape(), settings.group.hash_function
     causes: list[StopCause] = []
     failure: UserError | None = None
     session: Session | None = None
@@ -207,11 +205,8 @@ async def _publish(
                     # No bound: the queues may be many, and the broker slow to make them.
                     session = await connected.enter_async_context(open_publishing_session(settings, publisher_id))
             if session is not None:
-                if ledger_folder is not None:
-                    ledger = open_ledger(ledger_folder, shape, hash_function, publisher_id=publisher_id)
-                publisher = HashedPublisher(
-                    session, shape, hash_function, publisher_id=publisher_id, ledger=ledger, spans=spans
-                )
+                publisher = publisher_of(settings.group, session, ledger_folder, publisher_id=publisher_id, spans=spans)
+                ledger = publisher.ledger
                 began_s = time.monotonic()
                 with _progress(publisher, source.count if isinstance(source, LoadPlan) else None):
                     try:

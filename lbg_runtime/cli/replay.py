@@ -142,14 +142,12 @@ async def _replay(
 
     from lbg_runtime.admin.stored import stopped_by_changes
     from lbg_runtime.pipeline.replay import replay as replay_messages
-    from lbg_runtime.publisher.hashed import HashedPublisher
     from lbg_runtime.publisher.identity import new_publisher_id
-    from lbg_runtime.publisher.ledger import open_ledger
+    from lbg_runtime.publisher.opening import publisher_of
     from lbg_runtime.publishing import open_publishing_session
     from lbg_runtime.runtime.shutdown import Interruption
 
     publisher_id = new_publisher_id()
-    shape, hash_function = settings.group.shape(), settings.group.hash_function
     connecting, sending = Interruption(), anyio.CancelScope()
     session: Session | None = None
     # For the thread on which the log is read, which no cancellation ends.
@@ -166,10 +164,7 @@ async def _replay(
                 session = await connected.enter_async_context(open_publishing_session(settings, publisher_id))
             if session is None:
                 return True
-            ledger = None
-            if ledger_folder is not None:
-                ledger = open_ledger(ledger_folder, shape, hash_function, publisher_id=publisher_id)
-            publisher = HashedPublisher(session, shape, hash_function, publisher_id=publisher_id, ledger=ledger)
+            publisher = publisher_of(settings.group, session, ledger_folder, publisher_id=publisher_id)
             with _progress(replayed) as show:
                 try:
                     # Outside the scope, whose cancellation would cut short the end of this context.
@@ -179,7 +174,7 @@ async def _replay(
                             await replay_messages(messages, publisher, topic, rate, replayed, show)
                 finally:
                     await publisher.close(_CONFIRM_TIMEOUT_MS)
-                    replayed.ledger_dropped = 0 if ledger is None else ledger.dropped
+                    replayed.ledger_dropped = 0 if publisher.ledger is None else publisher.ledger.dropped
     return sending.cancelled_caught
 
 

@@ -141,7 +141,8 @@ class HashedPublisher:
         self._hash_level = f"{group.hash_prefix}/"
         self._hash_function = hash_function
         self._key_source = key_source
-        self._ledger = ledger
+        self.ledger = ledger
+        """Of what is confirmed; None if none is wanted."""
         self._clock_us = clock_us
         self._spans = spans
         self._window = UnconfirmedWindow(max_unconfirmed, max_unconfirmed_bytes)
@@ -335,8 +336,8 @@ class HashedPublisher:
             sent.answer.set_result(
                 make_confirmation(sent.key, sent.shard, sent.key_sequence, sent.topic, sent.message_id)
             )
-        if self._ledger is not None:
-            self._ledger.confirmed(sent.key, sent.shard, sent.key_sequence, self._clock_us())
+        if self.ledger is not None:
+            self.ledger.confirmed(sent.key, sent.shard, sent.key_sequence, self._clock_us())
             if self._ledger_timer is None:
                 self._ledger_timer = asyncio.get_running_loop().call_later(LEDGER_FLUSH_MS / 1000, self._flush_ledger)
         if sent.span is not None:
@@ -353,8 +354,8 @@ class HashedPublisher:
             sent.answer.set_exception(error)
             # Mark it as retrieved: the log line below reports it even if nobody looks at the future.
             sent.answer.exception()
-        if self._ledger is not None:
-            self._ledger.unconfirmed(
+        if self.ledger is not None:
+            self.ledger.unconfirmed(
                 UnconfirmedRecord(sent.key, sent.shard, sent.key_sequence, fate, reason, self._clock_us())
             )
         # Last, as they are the program's own: what its log or its spans raise must leave nobody waiting.
@@ -376,16 +377,16 @@ class HashedPublisher:
             self._ledger_timer.cancel()
         with ExitStack() as ending:
             # Each of these is done, whatever the others raise.
-            if self._ledger is not None:
-                ending.callback(self._ledger.close, clean=not left)
+            if self.ledger is not None:
+                ending.callback(self.ledger.close, clean=not left)
             for sent in reversed(left.values()):
                 reason = "no answer before the publisher was closed"
                 ending.callback(self._on_unconfirmed, sent, PublishFailed(sent.topic, reason), "unknown", reason)
 
     def _flush_ledger(self) -> None:
         self._ledger_timer = None
-        if self._ledger is not None:
-            self._ledger.flush()
+        if self.ledger is not None:
+            self.ledger.flush()
 
 
 def _end_span(span: "Span | None", error: BaseException | None) -> None:

@@ -7,7 +7,7 @@ from lbg_runtime.admin.stored import Difference
 from lbg_runtime.config.settings import Settings
 from lbg_runtime.publisher.hashed import HashedPublisher
 from lbg_runtime.publisher.identity import new_publisher_id
-from lbg_runtime.publisher.ledger import open_ledger
+from lbg_runtime.publisher.opening import publisher_of
 from lbg_runtime.runtime.session import Session
 
 LAST_CONFIRMS_MS = 5_000
@@ -36,16 +36,10 @@ class ApplicationPublisher:
         for each in self._changed():
             raise each.as_error()
         if self._publisher is None:
-            group, publisher_id, ledger = self._settings.group, new_publisher_id(), None
-            if (journal := self._settings.ops.journal.path) is not None:
-                ledger = open_ledger(Path(journal), group.shape(), group.hash_function, publisher_id=publisher_id)
-            self._publisher = HashedPublisher(
-                self._session,
-                group.shape(),
-                group.hash_function,
-                publisher_id=publisher_id,
-                key_source=group.key,
-                ledger=ledger,
+            group, journal = self._settings.group, self._settings.ops.journal.path
+            folder = None if journal is None else Path(journal)
+            self._publisher = publisher_of(
+                group, self._session, folder, publisher_id=new_publisher_id(), key_source=group.key
             )
         return self._publisher
 
