@@ -1,4 +1,4 @@
-"""Readers and pruners that others overtake between two looks at the same lane.
+"""Readers, pruners and those who begin a log that others overtake between two looks at the same lane or folder.
 
 Each race is run by a hook: when a function is called, what the other process does then is done first. More than 400
 lines, as all of them are run by it.
@@ -12,19 +12,19 @@ from pathlib import Path
 import pytest
 
 from lbg_runtime.model.errors import LandingDamaged, LandingRowsPruned
-from lbg_runtime.pipeline.landing import lane_view, merge
+from lbg_runtime.pipeline.landing import lane_view, layout, merge
 from lbg_runtime.pipeline.landing import log as log_module
 from lbg_runtime.pipeline.landing import prune as prune_module
 from lbg_runtime.pipeline.landing.index import ENTRY_BYTES
 from lbg_runtime.pipeline.landing.lane import remove_lane
 from lbg_runtime.pipeline.landing.lane_view import LaneView, check_unindexed
-from lbg_runtime.pipeline.landing.layout import IDS_SUFFIX, LANE_NOTE
+from lbg_runtime.pipeline.landing.layout import IDS_SUFFIX, LANE_NOTE, GroupNote, claim_folder
 from lbg_runtime.pipeline.landing.log import LandingLog, LaneExtent
 from lbg_runtime.pipeline.landing.prune import IDS_KEPT_US, Unpruned, prune
 from lbg_runtime.pipeline.landing.pruned_ids import write_pruned
 from lbg_runtime.pipeline.landing.segment import DATA_SUFFIX, INDEX_SUFFIX, Segment
 from lbg_runtime.pipeline.landing.verify import Walked, verify
-from tests.pipeline.landing.landed import LogOnDisk, id_of, ids_of, rows
+from tests.pipeline.landing.landed import SHAPE, LogOnDisk, id_of, ids_of, rows
 
 Hook = Callable[..., None]
 
@@ -70,6 +70,20 @@ def pruned(log: LogOnDisk, before_us: int = 10_000, now_us: int = 1_000) -> list
     failures: list[Unpruned] = []
     list(prune(log.root, before_us, clock_us=lambda: now_us, failures=failures))
     return failures
+
+
+# -- two that begin the log
+
+
+@pytest.mark.parametrize(("owner", "function"), [(Path, "iterdir"), (layout, "alone")], ids=["content", "note"])
+def test_of_those_who_claim_an_empty_folder_at_once_the_first_makes_the_log_of_all(
+    tmp_path: Path, before: Hook, owner: object, function: str
+) -> None:
+    """Whoever is refused does not start; and with another id in its note the first would land nothing more."""
+    claimed: list[GroupNote] = []
+    before(owner, function, lambda: claimed.append(claim_folder(tmp_path, SHAPE)))
+    second = claim_folder(tmp_path, SHAPE)
+    assert [each.id for each in claimed] == [second.id]
 
 
 # -- two that prune
