@@ -42,9 +42,12 @@ from tests.admin.group_steps import (
         (asyncio.CancelledError(), asyncio.CancelledError, "interrupted"),
     ],
 )
-async def test_a_deletion_that_is_interrupted_says_that_the_queues_are_closed(broker, client, error, raised, reason):
+@pytest.mark.parametrize("number", [2, 3], ids=["with one queue closed", "with all closed"])
+async def test_a_deletion_that_is_interrupted_says_that_queues_are_closed(
+    broker, client, error, raised, reason, number
+):
     await create(client)
-    broker.transport = Wire(broker.transport, 3, error)
+    broker.transport = Wire(broker.transport, number, error)
     async with broker.client() as failing:
         with capture_logs() as told, pytest.raises(raised):
             await GroupAdmin(failing, "default").delete(SPEC)
