@@ -175,6 +175,10 @@ def test_a_lane_that_is_not_there_is_pruned(log_on_disk: LogOnDisk) -> None:
     with pytest.raises(LandingRowsPruned) as caught:
         list(log.read_queue(3, {"queue=003/lane=x-1.1": 6}, {"queue=003/lane=x-1.1": 7}))
     assert (caught.value.lane, caught.value.row) == ("queue=003/lane=x-1.1", 6)
+    assert list(log.read("queue=003/lane=x-1.1", 7, 7)) == []
+    with pytest.raises(LandingRowsPruned) as caught:
+        list(log.read("queue=003/lane=x-1.1", 6, 7))
+    assert (caught.value.lane, caught.value.row) == ("queue=003/lane=x-1.1", 6)
 
 
 def test_who_skips_what_is_pruned_reads_on_behind_a_lane_that_is_gone(log_on_disk: LogOnDisk) -> None:
