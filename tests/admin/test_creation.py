@@ -356,6 +356,15 @@ async def test_no_queue_is_taken_back_that_members_and_publishers_may_have_found
     assert (await admin.plan(spec)).is_clean
 
 
+async def test_what_was_made_before_the_first_queue_is_taken_back_though_members_make_queues(broker, client):
+    before = await everything(client)
+    broker.transport = Wire(broker.transport, 5, httpx.ReadTimeout("gone"))
+    async with broker.client() as failing:
+        with pytest.raises(SempUnreachable):
+            await create(failing, replace(SPEC, creates_queues=True))
+    assert await everything(client) == before
+
+
 class Gateway(httpx.AsyncBaseTransport):
     """Passes one change on to the broker, and says that nobody was there."""
 
