@@ -1,4 +1,7 @@
-"""What creates a group, and what becomes of a creation that fails, is interrupted or meets somebody else's."""
+"""What creates a group, and what becomes of a creation that fails, is interrupted or meets somebody else's.
+
+More than 400 lines, as one creation is disturbed at every step and by everybody.
+"""
 
 import asyncio
 from dataclasses import replace
