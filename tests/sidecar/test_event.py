@@ -101,9 +101,11 @@ def test_an_event_of_a_message_without_an_id_has_the_one_that_was_made():
     ],
 )
 def test_data_stands_in_the_object_as_its_type_says(payload, said, expected):
-    event = told(make_event(payload, properties={"ce_datacontenttype": said} if said else {}))
+    made = make_event(payload, properties={"ce_datacontenttype": said} if said else {})
+    event = told(made)
     assert event.items() >= ({"datacontenttype": said} | expected).items()
     assert len(event.keys() & {"data", "data_base64"}) == 1
+    assert binary(made, "pubsub")[0]["content-type"] == event["datacontenttype"]
 
 
 def test_a_raw_event_has_its_bytes_whatever_they_are():
