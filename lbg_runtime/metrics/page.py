@@ -35,6 +35,10 @@ async with open_publisher("config.yaml") as publisher:
     await publisher.publish("orders/new", b"an order", key="account-4711")
 ```
 
+The vendor's own integration with OpenTelemetry (`pubsubplus-opentelemetry-integration`, and those for other languages)
+carries the context in a place of its own in the message, which is not read here, and does not read these properties. So
+a publisher that uses it begins a trace that ends with it, and one that also sets the two properties is joined.
+
 Names follow OpenTelemetry's messaging conventions: `messaging.system` is `solace`; the destination is the topic in a
 publisher's span and the queue in a handler's; the partition is the shard. `lbg.epoch`, `lbg.attempt` and
 `lbg.redelivered` are our own. The key is in a span (as `lbg.key`) only with `ops.tracing: spans_with_keys`; without
