@@ -88,3 +88,57 @@ def test_nor_is_the_name_of_an_anchor(tmp_path):
 @pytest.mark.parametrize("value", ["!!set {b, a}", "!!set\n    ? b\n    ? a"])
 def test_a_set_is_refused_as_it_forgets_the_order_in_which_it_is_written(tmp_path, value):
     assert _problem(tmp_path, f"group: 1\nhandlers: {value}\n") == ":2: a set, which has no order; expected a list"
+
+
+def _read(folder, text):
+    (folder / "config.yaml").write_text(text)
+    return read_document(folder / "config.yaml")
+
+
+@pytest.mark.parametrize(
+    ("merged", "count"),
+    [
+        ("<<: [*first, *second]", 1),
+        ("<<: [*second, *first]", 2),
+        ("<<: [*first, *second], hash_count: 3", 3),
+        ("hash_count: 3, <<: *first", 3),
+        ("<<: [*nested, *first]", 2),
+        ("<<: {<<: *nested, hash_count: 3}", 3),
+    ],
+)
+def test_of_what_is_merged_the_first_counts_and_what_is_written_beside_it_more(tmp_path, merged, count):
+    text = "first: &first {hash_count: 1}\nsecond: &second {hash_count: 2}\nnested: &nested {<<: *second}\n"
+    assert _read(tmp_path, f"{text}group: {{{merged}}}\n")["group"] == {"hash_count": count}
+
+
+def test_what_overrides_what_it_merges_can_be_merged_itself_wherever_it_stands(tmp_path):
+    text = "all: {here: {below: &one {<<: &none {count: 0, name: a}, count: 1}}}\ngroup: {<<: *one}\n"
+    found = _read(tmp_path, text)
+    assert found["group"] == found["all"]["here"]["below"] == {"count": 1, "name": "a"}
+
+
+def test_keys_given_twice_are_refused_in_what_is_merged_too(tmp_path):
+    assert _problem(tmp_path, "group:\n  <<: {a: 1, a: 2}\n") == ":2: a key given twice; expected valid YAML"
+    assert _problem(tmp_path, "group:\n  <<: {a: 1}\n  <<: {b: 1}\n") == ":3: a key given twice; expected valid YAML"
+
+
+@pytest.mark.parametrize("value", ["3", "[3]", "[{a: 1}, [b]]"])
+def test_what_is_merged_and_no_mapping_is_one_line(tmp_path, value):
+    expected = "what is merged is no mapping; expected a mapping, or a list of mappings"
+    assert _problem(tmp_path, f"group:\n  <<: {value}\n") == f":2: {expected}"
+
+
+def test_a_mapping_that_merges_itself_is_what_it_has_beside_that(tmp_path):
+    assert _read(tmp_path, "group: &group {<<: *group, count: 1}\n") == {"group": {"count": 1}}
+
+
+def test_a_key_that_is_merged_again_and_again_is_one_key(tmp_path):
+    lines = ["a0: &a0 {x: 1}", *(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}" for n in range(1, 40))]
+    assert _read(tmp_path, "\n".join(lines)) == {f"a{n}": {"x": 1} for n in range(40)}
+
+
+def test_more_keys_than_anyone_merges_are_one_line(tmp_path):
+    lines = [f"a{n}: &a{n} {{{', '.join(f'k{n}_{m}: 1' for m in range(1_000))}}}" for n in range(11)]
+    merged = ", ".join(f"*a{n}" for n in range(11))
+    problem = ":12: too much is merged; expected valid YAML"
+    assert _problem(tmp_path, "\n".join([*lines, f"group: {{<<: [{merged}]}}"])) == problem
