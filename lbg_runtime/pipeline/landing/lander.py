@@ -31,7 +31,7 @@ from lbg_runtime.pipeline.landing.prune import Unpruned, prune
 from lbg_runtime.pipeline.landing.room import Room
 from lbg_runtime.pipeline.landing.usage import DiskSpace, disk_space, used_bytes
 from lbg_runtime.runtime.app import App
-from lbg_runtime.runtime.clock import wall_us
+from lbg_runtime.runtime.clock import slept_s, wall_us
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.runners.batch_turns import BatchTurns
 from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING
@@ -163,7 +163,7 @@ class Lander:
         """See `Companion.attend`."""
         # A lander without room keeps its queues: the others have none either, as they share the log.
         del session, on_able, changed
-        self._ages.look(wall_us(), int(asyncio.get_running_loop().time() * 1e6))
+        self._ages.look(wall_us(), _steady_us())
         self._threads = _start_threads()
         try:
             await self._measure()
@@ -336,7 +336,7 @@ class Lander:
         )
 
     async def _prune(self) -> None:
-        before_us = self._ages.look(wall_us(), int(asyncio.get_running_loop().time() * 1e6))
+        before_us = self._ages.look(wall_us(), _steady_us())
         if before_us is None:
             return
         failures: list[Unpruned] = []
@@ -350,6 +350,11 @@ class Lander:
             _log.error("prune_failed", lanes=len(failures), lane=failures[0].lane, reason=str(failures[0].error))
         if pruned:
             _log.info("landing_pruned", segments=len(pruned), bytes=sum(each.bytes for each in pruned))
+
+
+def _steady_us() -> int:
+    """The loop's clock, moved on by what the host has slept: otherwise the wall clock would seem to be set then."""
+    return int((asyncio.get_running_loop().time() + slept_s()) * 1e6)
 
 
 def _start_threads() -> ThreadPoolExecutor:

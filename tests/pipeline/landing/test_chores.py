@@ -269,7 +269,11 @@ class Wall:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ahead_s = 0.0
         loop = asyncio.get_running_loop()
-        told = SimpleNamespace(time_ns=lambda: int((1.8e9 + loop.time() + self.ahead_s) * 1e9), time=time.time)
+        told = SimpleNamespace(
+            time_ns=lambda: int((1.8e9 + loop.time() + self.ahead_s) * 1e9),
+            time=time.time,
+            monotonic_ns=time.monotonic_ns,
+        )
         monkeypatch.setattr(clock_module, "time", told)
 
 
@@ -298,6 +302,24 @@ async def test_a_clock_that_jumps_ahead_prunes_nothing_and_is_told_once(
     assert events_of(told, "landing_clock_stepped") == 1
     assert all(extent.first_row == 0 for extent in LandingLog(trial.options.root).lanes().values())
     trial.assert_all_once_in_order()
+
+
+async def test_a_host_that_slept_prunes_what_has_become_old_meanwhile(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To its member the clock had stepped: one that slept each night pruned nothing, ever."""
+    wall, asleep_s = Wall(monkeypatch), 0.0
+    monkeypatch.setattr("lbg_runtime.pipeline.landing.lander.slept_s", lambda: asleep_s)
+    trial.options = replace(trial.options, retention_ms=3_600_000, segment_bytes=1)
+    with capture_logs() as told:
+        async with trial.running(trial.lander("a")):
+            await trial.publish(20)
+            await trial.all_landed()
+            before = segments_of(trial)
+            wall.ahead_s = asleep_s = 3 * 3_600
+            await trial.until(lambda: events_of(told, "landing_pruned") > 0)
+    assert segments_of(trial) < before
+    assert events_of(told, "landing_clock_stepped") == 0
 
 
 async def test_rows_of_a_clock_that_was_ahead_go_when_they_were_seen_for_as_long_as_rows_stay(
