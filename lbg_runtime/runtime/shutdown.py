@@ -122,6 +122,9 @@ class Interruption:
         self._task: asyncio.Task[object] | None = None
         self._cancelled_before = 0
         self._cuts = 0
+        self._left_over = 0
+        self._mark = f"interruption {id(self)}"
+        """The message of our cancellations."""
 
     def __enter__(self) -> None:
         self._task = asyncio.current_task()
@@ -132,17 +135,41 @@ class Interruption:
         """Cancel what the task waits for; does nothing before the section and after it."""
         if self._task is not None:
             # From the loop, never from the task itself, which could have left the section when it is thrown.
-            self._task.get_loop().call_soon(self._cancel)
+            self._task.get_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        task = self._task
+        if task is None:
+            return
+        if not self._cuts and task.cancelling() > self._cancelled_before:
+            # One from elsewhere may not have reached the task yet: it goes first.
+            task.get_loop().call_soon(self._cancel)
+        else:
+            self._cancel()
 
     def _cancel(self) -> None:
         if self._task is not None:
+            if not self._cuts:
+                self._left_over = self._task.cancelling() - self._cancelled_before
             self._cuts += 1
-            self._task.cancel()
+            self._task.cancel(self._mark)
 
-    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> bool:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> bool:
         task, self._task = self._task, None
         if task is None or not self._cuts:
             return False
         for _cut in range(self._cuts):
             task.uncancel()
-        return kind is asyncio.CancelledError and task.cancelling() <= self._cancelled_before
+        if kind is not asyncio.CancelledError:
+            return False
+        # In Python 3.11 and 3.12, a task group whose task has failed may leave its cancellation counted although it is
+        # over. One from elsewhere that the section still cleans up after counts as well, but ours was raised within it.
+        others = task.cancelling() - self._cancelled_before
+        return others <= 0 or (others <= self._left_over and self._is_ours_alone(error))
+
+    def _is_ours_alone(self, error: BaseException | None) -> bool:
+        while error is not None:
+            if isinstance(error, asyncio.CancelledError) and error.args != (self._mark,):
+                return False
+            error = error.__context__
+        return True

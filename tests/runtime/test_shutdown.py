@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -453,6 +453,81 @@ async def test_a_task_that_was_cancelled_goes_on_tidying_up_behind_a_stretch_tha
     with pytest.raises(asyncio.CancelledError):
         await task
     assert reached == ["the rest"]
+
+
+async def _fail():
+    raise OSError("away")
+
+
+async def _left_by_a_task_group():
+    """What a task group of Python 3.11 and 3.12 leaves: a cancellation of its task that is counted and over."""
+    with suppress(ExceptionGroup):
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_fail())
+
+
+async def test_a_cut_ends_a_stretch_in_which_a_task_group_has_failed():
+    stretch, reached = Interruption(), []
+
+    async def run():
+        with stretch:
+            await _left_by_a_task_group()
+            await _left_by_a_task_group()
+            asyncio.get_running_loop().call_soon(stretch.cut)
+            await _for_ever()
+        reached.append("the rest")
+
+    await asyncio.create_task(run())
+    assert reached == ["the rest"]
+
+
+@pytest.mark.parametrize("failed_before", [False, True])
+async def test_a_cancellation_of_somebody_elses_goes_through_a_stretch_that_is_cut_while_it_tidies_up(failed_before):
+    stretch, begun, tidying = Interruption(), asyncio.Event(), asyncio.Event()
+
+    async def run():
+        with stretch:
+            if failed_before:
+                await _left_by_a_task_group()
+            begun.set()
+            try:
+                await _for_ever()
+            finally:
+                tidying.set()
+                await _for_ever()
+
+    task = asyncio.create_task(run())
+    await begun.wait()
+    task.cancel()
+    await tidying.wait()
+    stretch.cut()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("failed_before", [False, True])
+async def test_a_cancellation_of_somebody_elses_right_before_a_cut_goes_through(failed_before, waits):
+    stretch, begun, may_go_on = Interruption(), asyncio.Event(), asyncio.Event()
+
+    async def run():
+        with stretch:
+            if failed_before:
+                await _left_by_a_task_group()
+            begun.set()
+            await may_go_on.wait()
+            await _for_ever()
+
+    task = asyncio.create_task(run())
+    await begun.wait()
+    await asyncio.sleep(0)
+    if not waits:
+        # It has been woken and has not had its turn yet.
+        may_go_on.set()
+    task.cancel()
+    stretch.cut()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 def _wait_until_gone(pid: int, within_s: float) -> None:
