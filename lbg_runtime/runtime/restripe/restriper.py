@@ -354,8 +354,7 @@ class Restriper:
                     await self._queues.delete_queue(self._shape.queue_name(index))
                 except QueueInUse as in_use:
                     # Its members have heard that the re-striping is over, and are on their way out.
-                    left = f"messages: {in_use.message_count}, bound flows: {in_use.flow_count}"
-                    self._in_use = f"queue {in_use.queue} to be empty and without flows ({left})"
+                    self._in_use = f"a queue to be out of use: {in_use}"
                     await self._hearing.wait()
                     return False
                 self._in_use = ""
