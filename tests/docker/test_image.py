@@ -38,10 +38,12 @@ def test_it_is_made_in_stages_from_short_names_of_one_version() -> None:
     assert not [rest for word, rest in last_stage() if word == "RUN" and ("pip" in rest or "apt" in rest)]
 
 
-def test_it_has_the_base_dependencies_as_they_are_pinned_and_no_build_tools() -> None:
+def test_it_has_the_dependencies_as_they_are_pinned_and_no_build_tools() -> None:
     (build,) = [arguments for arguments in given("RUN") if "pip install" in arguments]
     install, _, rest = build.partition("&&")
-    assert words(install)[-3:] == ["-c", "constraints.txt", "."]
+    assert words(install)[-3:] == ["-c", "constraints.txt", ".${EXTRAS}"]
+    before = instructions()[: instructions().index(("RUN", build))]
+    assert before.index(("ARG", "EXTRAS=")) > before.index(("FROM", "python:${PYTHON} AS build")), "else it is not seen"
     assert words(rest) == ["/opt/lbg/bin/pip", "uninstall", "--yes", "pip", "setuptools"]
 
 
