@@ -27,14 +27,14 @@ class Executor:
 
     async def do(self, step: Step) -> None:
         """Carry out one step."""
-        for pause_s in (*PAUSES_S, None):
+        for pause_s in PAUSES_S:
             try:
                 return await self._try(step)
             except SempRefused as refused:
-                if refused.code not in _STILL_USED or pause_s is None:
+                if refused.code not in _STILL_USED:
                     raise
-                await asyncio.sleep(pause_s)
-        return None
+            await asyncio.sleep(pause_s)
+        return await self._try(step)
 
     async def _try(self, step: Step) -> None:
         match step:
