@@ -122,9 +122,11 @@ class Store:
         self._execute(chain(statements_of(changes, self._frames), map(row_statement, rows)))
 
     def rows(self) -> list[Row]:
-        """Every row, in the order in which they were first put."""
-        found = self._connection.execute("SELECT kind, keys, body FROM row ORDER BY rowid")
-        return [(kind, keys, body) for kind, keys, body in found]
+        """Every row, in the order in which they were first put; raises `UserError` if they cannot be read."""
+        try:
+            return self._connection.execute("SELECT kind, keys, body FROM row ORDER BY rowid").fetchall()
+        except sqlite3.Error as error:
+            raise UserError(f"store {self.path}", _reason_of(error), _expected_for(error)) from error
 
     def close(self) -> None:
         """Release the store for others. Idempotent."""

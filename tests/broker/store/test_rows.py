@@ -1,7 +1,8 @@
 """What administrators leave in a store: with all else that one request changes, or not at all."""
 
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import httpx
@@ -129,6 +130,15 @@ async def test_a_damaged_row_is_refused_in_one_line(path, damaged):
         with pytest.raises(UserError, match=r"it is damaged: .*; expected an undamaged store") as refused:
             http(server)
         assert "\n" not in str(refused.value)
+
+
+def test_a_store_that_has_lost_its_rows_is_refused_in_one_line(path):
+    with left_at_once(path):
+        pass
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("DROP TABLE row")
+    with left_at_once(path) as server, pytest.raises(UserError, match=f"^store {path}: no such table: row; expected"):
+        http(server)
 
 
 async def test_what_administrators_say_and_cannot_be_kept_ends_the_broker(path):
