@@ -93,8 +93,6 @@ class SolaceSession:
         """Those that this session, or a flow of it, has in the library."""
         self.is_cut: Future[None] = Future()
         """Done if `disconnect` has to wait, by when the session can neither come back nor send any more."""
-        self._token_fault = ""
-        """What was wrong with the file when it was last read."""
 
     @classmethod
     def connect(
@@ -203,24 +201,21 @@ class SolaceSession:
     def follow_token(self, source: TokenFile) -> None:
         """Have the client present the file's current token, if it has changed, when it next connects.
 
-        If something is wrong with the file, that is logged, once until it changes, and the former token is kept.
+        Raises `ConfigError` if something is wrong with the file, or the client's error: the former token is kept. Does
+        nothing if the session is over, as the next one reads the file itself.
         """
-        fault = ""
+        token = source.read()
+        if token == self.token:
+            return
         try:
-            token = source.read()
-            if token != self.token:
-                with self.calls.one():
-                    self.service.update_property(TOKEN_PROPERTY, token)
-                self.token = token
-                _log.info("token_renewed", file=source.path)
-        except ConfigError as error:
-            fault = str(error)
-        except CLIENT_ERRORS as error:
-            if not self.calls.over.done():
-                fault = subcode_and_reason(error)[1]
-        if fault and fault != self._token_fault:
-            _tell_of_token(source, fault)
-        self._token_fault = fault
+            with self.calls.one():
+                self.service.update_property(TOKEN_PROPERTY, token)
+        except CLIENT_ERRORS:
+            if self.calls.over.done():
+                return
+            raise
+        self.token = token
+        _log.info("token_renewed", file=source.path)
 
     def why_away(self, hosts: str) -> ConnectFailed | None:
         """Why the client, which is away, could not come back when it last tried; None if that is not known."""
@@ -379,12 +374,8 @@ def _token_of(settings: SolaceSettings, former: str) -> str:
     except ConfigError as error:
         if not former:
             raise ConnectFailed(settings.host_list, str(error), permanent=True) from None
-        _tell_of_token(source, str(error))
+        _log.warning("token_not_renewed", file=source.path, reason=str(error))
         return former
-
-
-def _tell_of_token(source: TokenFile, reason: str) -> None:
-    _log.warning("token_not_renewed", file=source.path, reason=reason)
 
 
 class _ServiceListener(

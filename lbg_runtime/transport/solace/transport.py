@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
-from lbg_runtime.model.errors import BindFailed, ConnectFailed, PublishFailed, SubscribeFailed, TransportError
+from lbg_runtime.model.errors import (
+    BindFailed,
+    ConfigError,
+    ConnectFailed,
+    PublishFailed,
+    SubscribeFailed,
+    TransportError,
+)
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.transport.base import BoundFlow, ConnectionSink, DirectSink, FlowSink, IsLast
@@ -518,7 +525,10 @@ class SolaceTransport:
             self._renewal = asyncio.get_running_loop().create_task(self._renew(session, ending))
 
     async def _follow_token(self, source: TokenFile) -> None:
-        """Give the client the newest token before it needs it: it reconnects by itself after an outage."""
+        """Give the client the newest token before it needs it: it reconnects by itself after an outage.
+
+        What is wrong is logged, once until it changes.
+        """
         told = ""
         while True:
             with suppress(TimeoutError):
@@ -530,6 +540,8 @@ class SolaceTransport:
             fault = ""
             try:
                 await self._threads.run(self._session.follow_token, source)
+            except ConfigError as error:
+                fault = str(error)
             except Exception as error:  # noqa: BLE001 - as in `_renew`: the token would end, and nobody would know
                 fault = subcode_and_reason(error)[1]
             if fault and fault != told:

@@ -17,7 +17,7 @@ from lbg_runtime.broker.engine.accounts import DEFAULT_NAME
 from lbg_runtime.broker.engine.surroundings import Asked
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.config.settings import ClientPathChoice
-from lbg_runtime.model.errors import BindFailed, PublishFailed, PublishRefused, SubscribeFailed
+from lbg_runtime.model.errors import BindFailed, ConfigError, PublishFailed, PublishRefused, SubscribeFailed
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.model.outcome import Outcome
@@ -420,7 +420,8 @@ async def test_a_token_is_followed_whatever_goes_wrong_once(monkeypatch: pytest.
     monkeypatch.setattr(transport_module, "TOKEN_LOOK_S", 0.0)
     is_done = asyncio.Event()
     tell = asyncio.get_running_loop().call_soon_threadsafe
-    outcomes = [RuntimeError("can't start new thread"), RuntimeError("can't start new thread"), None]
+    thread, empty = RuntimeError("can't start new thread"), ConfigError("token", "is empty", "a token")
+    outcomes = [thread, thread, empty, empty, None, empty, None]
 
     class Session:
         """Of which only this is asked."""
@@ -441,4 +442,5 @@ async def test_a_token_is_followed_whatever_goes_wrong_once(monkeypatch: pytest.
         await asyncio.wait([following])
     transport._session = None
     await transport.close()
-    assert [(each["event"], each["reason"]) for each in logged] == [("token_not_renewed", "can't start new thread")]
+    told = ["can't start new thread", str(empty), str(empty)]
+    assert [(each["event"], each["reason"]) for each in logged] == [("token_not_renewed", each) for each in told]
