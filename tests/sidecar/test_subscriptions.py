@@ -37,6 +37,9 @@ def test_routes_may_be_given_as_in_the_second_version():
     assert subscription.route == "/r"
     [subscription], _ = read({"topic": "a", "routes": {"rules": [{"path": "/r"}], "default": "/d"}})
     assert subscription.route == "/r"
+    rules = [{"path": "/first"}, {"match": "", "path": "/never"}]
+    [subscription], _ = read({"topic": "a", "routes": {"rules": rules, "default": "/d"}})
+    assert subscription.route == "/first", "the first that matches, as in Dapr"
     [subscription], _ = read({"topic": "a", "routes": {"rules": []}, "route": "/a"})
     assert subscription.route == "/a"
 
