@@ -12,7 +12,10 @@ from lbg_runtime.sidecar.pulling import Streams, read_settlements
 def test_an_event_goes_to_the_stream_with_the_most_room():
     streams = Streams("a")
     small, large = streams.open(1), streams.open(3)
-    given_to = [streams.give()[0] for _ in range(4)]
+    given_to = []
+    for _ in range(4):
+        assert streams.has_room
+        given_to.append(streams.give()[0])
     assert (given_to.count(small), given_to.count(large)) == (1, 3)
     assert streams.give() is None
     assert not streams.has_room
