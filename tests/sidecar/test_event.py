@@ -118,11 +118,12 @@ def test_numbers_keep_their_digits():
 
 
 def test_in_binary_mode_attributes_are_headers_and_the_payload_is_the_body():
-    headers, body = binary(make_event(b"\xff", properties={"ce_type": "bestellt ä", "ce_yes": True}), "pubsub")
+    properties = {"ce_type": "bestellt ä", "ce_yes": True, "ce_no": False}
+    headers, body = binary(make_event(b"\xff", properties=properties), "pubsub")
     assert body == b"\xff"
     assert headers["content-type"] == "application/octet-stream"
     assert headers["ce-type"] == "bestellt%20%C3%A4"
-    assert headers["ce-yes"] == "true"
+    assert (headers["ce-yes"], headers["ce-no"]) == ("true", "false")
     assert headers["ce-id"] == "id-1"
     assert "ce-datacontenttype" not in headers
 
