@@ -314,6 +314,25 @@ def test_a_partitioned_queue_is_not_made_by_members():
     )
 
 
+def test_a_partitioned_queue_is_not_asked_of_the_broker():
+    group = {"name": "orders", "from": "semp", "backend": "partitioned"}
+    document = {"group": group, "dispatch": {"missing_key": "error"}, "semp": {"url": "http://a"}}
+    with pytest.raises(ConfigError, match=r"group\.from: semp; expected file with backend: partitioned, "):
+        parse_settings(document, "config.yaml", {}, ask=lambda _: pytest.fail("it was asked"))
+
+
+@pytest.mark.parametrize(
+    ("semp", "line"),
+    [
+        ({"url": "https://a", "password": "p"}, "given with a password; expected one of the two"),
+        ({"url": "http://a"}, "given for an address without TLS; expected https:// in semp.url"),
+    ],
+)
+def test_a_token_for_the_broker_goes_alone_and_in_no_clear_text(semp, line):
+    assert _problem(semp={**semp, "token": "t"}) == f"config.yaml: semp.token: {line}"
+    assert _parse(semp={"url": "https://a", "token": "t"}).semp.token.get_secret_value() == "t"
+
+
 def test_an_unknown_key_is_refused_with_the_one_that_was_probably_meant():
     assert _problem(group=GROUP | {"hash_cout": 1}) == (
         "config.yaml: group.hash_cout: unknown setting; expected hash_count, or another of "
