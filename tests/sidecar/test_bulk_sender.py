@@ -10,7 +10,7 @@ import pytest
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.runtime.runners.batch_turns import BatchTurns
 from lbg_runtime.sidecar.answer import Status
-from lbg_runtime.sidecar.application import ApplicationFailed, NotSent, Response
+from lbg_runtime.sidecar.application import ApplicationFailed, ApplicationUnreachable, NotSent, Response
 from lbg_runtime.sidecar.bulk_sender import BulkSender
 from lbg_runtime.sidecar.subscriptions import Bulk, Subscription
 from tests.sidecar.events import make_event, make_gate
@@ -32,7 +32,7 @@ class Slow:
 
 
 @asynccontextmanager
-async def sending_to(application, turns=None, before_send=lambda: None):
+async def sending_to(application, turns=None, before_send=lambda: None, gate=None):
     tasks = set()
 
     def spawn(coroutine):
@@ -42,7 +42,7 @@ async def sending_to(application, turns=None, before_send=lambda: None):
         return task
 
     bulk = Bulk(max_count=3, max_wait_ms=1_000)
-    gate = make_gate()
+    gate = gate or make_gate()
     gate.open()
     yield BulkSender(application, Subscription("a", "/a", bulk=bulk), bulk, spawn, gate, turns or BatchTurns(1))
     await asyncio.gather(*tasks)
@@ -214,6 +214,20 @@ async def test_what_waits_goes_as_soon_as_the_bulk_before_it_is_answered(rig):
     await fourth
     assert loop.time() - began_s < 0.1
     assert application.bulks == [["1"], ["2", "3"], ["4"]]
+
+
+async def test_what_was_not_sent_to_an_application_that_was_away_has_no_event_wait_for_others_later():
+    application, gate, loop = Slow(), make_gate(), asyncio.get_running_loop()
+    application.may_answer.set()
+    async with sending_to(application, gate=gate) as sender:
+        gate.close("away")
+        with pytest.raises(ApplicationUnreachable, match="away"):
+            await sender.deliver(make_event())
+        gate.open()
+        before_s = loop.time()
+        await sender.deliver(make_event())
+        assert loop.time() == before_s
+    assert application.bulks == [["2"]]
 
 
 @pytest.mark.parametrize("failure", [ApplicationFailed("gone"), TypeError("what nobody thought of")])
