@@ -102,9 +102,9 @@ def test_what_is_gone_does_not_come_back(path):
             SubscriptionKept(1, "a"),
             SubscriptionKept(2, "b"),
             *(MessageKept(queue, n, message(n)) for queue in (1, 2) for n in (1, 2)),
-            MessagesDelivered(1, 5, ((1, 1, 1),)),
+            MessagesDelivered(1, 5, ((1, 1, 1), (2, 3, 1))),
             MessagesDelivered(2, 6, ((1, 2, 1),)),
-            FlowKept(1, 5, "ann", 0, (1,)),
+            FlowKept(1, 5, "ann", 0, (1, 3)),
             FlowKept(2, 6, "ann", 0, (2,)),
             PublisherKept("default", "flow", 1, ()),
         ]
@@ -113,7 +113,12 @@ def test_what_is_gone_does_not_come_back(path):
         [MessagesGone(1, [1]), QueueGone(2), SubscriptionGone(1, "a"), FlowGone(5), PublisherGone("default", "flow")]
     )
     store.close()
-    assert reopened(path) == [QueueKept(1, "default", "orders", SETTINGS), MessageKept(1, 2, message(2))]
+    assert reopened(path) == [
+        QueueKept(1, "default", "orders", SETTINGS),
+        MessageKept(1, 2, message(2)),
+        # Its flow is gone, so that nobody is waited for who would come back to it; it was seen all the same.
+        MessagesDelivered(1, 5, ((2, 3, 1),)),
+    ]
 
 
 def test_the_file_keeps_nothing_of_messages_and_queues_that_are_gone(path):
