@@ -14,6 +14,7 @@ from lbg_runtime.pipeline.landing.lane import LaneWriter, remove_lane
 from lbg_runtime.pipeline.landing.layout import claim_folder
 from lbg_runtime.pipeline.landing.prune import IDS_KEPT_US, prune
 from lbg_runtime.pipeline.landing.removed import note_removed
+from lbg_runtime.pipeline.landing.segment import INDEX_SUFFIX, SegmentWriter
 from tests.pipeline.landing.disk import Disk
 from tests.pipeline.landing.landed import SHAPE, LogOnDisk, id_of, rows
 
@@ -39,6 +40,17 @@ def test_a_power_cut_takes_nothing_that_was_acknowledged(
         lane.append(rows([id_of("k", number)]))
         assert disk.lost(tmp_path) == []
     lane.close()
+
+
+def test_a_segment_is_begun_when_the_header_of_its_index_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows come after it: without it, a power cut would leave rows that have lost their index, which is damage."""
+    disk = Disk()
+    monkeypatch.setattr(os, "fsync", disk.sync)
+    monkeypatch.setattr(os, "fdatasync", disk.sync)
+    SegmentWriter(tmp_path, 0, is_synced=True).close()
+    assert [each for each in disk.lost(tmp_path) if INDEX_SUFFIX in each] == []
 
 
 def test_a_lane_is_no_lane_any_more_on_the_disk_before_anything_of_it_is_removed(
