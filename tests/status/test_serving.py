@@ -1,9 +1,10 @@
-"""A server on the loop of what uses it, when that is cancelled while it ends."""
+"""The end of a server on the loop of what uses it."""
 
 import asyncio
 
 import pytest
 from starlette.applications import Starlette
+from starlette.types import Receive, Scope, Send
 
 from lbg_runtime.config.listen_address import ListenAddress
 from lbg_runtime.status.connections import BoundedConnection
@@ -40,3 +41,19 @@ async def test_who_is_cancelled_again_while_it_ends_leaves_no_port_taken() -> No
             await serving
         await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)
     listen(server.address, "--listen").close()
+
+
+async def test_an_answer_without_end_does_not_keep_a_server_that_ends() -> None:
+    is_asked = asyncio.Event()
+
+    async def answer(_: Scope, __: Receive, ___: Send) -> None:
+        is_asked.set()
+        await asyncio.Event().wait()
+
+    quiet = QuietServer(answer, BoundedConnection, last_answers_s=0)
+    async with asyncio.timeout(PATIENCE_S):
+        async with LoopServer(quiet, ListenAddress(OWN_HOST, 0), "sidecar.listen") as server:
+            _, writer = await asyncio.open_connection(server.address.host, server.address.port)
+            writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await is_asked.wait()
+        writer.close()
