@@ -132,6 +132,22 @@ async def test_what_is_not_wanted_any_more_when_there_is_a_connection_is_not_sen
         assert (asked, len(raw.writers)) == ([0, 0, 0], 1)
 
 
+@pytest.mark.parametrize("is_unix", [False, True])
+async def test_however_many_events_are_unanswered_the_next_one_is_sent(tmp_path, is_unix):
+    """The library sends a hundred at a time by itself, and another one would be taken for not reached."""
+    count = 101
+    async with application(None, unix=str(tmp_path / "application.sock") if is_unix else None) as (client, raw):
+        posts = [asyncio.ensure_future(client.post("/a", {}, b"x")) for _ in range(count)]
+        async with asyncio.timeout(PATIENCE_S):
+            while len(raw.requests) < count:
+                raw.asked.clear()
+                await raw.asked.wait()
+        for post in posts:
+            post.cancel()
+        await asyncio.wait(posts)
+    assert all(post.cancelled() for post in posts)
+
+
 async def test_an_application_on_a_unix_socket_is_reached(tmp_path):
     path = str(tmp_path / "application.sock")
     async with application(OK, unix=path) as (client, raw):
