@@ -140,8 +140,7 @@ def read_login(frame: Frame, message: ClientCtrl) -> LoginRequest:
     return LoginRequest(
         username=_unveil(frame, ParameterKind.USERNAME),
         password=_unveil(frame, ParameterKind.PASSWORD),
-        # What is no UTF-8 in it becomes U+FFFD, which no name may have: so its client is told why it is not let in.
-        client_name=closed_text((message.find(ClientKind.CLIENT_NAME) or b"\0").decode(errors="replace").encode()),
+        client_name=client_name_of(message.find(ClientKind.CLIENT_NAME) or b"\0"),
         vpn=closed_text(message.find(ClientKind.VPN) or b"\0"),
         keep_alive_s=_number(message, ClientKind.KEEP_ALIVE, 4),
         scheme=_number(message, ClientKind.SCHEME, 1),
@@ -154,6 +153,14 @@ def read_login(frame: Frame, message: ClientCtrl) -> LoginRequest:
         user=remark(message.find(ClientKind.USER_ID)),
         description=remark(message.find(ClientKind.DESCRIPTION)),
     )
+
+
+def client_name_of(value: bytes) -> str:
+    """The name that a client gives itself; raises `ProtocolError`.
+
+    What is no UTF-8 in it becomes U+FFFD, which no name may have: so its client is told why it does not get it.
+    """
+    return closed_text(value.decode(errors="replace").encode())
 
 
 def remark(value: bytes | None) -> str:

@@ -275,6 +275,10 @@ class QueueJournal:
         self._changes.note(MessagesDelivered(self.queue, flow.id, deliveries))
         self._changes.note_flow(self.queue, flow)
 
+    def flow_renamed(self, flow: "ConsumerFlow") -> None:
+        """The client of a flow has another name, under which it will come back."""
+        self._changes.note_flow(self.queue, flow)
+
     def given_back(self, message: "SpooledMessage") -> None:
         """The client that a message was delivered to no longer holds it."""
         delivery = (message.sequence, message.delivery_id, message.delivery_count)

@@ -32,6 +32,13 @@ class Claims:
         """A client from an earlier life of the broker may come back to what it holds."""
         self._remembered[flow] = RememberedFlow(client_name, window, deliveries)
 
+    def rename(self, flow: ConsumerFlow) -> None:
+        """The client of a flow has another name, that of the flow by now, under which it will come back."""
+        if flow.remembered_as in self._remembered:
+            self._remembered[flow.remembered_as].client_name = flow.client_name
+        if self._journal is not None:
+            self._journal.flow_renamed(flow)
+
     def give_up(self, flow: ConsumerFlow) -> None:
         """The handle of a flow is given up: forget it."""
         self._note_gone(flow.id)

@@ -211,6 +211,11 @@ class Engine:
         known = self._registry.client(client)
         known.introduction = replace(known.introduction, description=description)
 
+    def rename(self, client: ClientId, name: str) -> None:
+        """The client goes on under another name, with all that it has; 400 `Client Name Parse Error`, 400 `Client Name
+        Already In Use`."""
+        self._registry.rename(self._registry.client(client), name)
+
     def subscribe(self, client: ClientId, subscription: str) -> None:
         """Attract direct messages; 400 `Subscription Already Exists`, 400 `Subscription Parse Error`, 403
         `Subscription ACL Denied`."""

@@ -186,6 +186,12 @@ class Queue:
         """Whether the queue feeds this flow."""
         return self._line.is_fed(flow)
 
+    def rename(self, flow: Flow, client_name: str) -> None:
+        """The client of a flow has another name."""
+        flow.client_name = client_name
+        if isinstance(flow, ConsumerFlow):
+            self.claims.rename(flow)
+
     def browse(self, flow: FlowId, client: ClientId, client_name: str, wants: Wants) -> BrowserFlow:
         """Bind a browser that was admitted, its window closed; it takes no part in the election."""
         browser = BrowserFlow(flow, client, client_name, self.spool.first_sequence, wants)

@@ -10,7 +10,7 @@ from lbg_runtime.broker.engine.numbers import Numbers
 from lbg_runtime.broker.engine.publisher_flow import PublisherState
 from lbg_runtime.broker.engine.queue import Queue
 from lbg_runtime.broker.engine.timetable import Timetable
-from lbg_runtime.broker.engine.vpn import Client, Vpn
+from lbg_runtime.broker.engine.vpn import Client, Vpn, check_client_name
 from lbg_runtime.model.errors import BrokerRefusal
 
 
@@ -70,6 +70,22 @@ class Registry:
         forgotten = client.vpn.publishers.close(flow, client.publishers.pop(flow))
         if forgotten is not None and self.changes is not None:
             self.changes.note_publisher_gone(client.vpn.name, forgotten)
+
+    def rename(self, client: Client, name: str) -> None:
+        """Give a client another name: 400 `Client Name Parse Error`, 400 `Client Name Already In Use`."""
+        vpn = client.vpn
+        check_client_name(name)
+        if vpn.clients.get(name, client) is not client:
+            raise BrokerRefusal(400, "Client Name Already In Use")
+        del vpn.clients[client.name]
+        client.name = name
+        vpn.clients[name] = client
+        # By the names of its members a share finds who gets a topic.
+        for text in vpn.client_subscriptions.of(client):
+            vpn.client_subscriptions.remove(client, text)
+            vpn.client_subscriptions.add(client, text)
+        for flow, queue in client.flows.items():
+            queue.rename(self.flows[flow][2], name)
 
     def disconnect(self, client: ClientId) -> list[Effect]:
         """Remove a client with its flows and subscriptions; its temporary queues wait for it. Nothing if it is gone."""

@@ -67,8 +67,7 @@ class Vpn:
     def log_in(self, username: str, password: str | None, client_name: str, address: str) -> Account:
         """Return the account of a client that may log in; 400 `Client Name Parse Error`, and as `Accounts.log_in`."""
         account = self.accounts.log_in(username, password, address)
-        if not _is_client_name(client_name):
-            raise BrokerRefusal(400, "Client Name Parse Error")
+        check_client_name(client_name)
         return account
 
     def queue(self, name: QueueName, client: ClientId | None = None) -> Queue:
@@ -132,11 +131,12 @@ class Vpn:
             queue.journal.unsubscribed(subscription)
 
 
-def _is_client_name(name: str) -> bool:
-    """Whether a client may have this name: it becomes part of topics and of log lines."""
+def check_client_name(name: str) -> None:
+    """400 `Client Name Parse Error` for a name that no client may have: it becomes part of topics and of log lines."""
     # Unprintable text may not be encodable as UTF-8, so this is checked first.
     is_text = bool(name) and name.isprintable() and _NOT_IN_CLIENT_NAMES.isdisjoint(name)
-    return is_text and len(name.encode()) <= LARGEST_CLIENT_NAME_BYTES
+    if not is_text or len(name.encode()) > LARGEST_CLIENT_NAME_BYTES:
+        raise BrokerRefusal(400, "Client Name Parse Error")
 
 
 def is_queue_name(name: str) -> bool:

@@ -30,6 +30,7 @@ from lbg_runtime.broker.server.login import (
     MAX_MESSAGE_BYTES,
     REFUSED_LOGIN_BODY,
     VIRTUAL_ROUTER,
+    inbox_of,
     login_body,
     who_is,
 )
@@ -65,8 +66,10 @@ from lbg_runtime.smf.assured_ctrl import (
 from lbg_runtime.smf.assured_items import AssuredKind
 from lbg_runtime.smf.client_ctrl import (
     LOGIN,
+    ClientItem,
     ClientKind,
     LoginRequest,
+    client_name_of,
     decode_client_ctrl,
     encode_client_ctrl,
     read_login,
@@ -77,6 +80,7 @@ from lbg_runtime.smf.frame import Frame, FrameReader, Protocol, decode_frame, en
 from lbg_runtime.smf.message import read_published
 from lbg_runtime.smf.response import OK, Response, answer
 from lbg_runtime.smf.smp import SubscriptionKind, SubscriptionRequest, decode_subscription, encode_subscription
+from lbg_runtime.smf.text import close_text
 
 OnLogin = Callable[[ClientId], None]
 """Called after a successful login, before any effect of it is carried out."""
@@ -330,11 +334,19 @@ class Session:
     def _update(self, client: ClientId, frame: Frame) -> None:
         message = decode_client_ctrl(frame.body)
         response = OK
-        if message.find(ClientKind.CLIENT_NAME) is not None:
-            response = Response(400, "Not Supported")
-        elif (description := message.find(ClientKind.DESCRIPTION)) is not None:
-            self._engine.describe(client, remark(description))
-        body = encode_client_ctrl(replace(message, items=(), mark=0))
+        items: tuple[ClientItem, ...] = ()
+        try:
+            if self.login is not None and (value := message.find(ClientKind.CLIENT_NAME)) is not None:
+                name = client_name_of(value)
+                self._engine.rename(client, name)
+                self.login = replace(self.login, client_name=name)
+                # Without it the client would go on without an inbox.
+                items = (ClientItem(ClientKind.INBOX, close_text(inbox_of(name))),)
+            if (description := message.find(ClientKind.DESCRIPTION)) is not None:
+                self._engine.describe(client, remark(description))
+        except BrokerRefusal as refusal:
+            response = Response(refusal.code, refusal.text)
+        body = encode_client_ctrl(replace(message, items=items, mark=0))
         self.outbox.put(encode_frame(answer(Protocol.CLIENT_CTRL, body, response, frame.tag)))
 
     # -- subscriptions

@@ -44,6 +44,26 @@ def test_an_impossible_client_name_is_refused(name):
         Engine().connect("default", "user", "", name)
 
 
+def test_a_client_has_another_name_and_keeps_what_it_has():
+    engine = Engine()
+    ann, _ = engine.connect("default", "user", "", "ann")
+    bob, _ = engine.connect("default", "user", "", "bob")
+    for client in (ann, bob):
+        engine.subscribe(client, "#share/both/a/>")
+    engine.rename(ann, "anna")
+    assert [each.name for each in engine.administration.clients("default")] == ["bob", "anna"]
+    publisher = engine.open_publisher(bob, "").flow
+    taken = [effect.client for n in (1, 2) for effect in engine.publish(publisher, n, Published("a/1", n, 1))]
+    assert sorted(taken) == sorted((ann, bob))
+    # The old name is free, the new one is not.
+    engine.connect("default", "user", "", "ann")
+    for name, why in (("bob", "400 Client Name Already In Use"), ("an>", "400 Client Name Parse Error")):
+        with pytest.raises(BrokerRefusal, match=why):
+            engine.rename(ann, name)
+    engine.rename(ann, "anna")
+    assert len(engine.administration.clients("default")) == 3
+
+
 def test_vpns_share_nothing():
     engine = Engine()
     engine.add_vpn("other")

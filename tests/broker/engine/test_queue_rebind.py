@@ -25,6 +25,24 @@ def test_a_handle_bound_again_settles_by_old_ids_what_it_holds_and_is_not_sent_i
     assert stage.queue.depth == 2
 
 
+@pytest.mark.parametrize("is_standby", [False, True])
+def test_a_client_with_another_name_comes_back_under_that_one(stage, is_standby):
+    ann = lost_after_five(stage)
+    if is_standby:
+        # Its handle was bound again, and has not been fed since.
+        stage.consumer("bob")
+        stage.engine.disconnect(ann)
+        ann = stage.client("ann")
+        stage.bind(ann, last_received_id=5)
+    stage.engine.rename(ann, "anna")
+    stage.engine.disconnect(ann)
+    flow = stage.bind(stage.client("anna"), last_received_id=5).flow
+
+    assert stage.open(flow, 5) == []
+    stage.settle(flow, 0, 3)
+    assert stage.queue.depth == 2
+
+
 def test_what_was_on_the_way_when_the_connection_broke_comes_again_above_the_last_received_id(stage):
     stage.engine.disconnect(lost_after_five(stage))
     flow = stage.bind(stage.client("ann"), last_received_id=3).flow

@@ -131,6 +131,19 @@ def test_what_was_refused_and_not_heard_of_is_refused_again(kept):
         kept.engine.publish(kept.publisher, 2, Published("orders/new", 2, 2))
 
 
+def test_a_client_keeps_what_it_held_under_another_name(kept):
+    ann, flow = kept.consumer("ann")
+    kept.publish(3)
+    kept.open(flow)
+    kept.log += kept.changes.take()
+    kept.engine.rename(ann, "anna")
+    kept.die()
+    flow = kept.bind(kept.client("anna"), last_received_id=3).flow
+    assert kept.open(flow, 3) == []
+    kept.settle(flow, 0, 3)
+    assert kept.queue.depth == 0
+
+
 def test_a_client_keeps_what_it_held_and_is_not_sent_it_again(kept):
     _, flow = kept.consumer("ann")
     kept.open(flow)

@@ -3,9 +3,11 @@
 import pytest
 
 from lbg_runtime.broker.engine.settings import AccessType, Permission, QueueSettings, RejectOnDiscard
+from lbg_runtime.broker.server.login import inbox_of
 from lbg_runtime.broker.server.session import Session
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.smf.assured_items import AssuredKind, ItemKind, decode_assured
+from lbg_runtime.smf.client_ctrl import ClientKind, decode_client_ctrl
 from lbg_runtime.smf.frame import Frame, ParameterKind
 from lbg_runtime.smf.response import OK, Response, response_of
 from tests.broker.server.desk import Desk, answers, control, item, published, text, text_item, u32
@@ -65,6 +67,9 @@ DELETE = bytes.fromhex("03090001000000100000001c 23000011 03090000000c 8706 7076
 DELETE_TOPIC_ENDPOINT = bytes.fromhex("03090001000000100000001c 23000014 03090000000c 8806 74653100")
 DESCRIBE = bytes.fromhex("030c0001000000100000002b 23000003 01010000001b 0400000015 6e6577206465736372697074696f6e00")
 RENAME = bytes.fromhex("030c00010000001000000025 23000005 010100000015 050000000f 753172656e616d656400")
+
+RENAME_BY_C = bytes.fromhex("038c00010000000c0000001c 810100000010 050000000a 726e2d6200")
+"""Of the vendor's C library 7.25, through another's wrapper."""
 
 
 def ask(session: Session, *frames: bytes) -> list[Frame]:
@@ -231,9 +236,28 @@ def test_who_wants_no_messages_of_its_own_is_refused_as_it_would_get_them() -> N
     assert desk.engine.queue_flows("default", QueueName("nlq")) == ()
 
 
-def test_a_client_describes_itself_anew_and_keeps_its_name() -> None:
+def test_a_client_describes_itself_anew_and_has_another_name() -> None:
     desk = Desk()
-    told = ask(desk.log_in("u1"), DESCRIBE, RENAME)
-    assert [response_of(answer) for answer in told] == [OK, Response(400, "Not Supported")]
+    session = desk.log_in("u1")
+    told = ask(session, DESCRIBE, RENAME)
+    assert [response_of(answer) for answer in told] == [OK, OK]
+    assert decode_client_ctrl(told[1].body).find(ClientKind.INBOX) == text(inbox_of("u1renamed"))
     (client,) = desk.engine.administration.clients("default")
-    assert (client.name, client.introduction.description) == ("u1", "new description")
+    assert (client.name, client.introduction.description) == ("u1renamed", "new description")
+    assert session.client_name == "u1renamed"
+
+
+def test_a_name_that_another_client_has_is_not_given_to_a_second_one() -> None:
+    desk = Desk()
+    session = desk.log_in("u1")
+    desk.log_in("u1renamed")
+    (refused,) = ask(session, RENAME)
+    assert response_of(refused) == Response(400, "Client Name Already In Use")
+    assert session.client_name == "u1"
+
+
+def test_the_c_library_asks_for_another_name_without_a_tag() -> None:
+    desk = Desk()
+    (told,) = ask(desk.log_in("rn-a"), RENAME_BY_C)
+    assert (response_of(told), told.tag) == (OK, None)
+    assert decode_client_ctrl(told.body).find(ClientKind.INBOX) == text(inbox_of("rn-b"))
