@@ -13,6 +13,7 @@ from lbg_runtime.broker.semp import reply
 from lbg_runtime.broker.semp.access import AccessLevel, Administrator
 from lbg_runtime.broker.semp.fault import SempFault
 from lbg_runtime.broker.semp.message_ids import message_id
+from lbg_runtime.broker.semp.objects import VPN
 from lbg_runtime.broker.semp.query import Item, Query, number_of
 from lbg_runtime.broker.semp.queues import row_of
 from lbg_runtime.broker.semp.replay_logs import log_row
@@ -104,11 +105,10 @@ def _missing(kinds: tuple[str, ...], name: str) -> SempFault:
 def _items(kinds: tuple[str, ...], above: tuple[str, ...], seen: Iterable[_Seen]) -> Iterator[Item]:
     # Once for all of them: there may be very many.
     path = tuple(part for kind, name in zip(kinds, above, strict=False) for part in (kind, encode_key((name,))))
-    below = tuple(each[-1] for each in _KINDS if each[:-1] == kinds)
-    return (
-        Item((*path, kinds[-1], encode_key((each.name,))), each.row, below if each.is_whole else (), each.counts)
-        for each in seen
-    )
+    configured = (each.collection for each in VPN.children if kinds == ("msgVpns",))
+    below = tuple(dict.fromkeys((*(each[-1] for each in _KINDS if each[:-1] == kinds), *configured)))
+    for each in seen:
+        yield Item((*path, kinds[-1], encode_key((each.name,))), each.row, below if each.is_whole else (), each.counts)
 
 
 # -- the objects of each kind

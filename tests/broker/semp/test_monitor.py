@@ -152,6 +152,9 @@ async def test_what_is_only_configured_is_seen_as_it_is_configured(desk):
         assert await desk.get(there, *path) == await desk.get(config, *path)
     answer = await desk.ask("GET", there, "clientUsernames", query="where=clientUsername==ann")
     assert answer["links"][0]["uri"] == "http://broker/SEMP/v2/monitor/msgVpns/default/clientUsernames/ann"
+    links = (await desk.ask("GET", there))["links"]
+    for name in ("queues", "clients", "replayLogs", "clientUsernames", "clientProfiles", "aclProfiles", "jndiQueues"):
+        await desk.get(links[f"{name}Uri"].removeprefix("http://broker/SEMP/v2/"))
     assert await desk.code("DELETE", there, "clientUsernames", "ann") == 14
     desk.username = "nobody"
     assert await desk.code("GET", there, "clientUsernames") == 72
