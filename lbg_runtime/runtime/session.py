@@ -74,12 +74,19 @@ async def open_session(
         try:
             await session.open()
         except ConnectFailed as error:
-            usual = "credentials that the broker accepts" if error.permanent else _REACHABLE
+            usual = f"credentials that the broker accepts{_shown(settings)}" if error.permanent else _REACHABLE
             raise ConfigError("connection.host", f"{error.host}: {error.reason}", error.expected or usual) from None
         try:
             yield session
         finally:
             await session.close()
+
+
+def _shown(settings: ConnectionSettings) -> str:
+    """Which credentials these are, as the client speaks of a username and a password even where it has shown none."""
+    if settings.client_certificate is not None:
+        return ": the certificate in connection.client_certificate"
+    return "" if settings.oauth is None else ": the access token in connection.oauth.token_file"
 
 
 def checked_credentials(settings: ConnectionSettings) -> "tuple[ClientCertificate | None, TokenFile | None]":
