@@ -139,7 +139,7 @@ class OpenLane:
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
-        # Otherwise the end of the flush would begin another one.
+        # Not kept for as long as a disk may hang: nobody waits for them any more.
         self._rows, self._answers = Gathered(), []
         if self._flush is None:
             self._end_writer()
