@@ -258,6 +258,34 @@ async def test_a_stop_ends_a_lifespan_that_is_still_beginning_and_those_before_i
     assert asyncio.current_task().cancelling() == 0
 
 
+async def test_a_stop_ends_a_lifespan_that_tries_its_services_in_one_task_group_after_another(trial):
+    tries, hooks = asyncio.Queue(), Handlers()
+
+    async def connect():
+        raise OSError("away")
+
+    @hooks.lifespan
+    async def services():
+        while True:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(connect())
+                break
+            except* OSError:
+                tries.put_nowait("away")
+            await asyncio.sleep(1)
+        yield
+
+    app = trial.member(hooks=hooks, rebind={"drain_timeout": "1h"})
+    task = asyncio.ensure_future(app.run())
+    for _ in range(3):
+        await tries.get()
+    app.stop()
+    report = await asyncio.wait_for(task, 10)
+    assert report.exit_code == 0
+    assert trial.active() == {}
+
+
 async def test_stop_now_ends_a_lifespan_that_was_still_beginning_at_the_stop_and_takes_its_time_to_give_up(trial):
     log, begun, tidying, hooks = [], asyncio.Event(), asyncio.Event(), Handlers()
 
