@@ -18,6 +18,9 @@ from lbg_runtime.runtime.session import Session
 
 _log = structlog.get_logger(__name__)
 
+_ASKED_FOR = "then: park"
+"""Not the setting `failure.then`: a handler may ask for it where no setting does."""
+
 
 class ParkingLot:
     """One per member with a handler that may park; on its loop."""
@@ -56,11 +59,11 @@ class ParkingLot:
             except BindFailed as refusal:
                 if refusal.permanent:
                     found, expected = f"{queue}: {refusal.reason}", f"a queue that may be bound, subscribed to {queue}"
-                    raise ConfigError("failure.then: park", found, expected) from None
+                    raise ConfigError(_ASKED_FOR, found, expected) from None
                 _log.warning("parking_queue_not_looked_at", parking=queue, reason=refusal.reason)
             except RequestRefused as error:
                 expected = "a user who may create queues, or parking queues made beforehand"
-                raise ConfigError("failure.then: park", str(error), expected) from error
+                raise ConfigError(_ASKED_FOR, str(error), expected) from error
 
     def make(self, queue_index: int, queue: QueueName) -> ParkedQueue:
         """Make the `ParkedQueue` of one queue of the group, to be connected to its flow runner."""

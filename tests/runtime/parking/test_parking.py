@@ -232,7 +232,7 @@ async def test_a_missing_parking_queue_stops_the_start(trial):
     with pytest.raises(ConfigError) as caught:
         await trial.member(work=Poison(), **PARK, group={"provision": "none"}).run()
     assert str(caught.value) == (
-        "failure.then: park: lbg-parked/orders/0: Unknown Queue; "
+        "then: park: lbg-parked/orders/0: Unknown Queue; "
         "expected a queue that may be bound, subscribed to lbg-parked/orders/0; "
         "`lbg group apply` makes it, where it can import these handlers"
     )
