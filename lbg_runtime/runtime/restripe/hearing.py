@@ -132,6 +132,13 @@ class Hearing:
                 expected = f"{count} or more, or all members stopped and then started with a smaller membership.count"
                 raise UserError("--queues", found, expected)
 
+    @property
+    def waits_for(self) -> str:
+        """What keeps a re-striping from its first step, for people."""
+        if self.has_heard_all and not self.is_heard:
+            return self.with_other_version("a member: none is heard, and without one no shard can move")
+        return self.with_other_version("the members to say how far they are")
+
     def with_other_version(self, waiting_for: str) -> str:
         """What is waited for, with the reason why that may not come, if members speak another version."""
         other = self._reader.other_version(now_ms())

@@ -229,8 +229,7 @@ class Restriper:
             if self._hearing.is_heard and self._hearing.has_heard_all:
                 return
             await self.insist_on_connection()
-            waiting_for = self._hearing.with_other_version("the members to say how far they are")
-            self._on_progress(Progress(conductor.plan, 0, len(conductor.moving_shards()), waiting_for))
+            self._on_progress(Progress(conductor.plan, 0, len(conductor.moving_shards()), self._hearing.waits_for))
             await self._hearing.wait()
 
     # -- what exists
