@@ -199,8 +199,8 @@ def _lane_object(view: "LaneView") -> dict[str, object]:
         "first_row": extent.first_row,
         "rows": extent.rows,
         "bytes": lane_bytes(view.folder),
-        "from": _time(moments[0]) if moments else None,
-        "to": _time(moments[-1]) if moments else None,
+        "from": _time(min(moments)) if moments else None,
+        "to": _time(max(moments)) if moments else None,
         "is_being_written": is_being_written(view.folder),
     }
 

@@ -201,6 +201,15 @@ def test_ls_shows_every_lane(log_on_disk: LogOnDisk, lane: Path) -> None:
     assert (told["group"], [each["rows"] for each in told["lanes"]]) == ("orders", [6])
 
 
+def test_ls_shows_from_when_to_when_rows_are_dated_also_where_the_clock_was_set_back(log_on_disk: LogOnDisk) -> None:
+    """`from` was later than `to`, and a replay between the two would have left out what came before the step."""
+    lane = log_on_disk.lane()
+    for number, second in enumerate((7200, 7260, 3600, 3660), 1):
+        lane.append(rows([id_of("k", number)], t_land=second * 1_000_000))
+    [told] = json.loads(run("ls", str(log_on_disk.root), "--json")[1])["lanes"]
+    assert (told["from"], told["to"]) == ("1970-01-01T01:00:00.000+00:00", "1970-01-01T02:01:00.000+00:00")
+
+
 def test_ls_shows_what_is_left_of_a_lane_that_is_pruned_meanwhile(
     log_on_disk: LogOnDisk, lane: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
