@@ -13,7 +13,7 @@ from lbg_runtime.broker.engine.settings import QueueSettings, ReplayLogSettings
 from lbg_runtime.model.ids import DeliveryId, QueueName
 
 if TYPE_CHECKING:
-    from lbg_runtime.broker.engine.flow import ConsumerFlow
+    from lbg_runtime.broker.engine.flow import ConsumerFlow, Window
     from lbg_runtime.broker.engine.publisher_flow import PublisherState
     from lbg_runtime.broker.engine.spool import SpooledMessage
 
@@ -275,9 +275,9 @@ class QueueJournal:
         self._changes.note(MessagesDelivered(self.queue, flow.id, deliveries))
         self._changes.note_flow(self.queue, flow)
 
-    def flow_renamed(self, flow: "ConsumerFlow") -> None:
-        """The client of a flow has another name, under which it will come back."""
-        self._changes.note_flow(self.queue, flow)
+    def flow_renamed(self, flow: FlowId, client_name: str, window: "Window") -> None:
+        """The client of a flow, present or lost, has another name, under which it will come back."""
+        self._changes.note(FlowKept(self.queue, flow, client_name, window.received_up_to, window.under_way))
 
     def given_back(self, message: "SpooledMessage") -> None:
         """The client that a message was delivered to no longer holds it."""

@@ -34,10 +34,14 @@ class Claims:
 
     def rename(self, flow: ConsumerFlow) -> None:
         """The client of a flow has another name, that of the flow by now, under which it will come back."""
+        windows = {flow.id: flow.window}
         if flow.remembered_as in self._remembered:
-            self._remembered[flow.remembered_as].client_name = flow.client_name
+            remembered = self._remembered[flow.remembered_as]
+            remembered.client_name = flow.client_name
+            windows[flow.remembered_as] = remembered.window
         if self._journal is not None:
-            self._journal.flow_renamed(flow)
+            for each, window in windows.items():
+                self._journal.flow_renamed(each, flow.client_name, window)
 
     def give_up(self, flow: ConsumerFlow) -> None:
         """The handle of a flow is given up: forget it."""

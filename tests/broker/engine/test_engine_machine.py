@@ -89,6 +89,20 @@ class EngineMachine(EngineModel, RuleBasedStateMachine):
         assert older is not None or effects == []
         self.connections[name] = client
 
+    @rule(name=st.sampled_from(CLIENT_NAMES), other=st.sampled_from(CLIENT_NAMES))
+    def take_another_name(self, name: str, other: str) -> None:
+        if name not in self.connections:
+            return
+        if other != name and other in self.connections:
+            with pytest.raises(BrokerRefusal, match="400 Client Name Already In Use"):
+                self.engine.rename(self.connections[name], other)
+            return
+        self.engine.rename(self.connections[name], other)
+        self.connections[other] = self.connections.pop(name)
+        for handle in self.flows.values():
+            if handle.client_name == name:
+                handle.client_name = other
+
     @rule(data=st.data())
     def disconnect(self, data: st.DataObject) -> None:
         if not self.connections:

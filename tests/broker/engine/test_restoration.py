@@ -131,10 +131,17 @@ def test_what_was_refused_and_not_heard_of_is_refused_again(kept):
         kept.engine.publish(kept.publisher, 2, Published("orders/new", 2, 2))
 
 
-def test_a_client_keeps_what_it_held_under_another_name(kept):
+@pytest.mark.parametrize("is_standby", [False, True])
+def test_a_client_keeps_what_it_held_under_another_name(kept, is_standby):
     ann, flow = kept.consumer("ann")
     kept.publish(3)
     kept.open(flow)
+    if is_standby:
+        # Its handle was bound again, and has not been fed since.
+        kept.consumer("bob")
+        kept.engine.disconnect(ann)
+        ann = kept.client("ann")
+        kept.bind(ann, last_received_id=3)
     kept.log += kept.changes.take()
     kept.engine.rename(ann, "anna")
     kept.die()
