@@ -35,7 +35,7 @@ class _Package:
 
 _PACKAGES = (
     _Package("pyspark", (4, 2), (4, 4), needed=True, why="Spark"),
-    _Package("pyarrow", (19,), None, needed=True, why="rows between Spark and Python"),
+    _Package("pyarrow", (19, 0, 1), None, needed=True, why="rows between Spark and Python"),
     _Package("pandas", (2, 2, 3), (3,), needed=True, why="rows between Spark and Python"),
     _Package("protobuf", (6, 33, 5), None, needed=False, why="transformWithState"),
     _Package("deltalake", (1, 6, 6), None, needed=False, why="delta:"),
