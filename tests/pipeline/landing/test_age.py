@@ -65,6 +65,8 @@ def test_rows_that_are_dated_ahead_are_old_when_they_were_seen_for_as_long() -> 
     assert not ages.is_aged("lane", 5, 7)
     ages.look(WALL + 24 * HOUR, 24 * HOUR)
     assert not ages.is_aged("lane", 5, 9)
+    # More rows since then do not begin the time of those before them anew, or a lane that is written would keep all.
+    assert not ages.is_aged("lane", 9, 9)
     assert not ages.is_aged("other", 5, 5)
     ages.look(WALL + 25 * HOUR, 25 * HOUR)
     assert ages.is_aged("lane", 5, 11)
