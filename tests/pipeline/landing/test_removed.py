@@ -46,6 +46,9 @@ def test_a_reader_goes_on_from_where_it_was(root: Path) -> None:
     note_removed(root, OTHER, 9)
     assert removed(root) == [RemovedLane(ONE, 7), RemovedLane(OTHER, 9)]
     assert read_removed(root, 3, end, removed_end(root, 3)) == [RemovedLane(OTHER, 9)]
+    known = removed_end(root, 3)
+    note_removed(root, "queue=003/lane=c-1.3", 11)
+    assert read_removed(root, 3, end, known) == [RemovedLane(OTHER, 9)], "and what came since is for the next time"
 
 
 def test_a_lane_is_noted_once_by_however_many(root: Path) -> None:
