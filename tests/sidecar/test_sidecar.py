@@ -59,15 +59,36 @@ class Watch:
         await asyncio.Event().wait()
 
 
-async def test_nothing_is_published_while_the_group_hashes_otherwise_on_the_broker(trial, monkeypatch):
+@pytest.fixture
+def served(monkeypatch):
+    """What a sidecar would serve at its address, once it does."""
+    found = []
+    monkeypatch.setattr("lbg_runtime.sidecar.sidecar.SidecarServer", lambda app, _: nullcontext(found.append(app)))
+    return found
+
+
+def asking(served):
+    transport = httpx.ASGITransport(served[0])
+    return httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:3500")
+
+
+async def test_what_is_published_without_a_key_has_that_of_the_groups_rule(trial, served):
+    group = {**GROUP, "provision": "create_missing", "key": "json:/customer"}
+    async with trial.running(trial.app(group=group, sidecar={"listen": "127.0.0.1:3500"})):
+        await trial.until(lambda: bool(served))
+        async with asking(served) as client:
+            answer = await client.post("/v1/publish/a", json={"customer": "ann"})
+            assert (answer.status_code, answer.json()["key"]) == (200, "ann")
+            assert (await client.post("/v1/publish/a", json={})).status_code == 400
+
+
+async def test_nothing_is_published_while_the_group_hashes_otherwise_on_the_broker(trial, monkeypatch, served):
     """Keys went elsewhere than those of publishers that had started since."""
-    watch, served = Watch(), []
+    watch = Watch()
     monkeypatch.setattr("lbg_runtime.runtime.app.watch_of", lambda *_: watch)
-    monkeypatch.setattr("lbg_runtime.sidecar.sidecar.SidecarServer", lambda app, _: nullcontext(served.append(app)))
     async with trial.running(trial.app(sidecar={"listen": "127.0.0.1:3500"})):
         await trial.until(lambda: bool(served))
-        transport = httpx.ASGITransport(served[0])
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:3500") as client:
+        async with asking(served) as client:
             assert (await client.post("/v1/publish/a?key=k")).status_code == 200
             watch.found = (Difference("group.hash_count", "8", "16"),)
             answer = await client.post("/v1/publish/a?key=k")
