@@ -12,6 +12,7 @@ from lbg_runtime.admin.stored import Difference
 from lbg_runtime.cli.run import run
 from lbg_runtime.config.load import parse_settings
 from lbg_runtime.model.errors import ConfigError, UserError
+from lbg_runtime.runtime.membership import CountedPlace
 from lbg_runtime.sidecar.sidecar import sidecar_app
 
 GROUP = {"name": "orders", "hash_prefix": "h", "hash_count": 8, "queue_count": 2}
@@ -35,6 +36,12 @@ def test_an_app_of_handlers_does_not_pass_over_a_sidecar_in_silence():
 def test_a_sidecar_needs_its_section():
     with pytest.raises(ConfigError, match="sidecar: not set"):
         sidecar_app(settings())
+
+
+def test_a_sidecar_is_the_member_that_it_is_said_to_be():
+    counted = settings(sidecar={}, membership={"mode": "static"})
+    assert sidecar_app(counted, member_index=1, member_count=2).membership.place == CountedPlace(1, 2)
+    assert sidecar_app(settings(sidecar={}), member_id="a").membership.member == "a"
 
 
 def test_the_time_of_an_attempt_is_the_sidecars_to_keep():
