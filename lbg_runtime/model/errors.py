@@ -142,6 +142,10 @@ class ConnectFailed(TransportError):
         """What would have been right, if more is known about it."""
 
 
+NOT_CONNECTED = "not connected"
+"""Why a call failed that was not made, as there was no connection: its loss and its return are told once for all."""
+
+
 class BindFailed(TransportError):
     """The broker refused a bind, or did not answer. `permanent` tells a refusal from an outage."""
 

@@ -50,7 +50,7 @@ from lbg_runtime.core.flow.events import (
 from lbg_runtime.core.flow.machine import FlowMachine, FlowState
 from lbg_runtime.core.group.control_plane import ProbeAsked
 from lbg_runtime.core.restripe.news import ShardLeft, StripesNews
-from lbg_runtime.model.errors import BindFailed, InvariantViolated
+from lbg_runtime.model.errors import NOT_CONNECTED, BindFailed, InvariantViolated
 from lbg_runtime.model.failure import Then
 from lbg_runtime.model.ids import DeliveryId, Epoch
 from lbg_runtime.model.message import Delivery
@@ -649,7 +649,9 @@ class FlowRunner:
     def _note(self, name: str, facts: Mapping[str, str | int | None]) -> None:
         if name == "flow_lost":
             self._journal.flow_changed(self.queue_index, self.machine, "down", str(facts["reason"]))
-        tell = _log.warning if name in ALARMING_NOTES else _log.debug
+        # With many queues and a long outage, each would tell of it again and again: the session does, once.
+        is_alarming = name in ALARMING_NOTES and facts.get("reason") != NOT_CONNECTED
+        tell = _log.warning if is_alarming else _log.debug
         tell(name, **{**self._facts(), **facts})
 
     def _facts(self) -> dict[str, str | int]:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from lbg_runtime.broker.engine.effects import ActivityChanged, ClientId, Deliver, FlowEnded, FlowId, SingleEffect
 from lbg_runtime.core.flow.events import BindRefused, MachineEvent
+from lbg_runtime.model.errors import NOT_CONNECTED
 from lbg_runtime.sim.broker import SimBroker
 from lbg_runtime.sim.chance import SeededChance
 from lbg_runtime.sim.handle import HandleState, SimHandle
@@ -68,7 +69,7 @@ class SimClient:
         handle = SimHandle(name, self, self._broker, self._process, self._schedule, self._settings, self._history, tell)
         if self.link is None or self.client_id is None:
             handle.state = HandleState.DEAD
-            self._process.after_beside(1, lambda: tell(BindRefused(name.epoch, "not connected", permanent=False)))
+            self._process.after_beside(1, lambda: tell(BindRefused(name.epoch, NOT_CONNECTED, permanent=False)))
         else:
             self._handles.append(handle)
             handle.send_bind(self.link, self.client_id)

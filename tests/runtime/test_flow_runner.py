@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
 from lbg_runtime.core.flow.events import (
     BindSucceeded,
@@ -23,7 +24,7 @@ from lbg_runtime.core.restripe.records import (
     record_topic,
 )
 from lbg_runtime.core.restripe.striping import Striping
-from lbg_runtime.model.errors import BindFailed, InvariantViolated
+from lbg_runtime.model.errors import NOT_CONNECTED, BindFailed, InvariantViolated
 from lbg_runtime.model.record import DispatchRecord
 from tests.runtime.scripted import QUEUE, ScriptedFlow
 
@@ -209,6 +210,16 @@ async def test_a_refused_bind_is_tried_again(flow_trial):
     async with trial.running():
         assert await trial.activate() == 3
     assert [error.permanent for error in trial.refused] == [True]
+
+
+async def test_that_there_is_no_connection_is_not_told_once_more_by_each_queue_in_turn(flow_trial):
+    trial = flow_trial(_return)
+    trial.transport.refusals = [BindFailed(QUEUE, NOT_CONNECTED) for _ in range(3)]
+    trial.transport.refusals.append(BindFailed(QUEUE, "Queue Shutdown"))
+    with capture_logs() as told:
+        async with trial.running():
+            await trial.activate()
+    assert [line["reason"] for line in told if line["log_level"] == "warning"] == ["Queue Shutdown"]
 
 
 async def test_a_settlement_of_a_dead_handle_is_fenced_and_so_recorded(flow_trial, delivery):

@@ -19,6 +19,7 @@ from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.engine.matching.subscriptions import topic_of
 from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.model.errors import (
+    NOT_CONNECTED,
     BindFailed,
     BrokerRefusal,
     ConnectFailed,
@@ -114,7 +115,7 @@ class MemoryTransport:
         # The one suspension point comes first: a cancelled bind has bound nothing.
         await asyncio.sleep(0)
         if self._client is None:
-            raise BindFailed(queue, "not connected")
+            raise BindFailed(queue, NOT_CONNECTED)
         # Dead handles are dropped when new ones come: rebind cycles must not fill the memory.
         self._handles = [handle for handle in self._handles if handle.state is not HandleState.DEAD]
         self._by_flow = {handle.flow_id: handle for handle in self._handles if handle.flow_id is not None}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import structlog
 
 from lbg_runtime.model.errors import (
+    NOT_CONNECTED,
     BindFailed,
     ConfigError,
     ConnectFailed,
@@ -221,7 +222,7 @@ class SolaceTransport:
         """
         if self._closed or (self._session is None and self._renewal is None):
             # Not open, or a session that was to have no successor has ended.
-            raise BindFailed(queue, "not connected")
+            raise BindFailed(queue, NOT_CONNECTED)
         # Waited for here and not in the client, which would occupy a control thread for that long.
         with suppress(TimeoutError):
             async with asyncio.timeout(OUTAGE_PATIENCE_S):
@@ -234,7 +235,7 @@ class SolaceTransport:
 
         session, inbox, make_path = self._session, self._inbox, self._make_path
         if session is None or inbox is None or make_path is None or not self._connected.is_set():
-            raise BindFailed(queue, "not connected")
+            raise BindFailed(queue, NOT_CONNECTED)
         window, has_read = self._settings.flow_window, partial(self._has_read, session)
         flow = SolaceFlow(inbox, self._threads, queue, epoch, sink, make_path, has_read, window)
         # Dead handles go when new ones come: rebind cycles must not fill the memory.
