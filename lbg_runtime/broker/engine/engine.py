@@ -421,6 +421,9 @@ class Engine:
         if create_temporary and replay is not None:
             raise BrokerRefusal(403, "Replay Not Supported on Temporary Queue")
         if create_temporary:
+            if selector:
+                # Refused before there is a queue, which would stay although nobody is bound to it.
+                compile_selector(selector)
             found = self._temporary_queue(known, queue, temporary_settings)
         else:
             found = known.vpn.queue(queue, client)

@@ -104,6 +104,12 @@ def test_a_temporary_queue_that_was_deleted_while_its_client_was_away_is_not_del
     assert TEMPORARY in stage.engine.queue_names("default")
 
 
+def test_a_bind_with_a_selector_that_cannot_be_read_makes_no_temporary_queue(stage):
+    with pytest.raises(BrokerRefusal, match="400 Invalid Selector"):
+        stage.engine.bind(stage.client("ann"), TEMPORARY, create_temporary=True, selector="n >")
+    assert stage.engine.queue_names("default") == (QUEUE,)
+
+
 def test_a_temporary_queue_cannot_have_the_name_of_a_durable_one(stage):
     with pytest.raises(BrokerRefusal, match="400 Invalid Queue or Topic Endpoint Durability"):
         stage.engine.bind(stage.client("ann"), QUEUE, create_temporary=True)
