@@ -1,4 +1,7 @@
-"""What the application may ask of the sidecar, without a socket: publishing, settling, refusals."""
+"""What the application may ask of the sidecar, without a socket: publishing, settling, refusals.
+
+More than 400 lines, as all of them ask the one sidecar that is set up here.
+"""
 
 import asyncio
 import json

@@ -5,6 +5,8 @@ Control messages decide where queues should be and when one is handed over; they
 to the broker's access lists for the control topic.
 
 Bytes to messages and back: core/group/control_codec.py.
+
+More than 400 lines, because all that members say is here, in the words of one vocabulary.
 """
 
 import hashlib

@@ -3,6 +3,8 @@
 The shell around `core.restripe.conductor`. The client name of its session depends only on the group, so the broker lets
 only one conduct; and it gives up if it loses its connection, so that one that was replaced does not come back. It looks
 whether it has one before every attempt of every request over SEMP.
+
+More than 400 lines, because every step of a re-striping is taken here, and every request sent.
 """
 
 import asyncio

@@ -1,4 +1,7 @@
-"""`lbg group` and `lbg why`: their words, their exit codes, and real members that answer."""
+"""`lbg group` and `lbg why`: their words, their exit codes, and real members that answer.
+
+More than 400 lines, as one picture of a group is told in all of these words.
+"""
 
 import asyncio
 import json

@@ -1,5 +1,8 @@
 """What others have left, or do meanwhile: no plan is published that does not fit, and no group is left without a way
-out."""
+out.
+
+More than 400 lines, as one re-striping is disturbed by each of them.
+"""
 
 import asyncio
 
