@@ -144,11 +144,14 @@ def test_whatever_records_of_restripings_say_nothing_is_raised_and_no_contradict
     changed = replace(journal.records[place], **{name: facts[name]})
     was_changed = changed != journal.records[place]
     journal.records[place] = changed
+    told = [r for j in run.journals for r in j.records if isinstance(r, StripesRecord)]
 
     examination = examine(run.tables())
     verdict = validate(run.tables())
 
-    if was_changed and name in ("from_count", "to_count", "event"):
+    # A number of queues may be another one where nothing else tells of the plan: one queue has noted it, and no more.
+    is_alone = name == "to_count" and sum(r.generation == changed.generation for r in told) == 1
+    if was_changed and name in ("from_count", "to_count", "event") and not is_alone:
         assert examination.contradictions
     if examination.contradictions:
         assert verdict.kind is not VerdictKind.VALID
