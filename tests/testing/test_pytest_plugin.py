@@ -101,6 +101,11 @@ handlers = Handlers()
 async def on_order(message):
     pass
 
+@pytest.fixture
+def anyio_backend():
+    # Otherwise there is a test for trio as well, with some versions also where that is not installed.
+    return "asyncio"
+
 @pytest.mark.anyio
 async def test_it(lbg_running):
     async with lbg_running(handlers):
