@@ -1,6 +1,8 @@
-"""Events for tests, and a gate for them."""
+"""Events for tests, a gate for them, and the attempts that their handlings are."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
 
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import (
@@ -10,6 +12,7 @@ from lbg_runtime.model.message import (
     PUBLISHER_PROPERTY,
     Message,
 )
+from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING
 from lbg_runtime.sidecar.event import Event
 from lbg_runtime.sidecar.gate import Gate
 
@@ -41,3 +44,31 @@ def stamps(key: str, number: int) -> dict[str, str | int]:
 def make_gate(on_open: Callable[[], None] = lambda: None) -> Gate:
     """A gate of no member."""
     return Gate(lambda _: None, on_open)
+
+
+class Attempts:
+    """Of a member whose process may have been stopped meanwhile; keeps what is said of one of them, in order."""
+
+    def __init__(self, *, may_begin: bool = True) -> None:
+        self.said: list[str] = []
+        self.may_begin = may_begin
+
+    def put_off(self, _: object) -> None:
+        self.said.append("put off")
+
+    def look_before_begin(self, _: object) -> None:
+        if not self.may_begin:
+            raise asyncio.CancelledError
+
+    def begin(self, _: object) -> None:
+        self.said.append("begun")
+
+
+def attempted(attempts: Attempts, delivering: Coroutine[None, None, object]) -> "asyncio.Task[object]":
+    """A delivery within a handling of its own."""
+
+    async def handle() -> object:
+        CURRENT_HANDLING.set(SimpleNamespace(route=SimpleNamespace(attempts=attempts)))  # type: ignore[arg-type] # a stand-in
+        return await delivering
+
+    return asyncio.ensure_future(handle())

@@ -13,7 +13,7 @@ from lbg_runtime.sidecar.answer import Status
 from lbg_runtime.sidecar.application import ApplicationFailed, ApplicationUnreachable, NotSent, Response
 from lbg_runtime.sidecar.bulk_sender import BulkSender
 from lbg_runtime.sidecar.subscriptions import Bulk, Subscription
-from tests.sidecar.events import make_event, make_gate
+from tests.sidecar.events import Attempts, attempted, make_event, make_gate
 
 
 class Slow:
@@ -161,6 +161,23 @@ async def test_a_bulk_of_which_all_is_taken_back_while_it_waits_for_a_connection
         application.is_connected.set()
         await asyncio.gather(*start(sender, "c"))
     assert application.bulks == [["3"]]
+
+
+async def test_the_attempt_of_an_event_begins_when_its_bulk_is_sent_and_without_it_it_is_left_out(rig):
+    """What waits for a bulk when the process is stopped may be another member's by now."""
+    application, sender = rig
+    start(sender, "a")
+    await asyncio.sleep(0.1)
+    late, next_one = Attempts(may_begin=False), Attempts()
+    waiting = [attempted(each, sender.deliver(make_event())) for each in (late, next_one)]
+    await asyncio.sleep(0.1)
+    assert next_one.said == ["put off"]
+    application.may_answer.set()
+    await waiting[1]
+    assert next_one.said == ["put off", "begun"]
+    assert application.bulks == [["1"], ["3"]]
+    waiting[0].cancel()
+    await asyncio.wait(waiting)
 
 
 async def test_an_event_waits_for_others_no_longer_than_it_may(rig):

@@ -8,7 +8,6 @@ import contextlib
 import gc
 import json
 import weakref
-from types import SimpleNamespace
 
 import pytest
 from structlog.testing import capture_logs
@@ -16,13 +15,13 @@ from structlog.testing import capture_logs
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.model.ids import QueueName
-from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, GivenBack
+from lbg_runtime.runtime.runners.handling import GivenBack
 from lbg_runtime.sidecar.answer import Answer, Status
 from lbg_runtime.sidecar.application import ApplicationFailed
 from lbg_runtime.sidecar.gate import GRACE_S
 from lbg_runtime.sidecar.pull import PulledEvents
 from tests.sidecar.conftest import SidecarTrial
-from tests.sidecar.events import make_event, make_gate
+from tests.sidecar.events import Attempts, attempted, make_event, make_gate
 
 SUCCESS = Answer(Status.SUCCESS)
 
@@ -590,42 +589,16 @@ async def test_what_nobody_has_read_when_its_flow_is_lost_is_not_sent(trial, pul
         await stream.aclose()
 
 
-class Attempts:
-    """Of a member whose process may have been stopped meanwhile; keeps what is said of each, in order."""
-
-    def __init__(self, *, may_begin=True):
-        self.said = []
-        self.may_begin = may_begin
-
-    def put_off(self, _):
-        self.said.append("put off")
-
-    def look_before_begin(self, _):
-        if not self.may_begin:
-            raise asyncio.CancelledError
-
-    def begin(self, _):
-        self.said.append("begun")
-
-
-def handling(pulled, attempts, key):
-    async def handle():
-        CURRENT_HANDLING.set(SimpleNamespace(route=SimpleNamespace(attempts=attempts)))
-        await pulled.deliver(make_event(key=key))
-
-    return asyncio.ensure_future(handle())
-
-
 async def test_the_attempt_of_an_event_begins_when_its_line_is_sent_and_without_it_no_line_is():
     """What was written down before the process was stopped may be another member's by now."""
     gate = make_gate()
     pulled = PulledEvents(60_000, gate)
     stream, reading = await opened(pulled, 3)
     first, late, next_one = Attempts(), Attempts(may_begin=False), Attempts()
-    handlings = [handling(pulled, first, "a")]
+    handlings = [attempted(first, pulled.deliver(make_event(key="a")))]
     await reading
     assert first.said == ["put off", "begun"]
-    handlings += [handling(pulled, late, "b"), handling(pulled, next_one, "c")]
+    handlings += [attempted(each, pulled.deliver(make_event(key=key))) for each, key in ((late, "b"), (next_one, "c"))]
     await asyncio.sleep(0.1)
     assert next_one.said == ["put off"]
     assert json.loads(await anext(stream))["metadata"]["lbg-key"] == "c"
