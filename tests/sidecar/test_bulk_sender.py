@@ -233,6 +233,23 @@ async def test_what_waits_goes_as_soon_as_the_bulk_before_it_is_answered(rig):
     assert application.bulks == [["1"], ["2", "3"], ["4"]]
 
 
+@pytest.mark.parametrize("gathered_s", [0, 0.1], ids=["as its bulk falls due", "while it gathers"])
+async def test_an_event_that_is_taken_back_keeps_no_other_from_hearing_that_the_application_is_away(gathered_s):
+    application, gate = Slow(), make_gate()
+    async with sending_to(application, gate=gate) as sender:
+        under_way = start(sender, "a") if gathered_s else []
+        await asyncio.sleep(gathered_s)
+        taken_back, other = start(sender, "b", "c")
+        await asyncio.sleep(gathered_s)
+        gate.close("away")
+        taken_back.cancel()
+        with pytest.raises(ApplicationUnreachable, match="away"):
+            await asyncio.wait_for(other, 10)
+        application.may_answer.set()
+        await asyncio.gather(*under_way)
+    gate.end()
+
+
 async def test_what_was_not_sent_to_an_application_that_was_away_has_no_event_wait_for_others_later():
     application, gate, loop = Slow(), make_gate(), asyncio.get_running_loop()
     application.may_answer.set()
