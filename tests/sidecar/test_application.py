@@ -8,6 +8,7 @@ import pytest
 from lbg_runtime.config.sidecar_settings import SidecarSettings
 from lbg_runtime.sidecar.application import (
     MAX_ANSWER_BYTES,
+    NO_CONNECTION,
     ApplicationFailed,
     ApplicationUnreachable,
     HttpApplication,
@@ -146,6 +147,14 @@ async def test_however_many_events_are_unanswered_the_next_one_is_sent(tmp_path,
             post.cancel()
         await asyncio.wait(posts)
     assert all(post.cancelled() for post in posts)
+
+
+@pytest.mark.parametrize("is_unix", [False, True])
+async def test_a_probe_that_gets_no_connection_in_time_has_not_reached_the_application(tmp_path, monkeypatch, is_unix):
+    monkeypatch.setattr("lbg_runtime.sidecar.application.PROBE_TIMEOUT_S", 0)
+    async with application(OK, unix=str(tmp_path / "application.sock") if is_unix else None) as (client, _):
+        with pytest.raises(ApplicationUnreachable, match=NO_CONNECTION):
+            await client.probe()
 
 
 async def test_an_application_on_a_unix_socket_is_reached(tmp_path):
