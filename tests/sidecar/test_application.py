@@ -157,6 +157,20 @@ async def test_a_probe_that_gets_no_connection_in_time_has_not_reached_the_appli
             await client.probe()
 
 
+async def test_an_event_for_which_there_is_no_connection_in_time_was_not_sent(monkeypatch):
+    """What was not sent costs no attempt; without a bound of its own, it was one that had no answer."""
+
+    async def hang(*_, **__):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("lbg_runtime.sidecar.application.CONNECT_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("aiohttp.TCPConnector._create_connection", hang)
+    # Bounds are remembered, so that this is a time that no other test has.
+    async with application(OK, timeout_ms=60_001) as (client, _):
+        with pytest.raises(ApplicationUnreachable, match=NO_CONNECTION):
+            await client.post("/a", {}, b"x")
+
+
 async def test_an_application_on_a_unix_socket_is_reached(tmp_path):
     path = str(tmp_path / "application.sock")
     async with application(OK, unix=path) as (client, raw):
