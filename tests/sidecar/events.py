@@ -49,16 +49,20 @@ def make_gate(on_open: Callable[[], None] = lambda: None) -> Gate:
 class Attempts:
     """Of a member whose process may have been stopped meanwhile; keeps what is said of one of them, in order."""
 
-    def __init__(self, *, may_begin: bool = True) -> None:
+    def __init__(self, *, is_theirs: bool = False) -> None:
+        """`is_theirs`: others may have what they are attempts at."""
         self.said: list[str] = []
-        self.may_begin = may_begin
+        self._is_theirs = is_theirs
 
     def put_off(self, _: object) -> None:
         self.said.append("put off")
 
     def look_before_begin(self, _: object) -> None:
-        if not self.may_begin:
+        if self._is_theirs:
             raise asyncio.CancelledError
+
+    def may_begin(self, _: object) -> bool:
+        return not self._is_theirs
 
     def begin(self, _: object) -> None:
         self.said.append("begun")

@@ -168,7 +168,7 @@ async def test_the_attempt_of_an_event_begins_when_its_bulk_is_sent_and_without_
     application, sender = rig
     start(sender, "a")
     await asyncio.sleep(0.1)
-    late, next_one = Attempts(may_begin=False), Attempts()
+    late, next_one = Attempts(is_theirs=True), Attempts()
     waiting = [attempted(each, sender.deliver(make_event())) for each in (late, next_one)]
     await asyncio.sleep(0.1)
     assert next_one.said == ["put off"]

@@ -594,7 +594,7 @@ async def test_the_attempt_of_an_event_begins_when_its_line_is_sent_and_without_
     gate = make_gate()
     pulled = PulledEvents(60_000, gate)
     stream, reading = await opened(pulled, 3)
-    first, late, next_one = Attempts(), Attempts(may_begin=False), Attempts()
+    first, late, next_one = Attempts(), Attempts(is_theirs=True), Attempts()
     handlings = [attempted(first, pulled.deliver(make_event(key="a")))]
     await reading
     assert first.said == ["put off", "begun"]
