@@ -19,8 +19,8 @@ from lbg_runtime.core.group.control_messages import (
     Heartbeat,
     Inquiry,
     Leave,
+    MemberFacts,
     MemberState,
-    MemberVersion,
     MoveId,
     Offer,
     ReportedFlow,
@@ -160,7 +160,7 @@ class GroupBoard:
                 offer = self._offers.get(queue)
                 if offer is not None and (offer.move_id, offer.to) == (move_id, header.member):
                     offer.accepted_ms = now_ms
-            case MemberVersion(header, _, version) if header.member in self.members:
+            case MemberFacts(header, _, version) if header.member in self.members:
                 if self.picture.versions.get(header.member) != version:
                     self.changes += 1
                 self.picture.hear(message)

@@ -12,7 +12,7 @@ from lbg_runtime.core.group.control_messages import (
     GroupAnswer,
     Header,
     Inquiry,
-    MemberFigures,
+    MemberFacts,
     ParkingWait,
     ParkingWaits,
     QuestionId,
@@ -124,7 +124,7 @@ class FiguresHeard:
         The caller passes on what known members say: something is kept of each.
         """
         header = message.header
-        if not isinstance(message, MemberFigures | ParkingWaits | StoppedQueues | GroupAnswer):
+        if not isinstance(message, MemberFacts | ParkingWaits | StoppedQueues | GroupAnswer):
             return None
         if len(self._parts) > MAX_MEMBERS:
             # Of members that left before they had said all, or whose words before a `KeyAnswer` were heard.
@@ -133,8 +133,8 @@ class FiguresHeard:
         if parts is None or parts.question != message.question:
             parts = self._parts[header.member] = _Parts(message.question)
         match message:
-            case MemberFigures():
-                parts.figures = message
+            case MemberFacts():
+                parts.facts = message
             case ParkingWaits():
                 parts.waits = message.waits
             case StoppedQueues():
@@ -150,7 +150,7 @@ class FiguresHeard:
 @dataclass(slots=True)
 class _Parts:
     question: QuestionId
-    figures: MemberFigures | None = None
+    facts: MemberFacts | None = None
     """None from a member older than 0.2.0."""
     waits: Mapping[QueueName, ParkingWait] = field(default_factory=dict)
     stopped: frozenset[QueueName] = frozenset()
@@ -163,8 +163,8 @@ class _Parts:
         }
         still = {index: each for index, each in found.items() if each is not None}
         handled, keys_parked = None, None
-        if self.figures is not None:
-            handled, keys_parked = self.figures.handled, self.figures.keys_parked
+        if self.facts is not None:
+            handled, keys_parked = self.facts.handled, self.facts.keys_parked
         return HandledPicture(header.member, header.life.incarnation, handled, keys_parked, still)
 
 

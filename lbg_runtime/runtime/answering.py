@@ -15,8 +15,7 @@ from lbg_runtime.core.group.control_messages import (
     KeyAnswer,
     KeyDetail,
     KeyQuestion,
-    MemberFigures,
-    MemberVersion,
+    MemberFacts,
     ParkingWaits,
     QueueStopped,
     SeenMember,
@@ -48,7 +47,7 @@ class Answerer:
         handled: Callable[[], Mapping[int, int]],
         say: Callable[[ControlMessage | Inquiry], None],
     ) -> None:
-        """`handled`: as in `MemberFigures`."""
+        """`handled`: as in `MemberFacts`."""
         self._membership = membership
         self._flow_reports = flow_reports
         self._keys = keys
@@ -68,9 +67,8 @@ class Answerer:
             self._say(self._membership.heartbeat(reports))
             self._tell_waits(message)
             self._tell_stopped(message, reports)
-            self._say(MemberVersion(self._membership.stamp(), message.question, VERSION))
-            figures = self._keys.keys_parked(), self._handled()
-            self._say(MemberFigures(self._membership.stamp(), message.question, *figures))
+            facts = VERSION, self._keys.keys_parked(), self._handled()
+            self._say(MemberFacts(self._membership.stamp(), message.question, *facts))
             seen = tuple(SeenMember(one.member, one.is_suspect) for one in self._membership.view.members)
             self._say(GroupAnswer(self._membership.stamp(), message.question, seen))
         else:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from lbg_runtime.core.group.control_messages import MemberState, MemberVersion, QuestionId
+from lbg_runtime.core.group.control_messages import MemberFacts, MemberState, QuestionId
 from lbg_runtime.core.group.membership_timing import MembershipTiming
 from lbg_runtime.core.restripe.striping import Striping, StripingReport
 from lbg_runtime.dashboard import board as board_module
@@ -51,7 +51,7 @@ def test_what_a_member_says_anew_of_the_group_is_a_change_though_its_queues_are_
 
 def test_the_version_of_a_member_that_is_there_is_news_once() -> None:
     a = Speaker("a")
-    board, told = make_board(a.beat({})), MemberVersion(a.beat({}).header, QuestionId("q"), "0.2.0")
+    board, told = make_board(a.beat({})), MemberFacts(a.beat({}).header, QuestionId("q"), "0.2.0", 0, {})
     seen = []
     for message in (told, told, replace(told, header=Speaker("b").beat({}).header)):
         before = board.changes

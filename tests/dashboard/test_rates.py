@@ -5,7 +5,7 @@ import pytest
 
 from lbg_runtime.core.group.control_messages import (
     GroupAnswer,
-    MemberFigures,
+    MemberFacts,
     ParkingWait,
     ParkingWaits,
     QuestionId,
@@ -73,7 +73,7 @@ def test_what_a_member_says_before_its_answer_is_put_together_and_of_an_older_on
 
     assert say(ParkingWaits, {queue(1): wait, queue(9): wait}) is None
     assert say(StoppedQueues, (queue(2),)) is None
-    assert say(MemberFigures, 4, {0: 10}) is None
+    assert say(MemberFacts, "0.2.0", 4, {0: 10}) is None
     still = {1: Standstill(False, wait), 2: Standstill(True, None)}
     assert say(GroupAnswer, ()) == HandledPicture(MemberId("a"), 1, {0: 10}, 4, still)
     assert say(StoppedQueues, (queue(2),), question="q2") is None

@@ -24,8 +24,7 @@ goes out every second to every member:
     key_detail     question, topic or null, error or null, outcome or null
     queue_stopped  question
     stopped_queues question, [[queue] ...]
-    member_version question, version
-    member_figures question, keys parked, [[queue index, handled] ...]
+    member_facts   question, version, keys parked, [[queue index, handled] ...]
 
 `suspect` and `redelivered` are 0 or 1; `stage` is 0 ready, 1 running, 2 delayed; past and future times are milliseconds
 from now. `flow` is 0 standby, 1 active, 2 draining; `outcome` is 0 handled, 1 error queue, 2 dead message queue.
@@ -63,9 +62,8 @@ from lbg_runtime.core.group.control_messages import (
     LastOutcome,
     Leave,
     Life,
-    MemberFigures,
+    MemberFacts,
     MemberState,
-    MemberVersion,
     MoveId,
     Offer,
     ParkingWait,
@@ -193,10 +191,8 @@ def _body(message: ControlMessage | Inquiry) -> tuple[str, list[object]]:
             return "queue_stopped", [question]
         case StoppedQueues(_, question, queues):
             return "stopped_queues", [question, [[queue] for queue in queues]]
-        case MemberVersion(_, question, version):
-            return "member_version", [question, version]
-        case MemberFigures(_, question, keys_parked, handled):
-            return "member_figures", [question, keys_parked, [list(pair) for pair in sorted(handled.items())]]
+        case MemberFacts(_, question, version, keys_parked, handled):
+            return "member_facts", [question, version, keys_parked, [list(pair) for pair in sorted(handled.items())]]
 
 
 def _flow_items(flow: FlowReport) -> list[object]:
@@ -258,10 +254,8 @@ def _message(kind: str, header: Header, reader: "_Reader") -> ControlMessage | I
             return QueueStopped(header, QuestionId(reader.text("question")))
         case "stopped_queues":
             return _stopped_queues(header, reader)
-        case "member_version":
-            return MemberVersion(header, QuestionId(reader.text("question")), reader.text("version"))
-        case "member_figures":
-            return _member_figures(header, reader)
+        case "member_facts":
+            return _member_facts(header, reader)
         case _:
             raise _malformed("kind")
 
@@ -352,8 +346,9 @@ def _stopped_queues(header: Header, reader: "_Reader") -> StoppedQueues:
     return StoppedQueues(header, question, tuple(queues))
 
 
-def _member_figures(header: Header, reader: "_Reader") -> MemberFigures:
-    question, keys_parked = QuestionId(reader.text("question")), reader.number("keys parked")
+def _member_facts(header: Header, reader: "_Reader") -> MemberFacts:
+    question, version = QuestionId(reader.text("question")), reader.text("version")
+    keys_parked = reader.number("keys parked")
     handled: dict[int, int] = {}
     for row in reader.rows("handled"):
         index = row.number("queue index")
@@ -361,7 +356,7 @@ def _member_figures(header: Header, reader: "_Reader") -> MemberFigures:
             raise _malformed("a queue twice")
         handled[index] = row.number("handled")
         row.end()
-    return MemberFigures(header, question, keys_parked, handled)
+    return MemberFacts(header, question, version, keys_parked, handled)
 
 
 def _head(row: "_Reader") -> LaneHead:

@@ -347,8 +347,8 @@ class StoppedQueues:
 
 
 @dataclass(frozen=True, slots=True)
-class MemberVersion:
-    """Which code the sender runs, in this life; sent before its `GroupAnswer`.
+class MemberFacts:
+    """Which code the sender runs, and what it has handled and parked; sent before its `GroupAnswer`.
 
     A message of its own for the same reason as `ParkingWaits`. Members older than 0.2.0 do not tell.
     """
@@ -356,17 +356,7 @@ class MemberVersion:
     header: Header
     question: QuestionId
     version: str
-
-
-@dataclass(frozen=True, slots=True)
-class MemberFigures:
-    """What the sender has handled and parked; sent before its `GroupAnswer`.
-
-    A message of its own for the same reason as `ParkingWaits`.
-    """
-
-    header: Header
-    question: QuestionId
+    """Of the code."""
     keys_parked: int
     """Of the queues that the sender owns; those of `ParkingWaits` are left out."""
     handled: Mapping[int, int]
@@ -382,8 +372,7 @@ Inquiry = (
     | KeyDetail
     | QueueStopped
     | StoppedQueues
-    | MemberVersion
-    | MemberFigures
+    | MemberFacts
 )
 """Questions from non-members, and their answers: they change no view and move no queue."""
 

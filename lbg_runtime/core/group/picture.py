@@ -13,7 +13,7 @@ from lbg_runtime.core.group.control_messages import (
     Inquiry,
     Leave,
     Life,
-    MemberVersion,
+    MemberFacts,
     ParkingWait,
     ParkingWaits,
     SeenMember,
@@ -41,7 +41,7 @@ class GroupPicture:
         self._views: dict[MemberId, GroupAnswer] = {}
         self._waits: dict[MemberId, ParkingWaits] = {}
         self._stopped: dict[MemberId, StoppedQueues] = {}
-        self._versions: dict[MemberId, MemberVersion] = {}
+        self._versions: dict[MemberId, MemberFacts] = {}
 
     def hear(self, message: ControlMessage | Inquiry) -> None:
         """Take in a message of the group."""
@@ -62,7 +62,7 @@ class GroupPicture:
                 self._waits[member] = message
             case StoppedQueues():
                 self._stopped[member] = message
-            case MemberVersion():
+            case MemberFacts():
                 self._versions[member] = message
             case Leave(header) if known is not None and header.life == known.header.life:
                 del self._beats[member]

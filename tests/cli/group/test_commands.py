@@ -36,8 +36,8 @@ from lbg_runtime.core.group.control_messages import (
     Header,
     Heartbeat,
     Life,
+    MemberFacts,
     MemberState,
-    MemberVersion,
     QuestionId,
     ReportedFlow,
     SeenMember,
@@ -109,7 +109,8 @@ def test_the_versions_of_members_are_told_and_named_where_they_differ():
         ("b", "0.2.0", None),
         ("b", "0.3.0", "versions differ: 0.2.0 (a), 0.3.0 (b)"),
     ):
-        made.hear(MemberVersion(Header(GroupName("orders"), MemberId(name), Life(1, 1), 2), QuestionId("q"), version))
+        header = Header(GroupName("orders"), MemberId(name), Life(1, 1), 2)
+        made.hear(MemberFacts(header, QuestionId("q"), version, 0, {}))
         assert [one for one in remarks(made, QUEUES, {}) if one.startswith("versions")] == ([line] if line else [])
     assert [one["version"] for one in picture_as_object(made, QUEUES, 10)["members"]] == ["0.2.0", "0.3.0"]
     assert [list(column.cells)[-1] for column in picture_as_table(made, QUEUES).columns] == [

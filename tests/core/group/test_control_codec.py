@@ -31,9 +31,8 @@ from lbg_runtime.core.group.control_messages import (
     LastOutcome,
     Leave,
     Life,
-    MemberFigures,
+    MemberFacts,
     MemberState,
-    MemberVersion,
     MoveId,
     Offer,
     ParkingWait,
@@ -106,8 +105,7 @@ messages: st.SearchStrategy[AnyMessage] = st.one_of(
     st.builds(KeyQuestion, headers, questions, texts),
     st.builds(KeyAnswer, headers, questions, numbers, queues, flow_reports | st.none(), sights),
     st.builds(QueueStopped, headers, questions),
-    st.builds(MemberVersion, headers, questions, texts),
-    st.builds(MemberFigures, headers, questions, numbers, st.dictionaries(numbers, numbers, max_size=5)),
+    st.builds(MemberFacts, headers, questions, texts, numbers, st.dictionaries(numbers, numbers, max_size=5)),
     st.builds(StoppedQueues, headers, questions, st.lists(queues, max_size=5).map(tuple)),
     st.builds(ParkingWaits, headers, questions, st.dictionaries(queues, st.builds(ParkingWait, numbers, texts))),
     st.builds(
@@ -240,11 +238,8 @@ def test_an_answer_has_the_documented_layout() -> None:
     assert encode(StoppedQueues(HEADER, question, stopped)) == (
         b'[3,"stopped_queues","orders","member-1",7,11,3,"q",[["orders/2"],["orders/1"]]]'
     )
-    assert encode(MemberVersion(HEADER, question, "0.2.0")) == (
-        b'[3,"member_version","orders","member-1",7,11,3,"q","0.2.0"]'
-    )
-    assert encode(MemberFigures(HEADER, question, 2, {10: 7, 9: 8})) == (
-        b'[3,"member_figures","orders","member-1",7,11,3,"q",2,[[9,8],[10,7]]]'
+    assert encode(MemberFacts(HEADER, question, "0.2.0", 2, {10: 7, 9: 8})) == (
+        b'[3,"member_facts","orders","member-1",7,11,3,"q","0.2.0",2,[[9,8],[10,7]]]'
     )
     assert encode(QueueStopped(HEADER, question)) == b'[3,"queue_stopped","orders","member-1",7,11,3,"q"]'
     assert encode(KeyDetail(HEADER, question, None, None, None)) == (

@@ -13,8 +13,8 @@ from lbg_runtime.core.group.control_messages import (
     Heartbeat,
     Leave,
     Life,
+    MemberFacts,
     MemberState,
-    MemberVersion,
     ParkingWait,
     ParkingWaits,
     QuestionId,
@@ -173,7 +173,7 @@ def test_queues_that_have_stopped_are_told_until_their_owner_answers_without_the
 
 
 def test_the_version_of_a_member_is_told_for_the_life_that_has_said_it() -> None:
-    told, new = MemberVersion(header(A), QuestionId("q1"), "0.2.0"), beat(A, incarnation=2)
+    told, new = MemberFacts(header(A), QuestionId("q1"), "0.2.0", 0, {}), beat(A, incarnation=2)
     assert picture_of(told).versions == {}, "nobody knows whether it lives"
     assert picture_of(told, beat(A), beat(B)).versions == {A: "0.2.0"}
     another = GroupAnswer(header(A), QuestionId("q2"), (SeenMember(A, False),))
