@@ -25,6 +25,11 @@ def slept_s() -> float:
     return (since_boot_ns() - time.monotonic_ns()) / 1e9
 
 
+def steady_s() -> float:
+    """The clock of the running loop, in seconds, moved on by what the host has slept: it stands still meanwhile."""
+    return asyncio.get_running_loop().time() + slept_s()
+
+
 class DeadlineTimer:
     """Has the event loop call back when `now_ms` reaches the deadline that was set last. Used on the loop's thread."""
 

@@ -31,7 +31,7 @@ from lbg_runtime.pipeline.landing.prune import Unpruned, prune
 from lbg_runtime.pipeline.landing.room import Room
 from lbg_runtime.pipeline.landing.usage import DiskSpace, disk_space, used_bytes
 from lbg_runtime.runtime.app import App
-from lbg_runtime.runtime.clock import slept_s, wall_us
+from lbg_runtime.runtime.clock import steady_s, wall_us
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.runners.batch_turns import BatchTurns
 from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING
@@ -353,8 +353,8 @@ class Lander:
 
 
 def _steady_us() -> int:
-    """The loop's clock, moved on by what the host has slept: otherwise the wall clock would seem to be set then."""
-    return int((asyncio.get_running_loop().time() + slept_s()) * 1e6)
+    """Beside the wall clock: without the host's sleep in it, that one would seem to have been set then."""
+    return int(steady_s() * 1e6)
 
 
 def _start_threads() -> ThreadPoolExecutor:

@@ -16,7 +16,7 @@ from lbg_runtime.model.errors import ConductorCutOff, UserError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import GroupName, MemberId
 from lbg_runtime.model.message import Message
-from lbg_runtime.runtime.clock import now_ms, slept_s, wall_us
+from lbg_runtime.runtime.clock import now_ms, steady_s, wall_us
 from lbg_runtime.runtime.control_reader import ControlReader
 from lbg_runtime.runtime.session import Session
 
@@ -47,7 +47,7 @@ class Hearing:
         self._session = session
         self._life = Life(wall_us(), secrets.randbits(53))
         self._asked_at_s: dict[int, float] = {}
-        """When the questions left that have not come back, by number; as all such times, by `_now_s`."""
+        """When the questions left that have not come back, by number; as all such times, by `steady_s`."""
         self._proved_at_s = -inf
         """When the newest question left that has come back: the broker had not replaced us by then."""
         self._has_news = asyncio.Event()
@@ -64,7 +64,7 @@ class Hearing:
         name = MemberId(f"restriper-{self._life.nonce}")
         for number in count(1):
             question = GroupQuestion(Header(self._group, name, self._life, number), QuestionId(f"{name}/{number}"))
-            self._asked_at_s[number] = _now_s()
+            self._asked_at_s[number] = steady_s()
             self._session.send_direct(Message(self._topic, encode(question)))
             await asyncio.sleep(ASK_AGAIN_S)
 
@@ -87,7 +87,7 @@ class Hearing:
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + PROOF_PATIENCE_S
-        while _now_s() - self._proved_at_s > PROOF_S and not self._is_cut_off:
+        while steady_s() - self._proved_at_s > PROOF_S and not self._is_cut_off:
             if loop.time() < until_s:
                 await self.wait()
             elif self._proved_at_s == -inf:
@@ -165,8 +165,3 @@ class Hearing:
     def _connection_changed(self, is_up: bool) -> None:
         if not is_up:
             self._is_cut_off = True
-
-
-def _now_s() -> float:
-    """The loop's clock, which stands still while the host sleeps, moved on by that."""
-    return asyncio.get_running_loop().time() + slept_s()

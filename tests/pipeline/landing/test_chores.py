@@ -309,7 +309,7 @@ async def test_a_host_that_slept_prunes_what_has_become_old_meanwhile(
 ) -> None:
     """To its member the clock had stepped: one that slept each night pruned nothing, ever."""
     wall, asleep_s = Wall(monkeypatch), 0.0
-    monkeypatch.setattr("lbg_runtime.pipeline.landing.lander.slept_s", lambda: asleep_s)
+    monkeypatch.setattr("lbg_runtime.runtime.clock.slept_s", lambda: asleep_s)
     trial.options = replace(trial.options, retention_ms=3_600_000, segment_bytes=1)
     with capture_logs() as told:
         async with trial.running(trial.lander("a")):

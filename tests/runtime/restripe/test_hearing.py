@@ -96,7 +96,7 @@ async def test_a_question_proves_by_when_it_left_and_not_by_when_it_came_back() 
 async def test_what_was_proved_before_the_host_slept_proves_nothing(monkeypatch) -> None:
     """Another one may have taken over meanwhile, and the clock of the loop stood still."""
     asleep_s = 0.0
-    monkeypatch.setattr("lbg_runtime.runtime.restripe.hearing.slept_s", lambda: asleep_s)
+    monkeypatch.setattr("lbg_runtime.runtime.clock.slept_s", lambda: asleep_s)
     session = HeldSession()
     async with asking(session) as hearing:
         session.arrive(session.left[0])
