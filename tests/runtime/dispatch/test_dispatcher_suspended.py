@@ -238,14 +238,7 @@ async def test_what_was_put_off_does_not_begin_although_what_it_waited_for_comes
         begun.append(message.payload)
 
     made = rig(wait)
-    made.dispatcher.heed(Suspension(clock.now_ns), lambda _: made.dispatcher.stop(QUEUE, Epoch(1)))
-    async with made.running():
-        for number, epoch in ((1, 1), (2, 2)):
-            made.dispatcher.dispatch(delivery(number, f"k{number}", epoch=epoch))
-        await asyncio.sleep(1)
-        clock.now_ns += STOP_NS
-        may_begin.set()
-        await made.until_ended(2)
+    await _through_a_stop(made, delivery, clock, may_begin)
     assert made.outcomes() == {1: None, 2: Outcome.ACCEPTED}
     assert begun == [b"2"]
 
@@ -278,6 +271,14 @@ async def test_a_handler_is_not_called_by_a_middleware_that_has_waited_through_t
         called.append(message.payload)
 
     made = rig(handlers=handlers.assembled())
+    await _through_a_stop(made, delivery, clock, may_go_on)
+    assert made.outcomes() == {1: None, 2: Outcome.ACCEPTED}
+    assert (called, sorted(ended)) == ([b"2"], [b"1", b"2"])
+    assert made.dispatcher.counts.failed_attempts == 0
+
+
+async def _through_a_stop(made, delivery, clock, may_go_on):
+    """Two messages wait while the process is stopped, for which the handle of the first is given up."""
     made.dispatcher.heed(Suspension(clock.now_ns), lambda _: made.dispatcher.stop(QUEUE, Epoch(1)))
     async with made.running():
         for number, epoch in ((1, 1), (2, 2)):
@@ -286,6 +287,3 @@ async def test_a_handler_is_not_called_by_a_middleware_that_has_waited_through_t
         clock.now_ns += STOP_NS
         may_go_on.set()
         await made.until_ended(2)
-    assert made.outcomes() == {1: None, 2: Outcome.ACCEPTED}
-    assert (called, sorted(ended)) == ([b"2"], [b"1", b"2"])
-    assert made.dispatcher.counts.failed_attempts == 0
