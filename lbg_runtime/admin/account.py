@@ -24,6 +24,7 @@ def open_semp(settings: Settings, *, within_s: float | None = None) -> SempClien
     tls = trust(semp.tls, "semp.tls") if semp.url.startswith("https://") else True
 
     def distrusted() -> None:
+        # If it cannot be read, nothing is new, and who asked is told of the refusal anyway.
         with suppress(ConfigError):
             trust_newer(tls, semp.tls, "semp.tls")
 

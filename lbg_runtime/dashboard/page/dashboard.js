@@ -9,6 +9,7 @@ const ROW = 26; // pixels of a row, as in the style sheet
 const COLOURS = 10;
 const MOVES_LISTED = 80;
 const RESTRIPING_STANDS_MS = 60_000; // without a shard that left, this is worth a word
+const VERSION_TOLD_WITHIN_MS = 10_000; // a member that has just come is about to be asked for it
 const STILL_NAMED = 3; // queues that stand still, in the notice
 const QUIET_MS = 12_000; // a feed that says nothing for longer is gone: the server says something every 5 s
 
@@ -217,8 +218,7 @@ function showNotice() {
     const remedy = stoodFor < RESTRIPING_STANDS_MS ? '' : `, none for ${since(stoodFor)}; if nobody runs it, lbg group restripe --queues ${restriping[1]} ends it`;
     notices.push(`re-striping from ${restriping[0]} to ${restriping[1]} queues: ${restriping[2]} of ${restriping[3]} shards have left${remedy}`);
   }
-  // One that has just come is about to be asked.
-  const versions = [...new Set(living().filter((one) => one.version || now() - one.since > 10000).map((one) => one.version ?? 'not told'))];
+  const versions = [...new Set(living().filter((one) => one.version || now() - one.since > VERSION_TOLD_WITHIN_MS).map((one) => one.version ?? 'not told'))];
   if (versions.length > 1) notices.push(`versions differ: ${versions.sort().join(', ')}`);
   if (!placed && living().length) notices.push('members do not agree yet on who is there: homes are those of before');
   dress($('notice'), [(lacking || still.length) && 'bad']);
