@@ -296,6 +296,13 @@ class FlowLaws(RuleBasedStateMachine):
     def tell_of_a_stall(self) -> None:
         self.tell(self.stalled.pop())
 
+    @precondition(lambda self: self.machine is not None and self.flow().state is FlowState.DRAINING)
+    @rule()
+    def tell_that_a_stopped_queue_has_stalled(self) -> None:
+        machine = self.flow()
+        if self.lanes.is_stalled(QUEUE, machine.epoch):
+            self.tell(HandlingStalled(machine.epoch, has_stopped=True))
+
     @precondition(lambda self: self.machine is not None and not self.stop_requested)
     @rule(chance=st.integers(0, 5))
     def request_stop(self, chance: int) -> None:

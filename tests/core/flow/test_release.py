@@ -54,6 +54,16 @@ def test_a_hand_back_looks_from_the_quiet_gap_on_and_later_if_more_has_come() ->
     assert not release.end_stalled(60, has_stopped=False)
 
 
+@pytest.mark.parametrize("cause", [ReleaseCause.REBIND, ReleaseCause.STOP])
+def test_a_drain_of_a_stopped_queue_ends_when_nothing_moves_whatever_it_is_for(cause: ReleaseCause) -> None:
+    release = release_of(cause)
+    assert not release.end_stalled(50, has_stopped=False)
+    assert not release.end_stalled(49, has_stopped=True)
+    assert release.end_stalled(50, has_stopped=True)
+    assert (release.phase, release.cause) == (DrainPhase.WAIT, cause)
+    assert not release.end_stalled(50, has_stopped=True)
+
+
 @pytest.mark.parametrize(("cause", "drain_until_ms"), [(ReleaseCause.HANDBACK, 120), (ReleaseCause.REBIND, 105)])
 def test_a_hand_back_waits_for_the_quiet_gap_however_short_its_timeout_is(
     cause: ReleaseCause, drain_until_ms: int
