@@ -188,6 +188,8 @@ class App:
         """Be a member until SIGTERM, SIGINT or SIGHUP, or until the process `parent_pid` has gone; return how it left.
         On the main thread only, and not where a loop runs (a notebook, an application server): `run` is for there.
 
+        Raises what `run` raises, and `LifespanFailed` for whatever cancels it.
+
         `ends_process`: nothing follows but the end of the process, so these signals are ignored once it has left. Make
         sure that what follows has a bound.
 
@@ -211,6 +213,9 @@ class App:
                         first, given = error, error.code
                     elif isinstance(error, KeyboardInterrupt) and self._hears_signals:
                         first, given = SystemExit(1), type(error).__name__
+                    elif isinstance(error, asyncio.CancelledError) and self._handlers.lifespans:
+                        # Nobody else has this task, whatever the count of its cancellations is (`Interruption`).
+                        raise LifespanFailed from error
                     if first is not None:
                         # Now, as the guard may end the process while the runner waits.
                         _log.error("ended_by_handler", exit_code=_exit_code(first.code), given=given)

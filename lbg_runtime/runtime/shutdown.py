@@ -165,11 +165,14 @@ class Interruption:
         # In Python 3.11 and 3.12, a task group whose task has failed may leave its cancellation counted although it is
         # over. One from elsewhere that the section still cleans up after counts as well, but ours was raised within it.
         others = task.cancelling() - self._cancelled_before
-        return others <= 0 or (others <= self._left_over and self._is_ours_alone(error))
+        return others <= 0 or (others <= self._left_over and self._is_ours_first(error))
 
-    def _is_ours_alone(self, error: BaseException | None) -> bool:
-        while error is not None:
-            if isinstance(error, asyncio.CancelledError) and error.args != (self._mark,):
-                return False
+    def _is_ours_first(self, error: BaseException | None) -> bool:
+        """Whether no cancellation that is not over was raised before ours; those behind it are of what it ended."""
+        first: BaseException | None = None
+        # What a task group raises of its tasks' errors comes in place of its cancellation, which is over then.
+        while error is not None and not isinstance(error, BaseExceptionGroup):
+            if isinstance(error, asyncio.CancelledError):
+                first = error
             error = error.__context__
-        return True
+        return first is not None and first.args == (self._mark,)

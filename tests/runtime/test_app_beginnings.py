@@ -439,7 +439,7 @@ async def test_what_a_lifespan_has_around_its_yield_ends_the_member_with_an_erro
         await trial.until(lambda: len(trial.active()) == 4)
         await trial.publish(1)
         await began.wait()
-        with pytest.raises(LifespanFailed, match="cancelled by what a lifespan has around its `yield`") as caught:
+        with pytest.raises(LifespanFailed, match="by a lifespan: by what it has around its `yield`") as caught:
             await asyncio.wait_for(task, 60)
     assert isinstance(caught.value.__cause__, asyncio.CancelledError)
     assert [each["event"] for each in logs if each["log_level"] == "error"] == ["lifespan_failed"] * (

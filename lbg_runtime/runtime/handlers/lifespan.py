@@ -12,12 +12,13 @@ LifespanFunction = Callable[[], AsyncIterator[object]]
 
 
 class LifespanFailed(LbgError):
-    """Something around a lifespan's `yield` (a task group, a timeout) has cancelled the member that it belongs to."""
+    """A lifespan has cancelled its member: by what it has around its `yield` (a task group, a timeout), or by a
+    cancellation of its own that it let through."""
 
     def __init__(self) -> None:
         super().__init__(
-            "the member was cancelled by what a lifespan has around its `yield`, such as a task group of which a task"
-            " has failed; what was being handled was cut short"
+            "the member was cancelled by a lifespan: by what it has around its `yield`, such as a task group of which a"
+            " task has failed, or by a cancelled task that it awaited; what was being handled was cut short"
         )
 
 

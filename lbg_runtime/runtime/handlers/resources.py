@@ -192,24 +192,27 @@ class _Work(Generic[_Answer]):
 async def _lived(lifespan: Lifespan) -> AsyncIterator[object]:
     context = lifespan.make()
     task = asyncio.current_task()
+    cancelled_before = task.cancelling() if task is not None else 0
     try:
         state = await context.__aenter__()
     except BaseException as error:  # the handler boundary: it is the user's code
-        if _is_passed_on(error, task):
+        if _is_passed_on(error, task, cancelled_before):
             raise
         raise HandlerError(lifespan.where, error_text(error), "a lifespan that reaches its yield") from error
     try:
         yield state
     finally:
+        # One that is under way is raised behind this anyway.
+        cancelled_before = task.cancelling() if task is not None else 0
         try:
             await context.__aexit__(None, None, None)
         except BaseException as error:  # as above; the member leaves anyway
-            if _is_passed_on(error, task):
+            if _is_passed_on(error, task, cancelled_before):
                 raise
             _log.error("lifespan_failed", function=lifespan.where, exc_info=error)
 
 
-def _is_passed_on(error: BaseException, task: "asyncio.Task[object] | None") -> bool:
+def _is_passed_on(error: BaseException, task: "asyncio.Task[object] | None", cancelled_before: int) -> bool:
     """Whether a lifespan is not kept from raising this: it ends the process, or it is we who end the task."""
     match error:
         case SystemExit() | KeyboardInterrupt():
@@ -218,6 +221,6 @@ def _is_passed_on(error: BaseException, task: "asyncio.Task[object] | None") -> 
             return task is None or is_closed(task)
         case asyncio.CancelledError():
             # Else it is that of a task which the user cancelled and awaited.
-            return task is not None and task.cancelling() > 0
+            return task is not None and task.cancelling() > cancelled_before
         case _:
             return False

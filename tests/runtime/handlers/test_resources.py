@@ -1,6 +1,7 @@
 """Lifespans: entered before the first message, left after the last, and what handlers find of them."""
 
 import asyncio
+from contextlib import suppress
 from contextvars import ContextVar
 
 import pytest
@@ -214,6 +215,56 @@ async def test_a_lifespan_does_not_take_a_cancellation_of_the_member_for_its_own
     living.cancel()
     with pytest.raises(asyncio.CancelledError):
         await living
+
+
+async def _left_by_a_task_group():
+    """What a task group of Python 3.11 and 3.12 leaves: a cancellation of its task that is counted and over."""
+
+    async def fail():
+        raise OSError("away")
+
+    with suppress(ExceptionGroup):
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fail())
+
+
+async def test_a_lifespan_that_lets_a_cancellation_through_at_its_end_is_told_although_a_task_group_had_failed_in_it():
+    handlers = Handlers()
+
+    @handlers.lifespan
+    async def broken():
+        await _left_by_a_task_group()
+        yield
+        await _cancelled_task()
+
+    async def live():
+        async with MemberResources().entered(handlers.lifespans):
+            pass
+
+    with capture_logs() as logs:
+        await asyncio.create_task(live())
+    assert [each["event"] for each in logs] == ["lifespan_failed"]
+
+
+async def test_a_lifespan_that_lets_a_cancellation_through_at_its_beginning_is_told_although_another_was_left_one():
+    handlers = Handlers()
+
+    @handlers.lifespan
+    async def tried():
+        await _left_by_a_task_group()
+        yield
+
+    @handlers.lifespan
+    async def broken():
+        await _cancelled_task()
+        yield
+
+    async def live():
+        async with MemberResources().entered(handlers.lifespans):
+            pass
+
+    with pytest.raises(HandlerError, match=r"broken \(.*\): CancelledError; expected"):
+        await asyncio.create_task(live())
 
 
 async def test_members_of_one_process_have_their_own_state():
