@@ -52,13 +52,25 @@ class Turns:
     def _call(self) -> None:
         takers, self._asked = self._asked, []
         now = now_ms()
+        # Raised behind the turn: the loop is run on while the member leaves, for which it needs every taker.
+        exits: list[BaseException] = []
         for taker in takers:
-            taker.take(now)
+            try:
+                taker.take(now)
+            except (SystemExit, KeyboardInterrupt) as leaving:
+                exits.append(leaving)
         try:
             self._write()
-        except Exception as error:  # noqa: BLE001 - it ends each of them
+        except BaseException as error:  # it ends each of them
             for taker in takers:
                 taker.fail(error)
-            return
-        for taker in takers:
-            taker.conclude()
+            if not isinstance(error, Exception):
+                exits.append(error)
+        else:
+            for taker in takers:
+                try:
+                    taker.conclude()
+                except (SystemExit, KeyboardInterrupt) as leaving:
+                    exits.append(leaving)
+        if exits:
+            raise exits[0]
