@@ -61,7 +61,7 @@ class Turns:
                 exits.append(leaving)
         try:
             self._write()
-        except BaseException as error:  # it ends each of them
+        except BaseException as error:  # noqa: BLE001 - it ends each of them, and goes on where it is to end the process
             for taker in takers:
                 taker.fail(error)
             if not isinstance(error, Exception):

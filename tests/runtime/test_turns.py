@@ -75,7 +75,7 @@ async def test_what_cannot_be_recorded_is_not_settled():
 
 @pytest.mark.parametrize("exits", ["take", "conclude"])
 def test_an_exit_out_of_a_turn_goes_through_the_loop_behind_the_turns_of_the_others(exits):
-    """A signal's function may exit anywhere. The loop is run on while the member leaves, so each flow needs its turn."""
+    """A signal's function may exit anywhere. The loop is run on for the member to leave: each flow needs its turn."""
     log = []
 
     async def run():
