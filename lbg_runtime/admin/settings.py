@@ -8,6 +8,7 @@ from pydantic import SecretStr
 from lbg_runtime.admin.account import semp_missing
 from lbg_runtime.admin.roles import Login, Topics
 from lbg_runtime.admin.spec import GroupSpec
+from lbg_runtime.config.broker_names import check_made_queues
 from lbg_runtime.config.settings import GroupBackend, GroupSource, Provision, RebindMode, Settings
 from lbg_runtime.core.parking.records import parking_queue
 from lbg_runtime.model.errors import ConfigError
@@ -38,6 +39,8 @@ def spec_of(settings: Settings, of_handlers: Iterable[Then] | None = None) -> Gr
     if group.backend is not GroupBackend.EXCLUSIVE:
         expected = "exclusive: a partitioned queue is made by hand, as docs/patterns.md says"
         raise ConfigError("group.backend", group.backend.value, expected)
+    aside = _aside(settings, ends)
+    check_made_queues(group.name, aside)
     return GroupSpec(
         shape=group.shape(),
         hash_function=group.hash_function,
@@ -52,7 +55,7 @@ def spec_of(settings: Settings, of_handlers: Iterable[Then] | None = None) -> Gr
             settings.ops.journal.republish_topic,
             (f"{QUEUE_ADDRESS_PREFIX}{settings.dead_message_queue}", *semp.publish_topics),
         ),
-        aside=_aside(settings, ends),
+        aside=aside,
         is_aside_whole=of_handlers is not None,
         borrowed=_borrowed(settings, ends),
         publisher=None if semp.publisher is None else login(semp.publisher.username, semp.publisher.password),

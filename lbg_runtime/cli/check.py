@@ -53,7 +53,7 @@ def _examine(
     from lbg_runtime.metrics.tracing import open_spans
     from lbg_runtime.runtime.handlers.registry import load_handlers
     from lbg_runtime.runtime.handlers.resources import MemberResources
-    from lbg_runtime.runtime.handlers.routes import check_backend, check_states, policies_of
+    from lbg_runtime.runtime.handlers.routes import check_ends, check_states, policies_of
     from lbg_runtime.runtime.membership import membership_of_process
     from lbg_runtime.runtime.session import checked_credentials, embedded_address
 
@@ -84,7 +84,7 @@ def _examine(
             handlers = load_handlers(settings.handlers)
         if not handlers and settings.sidecar is None:
             raise HandlerError("handlers", "none", "at least one function with @handlers.handler(...)")
-        check_backend(policies_of(handlers, settings.failure), settings.group.backend)
+        check_ends(policies_of(handlers, settings.failure), settings)
         if not handlers.lifespans:
             # What a lifespan yields is known only once it runs; that there are none is known now.
             check_states(handlers, MemberResources())

@@ -2,6 +2,7 @@
 
 import os
 import socket
+from collections.abc import Iterable
 from hashlib import blake2b
 
 from lbg_runtime.config.fields import SettingProblem
@@ -18,6 +19,8 @@ LARGEST_VPN_BYTES = 32
 LARGEST_USERNAME_BYTES = 189
 LARGEST_PASSWORD_BYTES = 128
 """What PubSub+ takes: characters for the names of queues, bytes of UTF-8 for the others."""
+_DEAD_MESSAGE_QUEUE = "#DEAD_MSG_QUEUE"
+"""The one queue with a reserved name."""
 
 
 def client_name(group: str, member: str) -> str:
@@ -62,19 +65,52 @@ def check_client_name(group: str, member: str, given: str | None) -> None:
 def check_names(shape: GroupShape, control_topic: str) -> None:
     """Raise `SettingProblem` if the names of queues or topics that are made of a group's settings cannot be."""
     check_outside_topic(shape, ("control_topic",), control_topic)
-    largest = LARGEST_QUEUE_NAME - (len(shape.queue_name(shape.queue_count - 1)) - len(shape.name))
-    if len(shape.name) > largest:
-        expected = f"at most {largest}, as the names of its queues have at most {LARGEST_QUEUE_NAME}"
-        raise SettingProblem(("name",), f"{len(shape.name)} characters", expected)
-    taken = len(shape.name.encode())
-    largest = LARGEST_QUEUE_NAME_BYTES - (len(shape.queue_name(shape.queue_count - 1).encode()) - taken)
-    if taken > largest:
-        expected = f"at most {largest}, as the client takes {LARGEST_QUEUE_NAME_BYTES} for the name of a queue"
-        raise SettingProblem(("name",), f"{taken} bytes", expected)
+    if problem := _too_long(shape.name, shape.queue_name(shape.queue_count - 1)):
+        raise SettingProblem(("name",), *problem)
     topics = {"control_topic": control_topic, "hash_prefix": shape.subscription(shape.hash_count - 1)}
     for setting, topic in topics.items():
         if (size := len(topic.encode())) > LARGEST_TOPIC_BYTES:
             raise SettingProblem((setting,), f"{size} bytes in {topic}", f"at most {LARGEST_TOPIC_BYTES}")
+
+
+def check_made_queues(group: str, queues: Iterable[str]) -> None:
+    """Raise `ConfigError` if a queue that a failure policy asks for is named after the group, and its name cannot be.
+
+    Only where the policies of all handlers are known is it known whether the group needs such a queue.
+    """
+    for queue in queues:
+        if problem := _too_long(group, queue):
+            found, expected = problem
+            raise ConfigError("group.name", found, f"{expected}, such as {queue.replace(group, '<name>')}")
+
+
+def _too_long(group: str, queue: str) -> tuple[str, str] | None:
+    """What was found and expected, if a queue that is named after the group cannot have that name."""
+    if (over := len(queue) - LARGEST_QUEUE_NAME) > 0:
+        largest = len(group) - over
+        expected = f"at most {largest}, as the names of its queues have at most {LARGEST_QUEUE_NAME}"
+        return f"{len(group)} characters", expected
+    taken = len(group.encode())
+    if (over := len(queue.encode()) - LARGEST_QUEUE_NAME_BYTES) > 0:
+        expected = f"at most {taken - over}, as the client takes {LARGEST_QUEUE_NAME_BYTES} for the name of a queue"
+        return f"{taken} bytes", expected
+    return None
+
+
+def queue_name(value: str) -> str:
+    """A validator of the name of a queue that somebody else may have made."""
+    if value.startswith("#") and value != _DEAD_MESSAGE_QUEUE:
+        raise ValueError(f"a first character other than #, which is reserved by the broker, or {_DEAD_MESSAGE_QUEUE}")
+    if not value.isprintable() or any(letter in value for letter in "*>?'<&;"):
+        raise ValueError("a queue name: printable characters, and none of * > ? ' < & ;")
+    if "" in value.split("/"):
+        raise ValueError("levels that are not empty, as a broker asks of queue names")
+    if len(value) > LARGEST_QUEUE_NAME:
+        raise SettingProblem((), f"{len(value)} characters", f"at most {LARGEST_QUEUE_NAME}")
+    if (size := len(value.encode())) > LARGEST_QUEUE_NAME_BYTES:
+        expected = f"at most {LARGEST_QUEUE_NAME_BYTES}, which the client takes for the name of a queue"
+        raise SettingProblem((), f"{size} bytes", expected)
+    return value
 
 
 def check_outside_topic(shape: GroupShape, path: tuple[str, ...], topic: str) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from lbg_runtime.config.broker_names import check_names, check_outside_topic
+from lbg_runtime.config.broker_names import check_names, check_outside_topic, queue_name
 from lbg_runtime.config.connection_settings import ConnectionSettings, TransportKind
 from lbg_runtime.config.fields import (
     MAX_INTERVAL_MS,
@@ -308,9 +308,9 @@ class FailureSettings(Section):
     then: Then | None = None
     """What follows the last attempt. Without it, no attempt is the last: after a terminal failure, too, the message is
     tried again, every `backoff.maximum`."""
-    error_queue: Text | None = None
+    error_queue: Annotated[Text, AfterValidator(queue_name)] | None = None
     """Name of the error queue. Without it, the name is that of its topic, `lbg-errors/<group>`."""
-    dead_message_queue: Text = "#DEAD_MSG_QUEUE"
+    dead_message_queue: Annotated[Text, AfterValidator(queue_name)] = "#DEAD_MSG_QUEUE"
     """Queue that `then: dmq` moves messages to; by default the broker's own."""
 
 

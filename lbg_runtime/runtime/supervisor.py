@@ -50,7 +50,7 @@ from lbg_runtime.runtime.flow_runner import FlowRunner
 from lbg_runtime.runtime.handlers.hooks import QueueHooks
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.handlers.resources import MemberResources
-from lbg_runtime.runtime.handlers.routes import check_backend, check_states, policies_of
+from lbg_runtime.runtime.handlers.routes import check_ends, check_states, policies_of
 from lbg_runtime.runtime.handlers.traced import traced
 from lbg_runtime.runtime.journal import MemberJournal, note_of
 from lbg_runtime.runtime.member_status import MemberStatus
@@ -164,7 +164,7 @@ class Supervisor:
         self._striping = striping = StripingBook(shape.queue_count, shape.hash_count)
         self._key_book = KeyBook(self._dispatcher, shape, settings.group.hash_function, striping)
         self._parking_lot: ParkingLot | None = None
-        check_backend(policies, settings.group.backend)
+        check_ends(policies, settings)
         if any(policy.then is Then.PARK for policy in policies):
             self._parking_lot = ParkingLot(session, settings, membership.member, chance, self._dispatcher, striping)
         self.runners: list[FlowRunner] = [

@@ -50,6 +50,22 @@ def test_settings_say_what_a_group_is_to_be():
         spec_of(parse_settings(sections, "test"))
 
 
+@pytest.mark.parametrize(("end", "length"), [(Then.PARK, 187), (Then.ERROR_QUEUE, 189)])
+def test_a_group_whose_other_queues_cannot_have_their_names_is_refused_before_anything_is_made(end, length):
+    """The broker refused them when the queues of the group were there."""
+
+    def spec(name):
+        sections = {
+            "group": {"name": name, "hash_prefix": "h", "hash_count": 5, "queue_count": 2, "control_topic": "c"},
+            "semp": {"url": "http://broker"},
+        }
+        return spec_of(parse_settings(sections, "test"), (end,))
+
+    assert len(spec("n" * length).aside[-1]) == 200
+    with pytest.raises(ConfigError, match=rf"group.name: {length + 1} characters; expected at most {length}, as"):
+        spec("n" * (length + 1))
+
+
 BY_CERTIFICATE = {"client_certificate": {"certificate": "/run/client.pem"}}
 BY_TOKEN = {"oauth": {"token_file": "/run/token"}}
 

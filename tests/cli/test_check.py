@@ -271,6 +271,20 @@ def test_parking_from_a_partitioned_queue_is_a_problem(lbg, folder):
 
 
 @pytest.mark.parametrize(
+    ("end", "longest", "queue"), [("park", 187, "parked/<name>/3"), ("error_queue", 189, "errors/<name>")]
+)
+def test_a_name_that_is_too_long_for_the_queues_of_a_handlers_end_is_a_problem(lbg, folder, end, longest, queue):
+    path = folder() / "config.yaml"
+    named = path.read_text().replace("connection: {", "connection: {client_name: c, ")
+    path.write_text(named.replace("name: orders", f"name: {'n' * 190}"))
+    assert lbg(path.parent, "check").returncode == 0
+    (path.parent / "shop.py").write_text(GOOD.replace('"orders/>"', f'"orders/>", attempts=2, then="{end}"'))
+    expected = f"at most {longest}, as the names of its queues have at most 200, such as lbg-{queue}"
+    line = f"lbg: group.name: 190 characters; expected {expected}"
+    assert {_only_line(lbg(path.parent, command)) for command in ("check", "run")} == {line}
+
+
+@pytest.mark.parametrize(
     ("login", "line"),
     [
         (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lbg_runtime.config.broker_names import LARGEST_CLIENT_NAME_BYTES, conductor_name
+from lbg_runtime.config.broker_names import LARGEST_CLIENT_NAME_BYTES, check_made_queues, conductor_name
 from lbg_runtime.config.load import parse_settings
 from lbg_runtime.model.errors import ConfigError
 
@@ -102,6 +102,45 @@ def test_a_name_is_as_long_as_its_queues_may_be_named():
         "config.yaml: group.name: 198 characters; expected at most 197, as the names of its queues have at most 200"
     )
     assert _parse(name="n" * 198, queue_count=10).shape().queue_count == 10
+
+
+def test_queues_that_a_failure_policy_needs_are_named_after_the_group_too():
+    check_made_queues("n" * 187, [f"lbg-parked/{'n' * 187}/7"])
+    for name, found, expected in (
+        ("n" * 188, "188 characters", "at most 187, as the names of its queues have at most 200"),
+        ("ü" * 119, "238 bytes", "at most 237, as the client takes 250 for the name of a queue"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            check_made_queues(name, ["lbg-errors/short", f"lbg-parked/{name}/7"])
+        assert str(caught.value) == f"group.name: {found}; expected {expected}, such as lbg-parked/<name>/7"
+
+
+@pytest.mark.parametrize("setting", ["error_queue", "dead_message_queue"])
+def test_the_name_of_a_queue_for_failed_messages_is_one_that_a_broker_takes(setting):
+    """Only the broker refused it, as the member began, or when the first message had failed for good."""
+
+    def parse(name):
+        return parse_settings({"group": GROUP, "failure": {setting: name}}, "config.yaml", {})
+
+    for name in ("dead", "dead letters/1", "#DEAD_MSG_QUEUE", "n" * 200, "ü" * 125):
+        assert getattr(parse(name), setting) == name
+    letters = "a queue name: printable characters, and none of * > ? ' < & ;"
+    for name, expected in (
+        ("#dead", "a first character other than #, which is reserved by the broker, or #DEAD_MSG_QUEUE"),
+        ("dead/*", letters),
+        ("dead\u2028", letters),
+        ("a//b", "levels that are not empty, as a broker asks of queue names"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            parse(name)
+        assert str(caught.value) == f"config.yaml: failure.{setting}: {name!r}; expected {expected}"
+    for name, told in (
+        ("n" * 201, "201 characters; expected at most 200"),
+        ("ü" * 126, "252 bytes; expected at most 250, which the client takes for the name of a queue"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            parse(name)
+        assert str(caught.value) == f"config.yaml: failure.{setting}: {told}"
 
 
 def test_the_client_takes_names_of_queues_by_their_bytes():

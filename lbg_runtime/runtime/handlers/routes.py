@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable
 
-from lbg_runtime.config.settings import FailureSettings, GroupBackend
+from lbg_runtime.config.broker_names import check_made_queues
+from lbg_runtime.config.settings import FailureSettings, GroupBackend, Settings
+from lbg_runtime.core.parking.records import parking_queue
 from lbg_runtime.model.errors import ConfigError, HandlerError, HandlerMissing
 from lbg_runtime.model.failure import Then
 from lbg_runtime.model.group import GroupShape
@@ -80,11 +82,17 @@ def policies_of(handlers: Handlers, failure: FailureSettings) -> list[FailurePol
     return [*of_handlers, make_policy(failure, FailureOptions(), SETTINGS_PLACE)]
 
 
-def check_backend(policies: Iterable[FailurePolicy], backend: GroupBackend) -> None:
-    """Raise `ConfigError` if messages are to be parked that come from a partitioned queue."""
-    if backend is GroupBackend.PARTITIONED and any(policy.then is Then.PARK for policy in policies):
+def check_ends(policies: Iterable[FailurePolicy], settings: Settings) -> None:
+    """Raise `ConfigError` if messages are to be parked that come from a partitioned queue, or if the group's name is
+    too long for a queue that an end of the attempts needs."""
+    ends, group = {policy.then for policy in policies}, settings.group
+    if group.backend is GroupBackend.PARTITIONED and Then.PARK in ends:
         expected = "error_queue, dmq or stop: a partitioned queue has several owners, a parking queue has one"
         raise ConfigError("failure.then", Then.PARK.value, expected)
+    if Then.PARK in ends:
+        check_made_queues(group.name, [parking_queue(group.name, group.queue_count - 1)])
+    if Then.ERROR_QUEUE in ends and settings.failure.error_queue is None:
+        check_made_queues(group.name, [settings.error_queue])
 
 
 def check_states(handlers: Handlers, resources: MemberResources) -> None:
