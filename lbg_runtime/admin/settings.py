@@ -39,12 +39,15 @@ def spec_of(settings: Settings, of_handlers: Iterable[Then] | None = None) -> Gr
     if group.backend is not GroupBackend.EXCLUSIVE:
         expected = "exclusive: a partitioned queue is made by hand, as docs/patterns.md says"
         raise ConfigError("group.backend", group.backend.value, expected)
+    key = str(group.key)
+    if not key.isprintable():
+        raise ConfigError("group.key", repr(key), "printable characters, as the broker asks of what it stores")
     aside = _aside(settings, ends)
     check_made_queues(group.name, aside)
     return GroupSpec(
         shape=group.shape(),
         hash_function=group.hash_function,
-        key=str(group.key),
+        key=key,
         username=members.username,
         password=members.password,
         queue_spool_mb=semp.queue_spool_mb,

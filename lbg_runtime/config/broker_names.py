@@ -64,13 +64,10 @@ def check_client_name(group: str, member: str, given: str | None) -> None:
 
 def check_names(shape: GroupShape, control_topic: str) -> None:
     """Raise `SettingProblem` if the names of queues or topics that are made of a group's settings cannot be."""
-    check_outside_topic(shape, ("control_topic",), control_topic)
     if problem := _too_long(shape.name, shape.queue_name(shape.queue_count - 1)):
         raise SettingProblem(("name",), *problem)
-    topics = {"control_topic": control_topic, "hash_prefix": shape.subscription(shape.hash_count - 1)}
-    for setting, topic in topics.items():
-        if (size := len(topic.encode())) > LARGEST_TOPIC_BYTES:
-            raise SettingProblem((setting,), f"{size} bytes in {topic}", f"at most {LARGEST_TOPIC_BYTES}")
+    check_outside_topic(shape, ("control_topic",), control_topic)
+    _check_size(("hash_prefix",), shape.subscription(shape.hash_count - 1))
 
 
 def check_made_queues(group: str, queues: Iterable[str]) -> None:
@@ -122,8 +119,16 @@ def check_outside_topic(shape: GroupShape, path: tuple[str, ...], topic: str) ->
         raise SettingProblem(path, repr(topic), expected)
     if "" in topic.split("/"):
         raise SettingProblem(path, repr(topic), "levels that are not empty")
+    if not topic.isprintable():
+        raise SettingProblem(path, repr(topic), "printable characters")
+    _check_size(path, topic)
     # And below it: the records of a re-striping lie there.
     if shape.split_topic(f"{topic}/below") is not None:
         raise SettingProblem(
             path, repr(topic), f"a topic outside of {shape.hash_prefix}/<shard>/, which the group's queues take"
         )
+
+
+def _check_size(path: tuple[str, ...], topic: str) -> None:
+    if (size := len(topic.encode())) > LARGEST_TOPIC_BYTES:
+        raise SettingProblem(path, f"{size} bytes in {topic}", f"at most {LARGEST_TOPIC_BYTES}")

@@ -12,11 +12,20 @@ from lbg_runtime.config.broker_names import (
     LARGEST_USERNAME_BYTES,
     LARGEST_VPN_BYTES,
 )
-from lbg_runtime.config.fields import Host, Secret, Section, SettingProblem, Text, no_longer_than, split_hosts
+from lbg_runtime.config.fields import (
+    Host,
+    Secret,
+    Section,
+    SettingProblem,
+    Text,
+    no_longer_than,
+    printable_text,
+    split_hosts,
+)
 
 _TLS_SCHEMES = ("tcps://", "wss://", "https://")
 
-ClientUsername = Annotated[Text, AfterValidator(no_longer_than(LARGEST_USERNAME_BYTES))]
+ClientUsername = Annotated[Text, AfterValidator(printable_text), AfterValidator(no_longer_than(LARGEST_USERNAME_BYTES))]
 # The client would quote a longer one in its refusal.
 ClientPassword = Annotated[Secret, AfterValidator(no_longer_than(LARGEST_PASSWORD_BYTES))]
 

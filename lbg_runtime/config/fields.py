@@ -97,6 +97,13 @@ def without_controls(value: str) -> str:
     return value
 
 
+def printable_text(value: str) -> str:
+    """A text that an administrator can read, as the broker asks of what is stored there."""
+    if not value.isprintable():
+        raise ValueError("printable characters")
+    return value
+
+
 def unbroken_secret(value: SecretStr) -> SecretStr:
     """A secret without zero characters."""
     # As above: the client would log in with a part of it.

@@ -5,7 +5,23 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
 from lbg_runtime.config.connection_settings import ClientPassword, ClientUsername, TlsSettings
-from lbg_runtime.config.fields import Count, Secret, Section, SettingProblem, Text, management_url, sendable_token
+from lbg_runtime.config.fields import (
+    Count,
+    Secret,
+    Section,
+    SettingProblem,
+    Text,
+    management_url,
+    printable_text,
+    sendable_token,
+)
+from lbg_runtime.model.topic import subscription_fault
+
+
+def _published_topic(value: str) -> str:
+    if (expected := subscription_fault(value)) is not None:
+        raise ValueError(f"a topic, possibly with wildcards, {expected}")
+    return value
 
 
 class AccountSettings(Section):
@@ -47,7 +63,7 @@ class SempSettings(Section):
     """An account for the group's publishers, which may do nothing else; without it they use that of its members."""
     conductor: AccountSettings | None = None
     """The same for `lbg group restripe`, and for commands that look at the group: status, why, dashboard, validate."""
-    publish_topics: tuple[Text, ...] = ()
+    publish_topics: tuple[Annotated[Text, AfterValidator(printable_text), AfterValidator(_published_topic)], ...] = ()
     """Topics, possibly with wildcards, that handlers publish to. Members may publish to these, and to what the group
     needs."""
 

@@ -22,6 +22,7 @@ from lbg_runtime.config.fields import (
     Text,
     all_is_none,
     member_name,
+    no_longer_than,
     off_is_a_word,
     off_is_none,
     off_or_address,
@@ -34,11 +35,12 @@ from lbg_runtime.config.rebind_mode import RebindMode as RebindMode
 from lbg_runtime.config.semp_settings import SempSettings
 from lbg_runtime.config.sidecar_settings import SidecarSettings
 from lbg_runtime.model.errors import UserError
-from lbg_runtime.model.failure import ERROR_TOPIC_PREFIX, Then
+from lbg_runtime.model.failure import ERROR_TOPIC_PREFIX, QUEUE_ADDRESS_PREFIX, Then
 from lbg_runtime.model.group import LARGEST_HASH_COUNT, GroupShape
 from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.model.ids import GroupName, QueueName
 from lbg_runtime.model.keys import PARTITION_KEY, KeySource
+from lbg_runtime.model.topic import LARGEST_TOPIC_BYTES
 
 
 class ClientPathChoice(Enum):
@@ -310,7 +312,12 @@ class FailureSettings(Section):
     tried again, every `backoff.maximum`."""
     error_queue: Annotated[Text, AfterValidator(queue_name)] | None = None
     """Name of the error queue. Without it, the name is that of its topic, `lbg-errors/<group>`."""
-    dead_message_queue: Annotated[Text, AfterValidator(queue_name)] = "#DEAD_MSG_QUEUE"
+    dead_message_queue: Annotated[
+        Text,
+        AfterValidator(queue_name),
+        # Messages are published to the queue itself, by a topic of this.
+        AfterValidator(no_longer_than(LARGEST_TOPIC_BYTES - len(QUEUE_ADDRESS_PREFIX))),
+    ] = "#DEAD_MSG_QUEUE"
     """Queue that `then: dmq` moves messages to; by default the broker's own."""
 
 

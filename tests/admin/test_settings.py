@@ -66,6 +66,15 @@ def test_a_group_whose_other_queues_cannot_have_their_names_is_refused_before_an
         spec("n" * (length + 1))
 
 
+def test_a_rule_for_keys_that_the_broker_would_not_store_is_refused_by_its_setting():
+    sections = {
+        "group": {"name": "orders", "hash_prefix": "h", "hash_count": 5, "queue_count": 2, "key": "property:a\u200bb"},
+        "semp": {"url": "http://broker"},
+    }
+    with pytest.raises(ConfigError, match=r"^group.key: 'property:a\\u200bb'; expected printable characters, as"):
+        spec_of(parse_settings(sections, "test"))
+
+
 BY_CERTIFICATE = {"client_certificate": {"certificate": "/run/client.pem"}}
 BY_TOKEN = {"oauth": {"token_file": "/run/token"}}
 

@@ -27,6 +27,18 @@ def test_characters_that_cannot_be_printed_are_refused(letter):
     assert _problem(hash_prefix=text) == f"config.yaml: group.hash_prefix: {text!r}; {expected}"
 
 
+@pytest.mark.parametrize("letter", ["\u2028", "\u200b", "\xa0"])
+@pytest.mark.parametrize("path", ["group.control_topic", "ops.journal.republish_topic"])
+def test_a_topic_on_which_members_talk_can_be_printed(path, letter):
+    """Only the broker refused it, when the group was made for which somebody had copied it from a document."""
+    section, *inner, name = path.split(".")
+    value = {name: f"a{letter}b"}
+    sections = {"group": GROUP, section: GROUP | value if section == "group" else {inner[0]: value}}
+    with pytest.raises(ConfigError) as caught:
+        parse_settings(sections, "config.yaml", {})
+    assert str(caught.value) == f"config.yaml: {path}: {f'a{letter}b'!r}; expected printable characters"
+
+
 @pytest.mark.parametrize("name", ["/orders", "orders/", "a//b"])
 def test_a_queue_name_has_no_empty_level(name):
     expected = "levels that are not empty, as a broker asks of queue names"
@@ -101,6 +113,8 @@ def test_a_name_is_as_long_as_its_queues_may_be_named():
     assert _problem(name="n" * 198) == (
         "config.yaml: group.name: 198 characters; expected at most 197, as the names of its queues have at most 200"
     )
+    # And not by a topic that nobody has named.
+    assert "expected at most 197" in _problem(name="n" * 300)
     assert _parse(name="n" * 198, queue_count=10).shape().queue_count == 10
 
 
@@ -122,7 +136,7 @@ def test_the_name_of_a_queue_for_failed_messages_is_one_that_a_broker_takes(sett
     def parse(name):
         return parse_settings({"group": GROUP, "failure": {setting: name}}, "config.yaml", {})
 
-    for name in ("dead", "dead letters/1", "#DEAD_MSG_QUEUE", "n" * 200, "ü" * 125):
+    for name in ("dead", "dead letters/1", "#DEAD_MSG_QUEUE", "n" * 200, "ü" * 120):
         assert getattr(parse(name), setting) == name
     letters = "a queue name: printable characters, and none of * > ? ' < & ;"
     for name, expected in (
@@ -141,6 +155,16 @@ def test_the_name_of_a_queue_for_failed_messages_is_one_that_a_broker_takes(sett
         with pytest.raises(ConfigError) as caught:
             parse(name)
         assert str(caught.value) == f"config.yaml: failure.{setting}: {told}"
+
+
+def test_a_dead_message_queue_has_a_name_that_a_topic_has_room_for():
+    """Messages are published to it by its name: with another one, none could be moved there."""
+    for name in ("ü" * 121, "ü" * 125):
+        assert parse_settings({"group": GROUP, "failure": {"error_queue": name}}, "c", {}).error_queue == name
+        with pytest.raises(ConfigError) as caught:
+            parse_settings({"group": GROUP, "failure": {"dead_message_queue": name}}, "c", {})
+        told = f"{2 * len(name)} bytes; expected at most 241"
+        assert str(caught.value) == f"c: failure.dead_message_queue: {told}"
 
 
 def test_the_client_takes_names_of_queues_by_their_bytes():
@@ -165,6 +189,9 @@ def test_a_topic_is_measured_in_bytes():
         f"config.yaml: group.control_topic: 252 bytes in lbg-control/{'ü' * 120}; expected at most 250"
     )
     assert _parse(name="ü" * 120, control_topic="c").control_topic_name == "c"
+    with pytest.raises(ConfigError) as caught:
+        parse_settings({"group": GROUP, "ops": {"journal": {"republish_topic": "ü" * 126}}}, "c", {})
+    assert str(caught.value) == f"c: ops.journal.republish_topic: 252 bytes in {'ü' * 126}; expected at most 250"
 
 
 def test_whoever_re_stripes_a_group_has_a_client_name_that_a_broker_takes_and_that_is_the_groups_alone():

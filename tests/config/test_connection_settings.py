@@ -67,6 +67,7 @@ def test_a_password_a_certificate_or_a_token() -> None:
         ({"password": "hush\0tail"}, "password: a value that is not shown; expected a secret without zero characters"),
         ({"vpn": "ä" * 16 + "x"}, "vpn: 33 bytes; expected at most 32"),
         ({"username": "ä" * 95}, "username: 190 bytes; expected at most 189"),
+        ({"username": "ann\u200b"}, r"username: 'ann\u200b'; expected printable characters"),
         # With the zero behind it the broker's answer has 160, and the client takes no more.
         ({"client_name": "x" * 160}, "client_name: 160 bytes; expected at most 159"),
         ({"client_name": "ä" * 80}, "client_name: 160 bytes; expected at most 159"),

@@ -322,6 +322,22 @@ def test_a_partitioned_queue_is_not_asked_of_the_broker():
 
 
 @pytest.mark.parametrize(
+    ("topic", "expected"),
+    [
+        ("bills/\u200b", "printable characters"),
+        ("b/" * 126, "a topic, possibly with wildcards, 1 to 250 bytes"),
+        ("bills/>/x", "a topic, possibly with wildcards, `>` only as the whole last level"),
+    ],
+)
+def test_a_topic_of_handlers_that_no_right_can_be_given_for_is_refused(topic, expected):
+    """Only the broker refused it, or the right was for another topic, and handlers could not publish."""
+    assert _parse(semp={"url": "https://a", "publish_topics": ["bills/*/new*", ">"]}).semp is not None
+    path = "config.yaml: semp.publish_topics.1"
+    told = _problem(semp={"url": "https://a", "publish_topics": ["bills", topic]})
+    assert told == f"{path}: {topic!r}; expected {expected}"
+
+
+@pytest.mark.parametrize(
     ("semp", "line"),
     [
         ({"url": "https://a", "password": "p"}, "given with a password; expected one of the two"),
