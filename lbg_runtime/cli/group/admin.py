@@ -124,6 +124,8 @@ def delete(
     kept = _run(settings, remove)
     if json:
         print_json({"group": name, "deleted": True, "kept": kept})
+    else:
+        print(printable(f"group {name} is deleted"))
     for ref in kept:
         complain(f"{ref} is left: {_semp_username(settings)} may not delete it")
 

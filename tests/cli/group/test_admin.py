@@ -200,6 +200,8 @@ def test_a_group_from_its_creation_to_its_end(stage: Stage) -> None:
         "kept": [],
     }
     assert isinstance(stage.group("delete", "orders").exception, GroupMissing)
+    assert stage.group("create").exit_code == 0
+    assert stage.group("delete", "orders").stdout == "group orders is deleted\n"
 
 
 BOTH_ENDS = """
