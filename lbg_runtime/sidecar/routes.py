@@ -223,6 +223,10 @@ async def _healthy(_: Request) -> Response:
     return Response(status_code=204)
 
 
-async def _refuse(_: Request, error: Exception) -> Response:
+async def _refuse(request: Request, error: Exception) -> Response:
     status, detail = (error.status_code, error.detail) if isinstance(error, HTTPException) else (500, "not answered")
+    if status == 405 and isinstance(error, HTTPException) and error.headers is not None:
+        # The framework has them in no order.
+        allowed = ", ".join(sorted(error.headers["Allow"].split(", ")))
+        return as_json({"error": f"{request.method}; expected {allowed}"}, status, {"Allow": allowed})
     return as_json({"error": "there is no such route" if status == 404 else detail}, status)

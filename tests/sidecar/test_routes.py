@@ -402,3 +402,15 @@ async def test_there_is_nothing_else(rig):
         ("POST", "/v1/settle/", 404),
     ]:
         assert (await rig.client.request(method, path)).status_code == status
+
+
+async def test_a_request_by_another_method_is_told_the_right_one(rig):
+    """Whoever tried the pulling by hand read "Method Not Allowed"."""
+    for method, path, allowed in (
+        ("GET", "/v1/pull", "POST"),
+        ("GET", "/v1.0/publish/pubsub/a", "POST, PUT"),
+        ("POST", "/v1/sidecar", "GET, HEAD"),
+    ):
+        answer = await rig.client.request(method, path)
+        assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
+        assert answer.json() == {"error": f"{method}; expected {allowed}"}
