@@ -223,10 +223,10 @@ def test_requests_are_read() -> None:
 def test_answers_are_written_as_the_client_takes_them() -> None:
     control = Protocol.ASSURED_CTRL
     opened = opened_flow_body(OpenedFlow(1, "cbdf0082479bba2b", 0, publisher_id=1))
-    assert encode_frame(answer(control, opened, OK)) == OPENED_FLOW
-    assert encode_frame(answer(control, publisher_ack_body(1, 1), OK)) == PUBLISHER_ACK
-    assert encode_frame(answer(control, flow_body(AssuredKind.UNBIND, 2), OK)) == UNBOUND
-    assert encode_frame(answer(control, flow_change_body(FlowChange(4, active=True)), None)) == PROMOTION
+    assert answer(control, opened, OK) == OPENED_FLOW
+    assert answer(control, publisher_ack_body(1, 1), OK) == PUBLISHER_ACK
+    assert answer(control, flow_body(AssuredKind.UNBIND, 2), OK) == UNBOUND
+    assert answer(control, flow_change_body(FlowChange(4, active=True)), None) == PROMOTION
     bound = bound_flow_body(
         BoundFlow(
             flow_id=2,
@@ -235,7 +235,7 @@ def test_answers_are_written_as_the_client_takes_them() -> None:
             max_unacked=10_000,
         )
     )
-    assert encode_frame(answer(control, bound, OK, TAG)) == BOUND
+    assert answer(control, bound, OK, TAG) == BOUND
 
 
 def test_a_published_message_is_delivered_with_the_ids_of_the_new_hop() -> None:

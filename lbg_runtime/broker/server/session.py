@@ -283,10 +283,10 @@ class Session:
         try:
             act()
         except BrokerRefusal as refusal:
-            self._tell(body, Response(refusal.code, refusal.text), frame.tag)
+            self._tell(body, Response.of(refusal), frame.tag)
 
     def _tell(self, body: bytes, response: Response | None, tag: bytes | None = None) -> None:
-        self.outbox.put(encode_frame(answer(Protocol.ASSURED_CTRL, body, response, tag)))
+        self.outbox.put(answer(Protocol.ASSURED_CTRL, body, response, tag))
 
     # -- login
 
@@ -304,18 +304,15 @@ class Session:
         try:
             client, effects = self._connect(request)
         except BrokerRefusal as refusal:
-            response = Response(refusal.code, refusal.text)
-            self.outbox.put(encode_frame(answer(Protocol.CLIENT_CTRL, REFUSED_LOGIN_BODY, response, frame.tag)))
+            response = Response.of(refusal)
+            self.outbox.put(answer(Protocol.CLIENT_CTRL, REFUSED_LOGIN_BODY, response, frame.tag))
             self.end_reason = refusal.text
             return
         self.client = client
         self._on_login(client)
         self._reader.limit_bytes = _FRAME_LIMIT_BYTES
-        self.outbox.put(
-            encode_frame(
-                answer(Protocol.CLIENT_CTRL, login_body(request, self._engine.profile_of(client)), OK, frame.tag)
-            )
-        )
+        body = login_body(request, self._engine.profile_of(client))
+        self.outbox.put(answer(Protocol.CLIENT_CTRL, body, OK, frame.tag))
         self._carry_out(effects)
 
     def _connect(self, request: LoginRequest) -> tuple[ClientId, list[Effect]]:
@@ -345,9 +342,9 @@ class Session:
             if (description := message.find(ClientKind.DESCRIPTION)) is not None:
                 self._engine.describe(client, remark(description))
         except BrokerRefusal as refusal:
-            response = Response(refusal.code, refusal.text)
+            response = Response.of(refusal)
         body = encode_client_ctrl(replace(message, items=items, mark=0))
-        self.outbox.put(encode_frame(answer(Protocol.CLIENT_CTRL, body, response, frame.tag)))
+        self.outbox.put(answer(Protocol.CLIENT_CTRL, body, response, frame.tag))
 
     # -- subscriptions
 
@@ -357,10 +354,10 @@ class Session:
         try:
             self._subscribe(client, request)
         except BrokerRefusal as refusal:
-            response = Response(refusal.code, refusal.text)
+            response = Response.of(refusal)
         if request.answer_wanted:
             body = encode_subscription(request)
-            self.outbox.put(encode_frame(answer(Protocol.SUBSCRIPTION, body, response, frame.tag)))
+            self.outbox.put(answer(Protocol.SUBSCRIPTION, body, response, frame.tag))
 
     def _subscribe(self, client: ClientId, request: SubscriptionRequest) -> None:
         queue = QueueName(request.queue)
@@ -406,7 +403,7 @@ class Session:
 
     def _control_transaction(self, client: ClientId, frame: Frame) -> None:
         found = self._transactions.answer(client, frame.body)
-        self.outbox.put(encode_frame(answer(Protocol(frame.protocol), found.body, found.response, frame.tag)))
+        self.outbox.put(answer(Protocol(frame.protocol), found.body, found.response, frame.tag))
         self._carry_out(found.effects)
 
     def _publish(self, client: ClientId, raw: bytes) -> None:
@@ -431,7 +428,7 @@ class Session:
         try:
             effects = self._engine.publish(FlowId(flow), message_id, message)
         except BrokerRefusal as refusal:
-            self._refuse_published(flow, message_id, Response(refusal.code, refusal.text))
+            self._refuse_published(flow, message_id, Response.of(refusal))
             return
         publisher.last_answered_id = message_id
         self._unacked_publishers.add(flow)

@@ -145,7 +145,7 @@ class TransactionDesk:
             try:
                 self._engine.transactions.check(client)
             except BrokerRefusal as refusal:
-                refused = Response(refusal.code, refusal.text)
+                refused = Response.of(refusal)
                 return Answer(answer_body(ANSWERS[request.kind], request, request.session_id), refused, [])
             self._last_session_id += 1
             self._sessions[self._last_session_id] = _Transacted()
@@ -169,7 +169,7 @@ class TransactionDesk:
                         effects += self._engine.open_window(FlowId(part.flow_id), received, window)
                 except BrokerRefusal as refusal:
                     effects = self._engine.transactions.roll_back(session.consumers)
-                    response, kind = Response(refusal.code, refusal.text), TransactionKind.ROLLED_BACK
+                    response, kind = Response.of(refusal), TransactionKind.ROLLED_BACK
             case TransactionKind.ROLLBACK:
                 effects = self._engine.transactions.roll_back(session.consumers)
             case TransactionKind.CLOSE:

@@ -17,7 +17,7 @@ from lbg_runtime.cli.bench.arms.raw_client import (
     numbered,
 )
 from lbg_runtime.cli.bench.broker import QUEUE_COUNTS, SPREADS, ratios_of
-from lbg_runtime.smf.frame import Protocol, encode_frame
+from lbg_runtime.smf.frame import Protocol
 from lbg_runtime.smf.message import read_published
 from lbg_runtime.smf.response import Response, answer
 from tests.cli.bench.short_run import short_run
@@ -39,7 +39,7 @@ def test_a_delivery_tells_its_id_and_the_number_of_its_message() -> None:
     ("said", "words"),
     [
         (b"", "closed the connection"),
-        (encode_frame(answer(Protocol.CLIENT_CTRL, b"", Response(401, "Unauthorized"))), "Unauthorized"),
+        (answer(Protocol.CLIENT_CTRL, b"", Response(401, "Unauthorized")), "Unauthorized"),
     ],
     ids=["nothing", "no"],
 )

@@ -27,7 +27,7 @@ from lbg_runtime.cli.garbage import GC_THRESHOLDS
 from lbg_runtime.cli.lines import read_lines, say
 from lbg_runtime.cli.log import quiet_log
 from lbg_runtime.smf.assured_ctrl import ClientAck, publisher_ack_body, read_assured
-from lbg_runtime.smf.frame import FrameReader, Protocol, decode_frame, encode_frame, protocol_of
+from lbg_runtime.smf.frame import FrameReader, Protocol, decode_frame, protocol_of
 from lbg_runtime.smf.message import read_published
 from lbg_runtime.smf.response import OK, answer
 
@@ -59,7 +59,7 @@ class BarePeer(asyncio.Protocol):
                 self._send_more(raw)
         if self._received != before:
             body = publisher_ack_body(FLOW, self._received)
-            self._transport.write(encode_frame(answer(Protocol.ASSURED_CTRL, body, OK)))
+            self._transport.write(answer(Protocol.ASSURED_CTRL, body, OK))
 
     def _send_more(self, raw: bytes) -> None:
         request = read_assured(decode_frame(raw).body)
