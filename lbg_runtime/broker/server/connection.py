@@ -63,7 +63,9 @@ class Connection(asyncio.Protocol):
     """Made by the server for every accepted socket; called only by the event loop and the server."""
 
     def __init__(self, owner: ConnectionOwner, make_session: Callable[["Connection"], Session]) -> None:
-        self.session = make_session(self)
+        self.session: Session
+        """From `connection_made` on."""
+        self._make_session = make_session
         self.peer = "gone"
         self.peer_address = ""
         self.name_on_certificate: str | None = None
@@ -111,6 +113,7 @@ class Connection(asyncio.Protocol):
             self.peer_address = name[0]
             self.peer = f"{name[0]}:{name[1]}"
         self.name_on_certificate = common_name(transport.get_extra_info("peercert"))
+        self.session = self._make_session(self)
         self._set_watch(LOGIN_TIMEOUT_S / _LOGIN_LOOKS, self._check_silence)
         self._owner.opened(self)
 

@@ -296,9 +296,9 @@ class BrokerServer:
             self.carry_out,
             on_login,
             next(self._anonymous_names),
-            lambda: connection.peer_address,
+            connection.peer_address,
+            connection.name_on_certificate,
             time.time,
-            lambda: connection.name_on_certificate,
         )
 
     def _flush_soon(self) -> None:

@@ -132,13 +132,12 @@ class Session:
         carry_out: CarryOut,
         on_login: OnLogin,
         anonymous_name: str,
-        address_of_peer: Callable[[], str] = lambda: "",
+        address_of_peer: str = "",
+        name_on_certificate: str | None = None,
         wall_s: Callable[[], float] | None = None,
-        name_on_certificate: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """`wall_s`: Unix time, which spooled messages carry for administrators; None if nobody asks for it.
-        `name_on_certificate` returns the name on the verified certificate that the peer presented; None if it presented
-        none."""
+        """`name_on_certificate`: that on the verified certificate that the peer presented; None if it presented none.
+        `wall_s`: Unix time, which spooled messages carry for administrators; None if nobody asks for it."""
         self.outbox = Outbox()
         self.client: ClientId | None = None
         """Set by a successful login."""
@@ -320,12 +319,12 @@ class Session:
             # Let in, it would end its TLS, and never learn why the connection ends with it.
             raise BrokerRefusal(403, "TLS Downgrade Not Supported")
         accounts = self._engine.administration.accounts(request.vpn)
-        username, password = who_is(request, accounts, self._name_on_certificate())
+        username, password = who_is(request, accounts, self._name_on_certificate)
         introduction = Introduction(
             request.software_version, request.software_date, request.platform, request.user, request.description
         )
         return self._engine.connect(
-            request.vpn, username, password, request.client_name, self._address_of_peer(), introduction
+            request.vpn, username, password, request.client_name, self._address_of_peer, introduction
         )
 
     def _update(self, client: ClientId, frame: Frame) -> None:

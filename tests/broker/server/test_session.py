@@ -99,7 +99,7 @@ def test_nothing_but_a_login_is_taken_first() -> None:
 
 def test_a_client_is_known_by_what_it_says_of_itself_and_where_it_came_from() -> None:
     desk = Desk()
-    session = Session(desk.engine, desk.carry_out, lambda _: None, "anonymous", lambda: "127.0.0.9")
+    session = Session(desk.engine, desk.carry_out, lambda _: None, "anonymous", "127.0.0.9")
     said = [
         ClientItem(kind, f"{kind.name}\0".encode())
         for kind in (
