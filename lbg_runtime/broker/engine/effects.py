@@ -24,7 +24,7 @@ class Published:
     content: object
     size_bytes: int
     spooled_at_s: int | None = None
-    """Unix time at which it came, for administrators only; None if the front end does not say."""
+    """Unix time at which it came; None if the front end does not say."""
     publisher: str = ""
     """Name of the publisher flow on which it came, or of the client if it came in a transaction or directly. Set only
     for messages in queues with groups; empty in a replay."""

@@ -298,7 +298,6 @@ class BrokerServer:
             next(self._anonymous_names),
             connection.peer_address,
             connection.name_on_certificate,
-            time.time,
         )
 
     def _flush_soon(self) -> None:

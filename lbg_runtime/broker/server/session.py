@@ -134,10 +134,8 @@ class Session:
         anonymous_name: str,
         address_of_peer: str = "",
         name_on_certificate: str | None = None,
-        wall_s: Callable[[], float] | None = None,
     ) -> None:
-        """`name_on_certificate`: that on the verified certificate that the peer presented; None if it presented none.
-        `wall_s`: Unix time, which spooled messages carry for administrators; None if nobody asks for it."""
+        """`name_on_certificate`: that on the verified certificate that the peer presented; None if there is none."""
         self.outbox = Outbox()
         self.client: ClientId | None = None
         """Set by a successful login."""
@@ -154,8 +152,7 @@ class Session:
         self._anonymous_name = anonymous_name
         self._address_of_peer = address_of_peer
         self._name_on_certificate = name_on_certificate
-        self._wall_s = wall_s
-        self._now_s: int | None = None
+        self._now_s = 0
         """Unix time at which the current bytes came; the same for all messages in them."""
         self._reader = FrameReader(_LOGIN_LIMIT_BYTES)
         self._consumers: dict[int, _ConsumerFlow] = {}
@@ -191,8 +188,7 @@ class Session:
         If it `has_more` afterwards, let the other connections have their turn, and call it again, without bytes.
         """
         self._reader.feed(data)
-        if self._wall_s is not None:
-            self._now_s = int(self._wall_s())
+        self._now_s = int(self._engine.surroundings.wall_s())
         self._work_count = 0
         self.has_more = False
         while self.end_reason is None and (raw := self._reader.next_frame()) is not None:

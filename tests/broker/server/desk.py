@@ -2,7 +2,7 @@
 
 import base64
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from lbg_runtime.broker.engine.effects import ClientId, Effect
 from lbg_runtime.broker.engine.engine import Engine
@@ -46,20 +46,14 @@ class Desk:
         for effect in effects:
             self._sessions[effect.client].apply([effect])
 
-    def new_session(self, wall_s: Callable[[], float] | None = None) -> Session:
+    def new_session(self) -> Session:
         session = Session(
-            self.engine,
-            self.carry_out,
-            lambda client: self._sessions.update({client: session}),
-            "anonymous",
-            wall_s=wall_s,
+            self.engine, self.carry_out, lambda client: self._sessions.update({client: session}), "anonymous"
         )
         return session
 
-    def log_in(
-        self, name: str = "client", wall_s: Callable[[], float] | None = None, username: str = "user"
-    ) -> Session:
-        session = self.new_session(wall_s)
+    def log_in(self, name: str = "client", username: str = "user") -> Session:
+        session = self.new_session()
         session.receive(login(name, username=username))
         assert response_of(answers(session)[0]) == OK
         return session
