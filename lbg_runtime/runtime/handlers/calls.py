@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future as ThreadFuture
 from threading import Event
 from types import UnionType
-from typing import Annotated, Union, get_args, get_origin
+from typing import Annotated, TypeVar, Union, get_args, get_origin
 
 from lbg_runtime.model.errors import HandlerError
 from lbg_runtime.model.message import Message
@@ -25,6 +25,8 @@ from lbg_runtime.runtime.handlers.publishing import (
 from lbg_runtime.runtime.handlers.receipts import settled_by_receipt
 from lbg_runtime.runtime.handlers.resources import call_in_thread
 from lbg_runtime.runtime.runners.handling import HandlerFunction, refuse_unrun
+
+_Answer = TypeVar("_Answer")
 
 
 def make_call(
@@ -134,40 +136,27 @@ def _make_plain_call(
 ) -> HandlerFunction:
     if _is(inspect.isasyncgenfunction, function):
         make: Callable[..., AsyncIterator[object]] = function  # type: ignore[assignment]  # as was just looked at
-        return published_yields(_filled_iteration(make, parameters), where, make_sending)
+        return published_yields(_filled(make, parameters), where, make_sending)
     if not is_async(function):
         call = _read_in_thread(function, parameters, where) if sends else _threaded(function, parameters)
-    elif parameters.is_plain:
-        call = function  # type: ignore[assignment]  # as was just looked at
     else:
-        call = _filled(function, parameters)
+        awaited: HandlerFunction = function  # type: ignore[assignment]  # as was just looked at
+        call = awaited if parameters.is_plain else _filled(awaited, parameters)
     return published_results(call, where, make_sending) if sends else call
 
 
-def _filled(function: Callable[..., object], parameters: Parameters) -> HandlerFunction:
+def _filled(function: Callable[..., _Answer], parameters: Parameters) -> Callable[[Message], _Answer]:
+    """The function, called with what its parameters ask for of a message. What it makes is for the caller to await or
+    iterate: a coroutine around it would cost every message one more."""
     if len(parameters.positional) == 1 and not parameters.named:
         (fill,) = parameters.positional
+        return lambda message: function(fill(message))
 
-        async def call_with_one(message: Message) -> object:
-            return await function(fill(message))  # type: ignore[misc]  # a coroutine function's
-
-        return call_with_one
-
-    async def call(message: Message) -> object:
-        positional, named = parameters.fill(message)
-        return await function(*positional, **named)  # type: ignore[misc]  # a coroutine function's
-
-    return call
-
-
-def _filled_iteration(
-    function: Callable[..., AsyncIterator[object]], parameters: Parameters
-) -> Callable[[Message], AsyncIterator[object]]:
-    def make(message: Message) -> AsyncIterator[object]:
+    def call(message: Message) -> _Answer:
         positional, named = parameters.fill(message)
         return function(*positional, **named)
 
-    return make
+    return call
 
 
 def _threaded(function: Callable[..., object], parameters: Parameters) -> HandlerFunction:
