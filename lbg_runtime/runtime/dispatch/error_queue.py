@@ -57,9 +57,7 @@ class ErrorQueue:
         self._session = session
         self._member = member
         self._may_create = settings.group.provision is Provision.CREATE_MISSING
-        self._targets = [each for each in _targets(settings) if each.then in moves]
-        self._topics = {each.then: each.topic for each in self._targets}
-        self._queues = {each.then: each.queue for each in self._targets}
+        self._targets = {then: target for then, target in _targets(settings).items() if then in moves}
 
     async def take(self, handling: Handling, report: FailureReport) -> QueueName:
         """Return when the broker has confirmed the message; raises `PublishFailed`.
@@ -80,7 +78,7 @@ class ErrorQueue:
             # What came fitted into a queue: without what was added, its key need not wait for a larger limit.
             told = {name: value for name, value in copy.properties.items() if name not in _IN_FULL_ONLY}
             await self._session.send(replace(copy, properties=told))
-        return self._queues[report.then]
+        return self._targets[report.then].queue
 
     def _moved(self, handling: Handling, report: FailureReport) -> Message:
         message = handling.delivery.message
@@ -102,7 +100,7 @@ class ErrorQueue:
         if handling.key is not None:
             # A key from a JSON payload may contain characters that no property can.
             told[ERROR_KEY_PROPERTY] = escaped(handling.key)
-        topic = self._topics[report.then]
+        topic = self._targets[report.then].topic
         return Message(topic, message.payload, told, message.message_id, message.sent_at_ms, message.headers)
 
     async def prepare(self) -> None:
@@ -112,7 +110,7 @@ class ErrorQueue:
         broker confirms what no queue attracts, so one made by hand without its subscription loses what is moved there.
         The dead message queue needs none.
         """
-        for target in self._targets:
+        for target in self._targets.values():
             if self._may_create:
                 await self._provision(target)
             else:
@@ -142,7 +140,6 @@ class ErrorQueue:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    then: Then
     setting: str
     queue: QueueName
     topic: str
@@ -151,9 +148,9 @@ class _Target:
     """What the queue must subscribe to."""
 
 
-def _targets(settings: Settings) -> tuple[_Target, _Target]:
+def _targets(settings: Settings) -> dict[Then, _Target]:
     errors, dead = settings.error_topic, settings.dead_message_queue
-    return (
-        _Target(Then.ERROR_QUEUE, "failure.error_queue", settings.error_queue, errors, (errors,)),
-        _Target(Then.DMQ, "failure.dead_message_queue", dead, f"{QUEUE_ADDRESS_PREFIX}{dead}", ()),
-    )
+    return {
+        Then.ERROR_QUEUE: _Target("failure.error_queue", settings.error_queue, errors, (errors,)),
+        Then.DMQ: _Target("failure.dead_message_queue", dead, f"{QUEUE_ADDRESS_PREFIX}{dead}", ()),
+    }
