@@ -103,15 +103,17 @@ class InFlight:
         """Record that a delivery of a dead handle is done."""
         self._outlived.remove((epoch, delivery_id))
 
-    def close_intake(self, *, only_if_full: bool, kept: int = 0) -> bool:
-        """Whether the broker must now be asked to stop sending: True once, until the intake opens again.
+    def close_intake(self) -> bool:
+        """Whether the broker must now be asked to stop sending: True once, until the intake opens again."""
+        was_open, self._intake_open = self._intake_open, False
+        return was_open
+
+    def close_intake_if_full(self, kept: int = 0) -> bool:
+        """`close_intake`, if the cap is reached.
 
         `kept`: messages that wait for their turn before they are dispatched. They count like excused ones.
         """
-        if not self._intake_open or (only_if_full and len(self._current) + kept < self._room_beside(kept)):
-            return False
-        self._intake_open = False
-        return True
+        return len(self._current) + kept >= self._room_beside(kept) and self.close_intake()
 
     def open_intake(self, kept: int = 0) -> bool:
         """Whether the broker may now be asked to send: True once, when half of the cap is free.

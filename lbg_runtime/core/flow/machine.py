@@ -350,7 +350,7 @@ class FlowMachine:
         # Some of what the gate has just let go will be excused when it is dispatched, so the next arrival decides. If
         # closed too early, the intake might depend on a stuck key alone to open it again.
         is_let_go = len(self._in_flight) > before_count + 1
-        if not is_let_go and self._in_flight.close_intake(only_if_full=True, kept=self._kept_count()):
+        if not is_let_go and self._in_flight.close_intake_if_full(self._kept_count()):
             commands.append(StopIntake(self.epoch))
         return commands
 
@@ -446,7 +446,7 @@ class FlowMachine:
     def _start_drain(self, cause: ReleaseCause, now_ms: int, move_id: str = "") -> list[Command]:
         self.state = FlowState.DRAINING
         self._release = Release.draining(cause, self._settings, now_ms, move_id)
-        commands: list[Command] = [StopIntake(self.epoch)] if self._in_flight.close_intake(only_if_full=False) else []
+        commands: list[Command] = [StopIntake(self.epoch)] if self._in_flight.close_intake() else []
         return commands + self._unbind_if_drained(now_ms)
 
     def _advance_drain(self, now_ms: int) -> list[Command]:

@@ -16,7 +16,7 @@ def in_flight_of(count: int, cap: int = 4) -> InFlight:
 
 def test_intake_of_a_new_handle_is_closed_and_opens_once() -> None:
     in_flight = InFlight(1)
-    assert not in_flight.close_intake(only_if_full=False)
+    assert not in_flight.close_intake()
     assert in_flight.open_intake()
     assert not in_flight.open_intake()
     in_flight.start_handle()
@@ -24,17 +24,17 @@ def test_intake_of_a_new_handle_is_closed_and_opens_once() -> None:
 
 
 def test_intake_closes_once_when_the_cap_is_reached() -> None:
-    assert not in_flight_of(3).close_intake(only_if_full=True)
+    assert not in_flight_of(3).close_intake_if_full()
     full = in_flight_of(4)
-    assert full.close_intake(only_if_full=True)
-    assert not full.close_intake(only_if_full=True)
-    assert not full.close_intake(only_if_full=False)
+    assert full.close_intake_if_full()
+    assert not full.close_intake_if_full()
+    assert not full.close_intake()
 
 
 def test_intake_opens_once_when_half_of_the_cap_is_free() -> None:
     in_flight = in_flight_of(4)
     assert not in_flight.open_intake()
-    in_flight.close_intake(only_if_full=True)
+    in_flight.close_intake_if_full()
     in_flight.answer(DeliveryId(1))
     assert not in_flight.open_intake()
     in_flight.answer(DeliveryId(2))

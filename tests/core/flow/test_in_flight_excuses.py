@@ -26,9 +26,9 @@ def test_excused_deliveries_leave_the_intake_open_up_to_the_outermost_cap() -> N
     in_flight = opened(4, 10)
     add(in_flight, range(3))
     add(in_flight, range(3, 9), excused=True)
-    assert not in_flight.close_intake(only_if_full=True)
+    assert not in_flight.close_intake_if_full()
     add(in_flight, range(9, 10), excused=True)
-    assert in_flight.close_intake(only_if_full=True)
+    assert in_flight.close_intake_if_full()
     assert len(in_flight) == 10
 
 
@@ -36,7 +36,7 @@ def test_others_still_have_their_cap_and_open_it_again_when_half_is_free() -> No
     in_flight = opened(4, 100)
     add(in_flight, range(50), excused=True)
     add(in_flight, range(50, 54))
-    assert in_flight.close_intake(only_if_full=True)
+    assert in_flight.close_intake_if_full()
     in_flight.answer(DeliveryId(50))
     assert not in_flight.open_intake()
     in_flight.answer(DeliveryId(51))
@@ -46,7 +46,7 @@ def test_others_still_have_their_cap_and_open_it_again_when_half_is_free() -> No
 def test_at_the_outermost_cap_it_opens_again_with_the_same_distance() -> None:
     in_flight = opened(4, 10)
     add(in_flight, range(10), excused=True)
-    assert in_flight.close_intake(only_if_full=True)
+    assert in_flight.close_intake_if_full()
     in_flight.answer(DeliveryId(0))
     assert not in_flight.open_intake()
     in_flight.answer(DeliveryId(1))
@@ -59,13 +59,13 @@ def test_an_excuse_ends_with_its_delivery_and_with_the_handle() -> None:
     for number in range(5):
         assert in_flight.answer_if_open(DeliveryId(number))
     add(in_flight, range(5, 7))
-    assert in_flight.close_intake(only_if_full=True)
+    assert in_flight.close_intake_if_full()
     in_flight.excuse(DeliveryId(5))
     in_flight.outlive(Epoch(1))
     in_flight.start_handle()
     assert in_flight.open_intake()
     add(in_flight, range(2))
-    assert in_flight.close_intake(only_if_full=True)
+    assert in_flight.close_intake_if_full()
 
 
 def test_one_more_for_each_that_is_excused_may_come_the_short_way_and_no_more() -> None:
@@ -89,23 +89,23 @@ def test_nothing_is_excused_that_is_not_in_flight_or_where_there_is_no_outermost
     in_flight = opened(2, 10)
     in_flight.excuse(DeliveryId(1))
     add(in_flight, range(2))
-    assert in_flight.close_intake(only_if_full=True)
+    assert in_flight.close_intake_if_full()
     strict = InFlight(2)
     strict.start_handle()
     strict.open_intake()
     add(strict, range(2), excused=True)
-    assert strict.close_intake(only_if_full=True)
+    assert strict.close_intake_if_full()
 
 
 def test_what_is_kept_leaves_others_their_cap_up_to_the_outermost() -> None:
     in_flight = opened(4, 10)
     add(in_flight, range(2))
-    assert not in_flight.close_intake(only_if_full=True, kept=7)
-    assert in_flight.close_intake(only_if_full=True, kept=8)
+    assert not in_flight.close_intake_if_full(kept=7)
+    assert in_flight.close_intake_if_full(kept=8)
     assert not in_flight.open_intake(kept=7)
     assert in_flight.open_intake(kept=6)
     add(in_flight, range(2, 4))
-    assert in_flight.close_intake(only_if_full=True, kept=1)
+    assert in_flight.close_intake_if_full(kept=1)
 
 
 steps = st.lists(
@@ -150,7 +150,7 @@ def test_the_intake_is_as_a_count_of_the_two_kinds_says(course: list[str | int],
             (excused if step == "excused" else plain).append(delivery_id)
         full, held_count = min(cap + len(excused) + kept, most), len(plain) + len(excused) + kept
         closes = is_open and held_count >= full
-        assert in_flight.close_intake(only_if_full=True, kept=kept) == closes
+        assert in_flight.close_intake_if_full(kept=kept) == closes
         is_open = is_open and not closes
         opens = not is_open and full - held_count >= cap - cap // 2
         assert in_flight.open_intake(kept) == opens
