@@ -140,31 +140,30 @@ def decode_record(payload: bytes) -> StripeRecord:
     except (ValueError, RecursionError):
         items = None
     match items:
-        case [version, "plan", generation, from_count, to_count, str(secret)] if (
-            _are_numbers(version, generation)
-            and version == RECORD_VERSION
-            and generation > 0
-            and _are_counts(from_count, to_count)
-            and _is_secret(secret)
+        case [version, kind, generation, *facts] if (
+            _are_numbers(version, generation) and version == RECORD_VERSION and generation > 0
         ):
-            return StripePlan(generation, from_count, to_count, secret)
-        case [version, "marker", generation, shard] if (
-            _are_numbers(version, generation, shard) and version == RECORD_VERSION and generation > 0
-        ):
-            return ShardMarker(generation, shard)
-        case [version, "finish", generation, from_count, to_count] if (
-            _are_numbers(version, generation)
-            and version == RECORD_VERSION
-            and generation > 0
-            and _are_counts(from_count, to_count)
-        ):
-            return StripeFinish(generation, from_count, to_count)
-        case [version, "end", generation, to_count] if (
-            _are_numbers(version, generation) and version == RECORD_VERSION and generation > 0 and _are_counts(to_count)
-        ):
-            return StripeEnd(generation, to_count)
+            record = _record_of(kind, generation, facts)
         case _:
-            raise RestripeRecordRefused(payload[:_SHOWN_BYTES])
+            record = None
+    if record is None:
+        raise RestripeRecordRefused(payload[:_SHOWN_BYTES])
+    return record
+
+
+def _record_of(kind: object, generation: int, facts: list[object]) -> StripeRecord | None:
+    match kind, *facts:
+        case "plan", int(from_count), int(to_count), str(secret):
+            is_valid = _are_counts(from_count, to_count) and _is_secret(secret)
+            return StripePlan(generation, from_count, to_count, secret) if is_valid else None
+        case "marker", int(shard):
+            return ShardMarker(generation, shard) if _are_numbers(shard) else None
+        case "finish", int(from_count), int(to_count):
+            return StripeFinish(generation, from_count, to_count) if _are_counts(from_count, to_count) else None
+        case "end", int(to_count):
+            return StripeEnd(generation, to_count) if _are_counts(to_count) else None
+        case _:
+            return None
 
 
 def _are_numbers(*items: object) -> bool:
