@@ -42,6 +42,7 @@ More than 400 lines, because every kind is written and read here, and one can ch
 import json
 from enum import Enum
 from itertools import pairwise
+from typing import TypeVar
 
 from lbg_runtime.core.group.control_messages import (
     MAX_NUMBER,
@@ -83,6 +84,9 @@ from lbg_runtime.core.lanes import LaneStage
 from lbg_runtime.core.restripe.striping import Striping, StripingReport
 from lbg_runtime.model.errors import LbgError
 from lbg_runtime.model.ids import Epoch, GroupName, MemberId, QueueName
+
+_Name = TypeVar("_Name")
+_Value = TypeVar("_Value")
 
 CONTROL_VERSION = 3
 
@@ -270,20 +274,14 @@ def _heartbeat(header: Header, reader: "_Reader") -> Heartbeat:
     claimed_digest = reader.text("settings digest")
     settings: dict[str, str] = {}
     for pair in reader.rows("settings"):
-        name = pair.text("setting")
-        if name in settings:
-            raise _malformed("a setting twice")
-        settings[name] = pair.text("value of a setting", may_be_empty=True)
+        _put(settings, pair.text("setting"), pair.text("value of a setting", may_be_empty=True))
         pair.end()
     if settings_digest(settings) != claimed_digest:
         raise _malformed("settings digest")
     view_digest = reader.text("view digest")
     flows: dict[QueueName, FlowReport] = {}
     for row in reader.rows("flows"):
-        queue = QueueName(row.text("queue"))
-        if queue in flows:
-            raise _malformed("a queue twice")
-        flows[queue] = _flow(row)
+        _put(flows, QueueName(row.text("queue")), _flow(row))
     return Heartbeat(header, state, weight, settings, flows, view_digest, _striping(reader))
 
 
@@ -331,17 +329,16 @@ def _parking_waits(header: Header, reader: "_Reader") -> ParkingWaits:
     question = QuestionId(reader.text("question"))
     waits: dict[QueueName, ParkingWait] = {}
     for row in reader.rows("waits"):
-        queue = QueueName(row.text("queue"))
-        waits[queue] = ParkingWait(row.number("waited"), row.text("reason"))
+        _put(waits, QueueName(row.text("queue")), ParkingWait(row.number("waited"), row.text("reason")))
         row.end()
     return ParkingWaits(header, question, waits)
 
 
 def _stopped_queues(header: Header, reader: "_Reader") -> StoppedQueues:
     question = QuestionId(reader.text("question"))
-    queues: list[QueueName] = []
+    queues: dict[QueueName, None] = {}
     for row in reader.rows("queues"):
-        queues.append(QueueName(row.text("queue")))
+        _put(queues, QueueName(row.text("queue")), None)
         row.end()
     return StoppedQueues(header, question, tuple(queues))
 
@@ -351,10 +348,7 @@ def _member_facts(header: Header, reader: "_Reader") -> MemberFacts:
     keys_parked = reader.number("keys parked")
     handled: dict[int, int] = {}
     for row in reader.rows("handled"):
-        index = row.number("queue index")
-        if index in handled:
-            raise _malformed("a queue twice")
-        handled[index] = row.number("handled")
+        _put(handled, row.number("queue index"), row.number("handled"))
         row.end()
     return MemberFacts(header, question, version, keys_parked, handled)
 
@@ -371,6 +365,12 @@ def _head(row: "_Reader") -> LaneHead:
     )
     row.end()
     return head
+
+
+def _put(found: dict[_Name, _Value], name: _Name, value: _Value) -> None:
+    if name in found:
+        raise _malformed("a setting or a queue twice")
+    found[name] = value
 
 
 def _malformed(what: str) -> ControlMessageRefused:

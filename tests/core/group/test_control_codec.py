@@ -106,7 +106,7 @@ messages: st.SearchStrategy[AnyMessage] = st.one_of(
     st.builds(KeyAnswer, headers, questions, numbers, queues, flow_reports | st.none(), sights),
     st.builds(QueueStopped, headers, questions),
     st.builds(MemberFacts, headers, questions, texts, numbers, st.dictionaries(numbers, numbers, max_size=5)),
-    st.builds(StoppedQueues, headers, questions, st.lists(queues, max_size=5).map(tuple)),
+    st.builds(StoppedQueues, headers, questions, st.lists(queues, max_size=5, unique=True).map(tuple)),
     st.builds(ParkingWaits, headers, questions, st.dictionaries(queues, st.builds(ParkingWait, numbers, texts))),
     st.builds(
         KeyDetail,
@@ -274,6 +274,20 @@ def test_an_answer_with_an_impossible_item_is_refused(position: int, value: obje
     sight = KeySight(0, 0, None, None)
     items = json.loads(encode(KeyAnswer(HEADER, QuestionId("q"), 9, QueueName("orders/1"), None, sight)))
     items[position] = value
+    assert refusal(json.dumps(items).encode()) is RefusalReason.MALFORMED
+
+
+@pytest.mark.parametrize(
+    ("message", "position"),
+    [
+        (ParkingWaits(HEADER, QuestionId("q"), {QueueName("orders/0"): ParkingWait(5, "x")}), 8),
+        (StoppedQueues(HEADER, QuestionId("q"), (QueueName("orders/0"),)), 8),
+        (MemberFacts(HEADER, QuestionId("q"), "0.2.0", 0, {0: 7}), 10),
+    ],
+)
+def test_a_message_that_lists_a_queue_twice_is_refused(message: AnyMessage, position: int) -> None:
+    items = json.loads(encode(message))
+    items[position] *= 2
     assert refusal(json.dumps(items).encode()) is RefusalReason.MALFORMED
 
 
