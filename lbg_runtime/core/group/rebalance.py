@@ -322,15 +322,13 @@ class RebalanceMachine:
             case Offer():
                 return self._hear_offer(message, now_ms)
             case Accept(_, queue, move_id):
-                move = self._moves.get(queue)
-                if move is None or move.move_id != move_id or move.is_accepted:
+                if (move := self._offered(queue, move_id)) is None:
                     return []
                 self._moves[queue] = replace(move, expires_ms=now_ms + self._settings.step_aside_ms, is_accepted=True)
                 started = Note("hand_back_started", {"queue": queue, "move_id": move_id, "to": move.to})
                 return [started, AskFlow(queue, HandBackRequested(move_id))]
             case Reject(_, queue, move_id, reason):
-                move = self._moves.get(queue)
-                if move is None or move.move_id != move_id or move.is_accepted:
+                if (move := self._offered(queue, move_id)) is None:
                     return []
                 return self._abandon(queue, move, reason, now_ms)
             case Taken(_, queue):
@@ -338,6 +336,11 @@ class RebalanceMachine:
                 return [AskFlow(queue, StepAsideCancelled())] if queue in self._places else []
             case _:
                 assert_never(message)
+
+    def _offered(self, queue: QueueName, move_id: MoveId) -> _Move | None:
+        """The move of which the offer waits for an answer; None if it is over, or answered."""
+        move = self._moves.get(queue)
+        return None if move is None or move.move_id != move_id or move.is_accepted else move
 
     def _hear_offer(self, offer: Offer, now_ms: int) -> list[RebalanceCommand]:
         queue = offer.queue
