@@ -165,15 +165,19 @@ class Restriper:
         if plans_on(self._subscriptions, self._topic):
             self._quiet_from_s = asyncio.get_running_loop().time() + HELD_S
         await self._clear_leftovers()
-        if (conductor := await self._conductor()) is None:
+        conductor = await self._conductor()
+        present = self._queue_count if conductor is None else conductor.plan.from_count
+        if not self._quiet_from_s and await self._stored_count() not in (None, present):
+            # An earlier run that found nothing to move may have asked to store that count, and left no other trace.
+            self._quiet_from_s = asyncio.get_running_loop().time() + HELD_S
+        if conductor is None:
+            # First, as no later run could tell any more that such a request may be under way.
+            await self._wait_for_quiet(Progress(StripePlan(0, present, present, ""), 0, 0, ""))
             await self.insist_on_connection()
             await self._store_count(self._queue_count)
             self._tell_of_queues_left()
             return None
         plan = conductor.plan
-        if not self._quiet_from_s and await self._stored_count() not in (None, plan.from_count):
-            # An earlier run that found nothing to move may have asked to store that count, and left no other trace.
-            self._quiet_from_s = asyncio.get_running_loop().time() + HELD_S
         is_maybe_known = has_begun(plan, self._shape, self._subscriptions, self._topic)
         if not is_maybe_known:
             insist_on_few_moves(plan, self._shape)

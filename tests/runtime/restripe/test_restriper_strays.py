@@ -203,8 +203,9 @@ async def test_a_late_request_of_who_was_killed_finds_nothing_to_change(trial, s
     assert in_order_and_once(trial)
 
 
+@pytest.mark.parametrize("counts", [(6,), (4, 6)], ids=["another number", "the same one again, and then another"])
 async def test_a_late_request_to_store_the_count_of_who_found_nothing_to_move_replaces_no_newer_one(
-    trial, settings, queues
+    trial, settings, queues, counts
 ) -> None:
     """It was killed, and has left nothing that shows that it was there but the number that it was to set right."""
     store, late = queues.store_count, []
@@ -225,7 +226,8 @@ async def test_a_late_request_to_store_the_count_of_who_found_nothing_to_move_re
             await restripe(trial, settings, queues, 4)
         queues.store_count = store
         arriving = asyncio.ensure_future(arrive())
-        await restripe(trial, settings, queues, 6)
+        for count in counts:
+            await restripe(trial, settings, queues, count)
         await arriving
     assert (late[0][0], queues.stored_count) == (4, 6)
 
