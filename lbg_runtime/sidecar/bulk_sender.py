@@ -62,7 +62,6 @@ class BulkSender:
         self._is_armed = False
         self._gate = gate
         self._turns = turns
-        turns.join(self._look)
 
     async def deliver(self, event: Event) -> Answer:
         """Like `Receiver.deliver`, but raises `ApplicationUnreachable` if the event was not sent."""
@@ -71,6 +70,9 @@ class BulkSender:
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         with ExitStack() as gathering:
             gathering.enter_context(attempt_put_off())
+            if not self._waiting:
+                # Not for as long as it lives: nobody says when the application asks for such bulks no more.
+                self._turns.join(self._look)
             self._waiting[number] = _Entry(event, answer, gathering, CURRENT_HANDLING.get(None))
             self._gathering.offer(number, now_ms())
             if self._turns.is_leaving(event):
@@ -81,6 +83,8 @@ class BulkSender:
             finally:
                 self._gathering.withdraw(number)
                 del self._waiting[number]
+                if not self._waiting:
+                    self._turns.part(self._look)
 
     def _look(self) -> None:
         for number, entry in self._waiting.items():

@@ -205,6 +205,8 @@ class PushedEvents:
             _log.warning("subscription_remark", remark=remark)
         _log.info("subscriptions_read", topics=[each.topic for each in found])
         self._subscriptions = Subscriptions(found)
+        # What another still sends, or waits in it, is answered all the same.
+        self._bulk_senders = {asked: sender for asked, sender in self._bulk_senders.items() if asked in found}
 
     def _not_reached(self, error: ApplicationUnreachable) -> None:
         if self._health.not_reached(now_ms()):

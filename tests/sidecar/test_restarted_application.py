@@ -1,13 +1,16 @@
 """An application that was started anew between two probes: nobody has seen it go, and it has other routes now."""
 
 import asyncio
+import gc
 import json
+import weakref
 from itertools import pairwise
 
 import pytest
 from structlog.testing import capture_logs
 
 from lbg_runtime.config.sidecar_settings import SidecarSettings
+from lbg_runtime.sidecar import push
 from lbg_runtime.sidecar.answer import NO_ROUTE, Status
 from lbg_runtime.sidecar.application import ApplicationFailed, Response
 from lbg_runtime.sidecar.health import AWAY_INTERVAL_MS
@@ -61,6 +64,37 @@ async def test_so_do_those_that_went_in_bulks(trial):
         await trial.publish(20)
         await trial.until(lambda: sum(trial.depths()) == 0)
     assert application.numbers() == IN_ORDER
+
+
+async def test_nothing_is_kept_of_bulks_that_it_does_not_ask_for_any_more(trial, monkeypatch):
+    """One that names another subscription at each start had its member grow by a sender each time."""
+    made, senders, route = 0, weakref.WeakSet(), ""
+
+    class WatchedSender(push.BulkSender):
+        def __init__(self, *given):
+            nonlocal made
+            made += 1
+            senders.add(self)
+            super().__init__(*given)
+
+    async def work(posted):
+        if posted.route != route:
+            return UNKNOWN
+        statuses = [{"entryId": each["entryId"], "status": "SUCCESS"} for each in json.loads(posted.body)["entries"]]
+        return Response(200, "application/json", json.dumps({"statuses": statuses}).encode())
+
+    monkeypatch.setattr(push, "BulkSender", WatchedSender)
+    application = ScriptedApplication(work)
+    async with trial.running(trial.app(application)):
+        await trial.until(lambda: trial.owners() == 2)
+        for start in range(1, 6):
+            route = f"/{start}"
+            application.asked = wishes(route, bulkSubscribe={"enabled": True})
+            await trial.publish(4)
+            await trial.until(lambda: sum(trial.depths()) == 0)
+        # An exception of a request may be in a cycle with its frames.
+        gc.collect()
+        assert (made, len(senders)) == (5, 1)
 
 
 async def test_an_event_whose_flow_is_lost_while_it_is_asked_is_not_sent_anew(trial):

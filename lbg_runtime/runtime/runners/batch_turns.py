@@ -46,7 +46,7 @@ class BatchTurns:
     def __init__(self, count: int) -> None:
         self._free = count
         self._asking: dict[BatchLine, None] = {}
-        self._looks: list[Callable[[], None]] = []
+        self._looks: dict[Callable[[], None], None] = {}
         self._leaving: dict[QueueName, Epoch] = {}
         self._moving: dict[QueueName, tuple[Epoch, frozenset[int | None]]] = {}
 
@@ -65,7 +65,11 @@ class BatchTurns:
 
     def join(self, look: Callable[[], None]) -> None:
         """Have this called when `is_leaving` may be so for others, for whoever gathers messages."""
-        self._looks.append(look)
+        self._looks[look] = None
+
+    def part(self, look: Callable[[], None]) -> None:
+        """Take back `join`: nothing is gathered there any more."""
+        del self._looks[look]
 
     def leave(self, queue: QueueName, epoch: Epoch) -> None:
         """Note that a flow handle is given up in good order."""
