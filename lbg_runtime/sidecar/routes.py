@@ -28,7 +28,8 @@ from lbg_runtime.status.routes import refuse_value
 BODY_WITHIN_S = 30.0
 """For a request to arrive complete."""
 CONFIRM_WITHIN_S = 30.0
-"""For the broker's confirm; later, the message is not lost, but the application is told that its fate is unknown."""
+"""For room to send and the broker's confirm; later, a message that was sent is not lost, but the application is told
+that its fate is unknown."""
 
 DEFAULT_OPEN = 16
 MAX_OPEN = 1_000
@@ -105,11 +106,13 @@ class SidecarRoutes:
             # The application's request is not what is wrong.
             self._counts.unpublished += 1
             return 503, "refused", str(error)
+        sent: asyncio.Future[Confirmation] | None = None
         try:
             async with asyncio.timeout(CONFIRM_WITHIN_S):
-                confirmation = await publisher.publish(
+                sent = await publisher.submit(
                     topic, wanted.payload, key=wanted.key, properties=wanted.properties, headers=wanted.headers
                 )
+                confirmation = await sent
         except PublisherClosed as error:
             failed = (503, "refused", str(error))
         except PublishRefused as error:
@@ -117,7 +120,10 @@ class SidecarRoutes:
         except PublishFailed as error:
             failed = (503, "unknown", str(error))
         except TimeoutError:
-            failed = (504, "unknown", f"no confirm within {CONFIRM_WITHIN_S:g} s")
+            if sent is None:
+                failed = (503, "refused", f"not sent: for {CONFIRM_WITHIN_S:g} s too much was waiting for its confirm")
+            else:
+                failed = (504, "unknown", f"no confirm within {CONFIRM_WITHIN_S:g} s")
         else:
             self._counts.published += 1
             return confirmation

@@ -17,7 +17,7 @@ from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.model.ids import GroupName
 from lbg_runtime.model.keys import KeySource
 from lbg_runtime.model.message import NO_HEADERS, Headers
-from lbg_runtime.publisher.hashed import HashedPublisher
+from lbg_runtime.publisher.hashed import MAX_UNCONFIRMED, HashedPublisher
 from lbg_runtime.sidecar.access import SidecarAccess
 from lbg_runtime.sidecar.answer import Status
 from lbg_runtime.sidecar.counts import Counts
@@ -179,6 +179,20 @@ async def test_a_confirm_that_does_not_come_leaves_the_fate_unknown(rig):
     answer = await rig.post("/v1/publish/a?key=k")
     assert (answer.status_code, answer.json()["fate"]) == (504, "unknown")
     assert asyncio.get_running_loop().time() - began_s == CONFIRM_WITHIN_S
+
+
+async def test_a_message_for_which_there_is_no_room_in_time_was_not_sent(rig):
+    """In an outage it was told as unknown, so that whoever repeats it had to reckon with two."""
+    rig.broker.is_silent = True
+    for _ in range(MAX_UNCONFIRMED):
+        await rig.publisher.submit("a", b"", key="k")
+    began_s = asyncio.get_running_loop().time()
+    answer = await rig.post("/v1/publish/a?key=k")
+    assert (answer.status_code, answer.json()["fate"]) == (503, "refused")
+    assert "not sent" in answer.json()["error"]
+    assert asyncio.get_running_loop().time() - began_s == CONFIRM_WITHIN_S
+    assert len(rig.broker.sent) == MAX_UNCONFIRMED
+    assert rig.counts.unpublished == 1
 
 
 async def test_a_sidecar_that_ends_publishes_nothing_any_more(rig):
