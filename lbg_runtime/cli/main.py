@@ -8,8 +8,10 @@ or no Spark, 130 interrupted. Only the module of the command that is wanted is i
 inside its function, so that `lbg --help` stays quick, too.
 """
 
+import errno
 import gc
 import os
+import resource
 import signal
 import sys
 from contextlib import suppress
@@ -118,7 +120,13 @@ def main() -> None:
         sys.exit(_fail(missing, 2))
     except KeyboardInterrupt:
         sys.exit(130)
-    except OSError as error:
+    except (OSError, RuntimeError, ExceptionGroup) as error:
+        if _lacks_descriptors(error):
+            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            found, expected = f"no file descriptor is left of {limit}", "a higher limit of open files (`ulimit -n`)"
+            sys.exit(_fail(UserError("process", found, expected), 1))
+        if not isinstance(error, OSError):
+            raise
         # Write again to see whether it was standard output: an unbuffered one has nothing left of the failed write.
         if _is_written(sys.stdout, "\n"):
             raise
@@ -129,6 +137,15 @@ def main() -> None:
         _bind_what_no_signal_ends(sys.exception())
         _leave_written()
         _leave_within_bound(sys.exception())
+
+
+def _lacks_descriptors(error: BaseException | None) -> bool:
+    """Whether that is what it comes from, of whatever failed first: a socket, a file, a module to import."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(_lacks_descriptors(each) for each in error.exceptions)
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return True
+    return error is not None and _lacks_descriptors(error.__cause__ or error.__context__)
 
 
 def _misused(error: typer.TyperException, app: typer.Typer) -> UserError:

@@ -280,6 +280,30 @@ def test_who_asks_a_member_to_leave_that_has_told_of_a_mistake_does_not_change_i
     assert len(ended.stderr.splitlines()) == 1
 
 
+TAKES_ALL_FILES = """
+import os, resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+@handlers.lifespan
+async def pool():
+    try:
+        while True:
+            os.dup(2)
+    except OSError:
+        yield
+"""
+
+
+def test_a_process_without_a_descriptor_left_says_so_in_one_line(lbg, folder):
+    """Of what fails first, here a module that the first bind needs, a traceback tells, but not of what is to be done."""
+    (folder / "shop.py").write_text(SHOP + TAKES_ALL_FILES)
+    ended = subprocess.run([*LBG, "run"], cwd=folder, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert ended.returncode == 1
+    last = ended.stderr.splitlines()[-1]
+    assert "lbg: process: no file descriptor is left of 200; expected a higher limit of open files" in last
+    assert "process_failed" not in ended.stderr
+
+
 def test_a_thread_of_a_handler_module_does_not_keep_a_member_that_has_left(warm, folder):
     (folder / "shop.py").write_text(STAYING_THREAD + SHOP)
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
