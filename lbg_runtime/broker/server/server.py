@@ -142,7 +142,7 @@ class BrokerServer:
         return f"{'tcp' if self._tls is None else 'tcps'}://{ListenAddress(self.host, self.port)}"
 
     async def stop(self) -> None:
-        """Stop listening and cut every connection; returns when all are gone. Idempotent."""
+        """Stop listening and cut every connection; returns when all are gone, if it is cancelled, too. Idempotent."""
         self._is_stopped = True
         if self._listener is not None:
             self._listener.close()
@@ -150,12 +150,20 @@ class BrokerServer:
         self.engine.send_no_more()
         self.faults.drop()
         # Without a bound: an aborted connection is gone in the next turn of the loop, whatever its peer does.
-        await self._no_connections.wait()
+        cancellation: asyncio.CancelledError | None = None
+        while self._connections:
+            try:
+                await self._no_connections.wait()
+            except asyncio.CancelledError as error:
+                # Nobody would close the store, so that no other broker could open it.
+                cancellation = error
         self._timer.stop()
         if self._store is not None:
             with suppress(StoreFailed):
                 self.write_down()
             self._store.close()
+        if cancellation is not None:
+            raise cancellation
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -186,6 +186,24 @@ async def test_stopping_cuts_everybody_off_and_can_be_done_twice() -> None:
         await asyncio.open_connection(server.host, server.port)
 
 
+async def test_a_stop_that_is_cancelled_leaves_neither_the_store_nor_a_timer(tmp_path: Path) -> None:
+    """The file stayed open, and no other broker could have it until this process had ended."""
+    path = tmp_path / "store"
+    server = BrokerServer(OWN_HOST, 0, store=Store.open(path))
+    await server.start()
+    async with peer(server) as (reader, writer):
+        writer.write(LOGIN)
+        await read_frame(reader)
+        stopping = asyncio.create_task(server.stop())
+        for _ in range(2):
+            # It waits for the connection to be gone.
+            asyncio.get_running_loop().call_soon(stopping.cancel)
+        with pytest.raises(asyncio.CancelledError):
+            await stopping
+    assert server.client_names() == []
+    Store.open(path).close()
+
+
 async def test_a_server_that_stops_passes_nothing_on_from_one_client_to_the_next() -> None:
     """To each it counted as delivered, which used up its redeliveries and ended the claim of who had it."""
     server = BrokerServer(port=0)
