@@ -65,7 +65,10 @@ class QueueAdmin(Protocol):
         ...
 
     async def delete_queue(self, queue: QueueName) -> None:
-        """Delete the queue; raises `QueueInUse` while messages or flows are left, and then leaves it as it was."""
+        """Delete the queue; raises `QueueInUse` while messages or flows are left, and then leaves it as it was.
+
+        One that is cut off on its way may leave the queue closed to all; the next one deletes it.
+        """
         ...
 
 

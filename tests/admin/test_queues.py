@@ -1,3 +1,5 @@
+import asyncio
+
 import httpx
 import pytest
 
@@ -304,6 +306,21 @@ async def test_nothing_is_confirmed_between_the_last_look_and_the_deletion(broke
     async with broker.client() as client:
         await SempQueueAdmin(client, "default", QueueAccess("members"), 100).delete_queue(QUEUE)
     assert len(refusals) == 1
+    assert broker.engine.queue_names("default") == ()
+
+
+async def test_a_deletion_that_was_cut_off_is_ended_by_the_next_one(broker, admin):
+    await admin.create_queue(QUEUE)
+
+    def interrupt():
+        raise asyncio.CancelledError
+
+    broker.transport = BetweenLooks(broker.transport, interrupt, look=2)
+    async with broker.client() as client:
+        with pytest.raises(asyncio.CancelledError):
+            await SempQueueAdmin(client, "default", QueueAccess("members"), 100).delete_queue(QUEUE)
+    assert not broker.engine.queue_status("default", QUEUE).settings.ingress_enabled
+    await admin.delete_queue(QUEUE)
     assert broker.engine.queue_names("default") == ()
 
 
