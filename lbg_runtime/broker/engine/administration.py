@@ -48,6 +48,23 @@ class Administration:
         """Every message that a queue has now behind a place, in order."""
         return self._registry.vpn(vpn).queue(queue).messages(behind)
 
+    def copy_message(self, vpn: str, source: QueueName, number: int, target: QueueName) -> list[Effect]:
+        """Put the message with this number on another queue, where it is as new, and leave it where it is.
+
+        `LookupError` if the source does not have it; if the target cannot take it, the refusal that a publisher gets.
+        """
+        held, taken = (self._registry.vpn(vpn).queue(each) for each in (source, target))
+        message = next((each.message for each in held.messages(0) if each.message.number == number), None)
+        if message is None:
+            raise LookupError(number)
+        if (obstacle := taken.obstacle_to(message)) is not None:
+            raise obstacle.refusal()
+        return taken.add(message)
+
+    def clear_counts(self, vpn: str, queue: QueueName) -> None:
+        """Have a queue count anew what came, died, was refused or delivered again; not replays, nor its rates."""
+        self._registry.vpn(vpn).queue(queue).clear_counts()
+
     def groups(self, vpn: str, queue: QueueName) -> tuple[GroupStatus, ...]:
         """The message groups of a queue that are pinned to a flow now."""
         return self._registry.vpn(vpn).queue(queue).groups()

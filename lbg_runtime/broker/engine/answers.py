@@ -48,7 +48,7 @@ class SettledRange:
 
 @dataclass(slots=True)
 class BindCounts:
-    """How binds to a queue ended since it was created."""
+    """How binds to a queue ended since it was created or its counts were cleared."""
 
     requested: int = 0
     succeeded: int = 0
@@ -61,7 +61,8 @@ class BindCounts:
 
 @dataclass(slots=True)
 class DiscardCounts:
-    """Messages that a queue could not take since it was created, whether or not their publishers were told."""
+    """Messages that a queue could not take since it was created or its counts were cleared, whether or not their
+    publishers were told."""
 
     disabled: int = 0
     """The queue took no messages at all."""
@@ -71,7 +72,7 @@ class DiscardCounts:
 
 @dataclass(slots=True)
 class DeathCounts:
-    """Messages that left a queue other than by being accepted, since it was created.
+    """Messages that left a queue other than by being accepted, since it was created or its counts were cleared.
 
     For each kind: how many there were, and how many of those were discarded; the rest went to the dead message queue.
     """
@@ -154,11 +155,13 @@ class QueueStatus:
     deaths: DeathCounts
     discards: DiscardCounts
     redelivered_count: int
-    """Deliveries of messages that had been delivered before, since the queue was created."""
+    """Deliveries of messages that had been delivered before, since the queue was created or its counts were cleared."""
     first_sequence: int
     """That of the first spooled message, or of the next one to come if there is none."""
     last_sequence: int
-    """That of the latest message spooled: how many there were since the queue was created."""
+    """That of the latest message spooled."""
+    spooled_count: int
+    """Messages spooled since the queue was created or its counts were cleared."""
     binds: BindCounts
     subscriptions: tuple[str, ...]
     rates: Rates

@@ -5,7 +5,16 @@ from dataclasses import replace
 from functools import partial
 
 from lbg_runtime.broker.engine.admission import Admission, allows
-from lbg_runtime.broker.engine.answers import FlowStatus, GroupStatus, MessageStatus, QueueStatus, SettledRange
+from lbg_runtime.broker.engine.answers import (
+    BindCounts,
+    DeathCounts,
+    DiscardCounts,
+    FlowStatus,
+    GroupStatus,
+    MessageStatus,
+    QueueStatus,
+    SettledRange,
+)
 from lbg_runtime.broker.engine.changes import QueueJournal
 from lbg_runtime.broker.engine.claims import Claims
 from lbg_runtime.broker.engine.deliveries import DeliveryIds
@@ -78,6 +87,8 @@ class Queue:
         self._browsers: dict[FlowId, BrowserFlow] = {}
         timetable = self._surroundings.timetable
         self._meter = Meter(self._surroundings)
+        self._uncounted = 0
+        """Messages spooled before the counts were cleared."""
         self._feeder = Feeder(self.spool, self.claims, self.retention, ids, self._meter, partial(timetable.set, self))
         self._feeder.use(self._line)
 
@@ -291,11 +302,20 @@ class Queue:
             rates=self._meter.rates(),
             first_sequence=self.spool.first_sequence,
             last_sequence=self.spool.last_sequence,
+            spooled_count=self.spool.last_sequence - self._uncounted,
             binds=replace(self._admission.counts),
             subscriptions=subscriptions,
             partitions=self._line.statuses() if isinstance(self._line, PartitionLine) else (),
             rebalance=self._line.rebalance_state if isinstance(self._line, PartitionLine) else None,
         )
+
+    def clear_counts(self) -> None:
+        """Count anew from now on, except replays."""
+        self._uncounted = self.spool.last_sequence
+        self._admission.counts = BindCounts()
+        self._intake.counts = DiscardCounts()
+        self.retention.deaths = DeathCounts()
+        self._feeder.redelivered_count = 0
 
     def groups(self) -> tuple[GroupStatus, ...]:
         """The message groups pinned now; none if the queue does not group."""

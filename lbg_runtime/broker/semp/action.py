@@ -7,6 +7,7 @@ from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.semp import reply
 from lbg_runtime.broker.semp.access import Administrator
 from lbg_runtime.broker.semp.fault import SempFault
+from lbg_runtime.broker.semp.message_ids import after_message
 from lbg_runtime.broker.semp.query import number_of
 from lbg_runtime.broker.semp.replay_logs import cancel_replay, check_names, start_replay, trim_logged_messages
 from lbg_runtime.broker.semp.reply import Request
@@ -71,6 +72,36 @@ def _delete_message(engine: Engine, names: tuple[str, ...]) -> list[Effect]:
     return engine.administration.delete_messages(vpn, QueueName(queue), {found.sequence})
 
 
+def _copy_message(engine: Engine, names: tuple[str, ...], body: Mapping[str, Json]) -> list[Effect]:
+    vpn, queue = names
+    known = ("sourceQueueName", "replicationGroupMsgId")
+    check_names(body, known)
+    engine.queue_depth(vpn, QueueName(queue))  # A missing queue is reported before anything else that is wrong.
+    for name in known:
+        if name not in body:
+            raise SempFault(SempCode.MISSING_PARAMETER, f"{name} is needed")
+    source = str(body["sourceQueueName"])
+    message = after_message("replicationGroupMsgId", body["replicationGroupMsgId"])
+    if source == queue:
+        raise SempFault(SempCode.NOT_ALLOWED, f"queue {queue} is where the message is; expected another one")
+    if source not in engine.queue_names(vpn):
+        raise SempFault(SempCode.NOT_FOUND, f"{source} does not exist in queues")
+    number = message.number if message.spooler == engine.spooler else 0
+    try:
+        return engine.administration.copy_message(vpn, QueueName(source), number, QueueName(queue))
+    except LookupError:
+        text = body["replicationGroupMsgId"]
+        raise SempFault(SempCode.NOT_FOUND, f"queue {source} has no message {text}") from None
+    except BrokerRefusal as refusal:
+        raise SempFault(SempCode.NOT_ALLOWED, f"queue {queue}: {refusal.text}") from None
+
+
+def _clear_stats(engine: Engine, names: tuple[str, ...]) -> list[Effect]:
+    vpn, queue = names
+    engine.administration.clear_counts(vpn, QueueName(queue))
+    return []
+
+
 def _reset_groups(engine: Engine, names: tuple[str, ...]) -> list[Effect]:
     vpn, queue = names
     return engine.administration.reset_groups(vpn, QueueName(queue))
@@ -91,12 +122,14 @@ def _disconnect(engine: Engine, names: tuple[str, ...]) -> list[Effect]:
 _ACTS_WITHOUT: Mapping[tuple[str, ...], _Act] = {
     ("msgVpns", "queues", "deleteMsgs"): _delete_messages,
     ("msgVpns", "queues", "msgs", "delete"): _delete_message,
+    ("msgVpns", "queues", "clearStats"): _clear_stats,
     ("msgVpns", "queues", "resetMessageGroups"): _reset_groups,
     ("msgVpns", "queues", "messageGroups", "reset"): _reset_group,
     ("msgVpns", "queues", "cancelReplay"): cancel_replay,
     ("msgVpns", "clients", "disconnect"): _disconnect,
 }
 _ACTS_WITH: Mapping[tuple[str, ...], _ActWith] = {
+    ("msgVpns", "queues", "copyMsgFromQueue"): _copy_message,
     ("msgVpns", "queues", "startReplay"): start_replay,
     ("msgVpns", "replayLogs", "trimLoggedMsgs"): trim_logged_messages,
 }

@@ -16,10 +16,10 @@ def message_id(spooler: int, number: int) -> str:
     return f"rmid1:{digits[:5]}-{digits[5:16]}-{digits[16:24]}-{digits[24:]}"
 
 
-def after_message(text: Json) -> AfterMessage:
-    """The place after the message with the id that `afterMsg` is; raises `SempFault` for a text that is no id."""
+def after_message(name: str, text: Json) -> AfterMessage:
+    """The place after the message with the id that an attribute has; raises `SempFault` for a text that is no id."""
     found = _FORM.fullmatch(text) if isinstance(text, str) else None
     if found is None:
         expected = "a replication group message id, rmid1:xxxxx-xxxxxxxxxxx-xxxxxxxx-xxxxxxxx"
-        raise SempFault(SempCode.INVALID_PARAMETER, f"afterMsg {text!r:.80} is not valid; expected {expected}")
+        raise SempFault(SempCode.INVALID_PARAMETER, f"{name} {text!r:.80} is not valid; expected {expected}")
     return AfterMessage(int(found[1] + found[2], 16), int(found[3] + found[4], 16))

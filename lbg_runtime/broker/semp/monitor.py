@@ -181,7 +181,7 @@ def _queue_row(vpn: str, status: QueueStatus) -> Row:
         **partitions,
         "durable": status.settings.durable,
         "msgSpoolUsage": status.spooled_bytes,
-        "spooledMsgCount": status.last_sequence,
+        "spooledMsgCount": status.spooled_count,
         "txUnackedMsgCount": status.unacked_count,
         "lowestMsgId": status.first_sequence if status.depth else 0,
         "lastSpooledMsgId": status.last_sequence,

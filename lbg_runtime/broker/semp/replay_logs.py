@@ -105,7 +105,7 @@ def start_replay(engine: Engine, names: tuple[str, ...], body: Mapping[str, Json
     if "fromTime" in body:
         start = FromTime(_time(body, "fromTime") * NS_PER_S)
     elif "afterMsg" in body:
-        start = after_message(body["afterMsg"])
+        start = after_message("afterMsg", body["afterMsg"])
     try:
         return engine.replays.start(vpn, QueueName(queue), start)
     except BrokerRefusal as refusal:

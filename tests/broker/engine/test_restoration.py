@@ -111,6 +111,23 @@ def test_messages_queues_and_subscriptions_are_there_again(kept):
     assert kept.numbers(kept.open(kept.consumer("ann")[1])) == [1, 2, 3]
 
 
+def test_what_an_administrator_copied_is_there_again_on_both_queues(kept):
+    kept.publish(2)
+    other = QueueName("other")
+    kept.engine.create_queue("default", other, QueueSettings())
+    number = next(kept.engine.administration.queue_messages("default", QUEUE, 1)).message.number
+    kept.engine.administration.copy_message("default", QUEUE, number, other)
+    kept.engine.administration.delete_messages("default", QUEUE, {2})
+    kept.die()
+    held = [
+        [each.message.number for each in kept.engine.administration.queue_messages("default", q)]
+        for q in (QUEUE, other)
+    ]
+    assert held == [[number - 1], [number]]
+    with pytest.raises(LookupError):
+        kept.engine.administration.copy_message("default", QUEUE, number, other)
+
+
 def test_what_a_publisher_sends_again_after_the_death_is_dropped(kept):
     kept.publish(2)
     kept.die()

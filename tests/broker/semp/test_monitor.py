@@ -1,7 +1,7 @@
 import pytest
 
 from lbg_runtime.broker.engine.answers import Introduction
-from lbg_runtime.broker.engine.effects import ClientEnded
+from lbg_runtime.broker.engine.effects import ClientEnded, DeliverRun
 from lbg_runtime.broker.semp import monitor
 from tests.broker.deadlines import call_due
 
@@ -171,6 +171,77 @@ async def test_messages_can_be_seen_and_deleted(desk):
     assert set(await desk.ask("PUT", ACTION, "queues", "orders/0", "deleteMsgs", body={})) == {"meta"}
     assert desk.status("orders/0").depth == 0
     assert await desk.code("PUT", ACTION, "queues", "missing", "deleteMsgs", body={}) == 6
+
+
+async def test_a_message_is_copied_to_another_queue_where_it_is_as_new(desk):
+    """As operators bring dead messages back: a copy to the queue, then a deletion in the dead message queue."""
+    await make_queue(desk)
+    await desk.post(CONFIG, queueName="again", ingressEnabled=True, egressEnabled=True, permission="consume")
+    desk.bind(desk.client("ann"), "orders/0")
+    for topic in ("a/1", "a/2"):
+        desk.publish(topic)
+    second = (await desk.get(QUEUES, "orders/0", "msgs"))[1]["replicationGroupMsgId"]
+    body = {"sourceQueueName": "orders/0", "replicationGroupMsgId": second}
+    desk.effects.clear()
+    other = desk.client("bob")
+    desk.bind(other, "again")
+    assert set(await desk.ask("PUT", ACTION, "queues", "again", "copyMsgFromQueue", body=body)) == {"meta"}
+    (run,) = desk.effects
+    assert isinstance(run, DeliverRun)
+    assert (run.client, [each.topic for each in run.messages], run.redelivered) == (other, ["a/2"], False)
+    assert (desk.status("orders/0").depth, desk.status("orders/0").unacked_count) == (2, 2)
+    assert [each["replicationGroupMsgId"] for each in await desk.get(QUEUES, "again", "msgs")] == [second]
+
+
+@pytest.mark.parametrize(
+    ("target", "body", "code", "reason"),
+    [
+        ("again", {"sourceQueueName": "orders/0"}, 228, "replicationGroupMsgId is needed"),
+        ("again", {"replicationGroupMsgId": "ID"}, 228, "sourceQueueName is needed"),
+        ("again", {"sourceQueueName": "q", "replicationGroupMsgId": "ID", "count": 2}, 11, "no attribute 'count'"),
+        ("again", {"sourceQueueName": "orders/0", "replicationGroupMsgId": 1}, 11, "expected a replication group"),
+        ("again", {"sourceQueueName": "ghost", "replicationGroupMsgId": "ID"}, 6, "ghost does not exist in queues"),
+        ("ghost", {"sourceQueueName": "orders/0", "replicationGroupMsgId": "ID"}, 6, "ghost does not exist in queues"),
+        (
+            "again",
+            {"sourceQueueName": "orders/0", "replicationGroupMsgId": "OTHER"},
+            6,
+            "queue orders/0 has no message",
+        ),
+        ("orders/0", {"sourceQueueName": "orders/0", "replicationGroupMsgId": "ID"}, 89, "expected another one"),
+        ("shut", {"sourceQueueName": "orders/0", "replicationGroupMsgId": "ID"}, 89, "queue shut: Queue Shutdown"),
+    ],
+)
+async def test_a_copy_that_cannot_be_is_refused_with_the_reason(desk, target, body, code, reason):
+    await make_queue(desk)
+    for name in ("again", "shut"):
+        await desk.post(CONFIG, queueName=name, ingressEnabled=name == "again")
+    desk.publish("a/1")
+    (message,) = await desk.get(QUEUES, "orders/0", "msgs")
+    known = message["replicationGroupMsgId"]
+    texts = {"ID": known, "OTHER": known[:-1] + ("0" if known[-1] != "0" else "1")}
+    sent = {name: texts.get(value, value) for name, value in body.items()}
+    error = (await desk.ask("PUT", ACTION, "queues", target, "copyMsgFromQueue", body=sent))["meta"]["error"]
+    assert error["code"] == code
+    assert reason in error["description"]
+    assert [desk.status(name).depth for name in ("orders/0", "again", "shut")] == [1, 0, 0]
+
+
+async def test_what_a_queue_counts_is_counted_anew_from_when_an_administrator_clears_it(desk):
+    await make_queue(desk)
+    desk.publish("a/1")
+    desk.bind(desk.client("ann"), "orders/0")
+    await desk.ask("PATCH", CONFIG, "orders/0", body={"ingressEnabled": False})
+    desk.publish("a/2")
+    names = ("spooledMsgCount", "bindRequestCount", "disabledDiscardedMsgCount", "lastSpooledMsgId", "bindCount")
+    query = "select=" + ",".join(names)
+    assert tuple((await desk.get(QUEUES, "orders/0", query=query)).values()) == (1, 1, 1, 1, 1)
+    assert await desk.code("PUT", ACTION, "queues", "orders/0", "clearStats", body={}) == 0
+    assert await desk.get(QUEUES, "orders/0", query=query) == dict(zip(names, (0, 0, 0, 1, 1), strict=True))
+    await desk.ask("PATCH", CONFIG, "orders/0", body={"ingressEnabled": True})
+    desk.publish("a/3")
+    assert await desk.get(QUEUES, "orders/0", query=query) == dict(zip(names, (1, 0, 0, 2, 1), strict=True))
+    assert await desk.code("PUT", ACTION, "queues", "ghost", "clearStats", body={}) == 6
 
 
 @pytest.mark.parametrize(

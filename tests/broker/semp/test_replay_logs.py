@@ -187,7 +187,7 @@ async def test_a_replay_that_cannot_start_is_refused_with_the_reason(desk):
 
 def test_an_id_is_written_as_clients_read_it_and_read_again():
     assert message_id(0x3477FA5CE52B0FE8, 1) == "rmid1:3477f-a5ce52b0fe8-00000000-00000001"
-    found = after_message(message_id(2**64 - 1, 2**63 + 5))
+    found = after_message("afterMsg", message_id(2**64 - 1, 2**63 + 5))
     assert (found.spooler, found.number) == (2**64 - 1, 2**63 + 5)
     with pytest.raises(SempFault, match="afterMsg 'rmid1:1' is not valid"):
-        after_message("rmid1:1")
+        after_message("afterMsg", "rmid1:1")
