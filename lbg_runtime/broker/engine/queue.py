@@ -1,4 +1,7 @@
-"""One queue: its spool, its bind line, and the rules of election, delivery, settlement and re-bind."""
+"""One queue: its spool, its bind line, and the rules of election, delivery, settlement and re-bind.
+
+More than 400 lines, as whatever happens to a queue ends in feeding the same line from the same spool.
+"""
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
