@@ -5,7 +5,6 @@ from typing import Protocol
 
 from lbg_runtime.broker.engine.effects import FlowId
 from lbg_runtime.broker.engine.flow import ConsumerFlow
-from lbg_runtime.broker.engine.settings import AccessType
 
 
 class BindLine(Protocol):
@@ -123,8 +122,3 @@ class RoundRobinLine:
     @property
     def feeds_one(self) -> bool:
         return len(self._turns) == 1
-
-
-def bind_line(access_type: AccessType) -> BindLine:
-    """Make the line for an access type."""
-    return ExclusiveLine() if access_type is AccessType.EXCLUSIVE else RoundRobinLine()

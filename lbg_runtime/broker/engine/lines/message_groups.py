@@ -5,7 +5,7 @@ at its next message. Messages without an id are in no group and go to all flows 
 """
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from zlib import crc32
 
 from lbg_runtime.broker.engine.effects import FlowId, Published
@@ -73,17 +73,15 @@ class MessageGroups:
         return found
 
 
-class GroupOf:
-    """Returns the group, or bucket of groups, that a message belongs to; None if it is in no group."""
+def by_group(buckets: int | None, surroundings: Surroundings) -> Callable[[Published], Hashable]:
+    """Tells the group, or bucket of groups, that a message belongs to; None for one that is in no group."""
 
-    def __init__(self, buckets: int | None, surroundings: Surroundings) -> None:
-        self._buckets = buckets
-        self._surroundings = surroundings
-
-    def __call__(self, message: Published) -> Hashable:
-        group = self._surroundings.key_of(message)
+    def group_of(message: Published) -> Hashable:
+        group = surroundings.key_of(message)
         if group is None:
             return None
         if group == AUTOMATIC_GROUP:
             group = f"{AUTOMATIC_GROUP}/{message.publisher}"
-        return group if self._buckets is None else crc32(group.encode()) % self._buckets
+        return group if buckets is None else crc32(group.encode()) % buckets
+
+    return group_of

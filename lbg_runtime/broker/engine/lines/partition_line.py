@@ -1,5 +1,6 @@
 """The bind line of a partitioned queue."""
 
+from collections.abc import Callable
 from zlib import crc32
 
 from lbg_runtime.broker.engine.answers import PartitionStatus, RebalanceState
@@ -131,10 +132,14 @@ class PartitionLine(PartedLine):
         self._gone = {flow: gone for flow, gone in self._gone.items() if flow in waited_for}
 
 
-def partition_for(message: Published, count: int, surroundings: Surroundings) -> int:
-    """The partition of a message: by the hash of its key, or a random one if it has no key."""
-    key = surroundings.key_of(message)
-    return surroundings.choose(count) if key is None else partition_of(key, count)
+def by_partition(count: int, surroundings: Surroundings) -> Callable[[Published], int]:
+    """Tells the partition of a message: by the hash of its key, or a random one if it has no key."""
+
+    def partition_for(message: Published) -> int:
+        key = surroundings.key_of(message)
+        return surroundings.choose(count) if key is None else partition_of(key, count)
+
+    return partition_for
 
 
 def partition_of(key: str, count: int) -> int:
