@@ -3,7 +3,7 @@
 More than 400 lines, as it is the one list of what front ends may call, and most of it documents what a call promises.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 
 from lbg_runtime.broker.engine.accounts import Account, ClientProfile
@@ -20,17 +20,11 @@ from lbg_runtime.broker.engine.answers import (
 )
 from lbg_runtime.broker.engine.changes import Change, Changes, DeliveryIdsSkipped, QueueJournal, QueueNumber
 from lbg_runtime.broker.engine.deliveries import DeliveryIds
-from lbg_runtime.broker.engine.effects import (
-    ClientId,
-    DeliverDirect,
-    Effect,
-    FlowEnded,
-    FlowId,
-    Published,
-)
+from lbg_runtime.broker.engine.effects import ClientId, Effect, FlowEnded, FlowId, Published
 from lbg_runtime.broker.engine.flow import BrowserFlow, Flow, Wants, wants_everything
 from lbg_runtime.broker.engine.matching.selector import compile_selector
 from lbg_runtime.broker.engine.matching.subscriptions import topic_of
+from lbg_runtime.broker.engine.publishing import Publishing, direct_deliveries
 from lbg_runtime.broker.engine.queue import Queue
 from lbg_runtime.broker.engine.registry import Registry
 from lbg_runtime.broker.engine.replay.log import ReplayStart
@@ -39,7 +33,7 @@ from lbg_runtime.broker.engine.restoration import Restoration
 from lbg_runtime.broker.engine.settings import Permission, QueueSettings
 from lbg_runtime.broker.engine.spool import NO_DELIVERY
 from lbg_runtime.broker.engine.surroundings import Asked, Surroundings
-from lbg_runtime.broker.engine.transactions import Discard, Transactions
+from lbg_runtime.broker.engine.transactions import Transactions
 from lbg_runtime.broker.engine.vpn import Client, Vpn, is_queue_name
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.ids import DeliveryId, QueueName
@@ -48,7 +42,6 @@ DEFAULT_VPN = "default"
 LARGEST_RECEIVED_ID = DeliveryId((1 << 62) - 1)
 """A client that claims a greater one, which was never given, would use up everybody's delivery ids."""
 
-_NOTHING_BEFORE: Mapping[Queue, int] = {}
 _TEMPORARY = QueueSettings(durable=False)
 
 
@@ -75,17 +68,11 @@ class Engine:
         self._clients = self._registry.clients
         self._flows = self._registry.flows
         self._publishers = self._registry.publishers
-        self._numbers = self._registry.numbers
         self.administration = Administration(self._registry)
         """What else an administrator may do."""
         self._delivery_ids = DeliveryIds()
-        self.transactions = Transactions(
-            self._registry,
-            self._delivery_ids,
-            self._takers,
-            self.settle,
-            lambda client, message: self._deliver_directly(client.vpn, message),
-        )
+        self._publishing = Publishing(self._registry, self.surroundings)
+        self.transactions = Transactions(self._registry, self._delivery_ids, self._publishing, self.settle)
         """What clients do in transactions."""
         self.replays = Replays(self._registry, self.surroundings, spooler)
         """Replay logs."""
@@ -273,7 +260,7 @@ class Engine:
         vpn = known.vpn
         if not known.account.acl.publish.allows(message.topic):
             return []
-        effects = self._deliver_directly(vpn, message)
+        effects = direct_deliveries(vpn, message)
         takers = []
         for queue in vpn.queue_subscriptions.match(message.topic):
             obstacle = queue.obstacle_to(message)
@@ -281,13 +268,7 @@ class Engine:
                 takers.append(queue)
             else:
                 queue.count_discard(obstacle)
-        if takers:
-            self._numbers.give(message)
-            if vpn.replay_log is not None:
-                vpn.replay_log.add(message)
-        for queue in takers:
-            effects += queue.add(message, known.name)
-        return effects
+        return effects + self._publishing.put(vpn, message, takers, known.name) if takers else effects
 
     def open_publisher(self, client: ClientId, name: str, last_heard_id: int = 0) -> PublisherFlow:
         """Open a publisher flow; `name` is empty for a new one, else the one to resume (unknown names start over).
@@ -340,40 +321,15 @@ class Engine:
         if self._changes is not None:
             self._changes.note_publisher(client.vpn.name, state)
         try:
-            takers, discards = self._takers(client, message)
+            takers, discards = self._publishing.takers(client, message)
         except BrokerRefusal as refusal:
             state.refuse(message_id, refusal)
             raise
         for queue, obstacle in discards:
             queue.count_discard(obstacle)
-        vpn, effects = client.vpn, []
-        self._numbers.give(message)
-        if vpn.replay_log is not None:
-            vpn.replay_log.add(message)
-        for queue in takers:
-            effects += queue.add(message, state.name)
-        effects += self._deliver_directly(vpn, message)
+        effects = self._publishing.put(client.vpn, message, takers, state.name)
+        effects += direct_deliveries(client.vpn, message)
         return effects
-
-    def _takers(
-        self, client: Client, message: Published, before_bytes: Mapping[Queue, int] = _NOTHING_BEFORE
-    ) -> tuple[list[Queue], list[Discard]]:
-        self.surroundings.check(Asked.PUBLISH, client.name)
-        if not client.account.acl.publish.allows(message.topic):
-            raise BrokerRefusal(403, "Publish ACL Denied")
-        takers: list[Queue] = []
-        discards: list[Discard] = []
-        for queue in client.vpn.queues_for(message.topic):
-            obstacle = queue.obstacle_to(message, before_bytes.get(queue, 0))
-            if obstacle is None:
-                takers.append(queue)
-            elif queue.tells_publishers:
-                queue.count_discard(obstacle)
-                raise obstacle.refusal()
-            else:
-                # Not counted yet: another queue may keep the message out of all.
-                discards.append((queue, obstacle))
-        return takers, discards
 
     # -- consuming
 
@@ -542,10 +498,6 @@ class Engine:
             return vpn.bury(name, settings, message, self.surroundings.traits_of)
 
         return Queue(name, settings, self._delivery_ids, temporary_of, journal, self.surroundings, bury)
-
-    def _deliver_directly(self, vpn: Vpn, message: Published) -> list[Effect]:
-        found = vpn.client_subscriptions.match(message.topic)
-        return [DeliverDirect(client.id, message) for client in found] if found else []
 
 
 def _modifiable_queue(client: Client, queue: QueueName) -> Queue:

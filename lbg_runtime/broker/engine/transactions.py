@@ -1,27 +1,20 @@
 """Local transactions: all that was published and consumed takes effect together, or not at all."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from lbg_runtime.broker.engine.answers import SettledRange
 from lbg_runtime.broker.engine.deliveries import DeliveryIds
 from lbg_runtime.broker.engine.effects import ClientId, Effect, FlowId, Published
 from lbg_runtime.broker.engine.flow import ConsumerFlow
-from lbg_runtime.broker.engine.intake import Obstacle
+from lbg_runtime.broker.engine.publishing import Discard, Publishing, direct_deliveries
 from lbg_runtime.broker.engine.queue import Queue
 from lbg_runtime.broker.engine.registry import Registry
 from lbg_runtime.broker.engine.spool import NO_DELIVERY
 from lbg_runtime.broker.engine.vpn import Client
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.outcome import Outcome
-
-Discard = tuple[Queue, Obstacle]
-"""A queue that does not take a message, and why."""
-
-TakersOf = Callable[[Client, Published, Mapping[Queue, int]], tuple[list[Queue], list[Discard]]]
-"""Returns the queues that get a message behind others, whose bytes in each queue are given, and those that silently do
-without it; raises the refusal of one that must take it and cannot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +34,13 @@ class Transactions:
         self,
         registry: Registry,
         delivery_ids: DeliveryIds,
-        takers_of: TakersOf,
+        publishing: Publishing,
         settle: Callable[[FlowId, list[SettledRange]], list[Effect]],
-        deliver_directly: Callable[[Client, Published], list[Effect]],
     ) -> None:
         self._registry = registry
         self._delivery_ids = delivery_ids
-        self._takers_of = takers_of
+        self._publishing = publishing
         self._settle = settle
-        self._deliver_directly = deliver_directly
 
     def check(self, client: ClientId) -> Client:
         """Return a client that may use transactions; 403 `Permission Not Allowed` if its profile forbids them."""
@@ -71,7 +62,7 @@ class Transactions:
         discards: list[Discard] = []
         added_bytes: Counter[Queue] = Counter()
         for message in messages:
-            queues, others = self._takers_of(known, message, added_bytes)
+            queues, others = self._publishing.takers(known, message, added_bytes)
             takers.append(queues)
             discards += others
             for queue in queues:
@@ -82,12 +73,8 @@ class Transactions:
         for part in consumed:
             effects += self._settle(part.flow, [part.settled])
         for message, queues in zip(messages, takers, strict=True):
-            self._registry.numbers.give(message)
-            if known.vpn.replay_log is not None:
-                known.vpn.replay_log.add(message)
-            for queue in queues:
-                effects += queue.add(message, known.name)
-            effects += self._deliver_directly(known, message)
+            effects += self._publishing.put(known.vpn, message, queues, known.name)
+            effects += direct_deliveries(known.vpn, message)
         return effects
 
     def roll_back(self, flows: Iterable[FlowId]) -> list[Effect]:
