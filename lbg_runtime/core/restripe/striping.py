@@ -65,8 +65,8 @@ class StripingReport:
 class StripingBook:
     """One per member, owned by its membership machine. Every `see_` and `hear` returns whether it was news."""
 
-    def __init__(self, queue_count: int, hash_count: int | None = None) -> None:
-        """`queue_count` comes from the settings. `hash_count`: a report of more queues than shards is not believed."""
+    def __init__(self, queue_count: int, hash_count: int) -> None:
+        """`queue_count` comes from the settings. A report of more queues than `hash_count` is not believed."""
         self._hash_count = hash_count
         self.now = Striping(0, queue_count)
         self._plan: StripePlan | None = None
@@ -128,7 +128,7 @@ class StripingBook:
     def hear(self, report: StripingReport) -> bool:
         """Take in the report of another member's heartbeat."""
         theirs, before = report.striping, self.now
-        if self._hash_count is not None and theirs.queue_total > self._hash_count:
+        if theirs.queue_total > self._hash_count:
             return False
         if theirs.generation > before.generation:
             self.now = replace(theirs, left=NOTHING, finished=NOTHING)

@@ -61,7 +61,7 @@ class Shell:
 
     def __init__(self, *, joined: bool = True, settings: MembershipTiming = SETTINGS) -> None:
         self.now_ms = 50_000
-        self.machine = MembershipMachine(IDENTITY, settings, random.Random(1), self.now_ms, StripingBook(4))
+        self.machine = MembershipMachine(IDENTITY, settings, random.Random(1), self.now_ms, StripingBook(4, 64))
         if joined:
             self.tell(ControlConnected())
             self.tell(JoinDone())

@@ -89,7 +89,7 @@ class Member:
         self.chance = Metronome(now_ms)
         self.flows = {queue: FlowMachine(queue, AWAY, FLOWS, 4, self.chance, now_ms) for queue in queues}
         identity = Identity(GroupName("orders"), member, life, 1, {})
-        membership = MembershipMachine(identity, TIMING, self.chance, now_ms, StripingBook(len(queues)))
+        membership = MembershipMachine(identity, TIMING, self.chance, now_ms, StripingBook(len(queues), 64))
         rebalance = RebalanceMachine(member, queues, {}, MOVES, membership.stamp)
         flows = list(self.flows.values())
         self.control = ControlPlaneMachine(membership, rebalance, flows, SILENCE_MS, looks_ms_per_thousand=0)

@@ -82,7 +82,7 @@ class Plane:
     def __init__(self, looks_ms_per_thousand: int = 0) -> None:
         self.flows = {q: FlowMachine(q, AWAY, REBIND, 4, random.Random(1), 0) for q in (Q0, Q1)}
         identity = Identity(GroupName("orders"), A, Life(1, 1), 1, {"count": "2"})
-        membership = MembershipMachine(identity, MembershipTiming(jitter=0.0), random.Random(1), 0, StripingBook(2))
+        membership = MembershipMachine(identity, MembershipTiming(jitter=0.0), random.Random(1), 0, StripingBook(2, 64))
         settings = RebalanceSettings(min_tenure_ms=0)
         rebalance = RebalanceMachine(A, [Q0, Q1], {Q0: A, Q1: B}, settings, membership.stamp)
         flows = list(self.flows.values())

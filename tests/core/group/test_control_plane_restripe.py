@@ -62,7 +62,7 @@ class Plane:
     def __init__(self) -> None:
         self.flows = {queue: self.new_flow(queue) for queue in (Q0, Q1)}
         identity = Identity(GroupName("orders"), A, Life(1, 1), 1, {})
-        self.book = StripingBook(2)
+        self.book = StripingBook(2, 64)
         membership = MembershipMachine(identity, MembershipTiming(jitter=0.0), random.Random(1), 0, self.book)
         rebalance = RebalanceMachine(A, [Q0, Q1], {}, RebalanceSettings(min_tenure_ms=0), membership.stamp)
         self.machine = ControlPlaneMachine(membership, rebalance, list(self.flows.values()), 5_500)

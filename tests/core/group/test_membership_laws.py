@@ -200,7 +200,7 @@ class MembershipLaws(RuleBasedStateMachine):
         self.incarnation += 0 if same_incarnation else 1
         life = Life(self.incarnation, self.started)
         identity = Identity(GROUP, member, life, 1, AGREED)
-        machine = MembershipMachine(identity, SETTINGS, random.Random(self.started), self.now_ms, StripingBook(4))
+        machine = MembershipMachine(identity, SETTINGS, random.Random(self.started), self.now_ms, StripingBook(4, 64))
         process = Process(self.started, machine)
         self.processes[process.number] = process
         self.started_lives.add((member, life))

@@ -87,7 +87,7 @@ class GateLaws(RuleBasedStateMachine):
         super().__init__()
         self.make_gate = make_gate
         self.queues: dict[int, list[Entry]] = {queue: [] for queue in QUEUES}
-        self.owners = [Owner(queue, self.new_gate(queue), StripingBook(1)) for queue in QUEUES]
+        self.owners = [Owner(queue, self.new_gate(queue), StripingBook(1, 64)) for queue in QUEUES]
         self.subscribed = {(0, shard) for shard in range(4)}
         self.published_count = 0
         self.numbers: Counter[int] = Counter()
@@ -253,7 +253,7 @@ class GateLaws(RuleBasedStateMachine):
         """Another process has the queue next, which knows nothing."""
         self.deaths += 1
         self.take_settlements(queue, arrived)
-        self.owners[queue] = Owner(queue, self.new_gate(queue), StripingBook(1))
+        self.owners[queue] = Owner(queue, self.new_gate(queue), StripingBook(1, 64))
 
     # -- who conducts
 

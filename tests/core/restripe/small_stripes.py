@@ -54,7 +54,7 @@ class SmallStripes(StripedGroup):
         self.late: tuple[StripingReport, ...] = ()
         """Each is to reach one listener more, some time."""
         self.conductor: Conductor | None = None
-        self.book = StripingBook(1)
+        self.book = StripingBook(1, 64)
         """The conductor's."""
         self.heard: frozenset[int] = NOTHING
         """Members that the conductor has heard."""

@@ -33,7 +33,7 @@ def proven(striping: Striping, secret: str = SECRET) -> StripingReport:
 
 def reader_of(generation: int = 7) -> StripingBook:
     """A member that has read the plan in one of its queues."""
-    book = StripingBook(4)
+    book = StripingBook(4, 64)
     assert book.see_plan(plan_of(generation))
     return book
 
@@ -57,7 +57,7 @@ REPORTS = st.one_of(
 
 
 def test_at_first_the_settings_are_all_that_is_known() -> None:
-    book = StripingBook(4)
+    book = StripingBook(4, 64)
     assert book.now == Striping(0, 4)
     assert (book.now.queue_total, book.now.index_of(9)) == (4, 1)
     assert book.report() == StripingReport(Striping(0, 4), "")
@@ -73,7 +73,7 @@ def test_a_shard_belongs_to_its_new_queue_once_it_has_left_the_old_one() -> None
 
 class TestWhatOurQueuesSay:
     def test_a_plan_begins_a_generation_once(self) -> None:
-        book = StripingBook(4)
+        book = StripingBook(4, 64)
         assert book.see_plan(plan_of(7))
         assert not book.see_plan(plan_of(7))
         assert book.now == under_way(7)
@@ -111,7 +111,7 @@ class TestWhatOurQueuesSay:
 
     def test_a_finish_alone_says_what_was_under_way(self) -> None:
         """The plan of a queue is settled before its finish: who binds the queue in between sees the finish only."""
-        book = StripingBook(4)
+        book = StripingBook(4, 64)
         assert book.see_finished(7, 4, 6, 2)
         assert book.now == under_way(7, finished=[2])
 
@@ -123,7 +123,7 @@ class TestWhatOurQueuesSay:
         assert not book.see_finished(7, 4, 6, 1)
         assert not book.see_plan(plan_of(7)), "a plan that comes again begins nothing anew"
         assert book.now == ended(7)
-        assert StripingBook(4).see_ended(7, 6), "it may be the first that a member hears of it"
+        assert StripingBook(4, 64).see_ended(7, 6), "it may be the first that a member hears of it"
 
     def test_the_end_of_an_older_generation_ends_nothing(self) -> None:
         book = reader_of(8)
@@ -200,7 +200,7 @@ class TestWhatOthersSay:
         assert book.now == under_way(7, finished=[1])
 
     def test_what_has_left_is_not_believed_before_the_plan_was_read(self) -> None:
-        book = StripingBook(4)
+        book = StripingBook(4, 64)
         said = proven(under_way(7, 5, finished=[1]))
         assert book.hear(said)
         assert book.now == under_way(7)
@@ -209,7 +209,7 @@ class TestWhatOthersSay:
         assert book.now == under_way(7, 5, finished=[1])
 
     def test_a_member_that_does_not_know_the_secret_says_of_no_queue_that_it_has_finished(self) -> None:
-        book = StripingBook(4)
+        book = StripingBook(4, 64)
         book.see_finished(7, 4, 6, 1)
         assert book.now == under_way(7, finished=[1])
         assert book.report() == StripingReport(under_way(7), "")
@@ -222,14 +222,14 @@ class TestWhatOthersSay:
         assert book.now == ended(8)
 
     def test_who_trusts_a_plan_hears_what_has_left_and_does_not_take_it_for_under_way(self) -> None:
-        book = StripingBook(4)
+        book = StripingBook(4, 64)
         book.trust(plan_of(7))
         assert book.now == Striping(0, 4)
         book.hear(proven(under_way(7, 5)))
         assert book.now == under_way(7, 5)
 
     def test_a_trusted_plan_proves_nothing_of_another_generation(self) -> None:
-        book = StripingBook(4)
+        book = StripingBook(4, 64)
         book.trust(plan_of(8))
         book.hear(proven(under_way(7, 5)))
         assert book.now == under_way(7)
@@ -265,7 +265,7 @@ class TestDisagreement:
     def test_only_members_that_know_of_no_re_striping_disagree(
         self, ours: Striping, theirs: Striping, disagree: bool
     ) -> None:
-        book = StripingBook(ours.queue_count)
+        book = StripingBook(ours.queue_count, 64)
         book.now = ours
         assert book.disagrees(StripingReport(theirs, "")) is disagree
 
@@ -322,7 +322,7 @@ def test_nothing_has_left_unless_somebody_who_knows_the_plan_says_so(reports: li
 
 @given(st.lists(REPORTS | st.sampled_from(["plan 7", "plan 9", "left", "finished", "ended"]), max_size=12))
 def test_what_is_known_only_grows_whoever_says_it(happenings: list[StripingReport | str]) -> None:
-    book = StripingBook(4)
+    book = StripingBook(4, 64)
     for happening in happenings:
         before = book.now
         match happening:
