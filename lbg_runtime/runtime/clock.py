@@ -40,6 +40,11 @@ class DeadlineTimer:
         self._deadline_ms: int | None = None
         self._handle: asyncio.TimerHandle | None = None
 
+    @property
+    def is_set(self) -> bool:
+        """Whether it will call back."""
+        return self._handle is not None
+
     def set(self, deadline_ms: int | None) -> None:
         """Call back then, and at no deadline set before; None for never."""
         if deadline_ms == self._deadline_ms:

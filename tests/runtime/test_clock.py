@@ -26,8 +26,10 @@ async def test_only_the_deadline_set_last_is_called_back_at():
     bell.set(50)
     bell.set(20)
     bell.set(80)
+    assert bell.timer.is_set
     await asyncio.sleep(0.2)
     assert bell.rung_ms == [80]
+    assert not bell.timer.is_set
 
 
 async def test_none_and_cancelling_take_the_deadline_back():
@@ -37,6 +39,7 @@ async def test_none_and_cancelling_take_the_deadline_back():
     await asyncio.sleep(0.1)
     bell.set(150)
     bell.timer.cancel()
+    assert not bell.timer.is_set
     await asyncio.sleep(0.1)
     assert bell.rung_ms == []
 

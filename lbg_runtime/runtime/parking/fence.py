@@ -12,6 +12,7 @@ from lbg_runtime.core.parking.ledger import ParkingLedger
 from lbg_runtime.core.parking.records import SHOWN_UNSETTLED, OwnerFence, encode_entry
 from lbg_runtime.model.errors import TransportError
 from lbg_runtime.model.ids import Epoch, QueueName
+from lbg_runtime.runtime.clock import DeadlineTimer, now_ms
 from lbg_runtime.runtime.parking.room import with_remedy
 from lbg_runtime.transport.base import Messenger
 
@@ -44,12 +45,11 @@ class StayFence:
         """Why the fence could not be published; None again once it was."""
         self.trouble: str | None = None
         """Why the queue still waits for it, if it should have come by now."""
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = DeadlineTimer(self._has_not_come)
 
     def await_it(self) -> None:
         """Report its absence from now on. Idempotent."""
-        self._stop_timer()
-        self._timer = asyncio.get_running_loop().call_later(FENCE_PATIENCE_S, self._has_not_come)
+        self._timer.set(now_ms() + int(FENCE_PATIENCE_S * 1_000))
 
     def publish(self, tasks: asyncio.TaskGroup) -> None:
         """Publish the fence of the ledger's present owner in a task of the stay. Call it when the queue is fed."""
@@ -64,7 +64,7 @@ class StayFence:
 
     def end(self) -> None:
         """Stop publishing and reporting; call it before the tasks end. Idempotent."""
-        self._stop_timer()
+        self._timer.cancel()
         if self._sending is not None:
             self._sending.cancel()
 
@@ -86,7 +86,6 @@ class StayFence:
             await asyncio.sleep(RETRY_S)
 
     def _has_not_come(self) -> None:
-        self._timer = None
         if self._ledger.is_fenced:
             return
         reason = f"its own fence has not come for {FENCE_PATIENCE_S:g} s"
@@ -106,8 +105,3 @@ class StayFence:
             self.publish(self._tasks)
         else:
             self.await_it()
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None

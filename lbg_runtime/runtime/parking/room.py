@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager
 from lbg_runtime.core.parking.records import RoomKept, encode_entry
 from lbg_runtime.model.errors import PublishRefused, TransportError
 from lbg_runtime.model.ids import DeliveryId, QueueName
+from lbg_runtime.runtime.clock import DeadlineTimer, now_ms
 from lbg_runtime.transport.base import Messenger
 
 KEPT_FOR_ORDERS_BYTES = 16_384
@@ -45,7 +46,7 @@ class ParkingRoom:
         """Done when the broker has it; None again when it is settled or has failed."""
         self._held: dict[DeliveryId, int] = {}
         """Sizes of the fillers of any sender that have come and are not settled."""
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = DeadlineTimer(self._release)
         self._is_over = False
         self._refusal: PublishRefused | None = None
         """The last refusal for lack of room."""
@@ -59,7 +60,7 @@ class ParkingRoom:
         loop = asyncio.get_running_loop()
         if self._refusal is not None and loop.time() < self._refused_until:
             raise PublishRefused(self._refusal.topic, self._refusal.reason)
-        self._stop_timer()
+        self._timer.cancel()
         self._parking_count += 1
         linger_s = LINGER_S
         try:
@@ -85,7 +86,7 @@ class ParkingRoom:
             self._settle((delivery_id,))
             return
         self._held[delivery_id] = size_bytes
-        if not self._parking_count and self._timer is None:
+        if not self._parking_count and not self._timer.is_set:
             self._release()
 
     def doubt(self) -> None:
@@ -97,28 +98,22 @@ class ParkingRoom:
     def end(self) -> None:
         """End, as the parking queue is being given up. If something is on its way there, the next owner settles."""
         self._is_over = True
-        self._stop_timer()
+        self._timer.cancel()
         if not self._parking_count:
             self._release()
 
     def _release_in(self, linger_s: float) -> None:
         if linger_s:
-            self._timer = asyncio.get_running_loop().call_later(linger_s, self._release)
+            self._timer.set(now_ms() + int(linger_s * 1_000))
         else:
             self._release()
 
     def _release(self) -> None:
-        self._timer = None
         # A filler that has not come yet is still there, and may serve again until it comes.
         if self._held:
             self._filler = None
             self._settle(self._held)
             self._held.clear()
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
     def _answered(self, filler: "asyncio.Future[None]") -> None:
         # Retrieve its exception in any case: all waiters may have been cancelled.
