@@ -238,10 +238,9 @@ class SubscribesBeforeThePlan(Conductor):
     def _prepare(self, sight: Sight) -> Step | None:
         step = super()._prepare(sight)
         if isinstance(step, Publish):
-            for shard in self.moving_shards():
-                topic, new = self.shape.subscription(shard), self.plan.goes_to(shard)
-                if topic not in sight.subscriptions[new]:
-                    return Subscribe(new, topic)
+            for move in self.moves:
+                if move.topic not in sight.subscriptions[move.new]:
+                    return Subscribe(move.new, move.topic)
         return step
 
 

@@ -150,13 +150,13 @@ class Conductor:
     _waited_for: StripeRecord | None = None
     _looks: int = 0
     """How often we have looked for the effect of `_waited_for`."""
-    _moves: tuple[ShardMove, ...] = field(init=False)
+    moves: tuple[ShardMove, ...] = field(init=False)
     """In their order. Made once, as there are many; a newer plan has the same."""
 
     def __post_init__(self) -> None:
-        leaves, goes_to, topic = self.plan.leaves, self.plan.goes_to, self.shape.subscription
-        shards = (shard for shard in range(self.shape.hash_count) if leaves(shard) != goes_to(shard))
-        self._moves = tuple(ShardMove(shard, topic(shard), leaves(shard), goes_to(shard)) for shard in shards)
+        plan, topic = self.plan, self.shape.subscription
+        shards = plan.moving(self.shape.hash_count)
+        self.moves = tuple(ShardMove(shard, topic(shard), plan.leaves(shard), plan.goes_to(shard)) for shard in shards)
 
     @property
     def topic(self) -> str:
@@ -178,7 +178,7 @@ class Conductor:
         move = self._next_move(sight)
         if move is not None:
             return self._prepare(sight) or self._go_on(move, sight)
-        if not self._moves and not self._is_over(sight) and (step := self._prepare(sight)) is not None:
+        if not self.moves and not self._is_over(sight) and (step := self._prepare(sight)) is not None:
             return step
         return self._finish(sight)
 
@@ -195,26 +195,22 @@ class Conductor:
         is_told = any(self.topic in sight.subscriptions[index] for index in needless)
         return [] if is_told or self._is_over(sight) else needless
 
-    def moving_shards(self) -> list[int]:
-        """The shards that change their queue, in the order of their moves."""
-        return [move.shard for move in self._moves]
-
     def moved_count(self, sight: Sight) -> int:
-        """How many of `moving_shards` have moved."""
-        return sum(move.is_done(sight) for move in self._moves)
+        """How many of `moves` are done."""
+        return sum(move.is_done(sight) for move in self.moves)
 
     # -- the parts
 
     def _next_move(self, sight: Sight) -> ShardMove | None:
         """The move that is under way or, if none is, comes next; None if all are done."""
-        return next((move for move in self._moves if not move.is_done(sight)), None)
+        return next((move for move in self.moves if not move.is_done(sight)), None)
 
     def _renew(self, known: int, sight: Sight) -> None:
         """Renew the plan so that no member takes it for old. Refused once a shard may have its marker, which belongs to
         its plan, or once a queue may have the finish, if nothing moves."""
         plan = self.plan
         is_informed = all(self.topic in sight.subscriptions.get(index, ()) for index in range(plan.queue_total))
-        if any(move.has_begun(sight) for move in self._moves) or (is_informed and not self._moves):
+        if any(move.has_begun(sight) for move in self.moves) or (is_informed and not self.moves):
             raise UserError(
                 "--queues",
                 f"{plan.to_count}, but it is too late to replace plan generation {plan.generation}, which "
@@ -243,7 +239,7 @@ class Conductor:
         if not self._is_known(sight):
             return self._once(self.plan, "the plan", sight)
         # If nothing moves, members that do not know the number may have to be told by the finish, published again.
-        if self._moves and (unowned := [index for index in indexes if index not in sight.owned]):
+        if self.moves and (unowned := [index for index in indexes if index not in sight.owned]):
             return Wait(f"an owner of queue {self.shape.queue_name(unowned[0])}")
         return None
 
@@ -272,7 +268,7 @@ class Conductor:
     def _record_count(self, index: int, sight: Sight) -> int:
         """How many records of moves that are over lie in the queue, unsettled: the plan, and the markers of its
         shards."""
-        return 1 + sum(move.is_done(sight) for move in self._moves if index in (move.old, move.new))
+        return 1 + sum(move.is_done(sight) for move in self.moves if index in (move.old, move.new))
 
     def _finish(self, sight: Sight) -> Step:
         plan = self.plan

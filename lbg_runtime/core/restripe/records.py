@@ -46,13 +46,14 @@ class StripePlan:
         """Index of the queue that holds the shard after its move."""
         return shard % self.to_count
 
+    def moving(self, hash_count: int) -> list[int]:
+        """The shards that change their queue, in the order of their moves."""
+        return [shard for shard in range(hash_count) if self.leaves(shard) != self.goes_to(shard)]
+
     def marker_counts(self, hash_count: int) -> Counter[int]:
         """How many markers each queue keeps until the finish, by index: those of the shards that leave it or come."""
-        counts = Counter[int]()
-        for shard in range(hash_count):
-            if (old := self.leaves(shard)) != (new := self.goes_to(shard)):
-                counts.update((old, new))
-        return counts
+        moving = self.moving(hash_count)
+        return Counter(map(self.leaves, moving)) + Counter(map(self.goes_to, moving))
 
 
 @dataclass(frozen=True, slots=True)

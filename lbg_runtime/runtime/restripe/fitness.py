@@ -56,7 +56,7 @@ def insist_on_fit_names(shape: GroupShape, queue_count: int) -> None:
 
 def insist_on_few_moves(plan: StripePlan, shape: GroupShape) -> None:
     """Raise `UserError` if more shards move than members can tell each other of."""
-    moves = sum(plan.leaves(shard) != plan.goes_to(shard) for shard in range(shape.hash_count))
+    moves = len(plan.moving(shape.hash_count))
     if moves > MOST_MOVES:
         found = f"{plan.to_count} instead of {plan.from_count}, so that {moves} of {shape.hash_count} shards move"
         raise UserError("--queues", found, f"a number for which at most {MOST_MOVES} do, or a new group")

@@ -202,7 +202,7 @@ class Restriper:
             if conductor.plan.generation != before:
                 _log.warning("restripe_plan_renewed", outdated=before, generation=conductor.plan.generation)
             waiting_for = self._hearing.with_other_version(step.for_what) if isinstance(step, Wait) else self._in_use
-            moved, moving = conductor.moved_count(sight), len(conductor.moving_shards())
+            moved, moving = conductor.moved_count(sight), len(conductor.moves)
             progress = Progress(conductor.plan, moved, moving, waiting_for)
             self._on_progress(progress)
             if isinstance(step, Done):
@@ -235,7 +235,7 @@ class Restriper:
             if self._hearing.is_heard and self._hearing.has_heard_all:
                 return
             await self.insist_on_connection()
-            self._on_progress(Progress(conductor.plan, 0, len(conductor.moving_shards()), self._hearing.waits_for))
+            self._on_progress(Progress(conductor.plan, 0, len(conductor.moves), self._hearing.waits_for))
             await self._hearing.wait()
 
     # -- what exists

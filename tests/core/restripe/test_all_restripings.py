@@ -98,7 +98,7 @@ def test_a_conductor_that_disregards_late_requests_is_noticed(
 
 def _mark_before_the_copies(conductor: Conductor, sight: Sight) -> Step | None:
     step = PREPARE(conductor, sight)
-    marker = ShardMarker(conductor.plan.generation, conductor.moving_shards()[0])
+    marker = ShardMarker(conductor.plan.generation, conductor.moves[0].shard)
     return Publish(marker) if step is None and marker not in conductor._published else step
 
 
@@ -109,7 +109,7 @@ def _tell_nothing_finished(book: StripingBook) -> StripingReport:
 
 
 def _remind_nobody(conductor: Conductor, sight: Sight) -> Step:
-    return NEXT_STEP(conductor, sight) if conductor.moving_shards() else Done()
+    return NEXT_STEP(conductor, sight) if conductor.moves else Done()
 
 
 NEXT_STEP, PREPARE, REPORT = Conductor.next_step, Conductor._prepare, StripingBook.report
