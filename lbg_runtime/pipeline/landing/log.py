@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from lbg_runtime.model.errors import InvariantViolated, LandingRowsPruned
-from lbg_runtime.pipeline.landing.lane_view import LaneExtent, LaneView
+from lbg_runtime.pipeline.landing.lane_view import Flush, LaneExtent, LaneView
 from lbg_runtime.pipeline.landing.layout import (
     GroupNote,
     find_lane_note,
@@ -138,7 +138,7 @@ class LandingLog:
             limit = min(last, first + budget.rows)
             for flush in view.all_flushes(first, limit):
                 wanted = min(flush.rows, last) - row
-                taken = budget.take(wanted, flush.bytes // (flush.rows - flush.first_row) or 1)
+                taken = budget.take(wanted, _row_bytes(flush))
                 row += taken
                 if taken < wanted:
                     break
@@ -153,6 +153,24 @@ class LandingLog:
             # The first row alone exceeds the limit.
             return self.cut(queue, start, end, 1, skips_pruned=skips_pruned)
         return reached
+
+    def size(self, queue: int, start: Mapping[str, int], end: Mapping[str, int]) -> int:
+        """About how many bytes the rows of a queue between two offsets take on the disk, copies counted.
+
+        Pruned rows take none. Raises as `read_queue`.
+        """
+        found = 0
+        for name, last in end.items():
+            first = start.get(name, 0)
+            view = self._view(name) if queue_of(name) == queue and first < last else None
+            if view is None:
+                continue
+            if not view.had(first, last):
+                first = max(first, view.first_left())
+            for flush in view.all_flushes(first, last):
+                rows = min(flush.rows, last) - max(flush.first_row, first)
+                found += rows * _row_bytes(flush)
+        return found
 
     def before(self, queue: int, time_us: int) -> Mapping[str, int]:
         """The offset before the first row that landed at that time or later, microseconds since the epoch.
@@ -228,6 +246,10 @@ class LandingLog:
                 return None
             view = self._views[name] = LaneView(self.path, name, note)
         return view
+
+
+def _row_bytes(flush: Flush) -> int:
+    return flush.bytes // (flush.rows - flush.first_row) or 1
 
 
 class _Budget:

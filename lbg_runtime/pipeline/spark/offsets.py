@@ -24,6 +24,9 @@ Cut = Callable[[int, Rows, Rows, int, int | None], Rows]
 """`LandingLog.cut`: the offset of a queue that lies this many rows and bytes after the first, and not beyond the
 second."""
 
+Size = Callable[[int, Rows, Rows], int]
+"""`LandingLog.size`: about how many bytes lie between two offsets of a queue."""
+
 
 class Place(NamedTuple):
     """Where a stream stands."""
@@ -89,15 +92,17 @@ def plan_end(
     end: Rows,
     lanes_of: Mapping[int, Sequence[str]],
     cut: Cut,
+    size: Size,
     max_rows: int | None,
     max_bytes: int | None,
 ) -> dict[str, int]:
     """How far the next batch goes, at most to `end`: within the limits, but at least one row if there is one.
 
     Each queue gets a share in proportion to the rows that wait in it, and at least one row, so that queues that catch
-    up advance alike in time: what is far behind another queue lies behind Spark's watermark, and is dropped. A queue
-    whose next row is larger than its share of bytes gives that one row. If there are fewer rows than queues, queues
-    take turns. `lanes_of` are the lanes of `end`, by queue. Lanes with nothing new stay where they are.
+    up advance alike in time: what is far behind another queue lies behind Spark's watermark, and is dropped. If that is
+    too much for the limit of bytes, each gets the same part of its share; a queue whose next row is larger than that
+    gives that one row. If there are fewer rows than queues, queues take turns. `lanes_of` are the lanes of `end`, by
+    queue. Lanes with nothing new stay where they are.
     """
     reached = dict(start)
     waiting = {
@@ -114,24 +119,29 @@ def plan_end(
         queues = queues[turn:] + queues[:turn]
     else:
         queues.sort(key=lambda queue: waiting[queue])
+    # Of each queue alone: otherwise each would go through the lanes of all others.
+    firsts = {queue: {lane: start[lane] for lane in lanes_of[queue] if lane in start} for queue in queues}
+    lasts = {queue: {lane: end[lane] for lane in lanes_of[queue]} for queue in queues}
+    shares: dict[int, tuple[int, Rows]] = {}
     waiting_left = sum(waiting.values())
-    rows_left, bytes_left = max_rows if max_rows is not None else waiting_left, max_bytes
+    rows_left = max_rows if max_rows is not None else waiting_left
     for position, queue in enumerate(queues):
         others = len(queues) - position - 1
         row_share = min(max(1, rows_left * waiting[queue] // waiting_left), max(1, rows_left - others))
-        byte_share = None if bytes_left is None else bytes_left * waiting[queue] // waiting_left
         waiting_left -= waiting[queue]
         if rows_left < 1:
             break
-        # Of this queue alone: otherwise each queue would go through the lanes of all others.
-        first = {lane: start[lane] for lane in lanes_of[queue] if lane in start}
-        last = {lane: end[lane] for lane in lanes_of[queue]}
-        found = cut(queue, first, last, row_share, byte_share if byte_share is None else max(1, byte_share))
+        found = cut(queue, firsts[queue], lasts[queue], row_share, None)
         # At most its share: what is skipped because it was pruned takes nothing from the others.
         rows_left -= min(row_share, sum(found[lane] - start.get(lane, 0) for lane in found))
-        if bytes_left is not None and byte_share is not None:
-            # It is not known how many bytes it took.
-            bytes_left -= byte_share
+        shares[queue] = (row_share, found)
+    sizes = {queue: 0 if max_bytes is None else size(queue, firsts[queue], shares[queue][1]) for queue in shares}
+    whole = sum(sizes.values())
+    for queue, (row_share, found) in shares.items():
+        if max_bytes is not None and whole > max_bytes:
+            # Not in proportion to rows: a queue with large ones would fall behind the others.
+            byte_share = max(1, max_bytes * sizes[queue] // whole)
+            found = cut(queue, firsts[queue], lasts[queue], row_share, byte_share)
         reached.update(found)
     return reached
 

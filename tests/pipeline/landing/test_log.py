@@ -302,6 +302,19 @@ def test_what_lies_in_the_folders_besides_is_passed_over(log_on_disk: LogOnDisk)
     assert dict(LandingLog(log_on_disk.root).lanes()) == {lane.name: LaneExtent(0, 1)}
 
 
+def test_what_lies_between_two_offsets_has_the_size_of_its_part_of_the_flushes(log_on_disk: LogOnDisk) -> None:
+    lane, other = log_on_disk.lane(), log_on_disk.lane(queue=4)
+    lane.append(rows(id_of("k", number) for number in range(1, 11)))
+    lane.append(rows(id_of("k" * 1_000, number) for number in range(11, 15)))
+    other.append(rows([id_of("k", 1)]))
+    log = LandingLog(log_on_disk.root)
+    small, large = log.view(lane.name).all_flushes(0, 14)
+    end = {lane.name: 14, other.name: 1, "queue=003/lane=gone-1.1": 9}
+    assert log.size(3, {}, end) == small.bytes // 10 * 10 + large.bytes // 4 * 4
+    assert log.size(3, {lane.name: 9}, {lane.name: 12}) == small.bytes // 10 + large.bytes // 4 * 2
+    assert log.size(3, end, end) == 0
+
+
 def test_a_part_ends_with_a_flush_where_that_leaves_little_of_its_limit(log_on_disk: LogOnDisk) -> None:
     lane = log_on_disk.lane()
     for first in range(1, 40, 10):

@@ -13,14 +13,26 @@ from lbg_runtime.pipeline.spark.offsets import Place, Rows, decode, encode, pack
 LANES = {queue: [f"queue={queue:03d}/lane={name}" for name in "ab"] for queue in range(5)}
 
 
-def cut(queue: int, start: Rows, end: Rows, max_rows: int, max_bytes: int | None) -> Mapping[str, int]:
-    """As `LandingLog.cut`, of rows of ten bytes."""
-    reached, left = {}, max_rows if max_bytes is None else max(1, min(max_rows, max_bytes // 10))
-    for lane in LANES[queue]:
-        first = start.get(lane, 0)
-        taken = max(0, min(left, end.get(lane, 0) - first))
-        reached[lane], left = first + taken, left - taken
-    return reached
+class Log:
+    """As `LandingLog`, with rows of ten bytes, but for those of some queues."""
+
+    def __init__(self, row_bytes: Mapping[int, int] | None = None) -> None:
+        self._row_bytes = dict.fromkeys(LANES, 10) | dict(row_bytes or {})
+
+    def cut(self, queue: int, start: Rows, end: Rows, max_rows: int, max_bytes: int | None) -> Mapping[str, int]:
+        fitting = max_rows if max_bytes is None else max_bytes // self._row_bytes[queue]
+        reached, left = {}, max(1, min(max_rows, fitting))
+        for lane in LANES[queue]:
+            first = start.get(lane, 0)
+            taken = max(0, min(left, end.get(lane, 0) - first))
+            reached[lane], left = first + taken, left - taken
+        return reached
+
+    def size(self, queue: int, start: Rows, end: Rows) -> int:
+        return self._row_bytes[queue] * sum(rows - start.get(lane, 0) for lane, rows in end.items())
+
+
+LOG = Log()
 
 
 def test_an_offset_goes_through_json() -> None:
@@ -61,16 +73,21 @@ def test_a_checkpoint_of_something_else_is_named(offset: object, what: str) -> N
     assert raised.value.where == "the log"
 
 
-@pytest.mark.parametrize(("max_rows", "max_bytes"), [(105, None), (1_000, 1_050)])
+@pytest.mark.parametrize(
+    ("max_rows", "max_bytes", "row_bytes"),
+    [(105, None, {}), (1_000, 1_050, {}), (1_000, 10_500, {1: 1_000}), (1_000, 31_800, {0: 200, 2: 300})],
+)
 def test_queues_that_catch_up_advance_alike_so_that_none_falls_behind_a_watermark(
-    max_rows: int, max_bytes: int | None
+    max_rows: int, max_bytes: int | None, row_bytes: Mapping[int, int]
 ) -> None:
-    """With even shares, a stream with a watermark dropped most of the rows of the queue that had most."""
+    """With even shares, a stream with a watermark dropped most of the rows of the queue that had most; with shares of
+    bytes in proportion to rows, those of the queue whose rows were larger."""
+    log = Log(row_bytes)
     end = {"queue=000/lane=a": 10, "queue=001/lane=a": 100, "queue=002/lane=a": 1_000}
     lanes = {queue: [f"queue={queue:03d}/lane=a"] for queue in range(3)}
     start: dict[str, int] = {}
     while start != end:
-        reached = plan_end(start, end, lanes, cut, max_rows, max_bytes)
+        reached = plan_end(start, end, lanes, log.cut, log.size, max_rows, max_bytes)
         start = {lane: reached[lane] for lane in end}
         shares = [start[lane] / rows for lane, rows in end.items()]
         assert max(shares) - min(shares) <= 0.1
@@ -78,7 +95,8 @@ def test_queues_that_catch_up_advance_alike_so_that_none_falls_behind_a_watermar
 
 def test_a_queue_with_little_gets_a_row_beside_others_with_much() -> None:
     end = {lanes[0]: 1 if queue == 2 else 1_000_000 for queue, lanes in LANES.items()}
-    reached = plan_end({}, end, {queue: lanes[:1] for queue, lanes in LANES.items()}, cut, len(LANES), None)
+    lanes_of = {queue: lanes[:1] for queue, lanes in LANES.items()}
+    reached = plan_end({}, end, lanes_of, LOG.cut, LOG.size, len(LANES), None)
     assert {lane: reached[lane] for lane in end} == dict.fromkeys(end, 1)
 
 
@@ -86,7 +104,7 @@ def test_a_limit_below_a_row_for_each_queue_starves_none() -> None:
     end = {lane: 10 for lanes in LANES.values() for lane in lanes}
     start: dict[str, int] = {}
     for _ in range(100):
-        start = plan_end(start, end, LANES, cut, 1, None)
+        start = plan_end(start, end, LANES, LOG.cut, LOG.size, 1, None)
     assert {lane: start[lane] for lane in end} == end
 
 
@@ -95,7 +113,7 @@ def test_with_a_limit_below_a_row_for_each_queue_they_take_turns() -> None:
     at: dict[str, int] = {}
     turns = []
     for _ in range(10):
-        reached = plan_end(at, end, LANES, cut, 2, None)
+        reached = plan_end(at, end, LANES, LOG.cut, LOG.size, 2, None)
         turns += [queue for queue, lanes in LANES.items() for lane in lanes if reached.get(lane, 0) > at.get(lane, 0)]
         at = reached
     assert [sorted(turns[first : first + 4]) for first in (0, 10)] == [[0, 1, 2, 3]] * 2
@@ -106,15 +124,15 @@ def test_what_a_queue_skips_takes_no_rows_from_the_others() -> None:
     end = {LANES[0][0]: 1000, LANES[1][0]: 1000}
 
     def skip(queue: int, start: Rows, last: Rows, max_rows: int, max_bytes: int | None) -> Mapping[str, int]:
-        return cut(queue, {LANES[0][0]: 900, **start} if queue == 0 else start, last, max_rows, max_bytes)
+        return LOG.cut(queue, {LANES[0][0]: 900, **start} if queue == 0 else start, last, max_rows, max_bytes)
 
-    reached = plan_end({}, end, {0: LANES[0][:1], 1: LANES[1][:1]}, skip, 20, None)
+    reached = plan_end({}, end, {0: LANES[0][:1], 1: LANES[1][:1]}, skip, LOG.size, 20, None)
     assert (reached[LANES[0][0]], reached[LANES[1][0]]) == (910, 10)
 
 
 def test_without_limits_a_batch_is_all_there_is() -> None:
     end = dict.fromkeys(LANES[0], 10)
-    assert plan_end({LANES[0][0]: 3}, end, {0: LANES[0]}, cut, None, None) == end
+    assert plan_end({LANES[0][0]: 3}, end, {0: LANES[0]}, LOG.cut, LOG.size, None, None) == end
 
 
 @given(
@@ -129,7 +147,7 @@ def test_limits_hold_and_every_row_is_reached(end: dict[str, int], max_rows: int
     lanes = {queue: names for queue, names in lanes.items() if names}
     start: dict[str, int] = {}
     while sum(start.values()) < sum(end.values()):
-        reached = plan_end(start, end, lanes, cut, max_rows, max_bytes)
+        reached = plan_end(start, end, lanes, LOG.cut, LOG.size, max_rows, max_bytes)
         taken = sum(reached.values()) - sum(start.values())
         assert 1 <= taken <= max_rows
         # A queue of which the share is less than a row gives one nevertheless.
