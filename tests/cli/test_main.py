@@ -295,7 +295,7 @@ async def pool():
 
 
 def test_a_process_without_a_descriptor_left_says_so_in_one_line(lbg, folder):
-    """Of what fails first, here a module that the first bind needs, a traceback tells, but not of what is to be done."""
+    """A traceback tells what failed first, here a module that the first bind needs, but not what is to be done."""
     (folder / "shop.py").write_text(SHOP + TAKES_ALL_FILES)
     ended = subprocess.run([*LBG, "run"], cwd=folder, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
     assert ended.returncode == 1
