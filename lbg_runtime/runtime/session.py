@@ -83,10 +83,13 @@ async def open_session(
 
 
 def _shown(settings: ConnectionSettings) -> str:
-    """Which credentials these are, as the client speaks of a username and a password even where it has shown none."""
+    """Which credentials these are: settings can have several usernames, and the client speaks of one and a password even
+    where it has shown none."""
     if settings.client_certificate is not None:
         return ": the certificate in connection.client_certificate"
-    return "" if settings.oauth is None else ": the access token in connection.oauth.token_file"
+    if settings.oauth is not None:
+        return ": the access token in connection.oauth.token_file"
+    return f": those of username {settings.username}"
 
 
 def checked_credentials(settings: ConnectionSettings) -> "tuple[ClientCertificate | None, TokenFile | None]":
