@@ -83,8 +83,8 @@ async def open_session(
 
 
 def _shown(settings: ConnectionSettings) -> str:
-    """Which credentials these are: settings can have several usernames, and the client speaks of one and a password even
-    where it has shown none."""
+    """Which credentials these are: settings can have several usernames, and the client speaks of one even where it has
+    shown none."""
     if settings.client_certificate is not None:
         return ": the certificate in connection.client_certificate"
     if settings.oauth is not None:
