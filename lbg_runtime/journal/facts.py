@@ -1,5 +1,6 @@
 """What is known about one record file besides its records; once read, this is its row in the table of files."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -85,7 +86,8 @@ class FileFacts:
         # If the file grows, the next look may find more.
         absence = "the header was cut off" if self.line_count else "the file is empty"
         facts: dict[str, object] = {
-            "file": self.name,
+            # Whose bytes are no text, they are escaped, as no table can have them.
+            "file": os.fsencode(self.name).decode(errors="backslashreplace"),
             "torn": self.close is None,
             "clean": bool(close.get("clean")),
             # Without a last line, the number is not known.

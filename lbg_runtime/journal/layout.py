@@ -28,6 +28,7 @@ from lbg_runtime.journal.reader import (
     read_blocks,
 )
 from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.keys import is_sendable
 from lbg_runtime.validator.layouts import part_count
 from lbg_runtime.validator.schema import (
     CONFIRMED,
@@ -69,12 +70,21 @@ def find_run(directory: Path) -> Path | None:
     directory that can be read."""
     check_directory(directory)
     if (directory / "_journals.parquet").is_file():
+        _check_text(directory)
         return directory
     found = [path for path in sorted(directory.glob(f"{_RUN}*")) if (path / "_journals.parquet").is_file()]
     if len(found) > 1:
         names = ", ".join(path.name for path in found[:5])
         raise UserError(str(directory), f"{len(found)} runs", f"one of them, such as {names}")
+    if found:
+        _check_text(directory)
     return found[0] if found else None
+
+
+def _check_text(path: Path) -> None:
+    """Raise `UserError` for a path that the reader and writer of Parquet files cannot be told."""
+    if not is_sendable(str(path)):
+        raise UserError(str(path), "bytes that are no UTF-8", "a path in UTF-8, for Parquet files")
 
 
 def lay_out(directory: Path, target: Path) -> Path:
@@ -98,6 +108,7 @@ def record_files(directory: Path) -> tuple[Sequence[Path], Sequence[Path]]:
 
 def begin(target: Path) -> Path:
     """A new, empty folder in `target` for a run that is being laid out; raises `UserError`."""
+    _check_text(target)
     draft = target / f"{_RUN}{_DRAFT_SUFFIX}"
     with _writing_to(target):
         target.mkdir(parents=True, exist_ok=True)

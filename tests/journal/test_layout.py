@@ -1,6 +1,7 @@
 """A run laid out as Parquet by queue: the same records, cut where the kernel may be cut."""
 
 import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,18 @@ def test_a_run_is_found_in_its_folder_and_above_it(journals: Path, tmp_path: Pat
     lay_out(journals, tmp_path)
     with pytest.raises(UserError, match="2 runs"):
         find_run(tmp_path)
+
+
+def test_a_path_that_is_no_text_is_the_users_mistake(journals: Path, tmp_path: Path) -> None:
+    """Parquet files have none such: it was a traceback."""
+    target = tmp_path / os.fsdecode(b"l\xfc")
+    expected = "bytes that are no UTF-8; expected a path in UTF-8, for Parquet files"
+    with pytest.raises(UserError, match=expected):
+        lay_out(journals, target)
+    lay_out(journals, tmp_path / "laid").parent.rename(target)
+    for path in (target, *target.iterdir()):
+        with pytest.raises(UserError, match=expected):
+            find_run(path)
 
 
 def test_a_run_that_is_laid_out_again_replaces_the_old_one(journals: Path, tmp_path: Path) -> None:

@@ -515,6 +515,17 @@ def test_a_file_that_is_no_text_at_all_is_not_taken_into_memory(folder: Path, mo
     assert read_run(folder).journals.to_pylist()[0]["defect"] == "line 1: not a record"
 
 
+def test_the_bytes_of_a_file_name_that_are_no_text_are_escaped(folder: Path) -> None:
+    """No table could have them: the name of a member, written by a host with another encoding, was a traceback."""
+    name = os.fsdecode(b"m\xfc.member.jsonl")
+    (folder / "00.member.jsonl").rename(folder / name)
+
+    tables = read_run(folder)
+
+    assert tables.journals.column("file").to_pylist()[-1] == r"m\xfc.member.jsonl"
+    assert validate(tables).kind is VerdictKind.VALID
+
+
 def test_a_missing_directory_is_the_users_mistake(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="No such file or directory"):
         read_run(tmp_path / "nowhere")
