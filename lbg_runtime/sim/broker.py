@@ -20,7 +20,7 @@ from lbg_runtime.broker.engine.effects import (
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN, Engine
 from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.model.errors import InvariantViolated
-from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.group import GroupShape, queue_index
 from lbg_runtime.model.ids import DeliveryId, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.sim.history import Delivered, FlowClosed, FlowFed, Handle, Happening, Life, SpoolSeen, Stamp
@@ -48,7 +48,6 @@ class SimBroker:
         self._schedule = schedule
         self._history = history
         self._engine = Engine()
-        self._subscriptions: dict[int, set[str]] = {}
         self.configured_count = shape.queue_count
         """The queue count in the settings of a member that starts now."""
         for index in range(shape.queue_count):
@@ -147,11 +146,15 @@ class SimBroker:
 
     def queue_indexes(self) -> list[int]:
         """Indexes of the group's existing queues."""
-        return sorted(self._subscriptions)
+        found = (queue_index(self.shape.name, queue) for queue in self._engine.queue_names(DEFAULT_VPN))
+        return sorted(index for index in found if index is not None)
 
     def subscriptions(self) -> dict[int, frozenset[str]]:
         """Subscriptions of the group's existing queues, by index."""
-        return {index: frozenset(topics) for index, topics in sorted(self._subscriptions.items())}
+        queues = {index: self.shape.queue_name(index) for index in self.queue_indexes()}
+        return {
+            index: frozenset(self._engine.queue_subscriptions(DEFAULT_VPN, queue)) for index, queue in queues.items()
+        }
 
     def depth(self, index: int) -> int:
         """Messages in a queue, including those delivered but unsettled."""
@@ -160,24 +163,20 @@ class SimBroker:
     def create_queue(self, index: int) -> None:
         """Create a queue of the group, without a subscription."""
         self._engine.create_queue(DEFAULT_VPN, self.shape.queue_name(index), QueueSettings())
-        self._subscriptions[index] = set()
 
     def subscribe(self, index: int, topic: str) -> None:
         """Put what is published on the topic from now on into the queue."""
         self._engine.add_queue_subscription(DEFAULT_VPN, self.shape.queue_name(index), topic)
-        self._subscriptions[index].add(topic)
 
     def unsubscribe(self, index: int, topic: str) -> None:
         """Stop putting what is published on the topic into the queue."""
         self._engine.remove_queue_subscription(DEFAULT_VPN, self.shape.queue_name(index), topic)
-        self._subscriptions[index].discard(topic)
 
     def delete_queue(self, index: int) -> None:
         """Delete a queue; does nothing while it holds messages or somebody is bound to it."""
         queue = self.shape.queue_name(index)
         if not self.depth(index) and not self._engine.queue_flows(DEFAULT_VPN, queue):
             self._engine.delete_queue(DEFAULT_VPN, queue)
-            del self._subscriptions[index]
 
     def publish_record(self, record: Message) -> None:
         """Spool a record of a re-striping in all queues that subscribe to its topic."""
@@ -220,7 +219,7 @@ class SimBroker:
 
     def is_empty(self) -> bool:
         """Whether nothing is spooled anywhere."""
-        return not any(self.depth(index) for index in self._subscriptions)
+        return not any(self._engine.queue_depth(DEFAULT_VPN, queue) for queue in self._engine.queue_names(DEFAULT_VPN))
 
     # -- parts
 

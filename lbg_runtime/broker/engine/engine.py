@@ -134,6 +134,11 @@ class Engine:
         """Messages spooled, unacknowledged ones included; 503 `Unknown Queue`."""
         return self._registry.vpn(vpn).queue(queue).depth
 
+    def queue_subscriptions(self, vpn: str, queue: QueueName) -> tuple[str, ...]:
+        """What a queue attracts, oldest first; 503 `Unknown Queue`."""
+        home = self._registry.vpn(vpn)
+        return home.queue_subscriptions.of(home.queue(queue))
+
     def queue_flows(self, vpn: str, queue: QueueName) -> tuple[FlowStatus, ...]:
         """Bound flows in the order of the bind line, then browsers; 503 `Unknown Queue`."""
         return self.queue_status(vpn, queue).flows

@@ -135,7 +135,7 @@ class Subscriptions:
 
     def keys(self, above: Keys) -> Iterable[Key]:
         vpn, queue = only(above, 2)
-        return ((topic,) for topic in self._engine.queue_status(vpn, QueueName(queue)).subscriptions)
+        return ((topic,) for topic in self._engine.queue_subscriptions(vpn, QueueName(queue)))
 
     def read(self, keys: Keys) -> Row | None:
         return {} if keys[-1] in self.keys(keys[:-1]) else None
