@@ -81,6 +81,7 @@ class Facts:
 
     history: Sequence[Happening]
     deliveries: dict[DeliveryId, DeliveryFacts] = field(default_factory=dict)
+    """In the order in which they were sent."""
     confirmed: list[Stamp] = field(default_factory=list)
     closed: dict[FlowId, tuple[int, FlowClosed]] = field(default_factory=dict)
     handle_ends: dict[Handle, int] = field(default_factory=dict)
@@ -119,6 +120,14 @@ class Facts:
         """All attempts of all handlers, by start."""
         tries = [handling for delivery in self.deliveries.values() for handling in delivery.handlings]
         return sorted(tries, key=lambda handling: handling.start)
+
+    def handled(self) -> dict[Stamp, list[DeliveryFacts]]:
+        """The deliveries of each message that a handler was called for, in the order in which they were sent."""
+        found: dict[Stamp, list[DeliveryFacts]] = defaultdict(list)
+        for delivery in self.deliveries.values():
+            if delivery.handlings:
+                found[delivery.record.stamp].append(delivery)
+        return found
 
     def end_of(self, handling: Handling) -> int:
         """Where an attempt ended, by itself or with its process."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from lbg_runtime.core.flow.events import ReleaseCause
 from lbg_runtime.model.ids import QueueName
-from lbg_runtime.sim.facts import DeliveryFacts, Facts
+from lbg_runtime.sim.facts import Facts
 from lbg_runtime.sim.history import (
     FlowClosed,
     FlowFed,
@@ -16,7 +16,6 @@ from lbg_runtime.sim.history import (
     IntakeStopped,
     Life,
     Result,
-    Stamp,
     member_of,
 )
 
@@ -133,15 +132,8 @@ class Duplicates:
 
 def count_duplicates(facts: Facts) -> Duplicates:
     """All duplicates of a run."""
-    newest: dict[Stamp, DeliveryFacts] = {}
     after_loss = unfinished = after_hand_over = 0
-    for delivery in sorted(facts.deliveries.values(), key=lambda each: each.delivered):
-        if not delivery.handlings:
-            continue
-        before = newest.get(delivery.record.stamp)
-        newest[delivery.record.stamp] = delivery
-        if before is None:
-            continue
+    for before in (each for deliveries in facts.handled().values() for each in deliveries[:-1]):
         closed = facts.closed.get(before.record.flow)
         if closed is None or closed[1].cut_ms is not None:
             after_loss += 1

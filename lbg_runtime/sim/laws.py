@@ -43,7 +43,7 @@ def nothing_is_lost(facts: Facts) -> Iterator[Violation]:
 def broker_feeds_one_flow(facts: Facts) -> Iterator[Violation]:
     """L1: a queue is fed to another flow only after the one before it has ended."""
     fed: dict[str, DeliveryFacts] = {}
-    for delivery in sorted(facts.deliveries.values(), key=lambda delivery: delivery.delivered):
+    for delivery in facts.deliveries.values():
         record = delivery.record
         before = fed.get(record.queue)
         if before is not None and before.record.flow != record.flow:
@@ -56,7 +56,7 @@ def broker_feeds_one_flow(facts: Facts) -> Iterator[Violation]:
 def redeliveries_are_flagged(facts: Facts) -> Iterator[Violation]:
     """A message that was sent before from the same queue is flagged."""
     seen: set[tuple[str, Stamp]] = set()
-    for delivery in sorted(facts.deliveries.values(), key=lambda delivery: delivery.delivered):
+    for delivery in facts.deliveries.values():
         record = delivery.record
         if record.redelivered != ((record.queue, record.stamp) in seen):
             yield Violation("redeliveries_are_flagged", record.at_ms, str(record))
@@ -254,19 +254,11 @@ def only_success_and_rejection_are_settled(facts: Facts) -> Iterator[Violation]:
 def duplicates_are_excused(facts: Facts, settings: SimSettings) -> Iterator[Violation]:
     """A message is handled again only if the earlier handling could not be settled, for a valid reason."""
     slack_ms = settings.ack_timer_ms + settings.longest_delay_ms
-    for stamp, deliveries in _handled_deliveries(facts).items():
+    for stamp, deliveries in facts.handled().items():
         for delivery in deliveries[:-1]:
             if not _is_excused(facts, delivery, slack_ms):
                 start = delivery.handlings[0].start
                 yield Violation("duplicates_are_excused", facts.at_ms(start), f"{stamp}: {delivery}")
-
-
-def _handled_deliveries(facts: Facts) -> dict[Stamp, list[DeliveryFacts]]:
-    handled: dict[Stamp, list[DeliveryFacts]] = defaultdict(list)
-    for delivery in sorted(facts.deliveries.values(), key=lambda delivery: delivery.delivered):
-        if delivery.handlings:
-            handled[delivery.record.stamp].append(delivery)
-    return handled
 
 
 def _is_excused(facts: Facts, delivery: DeliveryFacts, slack_ms: int) -> bool:
