@@ -50,10 +50,10 @@ def simulate(
     Each seed draws its settings and faults. Every 20th also plays a story with the default delays, for the figures,
     with 4 members and 16 queues unless --members and --queues are given.
     """
+    from lbg_runtime.config.rebind_mode import RebindMode
     from lbg_runtime.sim.campaign import Scope, run_campaign
-    from lbg_runtime.sim.settings import Mode
 
-    modes = list(Mode) if rebind_mode is SimulatedMode.BOTH else [Mode(rebind_mode.value)]
+    modes = list(RebindMode) if rebind_mode is SimulatedMode.BOTH else [RebindMode(rebind_mode.value)]
     scopes = [Scope(mode, members, queues) for mode in modes]
     if faults is not None or history:
         if seeds != 1 or len(scopes) != 1:

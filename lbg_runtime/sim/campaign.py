@@ -3,10 +3,11 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from lbg_runtime.config.rebind_mode import RebindMode
 from lbg_runtime.sim.chance import SeededChance
 from lbg_runtime.sim.figures import Duplicates
 from lbg_runtime.sim.parts import Parts
-from lbg_runtime.sim.settings import Fault, Mode, SimSettings, draw_faults, draw_settings
+from lbg_runtime.sim.settings import Fault, SimSettings, draw_faults, draw_settings
 from lbg_runtime.sim.simulation import SimResult, simulate
 from lbg_runtime.sim.story import StoryFigures, tell_story
 from lbg_runtime.sim.violation import Violation
@@ -21,7 +22,7 @@ MOST_STORIES = 30
 class Scope:
     """Limits what seeds may draw; None means no limit."""
 
-    mode: Mode
+    mode: RebindMode
     members: int | None = None
     queues: int | None = None
 

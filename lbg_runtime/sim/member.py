@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import assert_never
 
+from lbg_runtime.config.rebind_mode import RebindMode
 from lbg_runtime.core.flow.commands import (
     Bind,
     CancelHandling,
@@ -78,7 +79,7 @@ from lbg_runtime.sim.history import (
 from lbg_runtime.sim.parts import Parts
 from lbg_runtime.sim.process import Process
 from lbg_runtime.sim.schedule import Schedule
-from lbg_runtime.sim.settings import Mode, SimSettings
+from lbg_runtime.sim.settings import SimSettings
 from lbg_runtime.sim.start import Start
 
 HOT_KEYS_FROM = 8
@@ -149,7 +150,7 @@ class SimMember:
         queue_count = broker.configured_count
         self._parts = parts
         self._on_superseded = on_superseded
-        is_cooperative = settings.mode is Mode.COOPERATIVE
+        is_cooperative = settings.mode is RebindMode.COOPERATIVE
         self._places = {
             queue: AWAY if is_cooperative else static_place(queue_index, start.index, settings.planned_members)
             for queue_index, queue in enumerate(map(broker.shape.queue_name, range(queue_count)))
@@ -233,7 +234,7 @@ class SimMember:
 
     def _add_flow(self, queue_index: int, queue: QueueName) -> _Flow:
         settings, gate = self._settings, None
-        if settings.mode is Mode.COOPERATIVE:
+        if settings.mode is RebindMode.COOPERATIVE:
             gate = self._parts.make_gate(queue_index, self._shape, record_prefix(CONTROL_TOPIC))
         machine = self._parts.make_machine(
             queue,

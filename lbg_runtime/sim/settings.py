@@ -3,17 +3,11 @@
 from dataclasses import dataclass
 from enum import Enum
 
+from lbg_runtime.config.rebind_mode import RebindMode
 from lbg_runtime.core.flow.rebind import RebindSettings
 from lbg_runtime.core.group.membership_timing import MembershipTiming
 from lbg_runtime.core.group.rebalance_settings import RebalanceSettings
 from lbg_runtime.sim.chance import SeededChance
-
-
-class Mode(Enum):
-    """How queues get to the members they belong to; the values are those of `rebind.mode`."""
-
-    COOPERATIVE = "cooperative"
-    CYCLE = "cycle"
 
 
 class FaultKind(Enum):
@@ -107,7 +101,7 @@ class HandlerSettings:
 class SimSettings:
     """One run."""
 
-    mode: Mode
+    mode: RebindMode
     queue_count: int
     hash_count: int
     planned_members: int
@@ -157,7 +151,7 @@ class SimSettings:
 
 
 def draw_settings(
-    chance: SeededChance, mode: Mode = Mode.CYCLE, members: int | None = None, queues: int | None = None
+    chance: SeededChance, mode: RebindMode = RebindMode.CYCLE, members: int | None = None, queues: int | None = None
 ) -> SimSettings:
     """The settings of a seed; the two modes differ only in how queues move."""
     queue_count = chance.between(1, 5) if queues is None else queues
@@ -174,7 +168,7 @@ def draw_settings(
     last_words = bool(newest_faults) and newest.happens(0.7)
     hash_count = queue_count * chance.between(1, 4)
     stripes = chance.fork("restripe")
-    is_restriped = mode is Mode.COOPERATIVE and stripes.happens(0.5)
+    is_restriped = mode is RebindMode.COOPERATIVE and stripes.happens(0.5)
     targets = _draw_targets(stripes, queue_count, hash_count) if is_restriped else ()
     return SimSettings(
         mode=mode,
@@ -225,7 +219,7 @@ def draw_settings(
             *newest_faults,
         ),
         fault_gap_ms=chance.pick((200, 1_000, 4_000)),
-        request_gap_ms=chance.fork("requests").pick((None, 50, 300, 1_500)) if mode is Mode.CYCLE else None,
+        request_gap_ms=chance.fork("requests").pick((None, 50, 300, 1_500)) if mode is RebindMode.CYCLE else None,
         restripe_to=targets,
         restriper_kill_share=stripes.pick((0.0, 0.05, 0.3)),
         horizon_ms=chance.pick((2_000, 6_000, 12_000)),

@@ -6,13 +6,14 @@ happens, and the control topic loses nothing, so that the way of moving queues i
 
 from dataclasses import dataclass
 
+from lbg_runtime.config.rebind_mode import RebindMode
 from lbg_runtime.core.flow.rebind import RebindSettings
 from lbg_runtime.core.group.control_plane import LOOKS_MS_PER_THOUSAND
 from lbg_runtime.core.group.membership_timing import MembershipTiming
 from lbg_runtime.core.group.rebalance_settings import RebalanceSettings
 from lbg_runtime.sim.chance import SeededChance
 from lbg_runtime.sim.figures import Duplicates, hops, owner_changes, servings, time_to_own_ms
-from lbg_runtime.sim.settings import ControlSettings, Fault, FaultKind, HandlerSettings, Mode, SimSettings
+from lbg_runtime.sim.settings import ControlSettings, Fault, FaultKind, HandlerSettings, SimSettings
 from lbg_runtime.sim.simulation import simulate
 from lbg_runtime.sim.violation import Violation
 
@@ -44,7 +45,7 @@ class StoryFigures:
     violations: tuple[Violation, ...]
 
 
-def tell_story(seed: int, mode: Mode, members: int, queues: int) -> StoryFigures:
+def tell_story(seed: int, mode: RebindMode, members: int, queues: int) -> StoryFigures:
     """Run the story of a seed. `members` at least 3: one joins, one leaves, one dies."""
     chance = SeededChance(seed).fork("story")
     settings = story_settings(mode, members, queues)
@@ -70,7 +71,7 @@ def tell_story(seed: int, mode: Mode, members: int, queues: int) -> StoryFigures
     )
 
 
-def story_settings(mode: Mode, members: int, queues: int) -> SimSettings:
+def story_settings(mode: RebindMode, members: int, queues: int) -> SimSettings:
     """Shipped delays; a network of 1 ms and handlers of up to 20 ms, so that the delays stand out."""
     return SimSettings(
         mode=mode,

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from lbg_runtime.config.rebind_mode import RebindMode
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import GroupName, QueueName
 from lbg_runtime.sim.broker import SimBroker
@@ -15,7 +16,7 @@ from lbg_runtime.sim.parts import Parts
 from lbg_runtime.sim.publisher import SimPublisher
 from lbg_runtime.sim.restriper import SimRestriper
 from lbg_runtime.sim.schedule import Call, Schedule
-from lbg_runtime.sim.settings import Mode, SimSettings
+from lbg_runtime.sim.settings import SimSettings
 from lbg_runtime.sim.start import Start, member_name
 
 QUIET_MS = 300_000
@@ -89,7 +90,7 @@ class World:
             self._restart_the_ignorant()
             self._undo_mistakes()
         self._wait(QUIET_MS, self._is_quiet, "messages are left, or not confirmed")
-        if self.settings.mode is Mode.COOPERATIVE:
+        if self.settings.mode is RebindMode.COOPERATIVE:
             self._be_calm()
         self.owners = tuple(self.broker.owner_of(queue) for queue in self._queues())
         self._is_closing = True

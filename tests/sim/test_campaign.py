@@ -1,16 +1,16 @@
 """Many seeds, summed up; a failing one comes with no more faults than it needs."""
 
+from lbg_runtime.config.rebind_mode import RebindMode
 from lbg_runtime.sim.campaign import Scope, run_campaign, run_seed, shrink
 from lbg_runtime.sim.parts import Parts
-from lbg_runtime.sim.settings import Mode
 from tests.sim.test_laws import DropsSettlementsAndKeepsTheHandle
 
-SCOPE = Scope(Mode.COOPERATIVE)
+SCOPE = Scope(RebindMode.COOPERATIVE)
 
 
 def test_a_campaign_adds_its_seeds_up_tells_how_far_it_is_and_has_a_story() -> None:
     progress: list[int] = []
-    campaign = run_campaign(Scope(Mode.COOPERATIVE, members=4, queues=8), range(1, 3), progress.append)
+    campaign = run_campaign(Scope(RebindMode.COOPERATIVE, members=4, queues=8), range(1, 3), progress.append)
     assert (campaign.seeds, campaign.failures, len(campaign.stories)) == (2, [], 1)
     assert campaign.published > 0
     assert campaign.faults > 0
@@ -40,12 +40,12 @@ def test_a_failing_seed_is_shrunk_to_the_faults_it_needs() -> None:
 
 
 def test_sizes_that_are_asked_for_are_kept() -> None:
-    settings = run_seed(Scope(Mode.CYCLE, members=5, queues=7), 3).settings
+    settings = run_seed(Scope(RebindMode.CYCLE, members=5, queues=7), 3).settings
     assert (settings.planned_members, settings.queue_count) == (5, 7)
 
 
 def test_both_modes_of_a_seed_differ_in_nothing_else() -> None:
-    cooperative, cycle = (run_seed(Scope(mode), 4) for mode in Mode)
+    cooperative, cycle = (run_seed(Scope(mode), 4) for mode in RebindMode)
     assert cooperative.plan == cycle.plan
     assert cooperative.settings.handlers == cycle.settings.handlers
     assert cooperative.settings.rebind == cycle.settings.rebind

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from lbg_runtime.config.rebind_mode import RebindMode
 from lbg_runtime.core.flow.commands import Command
 from lbg_runtime.core.flow.events import HandBackRequested, MachineEvent, ReleaseCause, StepAsideCancelled
 from lbg_runtime.core.flow.machine import FlowMachine
@@ -18,12 +19,11 @@ from lbg_runtime.core.roles import Place
 from lbg_runtime.model.ids import MemberId, QueueName
 from lbg_runtime.sim.campaign import Scope
 from lbg_runtime.sim.parts import Parts
-from lbg_runtime.sim.settings import Mode
 from tests.sim.old_seeds import run_old_seed
 
 MOST_SEEDS = 200
 
-SCOPE = Scope(Mode.COOPERATIVE, members=4, queues=3)
+SCOPE = Scope(RebindMode.COOPERATIVE, members=4, queues=3)
 
 
 def laws_broken_by(parts: Parts, expected: str, first: int = 0) -> set[str]:

@@ -4,16 +4,17 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from lbg_runtime.config.rebind_mode import RebindMode
 from lbg_runtime.core.group.control_messages import ControlMessage, Header, Life, StateRequest
 from lbg_runtime.model.ids import GroupName, MemberId
 from lbg_runtime.sim.chance import SeededChance
 from lbg_runtime.sim.clock import DriftingClock
 from lbg_runtime.sim.control_topic import ControlTopic
 from lbg_runtime.sim.schedule import Schedule
-from lbg_runtime.sim.settings import ControlSettings, Mode
+from lbg_runtime.sim.settings import ControlSettings
 from lbg_runtime.sim.story import story_settings
 
-CALM = replace(story_settings(Mode.COOPERATIVE, 3, 1).control, longest_delay_ms=0)
+CALM = replace(story_settings(RebindMode.COOPERATIVE, 3, 1).control, longest_delay_ms=0)
 
 
 @dataclass(eq=False)

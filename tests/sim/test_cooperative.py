@@ -5,18 +5,19 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from lbg_runtime.config.rebind_mode import RebindMode
 from lbg_runtime.sim.campaign import Scope, run_seed
 from lbg_runtime.sim.chance import SeededChance
 from lbg_runtime.sim.facts import Facts
 from lbg_runtime.sim.figures import Duplicates, hops
-from lbg_runtime.sim.settings import FaultKind, Mode, draw_settings
+from lbg_runtime.sim.settings import FaultKind, draw_settings
 from lbg_runtime.sim.simulation import SimResult, simulate
 from tests.sim.old_seeds import as_before, run_old_seed
 
 QUICK_SEEDS = 14
 LARGE_SEEDS = range(3, 7)
-SCOPE = Scope(Mode.COOPERATIVE)
-LARGE = Scope(Mode.COOPERATIVE, members=5, queues=12)
+SCOPE = Scope(RebindMode.COOPERATIVE)
+LARGE = Scope(RebindMode.COOPERATIVE, members=5, queues=12)
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def test_joins_leaves_and_cut_topics_handle_nothing_twice() -> None:
     """But for what had failed when its queue was handed over, and was tried again by the next owner."""
     moves = 0
     for seed in range(16):
-        drawn = draw_settings(SeededChance(seed), Mode.COOPERATIVE)
+        drawn = draw_settings(SeededChance(seed), RebindMode.COOPERATIVE)
         calm = replace(
             drawn,
             planned_members=4,
@@ -93,7 +94,7 @@ def test_joins_leaves_and_cut_topics_handle_nothing_twice() -> None:
 def test_a_drain_timeout_below_the_quiet_gap_lets_queues_go(seed: int) -> None:
     """Every hand-back was given up at its timeout, before the quiet gap could end, and offered again, for ever: the
     queues of a joiner stayed where they were."""
-    settings = as_before(draw_settings(SeededChance(seed).fork("settings"), Mode.COOPERATIVE))
+    settings = as_before(draw_settings(SeededChance(seed).fork("settings"), RebindMode.COOPERATIVE))
     quick = replace(
         settings,
         rebind=replace(settings.rebind, drain_timeout_ms=0, quiet_gap_ms=60),

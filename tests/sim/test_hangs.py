@@ -5,16 +5,17 @@ from dataclasses import replace
 
 import pytest
 
+from lbg_runtime.config.rebind_mode import RebindMode
 from lbg_runtime.sim.chance import SeededChance
 from lbg_runtime.sim.history import FlowClosed, FlowFed, LifeEnded, LoopHung
 from lbg_runtime.sim.process import Process
-from lbg_runtime.sim.settings import FaultKind, Mode, SimSettings, draw_settings
+from lbg_runtime.sim.settings import FaultKind, SimSettings, draw_settings
 from lbg_runtime.sim.simulation import SimResult, simulate
 
 SEEDS = 10
 
 
-def hanging(seed: int, mode: Mode = Mode.COOPERATIVE) -> SimSettings:
+def hanging(seed: int, mode: RebindMode = RebindMode.COOPERATIVE) -> SimSettings:
     """Nothing else happens, and settlements leave late."""
     drawn = draw_settings(SeededChance(seed).fork("settings"), mode, members=3, queues=4)
     return replace(
@@ -98,6 +99,6 @@ def test_a_client_whose_timer_hangs_with_the_loop_is_found_out(monkeypatch: pyte
 
 @pytest.mark.parametrize("seed", range(4))
 def test_members_that_only_count_bear_hangs_too(seed: int) -> None:
-    result = simulate(seed, hanging(seed, Mode.CYCLE))
+    result = simulate(seed, hanging(seed, RebindMode.CYCLE))
     assert result.violations == ()
     assert result.faults[FaultKind.HANG] > 1

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from lbg_runtime.broker.engine.answers import BoundQueue
+from lbg_runtime.config.rebind_mode import RebindMode
 from lbg_runtime.core.flow.commands import Command, Note, ReturnUnstarted, Settle, StartIntake
 from lbg_runtime.core.flow.events import FlowInactive, HandlingFinished, MachineEvent, ReleaseCause
 from lbg_runtime.core.flow.machine import FlowMachine
@@ -21,7 +22,7 @@ from lbg_runtime.sim.chance import SeededChance
 from lbg_runtime.sim.handle import SimHandle
 from lbg_runtime.sim.link import Link
 from lbg_runtime.sim.parts import Parts
-from lbg_runtime.sim.settings import FaultKind, Mode, draw_settings
+from lbg_runtime.sim.settings import FaultKind, draw_settings
 from lbg_runtime.sim.simulation import simulate
 from tests.sim.old_seeds import run_old_seed
 
@@ -242,7 +243,7 @@ def test_a_client_that_does_not_repeat_what_a_broken_connection_lost_is_found_ou
 
     become_bound = SimHandle._bound
     monkeypatch.setattr(SimHandle, "_bound", bound_and_forgetful)
-    broken = {violation.law for violation in run_old_seed(Scope(Mode.CYCLE), 14).violations}
+    broken = {violation.law for violation in run_old_seed(Scope(RebindMode.CYCLE), 14).violations}
     assert broken == {"settled_messages_are_a_prefix"}
 
 

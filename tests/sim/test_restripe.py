@@ -12,6 +12,7 @@ from typing import cast
 import pytest
 
 from lbg_runtime.broker.engine.effects import FlowId
+from lbg_runtime.config.rebind_mode import RebindMode
 from lbg_runtime.core.group.membership_timing import MembershipTiming
 from lbg_runtime.core.restripe.conductor import Conductor, Publish, ShardMove, Sight, Step, Subscribe, Unsubscribe
 from lbg_runtime.core.restripe.gate import StripeGate
@@ -35,7 +36,7 @@ from lbg_runtime.sim.laws import moved_keys_wait
 from lbg_runtime.sim.link import Link
 from lbg_runtime.sim.parts import Parts
 from lbg_runtime.sim.schedule import Call
-from lbg_runtime.sim.settings import Fault, FaultKind, Mode, SimSettings, draw_settings
+from lbg_runtime.sim.settings import Fault, FaultKind, SimSettings, draw_settings
 from lbg_runtime.sim.simulation import simulate
 from tests.core.restripe.broken_gates import (
     DropsInsteadOfKeeping,
@@ -52,7 +53,7 @@ from tests.sim.test_cooperative import QUICK_SEEDS
 
 MakeSettings = Callable[[int], SimSettings]
 
-SCOPE = Scope(Mode.COOPERATIVE)
+SCOPE = Scope(RebindMode.COOPERATIVE)
 RESTRIPED_SEEDS = 10
 PARTS = 2
 MOST_SEEDS = 12
@@ -61,7 +62,7 @@ MOST_SEEDS = 12
 def restriped_seeds(wanted: int) -> list[int]:
     """The first seeds whose groups are re-striped, of those that test_cooperative.py does not run as well."""
     seeds = count(QUICK_SEEDS)
-    settings = ((seed, draw_settings(SeededChance(seed).fork("settings"), Mode.COOPERATIVE)) for seed in seeds)
+    settings = ((seed, draw_settings(SeededChance(seed).fork("settings"), RebindMode.COOPERATIVE)) for seed in seeds)
     return list(islice((seed for seed, drawn in settings if drawn.restripe_to), wanted))
 
 
@@ -80,7 +81,7 @@ def test_every_law_holds_in_every_run_with_re_stripings(part: int) -> None:
 
 def test_messages_that_lag_behind_what_the_flow_and_the_control_topic_say_break_no_law() -> None:
     for seed in restriped_seeds(6):
-        drawn = draw_settings(SeededChance(seed).fork("settings"), Mode.COOPERATIVE)
+        drawn = draw_settings(SeededChance(seed).fork("settings"), RebindMode.COOPERATIVE)
         assert (seed, simulate(seed, replace(drawn, message_lag_ms=40)).violations) == (seed, ())
 
 
@@ -91,7 +92,7 @@ def test_control_messages_that_overtake_acknowledgements_are_found_out(monkeypat
         link._schedule.at(link._schedule.now_ms, lambda: None if link._up_is_cut else call())
 
     drawn = replace(
-        draw_settings(SeededChance(18).fork("settings"), Mode.COOPERATIVE), message_lag_ms=0, heeds_stops=False
+        draw_settings(SeededChance(18).fork("settings"), RebindMode.COOPERATIVE), message_lag_ms=0, heeds_stops=False
     )
     assert simulate(18, drawn).violations == ()
     monkeypatch.setattr(Link, "send_up_with_last", send_at_once)
@@ -100,7 +101,7 @@ def test_control_messages_that_overtake_acknowledgements_are_found_out(monkeypat
 
 @pytest.mark.parametrize("seed", [3, 15, 23, 26, 40, 55, 385, 1767, 3165, 3594, 3732, 26444])
 def test_runs_that_once_broke_a_law_keep_them_all(seed: int) -> None:
-    drawn = as_before(draw_settings(SeededChance(seed).fork("settings"), Mode.COOPERATIVE))
+    drawn = as_before(draw_settings(SeededChance(seed).fork("settings"), RebindMode.COOPERATIVE))
     # As they were then: members looked at their flows after every change.
     result = simulate(seed, replace(drawn, control=replace(drawn.control, looks_ms_per_thousand=0)))
     assert result.settings.restripe_to
@@ -109,7 +110,7 @@ def test_runs_that_once_broke_a_law_keep_them_all(seed: int) -> None:
 
 def test_members_that_did_not_hear_of_the_end_hear_of_it_again() -> None:
     """All who had read it died when they had told who conducts, and nobody else; the queue could not be deleted."""
-    drawn = draw_settings(SeededChance(7763).fork("settings"), Mode.COOPERATIVE)
+    drawn = draw_settings(SeededChance(7763).fork("settings"), RebindMode.COOPERATIVE)
     restarts = [Fault(number, at_ms, FaultKind.ROLLING_RESTART) for number, at_ms in enumerate((177, 900))]
     result = simulate(7763, drawn, faults=(*restarts, Fault(2, 1795, FaultKind.CUT_CONTROL)))
     assert result.settings.restripe_to
@@ -118,7 +119,7 @@ def test_members_that_did_not_hear_of_the_end_hear_of_it_again() -> None:
 
 def busy(seed: int) -> SimSettings:
     """Publishers go on while a group with few queues has more, then one, then more; members die meanwhile."""
-    drawn = draw_settings(SeededChance(seed).fork("settings"), Mode.COOPERATIVE, members=3, queues=2)
+    drawn = draw_settings(SeededChance(seed).fork("settings"), RebindMode.COOPERATIVE, members=3, queues=2)
     return replace(
         drawn,
         hash_count=6,

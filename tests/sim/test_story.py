@@ -4,10 +4,10 @@ That of cooperative members is in test_campaign.py, whose campaign tells it as w
 """
 
 from lbg_runtime.broker.engine.effects import FlowId
+from lbg_runtime.config.rebind_mode import RebindMode
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.sim.figures import Duplicates, Serving, owner_changes, servings, time_to_own_ms
 from lbg_runtime.sim.history import FlowClosed, FlowFed, Handle, IntakeStarted, IntakeStopped, Life
-from lbg_runtime.sim.settings import Mode
 from lbg_runtime.sim.story import tell_story
 
 QUEUE = QueueName("orders/0")
@@ -15,7 +15,7 @@ A, B = Handle(Life("a#1"), QUEUE, Epoch(1)), Handle(Life("b#2"), QUEUE, Epoch(1)
 
 
 def test_members_that_only_count_keep_the_queues_of_an_absent_one_moving() -> None:
-    story = tell_story(1, Mode.CYCLE, members=4, queues=8)
+    story = tell_story(1, RebindMode.CYCLE, members=4, queues=8)
     assert story.violations == ()
     assert story.steady_changes > 2
     assert story.time_to_own_ms is not None

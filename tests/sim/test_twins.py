@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from lbg_runtime.config.rebind_mode import RebindMode
 from lbg_runtime.core.group.control_messages import ControlMessage
 from lbg_runtime.core.group.control_plane import ControlInput, ControlOutput, ControlPlaneMachine, Superseded
 from lbg_runtime.core.group.membership import MembershipMachine
@@ -27,14 +28,14 @@ from lbg_runtime.sim.history import (
     StoodAside,
     TwinStarted,
 )
-from lbg_runtime.sim.settings import FaultKind, Mode, SimSettings, draw_faults, draw_settings
+from lbg_runtime.sim.settings import FaultKind, SimSettings, draw_faults, draw_settings
 from lbg_runtime.sim.simulation import SimResult, simulate
 
 SEEDS = 6
 MOST_SEEDS = 12
 
 
-def doubled(seed: int, mode: Mode = Mode.COOPERATIVE) -> SimSettings:
+def doubled(seed: int, mode: RebindMode = RebindMode.COOPERATIVE) -> SimSettings:
     """Members that would live for ever in peace, if it were not for their twins."""
     drawn = draw_settings(SeededChance(seed).fork("settings"), mode, members=3, queues=4)
     return replace(
@@ -102,7 +103,7 @@ def test_processes_that_share_a_client_name_throw_each_other_out() -> None:
 @pytest.mark.parametrize("part", range(2))
 def test_members_that_only_count_stand_both_in_one_place(part: int) -> None:
     seeds = range(part, 24, 2)
-    results = [simulate(seed, doubled(seed, Mode.CYCLE)) for seed in seeds]
+    results = [simulate(seed, doubled(seed, RebindMode.CYCLE)) for seed in seeds]
     assert {result.seed: result.violations[0] for result in results if result.violations} == {}
     fed_both = 0
     for result in results:
@@ -125,7 +126,7 @@ def test_members_that_only_count_stand_both_in_one_place(part: int) -> None:
     ],
 )
 def test_who_stands_aside_gives_its_queues_up_in_peace(seed: int, numbers: tuple[int, ...]) -> None:
-    drawn = draw_settings(SeededChance(seed).fork("settings"), Mode.COOPERATIVE)
+    drawn = draw_settings(SeededChance(seed).fork("settings"), RebindMode.COOPERATIVE)
     settings = replace(drawn, control=replace(drawn.control, last_words_arrive=False))
     plan = draw_faults(settings, SeededChance(seed).fork("plan"))
     result = simulate(seed, settings, faults=tuple(fault for fault in plan if fault.number in numbers))
@@ -136,7 +137,7 @@ def test_who_stands_aside_gives_its_queues_up_in_peace(seed: int, numbers: tuple
 def test_the_only_member_stands_aside_for_a_twin_that_was_gone_before_it_could_hear_it() -> None:
     """It hung while its twin spoke and was killed, and hears of it when it goes on: it ends itself and is started
     again, or the re-striping would wait for an owner of the queue for ever."""
-    result = run_seed(Scope(Mode.COOPERATIVE), 500980, (2, 3))
+    result = run_seed(Scope(RebindMode.COOPERATIVE), 500980, (2, 3))
     [aside] = only(StoodAside, result)
     [twin] = only(TwinStarted, result)
     assert isinstance(aside, StoodAside)
