@@ -6,6 +6,14 @@ from enum import Enum
 
 from lbg_runtime.broker.engine.lines.grouping import Grouping
 
+BYTES_PER_MEGABYTE = 1_000_000
+"""As quotas have it."""
+LARGEST_QUOTA_MEGABYTES = 6_000_000
+LARGEST_MESSAGE_BYTES = 30_000_000
+"""The most that a queue may be set to take; it is PubSub+'s largest message."""
+DEAD_MESSAGE_QUEUE = "#DEAD_MSG_QUEUE"
+"""The default one, and the one reserved name that a client or an administrator may give to a queue."""
+
 
 class AccessType(Enum):
     """Which flows a queue feeds: the first bound one, or all of them in turn."""
@@ -68,7 +76,7 @@ class QueueSettings:
     """How long a partition waits for the settlements of its old flow before another flow gets it."""
     grouping: Grouping = field(default_factory=Grouping)
     """How messages are grouped, if they are."""
-    dead_message_queue: str = "#DEAD_MSG_QUEUE"
+    dead_message_queue: str = DEAD_MESSAGE_QUEUE
     """Where rejected, expired and worn-out messages go; discarded if that queue does not exist or is this one."""
     respect_dead_message_eligible: bool = False
     """Whether messages that are not eligible for a dead message queue are discarded instead."""

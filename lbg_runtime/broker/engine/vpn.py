@@ -10,7 +10,7 @@ from lbg_runtime.broker.engine.matching.subscriptions import Subscriptions
 from lbg_runtime.broker.engine.publisher_flow import PublisherFlows, PublisherState
 from lbg_runtime.broker.engine.queue import Queue
 from lbg_runtime.broker.engine.replay.log import ReplayLog
-from lbg_runtime.broker.engine.settings import QueueSettings
+from lbg_runtime.broker.engine.settings import DEAD_MESSAGE_QUEUE, QueueSettings
 from lbg_runtime.broker.engine.traits import Traits
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.failure import QUEUE_ADDRESS_PREFIX
@@ -19,8 +19,6 @@ from lbg_runtime.model.ids import QueueName
 LARGEST_CLIENT_NAME_BYTES = 160
 LARGEST_QUEUE_NAME = 200
 """Characters, unlike the name of a client."""
-DEAD_MESSAGE_QUEUE = "#DEAD_MSG_QUEUE"
-"""The one reserved name that a client or an administrator may give to a queue."""
 _NOT_IN_CLIENT_NAMES = frozenset("*>\ufffd")
 NOT_IN_QUEUE_NAMES = "*?'<>&;"
 """Characters that no durable queue has in its name, whoever makes it."""

@@ -1,7 +1,16 @@
 """The kinds of objects that the configuration API knows. Names, limits and defaults are PubSub+'s (10.26)."""
 
 import string
+from enum import Enum
 
+from lbg_runtime.broker.engine.settings import (
+    DEAD_MESSAGE_QUEUE,
+    LARGEST_MESSAGE_BYTES,
+    LARGEST_QUOTA_MEGABYTES,
+    AccessType,
+    Permission,
+    RejectOnDiscard,
+)
 from lbg_runtime.broker.engine.vpn import LARGEST_QUEUE_NAME, NOT_IN_QUEUE_NAMES
 from lbg_runtime.broker.semp.grouping import GROUPING_QUEUE_ATTRIBUTES
 from lbg_runtime.broker.semp.schema import Attribute, Choice, Flag, Level, Number, ObjectType, Text, Threshold
@@ -11,21 +20,27 @@ _WORD = string.ascii_letters + string.digits + "-_"
 _SYNTAX = ("smf", "mqtt")
 _ACTION = ("allow", "disallow")
 
+
+def _choice(name: str, default: Enum) -> Choice:
+    """One of the words of the engine's setting."""
+    return Choice(name, default.value, tuple(each.value for each in type(default)))
+
+
 ENFORCED_QUEUE_ATTRIBUTES: tuple[Attribute, ...] = (
-    Choice("accessType", "exclusive", ("exclusive", "non-exclusive")),
+    _choice("accessType", AccessType.EXCLUSIVE),
     Flag("egressEnabled"),
     Flag("ingressEnabled"),
     Number("maxBindCount", 1_000, 0, 10_000),
     Number("maxDeliveredUnackedMsgsPerFlow", 10_000, 1, 1_000_000),
-    Number("maxMsgSize", 10_000_000, 0, 30_000_000),
-    Number("maxMsgSpoolUsage", 5_000, 0, 6_000_000),
+    Number("maxMsgSize", 10_000_000, 0, LARGEST_MESSAGE_BYTES),
+    Number("maxMsgSpoolUsage", 5_000, 0, LARGEST_QUOTA_MEGABYTES),
     Text("owner", "", 189),
     Number("partitionCount", 0, 0, 1_000),
     Number("partitionRebalanceDelay", 5, 0, _U32),
     Number("partitionRebalanceMaxHandoffTime", 3, 0, _U32),
-    Choice("permission", "no-access", ("no-access", "read-only", "consume", "modify-topic", "delete")),
-    Choice("rejectMsgToSenderOnDiscardBehavior", "when-queue-enabled", ("never", "when-queue-enabled", "always")),
-    Text("deadMsgQueue", "#DEAD_MSG_QUEUE", 200),
+    _choice("permission", Permission.NO_ACCESS),
+    _choice("rejectMsgToSenderOnDiscardBehavior", RejectOnDiscard.WHEN_QUEUE_ENABLED),
+    Text("deadMsgQueue", DEAD_MESSAGE_QUEUE, LARGEST_QUEUE_NAME),
     Number("maxRedeliveryCount", 0, 0, 255),
     Number("maxTtl", 0, 0, _U32),
     Flag("redeliveryDelayEnabled"),
@@ -190,7 +205,7 @@ REPLAY_LOG = ObjectType(
     (
         Flag("egressEnabled"),
         Flag("ingressEnabled"),
-        Number("maxSpoolUsage", 0, 0, 6_000_000),
+        Number("maxSpoolUsage", 0, 0, LARGEST_QUOTA_MEGABYTES),
         Flag("topicFilterEnabled"),
     ),
     write_level=Level.GLOBAL,

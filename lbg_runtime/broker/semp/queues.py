@@ -6,7 +6,13 @@ from typing import cast
 
 from lbg_runtime.broker.engine.effects import CarryOut
 from lbg_runtime.broker.engine.engine import Engine
-from lbg_runtime.broker.engine.settings import AccessType, Permission, QueueSettings, RejectOnDiscard
+from lbg_runtime.broker.engine.settings import (
+    BYTES_PER_MEGABYTE,
+    AccessType,
+    Permission,
+    QueueSettings,
+    RejectOnDiscard,
+)
 from lbg_runtime.broker.semp.collection import only
 from lbg_runtime.broker.semp.fault import SempFault
 from lbg_runtime.broker.semp.grouping import changed_grouping, grouping_row
@@ -16,9 +22,6 @@ from lbg_runtime.broker.semp.target import Key, Keys
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.semp_code import SempCode
-
-BYTES_PER_SPOOL_UNIT = 1_000_000
-"""`maxMsgSpoolUsage` is in megabytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +50,8 @@ _FIELDS = {
     "maxMsgSize": _as_it_is("max_message_bytes"),
     "maxMsgSpoolUsage": _Field(
         "quota_bytes",
-        lambda value: cast(int, value) * BYTES_PER_SPOOL_UNIT,
-        lambda value: cast(int, value) // BYTES_PER_SPOOL_UNIT,
+        lambda value: cast(int, value) * BYTES_PER_MEGABYTE,
+        lambda value: cast(int, value) // BYTES_PER_MEGABYTE,
     ),
     "owner": _Field("owner", lambda value: value or None, lambda value: cast(str | None, value) or ""),
     "partitionCount": _as_it_is("partition_count"),

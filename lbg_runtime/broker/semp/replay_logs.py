@@ -7,11 +7,10 @@ from typing import cast
 from lbg_runtime.broker.engine.effects import Effect
 from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.engine.replay.log import NS_PER_S, FromBeginning, FromTime, ReplayStart
-from lbg_runtime.broker.engine.settings import ReplayLogSettings
+from lbg_runtime.broker.engine.settings import BYTES_PER_MEGABYTE, ReplayLogSettings
 from lbg_runtime.broker.semp.collection import only
 from lbg_runtime.broker.semp.fault import SempFault
 from lbg_runtime.broker.semp.message_ids import after_message
-from lbg_runtime.broker.semp.queues import BYTES_PER_SPOOL_UNIT
 from lbg_runtime.broker.semp.schema import Json, Number, Row
 from lbg_runtime.broker.semp.target import Key, Keys
 from lbg_runtime.model.errors import BrokerRefusal
@@ -27,7 +26,7 @@ def log_row(settings: ReplayLogSettings) -> Row:
     return {
         "egressEnabled": settings.egress_enabled,
         "ingressEnabled": settings.ingress_enabled,
-        "maxSpoolUsage": settings.max_bytes // BYTES_PER_SPOOL_UNIT,
+        "maxSpoolUsage": settings.max_bytes // BYTES_PER_MEGABYTE,
         "topicFilterEnabled": False,
     }
 
@@ -77,7 +76,7 @@ class ReplayLogs:
         size = cast(int, row["maxSpoolUsage"])
         # A size in bytes that the row cannot express stays, unless the row gives another one.
         if size != log_row(settings)["maxSpoolUsage"]:
-            settings = replace(settings, max_bytes=size * BYTES_PER_SPOOL_UNIT)
+            settings = replace(settings, max_bytes=size * BYTES_PER_MEGABYTE)
         self._engine.replays.keep_log(
             vpn,
             replace(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from lbg_runtime.broker.engine.vpn import DEAD_MESSAGE_QUEUE
+from lbg_runtime.broker.engine.settings import DEAD_MESSAGE_QUEUE
 from lbg_runtime.broker.semp.fault import SempFault
 from lbg_runtime.model.semp_code import SempCode
 

@@ -2,13 +2,18 @@
 
 from dataclasses import replace
 
-from lbg_runtime.broker.engine.settings import AccessType, Permission, QueueSettings, RejectOnDiscard
-from lbg_runtime.broker.server.login import MAX_MESSAGE_BYTES
+from lbg_runtime.broker.engine.settings import (
+    BYTES_PER_MEGABYTE,
+    LARGEST_MESSAGE_BYTES,
+    LARGEST_QUOTA_MEGABYTES,
+    AccessType,
+    Permission,
+    QueueSettings,
+    RejectOnDiscard,
+)
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.smf.endpoint import Endpoint, EndpointWishes
 
-_BYTES_PER_QUOTA_UNIT = 1_000_000
-_LARGEST_QUOTA_MEGABYTES = 6_000_000
 _BITS = {
     Permission.NO_ACCESS: 0,
     Permission.READ_ONLY: 0b1,
@@ -31,11 +36,11 @@ def wished_settings(wishes: EndpointWishes, *, durable: bool) -> QueueSettings:
     elif not durable:
         settings = replace(settings, permission=Permission.NO_ACCESS)
     if wishes.quota_megabytes is not None:
-        if not 0 < wishes.quota_megabytes <= _LARGEST_QUOTA_MEGABYTES:
+        if not 0 < wishes.quota_megabytes <= LARGEST_QUOTA_MEGABYTES:
             raise BrokerRefusal(400, "Quota Out Of Range")
-        settings = replace(settings, quota_bytes=wishes.quota_megabytes * _BYTES_PER_QUOTA_UNIT)
+        settings = replace(settings, quota_bytes=wishes.quota_megabytes * BYTES_PER_MEGABYTE)
     if wishes.max_message_bytes is not None:
-        if wishes.max_message_bytes > MAX_MESSAGE_BYTES:
+        if wishes.max_message_bytes > LARGEST_MESSAGE_BYTES:
             raise BrokerRefusal(400, "Message Size Out Of Range")
         settings = replace(settings, max_message_bytes=wishes.max_message_bytes)
     if wishes.respects_ttl is not None:
@@ -55,7 +60,7 @@ def told_of(queue: str, settings: QueueSettings, permission: Permission) -> Endp
         exclusive=settings.access_type is AccessType.EXCLUSIVE,
         permissions=_BITS[permission],
         others_permissions=_BITS[settings.permission],
-        quota_megabytes=settings.quota_bytes // _BYTES_PER_QUOTA_UNIT,
+        quota_megabytes=settings.quota_bytes // BYTES_PER_MEGABYTE,
         max_message_bytes=settings.max_message_bytes,
         respects_ttl=settings.respect_time_to_live,
     )

@@ -4,6 +4,7 @@ from functools import cache
 from zlib import crc32
 
 from lbg_runtime.broker.engine.accounts import Accounts, ClientProfile
+from lbg_runtime.broker.engine.settings import LARGEST_MESSAGE_BYTES
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.smf.client_ctrl import (
     LOGIN,
@@ -19,8 +20,6 @@ from lbg_runtime.smf.text import close_text
 
 ROUTER = "lbg"
 VIRTUAL_ROUTER = f"v:{ROUTER}"
-MAX_MESSAGE_BYTES = 30_000_000
-"""The largest message of PubSub+; a frame may be a little longer."""
 
 # 27 booleans, first bit first. Left out: compression (clients that ask for it get it anyway), and not to send a client
 # what it publishes itself (one that asks for that would believe that it had it).
@@ -32,8 +31,8 @@ _RECEIVE, _TEMPORARY_ENDPOINTS, _PUBLISH, _ENDPOINT_MANAGEMENT, _TRANSACTIONS = 
 _LIMITS = (
     (0, (10_000).to_bytes(4, "big")),  # port speed
     (1, b"\0"),  # port type
-    (2, MAX_MESSAGE_BYTES.to_bytes(4, "big")),  # largest message of a queue
-    (3, MAX_MESSAGE_BYTES.to_bytes(4, "big")),  # largest direct message
+    (2, LARGEST_MESSAGE_BYTES.to_bytes(4, "big")),  # largest message of a queue
+    (3, LARGEST_MESSAGE_BYTES.to_bytes(4, "big")),  # largest direct message
 )
 # Versions, from and to: 4 is assured control, 5 distributed transactions.
 _EXTENDED_CAPABILITIES = encode_capabilities((), ((4, b"\x01\x03"), (5, b"\x01\x01")))

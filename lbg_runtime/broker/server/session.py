@@ -24,10 +24,9 @@ from lbg_runtime.broker.engine.effects import (
     Published,
 )
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN, Engine
-from lbg_runtime.broker.engine.settings import Permission
+from lbg_runtime.broker.engine.settings import LARGEST_MESSAGE_BYTES, Permission
 from lbg_runtime.broker.server.endpoints import told_of, wished_settings
 from lbg_runtime.broker.server.login import (
-    MAX_MESSAGE_BYTES,
     REFUSED_LOGIN_BODY,
     VIRTUAL_ROUTER,
     inbox_of,
@@ -86,7 +85,7 @@ OnLogin = Callable[[ClientId], None]
 """Called after a successful login, before any effect of it is carried out."""
 
 _LOGIN_LIMIT_BYTES = 64 * 1024
-_FRAME_LIMIT_BYTES = MAX_MESSAGE_BYTES + 64 * 1024
+_FRAME_LIMIT_BYTES = LARGEST_MESSAGE_BYTES + 64 * 1024
 _CONTROL_LIMIT_BYTES = 256 * 1024
 """The longest frame that is no message: 13,000 ranges of an acknowledgement. It is read piece by piece while all others
 wait."""
