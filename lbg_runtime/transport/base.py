@@ -109,6 +109,16 @@ def too_many_together(count: int) -> str:
     return f"{count} messages in one transaction; at most {MAX_TOGETHER} are possible"
 
 
+def answer(future: "asyncio.Future[None]", error: Exception | None) -> None:
+    """Say how what was to be published has ended, unless nobody waits for that any more."""
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+
+
 class Messenger(Protocol):
     """Publishing, and direct messages, over the same session; a transport implements this too."""
 

@@ -9,6 +9,7 @@ from lbg_runtime.broker.engine.effects import ClientId, Published
 from lbg_runtime.model.errors import BrokerRefusal, PublishFailed, PublishRefused
 from lbg_runtime.model.message import DEFAULT_PRIORITY, Message, as_payload
 from lbg_runtime.model.sendable import check_sendable
+from lbg_runtime.transport.base import answer
 from lbg_runtime.transport.memory.broker import MemoryBroker
 
 _UNANSWERED = "Service Unavailable"
@@ -25,16 +26,6 @@ def published(message: Message) -> Published:
         # As on the wire, where every message has one.
         message = replace(message, headers=replace(message.headers, priority=None))
     return Published(message.topic, message, len(payload))
-
-
-def answer(future: asyncio.Future[None], error: PublishFailed | None) -> None:
-    """Say how a message ended, unless nobody waits for that any more."""
-    if future.done():
-        return
-    if error is None:
-        future.set_result(None)
-    else:
-        future.set_exception(error)
 
 
 class MemoryPublisher:

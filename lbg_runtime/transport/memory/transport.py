@@ -38,12 +38,13 @@ from lbg_runtime.transport.base import (
     DirectSink,
     FlowSink,
     IsLast,
+    answer,
     too_many_together,
 )
 from lbg_runtime.transport.memory.broker import MemoryBroker
 from lbg_runtime.transport.memory.browse import MemoryBrowse
 from lbg_runtime.transport.memory.flow import HandleState, MemoryFlow, message_of
-from lbg_runtime.transport.memory.publisher import MemoryPublisher, answer, published
+from lbg_runtime.transport.memory.publisher import MemoryPublisher, published
 
 RECONNECT_WAIT_S = 1.0
 """The wait after the broker itself closed the connection, and between attempts that the broker refuses."""

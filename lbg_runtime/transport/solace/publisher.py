@@ -10,6 +10,7 @@ from typing import Any
 from lbg_runtime.model.errors import PublishFailed, PublishRefused
 from lbg_runtime.model.message import NO_HEADERS, Headers, Message, as_payload
 from lbg_runtime.model.sendable import check_sendable
+from lbg_runtime.transport.base import answer
 from lbg_runtime.transport.solace import native
 from lbg_runtime.transport.solace.errors import publish_failed
 from lbg_runtime.transport.solace.inbox import Inbox
@@ -165,17 +166,14 @@ class PublicPublisher(SolacePublisher):
             # The latter of the client's sending thread, which ends with its session.
             self.answered((number, error))
 
-    def answered(self, answer: tuple[int, BaseException | None]) -> None:
+    def answered(self, told: tuple[int, BaseException | None]) -> None:
         """The broker, or the client on its own, has decided about a message."""
-        number, error = answer
+        number, error = told
         entry = self._unconfirmed.pop(number, None)
         if entry is None or entry[1].done():
             return
         topic, future = entry
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(self.failed(topic, error))
+        answer(future, None if error is None else self.failed(topic, error))
 
     @property
     def is_waiting(self) -> bool:
@@ -185,8 +183,7 @@ class PublicPublisher(SolacePublisher):
     def fail_all(self, reason: str) -> None:
         """See `SolacePublisher.fail_all`."""
         for topic, future in self._unconfirmed.values():
-            if not future.done():
-                future.set_exception(PublishFailed(topic, reason))
+            answer(future, PublishFailed(topic, reason))
         self._unconfirmed.clear()
 
 

@@ -15,7 +15,7 @@ import structlog
 
 from lbg_runtime.model.errors import PublishFailed, PublishRefused
 from lbg_runtime.model.message import Message
-from lbg_runtime.transport.base import MAX_TOGETHER, too_many_together
+from lbg_runtime.transport.base import MAX_TOGETHER, answer, too_many_together
 from lbg_runtime.transport.solace import native
 from lbg_runtime.transport.solace.errors import is_commit_refused, subcode_and_reason
 from lbg_runtime.transport.solace.library import CLIENT_ERRORS
@@ -91,8 +91,7 @@ class Transactions:
     def fail_all(self, reason: str) -> None:
         """The session is gone: waiting bundles are not sent. A commit under way ends by itself."""
         for bundle in self._waiting:
-            if not bundle.future.done():
-                bundle.future.set_exception(PublishFailed(bundle.topic, reason))
+            answer(bundle.future, PublishFailed(bundle.topic, reason))
         self._waiting.clear()
 
     def close(self) -> None:
@@ -130,12 +129,7 @@ class Transactions:
             error = bundle.error
             if error is None and (unexpected is not None or ended.cancelled()):
                 error = PublishFailed(bundle.topic, f"the commit ended with {unexpected!r}")
-            if bundle.future.done():
-                continue
-            if error is None:
-                bundle.future.set_result(None)
-            else:
-                bundle.future.set_exception(error)
+            answer(bundle.future, error)
         self._commit_next()
 
     # -- on a control thread

@@ -23,7 +23,7 @@ from lbg_runtime.model.errors import (
 )
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Message
-from lbg_runtime.transport.base import BoundFlow, ConnectionSink, DirectSink, FlowSink, IsLast
+from lbg_runtime.transport.base import BoundFlow, ConnectionSink, DirectSink, FlowSink, IsLast, answer
 from lbg_runtime.transport.solace.barrier import Barrier
 from lbg_runtime.transport.solace.credentials import TokenFile
 from lbg_runtime.transport.solace.errors import subcode_and_reason
@@ -198,8 +198,7 @@ class SolaceTransport:
         if session is not None:
             session.fail_all(CLOSED)
         for message, future in self._held:
-            if not future.done():
-                future.set_exception(PublishFailed(message.topic, CLOSED))
+            answer(future, PublishFailed(message.topic, CLOSED))
         await wait_to_the_end(asyncio.ensure_future(self._end_all(session, tasks)))
 
     async def _end_all(self, session: "SolaceSession | None", tasks: "Sequence[asyncio.Task[None]]") -> None:
@@ -472,10 +471,10 @@ class SolaceTransport:
         # Another session's answer says nothing of what this one sent.
         if session is not self._session or self._barrier is None or not self._connected.is_set():
             return False
-        answer = self._barrier.ask()
+        asked = self._barrier.ask()
         # Others share it, so a cancellation must not reach it.
-        await asyncio.wait([answer])
-        return answer.result()
+        await asyncio.wait([asked])
+        return asked.result()
 
     def _disconnected(self) -> None:
         if self._barrier is not None:

@@ -19,6 +19,7 @@ from typing import Any
 
 from lbg_runtime.model.errors import PublishFailed, PublishRefused
 from lbg_runtime.model.message import Message
+from lbg_runtime.transport.base import answer
 from lbg_runtime.transport.solace.fast.calls import OK
 from lbg_runtime.transport.solace.fast.publish_calls import NOT_READY, WOULD_BLOCK, PublishCalls
 from lbg_runtime.transport.solace.fast.publish_session import Hear, build_heard
@@ -138,7 +139,7 @@ class FastPublisher(SolacePublisher):
         self._untaken = 0
         self._waiting.clear()
         for topic, future in left:
-            _fail(future, PublishFailed(topic, reason))
+            answer(future, PublishFailed(topic, reason))
         for native in self._natives:
             self._calls.free(byref(native))
         self._natives.clear()
@@ -163,7 +164,7 @@ class FastPublisher(SolacePublisher):
             self._fail_untaken(reason)
             while self._waiting:
                 message, future = self._waiting[0]
-                _fail(future, PublishFailed(message.topic, reason))
+                answer(future, PublishFailed(message.topic, reason))
                 self._waiting.popleft()
             raise
 
@@ -181,7 +182,7 @@ class FastPublisher(SolacePublisher):
                 try:
                     write(natives[len(batch)], message, first_tag + place * TAG_BYTES)
                 except PublishRefused as refusal:
-                    _fail(future, refusal)
+                    answer(future, refusal)
                 else:
                     batch.append(sending)
                     unconfirmed[place] = (message.topic, future)
@@ -206,7 +207,7 @@ class FastPublisher(SolacePublisher):
         if not is_blocked:
             # The library would never take the first of them.
             message, future = left[0]
-            _fail(future, self.failed(message.topic, get_last_error_info(code, "publish")))
+            answer(future, self.failed(message.topic, get_last_error_info(code, "publish")))
             del left[0]
         self._waiting.extendleft(reversed(left))
         self._take_back()
@@ -223,18 +224,18 @@ class FastPublisher(SolacePublisher):
     def _fail_untaken(self, reason: str) -> None:
         for place in islice(self._order, len(self._order) - self._untaken, None):
             if (entry := self._unconfirmed[place]) is not None:
-                _fail(entry[1], PublishFailed(entry[0], reason))
+                answer(entry[1], PublishFailed(entry[0], reason))
         self._take_back()
 
     def _take_answers(self, _: None) -> None:
         self._is_told = False
         answers = self._answers
         while answers:
-            answer = answers.popleft()
-            if isinstance(answer, int):
-                self._confirm(answer)
+            told = answers.popleft()
+            if isinstance(told, int):
+                self._confirm(told)
             else:
-                self._refuse(*answer)
+                self._refuse(*told)
         self._flush(None)
 
     def _confirm(self, last: int) -> None:
@@ -254,7 +255,7 @@ class FastPublisher(SolacePublisher):
         if entry is not None:
             self._order.remove(place)
             self._room.append(place)
-            _fail(entry[1], self.failed(entry[0], error))
+            answer(entry[1], self.failed(entry[0], error))
 
     def _make_natives(self) -> list[c_void_p]:
         # Some may be left of a try that failed.
@@ -273,9 +274,3 @@ def _reason(response_code: int) -> Exception:
         return get_last_error_info(response_code, "publish")
     except Exception as failure:  # noqa: BLE001 - without a note, the next confirm would count for this message too
         return failure
-
-
-def _fail(future: asyncio.Future[None], error: Exception) -> None:
-    # The sender of the message may have gone.
-    if not future.done():
-        future.set_exception(error)
