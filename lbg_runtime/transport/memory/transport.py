@@ -130,29 +130,24 @@ class MemoryTransport:
 
     async def provision(self, queue: QueueName, subscriptions: Sequence[str]) -> None:
         """See `Transport.provision`."""
-        if self._client is None:
-            raise TransportError(f"cannot provision {queue}: not connected")
-        engine = self._broker.engine
+        client, engine = self._client_to("provision", queue), self._broker.engine
         try:
             with _tolerated("Endpoint Already Exists"):
-                engine.provision(self._client, queue, QueueSettings())
+                engine.provision(client, queue, QueueSettings())
             for subscription in subscriptions:
                 with _tolerated("Subscription Already Exists"):
-                    engine.subscribe_queue(self._client, queue, subscription)
+                    engine.subscribe_queue(client, queue, subscription)
         except BrokerRefusal as refusal:
             raise RequestRefused(f"provision {queue}", refusal.text) from refusal
 
     async def has_queue(self, queue: QueueName) -> bool:
         """See `Browser.has_queue`."""
-        if self._client is None:
-            raise TransportError(f"cannot look for {queue}: not connected")
+        self._client_to("look for", queue)
         return queue in self._broker.engine.queue_names(DEFAULT_VPN)
 
     async def browse(self, queue: QueueName, quiet_s: float, is_last: IsLast | None = None) -> list[Message]:
         """See `Browser.browse`."""
-        if self._client is None:
-            raise TransportError(f"cannot browse {queue}: not connected")
-        browse = MemoryBrowse(self._broker.engine, self._client, queue)
+        browse = MemoryBrowse(self._broker.engine, self._client_to("browse", queue), queue)
         self._browses[browse.flow_id] = browse
         try:
             return await browse.read(quiet_s, is_last)
@@ -176,7 +171,7 @@ class MemoryTransport:
         topic = messages[0].topic
         error: PublishFailed | None = None
         if self._client is None:
-            error = PublishFailed(topic, "not connected")
+            error = PublishFailed(topic, NOT_CONNECTED)
         elif len(messages) > MAX_TOGETHER:
             error = PublishRefused(topic, too_many_together(len(messages)))
         else:
@@ -204,7 +199,7 @@ class MemoryTransport:
     async def subscribe(self, subscription: str, sink: DirectSink) -> None:
         """See `Messenger.subscribe`."""
         if self._client is None:
-            raise SubscribeFailed(subscription, "not connected")
+            raise SubscribeFailed(subscription, NOT_CONNECTED)
         try:
             self._subscribe(self._client, subscription)
         except BrokerRefusal as refusal:
@@ -263,6 +258,11 @@ class MemoryTransport:
             self._broker.detach(client)
 
     # -- the session
+
+    def _client_to(self, what: str, queue: QueueName) -> ClientId:
+        if self._client is None:
+            raise TransportError(f"cannot {what} {queue}: {NOT_CONNECTED}")
+        return self._client
 
     def _connect(self) -> None:
         client, effects = self._broker.engine.connect(DEFAULT_VPN, self._username, self._password, self._client_name)

@@ -272,21 +272,16 @@ class SolaceTransport:
 
     async def provision(self, queue: QueueName, subscriptions: Sequence[str]) -> None:
         """See `Transport.provision`."""
-        if self._session is None:
-            raise TransportError(f"cannot provision {queue}: not connected")
-        await self._threads.run(self._session.provision, queue, subscriptions)
+        await self._threads.run(self._session_to("provision", queue).provision, queue, subscriptions)
 
     async def has_queue(self, queue: QueueName) -> bool:
         """See `Browser.has_queue`."""
-        if self._session is None:
-            raise TransportError(f"cannot look for {queue}: not connected")
-        return await self._threads.run(self._session.has_queue, queue)
+        return await self._threads.run(self._session_to("look for", queue).has_queue, queue)
 
     async def browse(self, queue: QueueName, quiet_s: float, is_last: IsLast | None = None) -> list[Message]:
         """See `Browser.browse`."""
-        if self._session is None:
-            raise TransportError(f"cannot browse {queue}: not connected")
-        return await self._threads.run(self._session.browse, queue, round(quiet_s * 1_000), is_last)
+        session = self._session_to("browse", queue)
+        return await self._threads.run(session.browse, queue, round(quiet_s * 1_000), is_last)
 
     # -- Messenger
 
@@ -298,7 +293,7 @@ class SolaceTransport:
         elif self._renewal is not None and not self._closed:
             self._held.append((message, future))
         else:
-            future.set_exception(PublishFailed(message.topic, "not connected"))
+            future.set_exception(PublishFailed(message.topic, NOT_CONNECTED))
         return future
 
     def send_together(self, messages: Sequence[Message]) -> asyncio.Future[None]:
@@ -307,7 +302,7 @@ class SolaceTransport:
         if self._session is not None:
             self._session.transactions.send(messages, future)
         else:
-            future.set_exception(PublishFailed(messages[0].topic, "not connected"))
+            future.set_exception(PublishFailed(messages[0].topic, NOT_CONNECTED))
         return future
 
     def send_direct(self, message: Message) -> None:
@@ -325,7 +320,7 @@ class SolaceTransport:
         session, inbox = self._session, self._inbox
         # In an outage the client says so at once, as a rule, but was also seen to wait for the end of it.
         if session is None or inbox is None or not self._connected.is_set():
-            raise SubscribeFailed(subscription, "not connected")
+            raise SubscribeFailed(subscription, NOT_CONNECTED)
         await self._threads.run(session.subscribe, subscription, inbox, sink)
         if session is not self._session:
             # The next session may be there already, without it.
@@ -346,6 +341,11 @@ class SolaceTransport:
         return self._why_away
 
     # -- the session
+
+    def _session_to(self, what: str, queue: QueueName) -> "SolaceSession":
+        if self._session is None:
+            raise TransportError(f"cannot {what} {queue}: {NOT_CONNECTED}")
+        return self._session
 
     async def _connect(self, inbox: Inbox) -> None:
         """Make the session; raises `ConnectFailed`, and then, as when it is cancelled, there is none."""
