@@ -1,6 +1,6 @@
 """Reads the record files of a run as they grow: what has come since the last look, and how complete it is."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,21 +13,12 @@ from lbg_runtime.journal.reader import (
     RecordFile,
     check_directory,
     open_records,
+    tables_of,
 )
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.validator.arrow import flags
 from lbg_runtime.validator.columns import read_lives
-from lbg_runtime.validator.schema import (
-    CONFIRMED,
-    DISPATCHES,
-    FLOWS,
-    JOURNALS,
-    LEDGERS,
-    OWNERS,
-    STRIPES,
-    UNCONFIRMED,
-    RunTables,
-)
+from lbg_runtime.validator.schema import STRIPES, RunTables
 from lbg_runtime.validator.segments import FAR_PAST
 
 ALLOWED_DELAY_MS = 5_000
@@ -67,20 +58,13 @@ class RunFollower:
         tails = [*self._journals.values(), *self._ledgers.values()]
         for tail in tails:
             tail.read()
-        self._stripes = pa.concat_tables([self._stripes, _taken(self._journals.values(), "stripes", STRIPES)])
-        journals = _rows(self._journals.values(), JOURNALS)
-        tables = RunTables(
-            dispatches=_taken(self._journals.values(), "dispatch", DISPATCHES),
-            flows=_taken(self._journals.values(), "flow", FLOWS),
-            confirmed=_taken(self._ledgers.values(), "confirmed", CONFIRMED),
-            unconfirmed=_taken(self._ledgers.values(), "unconfirmed", UNCONFIRMED),
-            journals=journals,
-            ledgers=_rows(self._ledgers.values(), LEDGERS),
-            owners=_taken(self._journals.values(), "owner", OWNERS),
-            stripes=self._stripes,
-        )
-        behind = [tail.has_more for tail in self._journals.values()]
-        return News(tables, complete_until(journals, behind), any(tail.has_more for tail in tails))
+        tables = tables_of("journal", [tail.file for tail in self._journals.values()])
+        tables |= tables_of("ledger", [tail.file for tail in self._ledgers.values()])
+        for tail in tails:
+            tail.forget_records()
+        self._stripes = tables["stripes"] = pa.concat_tables([self._stripes, tables["stripes"]])
+        until_ns = complete_until(tables["journals"], [tail.has_more for tail in self._journals.values()])
+        return News(RunTables(**tables), until_ns, any(tail.has_more for tail in tails))
 
     def _find(self, known: "dict[str, _Tail]", pattern: str, kind: FileKind) -> None:
         for path in sorted(self._directory.glob(pattern)):
@@ -130,14 +114,7 @@ class _Tail:
         # Waiting for more of a file of which nothing more is read would never end.
         self.has_more = len(block) == _BLOCK_BYTES and not self.file.hopeless
 
-
-def _taken(tails: Iterable[_Tail], kind: str, schema: pa.Schema) -> pa.Table:
-    batches = []
-    for tail in tails:
-        batches += tail.file.batches[kind]
-        tail.file.batches[kind].clear()
-    return pa.Table.from_batches(batches, schema)
-
-
-def _rows(tails: Iterable[_Tail], schema: pa.Schema) -> pa.Table:
-    return pa.Table.from_pylist([tail.file.row(schema) for tail in tails], schema)
+    def forget_records(self) -> None:
+        """Keep what is known of the file, and not its records, which have been told."""
+        for batches in self.file.batches.values():
+            batches.clear()

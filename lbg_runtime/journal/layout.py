@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from lbg_runtime.journal.reader import (
     JOURNAL_PATTERN,
     LEDGER_PATTERN,
+    TABLE_OF_RECORDS,
     FileKind,
     RecordFile,
     check_directory,
@@ -119,7 +120,7 @@ def begin(target: Path) -> Path:
 
 def lay_out_journal(path: Path, number: int, draft: Path) -> LaidOut:
     """Lay out one member's journal; raises `UserError`."""
-    columns = {"dispatch": ("dispatches", "queue"), "flow": ("flows", "queue")}
+    columns = {"dispatch": "queue", "flow": "queue"}
     with _ByQueue(number, draft) as parts:
         file = _pour("journal", path, number, columns, parts, lambda queues: queues)
     return LaidOut(
@@ -131,7 +132,7 @@ def lay_out_journal(path: Path, number: int, draft: Path) -> LaidOut:
 
 def lay_out_ledger(path: Path, number: int, draft: Path, parts: int) -> LaidOut:
     """Lay out one publisher's ledger; `parts` is `parts_of` all journals. Raises `UserError`."""
-    columns = {name: (name, "shard") for name in ("confirmed", "unconfirmed")}
+    columns = {"confirmed": "shard", "unconfirmed": "shard"}
     with _ByQueue(number, draft) as written:
         file = _pour("ledger", path, number, columns, written, lambda shards: shards % parts)
     row = pa.Table.from_pylist([file.row(LEDGERS)], LEDGERS)
@@ -225,15 +226,16 @@ def _pour(
     kind: FileKind,
     path: Path,
     number: int,
-    columns: Mapping[str, tuple[str, str]],
+    columns: Mapping[str, str],
     parts: "_ByQueue",
     queues_of_column: Callable[[Ints], Ints],
 ) -> RecordFile:
-    """Read a file and write its records of the kinds named in `columns`, each with its table and the column that says
-    where it belongs, as they come; the others stay in the file's batches."""
+    """Read a file and write its records of the kinds named in `columns`, each with the column that says where it
+    belongs, as they come; the others stay in the file's batches."""
     try:
         for file in read_blocks(path, kind, number):
-            for record_kind, (name, column) in columns.items():
+            for record_kind, column in columns.items():
+                name = TABLE_OF_RECORDS[record_kind]
                 table = pa.Table.from_batches(file.batches[record_kind], _BY_QUEUE[name])
                 file.batches[record_kind].clear()
                 parts.add(name, table, queues_of_column(table.column(column).to_numpy()))

@@ -9,7 +9,7 @@ match) becomes the file's `defect`: nothing is raised, and the verdict cannot be
 import errno
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import BinaryIO, Literal, TypeGuard
@@ -48,6 +48,21 @@ RECORD_KINDS: Mapping[FileKind, Mapping[str, pa.Schema]] = {
 }
 """What becomes of the records that tables are made of, by the kind of their file."""
 
+TABLE_OF_RECORDS: Mapping[str, str] = {
+    "dispatch": "dispatches",
+    "flow": "flows",
+    "owner": "owners",
+    "stripes": "stripes",
+    "confirmed": "confirmed",
+    "unconfirmed": "unconfirmed",
+}
+"""The table of each kind of record, as `RunTables` names it."""
+
+_TABLE_OF_FILES: Mapping[FileKind, tuple[str, pa.Schema]] = {
+    "journal": ("journals", JOURNALS),
+    "ledger": ("ledgers", LEDGERS),
+}
+
 _CLOCKS = {
     "dispatch": ("t_done", "done_mono_ns"),
     "flow": ("t", "mono_ns"),
@@ -84,30 +99,30 @@ def read_run(directory: Path) -> RunTables:
     """The tables of a run; raises `UserError` if the directory or a file in it cannot be read."""
     check_directory(directory)
     try:
-        journals = [read_journal(path, number) for number, path in enumerate(sorted(directory.glob(JOURNAL_PATTERN)))]
-        ledgers = [read_ledger(path, number) for number, path in enumerate(sorted(directory.glob(LEDGER_PATTERN)))]
+        journals = [read_file(path, "journal", at) for at, path in enumerate(sorted(directory.glob(JOURNAL_PATTERN)))]
+        ledgers = [read_file(path, "ledger", at) for at, path in enumerate(sorted(directory.glob(LEDGER_PATTERN)))]
     except OSError as error:
         raise UserError(str(error.filename), str(error.strerror), "a readable record file") from error
-    return RunTables(
-        dispatches=_gather(journals, "dispatch", DISPATCHES),
-        flows=_gather(journals, "flow", FLOWS),
-        confirmed=_gather(ledgers, "confirmed", CONFIRMED),
-        unconfirmed=_gather(ledgers, "unconfirmed", UNCONFIRMED),
-        journals=pa.Table.from_pylist([file.row(JOURNALS) for file in journals], JOURNALS),
-        ledgers=pa.Table.from_pylist([file.row(LEDGERS) for file in ledgers], LEDGERS),
-        owners=_gather(journals, "owner", OWNERS),
-        stripes=_gather(journals, "stripes", STRIPES),
-    )
+    return RunTables(**tables_of("journal", journals), **tables_of("ledger", ledgers))
 
 
-def read_journal(path: Path, number: int) -> "RecordFile":
-    """One member's journal; `number` is its row in the table of journals. Raises `OSError`."""
-    return _read_file(path, "journal", number)
+def tables_of(kind: FileKind, files: Sequence["RecordFile"]) -> dict[str, pa.Table]:
+    """The tables that files of one kind make: of their records, as far as they are in the batches, and of the files."""
+    tables = {
+        TABLE_OF_RECORDS[record_kind]: pa.Table.from_batches(
+            [batch for file in files for batch in file.batches[record_kind]], schema
+        )
+        for record_kind, schema in RECORD_KINDS[kind].items()
+    }
+    name, schema = _TABLE_OF_FILES[kind]
+    return {**tables, name: pa.Table.from_pylist([file.row(schema) for file in files], schema)}
 
 
-def read_ledger(path: Path, number: int) -> "RecordFile":
-    """One publisher's ledger; `number` is its row in the table of ledgers. Raises `OSError`."""
-    return _read_file(path, "ledger", number)
+def read_file(path: Path, kind: FileKind, number: int) -> "RecordFile":
+    """A whole journal or ledger; `number` is its row in the table of such files. Raises `OSError`."""
+    for file in read_blocks(path, kind, number):
+        whole = file
+    return whole
 
 
 def read_blocks(path: Path, kind: FileKind, number: int) -> Iterator["RecordFile"]:
@@ -135,16 +150,6 @@ def open_records(path: Path) -> BinaryIO:
         raise OSError(errno.EINVAL, "no regular file", str(path))
     # The system refuses a folder.
     return path.open("rb")
-
-
-def _gather(files: Iterable["RecordFile"], kind: str, schema: pa.Schema) -> pa.Table:
-    return pa.Table.from_batches([batch for file in files for batch in file.batches[kind]], schema)
-
-
-def _read_file(path: Path, kind: FileKind, number: int) -> "RecordFile":
-    for file in read_blocks(path, kind, number):
-        whole = file
-    return whole
 
 
 def _blocks_of_lines(path: Path) -> Iterator[list[bytes] | None]:

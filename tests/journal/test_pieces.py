@@ -8,7 +8,7 @@ import pytest
 
 from lbg_runtime.journal import pieces
 from lbg_runtime.journal.pieces import Place, cut_piece, read_piece
-from lbg_runtime.journal.reader import RECORD_KINDS, RecordFile, read_journal
+from lbg_runtime.journal.reader import RECORD_KINDS, RecordFile, read_file
 from lbg_runtime.model.record import OwnerRecord
 from lbg_runtime.validator.schema import JOURNALS
 from tests.validator.history import story
@@ -49,7 +49,7 @@ def read_in_pieces(path: Path) -> tuple[RecordFile, dict[str, int], int]:
 def test_a_journal_read_in_pieces_has_the_records_and_the_facts_of_the_whole(
     journal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at_once = read_journal(journal, 0)
+    at_once = read_file(journal, "journal", 0)
     monkeypatch.setattr(pieces, "_PIECE_BYTES", journal.stat().st_size // 4)
     found, counts, piece_count = read_in_pieces(journal)
     assert piece_count >= 4
@@ -66,7 +66,7 @@ def test_the_facts_are_those_of_the_whole_wherever_it_is_cut(journal: Path, monk
     # So many that there are pieces, the first among them, without anything that shows a clock.
     pauses = [b'{"kind":"pause","from_mono_ns":%d,"to_mono_ns":%d}\n' % (at, at + 5) for at in range(10, 400, 10)]
     journal.write_bytes(b"".join([header, *pauses, *lines[:-2], *pauses, *lines[-2:]]))
-    row = read_journal(journal, 0).row(JOURNALS)
+    row = read_file(journal, "journal", 0).row(JOURNALS)
     longest = max(map(len, [header, *lines]))
     for piece_bytes in range(longest, 2 * longest, 50):
         monkeypatch.setattr(pieces, "_PIECE_BYTES", piece_bytes)
@@ -86,7 +86,7 @@ def test_a_header_that_says_later_that_records_are_missing_is_believed(
     assert found.row(JOURNALS)["dropped"] == 0
     journal.write_bytes(b"".join([header[:-2], b',"is_whole":false}\n', *lines]))
     found.facts.take_in(read_piece(journal, 0, first, cut_piece(journal, first)).facts)
-    assert found.row(JOURNALS) == read_journal(journal, 0).row(JOURNALS)
+    assert found.row(JOURNALS) == read_file(journal, "journal", 0).row(JOURNALS)
     assert found.row(JOURNALS)["dropped"] == 1
 
 
@@ -99,7 +99,8 @@ def test_a_line_that_is_no_record_counts_also_at_the_end_of_a_piece(
     monkeypatch.setattr(pieces, "_PIECE_BYTES", sum(map(len, lines[:3])))
     found, _, piece_count = read_in_pieces(journal)
     assert piece_count > 1
-    assert found.row(JOURNALS)["defect"] == read_journal(journal, 0).row(JOURNALS)["defect"] == "line 3: not a record"
+    whole = read_file(journal, "journal", 0)
+    assert found.row(JOURNALS)["defect"] == whole.row(JOURNALS)["defect"] == "line 3: not a record"
 
 
 def test_a_record_after_the_close_is_a_defect_also_in_the_next_pieces(
@@ -119,4 +120,4 @@ def test_a_record_after_the_close_is_a_defect_also_in_the_next_pieces(
         f"line {number + 1}: a record after the close"
     )
     found, *_ = read_in_pieces(journal)
-    assert found.row(JOURNALS) == read_journal(journal, 0).row(JOURNALS)
+    assert found.row(JOURNALS) == read_file(journal, "journal", 0).row(JOURNALS)

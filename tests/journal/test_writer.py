@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from lbg_runtime.journal.reader import read_journal
+from lbg_runtime.journal.reader import read_file
 from lbg_runtime.journal.writer import LOOK_NS, RecordWriter
 from lbg_runtime.model.record import ConfirmedRecord, FlowRecord, JournalHeader, StatusRecord
 from lbg_runtime.validator.schema import JOURNALS
@@ -102,12 +102,12 @@ def test_who_dies_on_a_full_disk_has_said_that_something_is_missing(path, monkey
     writer = RecordWriter(path)
     writer.write(JournalHeader("run", "orders", "h", 4, 2, "a", 1, "host", 1, 0))
     writer.flush()
-    assert read_journal(path, 0).row(JOURNALS)["dropped"] == 0
+    assert read_file(path, "journal", 0).row(JOURNALS)["dropped"] == 0
     disk = FullDisk(monkeypatch, room=40)
     writer.write(_record(1))
     writer.flush()
     assert disk.room == 0
-    told = read_journal(path, 0).row(JOURNALS)
+    told = read_file(path, "journal", 0).row(JOURNALS)
     assert (told["torn"], told["dropped"], told["member"]) == (True, 1, "a")
 
 
@@ -234,7 +234,7 @@ def test_a_status_and_the_last_line_have_a_moment_that_no_setting_of_the_wall_cl
     header, status, last = (json.loads(line) for line in _lines(path))
     assert "mono_ns" not in header
     assert 1000 < status["mono_ns"] < last["mono_ns"]
-    assert read_journal(path, 0).row(JOURNALS)["last_mono_ns"] == last["mono_ns"]
+    assert read_file(path, "journal", 0).row(JOURNALS)["last_mono_ns"] == last["mono_ns"]
 
 
 class Clock:
@@ -346,7 +346,7 @@ def test_a_first_batch_that_fits_in_part_says_at_once_that_something_is_missing(
     writer.write(_status(1))
     writer.flush()
     assert (writer.written, writer.dropped) == (1, 1)
-    assert read_journal(path, 0).row(JOURNALS)["dropped"] == 1
+    assert read_file(path, "journal", 0).row(JOURNALS)["dropped"] == 1
 
 
 def test_a_note_that_cannot_be_written_is_tried_again_with_the_next_batch(path, monkeypatch):
