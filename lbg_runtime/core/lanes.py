@@ -210,7 +210,7 @@ class KeyLanes(Generic[Q]):
     def recall(self, queue: QueueName, epoch: Epoch) -> None:
         """Have what is being handled of this flow tried no more: it is about to take back everything unstarted."""
         for lane in self._lanes.values():
-            if lane.stage is _RUNNING and lane.head.queue == queue and lane.head.epoch == epoch:
+            if lane.stage is _RUNNING and _is_of(lane.head, queue, epoch):
                 lane.is_recalled = True
 
     def hold_up(self, lane: Lane[Q]) -> list[Q]:
@@ -291,20 +291,17 @@ class KeyLanes(Generic[Q]):
         """Whether each delivery of this flow waits for another attempt, is held, or waits behind one of this flow that
         does. What waits behind a handler, also of another flow, is not stalled."""
         for lane in self._lanes.values():
-            if lane.stage is _DELAYED and lane.head.queue == queue and lane.head.epoch == epoch:
+            if lane.stage is _DELAYED and _is_of(lane.head, queue, epoch):
                 continue
-            if any(each.queue == queue and each.epoch == epoch for each in (lane.head, *(lane.rest or ()))):
+            if any(_is_of(each, queue, epoch) for each in (lane.head, *(lane.rest or ()))):
                 return False
         return True
 
     def _return_from(self, lane: Lane[Q], queue: QueueName, epoch: Epoch) -> list[Q]:
-        def is_taken(each: Q) -> bool:
-            return each.queue == queue and each.epoch == epoch
-
         rest = lane.rest or ()
-        returned = [each for each in rest if is_taken(each)]
-        lane.rest = deque(each for each in rest if not is_taken(each)) or None
-        if not is_taken(lane.head):
+        returned = [each for each in rest if _is_of(each, queue, epoch)]
+        lane.rest = deque(each for each in rest if not _is_of(each, queue, epoch)) or None
+        if not _is_of(lane.head, queue, epoch):
             return returned
         if lane.stage is _RUNNING:
             lane.is_recalled = True
@@ -327,6 +324,10 @@ class KeyLanes(Generic[Q]):
     def _make_ready(self, lane: Lane[Q]) -> None:
         lane.stage = _READY
         self.ready.append(lane)
+
+
+def _is_of(each: Queued, queue: QueueName, epoch: Epoch) -> bool:
+    return each.queue == queue and each.epoch == epoch
 
 
 def _check_running(lane: Lane[Q]) -> None:
