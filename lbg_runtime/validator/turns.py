@@ -86,7 +86,7 @@ def check_turns(book: Book, columns: Columns, journals: pa.Table, messages: Mess
     # A fault may bring a message back to a queue that its shard has left. Without a number, only its flag shows that.
     is_first = handlings.numbered | ~handlings.redelivered
     is_first[messages.repeats] = False
-    _write_untimely(book, columns, rows, turns.code, turns.stays, np.flatnonzero(held & ~in_turn & is_first[rows]))
+    _write_untimely(book, columns, turns, np.flatnonzero(held & ~in_turn & is_first[rows]))
     unplaced = np.zeros(len(handlings.shard), dtype=np.bool_)
     unplaced[rows[in_turn & ~turns.on_record & is_first[rows]]] = True
     return unplaced
@@ -103,10 +103,11 @@ def _write_wrong(book: Book, handlings: Handlings, strayed: Ints, layouts: Layou
     book.write(Law.SHARD_IN_WRONG_QUEUE, strayed, handlings.start_ns[strayed], find)
 
 
-def _write_untimely(book: Book, columns: Columns, rows: Ints, code: Ints, stays: Stays, untimely: Ints) -> None:
-    """`untimely` are positions in `rows`; each is compared with the nearest end of a stay of its shard in its queue."""
-    handlings, layouts = columns.handlings, columns.layouts
-    handling, column = rows[untimely], code[untimely]
+def _write_untimely(book: Book, columns: Columns, turns: Turns, untimely: Ints) -> None:
+    """`untimely` are positions in `turns.rows`; each is compared with the nearest end of a stay of its shard in its
+    queue."""
+    handlings, layouts, stays = columns.handlings, columns.layouts, turns.stays
+    handling, column = turns.rows[untimely], turns.code[untimely]
     start = handlings.start_ns[handling]
     margin = np.full(len(untimely), _LATEST_NS)
     is_late = np.zeros(len(untimely), dtype=np.bool_)
