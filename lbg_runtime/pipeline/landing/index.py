@@ -59,7 +59,7 @@ class SegmentHeader:
 
     def encode(self) -> bytes:
         """As it stands in the file."""
-        return _sealed(_HEADER.pack(MAGIC, FORMAT, self.schema_crc, self.first_row, self.data_start))
+        return sealed(_HEADER.pack(MAGIC, FORMAT, self.schema_crc, self.first_row, self.data_start))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class FlushEntry:
 
     def encode(self) -> bytes:
         """As it stands in the file."""
-        return _sealed(
+        return sealed(
             _ENTRY.pack(
                 self.rows,
                 self.data_bytes,
@@ -193,17 +193,27 @@ def _entry_of(raw: bytes, number: int) -> bytes:
 
 
 def _parse_header(path: Path | str, raw: bytes) -> SegmentHeader:
-    if len(raw) < ENTRY_BYTES or raw[: len(MAGIC)] != MAGIC:
-        raise LandingDamaged(str(path), "no index of a segment", DAMAGE_REMEDY)
-    _, version, schema_crc, first_row, data_start = _HEADER.unpack(raw[: _HEADER.size])
-    check_format(path, version)
-    if not _is_sealed(raw):
-        raise LandingDamaged(str(path), "its header has a wrong CRC", DAMAGE_REMEDY)
+    schema_crc, first_row, data_start = unseal_header(path, raw, _HEADER, MAGIC, "no index of a segment")
     return SegmentHeader(first_row, data_start, schema_crc)
 
 
-def _sealed(content: bytes) -> bytes:
+def sealed(content: bytes) -> bytes:
+    """A header or an entry, with its CRC at its end."""
     return content + _CRC.pack(zlib.crc32(content))
+
+
+def unseal_header(path: Path | str, raw: bytes, form: struct.Struct, magic: bytes, otherwise: str) -> tuple[int, ...]:
+    """What a header of this form has after magic and version.
+
+    Raises `LandingDamaged`, with `otherwise` if it has another magic, and `LandingVersionUnknown`.
+    """
+    if len(raw) < ENTRY_BYTES or raw[: len(magic)] != magic:
+        raise LandingDamaged(str(path), otherwise, DAMAGE_REMEDY)
+    _, version, *fields = form.unpack(raw[: form.size])
+    check_format(path, version)
+    if not _is_sealed(raw):
+        raise LandingDamaged(str(path), "its header has a wrong CRC", DAMAGE_REMEDY)
+    return tuple(fields)
 
 
 def _is_sealed(raw: bytes) -> bool:

@@ -15,15 +15,13 @@ from pathlib import Path
 import pyarrow as pa
 
 from lbg_runtime.model.errors import LandingDamaged, LandingError
-from lbg_runtime.pipeline.landing.index import DAMAGE_REMEDY, NO_HIGH, NO_LOW
+from lbg_runtime.pipeline.landing.index import DAMAGE_REMEDY, ENTRY_BYTES, NO_HIGH, NO_LOW, sealed, unseal_header
 from lbg_runtime.pipeline.landing.layout import IDS_SUFFIX
-from lbg_runtime.pipeline.landing.schema import FORMAT, check_format, may_have_copies, time_of_id
+from lbg_runtime.pipeline.landing.schema import FORMAT, may_have_copies, time_of_id
 from lbg_runtime.pipeline.landing.segment import segment_name, write_whole
 
 _MAGIC = b"LBGIDS\x00\x00"
 _HEADER = struct.Struct("<8sIIQQqqQ4x")
-_CRC = struct.Struct("<I")
-_HEADER_BYTES = _HEADER.size + _CRC.size
 
 _COLUMN = pa.schema([pa.field("broker_id", pa.string(), nullable=False)])
 
@@ -50,7 +48,7 @@ class PrunedSegment:
         """
         if end_row is not None and end_row <= self.first_row:
             return pa.array([], pa.string())
-        content = self.path.read_bytes()[_HEADER_BYTES:]
+        content = self.path.read_bytes()[ENTRY_BYTES:]
         if zlib.crc32(content) != self.content_crc:
             raise LandingDamaged(str(self.path), "its ids have a wrong CRC", DAMAGE_REMEDY)
         found = pa.ipc.open_file(io.BytesIO(content)).read_all().column("broker_id").combine_chunks()
@@ -77,7 +75,7 @@ def write_pruned(folder: Path, first_row: int, rows: int, ids: Sequence[str], no
     header = _HEADER.pack(_MAGIC, FORMAT, zlib.crc32(content), first_row, rows, low, high, now_us)
     path = folder / f"{segment_name(first_row)}{IDS_SUFFIX}"
     try:
-        write_whole(path, header + _CRC.pack(zlib.crc32(header)) + content)
+        write_whole(path, sealed(header) + content)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             what = f"{error.strerror}; the rows stay, as they go after their ids are kept, which need room"
@@ -89,11 +87,6 @@ def read_pruned(folder: Path, first_row: int) -> PrunedSegment:
     """Raises `LandingDamaged`, `LandingVersionUnknown` and `OSError`."""
     path = folder / f"{segment_name(first_row)}{IDS_SUFFIX}"
     with path.open("rb") as file:
-        raw = file.read(_HEADER_BYTES)
-    if len(raw) < _HEADER_BYTES or raw[: len(_MAGIC)] != _MAGIC:
-        raise LandingDamaged(str(path), "no ids of a pruned segment", DAMAGE_REMEDY)
-    _, version, crc, first, rows, low, high, pruned_us = _HEADER.unpack(raw[: _HEADER.size])
-    check_format(path, version)
-    if _CRC.unpack(raw[_HEADER.size :])[0] != zlib.crc32(raw[: _HEADER.size]):
-        raise LandingDamaged(str(path), "its header has a wrong CRC", DAMAGE_REMEDY)
+        raw = file.read(ENTRY_BYTES)
+    crc, first, rows, low, high, pruned_us = unseal_header(path, raw, _HEADER, _MAGIC, "no ids of a pruned segment")
     return PrunedSegment(path, first, rows, low, high, pruned_us, crc)
