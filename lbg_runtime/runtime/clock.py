@@ -22,7 +22,9 @@ def now_ms() -> int:
 
 def slept_s() -> float:
     """For how long the host has slept since it started, as far as that is known; only how it grows means something."""
-    return (since_boot_ns() - time.monotonic_ns()) / 1e9
+    # In this order: what the process is stopped for in between must not be taken off.
+    awake_ns = time.monotonic_ns()
+    return (since_boot_ns() - awake_ns) / 1e9
 
 
 def steady_s() -> float:

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from lbg_runtime.runtime.clock import DeadlineTimer, now_ms, since_boot_ns
+from lbg_runtime.runtime import clock
+from lbg_runtime.runtime.clock import DeadlineTimer, now_ms, since_boot_ns, slept_s
 
 
 class Bell:
@@ -61,3 +62,17 @@ def test_one_clock_goes_on_while_the_host_sleeps():
     before_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     assert before_ns <= since_boot_ns() <= time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     assert since_boot_ns.args == (time.CLOCK_BOOTTIME,)
+
+
+def test_a_stop_of_the_process_between_two_looks_is_not_taken_for_the_opposite_of_a_sleep(monkeypatch):
+    """What was proved before it would pass for new, with whatever counts the sleep of the host."""
+    running_ns = 10**12
+
+    def look_and_be_stopped():
+        nonlocal running_ns
+        running_ns += 60 * 10**9
+        return running_ns - 60 * 10**9
+
+    monkeypatch.setattr(clock, "since_boot_ns", look_and_be_stopped)
+    monkeypatch.setattr(time, "monotonic_ns", look_and_be_stopped)
+    assert slept_s() >= 0
