@@ -47,6 +47,7 @@ from lbg_runtime.runtime.dispatch.key_book import KeyBook
 from lbg_runtime.runtime.dispatch.stages import stage_of
 from lbg_runtime.runtime.flight_recorder import FlightRecorder
 from lbg_runtime.runtime.flow_runner import FlowRunner
+from lbg_runtime.runtime.forked import forked_ended
 from lbg_runtime.runtime.handlers.hooks import QueueHooks
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.handlers.resources import MemberResources
@@ -321,6 +322,8 @@ class Supervisor:
         this member and has gone.
         """
         lived = AsyncExitStack()
+        # Left last: lifespans are the user's code, too.
+        lived.enter_context(forked_ended())
         try:
             with self._beginning:
                 if self._leaving is _Leaving.NOT:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import structlog
 
 from lbg_runtime.model.errors import HandlerError, InvariantViolated
+from lbg_runtime.runtime.forked import call_as_one
 from lbg_runtime.runtime.handlers.lifespan import Lifespan
 from lbg_runtime.runtime.runners.dispatch_counts import DispatchCounts
 from lbg_runtime.runtime.runners.failure_report import error_text
@@ -173,7 +174,7 @@ class _Work(Generic[_Answer]):
         if call is None:
             raise asyncio.CancelledError
         try:
-            return call()
+            return call_as_one(call)
         except StopIteration as error:
             # A future does not take one, and its waiter would wait for ever (PEP 479 does the same for coroutines).
             raise RuntimeError("the call raised StopIteration") from error
