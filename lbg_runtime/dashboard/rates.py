@@ -27,6 +27,11 @@ FRESH_MS = 4_000
 FRESH_IN_GROUP_MS = 12_000
 """The same for what members say on the control topic, where they are asked every five seconds."""
 
+MAX_ANSWER_BYTES = 16_000_000
+"""Of a member; whoever tells more is none."""
+MAX_COUNT = 2**53 - 1
+"""The page counts no further, and the sum of what a thousand members tell is still a number of JSON."""
+
 
 @dataclass(slots=True)
 class _Told:
@@ -174,14 +179,19 @@ async def read_handled(client: httpx.AsyncClient) -> HandledPicture | None:
     The answer is as `status.objects.handled_as_object` makes it.
     """
     try:
-        response = await client.get("/v1/handled")
-        if response.status_code != httpx.codes.OK:
-            return None
-        told = orjson.loads(response.content)
-        counts = {int(index): int(count) for index, count in told["handled"].items()}
+        body = bytearray()
+        async with client.stream("GET", "/v1/handled") as response:
+            if response.status_code != httpx.codes.OK:
+                return None
+            async for part in response.aiter_bytes():
+                body += part
+                if len(body) > MAX_ANSWER_BYTES:
+                    return None
+        told = orjson.loads(body)
+        counts = {int(index): _count(count) for index, count in told["handled"].items()}
         # A member of an older version tells neither this nor what stands still.
         parked = told.get("keys_parked")
-        keys_parked = None if parked is None else int(parked)
+        keys_parked = None if parked is None else _count(parked)
         still = {int(index): _read_still(each) for index, each in told.get("standing_still", {}).items()}
         return HandledPicture(MemberId(str(told["member"])), int(told["incarnation"]), counts, keys_parked, still)
     except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError):
@@ -192,5 +202,11 @@ async def read_handled(client: httpx.AsyncClient) -> HandledPicture | None:
 def _read_still(told: dict[str, Any]) -> Standstill:
     wait = told["parking_wait"]
     return Standstill(
-        bool(told["stopped"]), None if wait is None else ParkingWait(int(wait["waited_ms"]), str(wait["reason"]))
+        bool(told["stopped"]), None if wait is None else ParkingWait(_count(wait["waited_ms"]), str(wait["reason"]))
     )
+
+
+def _count(told: object) -> int:
+    if type(told) is not int or not 0 <= told <= MAX_COUNT:
+        raise ValueError("no count")
+    return told

@@ -1,5 +1,7 @@
 """Messages a second, from counts that members tell now and then."""
 
+from collections.abc import AsyncIterator
+
 import httpx
 import pytest
 
@@ -11,7 +13,14 @@ from lbg_runtime.core.group.control_messages import (
     QuestionId,
     StoppedQueues,
 )
-from lbg_runtime.dashboard.rates import FRESH_IN_GROUP_MS, FRESH_MS, FiguresHeard, HandlingRates, read_handled
+from lbg_runtime.dashboard.rates import (
+    FRESH_IN_GROUP_MS,
+    FRESH_MS,
+    MAX_ANSWER_BYTES,
+    FiguresHeard,
+    HandlingRates,
+    read_handled,
+)
 from lbg_runtime.model.ids import MemberId
 from lbg_runtime.status.objects import handled_as_object
 from lbg_runtime.status.picture import HandledPicture, Standstill
@@ -112,7 +121,17 @@ def test_an_answer_that_comes_twice_at_one_time_is_taken_once() -> None:
     assert rates.by_queue(1_000) is None
 
 
-BAD = [b"", b"[]", b"null", b'{"member": "a"}', b'{"member": "a", "incarnation": 1, "handled": {"x": 1}}', b"\xff"]
+BAD = [
+    *(b"", b"[]", b"null", b'{"member": "a"}', b'{"member": "a", "incarnation": 1, "handled": {"x": 1}}', b"\xff"),
+    # Numbers that no member tells: the page could not send them on, or not even take a difference of them.
+    b'{"member": "a", "incarnation": 1, "handled": {"1": 1e300}}',
+    b'{"member": "a", "incarnation": 1, "handled": {"1": %d}}' % 10**300,
+    b'{"member": "a", "incarnation": 1, "handled": {"1": -1}}',
+    b'{"member": "a", "incarnation": 1, "handled": {"1": true}}',
+    b'{"member": "a", "incarnation": 1, "handled": {}, "keys_parked": %d}' % 2**64,
+    b'{"member": "a", "incarnation": 1, "handled": {}, "standing_still": {"1": {"stopped": false, "parking_wait": '
+    b'{"waited_ms": 18446744073709551615, "reason": ""}}}}',
+]
 
 
 @pytest.mark.parametrize("body", BAD)
@@ -120,6 +139,24 @@ async def test_who_answers_something_else_is_no_member(body) -> None:
     transport = httpx.MockTransport(lambda request: httpx.Response(200, content=body))
     async with httpx.AsyncClient(transport=transport, base_url="http://m") as client:
         assert await read_handled(client) is None
+
+
+class _Endless(httpx.AsyncByteStream):
+    def __init__(self) -> None:
+        self.told = 0
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while True:
+            self.told += 1
+            yield b" " * 1_000_000
+
+
+async def test_who_does_not_stop_answering_is_no_member() -> None:
+    body = _Endless()
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, stream=body))
+    async with httpx.AsyncClient(transport=transport, base_url="http://m") as client:
+        assert await read_handled(client) is None
+    assert body.told == MAX_ANSWER_BYTES // 1_000_000 + 1
 
 
 async def test_what_stands_still_is_read_as_a_member_tells_it() -> None:
