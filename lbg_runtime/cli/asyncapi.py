@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from lbg_runtime.cli.importing import users_modules
-from lbg_runtime.cli.options import Config, Json, group_settings, print_json
+from lbg_runtime.cli.options import Config, Json, group_settings, print_json, prints_all_characters
 
 
 def asyncapi(
@@ -35,4 +35,4 @@ def asyncapi(
     if json:
         print_json(document)
     else:
-        print(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), end="")
+        print(yaml.safe_dump(document, sort_keys=False, allow_unicode=prints_all_characters()), end="")

@@ -3,6 +3,7 @@
 Lengths of time and sizes are text with a unit, as in the settings. A refusal names the option.
 """
 
+import codecs
 import json
 import sys
 from functools import partial
@@ -101,6 +102,11 @@ def insist_on_finite(option: str, number: float | None) -> None:
         raise UserError(option, str(number), "a finite number")
 
 
+def prints_all_characters() -> bool:
+    """Whether standard output is UTF-8. Elsewhere, what is read by programs is printed in ASCII, with their escapes."""
+    return codecs.lookup(sys.stdout.encoding or "utf-8").name == "utf-8"
+
+
 def print_json(told: object) -> None:
     """Print one object to standard output, on one line."""
     import orjson
@@ -110,6 +116,8 @@ def print_json(told: object) -> None:
     except TypeError:
         # A path whose bytes are no text: it is escaped, as no JSON in UTF-8 can have it.
         line = json.dumps(told)
+    if not prints_all_characters():
+        line = json.dumps(json.loads(line), separators=(",", ":"))
     print(line)
 
 

@@ -1,7 +1,9 @@
 """What commands are given: read, or refused with the option's name."""
 
+import io
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -110,6 +112,17 @@ def test_every_other_number_is_taken(number: float | None) -> None:
 def test_an_object_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     print_json({"name": "ü", "lines": ["a\nb"]})
     assert capsys.readouterr().out == '{"name":"ü","lines":["a\\nb"]}\n'
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_an_object_is_one_where_the_output_is_not_utf_8_too(monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
+    """What its encoding had not was there by Python's escapes, which no JSON has, and the rest in another encoding."""
+    told = {"name": "ü€", "path": os.fsdecode(b"x\xff")}
+    for each in (told, {"name": "ü€"}):
+        written = io.BytesIO()
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding, "backslashreplace", write_through=True))
+        print_json(each)
+        assert json.loads(written.getvalue().decode("ascii")) == each
 
 
 def test_an_object_with_a_path_that_is_no_text_is_printed_as_well(capsys: pytest.CaptureFixture[str]) -> None:

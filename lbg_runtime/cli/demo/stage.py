@@ -4,7 +4,6 @@ import signal
 from typing import Annotated
 
 import anyio
-import orjson
 import typer
 from rich.console import Console
 from rich.live import Live
@@ -14,7 +13,7 @@ from lbg_runtime.cli.demo.table import describe, render
 from lbg_runtime.cli.live.board import Board
 from lbg_runtime.cli.live.group import LiveGroup, free_ports, member_name
 from lbg_runtime.cli.live.run_folder import run_folder
-from lbg_runtime.cli.options import Json
+from lbg_runtime.cli.options import Json, print_json
 from lbg_runtime.cli.spark import require_spark
 from lbg_runtime.cli.validate import Engine, verdict_on
 from lbg_runtime.config.rebind_mode import RebindMode
@@ -73,7 +72,10 @@ def demo(
         with watch:
             anyio.run(story.play)
         verdict = verdict_on(group.journals, engine, DEFAULT_ACK_WINDOW_MS)
-        print(orjson.dumps(as_object(verdict)).decode() if json else as_text(verdict))
+        if json:
+            print_json(as_object(verdict))
+        else:
+            print(as_text(verdict))
         folder.is_wanted = verdict.kind is not VerdictKind.VALID
         raise typer.Exit(verdict.kind.exit_code)
 
