@@ -70,7 +70,12 @@ RETURNING xmin::text::bigint,
 # The age of a transaction is 0 as long as it lasts. Asked of no table: an effect may have set another role or path.
 _IS_THE_SAME = "SELECT 1 WHERE pg_catalog.age(%s::pg_catalog.text::pg_catalog.xid) = 0"
 _MARKED_AS_IT_IS = sql.SQL("SELECT 1 FROM {table} WHERE scope = %s AND key = %s AND publisher = %s AND number >= %s")
-_FORGET = sql.SQL("DELETE FROM {table} WHERE scope = %s AND marked_at < now() - make_interval(secs => %s)")
+# To wait for the mark of an effect that hangs would have the keys of all marks that are deleted by then wait as well.
+_FORGET = sql.SQL("""
+DELETE FROM {table} WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM {table} WHERE scope = %s AND marked_at < now() - make_interval(secs => %s) FOR UPDATE SKIP LOCKED
+))
+""")
 
 
 class PostgresGuard:
@@ -141,7 +146,7 @@ class PostgresGuard:
         raise EffectEndedTransaction(self._scope)
 
     async def forget(self, older_than_s: int) -> int:
-        """Like `SqliteGuard.forget`."""
+        """Like `SqliteGuard.forget`. Waits for no effect: a mark that one is raising stays."""
         async with self._transaction() as connection:
             return (await connection.execute(_FORGET.format(table=self._table), (self._scope, older_than_s))).rowcount
 

@@ -465,6 +465,26 @@ async def test_marks_that_were_not_raised_for_long_can_be_forgotten(bench: Postg
     assert await bench.apply(message(1))
 
 
+async def test_forget_waits_for_no_effect_and_keeps_the_mark_that_it_raises(bench: PostgresBench) -> None:
+    """It waited for one that hung, and every key whose mark it had deleted by then waited with it."""
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def meanwhile() -> None:
+        begun.set()
+        await may_end.wait()
+
+    for key in ("before", "k", "behind"):
+        assert await bench.apply(message(1, key))
+    async with asyncio.timeout(PATIENCE_S):
+        hanging = asyncio.ensure_future(bench.apply(message(2), meanwhile=meanwhile))
+        await begun.wait()
+        assert await bench.guard.forget(older_than_s=0) == 2
+        assert await bench.apply(message(1, "before")), "it is forgotten"
+        may_end.set()
+        assert await hanging
+    assert not await bench.apply(message(2))
+
+
 async def until_somebody_waits_for_a_lock(pool: AsyncConnectionPool) -> None:
     """The server has no event for it, so it is asked again and again."""
     async with asyncio.timeout(PATIENCE_S), pool.connection() as connection:
