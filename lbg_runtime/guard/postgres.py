@@ -81,7 +81,8 @@ DELETE FROM {table} WHERE ctid = ANY (ARRAY(
 class PostgresGuard:
     """A `Guard[PostgresEffect]`. Takes a connection for each effect, so the lender decides how many run at a time.
 
-    What `once` has answered is on the server's disk, also where `synchronous_commit` is off.
+    What `once` has answered is on the server's disk, also where `synchronous_commit` is off, and on a standby's if the
+    server waits for one. So is what a copy is told: the question for its mark locks it, which counts as a write.
 
     Two transactions on one key wait for each other at the mark, before the effect. Above READ COMMITTED, the later one
     may instead be refused with a serialization failure: a failed attempt, which is made again. All methods raise

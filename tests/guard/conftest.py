@@ -17,8 +17,8 @@ from tests.guard.postgres_server import program, running_server
 def postgres_server() -> Iterator[str]:
     if program("initdb") is None or program("pg_ctl") is None:
         pytest.skip("no PostgreSQL server on this machine (Debian's package `postgresql`)")
-    with running_server() as conninfo:
-        yield conninfo
+    with running_server() as server:
+        yield server.conninfo
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from pwd import getpwnam
 
@@ -17,47 +18,83 @@ SUPERUSER = "lbg"
 def program(name: str) -> str | None:
     """A program of the server: on the path, or where Debian keeps those of each version."""
     found = shutil.which(name)
-    if found is not None:
+    # On Debian's path, most of them are a wrapper of some other name.
+    if found is not None and Path(found).resolve().name == name:
         return str(Path(found).resolve())
     newest = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: float(path.parts[-3]))
     return str(newest[-1]) if newest else None
 
 
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One that runs."""
+
+    folder: Path
+    """Its own; holds the data, the log and the socket."""
+
+    @property
+    def conninfo(self) -> str:
+        """What to connect with."""
+        return f"host={self.folder} user={SUPERUSER} dbname=postgres"
+
+    def stop(self) -> None:
+        """As if the host had lost its power; a second time does nothing."""
+        if (self.folder / "data/postmaster.pid").exists():
+            _run(self.folder, "pg_ctl", "-D", str(self.folder / "data"), "-w", "-m", "immediate", "stop")
+
+    def promote(self) -> None:
+        """Have a standby take over."""
+        _run(self.folder, "pg_ctl", "-D", str(self.folder / "data"), "-w", "promote")
+
+
 @contextmanager
-def running_server() -> Iterator[str]:
-    """With a server that nobody else knows of; what to connect with."""
+def running_server() -> Iterator[Server]:
+    """With a server that nobody else knows of."""
+    with _folder() as folder:
+        made = ["-D", str(folder / "data"), "-U", SUPERUSER, "--auth=trust", "--no-sync", "-E", "UTF8", "--no-locale"]
+        _run(folder, "initdb", *made)
+        with _started(folder) as server:
+            yield server
+
+
+@contextmanager
+def running_standby(primary: Server) -> Iterator[Server]:
+    """With a standby that has what the primary has now, and is sent no more."""
+    with _folder() as folder:
+        copied = ["-D", str(folder / "data"), "-h", str(primary.folder), "-U", SUPERUSER, "-c", "fast", "--no-sync"]
+        _run(folder, "pg_basebackup", *copied)
+        (folder / "data/standby.signal").touch()
+        with _started(folder) as server:
+            yield server
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="lbg-postgres-"))
     try:
-        # PostgreSQL refuses to run as root.
-        user = _unprivileged_user() if os.geteuid() == 0 else None
+        user = _user()
         if user is not None:
             shutil.chown(folder, user)
-        data = str(folder / "data")
-        _run(
-            user,
-            folder,
-            "initdb",
-            "-D",
-            data,
-            "-U",
-            SUPERUSER,
-            "--auth=trust",
-            "--no-sync",
-            "-E",
-            "UTF8",
-            "--no-locale",
-        )
-        options = f"-c listen_addresses='' -c unix_socket_directories='{folder}' -c fsync=off"
-        _run(user, folder, "pg_ctl", "-D", data, "-w", "-l", str(folder / "log"), "-o", options, "start")
-        try:
-            yield f"host={folder} user={SUPERUSER} dbname=postgres"
-        finally:
-            _run(user, folder, "pg_ctl", "-D", data, "-w", "-m", "immediate", "stop")
+        yield folder
     finally:
         shutil.rmtree(folder)
 
 
-def _unprivileged_user() -> str:
+@contextmanager
+def _started(folder: Path) -> Iterator[Server]:
+    options = f"-c listen_addresses='' -c unix_socket_directories='{folder}' -c fsync=off"
+    _run(folder, "pg_ctl", "-D", str(folder / "data"), "-w", "-l", str(folder / "log"), "-o", options, "start")
+    server = Server(folder)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def _user() -> str | None:
+    """Whom to run it as, if not as who we are: PostgreSQL refuses to run as root."""
+    if os.geteuid() != 0:
+        return None
     for name in ("postgres", "nobody"):
         try:
             return getpwnam(name).pw_name
@@ -66,8 +103,8 @@ def _unprivileged_user() -> str:
     raise RuntimeError("no unprivileged user to run PostgreSQL as")
 
 
-def _run(user: str | None, folder: Path, name: str, *arguments: str) -> None:
-    path = program(name)
+def _run(folder: Path, name: str, *arguments: str) -> None:
+    path, user = program(name), _user()
     if path is None:
         raise RuntimeError(f"no {name}")
     command: Sequence[str] = (path, *arguments)
