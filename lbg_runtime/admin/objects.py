@@ -96,10 +96,8 @@ class Ref:
     """Of a topic rule or an address: the ACL profile that has it."""
 
     def __str__(self) -> str:
-        where = f" of queue {self.queue}" if self.queue is not None else ""
-        if self.profile is not None:
-            where = f" of ACL profile {self.profile}"
-        return f"{NOUNS[self.kind]} {self.name}{where}"
+        own = f"{NOUNS[self.kind]} {self.name}"
+        return own if (whole := self.whole) is None else f"{own} of {whole}"
 
     @property
     def whole(self) -> "Ref | None":
@@ -110,11 +108,8 @@ class Ref:
 
     def collection(self, vpn: str) -> tuple[Segment, ...]:
         """Path of the collection that it is in."""
-        if self.queue is not None:
-            return ("msgVpns", vpn, ObjectKind.QUEUE.value, self.queue, self.kind.value)
-        if self.profile is not None:
-            return ("msgVpns", vpn, ObjectKind.ACL_PROFILE.value, self.profile, self.kind.value)
-        return ("msgVpns", vpn, self.kind.value)
+        above = ("msgVpns", vpn) if (whole := self.whole) is None else whole.path(vpn)
+        return (*above, self.kind.value)
 
     def path(self, vpn: str) -> tuple[Segment, ...]:
         """Its own path."""

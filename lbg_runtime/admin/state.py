@@ -29,7 +29,7 @@ async def read_state(client: SempClient, vpn: str, spec: GroupSpec) -> dict[Ref,
         if found is not None:
             state[ref] = found.attributes
             if ref.kind is ObjectKind.ACL_PROFILE:
-                state |= await _rules(client, vpn, ref.name)
+                state |= await _rules(client, vpn, ref)
     group = spec.shape.name
     queues = await _queues_of(client, vpn, group) | await _queues_of(client, vpn, f"{PARKING_PREFIX}{group}")
     errors = await read_object(client, vpn, Ref(ObjectKind.QUEUE, f"{ERROR_TOPIC_PREFIX}{group}"))
@@ -37,7 +37,7 @@ async def read_state(client: SempClient, vpn: str, spec: GroupSpec) -> dict[Ref,
         queues[QueueName(errors.text("queueName"))] = errors
     state |= {Ref(ObjectKind.QUEUE, queue): found.attributes for queue, found in queues.items()}
     for queue in queues:
-        path = ("msgVpns", vpn, ObjectKind.QUEUE.value, queue, ObjectKind.SUBSCRIPTION.value)
+        path = (*Ref(ObjectKind.QUEUE, queue).path(vpn), ObjectKind.SUBSCRIPTION.value)
         for topic in await client.find_all(SempApi.CONFIG, path):
             state[Ref(ObjectKind.SUBSCRIPTION, topic.text("subscriptionTopic"), queue)] = {}
     return state
@@ -76,19 +76,14 @@ async def read_object(client: SempClient, vpn: str, ref: Ref) -> SempObject | No
     return await client.find(SempApi.CONFIG, ref.path(vpn))
 
 
-async def _rules(client: SempClient, vpn: str, profile: str) -> dict[Ref, Attributes]:
+async def _rules(client: SempClient, vpn: str, profile: Ref) -> dict[Ref, Attributes]:
+    """The parts of an ACL profile."""
     rules: dict[Ref, Attributes] = {}
-    for kind in TOPIC_RULES:
-        path = ("msgVpns", vpn, ObjectKind.ACL_PROFILE.value, profile, kind.value)
+    for kind in (*TOPIC_RULES, ObjectKind.CONNECT_ADDRESS):
         key = KEY_NAMES[kind]
-        for each in await client.find_all(SempApi.CONFIG, path):
-            if each.text(f"{key}Syntax") == SYNTAX:
-                rules[Ref(kind, each.text(key), profile=profile)] = {}
-    kind = ObjectKind.CONNECT_ADDRESS
-    for each in await client.find_all(
-        SempApi.CONFIG, ("msgVpns", vpn, ObjectKind.ACL_PROFILE.value, profile, kind.value)
-    ):
-        rules[Ref(kind, each.text(KEY_NAMES[kind]), profile=profile)] = {}
+        for each in await client.find_all(SempApi.CONFIG, (*profile.path(vpn), kind.value)):
+            if kind not in TOPIC_RULES or each.text(f"{key}Syntax") == SYNTAX:
+                rules[Ref(kind, each.text(key), profile=profile.name)] = {}
     return rules
 
 
