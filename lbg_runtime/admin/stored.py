@@ -1,7 +1,6 @@
 """Starting from the settings of a group that are stored on the broker, and noticing when they change."""
 
 import asyncio
-import errno
 import os
 import random
 import stat
@@ -18,6 +17,7 @@ import structlog
 
 from lbg_runtime.admin.spec import MARKER_PREFIX, StoredGroup, read_marker, with_queue_count
 from lbg_runtime.config.load import load_settings
+from lbg_runtime.config.regular_file import read_regular_file
 from lbg_runtime.config.settings import STORED_IN_SEMP, GroupSettings, GroupSource, Settings
 from lbg_runtime.core.chance import RandomSource
 from lbg_runtime.model.errors import ConfigError, PublisherClosed, SempError, SempUnreachable, UserError
@@ -264,7 +264,7 @@ def _read_cache(path: Path, settings: Settings) -> StoredGroup:
     """What an earlier start of this very group kept; raises `_CacheUnfit` for anything else."""
     name, vpn = settings.group.name, settings.connection.vpn
     try:
-        content = _read_regular(path)
+        content = read_regular_file(path, _LARGEST_CACHE_BYTES)
     except OSError as error:
         raise _CacheUnfit(f"cannot be read ({error.strerror})") from None
     try:
@@ -282,22 +282,11 @@ def _read_cache(path: Path, settings: Settings) -> StoredGroup:
     raise _CacheUnfit("holds nothing that this version of lbg can read")
 
 
-def _read_regular(path: Path) -> bytes:
-    """Read a regular file no larger than a cache can be; raises `OSError`, also for a pipe: nobody may write to it."""
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "no regular file")
-        content = file.read(_LARGEST_CACHE_BYTES + 1)
-    if len(content) > _LARGEST_CACHE_BYTES:
-        raise OSError(errno.EFBIG, f"more than {_LARGEST_CACHE_BYTES} bytes")
-    return content
-
-
 def _write_cache(path: Path, settings: Settings, text: str) -> None:
     """Write it whole or not at all; if it cannot be written, the start goes on."""
     content = orjson.dumps({"group": settings.group.name, "vpn": settings.connection.vpn, "marker": text})
     if _is_no_file(path):
-        _log.warning("group_cache_not_written", path=str(path), reason="no regular file")
+        _log.warning("group_cache_not_written", path=str(path), reason="not a regular file")
         return
     # If it is a link, the file behind it is the one that others have too. `Path.resolve` raises for a link to itself.
     path = Path(os.path.realpath(path))

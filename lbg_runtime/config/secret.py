@@ -1,11 +1,11 @@
 """Secrets in settings: the text itself, or `file:` and the path of a file that holds it."""
 
-import errno
-import stat
 from contextlib import suppress
 from pathlib import Path
 
 from pydantic import SecretStr
+
+from lbg_runtime.config.regular_file import read_regular_file
 
 FILE_PREFIX = "file:"
 
@@ -51,10 +51,3 @@ def _text_of(path: str) -> str:
         # It is being replaced, or was never filled: who wants no password writes none.
         raise ValueError(f"a secret in the file {path}, which is empty")
     return secret
-
-
-def read_regular_file(path: Path) -> bytes:
-    """The content of a regular file. Raises `OSError`, also for any other: a FIFO or a device may never end."""
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise OSError(errno.EINVAL, "not a regular file")
-    return path.read_bytes()

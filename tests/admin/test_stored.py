@@ -158,8 +158,8 @@ async def test_what_was_kept_of_another_group_or_cannot_be_read_is_not_taken(tmp
         cache.write_text(content)
         assert words in await refused(cache)
     os.mkfifo(tmp_path / "pipe")
-    assert "cannot be read (no regular file)" in await refused(tmp_path / "pipe")
-    assert "cannot be read (no regular file)" in await refused(Path("/dev/zero"))
+    assert "cannot be read (not a regular file)" in await refused(tmp_path / "pipe")
+    assert "cannot be read (not a regular file)" in await refused(Path("/dev/zero"))
     assert "cannot be read (No such file or directory)" in await refused(tmp_path / "none")
 
 

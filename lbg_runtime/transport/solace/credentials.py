@@ -5,7 +5,7 @@ import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lbg_runtime.config.secret import read_regular_file
+from lbg_runtime.config.regular_file import read_regular_file
 from lbg_runtime.model.errors import ConfigError
 
 LARGEST_TOKEN_BYTES = 65_000
