@@ -5,6 +5,7 @@ The functions are validators: they return the value, or raise `ValueError` with 
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
@@ -37,40 +38,9 @@ def whole_number(value: object) -> object:
     return value
 
 
-def all_is_none(value: object) -> object:
-    """None for `all`, else an integer."""
-    if value is None:
-        raise ValueError("a whole number, or all")
-    return None if value == "all" else whole_number(value)
-
-
-def unlimited_is_none(value: object) -> object:
-    """None for `unlimited`, else an integer."""
-    if value is None:
-        raise ValueError("a whole number, or unlimited")
-    return None if value == "unlimited" else whole_number(value)
-
-
-def off_is_none(value: object) -> object:
-    """None for `off`, else a written duration, which `DurationMs` reads."""
-    if value is None:
-        raise ValueError(DURATION_FORM)
-    # YAML reads a bare `off` as a boolean.
-    return None if value is False or value == "off" else value
-
-
 def off_is_a_word(value: object) -> object:
     """`off` for the boolean that YAML makes of it; anything else unchanged."""
     return "off" if value is False else value
-
-
-def off_or_address(value: object) -> object:
-    """None for `off`, else an address to listen on."""
-    if value is False or value == "off":
-        return None
-    if not isinstance(value, str):
-        raise ValueError(f"{ADDRESS_FORM}, or off")  # noqa: TRY004 - pydantic collects ValueError only
-    return parsed_by(ListenAddress.parse)(value)
 
 
 def sendable_token(value: SecretStr) -> SecretStr:
@@ -165,6 +135,34 @@ def parsed_by(parse: Callable[[str], object]) -> Callable[[object], object]:
 
     return parsed
 
+
+@dataclass(frozen=True, slots=True)
+class NoneFor:
+    """A validator: None for a word of its own, else what `read` makes of the value."""
+
+    word: str
+    expected: str
+    """What is expected of a value that is nothing."""
+    read: Callable[[object], object]
+
+    def __call__(self, value: object) -> object:
+        """The value, or None for the word."""
+        if value is None:
+            raise ValueError(self.expected)
+        return None if off_is_a_word(value) == self.word else self.read(value)
+
+
+def _address(value: object) -> object:
+    if not isinstance(value, str):
+        raise ValueError(f"{ADDRESS_FORM}, or off")  # noqa: TRY004 - pydantic collects ValueError only
+    return parsed_by(ListenAddress.parse)(value)
+
+
+all_is_none = NoneFor("all", "a whole number, or all", whole_number)
+unlimited_is_none = NoneFor("unlimited", "a whole number, or unlimited", whole_number)
+off_is_none = NoneFor("off", DURATION_FORM, lambda written: written)
+"""For a duration, which `DurationMs` reads."""
+off_or_address = NoneFor("off", f"{ADDRESS_FORM}, or off", _address)
 
 Count = Annotated[int, BeforeValidator(whole_number)]
 DurationMs = Annotated[int, BeforeValidator(parse_duration_ms)]

@@ -21,7 +21,7 @@ from pydantic.fields import FieldInfo
 from lbg_runtime.cli.reference.commands import REQUIRED
 from lbg_runtime.cli.reference.table import as_row
 from lbg_runtime.config.duration import duration_text, parse_duration_ms
-from lbg_runtime.config.fields import all_is_none, off_is_none, off_or_address, split_hosts, unlimited_is_none
+from lbg_runtime.config.fields import NoneFor, off_is_none, split_hosts
 from lbg_runtime.config.listen_address import ListenAddress
 from lbg_runtime.config.secret import read_secret
 from lbg_runtime.config.settings import Settings
@@ -43,9 +43,6 @@ Made from `lbg_runtime/config/`; do not edit. `make docs` writes it anew. The fi
   `LBG_MEMBER_INDEX`, `LBG_MEMBER_COUNT`), and the environment over the file.
 """
 
-_WORDS = {all_is_none: "all", unlimited_is_none: "unlimited", off_is_none: "off", off_or_address: "off"}
-"""The word that stands for None in the file."""
-
 _NONE_IN_CODE = re.compile(r"None, in the file (`\w+`)")
 
 _RULE = "`property:NAME`, `json:/POINTER`, `topic` or `topic_level:N`"
@@ -63,7 +60,9 @@ class _Kind:
 
     @property
     def word_for_none(self) -> str | None:
-        return next((word for function, word in _WORDS.items() if self.is_made_by(function)), None)
+        """The word that stands for None in the file."""
+        validators = (mark.func for mark in self.marks if isinstance(mark, BeforeValidator))
+        return next((each.word for each in validators if isinstance(each, NoneFor)), None)
 
     @property
     def is_duration(self) -> bool:
