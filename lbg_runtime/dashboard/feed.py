@@ -18,6 +18,26 @@ Row = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Figures:
+    """What members have told lately when they were asked, put together."""
+
+    rates: Mapping[int, float] | None = None
+    """Messages per second, by index of the queue; a queue with none is left out. None if no member's can be told."""
+    keys_parked: int | None = None
+    """None if no member tells it."""
+    is_parked_unknown: bool = False
+    """Whether there are queues of which their owner does not know what is parked: it is not in `keys_parked`."""
+    standing_still: Mapping[tuple[MemberId, int], tuple[str | None, int | None]] = field(default_factory=dict)
+    """The queues that stand still, by the member that says so and their index.
+
+    With each why it waits for its parking queue, and since when; None and None if it has stopped.
+    """
+
+
+NO_FIGURES = Figures()
+
+
+@dataclass(frozen=True, slots=True)
 class Sight:
     """Everything to show at one moment, besides what the board knows."""
 
@@ -25,20 +45,13 @@ class Sight:
     """By index."""
     placement: Placement | None
     """None if members do not agree; the last known one is shown then."""
-    rates: Mapping[int, float] | None
-    """None if no member tells them."""
     depths: Mapping[QueueName, int] | None
     """None if the broker does not tell them."""
     is_connected: bool
     striping: Striping | None
-    keys_parked: int | None = None
-    """None if no member tells it."""
-    is_parked_unknown: bool = False
-    """As `HandlingRates` has it."""
+    figures: Figures = NO_FIGURES
     not_understood: str | None = None
     """Why members may be there that are not shown; None if there is no sign of any."""
-    standing_still: Mapping[tuple[MemberId, int], tuple[str | None, int | None]] = field(default_factory=dict)
-    """As `HandlingRates` has it."""
 
 
 class Feed:
@@ -99,7 +112,7 @@ class Feed:
         return told
 
     def _meta_of(self, sight: Sight) -> dict[str, object]:
-        shape, striping = self._shape, sight.striping
+        shape, striping, figures = self._shape, sight.striping, sight.figures
         restriping = None
         if striping is not None and striping.target is not None:
             moving, left = striping.moves(shape.hash_count)
@@ -112,10 +125,10 @@ class Feed:
             "queues": len(sight.queues),
             "connected": sight.is_connected,
             "placed": sight.placement is not None,
-            "rates": sight.rates is not None,
+            "rates": figures.rates is not None,
             "depths": sight.depths is not None,
-            "parked": sight.keys_parked,
-            "parked_unknown": sight.is_parked_unknown,
+            "parked": figures.keys_parked,
+            "parked_unknown": figures.is_parked_unknown,
             "restriping": restriping,
             "not_understood": sight.not_understood,
         }
@@ -152,7 +165,7 @@ class Feed:
             state = "draining" if queue.is_draining else "active"
             report = board.members[owner].flows.get(name) if owner in board.members else None
             in_flight = 0 if report is None else report.in_flight
-        ranked = () if self._placement is None else self._placement.ranks.get(name, ())
+        ranked, rates = () if self._placement is None else self._placement.ranks.get(name, ()), sight.figures.rates
         standbys = [
             self._position(member)
             for member in (ranked or sorted(board.members))
@@ -165,10 +178,10 @@ class Feed:
             self._position(ranked[0]) if ranked else None,
             standbys,
             since_ms,
-            None if sight.rates is None else round(sight.rates.get(index, 0.0), 1),
+            None if rates is None else round(rates.get(index, 0.0), 1),
             None if sight.depths is None else sight.depths.get(name),
             # By its owner: another has given it up since it said so.
-            None if owner is None else sight.standing_still.get((owner, index)),
+            None if owner is None else sight.figures.standing_still.get((owner, index)),
         )
 
     def _update_moves(self, board: GroupBoard, sight: Sight, version: int) -> bool:

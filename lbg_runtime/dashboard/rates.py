@@ -19,6 +19,7 @@ from lbg_runtime.core.group.control_messages import (
     StoppedQueues,
 )
 from lbg_runtime.dashboard.board import MAX_MEMBERS
+from lbg_runtime.dashboard.feed import Figures
 from lbg_runtime.model.ids import MemberId, QueueName
 from lbg_runtime.status.picture import HandledPicture, Standstill, standstill_of
 
@@ -64,44 +65,30 @@ class HandlingRates:
         told = self._told.get(member)
         return told is not None and told.fresh_ms == FRESH_MS and _is_fresh(told, now_ms)
 
-    def by_queue(self, now_ms: int) -> dict[int, float] | None:
-        """Messages per second now, by index of the queue; a queue with none is left out.
-
-        None if no member's rates can be told: of its first answer alone nobody can tell them, and 0 would say that it
-        handles nothing.
-        """
+    def figures(self, now_ms: int) -> Figures:
+        """What all members tell now."""
         self._told = {name: told for name, told in self._told.items() if _is_fresh(told, now_ms)}
+        counts = [told.picture.keys_parked for told in self._told.values() if told.picture.keys_parked is not None]
+        still: dict[tuple[MemberId, int], tuple[str | None, int | None]] = {}
+        for name, told in self._told.items():
+            for index, each in told.picture.standing_still.items():
+                wait = each.parking_wait
+                still[name, index] = (None, None) if wait is None else (wait.reason, told.at_ms - wait.waited_ms)
+        return Figures(
+            rates=self._by_queue(),
+            keys_parked=sum(counts) if counts else None,
+            is_parked_unknown=any(reason is not None for reason, _ in still.values()),
+            standing_still=still,
+        )
+
+    def _by_queue(self) -> dict[int, float] | None:
+        # None rather than 0, which would say that a member handles nothing of whose first answer alone nobody can tell.
         known = [told.rates for told in self._told.values() if told.rates is not None]
         found: dict[int, float] = {}
         for rates in known:
             for index, rate in rates.items():
                 found[index] = found.get(index, 0.0) + rate
         return found if known else None
-
-    @property
-    def keys_parked(self) -> int | None:
-        """Keys that members have parked, as of the last `by_queue`; None if no member has told lately."""
-        counts = [told.picture.keys_parked for told in self._told.values() if told.picture.keys_parked is not None]
-        return sum(counts) if counts else None
-
-    @property
-    def is_parked_unknown(self) -> bool:
-        """Whether there are queues of which their owner does not know what is parked: it is not in `keys_parked`."""
-        still = [each for told in self._told.values() for each in told.picture.standing_still.values()]
-        return any(each.parking_wait is not None for each in still)
-
-    @property
-    def standing_still(self) -> dict[tuple[MemberId, int], tuple[str | None, int | None]]:
-        """The queues that stand still, by the member that says so and their index, as of the last `by_queue`.
-
-        With each why it waits for its parking queue, and since when; None and None if it has stopped.
-        """
-        found: dict[tuple[MemberId, int], tuple[str | None, int | None]] = {}
-        for name, told in self._told.items():
-            for index, still in told.picture.standing_still.items():
-                wait = still.parking_wait
-                found[name, index] = (None, None) if wait is None else (wait.reason, told.at_ms - wait.waited_ms)
-        return found
 
 
 def _rates(

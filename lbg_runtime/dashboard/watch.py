@@ -82,7 +82,7 @@ class GroupWatch:
         self._board = GroupBoard(MembershipTiming(heartbeat_ms=settings.membership.heartbeat_ms))
         self._rates = HandlingRates()
         self._figures = FiguresHeard()
-        self._sight = Sight(group.shape().queue_names(), None, None, None, is_connected=False, striping=None)
+        self._sight = Sight(group.shape().queue_names(), None, None, is_connected=False, striping=None)
         self._seen_changes = -1
         self._viewers = 0
         self._has_viewers = asyncio.Event()
@@ -262,15 +262,7 @@ class GroupWatch:
             queues, placement = self._find_homes(self._board.picture)
             striping = self._board.picture.striping
             self._sight = replace(self._sight, queues=queues, placement=placement, striping=striping)
-        rates = self._rates.by_queue(now_ms())
-        told = self._rates
-        self._sight = replace(
-            self._sight,
-            rates=rates,
-            keys_parked=told.keys_parked,
-            is_parked_unknown=told.is_parked_unknown,
-            standing_still=told.standing_still,
-        )
+        self._sight = replace(self._sight, figures=self._rates.figures(now_ms()))
         if self.feed.update(self._board, self._sight):
             news, self._news = self._news, asyncio.Event()
             news.set()

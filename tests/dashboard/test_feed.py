@@ -8,14 +8,14 @@ from lbg_runtime.core.group.membership_timing import MembershipTiming
 from lbg_runtime.core.group.placement import Placement
 from lbg_runtime.core.restripe.striping import Striping
 from lbg_runtime.dashboard.board import GroupBoard
-from lbg_runtime.dashboard.feed import Feed, Sight
+from lbg_runtime.dashboard.feed import Feed, Figures, Sight
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import MemberId
 from tests.dashboard.words import ACTIVE, DRAINING, GROUP, STANDBY, Speaker, queue
 
 SHAPE = GroupShape(GROUP, hash_prefix="h", hash_count=12, queue_count=4)
 PLACEMENT = Placement({name: (MemberId("b"), MemberId("a")) for name in SHAPE.queue_names()})
-SIGHT = Sight(SHAPE.queue_names(), PLACEMENT, None, None, is_connected=True, striping=None)
+SIGHT = Sight(SHAPE.queue_names(), PLACEMENT, None, is_connected=True, striping=None)
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_a_slow_viewer_is_sent_the_newest_of_all_that_it_missed(board, feed, a) 
     feed.update(board, SIGHT)
     for number in range(5):
         board.hear(a.beat({0: ACTIVE, 1: STANDBY}, in_flight=number), 30 + number)
-        feed.update(board, replace(SIGHT, rates={1: float(number)}))
+        feed.update(board, replace(SIGHT, figures=Figures({1: float(number)})))
     told = feed.since(1, 99)
     assert told["queues"][0][2] == 4
     assert told["queues"][1][6] == 4.0
@@ -189,7 +189,7 @@ def test_a_move_of_a_queue_that_is_not_shown_is_left_out(board, feed) -> None:
 
 
 def test_depths_and_rates_are_told_of_the_queues_they_are_of(board, feed) -> None:
-    feed.update(board, replace(SIGHT, depths={queue(1): 12}, rates={0: 1.26}))
+    feed.update(board, replace(SIGHT, depths={queue(1): 12}, figures=Figures({0: 1.26})))
     rows = feed.since(0, 99)["queues"]
     assert [rows[index][6:8] for index in range(3)] == [(1.3, None), (0.0, 12), (0.0, None)]
 
@@ -197,7 +197,7 @@ def test_depths_and_rates_are_told_of_the_queues_they_are_of(board, feed) -> Non
 def test_that_a_queue_stands_still_is_told_by_its_owner_alone(board, feed) -> None:
     a, b = MemberId("a"), MemberId("b")
     still = {(a, 0): ("Queue Shutdown", 7), (b, 0): (None, None), (a, 1): (None, None), (a, 2): (None, None)}
-    feed.update(board, replace(SIGHT, standing_still=still))
+    feed.update(board, replace(SIGHT, figures=Figures(standing_still=still)))
     rows = feed.since(0, 99)["queues"]
     assert [rows[index][8] for index in range(3)] == [("Queue Shutdown", 7), None, None]
     assert feed.update(board, SIGHT)

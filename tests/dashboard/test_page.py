@@ -19,7 +19,7 @@ from lbg_runtime.core.group.membership_timing import MembershipTiming
 from lbg_runtime.core.group.placement import Placement
 from lbg_runtime.core.lanes import LaneStage
 from lbg_runtime.dashboard.board import GroupBoard
-from lbg_runtime.dashboard.feed import Sight
+from lbg_runtime.dashboard.feed import Figures, Sight
 from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.model.ids import MemberId
 from lbg_runtime.publisher.hashed import HashedPublisher
@@ -503,7 +503,8 @@ def crowd(queues, members):
     rates = {index: chance.uniform(0, 90) for index in range(queues)}
     depths = {name: chance.choice((0, 3, 40, 2_000)) for name in names}
     placement = Placement({name: tuple(map(MemberId, ranked)) for name, ranked in homes.items()})
-    return board, Sight(names, placement, rates, depths, is_connected=True, striping=None)
+    figures = Figures(rates, keys_parked=3)
+    return board, Sight(names, placement, depths, is_connected=True, striping=None, figures=figures)
 
 
 async def crowded(stage_group, board, sight):
@@ -514,12 +515,7 @@ async def crowded(stage_group, board, sight):
     watch._find_homes = lambda picture: (sight.queues, sight.placement)
     # Nobody speaks, which is no silence here.
     watch._board.tick = lambda now_ms: None
-    watch._rates = SimpleNamespace(
-        by_queue=lambda now_ms: sight.rates,
-        keys_parked=3,
-        is_parked_unknown=False,
-        standing_still=sight.standing_still,
-    )
+    watch._rates = SimpleNamespace(figures=lambda now_ms: sight.figures)
     watch._update()
     return url
 
@@ -564,7 +560,8 @@ async def test_queues_that_stand_still_are_told_with_why_and_since_when_until_th
     still = {(owners[index], index): (None, None) for index in (2, 3, 4, 5)}
     async with stage(queues) as group:
         still[owners[1], 1] = ("Queue Shutdown", now_ms() - 43_210)
-        await browser.open(await crowded(group, board, replace(sight, standing_still=still)))
+        flowing, standing = sight.figures, replace(sight.figures, standing_still=still)
+        await browser.open(await crowded(group, board, replace(sight, figures=standing)))
         notice = await browser.until(f"{NOTICE}.includes('waits') && {NOTICE}")
         waits, *stopped, rest = notice.split(" · ")
         assert re.fullmatch(
@@ -575,17 +572,15 @@ async def test_queues_that_stand_still_are_told_with_why_and_since_when_until_th
         assert rest == "2 queues more that stand still"
         assert await browser.evaluate("document.getElementById('notice').className") == "bad"
         if queues == 8:
-            flowing = (
-                "[...document.querySelectorAll('#lines .traffic, #lines .moving')].map((one) => one.dataset.queue)"
-            )
-            assert {"1", "2", "3", "4", "5"}.isdisjoint(await browser.evaluate(flowing))
-            assert await browser.evaluate(flowing)
+            moving = "[...document.querySelectorAll('#lines .traffic, #lines .moving')].map((one) => one.dataset.queue)"
+            assert {"1", "2", "3", "4", "5"}.isdisjoint(await browser.evaluate(moving))
+            assert await browser.evaluate(moving)
         pills = await browser.evaluate(PILLS)
         for index, word in ((0, None), (1, ", waits"), (2, ", stopped")):
             for told in (await browser.text(f"#row-{index}"), *pills[index : index + 1]):
                 assert [each for each in (", waits", ", stopped") if each in told] == ([word] if word else [])
         await browser.screenshot(tmp_path / f"standing-still-{queues}.png")
-        group.watch._rates.standing_still = {}
+        group.watch._rates.figures = lambda now_ms: flowing
         await browser.until(f"{NOTICE} === '' && !/waits|stopped/.test(document.getElementById('rows').innerText)")
         assert browser.errors == []
 

@@ -34,19 +34,19 @@ def told(member, counts, incarnation=1):
 def test_a_rate_is_what_came_between_two_answers_and_not_known_after_the_first() -> None:
     rates = HandlingRates()
     rates.take(told("a", {0: 100}), 1_000)
-    assert rates.by_queue(1_000) is None
+    assert rates.figures(1_000).rates is None
     rates.take(told("a", {0: 150, 1: 10}), 3_000)
-    assert rates.by_queue(3_000) == {0: 25.0, 1: 5.0}
+    assert rates.figures(3_000).rates == {0: 25.0, 1: 5.0}
 
 
 def test_parked_keys_of_all_members_that_tell_them_add_up() -> None:
     rates = HandlingRates()
-    assert rates.keys_parked is None
+    assert rates.figures(0).keys_parked is None
     rates.take(told("older", {}), 0)
-    assert rates.keys_parked is None
+    assert rates.figures(0).keys_parked is None
     for member, count in (("a", 0), ("b", 3), ("c", 1)):
         rates.take(HandledPicture(MemberId(member), 1, {}, count), 0)
-    assert rates.keys_parked == 4
+    assert rates.figures(0).keys_parked == 4
 
 
 def test_what_stands_still_is_told_with_its_reason_and_since_when_as_long_as_its_member_tells_it() -> None:
@@ -54,11 +54,10 @@ def test_what_stands_still_is_told_with_its_reason_and_since_when_as_long_as_its
     waits, stopped = Standstill(False, ParkingWait(8_000, "Queue Shutdown")), Standstill(True, None)
     rates.take(HandledPicture(MemberId("a"), 1, {}, 0, {1: waits}), 10_000)
     rates.take(HandledPicture(MemberId("b"), 1, {}, 0, {2: stopped}), 11_000)
-    assert rates.standing_still == {("a", 1): ("Queue Shutdown", 2_000), ("b", 2): (None, None)}
-    rates.by_queue(10_000 + FRESH_MS)
-    assert rates.standing_still == {("b", 2): (None, None)}
+    assert rates.figures(11_000).standing_still == {("a", 1): ("Queue Shutdown", 2_000), ("b", 2): (None, None)}
+    assert rates.figures(10_000 + FRESH_MS).standing_still == {("b", 2): (None, None)}
     rates.take(HandledPicture(MemberId("b"), 1, {}, 0), 12_000)
-    assert rates.standing_still == {}
+    assert rates.figures(12_000).standing_still == {}
 
 
 def test_what_a_member_tells_often_counts_beside_what_it_tells_seldom() -> None:
@@ -67,10 +66,10 @@ def test_what_a_member_tells_often_counts_beside_what_it_tells_seldom() -> None:
     assert not rates.knows(MemberId("a"), 0)
     rates.take(told("a", {0: 110}), 1_000)
     rates.take(told("a", {0: 9}), 1_001, FRESH_IN_GROUP_MS)
-    assert (rates.by_queue(1_001), rates.knows(MemberId("a"), 1_001)) == ({0: 10.0}, True)
+    assert (rates.figures(1_001).rates, rates.knows(MemberId("a"), 1_001)) == ({0: 10.0}, True)
     rates.take(told("a", {0: 310}), 1_000 + FRESH_MS, FRESH_IN_GROUP_MS)
-    assert rates.by_queue(999 + FRESH_MS + FRESH_IN_GROUP_MS) == {0: 50.0}
-    assert rates.by_queue(1_000 + FRESH_MS + FRESH_IN_GROUP_MS) is None
+    assert rates.figures(999 + FRESH_MS + FRESH_IN_GROUP_MS).rates == {0: 50.0}
+    assert rates.figures(1_000 + FRESH_MS + FRESH_IN_GROUP_MS).rates is None
 
 
 def test_what_a_member_says_before_its_answer_is_put_together_and_of_an_older_one_what_it_says() -> None:
@@ -90,7 +89,8 @@ def test_what_a_member_says_before_its_answer_is_put_together_and_of_an_older_on
     rates = HandlingRates()
     for at_ms in (0, 1_000):
         rates.take(HandledPicture(MemberId("a"), 1, None, None, still), at_ms)
-    assert (rates.by_queue(1_000), rates.is_parked_unknown) == (None, True)
+    figures = rates.figures(1_000)
+    assert (figures.rates, figures.is_parked_unknown) == (None, True)
 
 
 def test_two_members_of_a_queue_that_moved_add_up() -> None:
@@ -98,27 +98,27 @@ def test_two_members_of_a_queue_that_moved_add_up() -> None:
     for member, first, second in (("a", 5, 10), ("b", 0, 20)):
         rates.take(told(member, {3: first}), 0)
         rates.take(told(member, {3: second}), 1_000)
-    assert rates.by_queue(1_000) == {3: 25.0}
+    assert rates.figures(1_000).rates == {3: 25.0}
 
 
 def test_a_new_life_begins_anew_and_a_member_that_is_gone_handles_nothing() -> None:
     rates = HandlingRates()
     rates.take(told("a", {0: 1_000}), 0)
     rates.take(told("a", {0: 3}, incarnation=2), 1_000)
-    assert rates.by_queue(1_000) is None
+    assert rates.figures(1_000).rates is None
     rates.take(told("a", {0: 13}, incarnation=2), 2_000)
-    assert rates.by_queue(2_000) == {0: 10.0}
-    assert rates.by_queue(2_000 + FRESH_MS) is None
+    assert rates.figures(2_000).rates == {0: 10.0}
+    assert rates.figures(2_000 + FRESH_MS).rates is None
     rates.take(told("a", {0: 1}), 3_000)
     rates.take(told("a", {0: 5_000}, incarnation=2), 4_000)
-    assert rates.by_queue(4_000) is None, "it had handled more before the first answer"
+    assert rates.figures(4_000).rates is None, "it had handled more before the first answer"
 
 
 def test_an_answer_that_comes_twice_at_one_time_is_taken_once() -> None:
     rates = HandlingRates()
     rates.take(told("a", {0: 1}), 1_000)
     rates.take(told("a", {0: 9}), 1_000)
-    assert rates.by_queue(1_000) is None
+    assert rates.figures(1_000).rates is None
 
 
 BAD = [
