@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lbg_runtime.cli.options import Config, ExitWithParent, group_settings, listen_address
-from lbg_runtime.runtime.stop import StopCause, starting_parent, stop_requests
+from lbg_runtime.runtime.stop import starting_parent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lbg_runtime.config.listen_address import ListenAddress
     from lbg_runtime.config.settings import Settings
-    from lbg_runtime.runtime.observer import Observer
 
 READY = "lbg dashboard: "
 """Begins the line on standard error that gives the page's address."""
@@ -66,8 +65,8 @@ async def _show(
 ) -> None:
     import asyncio
     import sys
-    from contextlib import AsyncExitStack
 
+    from lbg_runtime.cli.connecting import connected_unless_stopped
     from lbg_runtime.cli.group.homes import derived_placement, group_queues
     from lbg_runtime.core.group.picture import GroupPicture
     from lbg_runtime.core.group.placement import Placement
@@ -75,7 +74,6 @@ async def _show(
     from lbg_runtime.dashboard.watch import GroupWatch
     from lbg_runtime.model.ids import QueueName
     from lbg_runtime.runtime.observer import observing
-    from lbg_runtime.runtime.shutdown import Interruption
 
     group = settings.group
     names = group.shape().queue_names()
@@ -84,27 +82,19 @@ async def _show(
         queues = group_queues(picture, names)
         return queues, derived_placement(picture, queues)
 
-    unwanted, connecting = asyncio.Event(), Interruption()
-    observer: Observer | None = None
-
-    def stop(_: StopCause) -> None:
-        unwanted.set()
-        connecting.cut()
-
-    with stop_requests(stop, parent_pid=parent_pid):
-        async with AsyncExitStack() as connected:
-            with connecting:
-                if not unwanted.is_set():
-                    observer = await connected.enter_async_context(observing(settings))
-            if observer is None:
-                return
-            watch = GroupWatch(settings, observer, find_homes, members)
-            server = DashboardServer(watch, group.shape(), group.hash_function, address, token)
-            await watch.begin()
-            # Outside the task group: an address that cannot be bound is the user's mistake, not an exception group.
-            async with server, asyncio.TaskGroup() as tasks:
-                watching = tasks.create_task(watch.run())
-                print(f"{READY}{server.url}", file=sys.stderr, flush=True)
-                # No bound: the page is shown until it is no longer wanted.
-                await unwanted.wait()
-                watching.cancel()
+    unwanted = asyncio.Event()
+    async with connected_unless_stopped(
+        observing(settings), lambda _: unwanted.set(), parent_pid=parent_pid
+    ) as observer:
+        if observer is None:
+            return
+        watch = GroupWatch(settings, observer, find_homes, members)
+        server = DashboardServer(watch, group.shape(), group.hash_function, address, token)
+        await watch.begin()
+        # Outside the task group: an address that cannot be bound is the user's mistake, not an exception group.
+        async with server, asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(watch.run())
+            print(f"{READY}{server.url}", file=sys.stderr, flush=True)
+            # No bound: the page is shown until it is no longer wanted.
+            await unwanted.wait()
+            watching.cancel()

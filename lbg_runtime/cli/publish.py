@@ -5,7 +5,7 @@ import random
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, aclosing, contextmanager
+from contextlib import aclosing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,14 +27,12 @@ from lbg_runtime.cli.options import (
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.keys import KeySource, is_sendable
 from lbg_runtime.model.message import NO_PROPERTIES, PARTITION_KEY_PROPERTY
-from lbg_runtime.runtime.shutdown import Interruption
-from lbg_runtime.runtime.stop import StopCause, starting_parent, stop_requests
+from lbg_runtime.runtime.stop import StopCause, starting_parent
 
 if TYPE_CHECKING:
     from lbg_runtime.config.settings import Settings
     from lbg_runtime.publisher.hashed import HashedPublisher
     from lbg_runtime.publisher.load import LoadPlan
-    from lbg_runtime.runtime.session import Session
 
 _CONFIRM_TIMEOUT_MS = 10_000
 """How long to wait for the last confirms; less than most senders of SIGTERM wait before they send SIGKILL."""
@@ -178,6 +176,7 @@ async def _publish(
     import anyio
 
     from lbg_runtime.admin.stored import stopped_by_changes
+    from lbg_runtime.cli.connecting import connected_unless_stopped
     from lbg_runtime.metrics.reading import PublisherCounts
     from lbg_runtime.metrics.tracing import open_spans
     from lbg_runtime.publisher.identity import new_publisher_id
@@ -189,35 +188,30 @@ async def _publish(
     spans = open_spans(settings)
     causes: list[StopCause] = []
     failure: UserError | None = None
-    session: Session | None = None
     ledger, counts, began_s = None, PublisherCounts(0, 0, 0, 0), time.monotonic()
-    beginning, sending = Interruption(), anyio.CancelScope()
+    sending = anyio.CancelScope()
 
     def stop(cause: StopCause) -> None:
         causes.append(cause)
-        beginning.cut()
         sending.cancel()
 
-    with stop_requests(stop, parent_pid=parent_pid):
-        async with AsyncExitStack() as connected:
-            with beginning:
-                if not causes:
-                    # No bound: the queues may be many, and the broker slow to make them.
-                    session = await connected.enter_async_context(open_publishing_session(settings, publisher_id))
-            if session is not None:
-                publisher = publisher_of(settings.group, session, ledger_folder, publisher_id=publisher_id, spans=spans)
-                ledger = publisher.ledger
-                began_s = time.monotonic()
-                with _progress(publisher, source.count if isinstance(source, LoadPlan) else None):
-                    try:
-                        # Outside the scope, whose cancellation would cut short the end of this context.
-                        async with stopped_by_changes(settings, sending.cancel):
-                            with sending:
-                                await _send(publisher, source, settings.group.key)
-                    except UserError as error:
-                        failure = error
-                    finally:
-                        counts = await publisher.close(_CONFIRM_TIMEOUT_MS)
+    # No bound: the queues may be many, and the broker slow to make them.
+    connection = open_publishing_session(settings, publisher_id)
+    async with connected_unless_stopped(connection, stop, parent_pid=parent_pid) as session:
+        if session is not None:
+            publisher = publisher_of(settings.group, session, ledger_folder, publisher_id=publisher_id, spans=spans)
+            ledger = publisher.ledger
+            began_s = time.monotonic()
+            with _progress(publisher, source.count if isinstance(source, LoadPlan) else None):
+                try:
+                    # Outside the scope, whose cancellation would cut short the end of this context.
+                    async with stopped_by_changes(settings, sending.cancel):
+                        with sending:
+                            await _send(publisher, source, settings.group.key)
+                except UserError as error:
+                    failure = error
+                finally:
+                    counts = await publisher.close(_CONFIRM_TIMEOUT_MS)
     if failure is not None and not counts.sent:
         raise failure
     # Otherwise some was sent: whoever goes on from here must know how far it came.

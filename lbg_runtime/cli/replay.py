@@ -4,7 +4,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,14 +16,13 @@ from lbg_runtime.cli.options import Config, Json, complain, insist_on_finite, pa
 from lbg_runtime.model.errors import LbgError, UserError
 from lbg_runtime.model.keys import is_sendable
 from lbg_runtime.model.topic import is_valid_topic
-from lbg_runtime.runtime.stop import StopCause, stop_requests
+from lbg_runtime.runtime.stop import StopCause
 
 if TYPE_CHECKING:
     from lbg_runtime.config.settings import Settings
     from lbg_runtime.model.group import GroupShape
     from lbg_runtime.pipeline.landing.log import LandingLog
     from lbg_runtime.pipeline.replay import LandedMessage, Replayed, Selection
-    from lbg_runtime.runtime.session import Session
 
 _CONFIRM_TIMEOUT_MS = 30_000
 _TIME_FORM = "a time such as 2026-11-21T10:00:00Z; UTC without an offset"
@@ -141,40 +140,35 @@ async def _replay(
     import anyio
 
     from lbg_runtime.admin.stored import stopped_by_changes
+    from lbg_runtime.cli.connecting import connected_unless_stopped
     from lbg_runtime.pipeline.replay import replay as replay_messages
     from lbg_runtime.publisher.identity import new_publisher_id
     from lbg_runtime.publisher.opening import publisher_of
     from lbg_runtime.publishing import open_publishing_session
-    from lbg_runtime.runtime.shutdown import Interruption
 
     publisher_id = new_publisher_id()
-    connecting, sending = Interruption(), anyio.CancelScope()
-    session: Session | None = None
+    sending = anyio.CancelScope()
     # For the thread on which the log is read, which no cancellation ends.
     stopped = threading.Event()
 
     def stop(*_: StopCause) -> None:
         stopped.set()
-        connecting.cut()
         sending.cancel()
 
-    with stop_requests(stop):
-        async with AsyncExitStack() as connected:
-            with connecting:
-                session = await connected.enter_async_context(open_publishing_session(settings, publisher_id))
-            if session is None:
-                return True
-            publisher = publisher_of(settings.group, session, ledger_folder, publisher_id=publisher_id)
-            with _progress(replayed) as show:
-                try:
-                    # Outside the scope, whose cancellation would cut short the end of this context.
-                    async with stopped_by_changes(settings, stop):
-                        with sending:
-                            messages = _messages(log, selection, stopped.is_set)
-                            await replay_messages(messages, publisher, topic, rate, replayed, show)
-                finally:
-                    await publisher.close(_CONFIRM_TIMEOUT_MS)
-                    replayed.ledger_dropped = 0 if publisher.ledger is None else publisher.ledger.dropped
+    async with connected_unless_stopped(open_publishing_session(settings, publisher_id), stop) as session:
+        if session is None:
+            return True
+        publisher = publisher_of(settings.group, session, ledger_folder, publisher_id=publisher_id)
+        with _progress(replayed) as show:
+            try:
+                # Outside the scope, whose cancellation would cut short the end of this context.
+                async with stopped_by_changes(settings, stop):
+                    with sending:
+                        messages = _messages(log, selection, stopped.is_set)
+                        await replay_messages(messages, publisher, topic, rate, replayed, show)
+            finally:
+                await publisher.close(_CONFIRM_TIMEOUT_MS)
+                replayed.ledger_dropped = 0 if publisher.ledger is None else publisher.ledger.dropped
     return sending.cancelled_caught
 
 

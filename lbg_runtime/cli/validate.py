@@ -5,7 +5,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,11 +24,9 @@ from lbg_runtime.cli.options import (
 )
 from lbg_runtime.model.errors import SparkUnavailable, UserError
 from lbg_runtime.model.printable import printable
-from lbg_runtime.runtime.stop import StopCause, stop_requests
 
 if TYPE_CHECKING:
     from lbg_runtime.config.settings import Settings
-    from lbg_runtime.runtime.session import Session
     from lbg_runtime.validator.findings import Verdict
     from lbg_runtime.validator.live import LiveValidator
 
@@ -312,19 +310,14 @@ async def _follow(
     comes before there is one. Raises `ConfigError` if nobody answers at the broker's address, `SubscribeFailed` if the
     topic is refused at the start; later it is asked for again and again.
     """
+    from lbg_runtime.cli.connecting import connected_unless_stopped
     from lbg_runtime.config.broker_names import program_name
     from lbg_runtime.model.message import Message
     from lbg_runtime.runtime.kept_subscription import KeptSubscription
     from lbg_runtime.runtime.session import open_session
-    from lbg_runtime.runtime.shutdown import Interruption
 
-    stopped, connecting = asyncio.Event(), Interruption()
-    session: Session | None = None
+    stopped = asyncio.Event()
     hears = False
-
-    def stop(_: StopCause) -> None:
-        stopped.set()
-        connecting.cut()
 
     def take(message: Message) -> None:
         for finding in validator.feed(message.payload):
@@ -343,26 +336,22 @@ async def _follow(
             validator.interrupt()
             print("lbg validate: hears nothing, the connection is lost", file=sys.stderr, flush=True)
 
-    with stop_requests(stop):
-        async with AsyncExitStack() as connected:
-            with connecting:
-                name, path = program_name("validate"), settings.transport.client_path
-                opening = open_session(settings.outside_connection, name, path)
-                session = await connected.enter_async_context(opening)
-            if session is None:
-                return False
-            listening = KeptSubscription(session, topic, take)
-            if (failure := await listening.subscribe()) is not None:
-                raise failure
-            session.watch_connection(connection_changed)
-            async with asyncio.TaskGroup() as tasks:
-                keeping = tasks.create_task(listening.keep(None, confirmed))
-                try:
-                    async with asyncio.timeout(limit_s):
-                        # No bound without --for: the user ends it with a signal.
-                        await stopped.wait()
-                except TimeoutError:
-                    pass
-                keeping.cancel()
-            # Before the session is closed, which is no loss of the connection.
-            return hears
+    connection = open_session(settings.outside_connection, program_name("validate"), settings.transport.client_path)
+    async with connected_unless_stopped(connection, lambda _: stopped.set()) as session:
+        if session is None:
+            return False
+        listening = KeptSubscription(session, topic, take)
+        if (failure := await listening.subscribe()) is not None:
+            raise failure
+        session.watch_connection(connection_changed)
+        async with asyncio.TaskGroup() as tasks:
+            keeping = tasks.create_task(listening.keep(None, confirmed))
+            try:
+                async with asyncio.timeout(limit_s):
+                    # No bound without --for: the user ends it with a signal.
+                    await stopped.wait()
+            except TimeoutError:
+                pass
+            keeping.cancel()
+        # Before the session is closed, which is no loss of the connection.
+        return hears
