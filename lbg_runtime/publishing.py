@@ -46,7 +46,8 @@ async def open_publishing_session(settings: Settings, publisher_id: str) -> Asyn
     Raises `ConfigError` if the broker cannot be reached, or refuses to make a queue. Waits for it as
     `provision_new_group` does.
     """
-    async with open_session(settings.beside_connection, publisher_id, settings.transport.client_path) as session:
+    path, carries_traces = settings.transport.client_path, settings.carries_traces
+    async with open_session(settings.beside_connection, publisher_id, path, carries_traces=carries_traces) as session:
         # The broker confirms even what no queue attracts, and nobody gets that.
         await provision_new_group(session, settings.group)
         yield session

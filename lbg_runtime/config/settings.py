@@ -441,6 +441,11 @@ class Settings(Section):
         return self.rebind.mode is RebindMode.COOPERATIVE and self.group.backend is GroupBackend.EXCLUSIVE
 
     @property
+    def carries_traces(self) -> bool:
+        """Whether messages carry the vendor's trace context as well: for spans, or for the application of a sidecar."""
+        return self.ops.tracing is not Tracing.OFF or self.sidecar is not None
+
+    @property
     def beside_connection(self) -> ConnectionSettings:
         """The session of a program that is no member: it runs no broker, and has a client name of its own.
 

@@ -347,6 +347,7 @@ class App:
             name,
             path,
             max_in_flight=settings.dispatch.max_in_flight,
+            carries_traces=settings.carries_traces,
             embedded_group=settings.group.shape() if makes_queues else None,
         )
 

@@ -39,12 +39,14 @@ async def open_session(
     *,
     reconnects: bool = True,
     max_in_flight: int | None = None,
+    carries_traces: bool = False,
     embedded_group: GroupShape | None = None,
 ) -> AsyncIterator[Session]:
     """Connect, and close at the end. Without `reconnects`, a lost connection is final.
 
-    `max_in_flight`: the number of deliveries at which a flow's intake will be closed, if known. `embedded_group`: a
-    group whose queues an embedded broker has before anybody can reach it.
+    `max_in_flight`: the number of deliveries at which a flow's intake will be closed, if known. `carries_traces`: the
+    messages' trace contexts are also those of the vendor. `embedded_group`: a group whose queues an embedded broker has
+    before anybody can reach it.
 
     Raises `ConfigError` if nobody answers, the port is taken, or a file named in the settings is unusable.
     """
@@ -69,6 +71,7 @@ async def open_session(
             client_path=client_path,
             reconnects=reconnects,
             max_in_flight=max_in_flight,
+            carries_traces=carries_traces,
         )
         session = SolaceTransport(solace)
         try:

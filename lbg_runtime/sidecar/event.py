@@ -17,6 +17,7 @@ import orjson
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import NO_HEADERS, Headers, Message
 from lbg_runtime.model.sendable import HIGHEST_PRIORITY, LARGEST_UINT64
+from lbg_runtime.model.trace_context import trace_context
 
 ATTRIBUTE_PREFIX = "ce_"
 CONTENT_TYPE_ATTRIBUTE = "datacontenttype"
@@ -37,11 +38,6 @@ EVENT_TYPE = "com.dapr.event.sent"
 KEY_HEADER = "lbg-key"
 FENCING_HEADER = "lbg-fencing-token"
 
-TRACE_CONTEXT = ("traceparent", "tracestate")
-"""Of the W3C, the parent first: user properties of the message, as `metrics/spans.py` puts them there, and headers of a
-request.
-"""
-
 _NAME = re.compile(r"[a-z0-9]{1,40}")
 _DIGITS = re.compile(r"[0-9]{1,20}")
 _OWN_ATTRIBUTES = frozenset({"specversion", "data", "topic", "pubsubname"})
@@ -49,10 +45,6 @@ _REQUIRED_TEXTS = frozenset({"id", "source", "type"})
 """No event is without them, and in none is one empty: a strict reader would refuse it each time that it comes."""
 _PLAIN = re.compile(r"[!#$&-~]*")
 _SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
-_STATE = re.compile("[!-~](?:[ -~]{0,510}[!-~])?")
-_IDS = "(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
-_PARENT = re.compile(f"00-{_IDS}|(?!00|ff)[0-9a-f]{{2}}-{_IDS}(?:-[ -~]{{0,456}})?")
-"""Versions after 00 may say more behind what it has."""
 _MEDIA_TYPE = re.compile(r"[!-~]+/[ -~]+")
 
 
@@ -97,19 +89,6 @@ def facts(event: Event) -> dict[str, str]:
         told[FENCING_HEADER] = str(number)
         told["lbg-publisher"] = header_text(publisher)
     return told | trace_context(message.properties)
-
-
-def trace_context(said: Mapping[str, object]) -> dict[str, str]:
-    """The context of a trace among what is said, as it came: whoever reads it knows no percent-encoding.
-
-    What the W3C has readers ignore is none, so two parents in one are none, and so is a state without its parent.
-    """
-    told: dict[str, str] = {}
-    for name, form in zip(TRACE_CONTEXT, (_PARENT, _STATE), strict=True):
-        if not (isinstance(value := said.get(name), str) and form.fullmatch(value)):
-            break
-        told[name] = value
-    return told
 
 
 def structured(event: Event, pubsub_name: str, *, is_raw: bool = False) -> bytes:

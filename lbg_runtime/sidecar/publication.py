@@ -12,17 +12,16 @@ from starlette.datastructures import Headers, QueryParams
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.message import Headers as MessageHeaders
 from lbg_runtime.model.nesting import MAX_NESTING, is_nested_too_deep
+from lbg_runtime.model.trace_context import TRACE_CONTEXT, trace_context
 from lbg_runtime.sidecar.event import (
     CONTENT_TYPE_ATTRIBUTE,
     KEY_ATTRIBUTE,
     KEY_HEADER,
     STRUCTURED_TYPE,
-    TRACE_CONTEXT,
     attribute_headers,
     attribute_properties,
     is_integer,
     is_json_type,
-    trace_context,
 )
 
 KEY_PARAMETER = "key"

@@ -325,7 +325,7 @@ async def test_the_client_path_of_the_settings_is_the_one_it_publishes_by(
     chosen: list[ClientPathChoice] = []
     choose = paths.choose_paths
 
-    def choose_and_note(choice: ClientPathChoice) -> object:
+    def choose_and_note(choice: ClientPathChoice, *, carries_traces: bool) -> object:
         chosen.append(choice)
         return choose(choice)
 
@@ -343,7 +343,7 @@ class _SlowBroker:
         self.is_closed = False
 
     @asynccontextmanager
-    async def opened(self, *_: object) -> AsyncIterator["_SlowBroker"]:
+    async def opened(self, *_: object, **__: object) -> AsyncIterator["_SlowBroker"]:
         try:
             yield self
         finally:

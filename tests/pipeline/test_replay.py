@@ -361,7 +361,7 @@ def lbg_replay(landed: LogOnDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """The command, on a memory broker."""
 
     @asynccontextmanager
-    async def on_memory(*_: object) -> AsyncIterator[MemoryTransport]:
+    async def on_memory(*_: object, **__: object) -> AsyncIterator[MemoryTransport]:
         broker = MemoryBroker()
         broker.create_queue("all", [">"])
         session = MemoryTransport(broker, "replayer")

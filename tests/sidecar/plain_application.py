@@ -28,6 +28,7 @@ class Application:
 
     def say(self, step, request, data):
         told = {name: request.headers[f"lbg-{name}"] for name in ("key", "attempt", "redelivered")}
+        told["traceparent"] = request.headers.get("traceparent")
         self.log.write(json.dumps({"step": step, "n": data["n"], **told}) + "\n")
         self.log.flush()
 

@@ -14,6 +14,7 @@ import pytest
 
 from lbg_runtime import open_publisher
 from tests.addresses import OWN_HOST, own_ports
+from tests.foreign_client import ForeignClient
 from tests.patience import PATIENCE_S
 from tests.processes import running, whole_lines
 
@@ -37,15 +38,17 @@ class Stage:
     def __init__(self, folder, lbg, stack, broker, number):
         """A group of its own on the broker, by its number."""
         self.folder = folder
+        self.broker = f"tcp://{broker}"
+        self.prefix = f"h{number}"
         self.lbg = lbg
         self.log = folder / "events.jsonl"
         self._stack = stack
         (self.port,) = own_ports(1)
         config = {
-            "connection": {"transport": "solace", "host": f"tcp://{broker}"},
+            "connection": {"transport": "solace", "host": self.broker},
             "group": {
                 "name": f"orders-{number}",
-                "hash_prefix": f"h{number}",
+                "hash_prefix": self.prefix,
                 "hash_count": 8,
                 "queue_count": 2,
                 "provision": "create_missing",
@@ -178,3 +181,19 @@ def test_what_a_killed_sidecar_had_given_out_comes_again_flagged_from_the_next_o
             seen.add((step["key"], step["n"]))
     second.send_signal(signal.SIGTERM)
     assert second.wait(PATIENCE_S) == 0
+
+
+def test_an_application_is_told_the_trace_context_of_the_vendors_integration(stage):
+    """Without spans of ours, and without the properties of the W3C."""
+    stage.application()
+    sidecar = stage.sidecar()
+    stage.until(lambda: stage.said("active") >= 2)
+    client = ForeignClient(stage.broker)
+    client.service.connect()
+    order = client.message((b"\xc1" * 16, b"\xc2" * 8, True, None), None, {"JMSXGroupID": "k"}, b'{"k": "k", "n": 1}')
+    client.publish(f"{stage.prefix}/0/orders/new", order)
+    client.service.disconnect()
+    (step,) = stage.until(lambda: stage.began("k", 1))
+    assert step["traceparent"] == f"00-{'c1' * 16}-{'c2' * 8}-01"
+    sidecar.send_signal(signal.SIGTERM)
+    assert sidecar.wait(PATIENCE_S) == 0

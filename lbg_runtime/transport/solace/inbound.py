@@ -29,6 +29,7 @@ from lbg_runtime.transport.solace.library import (
     get_last_error_info,
 )
 from lbg_runtime.transport.solace.properties import read_properties, text_of
+from lbg_runtime.transport.solace.trace_context import TraceContexts
 
 TEXT_TAG = 7
 """The upper six bits of a string's first byte."""
@@ -47,8 +48,11 @@ class UnreadableMessage(TransportError):
         """Its number on its flow handle, if it has one."""
 
 
-def read_delivery(queue: QueueName, epoch: Epoch, inbound: Any) -> Delivery:
-    """Take everything out of a message of a flow. Called on the client's threads; raises `UnreadableMessage`."""
+def read_delivery(queue: QueueName, epoch: Epoch, inbound: Any, traces: TraceContexts | None) -> Delivery:
+    """Take everything out of a message of a flow. Called on the client's threads; raises `UnreadableMessage`.
+
+    `traces`: None if nobody wants the vendor's trace context.
+    """
     received_at_ns = time.monotonic_ns()
     native, delivery_id = inbound.solace_message.msg_p, c_uint64()
     code = CORE.solClient_msg_getMsgId(native, byref(delivery_id))
@@ -56,7 +60,7 @@ def read_delivery(queue: QueueName, epoch: Epoch, inbound: Any) -> Delivery:
         raise UnreadableMessage(str(get_last_error_info(code, "read delivery id")))
     number = DeliveryId(delivery_id.value)
     try:
-        message = read_message(inbound)
+        message = read_message(inbound, traces)
     except UnreadableMessage as error:
         raise UnreadableMessage(error.reason, number) from error
     # The library returns one byte, of which ctypes makes a number.
@@ -64,7 +68,7 @@ def read_delivery(queue: QueueName, epoch: Epoch, inbound: Any) -> Delivery:
     return Delivery(queue, epoch, number, message, is_redelivered, received_at_ns)
 
 
-def read_message(inbound: Any) -> Message:
+def read_message(inbound: Any, traces: TraceContexts | None = None) -> Message:
     """Take the message itself out. Called on the client's threads; raises `UnreadableMessage`.
 
     The library is asked directly, as on the fast path, so that both read the same: of the client's own methods, one
@@ -73,6 +77,8 @@ def read_message(inbound: Any) -> Message:
     native = inbound.solace_message.msg_p
     try:
         properties = read_properties(inbound)
+        if traces is not None:
+            traces.add_to(properties, native)
         payload = bytes(inbound.get_payload_as_bytes() or b"")
         text = unwrap_text(payload)
         if text is not payload and (PUBLISHER_PROPERTY not in properties or is_text(native)):

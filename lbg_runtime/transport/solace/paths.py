@@ -18,19 +18,28 @@ from lbg_runtime.transport.solace.inbox import Inbox
 from lbg_runtime.transport.solace.public_path import PublicPath
 from lbg_runtime.transport.solace.publisher import MakePublisher, PublicPublisher
 from lbg_runtime.transport.solace.receive_path import MakePath, PathOwner, ReceivePath
+from lbg_runtime.transport.solace.trace_context import TraceContexts
 
 _log = structlog.get_logger(__name__)
 
 
-def choose_paths(choice: ClientPathChoice) -> tuple[MakePath, MakePublisher]:
-    """How one transport receives and publishes, for its loop alone; raises `ConfigError` if `fast` is impossible."""
+def choose_paths(
+    choice: ClientPathChoice, *, carries_traces: bool = False
+) -> tuple[ClientPathChoice, MakePath, MakePublisher]:
+    """How one transport receives and publishes, for its loop alone; raises `ConfigError` if `fast` is impossible.
+
+    The first is the path for receiving, no longer `auto`. `carries_traces`: see `SolaceSettings`.
+    """
+    traces = TraceContexts() if carries_traces else None
+    make_public = partial(PublicPublisher, traces=traces)
     if choice is ClientPathChoice.PUBLIC or not _is_usable(choice, check.unexpected(), "receive_path_is_public"):
         # Whatever rules out the fast path for receiving rules it out for publishing too, and has been logged by now.
-        return PublicPath, PublicPublisher
+        return ClientPathChoice.PUBLIC, partial(PublicPath, traces=traces), make_public
     if not _is_usable(choice, publish_check.unexpected(), "publish_path_is_public"):
-        return _fast_paths(), PublicPublisher
+        return ClientPathChoice.FAST, _fast_paths(traces), make_public
     calls = PublishCalls()
-    return _fast_paths(), partial(FastPublisher, calls, writer_of(calls))
+    make_fast = partial(FastPublisher, calls, writer_of(calls, traces), traces=traces)
+    return ClientPathChoice.FAST, _fast_paths(traces), make_fast
 
 
 def _is_usable(choice: ClientPathChoice, surprise: str | None, event: str) -> bool:
@@ -42,9 +51,9 @@ def _is_usable(choice: ClientPathChoice, surprise: str | None, event: str) -> bo
     return False
 
 
-def _fast_paths() -> MakePath:
+def _fast_paths(traces: TraceContexts | None) -> MakePath:
     calls = FastCalls()
-    read = reader_of(calls)
+    read = reader_of(calls, traces)
     gathering: Gathering | None = None
 
     def make(inbox: Inbox, owner: PathOwner) -> ReceivePath:

@@ -11,6 +11,7 @@ from lbg_runtime.transport.solace.inbound import UnreadableMessage, read_deliver
 from lbg_runtime.transport.solace.inbox import Inbox
 from lbg_runtime.transport.solace.library import InboundMessage, MessageHandler
 from lbg_runtime.transport.solace.receive_path import PathOwner
+from lbg_runtime.transport.solace.trace_context import TraceContexts
 
 _NOT_TAKEN, _TAKEN = 0, 1
 """The answers of a message callback: they say who frees the message from then on."""
@@ -23,9 +24,11 @@ class PublicPath:
     overtake messages, never the reverse.
     """
 
-    def __init__(self, inbox: Inbox, owner: PathOwner) -> None:
+    def __init__(self, inbox: Inbox, owner: PathOwner, traces: TraceContexts | None = None) -> None:
+        """`traces`: None if nobody wants the vendor's trace context."""
         self._inbox = inbox
         self._owner = owner
+        self._traces = traces
         self._handle: Any = None
         self._is_broken = False
         """A message was not shown, so none after it may be. Set on either thread of the client, and never cleared."""
@@ -92,7 +95,7 @@ class PublicPath:
         delivery: Delivery | None = None
         unreadable: UnreadableMessage | None = None
         try:
-            delivery = read_delivery(owner.queue, owner.epoch, message)
+            delivery = read_delivery(owner.queue, owner.epoch, message, self._traces)
         except UnreadableMessage as error:
             unreadable = error
         finally:

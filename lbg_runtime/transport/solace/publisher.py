@@ -16,6 +16,7 @@ from lbg_runtime.transport.solace.errors import publish_failed
 from lbg_runtime.transport.solace.inbox import Inbox
 from lbg_runtime.transport.solace.library import CLIENT_ERRORS, MessagePublishReceiptListener, Topic
 from lbg_runtime.transport.solace.native import LoginRight
+from lbg_runtime.transport.solace.trace_context import TraceContexts
 
 _MESSAGE_ID = "solace.messaging.message.application-message-id"
 _CORRELATION_ID = "solace.messaging.message.correlation-id"
@@ -39,9 +40,11 @@ class _OwnName(str):
 class SolacePublisher(ABC):
     """Made for one session. `build` and `start` are called on a control thread, all else on the loop's thread."""
 
-    def __init__(self, inbox: Inbox) -> None:
+    def __init__(self, inbox: Inbox, traces: TraceContexts | None) -> None:
+        """`traces`: None if no message is to have the vendor's trace context."""
         self.inbox = inbox
         self.service: Any = None
+        self._traces = traces
         self.on_lacking: Callable[[str], object] = _do_nothing
         """Called when a message cannot be published because the session's login had no right to, with that reason."""
         self._messages: Any = None
@@ -108,6 +111,8 @@ class SolacePublisher(ABC):
             outbound = self._messages.build(bytearray(as_payload(message.payload)), properties)
             if message.sent_at_ms is not None:
                 native.set_sender_timestamp(outbound, message.sent_at_ms)
+            if self._traces is not None:
+                self._traces.write(outbound.solace_message.msg_p, message.properties)
             return outbound, Topic.of(message.topic)
         except CLIENT_ERRORS as error:
             raise PublishRefused(message.topic, str(error)) from error
@@ -136,8 +141,8 @@ MakePublisher = Callable[[Inbox], SolacePublisher]
 class PublicPublisher(SolacePublisher):
     """Publishes through the client's public interface alone: its sending thread, its receipts and their thread."""
 
-    def __init__(self, inbox: Inbox) -> None:
-        super().__init__(inbox)
+    def __init__(self, inbox: Inbox, traces: TraceContexts | None = None) -> None:
+        super().__init__(inbox, traces)
         self._persistent: Any = None
         self._numbers = count(1)
         self._unconfirmed: dict[int, tuple[str, asyncio.Future[None]]] = {}

@@ -43,6 +43,9 @@ class SolaceSettings:
     client_path: ClientPathChoice = ClientPathChoice.AUTO
     max_in_flight: int | None = None
     """The number of deliveries at which a flow's intake is closed, if known."""
+    carries_traces: bool = False
+    """The vendor's trace context of a received message is among its properties, and the context among the properties of
+    a message to be published is also written as the vendor's."""
 
     @property
     def flow_window(self) -> int:

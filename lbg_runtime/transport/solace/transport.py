@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
+from lbg_runtime.config.settings import ClientPathChoice
 from lbg_runtime.model.errors import (
     NOT_CONNECTED,
     BindFailed,
@@ -94,6 +95,8 @@ class SolaceTransport:
         self._binding = asyncio.Semaphore(BINDS_AT_ONCE)
         self._opening = asyncio.Lock()
         self._inbox: Inbox | None = None
+        self._path = settings.client_path
+        """How it receives, once the client is loaded."""
         self._make_path: MakePath | None = None
         self._make_publisher: MakePublisher | None = None
         self._session: SolaceSession | None = None
@@ -155,7 +158,7 @@ class SolaceTransport:
             try:
                 if self._make_path is None:
                     loading = self._session_threads.run(_load_client, self._settings)
-                    self._make_path, self._make_publisher = await loading
+                    self._path, self._make_path, self._make_publisher = await loading
             except ImportError as error:
                 reason = f"the client cannot be loaded, {_installed_client()}: {error}"
                 raise ConnectFailed(host, reason, permanent=True, expected=CLIENT) from error
@@ -169,11 +172,9 @@ class SolaceTransport:
     def _tell_path(self) -> None:
         """For members alone: other commands come and go, and their output is short."""
         from lbg_runtime.transport.solace.fast import compiled
-        from lbg_runtime.transport.solace.public_path import PublicPath
 
-        path = "public" if self._make_path is PublicPath else "fast"
         is_compiled = compiled.INTAKE is not None
-        _log.info("session_opened", host=self._settings.host_list, path=path, compiled=is_compiled)
+        _log.info("session_opened", host=self._settings.host_list, path=self._path.value, compiled=is_compiled)
 
     async def close(self) -> None:
         """See `Transport.close`. Waits for calls to the client that are under way, even if it is cancelled."""
@@ -572,7 +573,7 @@ def _installed_client() -> str:
         return "which is not installed"
 
 
-def _load_client(settings: SolaceSettings) -> tuple["MakePath", "MakePublisher"]:
+def _load_client(settings: SolaceSettings) -> tuple[ClientPathChoice, "MakePath", "MakePublisher"]:
     """Import the client (a tenth of a second), check it, and choose how to receive and to publish."""
     from lbg_runtime.transport.solace.library import missing_parts
     from lbg_runtime.transport.solace.paths import choose_paths
@@ -580,4 +581,4 @@ def _load_client(settings: SolaceSettings) -> tuple["MakePath", "MakePublisher"]
     missing = missing_parts()
     if missing is not None:
         raise ConnectFailed(settings.host_list, missing, permanent=True, expected=CLIENT)
-    return choose_paths(settings.client_path)
+    return choose_paths(settings.client_path, carries_traces=settings.carries_traces)

@@ -49,7 +49,9 @@ def made() -> list[SolaceTransport]:
 async def make_transport(
     broker: BrokerServer, client_path: ClientPathChoice, made: list[SolaceTransport]
 ) -> AsyncIterator[Callable[[str], SolaceTransport]]:
-    def make(client_name: str, password: str = "", max_in_flight: int | None = None) -> SolaceTransport:
+    def make(
+        client_name: str, password: str = "", max_in_flight: int | None = None, *, carries_traces: bool = False
+    ) -> SolaceTransport:
         settings = SolaceSettings(
             hosts=(f"tcp://{broker.host}:{broker.port}",),
             client_name=client_name,
@@ -58,6 +60,7 @@ async def make_transport(
             reconnect_wait_ms=50,
             client_path=client_path,
             max_in_flight=max_in_flight,
+            carries_traces=carries_traces,
         )
         made.append(SolaceTransport(settings))
         return made[-1]

@@ -32,7 +32,7 @@ class Owner:
         self.told.append(reason)
 
 
-def read_or_refuse(queue: QueueName, epoch: Epoch, message: int) -> Delivery:
+def read_or_refuse(queue: QueueName, epoch: Epoch, message: int, _: object) -> Delivery:
     if message == 2:
         raise UnreadableMessage("for a test", DeliveryId(message))
     if message == 3:

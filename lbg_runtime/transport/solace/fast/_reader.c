@@ -17,6 +17,7 @@
 
 enum { OK = 0, END = 4, NOT_FOUND = 5 };                /* what the library returns */
 enum { KIND_INT64 = 8, KIND_STRING = 10 };              /* the two kinds of field that our publishers send */
+enum { TRANSPORT, CREATION, SPAN_ID_BYTES = 8 };        /* the two trace contexts of a message */
 enum { FUNCTIONS = 13, FIELD_ROOM = 64, NAMES_KEPT = 16, TEXT_TAG = 7 }; /* the last as in inbound.py */
 
 typedef struct {
@@ -48,6 +49,7 @@ typedef struct {
     int (*delivery_id)(void *, uint64_t *);
     bool (*is_redelivered)(void *);
     int (*free)(void **);
+    int (*span_id)(void *, int, uint8_t *, size_t); /* of a trace context; NULL if nobody wants that */
 } Functions;
 
 enum { TOPIC, PAYLOAD, PROPERTIES, MESSAGE_ID, SENT_AT, HEADERS, IS_FIRST, MESSAGE_SLOTS };
@@ -68,6 +70,7 @@ typedef struct {
     PyObject *no_headers;         /* of nearly every message */
     int default_priority;         /* which says nothing, as every message has one */
     PyObject *add_property;       /* (properties, name, address of the field) */
+    PyObject *add_context;        /* (properties, message), for one with a trace context */
     PyObject *foreign_payload;    /* (message, bytes or None, whether it has our stamp) -> bytes */
     PyObject *headers_of;         /* (texts or None, number or None, priority) -> headers */
     PyObject *failed;             /* (code, what) raises */
@@ -84,6 +87,7 @@ static void reader_dealloc(Reader *self)
     Py_XDECREF(self->publisher_property);
     Py_XDECREF(self->no_headers);
     Py_XDECREF(self->add_property);
+    Py_XDECREF(self->add_context);
     Py_XDECREF(self->foreign_payload);
     Py_XDECREF(self->headers_of);
     Py_XDECREF(self->failed);
@@ -117,24 +121,26 @@ static int find_slots(PyTypeObject *type, const char *const *names, Py_ssize_t *
 
 static int reader_init(Reader *self, PyObject *args, PyObject *unused)
 {
-    unsigned long long addresses[FUNCTIONS];
+    unsigned long long addresses[FUNCTIONS], span_id;
     (void)unused;
-    if (!PyArg_ParseTuple(args, "(KKKKKKKKKKKKK)nO!O!O!OiOOOOO", &addresses[0], &addresses[1], &addresses[2],
+    if (!PyArg_ParseTuple(args, "(KKKKKKKKKKKKK)KnO!O!O!OiOOOOOO", &addresses[0], &addresses[1], &addresses[2],
                           &addresses[3], &addresses[4], &addresses[5], &addresses[6], &addresses[7], &addresses[8],
-                          &addresses[9], &addresses[10], &addresses[11], &addresses[12], &self->field_size,
+                          &addresses[9], &addresses[10], &addresses[11], &addresses[12], &span_id, &self->field_size,
                           &PyType_Type, &self->message_type, &PyType_Type, &self->delivery_type, &PyUnicode_Type,
                           &self->publisher_property, &self->no_headers, &self->default_priority, &self->add_property,
-                          &self->foreign_payload, &self->headers_of, &self->failed, &self->unreadable)) {
+                          &self->add_context, &self->foreign_payload, &self->headers_of, &self->failed,
+                          &self->unreadable)) {
         self->message_type = self->delivery_type = NULL;
-        self->publisher_property = self->no_headers = self->add_property = self->foreign_payload = NULL;
-        self->headers_of = self->failed = self->unreadable = NULL;
+        self->publisher_property = self->no_headers = self->add_property = self->add_context = NULL;
+        self->foreign_payload = self->headers_of = self->failed = self->unreadable = NULL;
         return -1;
     }
-    void *kept[] = {self->message_type, self->delivery_type,   self->publisher_property,
-                    self->no_headers,   self->add_property,    self->foreign_payload,
-                    self->headers_of,   self->failed,          self->unreadable};
-    for (int i = 0; i < 9; i++)
+    void *kept[] = {self->message_type, self->delivery_type,   self->publisher_property, self->no_headers,
+                    self->add_property, self->add_context,     self->foreign_payload,    self->headers_of,
+                    self->failed,       self->unreadable};
+    for (int i = 0; i < 10; i++)
         Py_INCREF((PyObject *)kept[i]);
+    self->call.span_id = (int (*)(void *, int, uint8_t *, size_t))(uintptr_t)span_id;
     void **functions[FUNCTIONS] = {
         (void **)&self->call.payload,         (void **)&self->call.properties,     (void **)&self->call.next_field,
         (void **)&self->call.message_id,      (void **)&self->call.destination,    (void **)&self->call.sent_at,
@@ -305,6 +311,19 @@ static PyObject *read_headers(Reader *self, void *message)
     return headers;
 }
 
+/* Puts the trace context of a message that has one among its properties. Returns -1 after an error. */
+static int add_context(Reader *self, void *native, PyObject *properties)
+{
+    uint8_t span_id[SPAN_ID_BYTES];
+    if (self->call.span_id(native, TRANSPORT, span_id, sizeof span_id) != OK &&
+        self->call.span_id(native, CREATION, span_id, sizeof span_id) != OK)
+        return 0;
+    PyObject *done =
+        PyObject_CallFunction(self->add_context, "OK", properties, (unsigned long long)(uintptr_t)native);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
 /* Returns a new `Message`. If a field cannot be read, its slot stays empty, and the object is freed. */
 static PyObject *read_message(Reader *self, void *native)
 {
@@ -316,6 +335,8 @@ static PyObject *read_message(Reader *self, void *native)
     if (properties == NULL)
         goto error;
     put(message, slots[PROPERTIES], properties);
+    if (self->call.span_id != NULL && add_context(self, native, properties) < 0)
+        goto error;
 
     PyObject *value = read_payload(self, native, properties);
     if (value == NULL)

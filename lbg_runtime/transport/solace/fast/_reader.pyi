@@ -8,6 +8,7 @@ class Reader:
     def __init__(
         self,
         functions: tuple[int, ...],
+        span_id: int,
         field_size: int,
         message_type: type[Message],
         delivery_type: type[Delivery],
@@ -15,6 +16,7 @@ class Reader:
         no_headers: Headers,
         default_priority: int,
         add_property: Callable[[dict[str, PropertyValue], str, int], None],
+        add_context: Callable[[dict[str, PropertyValue], int], None],
         foreign_payload: Callable[[int, bytes | None, bool], bytes],
         headers_of: Callable[[str | None, str | None, int | None, int], Headers],
         failed: Callable[[int, str], None],

@@ -21,14 +21,15 @@ from lbg_runtime.transport.solace.fast.reader import ReadMessage, message_reader
 from lbg_runtime.transport.solace.inbound import UnreadableMessage, headers_of
 from lbg_runtime.transport.solace.library import CLIENT_ERRORS, Field, get_last_error_info
 from lbg_runtime.transport.solace.properties import add_property
+from lbg_runtime.transport.solace.trace_context import TraceContexts
 
 
-def reader_of(calls: FastCalls) -> ReadMessage:
+def reader_of(calls: FastCalls, traces: TraceContexts | None = None) -> ReadMessage:
     """The fastest reader available; for one thread."""
-    return message_reader(calls) if compiled.READER is None else compiled_reader(calls)
+    return message_reader(calls, traces) if compiled.READER is None else compiled_reader(calls, traces)
 
 
-def compiled_reader(calls: FastCalls) -> ReadMessage:
+def compiled_reader(calls: FastCalls, traces: TraceContexts | None = None) -> ReadMessage:
     """Like `message_reader` of reader.py. Raises `InvariantViolated` if nothing was compiled."""
     if compiled.READER is None:
         raise InvariantViolated("a compiled reader was asked for, and nothing was compiled")
@@ -38,6 +39,10 @@ def compiled_reader(calls: FastCalls) -> ReadMessage:
 
     def foreign_payload(message: int, attachment: bytes | None, is_ours: bool) -> bytes:
         return read_foreign_payload(calls, c_void_p(message), attachment, is_ours=is_ours)
+
+    def add_context(properties: dict[str, PropertyValue], message: int) -> None:
+        if traces is not None:
+            traces.add_to(properties, c_void_p(message))
 
     functions = (
         calls.payload,
@@ -56,6 +61,7 @@ def compiled_reader(calls: FastCalls) -> ReadMessage:
     )
     return compiled.READER(
         tuple(address_of(each) for each in functions),
+        0 if traces is None else address_of(traces.span_id),
         sizeof(Field),
         Message,
         Delivery,
@@ -63,6 +69,7 @@ def compiled_reader(calls: FastCalls) -> ReadMessage:
         NO_HEADERS,
         DEFAULT_PRIORITY,
         add_rare_property,
+        add_context,
         foreign_payload,
         headers_of,
         _fail,

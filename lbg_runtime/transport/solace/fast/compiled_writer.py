@@ -12,11 +12,20 @@ from lbg_runtime.transport.solace.fast import compiled
 from lbg_runtime.transport.solace.fast.calls import address_of
 from lbg_runtime.transport.solace.fast.publish_calls import PERSISTENT, PublishCalls
 from lbg_runtime.transport.solace.fast.writer import TAG_BYTES, WriteMessage, message_writer
+from lbg_runtime.transport.solace.trace_context import TraceContexts
 
 
-def writer_of(calls: PublishCalls) -> WriteMessage:
-    """The fastest writer available; for one thread."""
-    return message_writer(calls) if compiled.WRITER is None else compiled_writer(calls)
+def writer_of(calls: PublishCalls, traces: TraceContexts | None = None) -> WriteMessage:
+    """The fastest writer available; for one thread. `traces`: None if no message is to have the vendor's context."""
+    write = message_writer(calls) if compiled.WRITER is None else compiled_writer(calls)
+    if traces is None:
+        return write
+
+    def write_traced(native: c_void_p, message: Message, address: int) -> None:
+        write(native, message, address)
+        traces.write(native, message.properties)
+
+    return write_traced
 
 
 def compiled_writer(calls: PublishCalls) -> WriteMessage:

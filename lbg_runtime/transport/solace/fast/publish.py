@@ -27,6 +27,7 @@ from lbg_runtime.transport.solace.fast.writer import TAG_BYTES, WriteMessage
 from lbg_runtime.transport.solace.inbox import Inbox
 from lbg_runtime.transport.solace.library import get_last_error_info
 from lbg_runtime.transport.solace.publisher import SolacePublisher
+from lbg_runtime.transport.solace.trace_context import TraceContexts
 
 WINDOW = 255
 """The most messages in transit; as many as the library keeps unconfirmed with the client's settings."""
@@ -47,8 +48,11 @@ class FastPublisher(SolacePublisher):
     by the loop before it looks, as in `Inbox`.
     """
 
-    def __init__(self, calls: PublishCalls, write: WriteMessage, inbox: Inbox) -> None:
-        super().__init__(inbox)
+    def __init__(
+        self, calls: PublishCalls, write: WriteMessage, inbox: Inbox, traces: TraceContexts | None = None
+    ) -> None:
+        """`traces` is for what does not go through `write`: direct messages, and those of a transaction."""
+        super().__init__(inbox, traces)
         self._calls = calls
         self._write = write
         self._tags = create_string_buffer(WINDOW * TAG_BYTES)

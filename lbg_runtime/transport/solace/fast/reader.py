@@ -37,6 +37,7 @@ from lbg_runtime.transport.solace.fast.calls import END, NOT_FOUND, Destination,
 from lbg_runtime.transport.solace.inbound import TEXT_TAG, UnreadableMessage, headers_of, is_text, unwrap_text
 from lbg_runtime.transport.solace.library import CLIENT_ERRORS, Field, PubSubPlusClientError, get_last_error_info
 from lbg_runtime.transport.solace.properties import INT64, STRING, add_property, text_of
+from lbg_runtime.transport.solace.trace_context import TraceContexts
 
 ReadMessage = Callable[[int, QueueName, Epoch], Delivery]
 """Takes the address of a native message, which it frees whatever happens; raises `UnreadableMessage`."""
@@ -67,8 +68,11 @@ class _DeliveryDraft:
     received_at_ns: int
 
 
-def message_reader(calls: FastCalls) -> ReadMessage:
-    """Make a reader for one thread: C writes its variables, to be read afterwards, so threads must not share it."""
+def message_reader(calls: FastCalls, traces: TraceContexts | None = None) -> ReadMessage:
+    """Make a reader for one thread: C writes its variables, to be read afterwards, so threads must not share it.
+
+    `traces`: None if nobody wants the vendor's trace context, which costs nothing then.
+    """
     get_payload, get_properties, get_next = calls.payload, calls.properties, calls.next_field
     get_message_id, get_destination, get_sent_at = calls.message_id, calls.destination, calls.sent_at
     get_correlation_id, get_message_type = calls.correlation_id, calls.message_type
@@ -129,6 +133,8 @@ def message_reader(calls: FastCalls) -> ReadMessage:
                 properties.pop("", None)
             elif code != NOT_FOUND:
                 raise get_last_error_info(code, "read properties")
+            if traces is not None:
+                traces.add_to(properties, message)
 
             code = get_payload(message, to_address, to_size)
             if not code and PUBLISHER_PROPERTY in properties:

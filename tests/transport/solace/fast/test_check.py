@@ -123,7 +123,7 @@ def owner() -> Any:
 
 
 async def made_by(choice: ClientPathChoice) -> type[object]:
-    make_path, _ = paths.choose_paths(choice)
+    _, make_path, _ = paths.choose_paths(choice)
     return type(make_path(Inbox(asyncio.get_running_loop()), owner()))
 
 

@@ -170,7 +170,7 @@ def surprise(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def made_by(choice: ClientPathChoice) -> type[object]:
-    _, make_publisher = paths.choose_paths(choice)
+    _, _, make_publisher = paths.choose_paths(choice)
     return type(make_publisher(Inbox(asyncio.get_running_loop())))
 
 

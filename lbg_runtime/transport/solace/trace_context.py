@@ -1,0 +1,107 @@
+"""The trace context that the vendor's integration with OpenTelemetry puts into messages, beside our user properties.
+
+A message carries two of it: one of its creation, which the publisher sets and nobody changes, and one of its transport,
+which brokers set anew with each span of theirs. Who reads it here finds it as the user properties of the W3C, so that
+nothing else has to know of it: what looks for a context, passes a message on or moves it takes it along.
+"""
+
+from collections.abc import Mapping
+from ctypes import PyDLL, byref, c_int, c_size_t, c_uint8, c_void_p, string_at
+from typing import Any
+
+from lbg_runtime.model.message import PropertyValue
+from lbg_runtime.model.trace_context import PARENT, STATE, trace_context
+from lbg_runtime.transport.solace.library import CORE, SOLCLIENT_OK
+
+TRANSPORT, CREATION = c_int(0), c_int(1)
+
+_TRACE_ID_BYTES, _SPAN_ID_BYTES = c_size_t(16), c_size_t(8)
+_TRACE_ID = slice(3, 35)
+_SPAN_ID = slice(36, 52)
+_FLAGS = slice(53, 55)
+"""Where a parent has them."""
+_IS_SAMPLED = 1
+"""The bit of the flags."""
+
+
+class TraceContexts:
+    """Reads and writes them, by the library's functions. Can be used on any thread.
+
+    The functions keep the interpreter's lock, as those that read a message on the fast path do.
+    """
+
+    def __init__(self) -> None:
+        library = PyDLL(CORE._name, handle=CORE._handle)
+        self.span_id: Any = library["solClient_msg_tracing_getSpanIdByte"]
+        """Tells soonest whether there is one."""
+        self._trace_id: Any = library["solClient_msg_tracing_getTraceIdByte"]
+        self._is_sampled: Any = library["solClient_msg_tracing_isSampled"]
+        self._state: Any = library["solClient_msg_tracing_getTraceStatePtr"]
+        self._set_trace_id: Any = library["solClient_msg_tracing_setTraceIdByte"]
+        self._set_span_id: Any = library["solClient_msg_tracing_setSpanIdByte"]
+        self._set_sampled: Any = library["solClient_msg_tracing_setSampled"]
+        self._set_state: Any = library["solClient_msg_tracing_setTraceState"]
+
+    def add_to(self, properties: dict[str, PropertyValue], native: c_void_p) -> None:
+        """Put the context of a received message among its properties.
+
+        The transport's comes first, as it is that of the newest span, with what only older ones of the trace have in
+        their state. Properties that have a context keep it, unless the transport's is of the same trace: a broker that
+        does not read them begins a trace of its own. Raises nothing; what cannot be read is none.
+        """
+        newest, created = self._read(native, TRANSPORT), self._read(native, CREATION)
+        said = trace_context(properties)
+        if newest is None:
+            found = said or created
+        elif said and not _are_of_one_trace(said, newest):
+            found = said
+        else:
+            found = _after(newest, said or created)
+        if found:
+            # Not the state of another span.
+            properties.pop(STATE, None)
+            properties.update(found)
+
+    def write(self, native: c_void_p, properties: Mapping[str, PropertyValue]) -> None:
+        """Set the creation context of a message to be published, if its properties have one. Raises nothing.
+
+        `native` must have none yet. The transport's is left to brokers, as the vendor's integration leaves it.
+        """
+        if PARENT not in properties or not (said := trace_context(properties)):
+            return
+        parent = said[PARENT]
+        self._set_trace_id(native, CREATION, bytes.fromhex(parent[_TRACE_ID]), _TRACE_ID_BYTES)
+        self._set_span_id(native, CREATION, bytes.fromhex(parent[_SPAN_ID]), _SPAN_ID_BYTES)
+        self._set_sampled(native, CREATION, int(parent[_FLAGS], 16) & _IS_SAMPLED)
+        if (state := said.get(STATE)) is not None:
+            self._set_state(native, CREATION, state.encode())
+
+    def _read(self, native: c_void_p, kind: c_int) -> dict[str, str] | None:
+        span_id = (c_uint8 * 8)()
+        if self.span_id(native, kind, byref(span_id), _SPAN_ID_BYTES) != SOLCLIENT_OK:
+            return None
+        trace_id, is_sampled, address, size = (c_uint8 * 16)(), c_uint8(), c_void_p(), c_size_t()
+        if self._trace_id(native, kind, byref(trace_id), _TRACE_ID_BYTES) != SOLCLIENT_OK:
+            return None
+        self._is_sampled(native, kind, byref(is_sampled))
+        found = {PARENT: f"00-{bytes(trace_id).hex()}-{bytes(span_id).hex()}-{is_sampled.value & _IS_SAMPLED:02x}"}
+        if self._state(native, kind, byref(address), byref(size)) == SOLCLIENT_OK and address.value and size.value:
+            found[STATE] = string_at(address.value, size.value).decode(errors="replace")
+        # Ids of zeros are none.
+        return trace_context(found) or None
+
+
+def _are_of_one_trace(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    return one[PARENT][_TRACE_ID] == other[PARENT][_TRACE_ID]
+
+
+def _after(newest: dict[str, str], older: Mapping[str, str] | None) -> dict[str, str]:
+    """The newest context, with the entries of an older state whose names are not in its own; if there is room."""
+    if not older or STATE not in older or not _are_of_one_trace(newest, older):
+        return newest
+    entries: dict[str, str] = {}
+    for entry in f"{newest.get(STATE, '')},{older[STATE]}".split(","):
+        if entry.strip():
+            entries.setdefault(entry.partition("=")[0].strip(), entry.strip())
+    joined = newest | {STATE: ",".join(entries.values())}
+    return joined if trace_context(joined) == joined else newest
