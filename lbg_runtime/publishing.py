@@ -55,7 +55,8 @@ async def open_publishing_session(settings: Settings, publisher_id: str) -> Asyn
 
 @asynccontextmanager
 async def _opened(settings: Settings, ledger: Path | None) -> AsyncIterator[HashedPublisher]:
-    group, publisher_id, spans = settings.group, new_publisher_id(), open_spans(settings)
+    group, publisher_id = settings.group, new_publisher_id()
+    spans = open_spans(settings, publisher_id)
     async with (
         open_publishing_session(settings, publisher_id) as session,
         publisher_of(group, session, ledger, publisher_id=publisher_id, key_source=group.key, spans=spans) as publisher,

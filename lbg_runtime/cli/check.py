@@ -91,7 +91,7 @@ def _examine(
     except UserError as error:
         problems.append(error)
     try:
-        open_spans(settings)
+        open_spans(settings, "lbg check")
     except ConfigError as error:
         problems.append(error)
     return _summary(settings, membership, handlers)

@@ -185,7 +185,7 @@ async def _publish(
     from lbg_runtime.publishing import open_publishing_session
 
     publisher_id = new_publisher_id()
-    spans = open_spans(settings)
+    spans = open_spans(settings, publisher_id)
     causes: list[StopCause] = []
     failure: UserError | None = None
     ledger, counts, began_s = None, PublisherCounts(0, 0, 0, 0), time.monotonic()

@@ -22,7 +22,7 @@ from opentelemetry.util.types import AttributeValue
 
 from lbg_runtime.model.errors import PublishFailed
 from lbg_runtime.model.group import GroupShape
-from lbg_runtime.model.message import Message, PropertyValue
+from lbg_runtime.model.message import Headers, Message, PropertyValue
 from lbg_runtime.model.version import VERSION
 
 SYSTEM = "solace"
@@ -34,13 +34,22 @@ _propagator = TraceContextTextMapPropagator()
 class MessageSpans:
     """Makes the spans of one group's messages; one per member and publisher, used on its loop."""
 
-    def __init__(self, shape: GroupShape, *, has_keys: bool, provider: TracerProvider | None = None) -> None:
-        """`has_keys`: spans contain keys of messages, which may be personal data. `provider`: None for the global."""
+    def __init__(
+        self,
+        shape: GroupShape,
+        *,
+        has_keys: bool,
+        client: Mapping[str, AttributeValue] | None = None,
+        provider: TracerProvider | None = None,
+    ) -> None:
+        """`has_keys`: spans contain keys of messages, which may be personal data. `client`: what every span says of the
+        client and its broker. `provider`: None for the global."""
         self._group = shape.name
         self._hashed_topic = shape.hashed_topic
         # Low in number, as names of spans must be: not the topic, but what topics have in common.
         self._template = f"{shape.hash_prefix}/{{shard}}/{{topic}}"
         self._has_keys = has_keys
+        self._client = {"messaging.system": SYSTEM, **(client or {})}
         self._tracer = trace.get_tracer("lbg_runtime", VERSION, provider)
         self._is_looked_after = provider is not None
 
@@ -51,6 +60,7 @@ class MessageSpans:
         key: str,
         shard: int,
         message_id: str,
+        headers: Headers,
         size_bytes: int,
         properties: dict[str, PropertyValue],
     ) -> Span:
@@ -65,7 +75,7 @@ class MessageSpans:
             f"publish {self._template}",
             kind=SpanKind.PRODUCER,
             attributes={
-                **self._attributes("publish", "send", message_id, size_bytes, key, shard),
+                **self._attributes("publish", "send", message_id, headers, size_bytes, key, shard),
                 "messaging.destination.name": topic if is_told else self._hashed_topic(shard, "{topic}"),
                 "messaging.destination.template": self._template,
             },
@@ -95,12 +105,13 @@ class MessageSpans:
         the handler did.
         """
         self._look_for_a_provider()
+        message_id, headers, size_bytes = message.message_id, message.headers, len(message.payload)
         with self._tracer.start_as_current_span(
             f"process {queue}",
             _propagator.extract(message.properties, Context(), getter=_PROPERTIES),
             kind=SpanKind.CONSUMER,
             attributes={
-                **self._attributes("process", "process", message.message_id, len(message.payload), key, shard),
+                **self._attributes("process", "process", message_id, headers, size_bytes, key, shard),
                 "messaging.destination.name": queue,
                 "messaging.consumer.group.name": self._group,
                 "lbg.epoch": epoch,
@@ -138,16 +149,27 @@ class MessageSpans:
             _log.warning("spans_not_kept", expected="a tracer provider of OpenTelemetry, or ops.tracing: off")
 
     def _attributes(
-        self, name: str, kind: str, message_id: str | None, size_bytes: int, key: str | None, shard: int | None
+        self,
+        name: str,
+        kind: str,
+        message_id: str | None,
+        headers: Headers,
+        size_bytes: int,
+        key: str | None,
+        shard: int | None,
     ) -> dict[str, AttributeValue]:
         attributes: dict[str, AttributeValue] = {
-            "messaging.system": SYSTEM,
+            **self._client,
             "messaging.operation.name": name,
             "messaging.operation.type": kind,
             "messaging.message.body.size": size_bytes,
         }
         if message_id is not None:
             attributes["messaging.message.id"] = message_id
+        # If no type checker saw the headers, they may be anything, which the transport refuses.
+        correlation_id: object = getattr(headers, "correlation_id", None)
+        if isinstance(correlation_id, str) and (self._has_keys or key is None or key not in correlation_id):
+            attributes["messaging.message.conversation_id"] = correlation_id
         if shard is not None:
             attributes["messaging.destination.partition.id"] = str(shard)
         if self._has_keys and key is not None:

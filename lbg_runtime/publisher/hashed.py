@@ -296,7 +296,13 @@ class HashedPublisher:
             }
             if self._spans is not None:
                 span = self._spans.begin_publish(
-                    topic, key=key, shard=known.shard, message_id=message_id, size_bytes=size_bytes, properties=stamped
+                    topic,
+                    key=key,
+                    shard=known.shard,
+                    message_id=message_id,
+                    headers=headers,
+                    size_bytes=size_bytes,
+                    properties=stamped,
                 )
             sent_at_ms = self._clock_us() // 1000
             answer = self._messenger.send(make_message(topic, payload, stamped, message_id, sent_at_ms, headers))

@@ -19,6 +19,7 @@ from functools import partial
 import anyio
 import structlog
 
+from lbg_runtime.config.broker_names import client_name
 from lbg_runtime.config.settings import GroupBackend, Provision, RebindMode, Settings
 from lbg_runtime.core.chance import RandomSource
 from lbg_runtime.core.flow.events import HandlingStalled
@@ -137,7 +138,7 @@ class Supervisor:
         self._session = session
         self._journal = journal
         shape = settings.group.shape()
-        spans = open_spans(settings)
+        spans = open_spans(settings, settings.connection.client_name or client_name(shape.name, membership.member))
         called = handlers.assembled()
         if spans is not None:
             called = traced(called, spans)

@@ -10,21 +10,21 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from lbg_runtime.metrics.spans import MessageSpans, end_publish
 from lbg_runtime.model.errors import PublishRefused
-from lbg_runtime.model.message import Message
+from lbg_runtime.model.message import NO_HEADERS, Headers, Message
 from tests.metrics.kept_spans import SHAPE, KeptSpans
 
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-def begun(spans, properties=None, topic="h/3/orders/new"):
+def begun(spans, properties=None, topic="h/3/orders/new", headers=NO_HEADERS):
     return spans.begin_publish(
-        topic, key="k", shard=3, message_id="p-1", size_bytes=5,
+        topic, key="k", shard=3, message_id="p-1", headers=headers, size_bytes=5,
         properties={} if properties is None else properties,
     )  # fmt: skip
 
 
-def handling(spans, properties, **facts):
-    message = Message("h/3/orders/new", b"12345", properties, message_id="p-1")
+def handling(spans, properties, headers=NO_HEADERS, **facts):
+    message = Message("h/3/orders/new", b"12345", properties, message_id="p-1", headers=headers)
     given = {"queue": "orders/3", "key": "k", "shard": 3, "epoch": 2, "attempt": 1, "is_redelivered": False}
     given |= {"overdue": lambda: None, **facts}
     return spans.handling(message, **given)
@@ -83,13 +83,50 @@ def test_a_handlers_span_is_named_and_described_by_the_messaging_conventions() -
     }
 
 
+def test_every_span_says_which_client_it_is_of_and_where_the_broker_is() -> None:
+    kept, client = KeptSpans(), {"messaging.client.id": "orders/a", "server.address": "broker", "server.port": 55555}
+    spans = MessageSpans(SHAPE, has_keys=False, client=client, provider=kept.provider)
+    end_publish(begun(spans), None)
+    with handling(spans, {}):
+        pass
+    assert all(span.attributes.items() >= client.items() for span in kept.ended)
+
+
+@pytest.mark.parametrize(
+    ("has_keys", "correlation_id", "is_told"),
+    [(False, "request-7", True), (False, "order of k", False), (True, "order of k", True)],
+)
+def test_the_conversation_of_a_message_is_told_unless_it_tells_the_key(has_keys, correlation_id, is_told) -> None:
+    kept = KeptSpans()
+    spans = kept.make(has_keys=has_keys)
+    end_publish(begun(spans, headers=Headers(correlation_id)), None)
+    with handling(spans, {}, Headers(correlation_id)):
+        pass
+    with handling(spans, {}, Headers(correlation_id), key=None):
+        pass
+    told = [span.attributes.get("messaging.message.conversation_id") for span in kept.ended]
+    assert told == [correlation_id if is_told else None] * 2 + [correlation_id]
+
+
+@pytest.mark.parametrize("headers", [None, {"correlation_id": "c"}, Headers(7)])
+def test_what_is_no_conversation_is_left_to_the_transport_to_refuse(headers) -> None:
+    kept = KeptSpans()
+    end_publish(begun(kept.make(), headers=headers), None)
+    assert "messaging.message.conversation_id" not in kept.ended[0].attributes
+
+
 def test_what_a_message_does_not_have_is_not_told(caplog) -> None:
     kept = KeptSpans()
     message = Message("bills/new", b"", {})
     facts = {"queue": "orders/3", "epoch": 1, "attempt": 1, "is_redelivered": False, "overdue": lambda: None}
     with kept.make(has_keys=True).handling(message, key=None, shard=None, **facts):
         pass
-    left_out = {"messaging.message.id", "messaging.destination.partition.id", "lbg.key"}
+    left_out = {
+        "messaging.message.id",
+        "messaging.message.conversation_id",
+        "messaging.destination.partition.id",
+        "lbg.key",
+    }
     assert left_out.isdisjoint(kept.ended[0].attributes)
     assert caplog.messages == [], "the library complains of attributes without a value"
 

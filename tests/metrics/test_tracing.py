@@ -11,6 +11,7 @@ from lbg_runtime.config.settings import Tracing
 from lbg_runtime.metrics.spans import MessageSpans
 from lbg_runtime.metrics.tracing import open_spans
 from lbg_runtime.model.errors import ConfigError
+from lbg_runtime.model.message import NO_HEADERS
 from tests.metrics.kept_spans import KeptSpans
 from tests.patience import PATIENCE_S
 
@@ -19,6 +20,12 @@ GROUP = {"name": "orders", "hash_prefix": "h", "hash_count": 8, "queue_count": 4
 
 def settings(**ops):
     return parse_settings({"group": GROUP, "ops": ops}, "test", {})
+
+
+def begin_and_end(spans):
+    spans.begin_publish(
+        "h/3/a", key="k", shard=3, message_id="p-1", headers=NO_HEADERS, size_bytes=1, properties={}
+    ).end()
 
 
 @pytest.mark.parametrize(
@@ -40,24 +47,46 @@ def test_another_word_is_told_with_those_that_are_known() -> None:
 
 
 def test_spans_are_opened_where_they_are_asked_for() -> None:
-    assert open_spans(settings()) is None
-    assert isinstance(open_spans(settings(tracing="spans")), MessageSpans)
+    assert open_spans(settings(), "c") is None
+    assert isinstance(open_spans(settings(tracing="spans"), "c"), MessageSpans)
 
 
 @pytest.mark.parametrize(("tracing", "has_keys"), [("spans", False), ("spans_with_keys", True)])
 def test_keys_are_in_spans_only_by_the_setting_of_their_own(tracing, has_keys, monkeypatch) -> None:
     kept = KeptSpans()
     monkeypatch.setattr(trace, "get_tracer", lambda name, version, _: kept.provider.get_tracer(name, version))
-    spans = open_spans(settings(tracing=tracing))
-    spans.begin_publish("h/3/a", key="k", shard=3, message_id="p-1", size_bytes=1, properties={}).end()
+    begin_and_end(open_spans(settings(tracing=tracing), "c"))
     assert ("lbg.key" in kept.ended[0].attributes) == has_keys
+
+
+@pytest.mark.parametrize(
+    ("host", "server"),
+    [
+        ("tcp://broker.example:55555", {"server.address": "broker.example", "server.port": 55555}),
+        ("10.1.2.80:443", {"server.address": "10.1.2.80", "server.port": 443}),
+        ("tcp://[::1]:55443", {"server.address": "::1", "server.port": 55443}),
+        ("broker", {"server.address": "broker"}),
+        ("tcp://fe80::1", {}),
+        ("tcp://one:1,tcp://other:2", {}),
+    ],
+)
+def test_spans_name_the_client_and_the_broker_if_there_is_one(host, server, monkeypatch) -> None:
+    """Of several hosts nobody says here which one answers."""
+    kept = KeptSpans()
+    monkeypatch.setattr(trace, "get_tracer", lambda name, version, _: kept.provider.get_tracer(name, version))
+    connection = {"transport": "solace", "host": host}
+    found = parse_settings({"group": GROUP, "connection": connection, "ops": {"tracing": "spans"}}, "test", {})
+    begin_and_end(open_spans(found, "orders/a"))
+    attributes = kept.ended[0].attributes
+    assert attributes["messaging.client.id"] == "orders/a"
+    assert {name: value for name, value in attributes.items() if name.startswith("server.")} == server
 
 
 def test_a_missing_library_is_told_with_what_to_install(monkeypatch) -> None:
     monkeypatch.delitem(sys.modules, "lbg_runtime.metrics.spans")
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     with pytest.raises(ConfigError) as caught:
-        open_spans(settings(tracing="spans"))
+        open_spans(settings(tracing="spans"), "c")
     assert str(caught.value) == (
         "ops.tracing: spans, and opentelemetry is not installed; expected pip install 'lbg-runtime[otel]'"
     )

@@ -8,6 +8,7 @@ from opentelemetry.trace import StatusCode
 from lbg_runtime.metrics import spans
 from lbg_runtime.model.errors import PublishFailed, PublishRefused
 from lbg_runtime.model.hashing import HashFunction
+from lbg_runtime.model.message import Headers
 from lbg_runtime.publisher.hashed import HashedPublisher
 from tests.metrics.kept_spans import KeptSpans
 from tests.publisher.conftest import settled
@@ -25,13 +26,16 @@ def publisher(shape, messenger, kept):
 
 async def test_a_span_ends_with_the_answer_and_the_message_carries_its_context(publisher, messenger, kept):
     for number in range(3):
-        await publisher.submit("orders/new", b"12345", key="k", properties={"number": number, "traceparent": "old"})
+        await publisher.submit(
+            "orders/new", b"12345", key="k", properties={"number": number, "traceparent": "old"}, headers=Headers("c")
+        )
     assert kept.ended == ()
     messenger.confirm()
     messenger.refuse()
     await settled()
     confirmed, refused = kept.ended
     assert [span.attributes["messaging.message.id"] for span in kept.ended] == ["p-1", "p-2"]
+    assert confirmed.attributes["messaging.message.conversation_id"] == "c"
     assert (confirmed.status.status_code, refused.status.status_code) == (StatusCode.UNSET, StatusCode.ERROR)
     sent = messenger.sent[0].properties
     assert sent["traceparent"][:-3] == f"00-{confirmed.context.trace_id:032x}-{confirmed.context.span_id:016x}"
