@@ -6,7 +6,14 @@ from itertools import count
 from math import inf
 
 from lbg_runtime.core.group.control_codec import encode
-from lbg_runtime.core.group.control_messages import GroupQuestion, Header, Heartbeat, Life, QuestionId
+from lbg_runtime.core.group.control_messages import (
+    GroupQuestion,
+    Header,
+    Heartbeat,
+    Life,
+    QuestionId,
+    StoppedQueues,
+)
 from lbg_runtime.core.group.membership_timing import MembershipTiming
 from lbg_runtime.core.group.picture import GroupPicture
 from lbg_runtime.core.restripe.layout import ensure_target
@@ -14,7 +21,7 @@ from lbg_runtime.core.restripe.records import StripePlan
 from lbg_runtime.core.restripe.striping import StripingBook
 from lbg_runtime.model.errors import ConductorCutOff, UserError
 from lbg_runtime.model.group import GroupShape
-from lbg_runtime.model.ids import GroupName, MemberId
+from lbg_runtime.model.ids import GroupName, MemberId, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.clock import now_ms, steady_s, wall_us
 from lbg_runtime.runtime.control_reader import ControlReader
@@ -29,6 +36,9 @@ PROOF_S = 3.0
 
 PROOF_PATIENCE_S = 8.0
 """How long a question that comes back is waited for."""
+
+STOPPED_S = 3.0
+"""How long a queue counts as stopped after its owner has said so, which it does in each answer."""
 
 
 class Hearing:
@@ -50,6 +60,8 @@ class Hearing:
         """When the questions left that have not come back, by number; as all such times, by `steady_s`."""
         self._proved_at_s = -inf
         """When the newest question left that has come back: the broker had not replaced us by then."""
+        self._stopped_at_s: dict[QueueName, float] = {}
+        """When the owner of a queue last said that it starts nothing more of it."""
         self._has_news = asyncio.Event()
         self._is_cut_off = False
 
@@ -136,13 +148,21 @@ class Hearing:
     def waits_for(self) -> str:
         """What keeps a re-striping from its first step, for people."""
         if self.has_heard_all and not self.is_heard:
-            return self.with_other_version("a member: none is heard, and without one no shard can move")
-        return self.with_other_version("the members to say how far they are")
+            return self.with_hindrance("a member: none is heard, and without one no shard can move")
+        return self.with_hindrance("the members to say how far they are")
 
-    def with_other_version(self, waiting_for: str) -> str:
-        """What is waited for, with the reason why that may not come, if members speak another version."""
-        other = self._reader.other_version(now_ms())
-        return waiting_for if other is None or not waiting_for else f"{waiting_for} ({other})"
+    def with_hindrance(self, waiting_for: str) -> str:
+        """What is waited for, with the reason why that may not come: members speak another version, or a queue has
+        stopped."""
+        if not waiting_for:
+            return ""
+        if (other := self._reader.other_version(now_ms())) is not None:
+            return f"{waiting_for} ({other})"
+        now_s = asyncio.get_running_loop().time()
+        stopped = sorted(one for one, at_s in self._stopped_at_s.items() if now_s - at_s < STOPPED_S)
+        if not stopped:
+            return waiting_for
+        return f"{waiting_for} (have stopped, as `lbg group status` says: {', '.join(stopped)})"
 
     def insist_on_no_cut(self) -> None:
         """Raise `ConductorCutOff` if it is known that the connection is gone."""
@@ -160,6 +180,9 @@ class Hearing:
         if isinstance(heard, Heartbeat):
             self.is_heard = True
             self.book.hear(heard.striping)
+        if isinstance(heard, StoppedQueues):
+            now_s = asyncio.get_running_loop().time()
+            self._stopped_at_s.update(dict.fromkeys(heard.queues, now_s))
         self._has_news.set()
 
     def _connection_changed(self, is_up: bool) -> None:

@@ -201,7 +201,7 @@ class Restriper:
             self._hearing.book.trust(conductor.plan)
             if conductor.plan.generation != before:
                 _log.warning("restripe_plan_renewed", outdated=before, generation=conductor.plan.generation)
-            waiting_for = self._hearing.with_other_version(step.for_what) if isinstance(step, Wait) else self._in_use
+            waiting_for = self._hearing.with_hindrance(step.for_what) if isinstance(step, Wait) else self._in_use
             moved, moving = conductor.moved_count(sight), len(conductor.moves)
             progress = Progress(conductor.plan, moved, moving, waiting_for)
             self._on_progress(progress)

@@ -14,15 +14,23 @@ from lbg_runtime.core.group.control_messages import (
     Life,
     MemberState,
     QuestionId,
+    StoppedQueues,
 )
 from lbg_runtime.core.group.membership_timing import MembershipTiming
 from lbg_runtime.core.restripe.records import StripePlan
 from lbg_runtime.core.restripe.striping import Striping, StripingBook, StripingReport
 from lbg_runtime.model.errors import ConductorCutOff, UserError
 from lbg_runtime.model.group import GroupShape
-from lbg_runtime.model.ids import GroupName, MemberId
+from lbg_runtime.model.ids import GroupName, MemberId, QueueName
 from lbg_runtime.model.message import Message
-from lbg_runtime.runtime.restripe.hearing import ASK_AGAIN_S, LOOK_AGAIN_S, PROOF_PATIENCE_S, PROOF_S, Hearing
+from lbg_runtime.runtime.restripe.hearing import (
+    ASK_AGAIN_S,
+    LOOK_AGAIN_S,
+    PROOF_PATIENCE_S,
+    PROOF_S,
+    STOPPED_S,
+    Hearing,
+)
 
 GROUP, TOPIC = GroupName("orders"), "lbg-control/orders"
 
@@ -180,3 +188,17 @@ async def test_members_that_are_counted_do_not_fit_fewer_queues(
         else:
             with pytest.raises(UserError, match=f"{after}, and member a is one of {count} by"):
                 hearing.insist_on_fit_members(plan)
+
+
+async def test_what_waits_for_a_queue_that_has_stopped_says_so_for_as_long_as_its_owner_does() -> None:
+    """Nothing else would say why a re-striping goes on no more."""
+    session, what = HeldSession(), "shard 7 to be handled up to its marker in queue orders/1"
+    async with asking(session) as hearing:
+        queues = (QueueName("orders/1"), QueueName("orders/3"))
+        told = StoppedQueues(Header(GROUP, MemberId("a"), Life(1, 1), 1), QuestionId("ours/1"), queues)
+        session.arrive(Message(TOPIC, encode(told)))
+        expected = f"{what} (have stopped, as `lbg group status` says: orders/1, orders/3)"
+        assert hearing.with_hindrance(what) == expected
+        assert hearing.with_hindrance("") == ""
+        await asyncio.sleep(STOPPED_S)
+        assert hearing.with_hindrance(what) == what
