@@ -172,6 +172,18 @@ class LandingLog:
                 found += rows * _row_bytes(flush)
         return found
 
+    def landed(self, queue: int, start: Mapping[str, int], end: Mapping[str, int]) -> int:
+        """When the last row of a queue between two offsets landed, microseconds since the epoch; 0 if there is none.
+
+        Of each lane the last row counts, whoever landed it. Raises as `read_queue`.
+        """
+        found = 0
+        for name, last in end.items():
+            view = self._view(name) if queue_of(name) == queue and start.get(name, 0) < last else None
+            if view is not None and last > view.first_left():
+                found = max(found, *(flush.t_land for flush in view.all_flushes(last - 1, last)))
+        return found
+
     def before(self, queue: int, time_us: int) -> Mapping[str, int]:
         """The offset before the first row that landed at that time or later, microseconds since the epoch.
 

@@ -27,6 +27,9 @@ second."""
 Size = Callable[[int, Rows, Rows], int]
 """`LandingLog.size`: about how many bytes lie between two offsets of a queue."""
 
+Landed = Callable[[int, Rows, Rows], int]
+"""`LandingLog.landed`: when the last row between two offsets of a queue landed."""
+
 
 class Place(NamedTuple):
     """Where a stream stands."""
@@ -93,16 +96,17 @@ def plan_end(
     lanes_of: Mapping[int, Sequence[str]],
     cut: Cut,
     size: Size,
+    landed: Landed,
     max_rows: int | None,
     max_bytes: int | None,
 ) -> dict[str, int]:
     """How far the next batch goes, at most to `end`: within the limits, but at least one row if there is one.
 
-    Each queue gets a share in proportion to the rows that wait in it, and at least one row, so that queues that catch
-    up advance alike in time: what is far behind another queue lies behind Spark's watermark, and is dropped. If that is
-    too much for the limit of bytes, each gets the same part of its share; a queue whose next row is larger than that
-    gives that one row. If there are fewer rows than queues, queues take turns. `lanes_of` are the lanes of `end`, by
-    queue. Lanes with nothing new stay where they are.
+    Each queue gets a share in proportion to the rows that wait in it, so that queues that catch up advance alike in
+    time: what is far behind another queue lies behind Spark's watermark, and is dropped. If that is too much for the
+    limit of bytes, each gets the same part of its share. A queue whose next row is larger than that, or whose share is
+    no row, gives one, unless it landed later than what the queue with most rows gives. If there are fewer rows than
+    queues, queues take turns. `lanes_of` are the lanes of `end`, by queue. Lanes with nothing new stay where they are.
     """
     reached = dict(start)
     waiting = {
@@ -113,7 +117,8 @@ def plan_end(
         for queue in queues:
             reached.update((lane, max(end[lane], start.get(lane, 0))) for lane in lanes_of[queue])
         return reached
-    if max_rows is not None and max_rows < len(queues):
+    take_turns = max_rows is not None and max_rows < len(queues)
+    if take_turns:
         # Not the same queue first each time: it would be the only one served until it has nothing left.
         turn = sum(start.values()) % len(queues)
         queues = queues[turn:] + queues[:turn]
@@ -137,12 +142,20 @@ def plan_end(
         shares[queue] = (row_share, found)
     sizes = {queue: 0 if max_bytes is None else size(queue, firsts[queue], shares[queue][1]) for queue in shares}
     whole = sum(sizes.values())
-    for queue, (row_share, found) in shares.items():
-        if max_bytes is not None and whole > max_bytes:
+    founds = {queue: found for queue, (_, found) in shares.items()}
+    if max_bytes is not None and whole > max_bytes:
+        for queue, (row_share, _) in shares.items():
             # Not in proportion to rows: a queue with large ones would fall behind the others.
             byte_share = max(1, max_bytes * sizes[queue] // whole)
-            found = cut(queue, firsts[queue], lasts[queue], row_share, byte_share)
-        reached.update(found)
+            founds[queue] = cut(queue, firsts[queue], lasts[queue], row_share, byte_share)
+    fullest = queues[-1] if queues and not take_turns else None
+    is_limited = fullest is not None and any(founds[fullest][lane] < end[lane] for lane in lanes_of[fullest])
+    until_us = landed(fullest, firsts[fullest], founds[fullest]) if fullest is not None and is_limited else None
+    for queue, found in founds.items():
+        is_one_row = sum(found[lane] - start.get(lane, 0) for lane in found) == 1
+        # With a row in each batch, a queue with few would be ahead of the others.
+        if until_us is None or not is_one_row or landed(queue, firsts[queue], found) <= until_us:
+            reached.update(found)
     return reached
 
 

@@ -145,7 +145,7 @@ class LbgStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableN
         first = self._without_removed(place, end)
         lanes = {queue: list(rows) for queue, rows in _by_queue(end.rows).items()}
         cut = partial(self._log.cut, skips_pruned=not self._options.fail_on_loss)
-        reached = plan_end(first, end.rows, lanes, cut, self._log.size, *self._limits(limit))
+        reached = plan_end(first, end.rows, lanes, cut, self._log.size, self._log.landed, *self._limits(limit))
         queues = _queues_between(first, reached)
         # Without news it stays as it is: Spark takes any other offset for news.
         tasks = self._options.task_count(len(queues)) if queues else place.tasks

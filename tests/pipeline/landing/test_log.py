@@ -315,6 +315,18 @@ def test_what_lies_between_two_offsets_has_the_size_of_its_part_of_the_flushes(l
     assert log.size(3, end, end) == 0
 
 
+def test_when_the_last_row_between_two_offsets_landed(log_on_disk: LogOnDisk) -> None:
+    lane, next_lane = log_on_disk.lane(), log_on_disk.lane("n")
+    for number in range(1, 4):
+        lane.append(rows([id_of("k", number)], t_land=number * 100))
+    next_lane.append(rows([id_of("k", 4)], t_land=250))
+    log = LandingLog(log_on_disk.root)
+    assert [log.landed(3, {}, {lane.name: row, "queue=003/lane=gone-1.1": 1}) for row in range(4)] == [0, 100, 200, 300]
+    assert log.landed(3, {lane.name: 3}, {lane.name: 3, next_lane.name: 1}) == 250
+    assert log.landed(3, {}, {lane.name: 3, next_lane.name: 1}) == 300
+    assert log.landed(4, {}, {lane.name: 3}) == 0
+
+
 def test_a_part_ends_with_a_flush_where_that_leaves_little_of_its_limit(log_on_disk: LogOnDisk) -> None:
     lane = log_on_disk.lane()
     for first in range(1, 40, 10):

@@ -16,8 +16,10 @@ LANES = {queue: [f"queue={queue:03d}/lane={name}" for name in "ab"] for queue in
 class Log:
     """As `LandingLog`, with rows of ten bytes, but for those of some queues."""
 
-    def __init__(self, row_bytes: Mapping[int, int] | None = None) -> None:
+    def __init__(self, row_bytes: Mapping[int, int] | None = None, rows: Mapping[str, int] | None = None) -> None:
+        """`rows`: how many a lane has in the end, as far as that matters."""
         self._row_bytes = dict.fromkeys(LANES, 10) | dict(row_bytes or {})
+        self._rows = rows or {}
 
     def cut(self, queue: int, start: Rows, end: Rows, max_rows: int, max_bytes: int | None) -> Mapping[str, int]:
         fitting = max_rows if max_bytes is None else max_bytes // self._row_bytes[queue]
@@ -30,6 +32,11 @@ class Log:
 
     def size(self, queue: int, start: Rows, end: Rows) -> int:
         return self._row_bytes[queue] * sum(rows - start.get(lane, 0) for lane, rows in end.items())
+
+    def landed(self, queue: int, start: Rows, end: Rows) -> int:
+        """Rows of each lane have landed in equal distances, all within the same time."""
+        at = [rows * 1_000 // self._rows.get(lane, rows) for lane, rows in end.items() if rows > start.get(lane, 0)]
+        return max(at, default=0)
 
 
 LOG = Log()
@@ -87,16 +94,29 @@ def test_queues_that_catch_up_advance_alike_so_that_none_falls_behind_a_watermar
     lanes = {queue: [f"queue={queue:03d}/lane=a"] for queue in range(3)}
     start: dict[str, int] = {}
     while start != end:
-        reached = plan_end(start, end, lanes, log.cut, log.size, max_rows, max_bytes)
+        reached = plan_end(start, end, lanes, log.cut, log.size, log.landed, max_rows, max_bytes)
         start = {lane: reached[lane] for lane in end}
         shares = [start[lane] / rows for lane, rows in end.items()]
         assert max(shares) - min(shares) <= 0.1
 
 
+@pytest.mark.parametrize("max_bytes", [None, 5_000])
+def test_a_queue_with_little_is_not_ahead_of_others_with_much_that_catch_up(max_bytes: int | None) -> None:
+    """With a row in each batch it set a watermark that lay before most of theirs."""
+    end = {"queue=000/lane=a": 5, "queue=001/lane=a": 10_000}
+    lanes = {queue: [f"queue={queue:03d}/lane=a"] for queue in range(2)}
+    log, start = Log(rows=end), dict[str, int]()
+    while start != end:
+        reached = plan_end(start, end, lanes, log.cut, log.size, log.landed, 1_000, max_bytes)
+        start = {lane: reached.get(lane, 0) for lane in end}
+        shares = [start[lane] / rows for lane, rows in end.items()]
+        assert max(shares) - min(shares) <= 1 / 5
+
+
 def test_a_queue_with_little_gets_a_row_beside_others_with_much() -> None:
     end = {lanes[0]: 1 if queue == 2 else 1_000_000 for queue, lanes in LANES.items()}
     lanes_of = {queue: lanes[:1] for queue, lanes in LANES.items()}
-    reached = plan_end({}, end, lanes_of, LOG.cut, LOG.size, len(LANES), None)
+    reached = plan_end({}, end, lanes_of, LOG.cut, LOG.size, LOG.landed, len(LANES), None)
     assert {lane: reached[lane] for lane in end} == dict.fromkeys(end, 1)
 
 
@@ -104,7 +124,7 @@ def test_a_limit_below_a_row_for_each_queue_starves_none() -> None:
     end = {lane: 10 for lanes in LANES.values() for lane in lanes}
     start: dict[str, int] = {}
     for _ in range(100):
-        start = plan_end(start, end, LANES, LOG.cut, LOG.size, 1, None)
+        start = plan_end(start, end, LANES, LOG.cut, LOG.size, LOG.landed, 1, None)
     assert {lane: start[lane] for lane in end} == end
 
 
@@ -113,7 +133,7 @@ def test_with_a_limit_below_a_row_for_each_queue_they_take_turns() -> None:
     at: dict[str, int] = {}
     turns = []
     for _ in range(10):
-        reached = plan_end(at, end, LANES, LOG.cut, LOG.size, 2, None)
+        reached = plan_end(at, end, LANES, LOG.cut, LOG.size, LOG.landed, 2, None)
         turns += [queue for queue, lanes in LANES.items() for lane in lanes if reached.get(lane, 0) > at.get(lane, 0)]
         at = reached
     assert [sorted(turns[first : first + 4]) for first in (0, 10)] == [[0, 1, 2, 3]] * 2
@@ -126,13 +146,13 @@ def test_what_a_queue_skips_takes_no_rows_from_the_others() -> None:
     def skip(queue: int, start: Rows, last: Rows, max_rows: int, max_bytes: int | None) -> Mapping[str, int]:
         return LOG.cut(queue, {LANES[0][0]: 900, **start} if queue == 0 else start, last, max_rows, max_bytes)
 
-    reached = plan_end({}, end, {0: LANES[0][:1], 1: LANES[1][:1]}, skip, LOG.size, 20, None)
+    reached = plan_end({}, end, {0: LANES[0][:1], 1: LANES[1][:1]}, skip, LOG.size, LOG.landed, 20, None)
     assert (reached[LANES[0][0]], reached[LANES[1][0]]) == (910, 10)
 
 
 def test_without_limits_a_batch_is_all_there_is() -> None:
     end = dict.fromkeys(LANES[0], 10)
-    assert plan_end({LANES[0][0]: 3}, end, {0: LANES[0]}, LOG.cut, LOG.size, None, None) == end
+    assert plan_end({LANES[0][0]: 3}, end, {0: LANES[0]}, LOG.cut, LOG.size, LOG.landed, None, None) == end
 
 
 @given(
@@ -147,7 +167,7 @@ def test_limits_hold_and_every_row_is_reached(end: dict[str, int], max_rows: int
     lanes = {queue: names for queue, names in lanes.items() if names}
     start: dict[str, int] = {}
     while sum(start.values()) < sum(end.values()):
-        reached = plan_end(start, end, lanes, LOG.cut, LOG.size, max_rows, max_bytes)
+        reached = plan_end(start, end, lanes, LOG.cut, LOG.size, LOG.landed, max_rows, max_bytes)
         taken = sum(reached.values()) - sum(start.values())
         assert 1 <= taken <= max_rows
         # A queue of which the share is less than a row gives one nevertheless.
