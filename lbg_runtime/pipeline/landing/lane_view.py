@@ -13,9 +13,9 @@ import pyarrow as pa
 from lbg_runtime.model.errors import LandingDamaged, LandingRowsPruned
 from lbg_runtime.pipeline.landing.index import DAMAGE_REMEDY, NO_HIGH, NO_LOW, Entries, FlushEntry, IndexRead
 from lbg_runtime.pipeline.landing.lane import is_being_written
-from lbg_runtime.pipeline.landing.layout import IDS_SUFFIX, LaneNote, parts_among, parts_of
+from lbg_runtime.pipeline.landing.layout import LaneNote, parts_among, parts_of
 from lbg_runtime.pipeline.landing.pruned_ids import PrunedSegment, read_pruned
-from lbg_runtime.pipeline.landing.segment import DATA_SUFFIX, INDEX_SUFFIX, Segment, segment_name
+from lbg_runtime.pipeline.landing.segment import DATA_SUFFIX, IDS_SUFFIX, INDEX_SUFFIX, Segment
 
 _KEPT_BYTES = 1 << 16
 """Largest index that is kept: a thousand flushes."""
@@ -267,11 +267,11 @@ def check_unindexed(folder: Path | str, first_row: int) -> None:
     it if it was pruning.
     """
     segment = Segment(folder, first_row)
-    index, ids = f"{folder}/{segment_name(first_row)}{INDEX_SUFFIX}", f"{folder}/{segment_name(first_row)}{IDS_SUFFIX}"
+    index, ids = segment.index_path, segment.ids_path
     # In this order: a writer writes rows after it has created the index. Pruning removes the index after the ids are
     # written, and the ids after the data is gone.
     if segment.has_rows() and not os.path.exists(index) and not os.path.exists(ids) and segment.has_rows():
-        raise LandingDamaged(index, "it is missing, and its data file has rows", DAMAGE_REMEDY)
+        raise LandingDamaged(str(index), "it is missing, and its data file has rows", DAMAGE_REMEDY)
 
 
 def check_cut(folder: Path | str, segment: Segment, last: FlushEntry | None) -> None:

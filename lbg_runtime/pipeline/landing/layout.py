@@ -27,11 +27,17 @@ from lbg_runtime.pipeline.landing.index import DAMAGE_REMEDY
 from lbg_runtime.pipeline.landing.opened import read_whole
 from lbg_runtime.pipeline.landing.schema import FORMAT, check_format
 from lbg_runtime.pipeline.landing.sealed import seal, unseal
-from lbg_runtime.pipeline.landing.segment import DATA_SUFFIX, INDEX_SUFFIX, make_folder, sync_folder, write_whole
+from lbg_runtime.pipeline.landing.segment import (
+    DATA_SUFFIX,
+    IDS_SUFFIX,
+    INDEX_SUFFIX,
+    make_folder,
+    sync_folder,
+    write_whole,
+)
 
 GROUP_NOTE = "landing.json"
 LANE_NOTE = "lane.json"
-IDS_SUFFIX = ".ids"
 REMOVED_NOTES = "removed.lanes"
 
 _QUEUE_FOLDER = re.compile(r"queue=([0-9]{3,})")

@@ -16,9 +16,8 @@ import pyarrow as pa
 
 from lbg_runtime.model.errors import LandingDamaged, LandingError
 from lbg_runtime.pipeline.landing.index import DAMAGE_REMEDY, ENTRY_BYTES, NO_HIGH, NO_LOW, sealed, unseal_header
-from lbg_runtime.pipeline.landing.layout import IDS_SUFFIX
 from lbg_runtime.pipeline.landing.schema import FORMAT, may_have_copies, time_of_id
-from lbg_runtime.pipeline.landing.segment import segment_name, write_whole
+from lbg_runtime.pipeline.landing.segment import Segment, write_whole
 
 _MAGIC = b"LBGIDS\x00\x00"
 _HEADER = struct.Struct("<8sIIQQqqQ4x")
@@ -73,7 +72,7 @@ def write_pruned(folder: Path, first_row: int, rows: int, ids: Sequence[str], no
         writer.write_batch(pa.record_batch([pa.array(kept, pa.string())], schema=_COLUMN))
     content = sink.getvalue()
     header = _HEADER.pack(_MAGIC, FORMAT, zlib.crc32(content), first_row, rows, low, high, now_us)
-    path = folder / f"{segment_name(first_row)}{IDS_SUFFIX}"
+    path = Segment(folder, first_row).ids_path
     try:
         write_whole(path, sealed(header) + content)
     except OSError as error:
@@ -85,7 +84,7 @@ def write_pruned(folder: Path, first_row: int, rows: int, ids: Sequence[str], no
 
 def read_pruned(folder: Path, first_row: int) -> PrunedSegment:
     """Raises `LandingDamaged`, `LandingVersionUnknown` and `OSError`."""
-    path = folder / f"{segment_name(first_row)}{IDS_SUFFIX}"
+    path = Segment(folder, first_row).ids_path
     with path.open("rb") as file:
         raw = file.read(ENTRY_BYTES)
     crc, first, rows, low, high, pruned_us = unseal_header(path, raw, _HEADER, _MAGIC, "no ids of a pruned segment")

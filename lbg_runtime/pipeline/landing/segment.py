@@ -1,7 +1,8 @@
 """A segment: rows of one lane in a data file of Arrow messages, and the index that says how much of it is durable.
 
 The data file begins with the schema, so that up to any entry of the index it is an Arrow stream that other tools can
-read. `<first row>.arrow` and `<first row>.index`, with twelve digits, lie in the folder of their lane.
+read. `<first row>.arrow` and `<first row>.index`, with twelve digits, lie in the folder of their lane. Of a pruned
+segment, `<first row>.ids` is left (`landing/pruned_ids.py`).
 
 The rule for the writer: data is written and synced, then its entry is written and synced; only then is a flush reported
 as done. After an error a segment is never written again, as nobody knows how much of it is on the disk. So a writer
@@ -39,6 +40,7 @@ from lbg_runtime.pipeline.landing.schema import LANDING_SCHEMA, may_have_copies,
 
 DATA_SUFFIX = ".arrow"
 INDEX_SUFFIX = ".index"
+IDS_SUFFIX = ".ids"
 
 _MAPPED_BYTES = 1 << 18
 """Smaller parts of a file are copied: that costs less than a map, and each map keeps a file open for as long as
@@ -49,11 +51,6 @@ _MESSAGE_MARK = b"\xff\xff\xff\xff"
 
 _SCHEMA_BUFFER = LANDING_SCHEMA.serialize()
 _SCHEMA_BYTES = _SCHEMA_BUFFER.to_pybytes()
-
-
-def segment_name(first_row: int) -> str:
-    """Name of both files, without their suffixes; names sort as rows do."""
-    return f"{first_row:012d}"
 
 
 class SegmentWriter:
@@ -74,8 +71,8 @@ class SegmentWriter:
         self._index_bytes = ENTRY_BYTES
         self._data: int | None = None
         self._index: int | None = None
-        self._path = folder / f"{segment_name(first_row)}{DATA_SUFFIX}"
-        self._index_path = self._path.with_suffix(INDEX_SUFFIX)
+        segment = Segment(folder, first_row)
+        self._path, self._index_path = segment.data_path, segment.index_path
         header = SegmentHeader(first_row, self.bytes, zlib.crc32(_SCHEMA_BYTES))
         try:
             self._data = _create(self._path)
@@ -147,7 +144,7 @@ class Segment:
     def __init__(self, folder: Path | str, first_row: int) -> None:
         self.first_row = first_row
         # Not a `Path`: creating one takes as long as opening a file.
-        self._stem = f"{folder}/{segment_name(first_row)}"
+        self._stem = f"{folder}/{first_row:012d}"
 
     @property
     def data_path(self) -> Path:
@@ -158,6 +155,11 @@ class Segment:
     def index_path(self) -> Path:
         """Path of the file that says which of the rows are durable."""
         return Path(self._stem + INDEX_SUFFIX)
+
+    @property
+    def ids_path(self) -> Path:
+        """Path of the file with the ids that are left of it when it is pruned."""
+        return Path(self._stem + IDS_SUFFIX)
 
     def last_entry(self) -> FlushEntry | None:
         """As `read_last_entry`; raises `LandingDamaged` also if there are rows and the index has no header."""

@@ -14,7 +14,6 @@ from lbg_runtime.model.errors import LandingError, LandingRowsPruned
 from lbg_runtime.pipeline.landing.index import ENTRY_BYTES, read_header
 from lbg_runtime.pipeline.landing.lane_view import check_cut, check_unindexed, unindexed
 from lbg_runtime.pipeline.landing.layout import (
-    IDS_SUFFIX,
     REMOVED_NOTES,
     foreign_files,
     lane_names,
@@ -25,7 +24,7 @@ from lbg_runtime.pipeline.landing.log import LandingLog
 from lbg_runtime.pipeline.landing.pruned_ids import read_pruned
 from lbg_runtime.pipeline.landing.removed import read_removed, removed_end
 from lbg_runtime.pipeline.landing.schema import may_have_copies
-from lbg_runtime.pipeline.landing.segment import DATA_SUFFIX, INDEX_SUFFIX, Segment, segment_name
+from lbg_runtime.pipeline.landing.segment import DATA_SUFFIX, IDS_SUFFIX, INDEX_SUFFIX, Segment
 
 
 class Grade(Enum):
@@ -177,7 +176,7 @@ def _verify_pruned(
             # Gone since it was listed.
             pass
         except (LandingError, OSError) as error:
-            yield _damage(error, folder / f"{segment_name(first)}{IDS_SUFFIX}")
+            yield _damage(error, Segment(folder, first).ids_path)
             rows = None
     return rows
 

@@ -13,7 +13,7 @@ from lbg_runtime.pipeline.landing.lane import is_being_written
 from lbg_runtime.pipeline.landing.layout import LANE_NOTE
 from lbg_runtime.pipeline.landing.log import LandingLog, LaneExtent
 from lbg_runtime.pipeline.landing.prune import prune
-from lbg_runtime.pipeline.landing.segment import DATA_SUFFIX, INDEX_SUFFIX, Segment, SegmentWriter, segment_name
+from lbg_runtime.pipeline.landing.segment import DATA_SUFFIX, INDEX_SUFFIX, Segment, SegmentWriter
 from lbg_runtime.pipeline.landing.usage import used_bytes
 from lbg_runtime.pipeline.landing.verify import Grade, Walked, verify
 from tests.pipeline.landing.landed import LogOnDisk, id_of, ids_of, rows
@@ -31,7 +31,7 @@ def lane(log_on_disk: LogOnDisk) -> Path:
 
 
 def part(lane: Path, first_row: int, suffix: str) -> Path:
-    return lane / f"{segment_name(first_row)}{suffix}"
+    return lane / f"{first_row:012d}{suffix}"
 
 
 def grades(log: LogOnDisk) -> list[tuple[Grade, str]]:

@@ -18,11 +18,11 @@ from lbg_runtime.pipeline.landing import prune as prune_module
 from lbg_runtime.pipeline.landing.index import ENTRY_BYTES
 from lbg_runtime.pipeline.landing.lane import remove_lane
 from lbg_runtime.pipeline.landing.lane_view import LaneView, check_unindexed
-from lbg_runtime.pipeline.landing.layout import IDS_SUFFIX, LANE_NOTE, GroupNote, claim_folder
+from lbg_runtime.pipeline.landing.layout import LANE_NOTE, GroupNote, claim_folder
 from lbg_runtime.pipeline.landing.log import LandingLog, LaneExtent
 from lbg_runtime.pipeline.landing.prune import IDS_KEPT_US, Unpruned, prune
 from lbg_runtime.pipeline.landing.pruned_ids import write_pruned
-from lbg_runtime.pipeline.landing.segment import DATA_SUFFIX, INDEX_SUFFIX, Segment
+from lbg_runtime.pipeline.landing.segment import DATA_SUFFIX, IDS_SUFFIX, INDEX_SUFFIX, Segment
 from lbg_runtime.pipeline.landing.verify import Walked, verify
 from tests.pipeline.landing.landed import SHAPE, LogOnDisk, id_of, ids_of, rows
 
