@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeGuard
 
 from lbg_runtime.model.errors import CheckpointForeign
+from lbg_runtime.pipeline.landing.layout import queue_of
 
 VERSION = 1
 
@@ -90,10 +91,22 @@ def decode(offset: object, where: str, group: str, log_id: str | None) -> Place:
     )
 
 
+def by_queue(rows: Rows) -> dict[int, dict[str, int]]:
+    """The rows of each queue's lanes; raises `CheckpointForeign` for a name that no lane has."""
+    found: dict[int, dict[str, int]] = {}
+    for lane, count in rows.items():
+        found.setdefault(_queue(lane), {})[lane] = count
+    return found
+
+
+def queues_between(start: Rows, end: Rows) -> list[int]:
+    """The queues with rows from one offset to another, ascending. Raises as `by_queue`."""
+    return sorted({_queue(lane) for lane in end if end[lane] > start.get(lane, 0)})
+
+
 def plan_end(
     start: Rows,
     end: Rows,
-    lanes_of: Mapping[int, Sequence[str]],
     cut: Cut,
     size: Size,
     landed: Landed,
@@ -106,16 +119,18 @@ def plan_end(
     time: what is far behind another queue lies behind Spark's watermark, and is dropped. If that is too much for the
     limit of bytes, each gets the same part of its share. A queue whose next row is larger than that, or whose share is
     no row, gives one, unless it landed later than what the queue with most rows gives. If there are fewer rows than
-    queues, queues take turns. `lanes_of` are the lanes of `end`, by queue. Lanes with nothing new stay where they are.
+    queues, queues take turns. Lanes with nothing new stay where they are. Raises as `by_queue`.
     """
     reached = dict(start)
+    # Of each queue alone: otherwise each would go through the lanes of all others.
+    lasts = by_queue(end)
     waiting = {
-        queue: sum(max(0, end[lane] - start.get(lane, 0)) for lane in lanes) for queue, lanes in lanes_of.items()
+        queue: sum(max(0, rows - start.get(lane, 0)) for lane, rows in lanes.items()) for queue, lanes in lasts.items()
     }
     queues = sorted(queue for queue, rows in waiting.items() if rows)
     if max_rows is None and max_bytes is None:
         for queue in queues:
-            reached.update((lane, max(end[lane], start.get(lane, 0))) for lane in lanes_of[queue])
+            reached.update((lane, max(rows, start.get(lane, 0))) for lane, rows in lasts[queue].items())
         return reached
     take_turns = max_rows is not None and max_rows < len(queues)
     if take_turns:
@@ -124,9 +139,7 @@ def plan_end(
         queues = queues[turn:] + queues[:turn]
     else:
         queues.sort(key=lambda queue: waiting[queue])
-    # Of each queue alone: otherwise each would go through the lanes of all others.
-    firsts = {queue: {lane: start[lane] for lane in lanes_of[queue] if lane in start} for queue in queues}
-    lasts = {queue: {lane: end[lane] for lane in lanes_of[queue]} for queue in queues}
+    firsts = {queue: {lane: start[lane] for lane in lasts[queue] if lane in start} for queue in queues}
     shares: dict[int, tuple[int, Rows]] = {}
     waiting_left = sum(waiting.values())
     rows_left = max_rows if max_rows is not None else waiting_left
@@ -149,7 +162,7 @@ def plan_end(
             byte_share = max(1, max_bytes * sizes[queue] // whole)
             founds[queue] = cut(queue, firsts[queue], lasts[queue], row_share, byte_share)
     fullest = queues[-1] if queues and not take_turns else None
-    is_limited = fullest is not None and any(founds[fullest][lane] < end[lane] for lane in lanes_of[fullest])
+    is_limited = fullest is not None and any(founds[fullest][lane] < rows for lane, rows in lasts[fullest].items())
     until_us = landed(fullest, firsts[fullest], founds[fullest]) if fullest is not None and is_limited else None
     for queue, found in founds.items():
         is_one_row = sum(found[lane] - start.get(lane, 0) for lane in found) == 1
@@ -166,6 +179,13 @@ def pack(queues: Sequence[int], task_count: int) -> list[tuple[int, ...]]:
     """
     count = max(1, min(task_count, len(queues)))
     return [tuple(queues[first::count]) for first in range(count) if queues[first::count]]
+
+
+def _queue(lane: str) -> int:
+    queue = queue_of(lane)
+    if queue is None:
+        raise CheckpointForeign(lane, "a lane that is none of a landing log")
+    return queue
 
 
 def _counted(rows: Rows) -> dict[str, int]:

@@ -24,11 +24,11 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StringType, StructField, StructType
 
 from lbg_runtime.model.errors import CheckpointForeign, LandingRowsPruned, PayloadNotText
-from lbg_runtime.pipeline.landing.layout import lane_names, queue_of, read_group_note
+from lbg_runtime.pipeline.landing.layout import lane_names, read_group_note
 from lbg_runtime.pipeline.landing.log import LandingLog, LaneExtent
 from lbg_runtime.pipeline.landing.removed import read_removed, removed_end
 from lbg_runtime.pipeline.landing.schema import LANDING_SCHEMA
-from lbg_runtime.pipeline.spark.offsets import Place, Rows, decode, encode, pack, plan_end
+from lbg_runtime.pipeline.spark.offsets import Place, Rows, by_queue, decode, encode, pack, plan_end, queues_between
 from lbg_runtime.pipeline.spark.source_options import Decode, SourceOptions, Start
 
 _BATCH_ROWS = 10_000
@@ -67,8 +67,8 @@ class _Reader:
 
     def _plan(self, start: Rows, end: Rows, task_count: int | None = None) -> Sequence[InputPartition]:
         """The tasks that read from one offset to another; none if there is nothing to read."""
-        queues = _queues_between(start, end)
-        first, last = _by_queue(start), _by_queue(end)
+        queues = queues_between(start, end)
+        first, last = by_queue(start), by_queue(end)
         tasks = pack(queues, task_count or self._options.task_count(len(queues)))
         return [QueueRows([(each, first.get(each, {}), last[each]) for each in task]) for task in tasks]
 
@@ -143,10 +143,9 @@ class LbgStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableN
         if self._log.group.id is None or "log" not in start:
             self._check_shared(place.rows, end.rows)
         first = self._without_removed(place, end)
-        lanes = {queue: list(rows) for queue, rows in _by_queue(end.rows).items()}
         cut = partial(self._log.cut, skips_pruned=not self._options.fail_on_loss)
-        reached = plan_end(first, end.rows, lanes, cut, self._log.size, self._log.landed, *self._limits(limit))
-        queues = _queues_between(first, reached)
+        reached = plan_end(first, end.rows, cut, self._log.size, self._log.landed, *self._limits(limit))
+        queues = queues_between(first, reached)
         # Without news it stays as it is: Spark takes any other offset for news.
         tasks = self._options.task_count(len(queues)) if queues else place.tasks
         began = place.began if place.is_begin or not queues else None
@@ -242,25 +241,6 @@ def _lanes(log: LandingLog, options: SourceOptions) -> Mapping[str, LaneExtent]:
     if options.queues is None:
         return log.lanes()
     return {lane: extent for queue in options.queues for lane, extent in log.lanes(queue).items()}
-
-
-def _queue(lane: str) -> int:
-    queue = queue_of(lane)
-    if queue is None:
-        raise CheckpointForeign(lane, "a lane that is none of a landing log")
-    return queue
-
-
-def _queues_between(start: Rows, end: Rows) -> list[int]:
-    """The queues with rows from one offset to another, ascending."""
-    return sorted({_queue(lane) for lane in end if end[lane] > start.get(lane, 0)})
-
-
-def _by_queue(rows: Rows) -> Mapping[int, dict[str, int]]:
-    found: dict[int, dict[str, int]] = {}
-    for lane, count in rows.items():
-        found.setdefault(_queue(lane), {})[lane] = count
-    return found
 
 
 def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbg_runtime.model.errors import CheckpointForeign
-from lbg_runtime.pipeline.spark.offsets import Place, Rows, decode, encode, pack, plan_end
+from lbg_runtime.pipeline.spark.offsets import Place, Rows, by_queue, decode, encode, pack, plan_end
 
 LANES = {queue: [f"queue={queue:03d}/lane={name}" for name in "ab"] for queue in range(5)}
 
@@ -91,10 +91,9 @@ def test_queues_that_catch_up_advance_alike_so_that_none_falls_behind_a_watermar
     bytes in proportion to rows, those of the queue whose rows were larger."""
     log = Log(row_bytes)
     end = {"queue=000/lane=a": 10, "queue=001/lane=a": 100, "queue=002/lane=a": 1_000}
-    lanes = {queue: [f"queue={queue:03d}/lane=a"] for queue in range(3)}
     start: dict[str, int] = {}
     while start != end:
-        reached = plan_end(start, end, lanes, log.cut, log.size, log.landed, max_rows, max_bytes)
+        reached = plan_end(start, end, log.cut, log.size, log.landed, max_rows, max_bytes)
         start = {lane: reached[lane] for lane in end}
         shares = [start[lane] / rows for lane, rows in end.items()]
         assert max(shares) - min(shares) <= 0.1
@@ -104,10 +103,9 @@ def test_queues_that_catch_up_advance_alike_so_that_none_falls_behind_a_watermar
 def test_a_queue_with_little_is_not_ahead_of_others_with_much_that_catch_up(max_bytes: int | None) -> None:
     """With a row in each batch it set a watermark that lay before most of theirs."""
     end = {"queue=000/lane=a": 5, "queue=001/lane=a": 10_000}
-    lanes = {queue: [f"queue={queue:03d}/lane=a"] for queue in range(2)}
     log, start = Log(rows=end), dict[str, int]()
     while start != end:
-        reached = plan_end(start, end, lanes, log.cut, log.size, log.landed, 1_000, max_bytes)
+        reached = plan_end(start, end, log.cut, log.size, log.landed, 1_000, max_bytes)
         start = {lane: reached.get(lane, 0) for lane in end}
         shares = [start[lane] / rows for lane, rows in end.items()]
         assert max(shares) - min(shares) <= 1 / 5
@@ -115,8 +113,7 @@ def test_a_queue_with_little_is_not_ahead_of_others_with_much_that_catch_up(max_
 
 def test_a_queue_with_little_gets_a_row_beside_others_with_much() -> None:
     end = {lanes[0]: 1 if queue == 2 else 1_000_000 for queue, lanes in LANES.items()}
-    lanes_of = {queue: lanes[:1] for queue, lanes in LANES.items()}
-    reached = plan_end({}, end, lanes_of, LOG.cut, LOG.size, LOG.landed, len(LANES), None)
+    reached = plan_end({}, end, LOG.cut, LOG.size, LOG.landed, len(LANES), None)
     assert {lane: reached[lane] for lane in end} == dict.fromkeys(end, 1)
 
 
@@ -124,7 +121,7 @@ def test_a_limit_below_a_row_for_each_queue_starves_none() -> None:
     end = {lane: 10 for lanes in LANES.values() for lane in lanes}
     start: dict[str, int] = {}
     for _ in range(100):
-        start = plan_end(start, end, LANES, LOG.cut, LOG.size, LOG.landed, 1, None)
+        start = plan_end(start, end, LOG.cut, LOG.size, LOG.landed, 1, None)
     assert {lane: start[lane] for lane in end} == end
 
 
@@ -133,7 +130,7 @@ def test_with_a_limit_below_a_row_for_each_queue_they_take_turns() -> None:
     at: dict[str, int] = {}
     turns = []
     for _ in range(10):
-        reached = plan_end(at, end, LANES, LOG.cut, LOG.size, LOG.landed, 2, None)
+        reached = plan_end(at, end, LOG.cut, LOG.size, LOG.landed, 2, None)
         turns += [queue for queue, lanes in LANES.items() for lane in lanes if reached.get(lane, 0) > at.get(lane, 0)]
         at = reached
     assert [sorted(turns[first : first + 4]) for first in (0, 10)] == [[0, 1, 2, 3]] * 2
@@ -146,13 +143,13 @@ def test_what_a_queue_skips_takes_no_rows_from_the_others() -> None:
     def skip(queue: int, start: Rows, last: Rows, max_rows: int, max_bytes: int | None) -> Mapping[str, int]:
         return LOG.cut(queue, {LANES[0][0]: 900, **start} if queue == 0 else start, last, max_rows, max_bytes)
 
-    reached = plan_end({}, end, {0: LANES[0][:1], 1: LANES[1][:1]}, skip, LOG.size, LOG.landed, 20, None)
+    reached = plan_end({}, end, skip, LOG.size, LOG.landed, 20, None)
     assert (reached[LANES[0][0]], reached[LANES[1][0]]) == (910, 10)
 
 
 def test_without_limits_a_batch_is_all_there_is() -> None:
     end = dict.fromkeys(LANES[0], 10)
-    assert plan_end({LANES[0][0]: 3}, end, {0: LANES[0]}, LOG.cut, LOG.size, LOG.landed, None, None) == end
+    assert plan_end({LANES[0][0]: 3}, end, LOG.cut, LOG.size, LOG.landed, None, None) == end
 
 
 @given(
@@ -163,15 +160,13 @@ def test_without_limits_a_batch_is_all_there_is() -> None:
     st.one_of(st.none(), st.integers(1, 400)),
 )
 def test_limits_hold_and_every_row_is_reached(end: dict[str, int], max_rows: int, max_bytes: int | None) -> None:
-    lanes = {queue: [lane for lane in names if lane in end] for queue, names in LANES.items()}
-    lanes = {queue: names for queue, names in lanes.items() if names}
     start: dict[str, int] = {}
     while sum(start.values()) < sum(end.values()):
-        reached = plan_end(start, end, lanes, LOG.cut, LOG.size, LOG.landed, max_rows, max_bytes)
+        reached = plan_end(start, end, LOG.cut, LOG.size, LOG.landed, max_rows, max_bytes)
         taken = sum(reached.values()) - sum(start.values())
         assert 1 <= taken <= max_rows
         # A queue of which the share is less than a row gives one nevertheless.
-        assert max_bytes is None or taken <= max(1, max_bytes // 10) + len(lanes) - 1
+        assert max_bytes is None or taken <= max(1, max_bytes // 10) + len(by_queue(end)) - 1
         assert all(start.get(lane, 0) <= rows <= end.get(lane, 0) for lane, rows in reached.items())
         start = reached
 
