@@ -121,12 +121,10 @@ def digest_of_batch(checkpoint: str | None, batch: int) -> str | None:
     if checkpoint is None:
         return None
     try:
-        content = (Path(checkpoint) / "offsets" / str(batch)).read_bytes()
+        end = _end_of_batch(Path(checkpoint), batch)
     except OSError:
         return None
-    # A version, then Spark's own facts, among them the time; then a line for each source.
-    ends = content.split(b"\n", 2)[2:]
-    return hashlib.blake2b(ends[0].strip(), digest_size=16).hexdigest() if ends else None
+    return hashlib.blake2b(end.strip(), digest_size=16).hexdigest() if end else None
 
 
 def numbers_in(folder: Path) -> list[int]:
@@ -207,14 +205,18 @@ def _has_rows(job: StreamJob, last: int | None, done: int) -> bool:
 
 def _rows_read(job: StreamJob, log: LandingLog, batch: int) -> Rows:
     """Rows read up to the end of a batch, by lane. Raises `OSError`, `UserError` and `CheckpointForeign`."""
-    note = job.checkpoint / "offsets" / str(batch)
-    # As for `digest_of_batch`.
-    ends = note.read_bytes().split(b"\n", 2)[2:]
     try:
-        offset = json.loads(ends[0] if ends else b"")
+        offset = json.loads(_end_of_batch(job.checkpoint, batch))
     except ValueError:
-        raise UserError(str(note), "not what Spark has written", _EXPECTED) from None
+        raise UserError(str(job.checkpoint / "offsets" / str(batch)), "not what Spark has written", _EXPECTED) from None
     return decode(offset, str(job.landing), job.group, log.group.id).rows
+
+
+def _end_of_batch(checkpoint: Path, batch: int) -> bytes:
+    """The offset at which a batch ends, as Spark has noted it; empty if it is cut short. Raises `OSError`."""
+    # A version, then Spark's own facts, among them the time; then a line for each source, of which there is one.
+    lines = (checkpoint / "offsets" / str(batch)).read_bytes().split(b"\n", 2)
+    return lines[2] if len(lines) == 3 else b""
 
 
 def _claim_folder(job: StreamJob) -> None:
