@@ -49,12 +49,8 @@ def read_answer(http_status: int, content_type: str, body: bytes | None) -> Answ
     many frameworks). Everything else that cannot be read is tried again, including a body that is too long and an
     object that was cut short, as it may ask for that. 404: dropped. Any other code: tried again.
     """
-    if http_status == 404:
-        return NO_ROUTE
-    if not 200 <= http_status <= 299:
-        return Answer(Status.RETRY, f"HTTP {http_status}")
-    if body is None:
-        return _too_long(http_status)
+    if body is None or not _is_2xx(http_status):
+        return _without_body(http_status)
     body = body.removeprefix(MARK)
     if not body.strip():
         return SUCCESS
@@ -73,12 +69,8 @@ def read_answer(http_status: int, content_type: str, body: bytes | None) -> Answ
 
 def read_bulk_answer(http_status: int, body: bytes | None, entry_ids: Sequence[str]) -> dict[str, Answer]:
     """The answers to the entries of a bulk, each by its id. Entries that it does not mention are tried again."""
-    if http_status == 404:
-        return dict.fromkeys(entry_ids, NO_ROUTE)
-    if not 200 <= http_status <= 299:
-        return dict.fromkeys(entry_ids, Answer(Status.RETRY, f"HTTP {http_status}"))
-    if body is None:
-        return dict.fromkeys(entry_ids, _too_long(http_status))
+    if body is None or not _is_2xx(http_status):
+        return dict.fromkeys(entry_ids, _without_body(http_status))
     try:
         told = orjson.loads(body.removeprefix(MARK))
     except orjson.JSONDecodeError:
@@ -117,8 +109,17 @@ def _member(told: Mapping[str, object], name: str) -> object:
     return next((value for other, value in said.items() if other.casefold() == name.casefold()), None)
 
 
-def _too_long(http_status: int) -> Answer:
-    return Answer(Status.RETRY, f"HTTP {http_status} with a body of more than 1 MB")
+def _is_2xx(http_status: int) -> bool:
+    return 200 <= http_status <= 299
+
+
+def _without_body(http_status: int) -> Answer:
+    """What an answer means whose body is not read: for its code, or as it is too long."""
+    if http_status == 404:
+        return NO_ROUTE
+    if _is_2xx(http_status):
+        return Answer(Status.RETRY, f"HTTP {http_status} with a body of more than 1 MB")
+    return Answer(Status.RETRY, f"HTTP {http_status}")
 
 
 def _shown(value: object) -> str:
