@@ -16,6 +16,7 @@ from lbg_runtime.validator.arrow import is_one_of
 from lbg_runtime.validator.columns import Lives
 from lbg_runtime.validator.epochs import Epochs, Tenures
 from lbg_runtime.validator.layouts import Layouts
+from lbg_runtime.validator.schema import ENDS
 from lbg_runtime.validator.segments import FAR_FUTURE, FAR_PAST, Flags, Ints
 
 LONGEST_HANDOVER_MS = 100
@@ -85,7 +86,7 @@ def _holdings(
     handover = LONGEST_HANDOVER_MS * 1_000_000
     signs = _last_stripes(layouts)
     ends: dict[int, list[int]] = defaultdict(list)
-    for row in np.flatnonzero(is_one_of(flows, "event", "inactive", "down", "released")).tolist():
+    for row in np.flatnonzero(is_one_of(flows, "event", *ENDS)).tolist():
         ends[int(epochs.of_flow[row])].append(int(epochs.flow_ns[row]))
     for epoch, start in zip(tenures.epoch.tolist(), tenures.start_ns.tolist(), strict=True):
         if start == FAR_FUTURE:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from lbg_runtime.model.connection import LONGEST_SILENCE_MS
 from lbg_runtime.validator.arrow import ints, is_one_of, texts
 from lbg_runtime.validator.columns import Handlings, Lives
+from lbg_runtime.validator.schema import LOSSES
 from lbg_runtime.validator.segments import FAR_FUTURE, FAR_PAST, Flags, Ints, dense
 
 SILENCE_NS = LONGEST_SILENCE_MS * 1_000_000
@@ -106,7 +107,7 @@ def read_epochs(handlings: Handlings, flows: pa.Table, lives: Lives) -> Epochs:
         over_ns=over,
         draining_ns=draining_ns,
         released=ever("released"),
-        broken=ever("inactive", "down"),
+        broken=ever(*LOSSES),
     )
 
 
@@ -162,7 +163,7 @@ def _broken_before_confirmed(
     A handle can outlive several interruptions, so each settlement is compared with the interruption that followed it.
     """
     exposed: Flags = handlings.settle_ns[rows] == FAR_FUTURE
-    breaks = is_one_of(flows, "event", "inactive", "down")
+    breaks = is_one_of(flows, "event", *LOSSES)
     turns = breaks | is_one_of(flows, "event", "active")
     epoch = epochs.of_handling[rows]
     by_epoch = np.argsort(epoch, kind="stable")
@@ -220,7 +221,7 @@ def read_tenures(handlings: Handlings, epochs: Epochs, flows: pa.Table) -> Tenur
 
 def _beginnings(epochs: Epochs, flows: pa.Table) -> Ints:
     """The `active` records that begin a tenure, sorted by epoch and time."""
-    turn = np.flatnonzero(is_one_of(flows, "event", "active", "inactive", "down"))
+    turn = np.flatnonzero(is_one_of(flows, "event", "active", *LOSSES))
     turn = turn[np.lexsort((epochs.flow_ns[turn], epochs.of_flow[turn]))]
     is_active = is_one_of(flows, "event", "active")[turn]
     goes_on = np.zeros(len(turn), dtype=np.bool_)

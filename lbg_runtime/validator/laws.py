@@ -12,7 +12,7 @@ from lbg_runtime.validator.epochs import Epochs, Tenures, release_causes
 from lbg_runtime.validator.findings import Law, Move, Witness
 from lbg_runtime.validator.messages import Messages
 from lbg_runtime.validator.past import CHECKED, Past
-from lbg_runtime.validator.schema import RunTables
+from lbg_runtime.validator.schema import ENDS, LOSSES, RunTables
 from lbg_runtime.validator.segments import (
     FAR_FUTURE,
     FAR_PAST,
@@ -135,7 +135,7 @@ def _ends_for_others(
 def _losses_while_running(columns: Columns, epochs: Epochs, flows: pa.Table, rows: Ints) -> Iterator[tuple[int, int]]:
     """Handlings that were running when their flow was lost, and when that was."""
     handlings = columns.handlings
-    is_loss = is_one_of(flows, "event", "inactive", "down")
+    is_loss = is_one_of(flows, "event", *LOSSES)
     rows = rows[epochs.broken[epochs.of_handling[rows]]]
     for handle in np.unique(epochs.of_handling[rows]).tolist():
         losses_ns = np.sort(epochs.flow_ns[is_loss & (epochs.of_flow == handle)])
@@ -224,11 +224,11 @@ def check_settled_order(book: Book, handlings: Handlings, epochs: Epochs, messag
 
 def check_starts(book: Book, handlings: Handlings, epochs: Epochs, flows: pa.Table) -> None:
     """Write the findings on new handlings that started after their flow had been lost."""
-    is_loss = is_one_of(flows, "event", "inactive", "down", "released")
-    first_loss = np.full(len(epochs.journal), FAR_FUTURE, dtype=np.int64)
-    np.minimum.at(first_loss, epochs.of_flow[is_loss], epochs.flow_ns[is_loss])
+    is_end = is_one_of(flows, "event", *ENDS)
+    first_end = np.full(len(epochs.journal), FAR_FUTURE, dtype=np.int64)
+    np.minimum.at(first_end, epochs.of_flow[is_end], epochs.flow_ns[is_end])
     epoch, start = epochs.of_handling, handlings.start_ns
-    rows = np.flatnonzero(start > first_loss[epoch])
+    rows = np.flatnonzero(start > first_end[epoch])
     # A handling of no length was not seen to start.
     rows = rows[handlings.new[rows] & ~handlings.redelivered[rows] & (start[rows] < handlings.done_ns[rows])]
     if not len(rows):
@@ -237,7 +237,7 @@ def check_starts(book: Book, handlings: Handlings, epochs: Epochs, flows: pa.Tab
     lost_ns = np.zeros(len(rows), dtype=np.int64)
     for handle in np.unique(epoch[rows]).tolist():
         chosen, is_own = epoch[rows] == handle, epochs.of_flow == handle
-        lost_ns[chosen] = _last_before(epochs.flow_ns[is_own & is_loss], start[rows[chosen]] - 1)
+        lost_ns[chosen] = _last_before(epochs.flow_ns[is_own & is_end], start[rows[chosen]] - 1)
         # A handle may become active again.
         active_ns = _last_before(epochs.flow_ns[is_own & is_active], start[rows[chosen]])
         lost_ns[chosen] = np.where(active_ns >= lost_ns[chosen], FAR_FUTURE, lost_ns[chosen])

@@ -40,6 +40,11 @@ FLOWS = pa.schema(
     ]
 )
 
+LOSSES = ("inactive", "down")
+"""Events of a flow that the member has not asked for, and after which another member may be given the queue."""
+ENDS = (*LOSSES, "released")
+"""Events after which another member may be given the queue."""
+
 OWNERS = pa.schema(
     [
         pa.field("journal", pa.int32(), nullable=False),
