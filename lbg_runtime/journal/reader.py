@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from lbg_runtime.journal.facts import FileFacts
 from lbg_runtime.model.errors import UserError
-from lbg_runtime.model.record import LARGEST_NUMBER, RECORD_SCHEMA
+from lbg_runtime.model.record import LARGEST_NUMBER, LONGEST_LINE_BYTES, RECORD_SCHEMA
 from lbg_runtime.validator.schema import (
     CONFIRMED,
     DISPATCHES,
@@ -37,7 +37,6 @@ JOURNAL_PATTERN = "*.member.jsonl"
 LEDGER_PATTERN = "*.ledger.jsonl"
 
 _BLOCK_BYTES = 4 << 20
-_LONGEST_LINE_BYTES = 16 << 20
 
 FileKind = Literal["journal", "ledger"]
 """As the header names it, and the tables the column with the file's number."""
@@ -160,7 +159,7 @@ def _blocks_of_lines(path: Path) -> Iterator[list[bytes] | None]:
             *lines, rest = (rest + block).split(b"\n")
             if lines:
                 yield lines
-            if len(rest) > _LONGEST_LINE_BYTES:
+            if len(rest) > LONGEST_LINE_BYTES:
                 yield None
                 return
     if rest:

@@ -13,7 +13,7 @@ import orjson
 import structlog
 
 from lbg_runtime.model.keys import as_sendable
-from lbg_runtime.model.record import CloseRecord, Record, StatusRecord
+from lbg_runtime.model.record import LONGEST_LINE_BYTES, CloseRecord, Record, StatusRecord
 
 _log = structlog.get_logger(__name__)
 
@@ -93,6 +93,11 @@ class RecordWriter:
         if not self.written and not self.dropped and not self._batch:
             line = line[: -len(b"}\n")] + _WHOLE
             self._mark_at = len(line) - len(_WHOLE) + len(_WHOLE_NAME)
+        if len(line) > LONGEST_LINE_BYTES:
+            self._tell(f"a record of more than {LONGEST_LINE_BYTES} bytes, as of a very long key")
+            # Said in the file with the next batch, or at the close.
+            self.dropped += 1
+            return
         self._batch.append(line)
 
     def flush(self) -> None:

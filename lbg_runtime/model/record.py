@@ -17,6 +17,9 @@ RECORD_SCHEMA = 1
 LARGEST_NUMBER = 1 << 60
 """None of our times and sequence numbers comes near it; a record with a larger one is not read."""
 
+LONGEST_LINE_BYTES = 16 << 20
+"""Of a record, with its end; a longer one is not written, as nothing behind it would be read."""
+
 
 @dataclass(frozen=True, slots=True)
 class JournalHeader:

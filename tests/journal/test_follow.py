@@ -211,7 +211,7 @@ def test_a_file_that_is_not_read_on_has_nothing_more(
     run.write(whole)
     (whole / "zz.member.jsonl").write_bytes(begin + b"\0" * 20_000)
     monkeypatch.setattr("lbg_runtime.journal.follow._BLOCK_BYTES", 9_000)
-    monkeypatch.setattr("lbg_runtime.journal.reader._LONGEST_LINE_BYTES", 9_000)
+    monkeypatch.setattr("lbg_runtime.journal.reader.LONGEST_LINE_BYTES", 9_000)
     monkeypatch.setattr("lbg_runtime.journal.reader._BLOCK_BYTES", 9_000)
     follower, looks = RunFollower(whole), 1
     while (news := follower.look()).has_more:

@@ -509,7 +509,7 @@ def test_other_files_are_left_alone(folder: Path) -> None:
 
 def test_a_file_that_is_no_text_at_all_is_not_taken_into_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "_BLOCK_BYTES", 1000)
-    monkeypatch.setattr(reader, "_LONGEST_LINE_BYTES", 5000)
+    monkeypatch.setattr(reader, "LONGEST_LINE_BYTES", 5000)
     (folder / "00.member.jsonl").write_bytes(b"\x00" * 100_000)
 
     assert read_run(folder).journals.to_pylist()[0]["defect"] == "line 1: not a record"

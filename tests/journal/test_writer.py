@@ -10,9 +10,16 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from lbg_runtime.journal.reader import read_file
+from lbg_runtime.journal.reader import read_file, read_run
 from lbg_runtime.journal.writer import LOOK_NS, RecordWriter
-from lbg_runtime.model.record import ConfirmedRecord, FlowRecord, JournalHeader, StatusRecord
+from lbg_runtime.model.record import (
+    LONGEST_LINE_BYTES,
+    ConfirmedRecord,
+    DispatchRecord,
+    FlowRecord,
+    JournalHeader,
+    StatusRecord,
+)
 from lbg_runtime.validator.schema import JOURNALS
 from tests.open_files import open_below
 
@@ -222,6 +229,29 @@ def _status(number):
 
 
 _HEADER = JournalHeader("run", "orders", "h", 4, 2, "a", 1, "host", 1, 0)
+
+
+def test_a_record_that_is_longer_than_a_reader_takes_is_left_out_told_of_once_and_counted(path):
+    """A key may be as long as a payload. Of the file with such a record in it nothing that followed was read."""
+    writer = RecordWriter(path)
+    writer.write(_HEADER)
+    dispatch = DispatchRecord(
+        queue=0, bind_epoch=1, shard=1, key="k", topic="t", publisher=None, seq=None, message_id=None, delivery_id=1,
+        redelivered=False, attempts=1, local_seq=1, receive_mono_ns=1, start_mono_ns=1, done_mono_ns=2, t_done=3,
+        t_settle=3, outcome="accepted", size_bytes=1,
+    )  # fmt: skip
+    with capture_logs() as logs:
+        for key in ("k" * 2 * LONGEST_LINE_BYTES, "k", "\x00" * (LONGEST_LINE_BYTES // 6), "l"):
+            writer.write(replace(dispatch, key=key))
+            writer.flush()
+    writer.close(clean=True)
+    tables = read_run(path.parent)
+    assert tables.dispatches["key"].to_pylist() == ["k", "l"]
+    [file] = tables.journals.to_pylist()
+    assert (file["defect"], file["dropped"]) == (None, 2)
+    assert [(each["event"], each["reason"]) for each in logs] == [
+        ("journal_write_failed", f"a record of more than {LONGEST_LINE_BYTES} bytes, as of a very long key")
+    ]
 
 
 def test_a_status_and_the_last_line_have_a_moment_that_no_setting_of_the_wall_clock_moves(path):
