@@ -34,8 +34,14 @@ def restripe(
         expected = f"1 to {settings.group.hash_count}, which is the number of shards"
         raise UserError("--queues", str(queues), expected)
     began = monotonic()
+    teller = _Teller(began)
     try:
-        done = uvloop.run(_restripe(settings, queues, _Teller(began)))
+        done = uvloop.run(_restripe(settings, queues, teller))
+    except KeyboardInterrupt:
+        if teller.has_told:
+            # Before that, nothing is changed.
+            complain("interrupted, and a shard may wait until the same command has ended: run it again to continue")
+        raise
     except QueueUnfit as error:
         # The plan leaves other queues alone, and limits.
         is_in_plan = error.queue in settings.group.shape().queue_names() and not error.is_limit
@@ -69,6 +75,11 @@ class _Teller:
     def __init__(self, began: float) -> None:
         self._began = began
         self._told: tuple[int, str] | None = None
+
+    @property
+    def has_told(self) -> bool:
+        """Whether there was anything to report, as there is before the first step."""
+        return self._told is not None
 
     def __call__(self, progress: "Progress") -> None:
         now = (progress.moved, progress.waiting_for)

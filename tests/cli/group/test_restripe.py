@@ -1,5 +1,6 @@
 """`lbg group restripe`: what it says, and what it adds to a refusal."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -54,3 +55,23 @@ def test_a_run_that_moves_nothing_says_what_it_has_done(
     config.write_text("group: {name: orders, hash_prefix: h, hash_count: 8, queue_count: 4}")
     result = CliRunner().invoke(app, ["group", "restripe", "--queues", "4", "--config", str(config)])
     assert (result.exit_code, result.stdout) == (0, f"orders has 4 queues: {said}\n")
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_who_interrupts_a_re_striping_that_has_begun_is_told_that_it_is_to_be_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_begun: bool
+) -> None:
+    """It said nothing, and left a shard that waits."""
+
+    async def run(settings: object, queues: int, tell: Callable[[Progress], None]) -> None:
+        if has_begun:
+            tell(Progress(StripePlan(1, 4, queues, "s"), 1, 3, ""))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lbg_runtime.cli.group.restripe._restripe", run)
+    config = tmp_path / "config.yaml"
+    config.write_text("group: {name: orders, hash_prefix: h, hash_count: 8, queue_count: 4}")
+    result = CliRunner().invoke(app, ["group", "restripe", "--queues", "6", "--config", str(config)])
+    said = "lbg: interrupted, and a shard may wait until the same command has ended: run it again to continue"
+    assert result.stderr.splitlines()[1:] == ([said] if has_begun else [])
+    assert result.exit_code == 130
