@@ -75,11 +75,20 @@ def _interrupts_at_once() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+def current_folder() -> Path:
+    """Where handler modules are looked up; raises `UserError` if it was removed, as by whoever deploys anew."""
+    try:
+        return Path.cwd()
+    except OSError as error:
+        found, expected = str(error.strerror), "a folder that is there, as handler modules are looked up in it"
+        raise UserError("the current folder", found, expected) from None
+
+
 @contextmanager
 def users_modules() -> Iterator[None]:
     """Modules are found in the current folder first, from now on. While the context lasts, what is printed, as by
-    modules that are imported, goes to standard error: standard output is the command's."""
-    sys.path.insert(0, str(Path.cwd()))
+    modules that are imported, goes to standard error: standard output is the command's. Raises as `current_folder`."""
+    sys.path.insert(0, str(current_folder()))
     with redirect_stdout(sys.stderr):
         yield
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.cli.importing import importing
+from lbg_runtime.cli.importing import current_folder, importing
 from lbg_runtime.cli.options import (
     LAST_PORT,
     Config,
@@ -59,7 +59,7 @@ def run(
 
     configure_log()
     # Handler modules are also looked up in the current folder, as with `python -m`.
-    sys.path.insert(0, str(Path.cwd()))
+    sys.path.insert(0, str(current_folder()))
     if (processes > 1 or reload) and config.exists() and not config.is_file():
         # Several processes read it, and what the first one has read of a pipe is gone for the others.
         raise UserError("--config", str(config), "a file, with --processes or --reload")
@@ -89,7 +89,7 @@ def _run_reloaded(config: Path, processes: int, parent_pid: int | None) -> int:
         raise UserError("--reload", f"with {processes} processes", "one")
     from lbg_runtime.cli.reload import Reloader, UserFiles, member_command
 
-    files = UserFiles(Path.cwd(), config)
+    files = UserFiles(current_folder(), config)
 
     async def run() -> int:
         reloader = Reloader(member_command(sys.argv[1:]), files)

@@ -106,6 +106,21 @@ def test_a_subscription_with_wildcards_of_mqtt_is_warned_of(lbg, folder):
     assert "no wildcards" not in lbg(folder(), "check").stdout
 
 
+@pytest.mark.parametrize("command", ["check", "run", "asyncapi"])
+def test_a_current_folder_that_was_removed_is_one_line(folder, tmp_path_factory, command):
+    """As whoever deploys anew leaves it to a shell that stands in the old one: it was a traceback."""
+    removed = tmp_path_factory.mktemp("removed")
+    shell = 'rmdir "$PWD" && exec "$@"'
+    lbg = [sys.executable, "-m", "lbg_runtime.cli", command, "--config", str(folder() / "config.yaml")]
+    result = subprocess.run(
+        ["sh", "-c", shell, "sh", *lbg], cwd=removed, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert _only_line(result) == (
+        "lbg: the current folder: No such file or directory; "
+        "expected a folder that is there, as handler modules are looked up in it"
+    )
+
+
 def test_a_module_is_not_sought_beside_the_settings(lbg, folder, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     line = _only_line(lbg(elsewhere, "check", "--config", str(folder() / "config.yaml")))
