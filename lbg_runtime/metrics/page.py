@@ -59,7 +59,8 @@ context. With it, a published message costs some 20 us more and a handled one 30
 adds less than 0.1 us, or 1 us without the parts in C, to read one 5 to 9 us, and to write one 2 us.
 
 Log lines that a handler, or a task that it starts, writes with structlog contain `queue`, `epoch` and `key` of its
-message. A program with a structlog configuration of its own has to add the processor
+message, and `trace_id` and `span_id` of the current span. The runtime's lines about a message, and those of a member
+without spans, contain the `trace_id` that the message brought, if it did. A program with a structlog configuration of its own has to add the processor
 `lbg_runtime.runtime.log_facts.add_handling`.
 """
 

@@ -177,6 +177,12 @@ class MessageSpans:
         return attributes
 
 
+def current_ids() -> tuple[str, str] | None:
+    """Trace and span id of the current span; None if there is none."""
+    context = trace.get_current_span().get_span_context()
+    return (trace.format_trace_id(context.trace_id), trace.format_span_id(context.span_id)) if context.is_valid else None
+
+
 def end_publish(span: Span, error: BaseException | None) -> None:
     """End the span: the broker has answered, or never will. `error` is None if it has taken the message over."""
     if error is not None:

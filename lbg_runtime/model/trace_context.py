@@ -7,6 +7,9 @@ PARENT, STATE = "traceparent", "tracestate"
 TRACE_CONTEXT = (PARENT, STATE)
 """The parent first."""
 
+TRACE_ID, SPAN_ID, FLAGS = slice(3, 35), slice(36, 52), slice(53, 55)
+"""Where a parent has them."""
+
 _STATE = re.compile("[!-~](?:[ -~]{0,510}[!-~])?")
 _IDS = "(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
 _PARENT = re.compile(f"00-{_IDS}|(?!00|ff)[0-9a-f]{{2}}-{_IDS}(?:-[ -~]{{0,456}})?")

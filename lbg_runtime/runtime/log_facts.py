@@ -1,12 +1,17 @@
-"""Adds to every log line the message that is being handled where the line is written."""
+"""Adds to every log line the message that is being handled where the line is written, and its trace."""
+
+import sys
 
 from structlog.typing import EventDict, WrappedLogger
 
+from lbg_runtime.model.message import Message
+from lbg_runtime.model.trace_context import PARENT, TRACE_ID, trace_context
 from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING
 
 
 def add_handling(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """A structlog processor: adds queue, epoch and key of the message, unless the line has its own.
+    """A structlog processor: adds queue, epoch and key of the message, and the ids of its trace and span, unless the
+    line has its own.
 
     Tasks that a handler starts log its message as long as they live. All that this costs a message is being set as the
     current one; the rest is done per line.
@@ -17,4 +22,16 @@ def add_handling(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
         event.setdefault("epoch", handling.epoch)
         if handling.key is not None:
             event.setdefault("key", handling.key)
+        for name, value in _trace_of(handling.delivery.message).items():
+            event.setdefault(name, value)
     return event
+
+
+def _trace_of(message: Message) -> dict[str, str]:
+    """Trace and span where a span is made, else the trace that the message belongs to, if it has one."""
+    # Found and not imported: it is there where spans are made.
+    spans = sys.modules.get("lbg_runtime.metrics.spans")
+    if spans is not None and (ids := spans.current_ids()):
+        return {"trace_id": ids[0], "span_id": ids[1]}
+    context = trace_context(message.properties)
+    return {"trace_id": context[PARENT][TRACE_ID]} if context else {}

@@ -10,16 +10,12 @@ from ctypes import PyDLL, byref, c_int, c_size_t, c_uint8, c_void_p, string_at
 from typing import Any
 
 from lbg_runtime.model.message import PropertyValue
-from lbg_runtime.model.trace_context import PARENT, STATE, trace_context
+from lbg_runtime.model.trace_context import FLAGS, PARENT, SPAN_ID, STATE, TRACE_ID, trace_context
 from lbg_runtime.transport.solace.library import CORE, SOLCLIENT_OK
 
 TRANSPORT, CREATION = c_int(0), c_int(1)
 
 _TRACE_ID_BYTES, _SPAN_ID_BYTES = c_size_t(16), c_size_t(8)
-_TRACE_ID = slice(3, 35)
-_SPAN_ID = slice(36, 52)
-_FLAGS = slice(53, 55)
-"""Where a parent has them."""
 _IS_SAMPLED = 1
 """The bit of the flags."""
 
@@ -70,9 +66,9 @@ class TraceContexts:
         if PARENT not in properties or not (said := trace_context(properties)):
             return
         parent = said[PARENT]
-        self._set_trace_id(native, CREATION, bytes.fromhex(parent[_TRACE_ID]), _TRACE_ID_BYTES)
-        self._set_span_id(native, CREATION, bytes.fromhex(parent[_SPAN_ID]), _SPAN_ID_BYTES)
-        self._set_sampled(native, CREATION, int(parent[_FLAGS], 16) & _IS_SAMPLED)
+        self._set_trace_id(native, CREATION, bytes.fromhex(parent[TRACE_ID]), _TRACE_ID_BYTES)
+        self._set_span_id(native, CREATION, bytes.fromhex(parent[SPAN_ID]), _SPAN_ID_BYTES)
+        self._set_sampled(native, CREATION, int(parent[FLAGS], 16) & _IS_SAMPLED)
         if (state := said.get(STATE)) is not None:
             self._set_state(native, CREATION, state.encode())
 
@@ -92,7 +88,7 @@ class TraceContexts:
 
 
 def _are_of_one_trace(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
-    return one[PARENT][_TRACE_ID] == other[PARENT][_TRACE_ID]
+    return one[PARENT][TRACE_ID] == other[PARENT][TRACE_ID]
 
 
 def _after(newest: dict[str, str], older: Mapping[str, str] | None) -> dict[str, str]:

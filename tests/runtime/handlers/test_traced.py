@@ -151,6 +151,48 @@ async def test_no_span_is_made_where_none_is_asked_for(trial, kept):
     assert kept.ended == ()
 
 
+async def test_log_lines_of_a_handler_have_the_ids_of_its_span_and_those_about_it_the_trace(trial, kept):
+    log = LogCapture()
+    structlog.configure(processors=[add_handling, log])
+
+    async def work(message):
+        structlog.get_logger().info("told")
+        structlog.get_logger().info("told_otherwise", trace_id="its own")
+        raise ValueError("not yet")
+
+    failure = {"attempts": 1, "then": "error_queue"}
+    async with trial.running(trial.discovered("a", work=work, ops={"tracing": "spans"}, failure=failure)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        await publish(trial, "k", kept.make())
+        await trial.until(lambda: len(kept.ended) == 2)
+        await asyncio.sleep(1)
+    (span,) = (each for each in kept.ended if each.name.startswith("process"))
+    ids = {"trace_id": f"{span.context.trace_id:032x}", "span_id": f"{span.context.span_id:016x}"}
+    (told,) = (entry for entry in log.entries if entry["event"] == "told")
+    assert told.items() >= ids.items()
+    (otherwise,) = (entry for entry in log.entries if entry["event"] == "told_otherwise")
+    assert otherwise["trace_id"] == "its own"
+    (failed,) = (entry for entry in log.entries if entry["event"] == "handling_failed")
+    assert (failed["trace_id"], "span_id" in failed) == (ids["trace_id"], False)
+
+
+@pytest.mark.parametrize("traced", [True, False])
+async def test_without_spans_log_lines_have_the_trace_that_the_message_says(trial, kept, traced):
+    log = LogCapture()
+    structlog.configure(processors=[add_handling, log])
+
+    async def work(message):
+        structlog.get_logger().info("told")
+
+    async with trial.running(trial.discovered("a", work=work)):
+        await trial.until(lambda: len(trial.active()) == 4)
+        await publish(trial, "k", kept.make() if traced else None)
+        await trial.until(lambda: trial.handled)
+    (told,) = (entry for entry in log.entries if entry["event"] == "told")
+    ids = {"trace_id": f"{kept.ended[0].context.trace_id:032x}"} if traced else {}
+    assert {name: value for name, value in told.items() if name.endswith("_id")} == ids
+
+
 async def test_log_lines_of_a_handler_and_of_its_tasks_tell_of_its_message(trial):
     log = LogCapture()
     structlog.configure(processors=[add_handling, log])
