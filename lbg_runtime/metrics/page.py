@@ -60,8 +60,8 @@ adds less than 0.1 us, or 1 us without the parts in C, to read one 5 to 9 us, an
 
 Log lines that a handler, or a task that it starts, writes with structlog contain `queue`, `epoch` and `key` of its
 message, and `trace_id` and `span_id` of the current span. The runtime's lines about a message, and those of a member
-without spans, contain the `trace_id` that the message brought, if it did. A program with a structlog configuration of its own has to add the processor
-`lbg_runtime.runtime.log_facts.add_handling`.
+without spans, contain the `trace_id` that the message brought, if it did. A program with a structlog configuration of
+its own has to add the processor `lbg_runtime.runtime.log_facts.add_handling`.
 """
 
 _PUBLISHER = """A publisher has no address of its own. Its figures go into the registry of the program that publishes:

@@ -180,7 +180,9 @@ class MessageSpans:
 def current_ids() -> tuple[str, str] | None:
     """Trace and span id of the current span; None if there is none."""
     context = trace.get_current_span().get_span_context()
-    return (trace.format_trace_id(context.trace_id), trace.format_span_id(context.span_id)) if context.is_valid else None
+    if not context.is_valid:
+        return None
+    return trace.format_trace_id(context.trace_id), trace.format_span_id(context.span_id)
 
 
 def end_publish(span: Span, error: BaseException | None) -> None:

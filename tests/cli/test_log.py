@@ -211,13 +211,15 @@ from types import SimpleNamespace
 from lbg_runtime.cli.log import configure_log
 from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING
 configure_log(as_json=True)
-CURRENT_HANDLING.set(SimpleNamespace(queue="orders/0", epoch=3, key="k"))
+message = SimpleNamespace(properties={"traceparent": "00-" + "a" * 32 + "-" + "b" * 16 + "-01"})
+CURRENT_HANDLING.set(SimpleNamespace(queue="orders/0", epoch=3, key="k", delivery=SimpleNamespace(message=message)))
 logging.getLogger("theirs").warning("slow")
 """
     ended = warm.run(script)
     assert ended.returncode == 0
     entry = json.loads(ended.stderr)
     assert (entry["event"], entry["queue"], entry["epoch"], entry["key"]) == ("slow", "orders/0", 3, "k")
+    assert (entry["trace_id"], "span_id" in entry) == ("a" * 32, False)
 
 
 WHOSE = """
