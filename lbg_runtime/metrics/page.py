@@ -25,8 +25,9 @@ _SPANS = """With `ops.tracing: spans` a member makes a span for each attempt of 
 message, from the moment it is sent to the broker's answer (`pip install 'lbg-runtime[otel]'`). They form one trace: the
 publisher's context travels in the user properties `traceparent` and `tracestate` of the W3C, and the spans of messages
 that a handler publishes through a publisher are below the handler's span. Messages that a handler yields or returns get
-no span of their own, and carry the context of the handler's. The publisher of `open_publisher` makes spans by itself,
-by the settings that it is given:
+no span of their own, and carry the context of the handler's. The call of a batch handler has a span besides those of
+its messages' attempts: the root of a trace of its own, above what the handler does, with a link to each of
+them. The publisher of `open_publisher` makes spans by itself, by the settings that it is given:
 
 ```python
 from lbg_runtime import open_publisher
@@ -59,9 +60,9 @@ context. With it, a published message costs some 20 us more and a handled one 30
 adds less than 0.1 us, or 1 us without the parts in C, to read one 5 to 9 us, and to write one 2 us.
 
 Log lines that a handler, or a task that it starts, writes with structlog contain `queue`, `epoch` and `key` of its
-message, and `trace_id` and `span_id` of the current span. The runtime's lines about a message, and those of a member
-without spans, contain the `trace_id` that the message brought, if it did. A program with a structlog configuration of
-its own has to add the processor `lbg_runtime.runtime.log_facts.add_handling`.
+message (a batch has no single one), and `trace_id` and `span_id` of the current span. The runtime's lines about a
+message, and those of a member without spans, contain the `trace_id` that the message brought, if it did. A program with
+a structlog configuration of its own has to add the processor `lbg_runtime.runtime.log_facts.add_handling`.
 """
 
 _PUBLISHER = """A publisher has no address of its own. Its figures go into the registry of the program that publishes:

@@ -8,7 +8,7 @@ are kept and where they go; without one, nothing is kept, and the first span war
 This is the only module that imports `opentelemetry`. It is itself imported only if `ops.tracing` asks for spans.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ import structlog
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.propagators.textmap import Getter
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider
+from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
@@ -129,6 +129,40 @@ class MessageSpans:
                 raise
             if (late := overdue()) is not None:
                 _mark_failed(span, late)
+
+    def link(self) -> Link:
+        """The current span, for a batch that is made of what it stands for."""
+        return Link(trace.get_current_span().get_span_context())
+
+    @contextmanager
+    def handling_batch(self, queues: Set[str], links: Sequence[Link]) -> Iterator[None]:
+        """Make the span of one call with several messages the current one.
+
+        It is a trace of its own, as it has no parent among so many, and links to the span of each message's attempt,
+        which goes on meanwhile. `queues`: those that they came from.
+        """
+        queue = next(iter(queues)) if len(queues) == 1 else None
+        with self._tracer.start_as_current_span(
+            "process" if queue is None else f"process {queue}",
+            Context(),
+            kind=SpanKind.CONSUMER,
+            attributes={
+                **self._client,
+                "messaging.operation.name": "process",
+                "messaging.operation.type": "process",
+                "messaging.consumer.group.name": self._group,
+                "messaging.batch.message_count": len(links),
+                **({} if queue is None else {"messaging.destination.name": queue}),
+            },
+            links=links,
+            record_exception=False,
+            set_status_on_exception=False,
+        ) as span:
+            try:
+                yield
+            except BaseException as error:
+                _mark_failed(span, error)
+                raise
 
     def continued(self, message: Message) -> Message:
         """The message, or a copy of it, with the context of the current span in the place of another."""

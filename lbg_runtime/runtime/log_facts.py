@@ -22,16 +22,16 @@ def add_handling(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
         event.setdefault("epoch", handling.epoch)
         if handling.key is not None:
             event.setdefault("key", handling.key)
-        for name, value in _trace_of(handling.delivery.message).items():
-            event.setdefault(name, value)
+    for name, value in _trace_of(None if handling is None else handling.delivery.message).items():
+        event.setdefault(name, value)
     return event
 
 
-def _trace_of(message: Message) -> dict[str, str]:
+def _trace_of(message: Message | None) -> dict[str, str]:
     """Trace and span where a span is made, else the trace that the message belongs to, if it has one."""
     # Found and not imported: it is there where spans are made.
     spans = sys.modules.get("lbg_runtime.metrics.spans")
     if spans is not None and (ids := spans.current_ids()):
         return {"trace_id": ids[0], "span_id": ids[1]}
-    context = trace_context(message.properties)
+    context = {} if message is None else trace_context(message.properties)
     return {"trace_id": context[PARENT][TRACE_ID]} if context else {}

@@ -115,6 +115,32 @@ def test_what_is_no_conversation_is_left_to_the_transport_to_refuse(headers) -> 
     assert "messaging.message.conversation_id" not in kept.ended[0].attributes
 
 
+@pytest.mark.parametrize(
+    ("queues", "name", "destination"),
+    [({"orders/3"}, "process orders/3", "orders/3"), ({"orders/3", "orders/1"}, "process", None)],
+)
+def test_a_batch_has_the_destination_that_all_its_messages_have(queues, name, destination) -> None:
+    kept = KeptSpans()
+    spans = kept.make()
+    with handling(spans, {"traceparent": TRACEPARENT}):
+        link = spans.link()
+    with spans.handling_batch(queues, [link]):
+        pass
+    one, batch = kept.ended
+    assert (batch.name, batch.kind, batch.parent) == (name, SpanKind.CONSUMER, None)
+    assert [each.context.span_id for each in batch.links] == [one.context.span_id]
+    expected = {
+        "messaging.system": "solace",
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.consumer.group.name": "orders",
+        "messaging.batch.message_count": 1,
+    }
+    assert dict(batch.attributes) == expected | (
+        {} if destination is None else {"messaging.destination.name": destination}
+    )
+
+
 def test_what_a_message_does_not_have_is_not_told(caplog) -> None:
     kept = KeptSpans()
     message = Message("bills/new", b"", {})

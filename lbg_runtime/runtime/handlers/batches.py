@@ -7,11 +7,12 @@ time of their attempt does not run.
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Generic, TypeVar, overload
 
 from lbg_runtime.config.duration import parse_duration_ms
 from lbg_runtime.model.errors import BatchCutShort, HandlerError
@@ -22,6 +23,9 @@ from lbg_runtime.runtime.handlers.resources import RESOURCES
 from lbg_runtime.runtime.runners.attempts import CLOCK_RESOLUTION_S
 from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, HandlerFunction, Handling
 from lbg_runtime.runtime.runners.pool import CURRENT_POOL, RunnerPool, aside, is_closed
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Link
 
 _Body = TypeVar("_Body")
 
@@ -109,6 +113,8 @@ class _Place:
     handling: Handling
     due_s: float
     """When it has waited long enough, on the loop's clock."""
+    link: "Link | None"
+    """To the span of its attempt, if spans are made."""
 
 
 class _Call:
@@ -149,7 +155,8 @@ class _Line:
         """
         attempts = handling.route.attempts
         attempts.put_off(handling)
-        self._waiting[item] = _Place(handling, self._loop.time() + self._limits.max_wait_ms / 1_000)
+        link = None if (spans := RESOURCES.get().spans) is None else spans.link()
+        self._waiting[item] = _Place(handling, self._loop.time() + self._limits.max_wait_ms / 1_000, link)
         if (
             self._timer is None
             or len(self._waiting) >= self._limits.max_count
@@ -247,7 +254,8 @@ class _Line:
         items = list(call.places)
         CURRENT_BATCH.set(Batch(items))
         try:
-            await self._call(items[0].message)
+            with _spanned(call.places.values()):
+                await self._call(items[0].message)
         except asyncio.CancelledError:
             return BatchCutShort()
         except (SystemExit, KeyboardInterrupt):
@@ -283,6 +291,14 @@ class _Line:
     def _end_turn(self, call: _Call) -> None:
         call.turn_end = None
         self._pool.batch_turns.end()
+
+
+def _spanned(places: Iterable[_Place]) -> AbstractContextManager[None]:
+    """The span of the call, if spans are made."""
+    if (spans := RESOURCES.get().spans) is None:
+        return nullcontext()
+    links = [place.link for place in places if place.link is not None]
+    return spans.handling_batch({place.handling.queue for place in places}, links)
 
 
 def _settle_open(items: Iterable[BatchItem[object]], error: BaseException | None) -> None:

@@ -10,6 +10,7 @@ from structlog.testing import LogCapture
 from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.model.message import Message
 from lbg_runtime.publisher.hashed import HashedPublisher
+from lbg_runtime.runtime.handlers.batches import Batch
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.log_facts import add_handling
 from lbg_runtime.transport.memory.transport import MemoryTransport
@@ -141,6 +142,33 @@ async def test_what_a_handler_yields_has_the_context_of_its_span(trial, kept, is
     context = f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}"
     assert [each.properties["traceparent"][:-3] for each in found] == [context] * 3
     assert found[1].properties["colour"] == "red"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_the_call_of_a_batch_is_a_span_that_links_to_those_of_its_messages(trial, kept, fails):
+    """What a batch handler does, such as to publish, had no span above it and began traces of its own."""
+    handlers, inside, log = Handlers(), [], LogCapture()
+    structlog.configure(processors=[add_handling, log])
+
+    @handlers.batch_handler("orders/*", max_count=10, max_wait="1s", attempts=1, then="error_queue")
+    async def count(batch: Batch):
+        structlog.get_logger().info("told")
+        inside.append(trace.get_current_span().get_span_context())
+        if fails:
+            raise ValueError("none of them")
+
+    async with trial.running(trial.discovered("a", hooks=handlers, ops={"tracing": "spans"})):
+        await trial.until(lambda: len(trial.active()) == 4)
+        await asyncio.gather(*(publish(trial, key) for key in ("x", "y", "z")))
+        await trial.until(lambda: len(kept.ended) == 4)
+    (batch,) = (span for span in kept.ended if "messaging.batch.message_count" in span.attributes)
+    attempts = [span for span in kept.ended if span is not batch]
+    assert [each.span_id for each in inside] == [batch.context.span_id]
+    assert {link.context.span_id for link in batch.links} == {span.context.span_id for span in attempts}
+    assert (batch.parent, batch.attributes["messaging.batch.message_count"]) == (None, 3)
+    assert batch.attributes.get("error.type") == ("ValueError" if fails else None)
+    (told,) = (entry for entry in log.entries if entry["event"] == "told")
+    assert (told["trace_id"], told["span_id"]) == (f"{inside[0].trace_id:032x}", f"{inside[0].span_id:016x}")
 
 
 async def test_no_span_is_made_where_none_is_asked_for(trial, kept):
