@@ -242,6 +242,17 @@ async def test_a_text_lies_in_the_table_as_it_is_or_as_a_digest_that_no_other_te
     assert sorted(key for (key,) in rows) == sorted((*as_they_are, *map(digest, as_digests)))
 
 
+async def test_the_name_of_a_schema_may_be_any(bench: PostgresBench, database: str) -> None:
+    async with bench.pool.connection() as connection:
+        await connection.execute('CREATE SCHEMA "Odd ""one"')
+    async with open_pool(database, options='-c search_path="Odd\\ ""one",public') as pool:
+        for expected in (True, False):
+            member = PostgresBench(pool)
+            await member.guard.create_table()
+            assert await member.apply(message(1)) is expected
+    assert await bench.apply(message(1)), "it lies elsewhere"
+
+
 async def test_a_path_on_which_there_is_no_schema_is_what_postgresql_calls_it(database: str) -> None:
     async with open_pool(database, options="-c search_path=nowhere") as pool:
         with pytest.raises(psycopg.errors.InvalidSchemaName):
@@ -422,6 +433,8 @@ async def test_a_mark_from_before_there_were_digests_holds(bench: PostgresBench,
     async with pool.connection() as connection:
         row = ("orders", key, "p", 3)
         await connection.execute("INSERT INTO lbg_guard (scope, key, publisher, number) VALUES (%s, %s, %s, %s)", row)
+    assert await bench.apply(message(2, key, "q")), "the mark is another publisher's"
+    assert await PostgresBench(pool, "mails").apply(message(2, key)), "and another scope's"
     assert not await bench.apply(message(2, key))
     assert not await bench.apply(message(3, key))
     assert await bench.apply(message(4, key))
@@ -458,11 +471,18 @@ async def test_an_effect_that_returns_what_it_should_have_awaited_is_refused_and
 
 
 async def test_marks_that_were_not_raised_for_long_can_be_forgotten(bench: PostgresBench) -> None:
-    assert await bench.apply(message(1))
+    other = PostgresBench(bench.pool, "mails")
+    for key in ("k", "raised"):
+        assert await bench.apply(message(1, key))
+    assert await other.apply(message(1))
     assert await bench.guard.forget(older_than_s=3_600) == 0
-    assert not await bench.apply(message(1))
-    assert await bench.guard.forget(older_than_s=0) == 1
+    async with bench.pool.connection() as connection:
+        await connection.execute("UPDATE lbg_guard SET marked_at = now() - interval '2 hours'")
+    assert await bench.apply(message(2, "raised"))
+    assert await bench.guard.forget(older_than_s=3_600) == 1
     assert await bench.apply(message(1))
+    assert not await bench.apply(message(2, "raised")), "its mark is young"
+    assert not await other.apply(message(1)), "its mark is not of this scope"
 
 
 async def test_forget_waits_for_no_effect_and_keeps_the_mark_that_it_raises(bench: PostgresBench) -> None:

@@ -335,14 +335,20 @@ async def test_scopes_in_one_database_have_marks_of_their_own(bench: SqliteBench
 
 
 async def test_marks_that_were_not_raised_for_long_can_be_forgotten(bench: SqliteBench) -> None:
-    assert await bench.apply(message(1))
+    other = SqliteBench(bench.path, "mails")
+    for key in ("k", "raised"):
+        assert await bench.apply(message(1, key))
+    assert await other.apply(message(1))
     assert await bench.guard.forget(older_than_s=3_600) == 0
-    assert not await bench.apply(message(1))
     with sqlite3.connect(bench.path) as database:
         database.execute("UPDATE lbg_guard SET marked_at = datetime('now', '-2 hours')")
     database.close()
+    assert await bench.apply(message(2, "raised"))
     assert await bench.guard.forget(older_than_s=3_600) == 1
     assert await bench.apply(message(1))
+    assert not await bench.apply(message(2, "raised")), "its mark is young"
+    assert not await other.apply(message(1)), "its mark is not of this scope"
+    await other.guard.close()
 
 
 async def test_marks_that_could_not_be_forgotten_do_not_keep_the_guard_from_writing(bench: SqliteBench) -> None:
