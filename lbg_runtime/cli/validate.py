@@ -118,23 +118,27 @@ def validate(
     ):
         if is_given and not is_of_use:
             raise UserError(option, "of no use here", expected)
+    ack_window_ms = duration_ms("--ack-window", ack_window, most_ms=_LONGEST_ACK_WINDOW_MS)
+    limit_s = None if duration is None else duration_ms("--for", duration) / 1000
     if directory is None:
-        code = _listen(config, topic, duration, as_json=json)
+        code = _listen(config, topic, limit_s, as_json=json)
+    elif is_following_on_spark:
+        code = _follow_on_spark(directory, ack_window_ms, limit_s, checkpoint, as_json=json)
     elif live:
-        code = _follow_files(directory, ack_window, duration, engine, checkpoint, as_json=json)
+        from lbg_runtime.cli.running_verdict import follow, looking_at_files
+
+        code = follow(looking_at_files(directory, ack_window_ms), limit_s, as_json=json)
     else:
-        code = _judge(directory, ack_window, engine, layout, lost, as_json=json)
+        code = _judge(directory, ack_window_ms, engine, layout, lost, as_json=json)
     raise typer.Exit(code)
 
 
 def _judge(
-    directory: Path, ack_window: str, engine: Engine, layout: Path | None, lost: Path | None, *, as_json: bool
+    directory: Path, ack_window_ms: int, engine: Engine, layout: Path | None, lost: Path | None, *, as_json: bool
 ) -> int:
     from lbg_runtime.validator.report import as_object, as_text
 
-    verdict = verdict_on(
-        directory, engine, duration_ms("--ack-window", ack_window, most_ms=_LONGEST_ACK_WINDOW_MS), layout
-    )
+    verdict = verdict_on(directory, engine, ack_window_ms, layout)
     if as_json:
         print_json(as_object(verdict))
     else:
@@ -179,18 +183,6 @@ def verdict_on(directory: Path, engine: Engine, ack_window_ms: int, layout: Path
     if engine is Engine.SPARK or (engine is Engine.AUTO and is_worth_it):
         return _judge_on_spark(directory, run, ack_window_ms, layout, is_wish=engine is Engine.SPARK)
     return _judge_here(directory, run, ack_window_ms, layout)
-
-
-def _follow_files(
-    directory: Path, ack_window: str, duration: str | None, engine: Engine, checkpoint: Path | None, *, as_json: bool
-) -> int:
-    from lbg_runtime.cli.running_verdict import follow, looking_at_files
-
-    limit_s = None if duration is None else duration_ms("--for", duration) / 1000
-    ack_window_ms = duration_ms("--ack-window", ack_window, most_ms=_LONGEST_ACK_WINDOW_MS)
-    if engine is not Engine.SPARK:
-        return follow(looking_at_files(directory, ack_window_ms), limit_s, as_json=as_json)
-    return _follow_on_spark(directory, ack_window_ms, limit_s, checkpoint, as_json=as_json)
 
 
 def _follow_on_spark(
@@ -272,7 +264,7 @@ def _told(what: str) -> Iterator[None]:
         yield
 
 
-def _listen(config: Path, topic: str | None, duration: str | None, *, as_json: bool) -> int:
+def _listen(config: Path, topic: str | None, limit_s: float | None, *, as_json: bool) -> int:
     import uvloop
 
     from lbg_runtime.validator.live import LiveValidator, SequenceErrorKind
@@ -281,7 +273,6 @@ def _listen(config: Path, topic: str | None, duration: str | None, *, as_json: b
     topic = topic or settings.ops.journal.republish_topic
     if topic is None:
         raise UserError("--topic", "missing", "a topic here, or ops.journal.republish_topic in the settings")
-    limit_s = None if duration is None else duration_ms("--for", duration) / 1000
     validator = LiveValidator()
     # With --json, standard output is for the one object only.
     hears = uvloop.run(_follow(validator, settings, topic, limit_s, findings_to_stderr=as_json))

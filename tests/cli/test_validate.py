@@ -191,10 +191,11 @@ def test_an_option_that_would_do_nothing_is_refused(tmp_path: Path, arguments: l
     assert str(result.exception).startswith(f"{option}: of no use here; expected ")
 
 
-@pytest.mark.parametrize("live", [[], ["--live"]])
-def test_an_ack_window_of_centuries_is_refused(tmp_path: Path, live: list[str]) -> None:
+@pytest.mark.parametrize("judged", [["{folder}"], ["{folder}", "--live"], ["--live"]])
+def test_an_ack_window_of_centuries_is_refused(tmp_path: Path, judged: list[str]) -> None:
     """No moment in nanoseconds is so far away, which ended the command with a traceback."""
-    result = validate(written(story(), tmp_path), *live, "--ack-window", "9999999h")
+    folder = written(story(), tmp_path)
+    result = validate(*(argument.format(folder=folder) for argument in judged), "--ack-window", "9999999h")
 
     assert isinstance(result.exception, UserError)
     assert str(result.exception) == "--ack-window: '9999999h'; expected 0ms to 168h"
