@@ -6,7 +6,8 @@ for comparison, with the plain rebind cycle. All times are read from the members
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -41,7 +42,7 @@ _QUIET_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One step of the story, from its cause to the next one's."""
+    """One step of the story, with the quiet after it."""
 
     name: str
     start_ns: int
@@ -54,13 +55,12 @@ class Course:
 
     phases: list[Phase] = field(default_factory=list)
 
-    def begin(self, name: str) -> None:
-        """End the step before, and begin this one."""
-        now_ns = time.monotonic_ns()
-        if self.phases:
-            last = self.phases.pop()
-            self.phases.append(Phase(last.name, last.start_ns, now_ns))
-        self.phases.append(Phase(name, now_ns, now_ns))
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """A step, which lasts as long as the context."""
+        start_ns = time.monotonic_ns()
+        yield
+        self.phases.append(Phase(name, start_ns, time.monotonic_ns()))
 
 
 Rate = Annotated[int, typer.Option(min=1, max=5000, help="Messages published per second.")]
@@ -86,6 +86,7 @@ class Plan:
         return duration_ms("--steady", self.steady) / 1_000
 
 
+STEADY = "steady"
 COMING_AND_LEAVING = ("join", "sigterm", "rejoin")
 CRASH = ("sigkill",)
 
@@ -150,9 +151,10 @@ def _bench(name: str, plan: Plan, rounds: int, cycle: bool, profile: Path | None
             tell(name, f"{mode.value}, round {number + 1} of {rounds}")
             picture = profile if not played and mode is RebindMode.COOPERATIVE else None
             played.append(_play(mode, plan, picture))
-        results[mode.value] = result = summary(played)
-        rows += rows_of(played, mode.value)
-        ratios += ratios_of(played, mode.value)
+        felt = felt_by_phase(played)
+        results[mode.value] = result = summary(played, felt)
+        rows += rows_of(felt, mode.value)
+        ratios += ratios_of(felt, mode.value)
         if result["invalid_rounds"]:
             wrong.append(f"{mode.value}: {result['invalid_rounds']} rounds are not valid")
     finish(Report(name, rounds, rows, ratios, settings, results, wrong), json=json)
@@ -208,13 +210,12 @@ async def _story(group: LiveGroup, course: Course, plan: Plan, profile: Path | N
         await group.play_on(quiet_s)
         # The member that stays from the beginning to the end.
         with profiled(profile, group.pid(member_name(2))):
-            course.begin("steady")
-            await group.play_on(plan.steady_s)
+            with course.phase(STEADY):
+                await group.play_on(plan.steady_s)
             for step in plan.steps:
-                course.begin(step)
-                await _take_step(group, step, patience_s)
-                await group.play_on(quiet_s)
-        course.begin("end")
+                with course.phase(step):
+                    await _take_step(group, step, patience_s)
+                    await group.play_on(quiet_s)
         await group.stop(PUBLISHER)
         published = group.published()
         await group.until("all is handled", lambda: len(group.board.distinct) >= published, patience_s)
@@ -255,7 +256,42 @@ def handlings_of(journals: Path) -> list[Handling]:
     return sorted(found, key=lambda handling: handling.start_ns)
 
 
-def summary(played: Sequence[Played]) -> dict[str, object]:
+@dataclass(frozen=True, slots=True)
+class Felt:
+    """What a phase of one round did to queues; times in milliseconds unless the name says otherwise."""
+
+    seconds: float
+    duplicates: int
+    pauses: Sequence[float]
+    """For each owner change, the time between the last handling by the old owner and the first by the new one."""
+    takeovers: Sequence[float]
+    """From the crash to the first handling of an orphaned queue elsewhere."""
+    still: Sequence[float]
+    """For each queue that did not move, the longest time without a new handling."""
+
+
+def felt_by_phase(played: Sequence[Played]) -> dict[str, list[Felt]]:
+    """What each phase did, in every round, by its name."""
+    found: dict[str, list[Felt]] = {}
+    for one in played:
+        for phase in one.phases:
+            found.setdefault(phase.name, []).append(_felt_in(one, phase))
+    return found
+
+
+def _felt_in(one: Played, phase: Phase) -> Felt:
+    inside = [move for move in one.verdict.moves if phase.start_ns <= move.start_mono_ns < phase.end_ns]
+    moved = {move.queue for move in inside}
+    return Felt(
+        (phase.end_ns - phase.start_ns) / 1e9,
+        repeats(one.handlings, phase),
+        [move.pause_ms for move in inside],
+        [(move.start_mono_ns - phase.start_ns) / 1e6 for move in inside if move.cause == "crash"],
+        [gap for queue, gap in longest_gaps_ms(one.handlings, phase).items() if queue not in moved],
+    )
+
+
+def summary(played: Sequence[Played], felt: Mapping[str, Sequence[Felt]]) -> dict[str, object]:
     """The figures of all rounds together."""
     verdicts = [one.verdict for one in played]
     return {
@@ -264,82 +300,41 @@ def summary(played: Sequence[Played]) -> dict[str, object]:
         "published": sum(verdict.accounts.published for verdict in verdicts),
         "violations": sum(sum(verdict.counts.values()) for verdict in verdicts),
         "duplicates": sum(verdict.accounts.duplicates for verdict in verdicts),
-        "phases": {
-            phase.name: _phase_summary(
-                [(one, each) for one in played for each in one.phases if each.name == phase.name]
-            )
-            for phase in played[0].phases
-            if phase.name != "end"
-        },
+        "phases": {name: _phase_summary(rounds) for name, rounds in felt.items()},
     }
 
 
-@dataclass(slots=True)
-class Felt:
-    """How a phase affected queues, in milliseconds."""
-
-    pauses: list[float] = field(default_factory=list)
-    """For each owner change, the time between the last handling by the old owner and the first by the new one."""
-    takeovers: list[float] = field(default_factory=list)
-    """From the crash to the first handling of an orphaned queue elsewhere."""
-    still: list[float] = field(default_factory=list)
-    """For each queue that did not move, the longest time without a new handling."""
-
-
-def felt_in(one: Played, phase: Phase) -> Felt:
-    """All events of the phase."""
-    inside = [move for move in one.verdict.moves if phase.start_ns <= move.start_mono_ns < phase.end_ns]
-    moved = {move.queue for move in inside}
-    return Felt(
-        [move.pause_ms for move in inside],
-        [(move.start_mono_ns - phase.start_ns) / 1e6 for move in inside if move.cause == "crash"],
-        [gap for queue, gap in longest_gaps_ms(one.handlings, phase).items() if queue not in moved],
-    )
-
-
-def _phase_summary(parts: Sequence[tuple[Played, Phase]]) -> dict[str, object]:
-    felt = Felt()
-    duplicates, seconds = 0, 0.0
-    for one, phase in parts:
-        seconds += (phase.end_ns - phase.start_ns) / 1e9
-        duplicates += repeats(one.handlings, phase)
-        more = felt_in(one, phase)
-        felt.pauses += more.pauses
-        felt.takeovers += more.takeovers
-        felt.still += more.still
+def _phase_summary(rounds: Sequence[Felt]) -> dict[str, object]:
     return {
-        "seconds": round(seconds, 1),
-        "owner_changes": len(felt.pauses),
-        "duplicates": duplicates,
-        "pause_ms": tail(felt.pauses),
-        "takeover_ms": tail(felt.takeovers),
-        "longest_gap_of_unmoved_queues_ms": tail(felt.still),
+        "seconds": round(sum(one.seconds for one in rounds), 1),
+        "owner_changes": sum(len(one.pauses) for one in rounds),
+        "duplicates": sum(one.duplicates for one in rounds),
+        "pause_ms": tail([value for one in rounds for value in one.pauses]),
+        "takeover_ms": tail([value for one in rounds for value in one.takeovers]),
+        "longest_gap_of_unmoved_queues_ms": tail([value for one in rounds for value in one.still]),
     }
 
 
-def rows_of(played: Sequence[Played], mode: str) -> list[Row]:
+def rows_of(felt: Mapping[str, Sequence[Felt]], mode: str) -> list[Row]:
     """The events of all rounds, by phase; the p99 is in the details."""
-    rows = []
-    for name in [phase.name for phase in played[0].phases if phase.name != "end"]:
-        found = [felt_in(one, phase) for one in played for phase in one.phases if phase.name == name]
-        case = f"{mode}, {name}"
+    return [
+        Row(arm, "ms", values, f"{mode}, {name}")
+        for name, rounds in felt.items()
         for arm, values in (
-            ("pause of a queue that moved", [value for felt in found for value in felt.pauses]),
-            ("takeover after the kill", [value for felt in found for value in felt.takeovers]),
-            ("longest gap of a queue that stayed", [value for felt in found for value in felt.still]),
-        ):
-            if values:
-                rows.append(Row(arm, "ms", values, case))
-    return rows
+            ("pause of a queue that moved", [value for one in rounds for value in one.pauses]),
+            ("takeover after the kill", [value for one in rounds for value in one.takeovers]),
+            ("longest gap of a queue that stayed", [value for one in rounds for value in one.still]),
+        )
+        if values
+    ]
 
 
-def ratios_of(played: Sequence[Played], mode: str) -> list[Ratio]:
+def ratios_of(felt: Mapping[str, Sequence[Felt]], mode: str) -> list[Ratio]:
     """How long moved queues paused, divided by the longest gaps of those that stayed, in the same phase and round."""
     ratios = []
-    for name in [phase.name for phase in played[0].phases if phase.name not in ("steady", "end")]:
-        found = [felt_in(one, phase) for one in played for phase in one.phases if phase.name == name]
-        values = [median(felt.pauses) / median(felt.still) for felt in found if felt.pauses and any(felt.still)]
-        if values:
+    for name, rounds in felt.items():
+        values = [median(one.pauses) / median(one.still) for one in rounds if one.pauses and any(one.still)]
+        if values and name != STEADY:
             label = "pause of moved queues / gap of the others"
             ratios.append(Ratio(label, values, f"{mode}, {name}", Better.LESS))
     return ratios
