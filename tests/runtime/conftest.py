@@ -236,6 +236,12 @@ class MemberTrial:
             stamps = {PARTITION_KEY_PROPERTY: key, PUBLISHER_PROPERTY: "p", KEY_SEQUENCE_PROPERTY: self._sequence[key]}
             await self._publisher.send(Message(f"h/{shard}/orders/new", b"x", stamps))
 
+    async def feed(self, count: int) -> None:
+        """Publish when every queue is fed, and wait until nothing is left in any."""
+        await self.until_fed()
+        await self.publish(count)
+        await self.until(lambda: self.group_depth() == 0)
+
     async def until(self, reached: Callable[[], bool], within_s: float = 600) -> None:
         """Wait until this is so; looked at whenever something was handled, and once a second."""
         async with asyncio.timeout(within_s):

@@ -78,9 +78,7 @@ def operator(trial):
 async def test_a_key_is_parked_in_order_and_the_others_go_on(trial, operator):
     poison = Poison()
     async with trial.running(trial.member(work=poison, **PARK)) as (task,):
-        await trial.until_fed()
-        await trial.publish(40)
-        await trial.until(lambda: trial.group_depth() == 0)
+        await trial.feed(40)
     assert task.result().is_clean
     assert trial.sequences()["k1"] == [1, 2]
     assert trial.sequences()["k0"] == list(range(1, 11))
@@ -98,9 +96,7 @@ async def test_a_key_is_parked_in_order_and_the_others_go_on(trial, operator):
 async def test_an_unparked_key_is_replayed_before_anything_newer(trial, operator):
     poison = Poison()
     async with trial.running(trial.member(work=poison, **PARK)):
-        await trial.until_fed()
-        await trial.publish(40)
-        await trial.until(lambda: trial.group_depth() == 0)
+        await trial.feed(40)
         poison.mend()
         publishing = asyncio.ensure_future(trial.publish(40))
         await operator.say(UnparkAsked("key k1"))
@@ -121,9 +117,7 @@ async def test_the_note_about_a_replay_names_the_queue_of_its_key(trial, operato
     await listener.subscribe("live/>", lambda message: notes.append(parse_note(message.payload)))
     noted = {"ops": {"journal": {"republish_topic": "live/orders"}}}
     async with trial.running(trial.member(work=poison, **PARK, **noted)):
-        await trial.until_fed()
-        await trial.publish(40)
-        await trial.until(lambda: trial.group_depth() == 0)
+        await trial.feed(40)
         poison.mend()
         await operator.say(UnparkAsked("key k1"))
         await trial.until(lambda: len(notes) == 40)
@@ -133,9 +127,7 @@ async def test_the_note_about_a_replay_names_the_queue_of_its_key(trial, operato
 async def test_a_message_that_fails_again_when_it_is_replayed_stays_first_in_its_key(trial, operator):
     poison = Poison()
     async with trial.running(trial.member(work=poison, **PARK)):
-        await trial.until_fed()
-        await trial.publish(20)
-        await trial.until(lambda: trial.group_depth() == 0)
+        await trial.feed(20)
         with capture_logs() as logs:
             await operator.say(UnparkAsked("key k1"))
             await trial.until(lambda: poison.attempts == 4)
@@ -155,9 +147,7 @@ async def test_a_message_that_fails_again_when_it_is_replayed_stays_first_in_its
 
 async def test_one_message_of_a_key_is_dropped_and_the_rest_replayed(trial, operator):
     async with trial.running(trial.member(work=Poison(), **PARK)):
-        await trial.until_fed()
-        await trial.publish(20)
-        await trial.until(lambda: trial.group_depth() == 0)
+        await trial.feed(20)
         first = (await operator.parked())[0]
         await operator.say(DropAsked("key k1", (first.owner, first.number)))
         await asyncio.sleep(1)
@@ -168,9 +158,7 @@ async def test_one_message_of_a_key_is_dropped_and_the_rest_replayed(trial, oper
 
 async def test_a_key_of_which_all_is_dropped_is_handled_again(trial, operator):
     async with trial.running(trial.member(work=Poison(), **PARK)):
-        await trial.until_fed()
-        await trial.publish(20)
-        await trial.until(lambda: trial.group_depth() == 0)
+        await trial.feed(20)
         await operator.say(DropAsked("key k1"))
         await asyncio.sleep(1)
         assert len(await operator.read()) == 1
@@ -181,9 +169,7 @@ async def test_a_key_of_which_all_is_dropped_is_handled_again(trial, operator):
 async def test_the_next_owner_knows_what_is_parked_before_it_handles_anything(trial, operator):
     poison = Poison()
     async with trial.running(trial.member(work=poison, **PARK)):
-        await trial.until_fed()
-        await trial.publish(20)
-        await trial.until(lambda: trial.group_depth() == 0)
+        await trial.feed(20)
     poison.mend()
     await trial.publish(20)
     async with trial.running(trial.member(work=poison, **PARK)):
@@ -196,9 +182,7 @@ async def test_the_next_owner_knows_what_is_parked_before_it_handles_anything(tr
 async def test_an_order_to_unpark_waits_for_the_next_owner(trial, operator):
     poison = Poison()
     async with trial.running(trial.member(work=poison, **PARK)):
-        await trial.until_fed()
-        await trial.publish(20)
-        await trial.until(lambda: trial.group_depth() == 0)
+        await trial.feed(20)
     poison.mend()
     await operator.say(UnparkAsked("key k1"))
     await trial.publish(20)
@@ -280,9 +264,7 @@ async def test_a_queue_is_given_up_after_its_parking_queue_which_the_next_owner_
 
     monkeypatch.setattr(MemoryFlow, "unbind", note)
     async with trial.running(trial.member(work=work, **PARK)):
-        await trial.until_fed()
-        await trial.publish(20)
-        await trial.until(lambda: trial.group_depth() == 0)
+        await trial.feed(20)
         poison.mend()
         await operator.say(UnparkAsked("key k1"))
         await replaying.wait()
@@ -292,9 +274,7 @@ async def test_a_queue_is_given_up_after_its_parking_queue_which_the_next_owner_
 async def test_the_parking_queue_lost_alone_gives_the_queue_up_and_takes_it_again(trial, operator):
     poison = Poison()
     async with trial.running(trial.member(work=poison, **PARK)):
-        await trial.until_fed()
-        await trial.publish(20)
-        await trial.until(lambda: trial.group_depth() == 0)
+        await trial.feed(20)
         session = trial.sessions["member-0"]
         handle = next(each for each in session._handles if each.queue == "lbg-parked/orders/1")
         flow = handle.flow_id
@@ -345,9 +325,7 @@ async def test_a_message_that_nobody_can_read_stays_in_the_parking_queue_and_sto
 async def test_a_replay_ends_on_the_error_queue_where_the_settings_say_so_by_then(trial, operator):
     poison = Poison()
     async with trial.running(trial.member(work=poison, **PARK)):
-        await trial.until_fed()
-        await trial.publish(20)
-        await trial.until(lambda: trial.group_depth() == 0)
+        await trial.feed(20)
 
     async def handle_others(message): ...
 
@@ -363,9 +341,7 @@ async def test_a_replay_ends_on_the_error_queue_where_the_settings_say_so_by_the
 async def test_a_replay_that_fails_stays_parked_and_the_log_says_so_where_the_settings_stop(trial, operator):
     poison = Poison()
     async with trial.running(trial.member(work=poison, **PARK)):
-        await trial.until_fed()
-        await trial.publish(20)
-        await trial.until(lambda: trial.group_depth() == 0)
+        await trial.feed(20)
 
     async def handle_others(message): ...
 
@@ -386,9 +362,7 @@ async def test_a_replay_that_fails_stays_parked_and_the_log_says_so_where_the_se
 async def test_the_figures_say_what_is_parked(trial):
     app = trial.member(work=Poison(), **PARK)
     async with trial.running(app):
-        await trial.until_fed()
-        await trial.publish(40)
-        await trial.until(lambda: trial.group_depth() == 0)
+        await trial.feed(40)
         sight = app._supervisor.status()
         parked = sight.reading().parking
         assert (parked.keys, parked.messages, parked.parked_total) == (1, 8, 8)
@@ -414,9 +388,7 @@ async def test_a_replay_that_outlives_the_handle_of_its_queue_holds_the_next_one
             await asyncio.sleep(5)
 
     async with trial.running(trial.member(work=work, **PARK)):
-        await trial.until_fed()
-        await trial.publish(16)
-        await trial.until(lambda: trial.group_depth() == 0)
+        await trial.feed(16)
         poison.mend()
         await operator.say(UnparkAsked("key k1"))
         await replaying.wait()

@@ -31,9 +31,7 @@ class Work:
 
 async def park_and_replay(trial, work, *, is_mended):
     """Park the key, ask for its replay, and wait until that has begun."""
-    await trial.until_fed()
-    await trial.publish(8)
-    await trial.until(lambda: trial.group_depth() == 0)
+    await trial.feed(8)
     work.begun.clear()
     work.is_mended = is_mended
     session = MemoryTransport(trial.broker, "operator")
