@@ -10,9 +10,9 @@ from lbg_runtime.core.parking.records import parking_queue
 from lbg_runtime.core.restripe.records import StripePlan, encode_record, record_topic
 from lbg_runtime.model.errors import BindFailed, ConfigError, RequestRefused
 from lbg_runtime.model.ids import MemberId, QueueName
-from lbg_runtime.runtime.flow_runner import FlowRunner
 from lbg_runtime.runtime.parking_lot import ParkingLot
 from lbg_runtime.transport.memory.transport import MemoryTransport
+from tests.runtime.parking.slowness import settle_late
 from tests.runtime.restripe.restripe_world import GROUP, made_queues
 
 PARK = {"failure": {"attempts": 1, "then": "park", "backoff": {"initial": "100ms", "maximum": "1s"}}}
@@ -75,16 +75,7 @@ async def test_nothing_is_parked_while_the_group_is_being_re_striped(trial, queu
 
 
 async def test_what_is_about_to_be_parked_when_a_re_striping_begins_is_not(trial, queues, monkeypatch):
-    flush = FlowRunner.flush
-
-    def flush_late(runner):
-        """As when there is much to settle before the message."""
-        flushed = flush(runner)
-        late = asyncio.get_running_loop().create_future()
-        asyncio.get_running_loop().call_later(5, lambda: late.done() or late.set_result(flushed.result()))
-        return late
-
-    monkeypatch.setattr(FlowRunner, "flush", flush_late)
+    settle_late(monkeypatch, 5)
     async with trial.running(trial.discovered("a", work=refuse, group=GROUP, **PARK)):
         await trial.until_fed()
         await asyncio.sleep(1)

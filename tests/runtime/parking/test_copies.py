@@ -24,7 +24,6 @@ from lbg_runtime.model.errors import ParkingNotReady, PublishRefused
 from lbg_runtime.model.ids import DeliveryId, Epoch, MemberId, QueueName
 from lbg_runtime.model.message import PARTITION_KEY_PROPERTY, Delivery, Message
 from lbg_runtime.runtime.clock import wall_us
-from lbg_runtime.runtime.flow_runner import FlowRunner
 from lbg_runtime.runtime.parking.copies import Copies, CopyDrops
 from lbg_runtime.runtime.parking.parked_queue import FOLLOWS
 from lbg_runtime.runtime.parking.ports import ParkingPorts
@@ -32,7 +31,7 @@ from lbg_runtime.runtime.parking.stay import COPY_PATIENCE_S, ParkingStay
 from lbg_runtime.runtime.runners.handling import Handling
 from lbg_runtime.transport.memory.transport import MemoryTransport
 from tests.runtime.parking.scripted_session import Session
-from tests.runtime.parking.test_parking_silence import slow_down
+from tests.runtime.parking.slowness import settle_late, slow_down
 
 PARK = {"failure": {"attempts": 1, "then": "park", "backoff": {"initial": "100ms", "maximum": "1s"}}}
 PARKING = parking_queue("orders", 0)
@@ -118,7 +117,7 @@ async def test_a_message_that_is_too_large_with_its_error_is_parked_without_it(t
 
 async def test_a_copy_that_is_given_up_before_it_is_sent_is_not_sent(trial, monkeypatch):
     """A fence of somebody else has come, so it is begun afresh: sent all the same, it would count beside the next."""
-    flush, send, copies, handled = FlowRunner.flush, MemoryTransport.send, [], []
+    send, copies, handled = MemoryTransport.send, [], []
     is_mended = False
 
     async def work(message):
@@ -126,19 +125,12 @@ async def test_a_copy_that_is_given_up_before_it_is_sent_is_not_sent(trial, monk
             raise ValueError("no")
         handled.append(message.payload)
 
-    def flush_late(runner):
-        """As when there is much to settle before the message."""
-        flushed = flush(runner)
-        late = asyncio.get_running_loop().create_future()
-        asyncio.get_running_loop().call_later(5, lambda: late.done() or late.set_result(flushed.result()))
-        return late
-
     def note(transport, message):
         if is_copy(message):
             copies.append(message)
         return send(transport, message)
 
-    monkeypatch.setattr(FlowRunner, "flush", flush_late)
+    settle_late(monkeypatch, 5)
     monkeypatch.setattr(MemoryTransport, "send", note)
     async with trial.running(trial.member(work=work, **PARK)):
         await ready(trial)

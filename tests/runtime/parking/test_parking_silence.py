@@ -6,7 +6,6 @@ from structlog.testing import capture_logs
 
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.engine.settings import QueueSettings
-from lbg_runtime.core.flow.events import MessageReceived
 from lbg_runtime.core.lanes import LaneStage
 from lbg_runtime.core.parking.records import (
     DropAsked,
@@ -16,12 +15,12 @@ from lbg_runtime.core.parking.records import (
     encode_entry,
 )
 from lbg_runtime.model.errors import PublishRefused
-from lbg_runtime.runtime.flow_runner import FlowRunner
 from lbg_runtime.runtime.parking.fence import FENCE_PATIENCE_S
-from lbg_runtime.runtime.parking.stay import COPY_PATIENCE_S, ParkingStay
+from lbg_runtime.runtime.parking.stay import COPY_PATIENCE_S
 from lbg_runtime.testing.group_context import running
 from lbg_runtime.transport.memory.transport import MemoryTransport
 from tests.runtime.parking.poisoned import Poisoned, entries, parked, parking
+from tests.runtime.parking.slowness import settle_late, slow_down
 
 SETTINGS = {
     "group": {"queue_count": 1, "hash_count": 4},
@@ -46,30 +45,6 @@ def deafen(group):
 
 def subscribe(group):
     group.broker.engine.add_queue_subscription(DEFAULT_VPN, parking(group), parking(group))
-
-
-class Delay:
-    """After which what lies in parking queues is shown to their owners; may be changed."""
-
-    def __init__(self, delay_s):
-        self.delay_s = delay_s
-
-
-def slow_down(monkeypatch, delay_s):
-    """What lies in parking queues is shown to owners that begin from now on so much later."""
-    take, due_s, delay = ParkingStay._take_event, {}, Delay(delay_s)
-
-    def take_later(stay, event):
-        if isinstance(event, MessageReceived):
-            loop = asyncio.get_running_loop()
-            # No two at the same time, as nobody says in which order a loop takes those.
-            due_s[stay] = max(due_s.get(stay, 0) + 0.001, loop.time() + delay.delay_s)
-            loop.call_at(due_s[stay], take, stay, event)
-        else:
-            take(stay, event)
-
-    monkeypatch.setattr(ParkingStay, "_take_event", take_later)
-    return delay
 
 
 async def test_a_parking_queue_that_does_not_show_all_is_told_by_its_limit():
@@ -314,19 +289,13 @@ async def test_an_original_whose_copy_came_between_two_tries_is_not_given_back_b
 async def test_what_comes_while_it_is_about_to_be_sent_again_is_not(monkeypatch):
     """So all that is sent of a message is sent before it can be replayed, and the order behind it drops the rest."""
     story, sent, delay = Story(), [], slow_down(monkeypatch, 0)
-    send, flush = MemoryTransport.send, FlowRunner.flush
+    send = MemoryTransport.send
 
     def note(transport, message):
         sent.append(message)
         return send(transport, message)
 
-    def flush_late(runner):
-        flushed = flush(runner)
-        late = asyncio.get_running_loop().create_future()
-        asyncio.get_running_loop().call_later(1.5, lambda: late.done() or late.set_result(flushed.result()))
-        return late
-
-    monkeypatch.setattr(FlowRunner, "flush", flush_late)
+    settle_late(monkeypatch, 1.5)
     async with running(story.handlers, settings=SETTINGS) as group:
         await begin_slowly(delay, group, COPY_PATIENCE_S + 0.5)
         monkeypatch.setattr(MemoryTransport, "send", note)
