@@ -66,11 +66,7 @@ class _Version(Structure):
 
 def unexpected() -> str | None:
     """Describe the first thing that is not as the fast path needs it, or return None. Takes about a millisecond."""
-    for look in (_interpreter, _client, _receiver, _functions):
-        found = look()
-        if found is not None:
-            return found
-    return None
+    return _interpreter() or _client() or _receiver() or _functions()
 
 
 def _interpreter() -> str | None:

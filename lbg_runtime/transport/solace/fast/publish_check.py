@@ -47,11 +47,7 @@ _BARE = Message("fast/check/again", b"")
 
 def unexpected() -> str | None:
     """Describe the first thing that is not as the fast path needs it, or return None. Takes about a millisecond."""
-    for look in (_session, _functions):
-        found = look()
-        if found is not None:
-            return found
-    return None
+    return _session() or _functions()
 
 
 def _session() -> str | None:
