@@ -206,12 +206,12 @@ def _follow_on_spark(
 
 def _record_count(directory: Path, run: Path | None) -> int:
     from lbg_runtime.journal.layout import count_records
-    from lbg_runtime.journal.reader import JOURNAL_PATTERN
+    from lbg_runtime.journal.reader import files_of
 
     if run is not None:
         return count_records(run)
     # A file that cannot be read is reported by the reader.
-    return sum(path.stat().st_size for path in directory.glob(JOURNAL_PATTERN) if path.is_file()) // _LINE_BYTES
+    return sum(path.stat().st_size for path in files_of(directory, "journal") if path.is_file()) // _LINE_BYTES
 
 
 def _judge_here(directory: Path, run: Path | None, ack_window_ms: int, layout: Path | None) -> "Verdict":

@@ -7,15 +7,14 @@ from pathlib import Path
 import pyarrow as pa
 
 from lbg_runtime.journal.reader import (
-    JOURNAL_PATTERN,
-    LEDGER_PATTERN,
-    FileKind,
     RecordFile,
     check_directory,
+    files_of,
     open_records,
     tables_of,
 )
 from lbg_runtime.model.errors import UserError
+from lbg_runtime.model.record import FILE_SUFFIXES, FileKind
 from lbg_runtime.validator.arrow import flags
 from lbg_runtime.validator.columns import read_lives
 from lbg_runtime.validator.schema import STRIPES, RunTables
@@ -47,29 +46,26 @@ class RunFollower:
         """Raises `UserError` if there is no such directory."""
         check_directory(directory, "the directory that members write journals to")
         self._directory = directory
-        self._journals: dict[str, _Tail] = {}
-        self._ledgers: dict[str, _Tail] = {}
+        self._tails: dict[FileKind, dict[str, _Tail]] = {kind: {} for kind in FILE_SUFFIXES}
+        """By the names of the files."""
         self._stripes = STRIPES.empty_table()
 
     def look(self) -> News:
         """Read on; raises `UserError` if a file cannot be read."""
-        self._find(self._journals, JOURNAL_PATTERN, "journal")
-        self._find(self._ledgers, LEDGER_PATTERN, "ledger")
-        tails = [*self._journals.values(), *self._ledgers.values()]
-        for tail in tails:
-            tail.read()
-        tables = tables_of("journal", [tail.file for tail in self._journals.values()])
-        tables |= tables_of("ledger", [tail.file for tail in self._ledgers.values()])
-        for tail in tails:
-            tail.forget_records()
+        tables: dict[str, pa.Table] = {}
+        for kind, tails in self._tails.items():
+            for path in files_of(self._directory, kind):
+                if path.name not in tails:
+                    tails[path.name] = _Tail(path, RecordFile(path.name, kind, len(tails)))
+            for tail in tails.values():
+                tail.read()
+            tables |= tables_of(kind, [tail.file for tail in tails.values()])
+            for tail in tails.values():
+                tail.forget_records()
         self._stripes = tables["stripes"] = pa.concat_tables([self._stripes, tables["stripes"]])
-        until_ns = complete_until(tables["journals"], [tail.has_more for tail in self._journals.values()])
-        return News(RunTables(**tables), until_ns, any(tail.has_more for tail in tails))
-
-    def _find(self, known: "dict[str, _Tail]", pattern: str, kind: FileKind) -> None:
-        for path in sorted(self._directory.glob(pattern)):
-            if path.name not in known:
-                known[path.name] = _Tail(path, RecordFile(path.name, kind, len(known)))
+        until_ns = complete_until(tables["journals"], [tail.has_more for tail in self._tails["journal"].values()])
+        has_more = any(tail.has_more for tails in self._tails.values() for tail in tails.values())
+        return News(RunTables(**tables), until_ns, has_more)
 
 
 def complete_until(journals: pa.Table, behind: Sequence[bool]) -> int:

@@ -20,16 +20,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lbg_runtime.journal.reader import (
-    JOURNAL_PATTERN,
-    LEDGER_PATTERN,
     TABLE_OF_RECORDS,
-    FileKind,
     RecordFile,
     check_directory,
+    files_of,
     read_blocks,
 )
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.keys import is_sendable
+from lbg_runtime.model.record import FileKind
 from lbg_runtime.validator.layouts import part_count
 from lbg_runtime.validator.schema import (
     CONFIRMED,
@@ -104,7 +103,7 @@ def lay_out(directory: Path, target: Path) -> Path:
 def record_files(directory: Path) -> tuple[Sequence[Path], Sequence[Path]]:
     """The journals and the ledgers of a directory, in the order of their numbers; `UserError` if there is none."""
     check_directory(directory)
-    return sorted(directory.glob(JOURNAL_PATTERN)), sorted(directory.glob(LEDGER_PATTERN))
+    return files_of(directory, "journal"), files_of(directory, "ledger")
 
 
 def begin(target: Path) -> Path:

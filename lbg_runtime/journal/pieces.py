@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lbg_runtime.journal.reader import (
-    LEDGER_PATTERN,
     RecordFile,
     is_close,
     is_record,
+    kind_of,
     open_records,
     parse_line,
 )
@@ -34,11 +34,6 @@ class Place(NamedTuple):
     """There was more than a piece takes."""
     is_endless: bool = False
     """What follows is longer than any line that our writers write; it is not read."""
-
-
-def is_ledger(name: str) -> bool:
-    """Whether a record file of this name is a ledger, not a journal."""
-    return name.endswith(LEDGER_PATTERN.removeprefix("*"))
 
 
 def cut_piece(path: Path, begin: Place) -> Place:
@@ -67,7 +62,7 @@ def cut_piece(path: Path, begin: Place) -> Place:
 
 def read_piece(path: Path, number: int, begin: Place, end: Place) -> RecordFile:
     """The records from one place to the other, and what these lines tell about the file. Raises `OSError`."""
-    file = RecordFile(path.name, "ledger" if is_ledger(path.name) else "journal", number)
+    file = RecordFile(path.name, kind_of(path.name), number)
     with open_records(path) as stream:
         header = None
         if begin.header_at is not None:

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
-from typing import BinaryIO, Literal, TypeGuard
+from typing import BinaryIO, TypeGuard
 
 import orjson
 import pyarrow as pa
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from lbg_runtime.journal.facts import FileFacts
 from lbg_runtime.model.errors import UserError
-from lbg_runtime.model.record import LARGEST_NUMBER, LONGEST_LINE_BYTES, RECORD_SCHEMA
+from lbg_runtime.model.record import FILE_SUFFIXES, LARGEST_NUMBER, LONGEST_LINE_BYTES, RECORD_SCHEMA, FileKind
 from lbg_runtime.validator.schema import (
     CONFIRMED,
     DISPATCHES,
@@ -33,13 +33,9 @@ from lbg_runtime.validator.schema import (
     RunTables,
 )
 
-JOURNAL_PATTERN = "*.member.jsonl"
-LEDGER_PATTERN = "*.ledger.jsonl"
+_WITH_FILES = f"a directory with *{FILE_SUFFIXES['journal']} and *{FILE_SUFFIXES['ledger']}"
 
 _BLOCK_BYTES = 4 << 20
-
-FileKind = Literal["journal", "ledger"]
-"""As the header names it, and the tables the column with the file's number."""
 
 RECORD_KINDS: Mapping[FileKind, Mapping[str, pa.Schema]] = {
     "journal": {"dispatch": DISPATCHES, "flow": FLOWS, "owner": OWNERS, "stripes": STRIPES},
@@ -83,9 +79,17 @@ _WALL_CLOCK = {"t", "t_done", "t_settle", "t_first"}
 _Row = dict[str, object]
 
 
-def check_directory(
-    directory: Path, expected: str = f"a directory with {JOURNAL_PATTERN} and {LEDGER_PATTERN}"
-) -> None:
+def files_of(directory: Path, kind: FileKind) -> list[Path]:
+    """The record files of a kind, in the order of their numbers; none if there is no such directory."""
+    return sorted(directory.glob(f"*{FILE_SUFFIXES[kind]}"))
+
+
+def kind_of(name: str) -> FileKind:
+    """The kind of the record file of this name."""
+    return "ledger" if name.endswith(FILE_SUFFIXES["ledger"]) else "journal"
+
+
+def check_directory(directory: Path, expected: str = _WITH_FILES) -> None:
     """Raise `UserError` unless it can be listed and entered: to look for files where that is refused finds none."""
     try:
         os.listdir(directory)
@@ -97,12 +101,14 @@ def check_directory(
 def read_run(directory: Path) -> RunTables:
     """The tables of a run; raises `UserError` if the directory or a file in it cannot be read."""
     check_directory(directory)
+    tables: dict[str, pa.Table] = {}
     try:
-        journals = [read_file(path, "journal", at) for at, path in enumerate(sorted(directory.glob(JOURNAL_PATTERN)))]
-        ledgers = [read_file(path, "ledger", at) for at, path in enumerate(sorted(directory.glob(LEDGER_PATTERN)))]
+        for kind in FILE_SUFFIXES:
+            files = [read_file(path, kind, number) for number, path in enumerate(files_of(directory, kind))]
+            tables |= tables_of(kind, files)
     except OSError as error:
         raise UserError(str(error.filename), str(error.strerror), "a readable record file") from error
-    return RunTables(**tables_of("journal", journals), **tables_of("ledger", ledgers))
+    return RunTables(**tables)
 
 
 def tables_of(kind: FileKind, files: Sequence["RecordFile"]) -> dict[str, pa.Table]:

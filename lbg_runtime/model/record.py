@@ -9,10 +9,17 @@ file without a close is torn. The header also has `is_whole`: true until a recor
 The writer adds `mono_ns` to a status and to the close: a wall clock that is set tells nothing of the end of a life.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 RECORD_SCHEMA = 1
+
+FileKind = Literal["journal", "ledger"]
+"""As the header of a file names it."""
+
+FILE_SUFFIXES: Mapping[FileKind, str] = {"journal": ".member.jsonl", "ledger": ".ledger.jsonl"}
+"""How the names of files end, by their kind."""
 
 LARGEST_NUMBER = 1 << 60
 """None of our times and sequence numbers comes near it; a record with a larger one is not read."""

@@ -10,9 +10,7 @@ from lbg_runtime.journal.writer import RUN_VARIABLE, RecordWriter
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction
-from lbg_runtime.model.record import ConfirmedRecord, LedgerHeader, UnconfirmedRecord
-
-FILE_SUFFIX = ".ledger.jsonl"
+from lbg_runtime.model.record import FILE_SUFFIXES, ConfirmedRecord, LedgerHeader, UnconfirmedRecord
 
 MAX_HELD = 10_000
 """Confirmed messages whose ranges are not written yet."""
@@ -96,7 +94,7 @@ def open_ledger(folder: Path, group: GroupShape, hash_function: HashFunction, *,
 
     Raises `UserError` if that fails, or if the file exists: a publisher id is for one life only.
     """
-    path = folder / f"{publisher_id}{FILE_SUFFIX}"
+    path = folder / f"{publisher_id}{FILE_SUFFIXES['ledger']}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         writer = RecordWriter(path)

@@ -16,6 +16,7 @@ from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import Epoch, MemberId, QueueName
 from lbg_runtime.model.record import (
+    FILE_SUFFIXES,
     LARGEST_NUMBER,
     DispatchRecord,
     FlowRecord,
@@ -28,8 +29,6 @@ from lbg_runtime.model.record import (
 from lbg_runtime.runtime.clock import wall_us
 from lbg_runtime.runtime.meters import MemberMeters
 from lbg_runtime.runtime.runners.handling import Handling
-
-FILE_SUFFIX = ".member.jsonl"
 
 STANDSTILL_NS = 3_000_000_000
 """Without any record for longer than this, the member stood still: it writes one per queue and second."""
@@ -232,12 +231,13 @@ def _boot_id() -> str | None:
 def _create(folder: Path, member: MemberId, now_us: int) -> tuple[RecordWriter, int]:
     """Create the file of the next incarnation: the wall clock, or above every earlier one if the clock went back."""
     # No clock of ours has more digits, and neither other members nor the reader of journals take a larger number.
-    pattern = re.compile(rf"{re.escape(member)}-([0-9]{{1,17}}){re.escape(FILE_SUFFIX)}")
+    suffix = FILE_SUFFIXES["journal"]
+    pattern = re.compile(rf"{re.escape(member)}-([0-9]{{1,17}}){re.escape(suffix)}")
     earlier = [int(match[1]) for match in map(pattern.fullmatch, os.listdir(folder)) if match]
     incarnation = max([now_us, *earlier])
     while True:
         try:
-            return RecordWriter(folder / f"{member}-{incarnation}{FILE_SUFFIX}"), incarnation
+            return RecordWriter(folder / f"{member}-{incarnation}{suffix}"), incarnation
         except FileExistsError:
             # The clock went back, or two members with the same name started within a microsecond.
             incarnation += 1

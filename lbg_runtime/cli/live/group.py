@@ -22,6 +22,7 @@ from lbg_runtime.cli.live.processes import Child, lbg_process
 from lbg_runtime.cli.live.tail import JournalTail
 from lbg_runtime.model.errors import LbgError
 from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.record import FILE_SUFFIXES
 
 POLL_S = 0.1
 STEP_TIMEOUT_S = 90.0
@@ -230,7 +231,7 @@ class LiveGroup:
     def published(self) -> int:
         """Messages that the finished ledgers say were confirmed."""
         count = 0
-        for path in self.journals.glob("*.ledger.jsonl"):
+        for path in self.journals.glob(f"*{FILE_SUFFIXES['ledger']}"):
             for line in path.read_bytes().splitlines():
                 record = orjson.loads(line)
                 if record["kind"] == "confirmed":

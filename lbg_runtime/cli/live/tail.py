@@ -7,6 +7,8 @@ from typing import Any
 
 import orjson
 
+from lbg_runtime.model.record import FILE_SUFFIXES
+
 _TIME_FIELDS = {"dispatch": "done_mono_ns", "flow": "mono_ns"}
 
 
@@ -37,7 +39,7 @@ class JournalTail:
     def read(self) -> list[TailedRecord]:
         """New complete records. Records without a monotonic time of their own keep to their file's order."""
         found: list[tuple[int, TailedRecord]] = []
-        for path in sorted(self.folder.glob("*.member.jsonl")):
+        for path in sorted(self.folder.glob(f"*{FILE_SUFFIXES['journal']}")):
             last_ns = 0
             for fields in self._new_lines(path):
                 state = self._files[path]

@@ -18,8 +18,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pyspark.sql.types import StructType
 
 from lbg_runtime.journal.facts import FileFacts
-from lbg_runtime.journal.pieces import Place, cut_piece, is_ledger, read_piece
-from lbg_runtime.journal.reader import JOURNAL_PATTERN, LEDGER_PATTERN, open_records
+from lbg_runtime.journal.pieces import Place, cut_piece, read_piece
+from lbg_runtime.journal.reader import files_of, kind_of, open_records
 from lbg_runtime.model.errors import UserError
 
 FORMAT = "lbg-journals"
@@ -118,7 +118,7 @@ class JournalReader(DataSourceStreamReader):
             yield self._read_piece(parts, piece)
 
     def _read_piece(self, parts: int, piece: _Piece) -> pa.RecordBatch:
-        kind = "ledger" if is_ledger(piece.name) else "journal"
+        kind = kind_of(piece.name)
         path = self._directory / piece.name
         with _told_of(path):
             file = read_piece(path, piece.number, piece.begin, piece.end)
@@ -148,17 +148,16 @@ class JournalReader(DataSourceStreamReader):
         """
         counts = []
         for name, (number, place) in files.items():
-            if not is_ledger(name) and place.header_at is not None:
+            if kind_of(name) == "journal" and place.header_at is not None:
                 with _told_of(self._directory / name):
                     counts.append(_queue_count(read_piece(self._directory / name, number, place, place).facts))
         count = math.gcd(*counts)
         return next((parts for parts in range(min(count, _MOST_PARTS), 0, -1) if count % parts == 0), 0)
 
 
-def record_files(directory: Path) -> Iterator[Path]:
+def record_files(directory: Path) -> list[Path]:
     """The journals, then the ledgers."""
-    for pattern in (JOURNAL_PATTERN, LEDGER_PATTERN):
-        yield from sorted(directory.glob(pattern))
+    return files_of(directory, "journal") + files_of(directory, "ledger")
 
 
 def check_files(directory: Path) -> None:

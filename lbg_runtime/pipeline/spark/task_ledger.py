@@ -15,9 +15,9 @@ from pathlib import Path
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction
-from lbg_runtime.model.record import UnconfirmedRecord
+from lbg_runtime.model.record import FILE_SUFFIXES, UnconfirmedRecord
 from lbg_runtime.publisher.confirmation import Confirmation
-from lbg_runtime.publisher.ledger import FILE_SUFFIX, Ledger, open_ledger
+from lbg_runtime.publisher.ledger import Ledger, open_ledger
 
 _DRAFTS = "drafts"
 
@@ -49,7 +49,7 @@ def task_ledger(
     if folder is None:
         yield None
         return
-    drafts, final = folder / _DRAFTS / publisher_id, folder / f"{publisher_id}{FILE_SUFFIX}"
+    drafts, final = folder / _DRAFTS / publisher_id, folder / f"{publisher_id}{FILE_SUFFIXES['ledger']}"
     is_again = final.exists() or drafts.exists()
     draft = drafts / uuid.uuid4().hex
     ledger = open_ledger(draft, shape, hash_function, publisher_id=publisher_id)
