@@ -217,9 +217,11 @@ def run(
     rebind: str,
     rate: int,
     pace: float = 1.0,
+    rounds: int | None = None,
 ) -> dict[str, Any]:
     """Disturb the groups for so long, and until each kind of blow was dealt, and judge them.
 
+    `pace`: by how much longer than usual all waits are. `rounds`: how often each process is dealt each kind at most.
     `wrong` has what was wrong, and where.
     """
     with ExitStack() as stack:
@@ -230,14 +232,16 @@ def run(
         landed = Follower(folder / "landed" / "log")
         stage.until("each group handles", lambda: all(_handled(stage, group, landed) for group in GROUPS))
         threads = [
-            *(stage.thread(f"{one.group}/{one.name}", lambda one=one: one.play(seed)) for one in players),  # type: ignore[misc]
+            *(stage.thread(f"{one.group}/{one.name}", lambda one=one: one.play(seed, rounds)) for one in players),  # type: ignore[misc]
             stage.thread("striped", lambda: restripe(stage, seed)),
             stage.thread("parked", lambda: poison(stage, seed)),
         ]
         stage.over.wait(seconds)
         kinds = {f"{one.what}: {kind}" for one in players for kind in one.kinds}
         kinds |= {f"re-striping: {MORE}", f"re-striping: {FEWER}", REPLAYED}
-        stage.thread("blows", lambda: stage.until("each kind was dealt", lambda: kinds <= {*stage.blows})).join()
+        stage.thread(
+            "blows", lambda: stage.until("each kind was dealt", lambda: kinds <= {*stage.blows}, LONG_PATIENCE_S)
+        ).join()
         stage.over.set()
         for thread in threads:
             thread.join()

@@ -10,6 +10,7 @@ import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -136,10 +137,10 @@ class Player:
         self.kinds: dict[str, Callable[[random.Random], None]] = {"kill": self._kill, "stop": self._freeze}
         self.process = self._start()
 
-    def play(self, seed: int) -> None:
-        """Deal blows until the end, each kind as often as the others."""
+    def play(self, seed: int, rounds: int | None) -> None:
+        """Deal blows until the end, each kind as often as the others, and at most so often."""
         chance = random.Random(f"{seed} {self.group} {self.name}")
-        for kind in _in_turn(self.kinds, chance):
+        for kind in islice(_in_turn(self.kinds, chance), rounds and rounds * len(self.kinds)):
             if self.stage.wait(chance, QUIET_S):
                 return
             self.insist()
