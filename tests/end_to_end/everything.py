@@ -346,6 +346,8 @@ def main() -> None:
         told = run(folder.path, warm, seconds=asked.minutes * 60, seed=asked.seed, rebind=asked.rebind, rate=asked.rate)
         folder.is_wanted = bool(told["wrong"])
     print(json.dumps(told, indent=1))  # noqa: T201  # what it is for
+    for one in told["wrong"]:
+        print(f"wrong: {one}", file=sys.stderr)  # noqa: T201  # what it is for
     sys.exit(1 if told["wrong"] else 0)
 
 
