@@ -64,6 +64,8 @@ class FailurePolicy:
     terminal: ExceptionTypes
     then: Then | None
     """None only if `attempts` is None too: then not even a terminal failure ends them."""
+    has_receipt: bool = False
+    """Whether the handler settles by a receipt: it may have returned long before an attempt is overdue."""
 
     def end_after(self, attempts: int, failure: BaseException) -> Then | None:
         """What follows the failed attempt with this number, from 1; None for another attempt."""
@@ -74,7 +76,8 @@ class FailurePolicy:
 
     def overdue(self) -> TimeoutError:
         """The failure of an attempt that took too long."""
-        return TimeoutError(f"the handler did not finish within {self.timeout_ms / 1_000:g} s")
+        late = "its receipt was not settled" if self.has_receipt else "the handler did not finish"
+        return TimeoutError(f"{late} within {self.timeout_ms / 1_000:g} s")
 
     def delay_ms(self, attempts: int, failure: BaseException, random: RandomSource) -> int:
         """The wait before the attempt after this one."""
@@ -109,7 +112,9 @@ class FailurePolicy:
         return bool(self.retriable) and not isinstance(failure, _NEVER_TERMINAL_UNSAID)
 
 
-def make_policy(failure: FailureSettings, options: FailureOptions, where: str) -> FailurePolicy:
+def make_policy(
+    failure: FailureSettings, options: FailureOptions, where: str, *, has_receipt: bool = False
+) -> FailurePolicy:
     """The policy of the handler at `where`. Raises `ConfigError` or `HandlerError` for an impossible one."""
     given = options.given
     joined = failure.model_copy(update={name: getattr(given, name) for name in given.model_fields_set})
@@ -126,7 +131,9 @@ def make_policy(failure: FailureSettings, options: FailureOptions, where: str) -
     both = [kind.__qualname__ for kind in retriable if kind in terminal]
     if both:
         raise HandlerError(where, f"{both[0]} is retriable and terminal", "one of the two")
-    return FailurePolicy(joined.attempts, joined.timeout_ms, joined.backoff, retriable, terminal, joined.then)
+    return FailurePolicy(
+        joined.attempts, joined.timeout_ms, joined.backoff, retriable, terminal, joined.then, has_receipt
+    )
 
 
 def read_arguments(said: FailureArguments, where: str, beside: tuple[str, ...]) -> FailureOptions:

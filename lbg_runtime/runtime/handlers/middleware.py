@@ -21,7 +21,8 @@ _EXPECTED = "the message, what to call with it, and an annotation for each of th
 
 
 class MiddlewareMisused(TerminalFailure):
-    """A middleware did not call the handler exactly once; the attempt has failed, whatever the middleware says."""
+    """A middleware did not call the handler exactly once, with a message; the attempt has failed, whatever the
+    middleware says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,8 @@ class _Turn:
             raise MiddlewareMisused(f"{self._where} calls its handler a second time")
         if self.is_over:
             raise MiddlewareMisused(f"{self._where} calls its handler when its attempt is over")
+        if not isinstance(message, Message):
+            raise MiddlewareMisused(f"{self._where} calls its handler with a {type(message).__name__}, and no Message")
         self._is_called = self.is_running = True
         try:
             if not may_begin(CURRENT_HANDLING.get(None)):

@@ -1,4 +1,7 @@
-"""Registers which function handles which topic, and loads the modules that say so."""
+"""Registers which function handles which topic, and loads the modules that say so.
+
+More than 400 lines, as what is wrong with a registration is told where it is made.
+"""
 
 import copy
 import importlib
@@ -278,9 +281,15 @@ class Handlers:
                 self._add(Handler(subscription, call, where, parameters, failure, limits, text, sends))
             return function
 
-        if not subscriptions or not all(isinstance(subscription, str) for subscription in subscriptions):
+        # Perhaps no type checker saw them.
+        given: tuple[object, ...] = subscriptions
+        other = [each for each in given if not isinstance(each, str)]
+        if other or not subscriptions:
             # If the decorator was not called, the function is in the place of the topics.
-            where = next((_where(each) for each in subscriptions if callable(each)), f"@{name} {_caller()}")
+            where = next((_where(each) for each in other if callable(each)), f"@{name} {_caller()}")
+            if other and not callable(other[0]):
+                expected = f'a text for each, as in @handlers.{name}("orders/new", "orders/changed")'
+                raise HandlerError(where, f"topic {other[0]!r:.100}", expected)
             raise HandlerError(where, "no topic", f'a call of the decorator, as in @handlers.{name}("orders/>")')
         return register
 

@@ -49,7 +49,10 @@ class Routes:
         self._handlers = handlers
         self._shape = shape
         self._watches = watches
-        self._policies = {each.subscription: make_policy(failure, each.failure, each.where) for each in handlers}
+        self._policies = {
+            each.subscription: make_policy(failure, each.failure, each.where, has_receipt=each.parameters.has_receipt)
+            for each in handlers
+        }
         # Whatever the settings say, nothing ends the attempts: only the user can tell whether settings or publishers
         # are wrong, and in a rolling update the next member may take the topic.
         without_end = failure.model_copy(update={"attempts": None, "then": None})

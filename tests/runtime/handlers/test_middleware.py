@@ -141,6 +141,22 @@ async def test_one_that_does_not_call_the_handler_settles_nothing(rig, delivery)
     assert "returned without calling its handler" in error
 
 
+async def test_one_that_proceeds_with_something_else_than_a_message_is_told_so(rig, delivery):
+    app = Handlers()
+
+    @app.middleware
+    async def unpack(message: Message, proceed: Proceed) -> None:
+        await proceed(message.payload)
+
+    @app.handler("orders/>")
+    async def handle(message: Message) -> None:
+        raise AssertionError
+
+    error = await _moved(rig, app, delivery)
+    assert "unpack" in error
+    assert "calls its handler with a bytes, and no Message" in error
+
+
 async def test_a_second_call_in_one_attempt_is_refused(rig, delivery):
     app, attempts = Handlers(), []
 

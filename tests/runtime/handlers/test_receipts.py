@@ -109,6 +109,19 @@ async def test_a_settlement_after_the_timeout_is_late_and_another_attempt_runs(r
     assert made.outcomes() == {1: Outcome.ACCEPTED}
 
 
+async def test_an_attempt_whose_receipt_is_forgotten_says_so_and_not_that_its_handler_did_not_finish(rig, delivery):
+    desk = _Desk()
+    made = rig(desk.handle, failure={"timeout": "10s"})
+    with capture_logs() as logs:
+        async with made.running():
+            made.dispatcher.dispatch(delivery(1))
+            await desk.next()
+            (await desk.next()).accept()
+            await made.until_ended(1)
+    (failed,) = (each["reason"] for each in logs if each["event"] == "handling_failed")
+    assert failed == "TimeoutError: its receipt was not settled within 10 s"
+
+
 async def test_a_receipt_of_a_queue_that_went_away_is_late(rig, delivery):
     desk, resources = _Desk(), MemberResources()
     made = rig(desk.handle)

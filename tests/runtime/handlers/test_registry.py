@@ -124,6 +124,13 @@ def test_the_decorator_without_a_topic_is_refused():
         Handlers().handler(_first)
 
 
+@pytest.mark.parametrize("topics", [(["a", "b"],), ("a", None), (7,)])
+def test_topics_that_are_no_texts_are_refused_and_not_taken_for_none(topics):
+    line = r"test_registry.*: topic (\['a', 'b'\]|None|7); expected a text for each, as in @handlers"
+    with pytest.raises(HandlerError, match=line):
+        Handlers().handler(*topics)
+
+
 @pytest.fixture
 def module(tmp_path, monkeypatch):
     """Writes a module and makes it importable; returns its name."""
