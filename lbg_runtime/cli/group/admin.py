@@ -38,6 +38,9 @@ Name = Annotated[str, typer.Argument(help="Name of the group.")]
 
 _DEFAULT_CONFIG = Path("config.yaml")
 
+_LEAST_OF_NAME = 8
+"""The fewest characters in a line of a name that is folded."""
+
 
 def create(config: Config = _DEFAULT_CONFIG, json: Json = False) -> None:
     """Create the group's queues, its account and its stored settings. None of them may exist yet.
@@ -293,7 +296,9 @@ def _semp_username(settings: "Settings") -> str:
 
 
 def print_table(table: "Table") -> None:
-    """Print a table to standard output, as wide as it needs if that is not a terminal."""
+    """Print a table to standard output, as wide as it needs if that is not a terminal, and in a narrow terminal with
+    names in several lines: nothing is cut."""
+    from rich.cells import cell_len
     from rich.console import Console
 
     # Names are plain text, whatever brackets they contain.
@@ -301,4 +306,9 @@ def print_table(table: "Table") -> None:
     if not console.is_terminal:
         # A file or a pipe has no width to which a name should be cut.
         console.width = 1_000
-    console.print(table)
+    for column in table.columns:
+        # The index of a queue is at the end of its name, and a part of a number would be read as another one.
+        column.overflow = "fold"
+        longest = max((cell_len(word) for cell in column.cells for word in str(cell).split()), default=0)
+        column.min_width = longest if column.justify == "right" else min(longest, _LEAST_OF_NAME)
+    console.print(table, crop=False)
