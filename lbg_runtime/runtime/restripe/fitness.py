@@ -12,10 +12,11 @@ from lbg_runtime.core.restripe.layout import (
     leftover_plans,
     plans_on,
 )
-from lbg_runtime.core.restripe.records import StripePlan
+from lbg_runtime.core.restripe.records import StripePlan, record_topic
 from lbg_runtime.model.errors import ConfigError, PublishRefused, SempError, UserError
 from lbg_runtime.model.failure import Then
 from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.topic import LARGEST_TOPIC_BYTES
 
 _BESIDE_MARKERS = 3
 """What a queue must show besides its markers: plan and finish and, so that it goes on at all, one message."""
@@ -52,6 +53,15 @@ def insist_on_fit_names(shape: GroupShape, queue_count: int) -> None:
             found = f"{queue_count}, with which the name of the last queue has {length} {what}"
             expected = f"names of at most {most}: fewer queues, or a new group with a shorter name"
             raise UserError("--queues", found, expected)
+
+
+def insist_on_fit_topic(plan: StripePlan, control_topic: str) -> None:
+    """Raise `ConfigError` if the topic of the plan's records, below the control topic, would be too long for a
+    broker."""
+    size = len(control_topic.encode())
+    if (over := len(record_topic(control_topic, plan).encode()) - LARGEST_TOPIC_BYTES) > 0:
+        expected = f"at most {size - over}, as the topic of a re-striping's records is below it, and no longer than"
+        raise ConfigError("group.control_topic", f"{size} bytes", f"{expected} {LARGEST_TOPIC_BYTES}")
 
 
 def insist_on_few_moves(plan: StripePlan, shape: GroupShape) -> None:

@@ -66,6 +66,7 @@ from lbg_runtime.runtime.restripe.fitness import (
     insist_on_fit_names,
     insist_on_fit_queues,
     insist_on_fit_settings,
+    insist_on_fit_topic,
     insist_on_no_parking,
     insist_on_target,
     insist_on_unclaimed_queues,
@@ -180,6 +181,7 @@ class Restriper:
         plan = conductor.plan
         is_maybe_known = has_begun(plan, self._shape, self._subscriptions, self._topic)
         if not is_maybe_known:
+            insist_on_fit_topic(plan, self._topic)
             insist_on_few_moves(plan, self._shape)
             await insist_on_unclaimed_queues(self._queues, plan, self._shape, self._subscriptions, self._topic)
         await insist_on_fit_queues(self._queues, plan, self._shape, self._subscriptions)

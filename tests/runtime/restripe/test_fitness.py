@@ -27,6 +27,7 @@ from lbg_runtime.runtime.restripe.fitness import (
     insist_on_fit_names,
     insist_on_fit_queues,
     insist_on_fit_settings,
+    insist_on_fit_topic,
 )
 
 GROUP = {"name": "orders", "hash_prefix": "h", "hash_count": 8, "queue_count": 4, "provision": "none"}
@@ -52,6 +53,14 @@ def test_settings_that_do_not_fit_are_refused_by_name(group: dict[str, Any], mor
     with pytest.raises(ConfigError) as refused:
         insist_on_fit_settings(settings(group, more))
     assert refused.value.where == where
+
+
+def test_a_control_topic_leaves_room_for_the_records_below_it() -> None:
+    """The broker refused the first subscription, and the command said that it was to be run again."""
+    plan = StripePlan(1_796_031_290_455_157, 4, 12, "s" * 32)
+    insist_on_fit_topic(plan, "c" * 186)
+    with pytest.raises(ConfigError, match=r"^group.control_topic: 187 bytes; expected at most 186, as the topic of "):
+        insist_on_fit_topic(plan, "c" * 187)
 
 
 def test_of_the_moves_those_that_change_their_queue_count(monkeypatch: pytest.MonkeyPatch) -> None:
