@@ -70,7 +70,7 @@ class MessageSpans:
         caller ends the span with `end_publish`.
         """
         self._look_for_a_provider()
-        is_told = self._has_keys or key not in topic
+        is_told = self._may_tell(topic, key)
         span = self._tracer.start_span(
             f"publish {self._template}",
             kind=SpanKind.PRODUCER,
@@ -106,6 +106,9 @@ class MessageSpans:
         """
         self._look_for_a_provider()
         message_id, headers, size_bytes = message.message_id, message.headers, len(message.payload)
+        # One of ours has no key in it, or by chance.
+        if message_id is not None and message.publisher_id is None and not self._may_tell(message_id, key):
+            message_id = None
         with self._tracer.start_as_current_span(
             f"process {queue}",
             _propagator.extract(message.properties, Context(), getter=_PROPERTIES),
@@ -182,6 +185,9 @@ class MessageSpans:
         if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
             _log.warning("spans_not_kept", expected="a tracer provider of OpenTelemetry, or ops.tracing: off")
 
+    def _may_tell(self, text: str, key: str | None) -> bool:
+        return self._has_keys or key is None or key not in text
+
     def _attributes(
         self,
         name: str,
@@ -202,7 +208,7 @@ class MessageSpans:
             attributes["messaging.message.id"] = message_id
         # If no type checker saw the headers, they may be anything, which the transport refuses.
         correlation_id: object = getattr(headers, "correlation_id", None)
-        if isinstance(correlation_id, str) and (self._has_keys or key is None or key not in correlation_id):
+        if isinstance(correlation_id, str) and self._may_tell(correlation_id, key):
             attributes["messaging.message.conversation_id"] = correlation_id
         if shard is not None:
             attributes["messaging.destination.partition.id"] = str(shard)

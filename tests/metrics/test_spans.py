@@ -108,6 +108,18 @@ def test_the_conversation_of_a_message_is_told_unless_it_tells_the_key(has_keys,
     assert told == [correlation_id if is_told else None] * 2 + [correlation_id]
 
 
+@pytest.mark.parametrize(
+    ("has_keys", "properties", "is_told"),
+    [(False, {}, False), (True, {}, True), (False, {"lbg_publisher": "p"}, True)],
+)
+def test_the_id_of_a_foreign_message_is_told_unless_it_tells_the_key(has_keys, properties, is_told) -> None:
+    """Ours are made of the publisher's and a number, which may have a short key in them by chance."""
+    kept = KeptSpans()
+    with handling(kept.make(has_keys=has_keys), properties, key="p-1"):
+        pass
+    assert ("messaging.message.id" in kept.ended[0].attributes) == is_told
+
+
 @pytest.mark.parametrize("headers", [None, {"correlation_id": "c"}, Headers(7)])
 def test_what_is_no_conversation_is_left_to_the_transport_to_refuse(headers) -> None:
     kept = KeptSpans()
