@@ -52,13 +52,14 @@ the shard; the client id is the client's name on the broker, the conversation id
 server is named if `connection.host` is one. `lbg.epoch`, `lbg.attempt` and `lbg.redelivered` are our own. A handler's
 span has the publisher's for its parent, and settlements have none. The key is in a span (as `lbg.key`) only with
 `ops.tracing: spans_with_keys`; without that, a topic that contains the key appears as `<hash prefix>/<shard>/{topic}`,
-and a correlation id that contains it, or a foreign message's id, not at all. The program that sets up a tracer provider
-decides where the spans go: a module of handlers, or, with the package `opentelemetry-distro`, `opentelemetry-instrument
--- lbg run` (without the `--` it takes options of lbg for its own). If there is none when the first span is made, the
-warning `spans_not_kept` says that they go nowhere. Without the setting, nothing of OpenTelemetry is imported, and
-nobody looks for the vendor's context. With it, a published message costs some 20 us more and a handled one 30 us. To
-look for the vendor's context adds less than 0.1 us, or 1 us without the parts in C, to read one 5 to 9 us, and to write
-one 2 us.
+and a correlation id that contains it, or a foreign message's id, not at all.
+
+The program that sets up a tracer provider decides where the spans go: a module of handlers, or, with the package
+`opentelemetry-distro`, `opentelemetry-instrument -- lbg run` (without the `--` it takes options of lbg for its own). If
+there is none when the first span is made, the warning `spans_not_kept` says that they go nowhere. Without the setting,
+nothing of OpenTelemetry is imported, and nobody looks for the vendor's context. With it, a published message costs some
+20 us more and a handled one 30 us. To look for the vendor's context adds less than 0.1 us, or 1 us without the parts in
+C, to read one 5 to 9 us, and to write one 2 us.
 
 Log lines that a handler, or a task that it starts, writes with structlog contain `queue`, `epoch` and `key` of its
 message (a batch has no single one), and `trace_id` and `span_id` of the current span. The runtime's lines about a
