@@ -89,7 +89,14 @@ _ASK = """| question | expression |
 | queues that stand still | `lbg_queues_standing_still > 0`; the live page and the log say which, and why |
 | keys that stand still | `lbg_keys_stuck > 0`, `lbg_keys_parked > 0`; the log says which |
 | a re-striping that is stuck | `changes(lbg_restriping_shards{stage="left"}[10m]) == 0`, for 10 minutes |
+| messages that failed for good | `increase(lbg_messages_moved_total[10m]) > 0`, or of `lbg_messages_parked_total` |
+| an outage of the broker | `max(lbg_member_ready) == 0`, for longer than a move takes; the log has `connection_lost` |
 | a journal with gaps | `increase(lbg_journal_records_dropped_total[10m]) > 0` |
+
+Of the names in OpenTelemetry's messaging conventions, `messaging.client.consumed.messages` is closest to
+`lbg_messages_handled_total`, `messaging.process.duration` to `lbg_handling_duration_seconds` (which has all attempts of
+a message, and the waits in between), and `messaging.client.sent.messages` to `lbg_publisher_sent_total`. How long a
+message takes to be confirmed (`messaging.client.operation.duration`) is in the publisher's spans alone.
 """
 
 
