@@ -23,6 +23,7 @@ from opentelemetry.util.types import AttributeValue
 from lbg_runtime.model.errors import PublishFailed
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.message import Headers, Message, PropertyValue
+from lbg_runtime.model.trace_context import STATE
 from lbg_runtime.model.version import VERSION
 
 SYSTEM = "solace"
@@ -80,9 +81,7 @@ class MessageSpans:
                 "messaging.destination.template": self._template,
             },
         )
-        carrier: dict[str, str] = {}
-        _propagator.inject(carrier, trace.set_span_in_context(span, Context()))
-        properties.update(carrier)
+        _put_context(properties, trace.set_span_in_context(span, Context()))
         return span
 
     @contextmanager
@@ -169,9 +168,8 @@ class MessageSpans:
 
     def continued(self, message: Message) -> Message:
         """The message, or a copy of it, with the context of the current span in the place of another."""
-        carrier: dict[str, str] = {}
-        _propagator.inject(carrier)
-        return replace(message, properties={**message.properties, **carrier}) if carrier else message
+        properties = {**message.properties}
+        return replace(message, properties=properties) if _put_context(properties) else message
 
     def _look_for_a_provider(self) -> None:
         """Warn once if nobody takes the spans.
@@ -215,6 +213,17 @@ class MessageSpans:
         if self._has_keys and key is not None:
             attributes["lbg.key"] = key
         return attributes
+
+
+def _put_context(properties: dict[str, PropertyValue], context: Context | None = None) -> bool:
+    """Put the context of the current span, or that of `context`, in the place of another, whose state must not stay;
+    False if there is none."""
+    carrier: dict[str, str] = {}
+    _propagator.inject(carrier, context)
+    if carrier:
+        properties.pop(STATE, None)
+        properties.update(carrier)
+    return bool(carrier)
 
 
 def current_ids() -> tuple[str, str] | None:

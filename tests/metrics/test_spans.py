@@ -208,6 +208,19 @@ def test_a_message_that_a_handler_publishes_belongs_to_its_trace() -> None:
     assert f"{published.context.span_id:016x}" in properties["traceparent"], "its own in place of the forwarded one"
 
 
+def test_a_forwarded_state_of_another_trace_goes_with_its_parent() -> None:
+    kept, forwarded = KeptSpans(), {"traceparent": TRACEPARENT, "tracestate": "vendor=1", "colour": "red"}
+    spans, properties = kept.make(), {**forwarded}
+    end_publish(begun(spans, properties), None)
+    assert properties.keys() == {"traceparent", "colour"}
+    with handling(spans, {}):
+        continued = spans.continued(Message("bills/new", b"", forwarded))
+    assert continued.properties.keys() == {"traceparent", "colour"}
+    with handling(spans, {"traceparent": TRACEPARENT, "tracestate": "vendor=2"}):
+        continued = spans.continued(Message("bills/new", b"", forwarded))
+    assert continued.properties["tracestate"] == "vendor=2"
+
+
 def test_what_is_raised_ends_the_span_as_failed_and_is_passed_on() -> None:
     kept = KeptSpans()
     for error, status in ((ValueError("no"), "ValueError: no"), (asyncio.CancelledError(), "cancelled")):
