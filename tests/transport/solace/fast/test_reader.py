@@ -20,6 +20,7 @@ from lbg_runtime.transport.solace.fast.check import native_message
 from lbg_runtime.transport.solace.fast.compiled_reader import compiled_reader
 from lbg_runtime.transport.solace.fast.reader import ReadMessage, message_reader
 from lbg_runtime.transport.solace.inbound import UnreadableMessage
+from lbg_runtime.transport.solace.trace_context import TraceContexts
 
 QUEUE, EPOCH = QueueName("orders/0"), Epoch(3)
 XML, ATTACHMENT = 1, 2
@@ -131,6 +132,35 @@ def test_a_message_that_says_nothing_has_the_headers_of_all_that_say_nothing(mak
     shorter = Relay.of(without_priority.head, carried, without_priority.body, without_priority.contents)
     for relay in (without_priority, shorter, relay_of(Message("t", b"x", STAMPS))):
         assert reader(native_message(frame_of(relay)), QUEUE, EPOCH).message.headers is NO_HEADERS
+
+
+CONTEXT = b"\x14" + b"c" * 16 + b"d" * 8 + b"\1\0\0\0\0\0\3c=1"
+"""As it is sent; see docs/protocol.md."""
+
+
+@pytest.mark.parametrize("make", [message_reader, compiled_reader], ids=["interpreted", "compiled"])
+@pytest.mark.parametrize(
+    ("context", "is_found"),
+    [
+        (CONTEXT, True),
+        (CONTEXT[:-10] + b"\xff\xff" + b"c=1", True),
+        (CONTEXT[:10], False),
+        (b"", False),
+        (b"\0" * 32, False),
+        (b"\xff", False),
+        ("text", False),
+        (7, False),
+    ],
+)
+def test_a_trace_context_that_cannot_be_read_is_none(
+    make: Callable[[FastCalls, TraceContexts], ReadMessage], context: bytes | str | int, is_found: bool
+) -> None:
+    if make is compiled_reader and compiled.READER is None:
+        pytest.skip("the package was built without a compiler")
+    summary, body = encode_contents(Contents(b"x", headers={"ctx": context}, properties={"colour": "red"}))
+    message = native_message(frame_of(make_relay("t", body, summary, 4)))
+    properties = make(FastCalls(), TraceContexts())(message, QUEUE, EPOCH).message.properties
+    assert (properties["colour"], "traceparent" in properties) == ("red", is_found)
 
 
 @pytest.mark.parametrize("redelivered", [True, False])
