@@ -159,14 +159,45 @@ def test_headers_of_ours_are_what_the_user_gave() -> None:
     assert more["headers"] == [("colour", "red")]
 
 
-def test_a_flush_of_large_messages_is_several(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(True, "true"), (False, "false"), (b"\x01\xff", "01ff"), (None, ""), (5, "5"), (0.5, "0.5"), ("", "")],
+)
+def test_a_user_property_that_is_no_text_is_written_as_text(value: PropertyValue, text: str) -> None:
+    [made] = flushed(gathered({**STAMPS, "h": value}))
+    assert made["headers"] == [("h", text)]
+
+
+def test_rows_of_all_kinds_stand_in_one_flush() -> None:
+    rows = Gathered()
+    for number, (key, properties) in enumerate(
+        [("of its lane", STAMPS), ("k", {}), (None, STAMPS), ("\ud800", {"h": "\udfff"}), ("k", STAMPS)]
+    ):
+        message = Message("hp/1/orders", b"%d" % number, properties, None, 0)
+        rows.add(message, 1, key, DeliveryId(number), redelivered=number == 1)
+    made = flushed(rows)
+    assert [each["key"] for each in made] == ["of its lane", "k", None, "\\ud800", "k"]
+    assert [each["payload"] for each in made] == [b"0", b"1", b"2", b"3", b"4"]
+    assert [each["seq"] for each in made] == [None, None, 7, None, 7]
+    assert [each["redelivered"] for each in made] == [False, True, False, False, False]
+    ours, other = "0000000000000.7/p/k", "0000000000000.!m-1.5/"
+    assert [each["broker_id"] for each in made] == [ours, f"{other}1", ours, f"{other}3", ours]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "flushes"),
+    [
+        ([4, 4, 4, 25, 1, 9, 1], [[4, 4], [4], [25], [1, 9], [1]]),
+        ([25, 4, 6, 0, 1], [[25], [4, 6, 0], [1]]),
+        ([4, 6], [[4, 6]]),
+        ([25], [[25]]),
+    ],
+)
+def test_a_flush_of_large_messages_is_several(
+    monkeypatch: pytest.MonkeyPatch, sizes: list[int], flushes: list[list[int]]
+) -> None:
     monkeypatch.setattr(rows_module, "FLUSH_BYTES", 10)
-    sizes = [4, 4, 4, 25, 1, 9, 1]
-    batches = list(to_batches(0, "m-1.5", gathered(payloads=[bytes(size) for size in sizes]), 1))
-    assert [[len(each) for each in batch.column("payload").to_pylist()] for batch in batches] == [
-        [4, 4],
-        [4],
-        [25],
-        [1, 9],
-        [1],
-    ]
+    batches = list(to_batches(3, "m-1.5", gathered(payloads=[bytes(size) for size in sizes]), 1))
+    assert [[len(each) for each in batch.column("payload").to_pylist()] for batch in batches] == flushes
+    assert {row["broker_id"] for batch in batches for row in batch.to_pylist()} == {"00000000003e8.7/p/k"}
+    assert {row["queue"] for batch in batches for row in batch.to_pylist()} == {3}
