@@ -59,16 +59,19 @@ SELECT place, to_regclass(quote_ident(place) || '.lbg_guard') IS NOT NULL
 FROM (SELECT coalesce(%s::text, current_schema()::text) AS place) AS found
 """
 _LOCK = "SELECT pg_advisory_xact_lock(hashtext('lbg_guard'))"
-# With `synchronous_commit` off, a crash of the server would take what was answered.
 _MARK = sql.SQL("""
 INSERT INTO {table} AS mark (scope, key, publisher, number) VALUES (%s, %s, %s, %s)
 ON CONFLICT (scope, key, publisher) DO UPDATE SET number = excluded.number, marked_at = excluded.marked_at
 WHERE mark.number < excluded.number
-RETURNING xmin::text::bigint,
-    CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END
+RETURNING xmin::text::bigint
 """)
 # The age of a transaction is 0 as long as it lasts. Asked of no table: an effect may have set another role or path.
-_IS_THE_SAME = "SELECT 1 WHERE pg_catalog.age(%s::pg_catalog.text::pg_catalog.xid) = 0"
+# With `synchronous_commit` off, by whomever, a crash of the server would take what was answered.
+_IS_THE_SAME = """
+SELECT CASE pg_catalog.current_setting('synchronous_commit')
+    WHEN 'off' THEN pg_catalog.set_config('synchronous_commit', 'on', true) END
+WHERE pg_catalog.age(%s::pg_catalog.text::pg_catalog.xid) = 0
+"""
 _MARKED_AS_IT_IS = sql.SQL("SELECT 1 FROM {table} WHERE scope = %s AND key = %s AND publisher = %s AND number >= %s")
 # To wait for the mark of an effect that hangs would have the keys of all marks that are deleted by then wait as well.
 _FORGET = sql.SQL("""
@@ -81,7 +84,7 @@ DELETE FROM {table} WHERE ctid = ANY (ARRAY(
 class PostgresGuard:
     """A `Guard[PostgresEffect]`. Takes a connection for each effect, so the lender decides how many run at a time.
 
-    What `once` has answered is on the server's disk, also where `synchronous_commit` is off, and on a standby's if the
+    What `once` has answered is on the server's disk, also if `synchronous_commit` is off, and on a standby's if the
     server waits for one. So is what a copy is told: the question for its mark locks it, which counts as a write.
 
     Two transactions on one key wait for each other at the mark, before the effect. Above READ COMMITTED, the later one
@@ -140,7 +143,7 @@ class PostgresGuard:
                 # PostgreSQL answers the commit of a failed transaction with a rollback, and reports no error.
                 raise EffectSpoiledTransaction(self._scope)
             # The driver begins a transaction with the next statement, so the status is the same after a rollback.
-            if await (await _own_cursor(connection).execute(_IS_THE_SAME, found[:1])).fetchone() is None:
+            if await (await _own_cursor(connection).execute(_IS_THE_SAME, found)).fetchone() is None:
                 raise EffectEndedTransaction(self._scope)
             return True
         # The effect raised `psycopg.Rollback`, which ends the block without an error.

@@ -173,20 +173,33 @@ async def test_an_effect_that_goes_on_in_another_transaction_is_found_out(bench:
 
 
 @pytest.mark.parametrize(("found", "kept"), [("off", "on"), ("local", "local"), ("remote_apply", "remote_apply")])
+@pytest.mark.parametrize("is_of_the_effect", [False, True])
 async def test_what_was_answered_outlives_a_crash_of_the_server(
-    bench: PostgresBench, database: str, found: str, kept: str
+    bench: PostgresBench, database: str, found: str, kept: str, is_of_the_effect: bool
 ) -> None:
     """Where commits are not waited for, `once` said True, the message was settled, and the effect was gone."""
-    said: list[object] = []
+    async with bench.pool.connection() as connection:
+        await connection.execute("CREATE TABLE noted (setting text)")
+        await connection.execute(
+            "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS"
+            " $$BEGIN INSERT INTO noted VALUES (current_setting('synchronous_commit')); RETURN NULL; END$$"
+        )
+        await connection.execute(
+            "CREATE CONSTRAINT TRIGGER at_the_commit AFTER INSERT ON effects DEFERRABLE INITIALLY DEFERRED"
+            " FOR EACH ROW EXECUTE FUNCTION note()"
+        )
 
-    async def look(connection: psycopg.AsyncConnection) -> None:
-        said.append(await (await connection.execute("SHOW synchronous_commit")).fetchone())
+    async def effect(connection: psycopg.AsyncConnection) -> None:
+        await connection.execute("INSERT INTO effects (key, text) VALUES ('k', 'booked')")
+        if is_of_the_effect:
+            await connection.execute(f"SET LOCAL synchronous_commit = {found}")
 
-    async with open_pool(database, options=f"-c synchronous_commit={found}") as pool:
-        assert await PostgresGuard(pool.connection, "orders").once(message(1), look)
+    async with open_pool(database, options="" if is_of_the_effect else f"-c synchronous_commit={found}") as pool:
+        assert await PostgresGuard(pool.connection, "orders").once(message(1), effect)
         async with pool.connection() as connection:
-            await look(connection)
-    assert said == [(kept,), (found,)]
+            noted = await (await connection.execute("SELECT setting FROM noted")).fetchall()
+            after = await (await connection.execute("SHOW synchronous_commit")).fetchone()
+    assert (noted, after) == ([(kept,)], ("on" if is_of_the_effect else found,))
 
 
 async def test_an_effect_may_set_a_role_and_a_path_to_which_the_guards_table_is_closed(bench: PostgresBench) -> None:
