@@ -144,6 +144,30 @@ async def test_two_members_on_one_key_leave_every_effect_once_and_in_order(bench
     assert await bench.written() == [f"p{number}" for number in range(1, 101)]
 
 
+@pytest.mark.parametrize("isolation", ["repeatable\\ read", "serializable"])
+async def test_above_read_committed_the_second_of_two_on_one_message_fails_and_is_then_told(
+    bench: PostgresBench, database: str, isolation: str
+) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def meanwhile() -> None:
+        begun.set()
+        await may_end.wait()
+
+    async with open_pool(database, options=f"-c default_transaction_isolation={isolation}") as pool:
+        strict = PostgresBench(pool)
+        old_owner = asyncio.ensure_future(strict.apply(message(1), meanwhile=meanwhile))
+        await asyncio.wait_for(begun.wait(), PATIENCE_S)
+        new_owner = asyncio.ensure_future(strict.apply(message(1)))
+        await until_somebody_waits_for_a_lock(bench.pool)
+        may_end.set()
+        assert await old_owner
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            await new_owner
+        assert not await strict.apply(message(1))
+    assert await bench.written() == ["p1"]
+
+
 async def test_an_effect_that_commits_is_found_out(bench: PostgresBench) -> None:
     with pytest.raises(EffectEndedTransaction):
         await bench.guard.once(message(1), lambda connection: connection.execute("COMMIT"))
