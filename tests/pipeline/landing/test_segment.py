@@ -13,6 +13,7 @@ from lbg_runtime.pipeline.landing import segment as segment_module
 from lbg_runtime.pipeline.landing.index import ENTRY_BYTES, NO_HIGH, NO_LOW, read_entries, read_last_entry
 from lbg_runtime.pipeline.landing.schema import LANDING_SCHEMA
 from lbg_runtime.pipeline.landing.segment import Segment, SegmentWriter
+from tests.open_files import open_below
 from tests.pipeline.landing.landed import id_of, ids_of, rows
 
 FIRST = 1_000
@@ -235,3 +236,20 @@ def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path)
     with pytest.raises(LandingWriteFailed, match="No such file"):
         SegmentWriter(tmp_path, 0, is_synced=False)
+
+
+def test_what_is_closed_or_was_not_begun_keeps_no_file_open(tmp_path: Path) -> None:
+    writer = SegmentWriter(tmp_path, 0, is_synced=False)
+    writer.append(rows([id_of("k", 1)]))
+    assert len(open_below(tmp_path)) == 2
+    writer.close()
+    assert not open_below(tmp_path)
+    with pytest.raises(InvariantViolated):
+        writer.append(rows([id_of("k", 2)]))
+    with (tmp_path / "another").open("wb"):
+        writer.close()
+        assert len(open_below(tmp_path)) == 1, "a number that another file has by now is not closed"
+    Segment(tmp_path, 7).index_path.touch()
+    with pytest.raises(LandingWriteFailed):
+        SegmentWriter(tmp_path, 7, is_synced=False)
+    assert not open_below(tmp_path)
