@@ -75,7 +75,7 @@ class SimBroker:
             if isinstance(effect, ClientEnded):
                 self._close_connection(effect.client)
         self._connections[client] = _Connection(link, sink, lost, {})
-        link.send_down(lambda: answer(client))
+        link.down.send(lambda: answer(client))
         self._carry_out(effects)
 
     def bind(
@@ -90,13 +90,13 @@ class SimBroker:
         if connection is None:
             return
         if handle.queue not in self._engine.queue_names(DEFAULT_VPN):
-            connection.link.send_down(lambda: answer(None))
+            connection.link.down.send(lambda: answer(None))
             return
         bound, effects = self._engine.bind(client, handle.queue, last_received_id=last_received)
         connection.flows[bound.flow] = handle
         if bound.active:
             self._history.append(FlowFed(self._schedule.now_ms, handle.queue, bound.flow, handle))
-        connection.link.send_down(lambda: answer(bound))
+        connection.link.down.send(lambda: answer(bound))
         self._carry_out(effects)
 
     def unbind(self, client: ClientId, flow: FlowId, answer: Callable[[], None]) -> None:
@@ -108,7 +108,7 @@ class SimBroker:
         if handle is not None:
             self._history.append(FlowClosed(self._schedule.now_ms, handle.queue, flow, cut_ms=None))
         effects = self._engine.unbind(flow)
-        connection.link.send_down(answer)
+        connection.link.down.send(answer)
         self._carry_out(effects)
 
     def open_window(self, flow: FlowId, received_up_to: DeliveryId, window: int) -> None:
@@ -129,7 +129,7 @@ class SimBroker:
         if connection is None:
             return
         opened = self._engine.open_publisher(client, name)
-        connection.link.send_down(lambda: answer(opened.flow, opened.name, opened.last_answered_id))
+        connection.link.down.send(lambda: answer(opened.flow, opened.name, opened.last_answered_id))
 
     def publish(
         self, client: ClientId, flow: FlowId, message_id: int, topic: str, stamp: Stamp, answer: Callable[[], None]
@@ -139,7 +139,7 @@ class SimBroker:
         if connection is None:
             return
         effects = self._engine.publish(flow, message_id, Published(topic, stamp, size_bytes=1))
-        connection.link.send_down(answer)
+        connection.link.down.send(answer)
         self._carry_out(effects)
 
     # -- what an administrator does
@@ -243,7 +243,7 @@ class SimBroker:
                 self._send(connection, effect)
 
     def _send(self, connection: _Connection, effect: Deliver | ActivityChanged | FlowEnded) -> None:
-        connection.link.send_down(lambda: connection.sink(effect))
+        connection.link.down.send(lambda: connection.sink(effect))
 
     def _record_delivery(self, connection: _Connection, effect: Deliver) -> None:
         handle = connection.flows[effect.flow]

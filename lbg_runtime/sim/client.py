@@ -62,7 +62,7 @@ class SimClient:
         def answer(client: ClientId) -> None:
             self._process.run_beside(lambda: self._connected(link, client))
 
-        link.send_up(lambda: self._broker.connect(link, self._client_name, sink, lost, answer))
+        link.up.send(lambda: self._broker.connect(link, self._client_name, sink, lost, answer))
 
     def bind(self, name: Handle, tell: Callable[[MachineEvent], None]) -> SimHandle:
         """Bind a new handle; `tell` gets its events."""

@@ -124,7 +124,7 @@ class SimControl:
         """A message arrived at the broker for this client; it queues behind the frames of the flows."""
         link = self._client.link
         if link is not None:
-            link.send_down_with_last(lambda: self._process.run(lambda: self._post(ControlMessageReceived(message))))
+            link.down.send_with_last(lambda: self._process.run(lambda: self._post(ControlMessageReceived(message))))
 
     # -- for the member
 
@@ -192,7 +192,7 @@ class SimControl:
                 # On the connection that carries the settlements, after them.
                 if self._client.link is not None:
                     is_safe = self._last_words_arrive and self.is_reachable
-                    self._client.link.send_up_with_last(lambda: self._topic.publish(self, message, has_arrived=is_safe))
+                    self._client.link.up.send_with_last(lambda: self._topic.publish(self, message, has_arrived=is_safe))
             case QueuesAdded(queue_total):
                 if flows := self._add_flows(queue_total):
                     self._post(FlowsAdded(flows, {}))

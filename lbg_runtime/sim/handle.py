@@ -108,7 +108,7 @@ class SimHandle:
         if not ranges:
             return
         self._sent = len(self._settled)
-        link.send_up(lambda: self._broker.settle(self.name.queue, flow, ranges))
+        link.up.send(lambda: self._broker.settle(self.name.queue, flow, ranges))
 
     def set_intake(self, *, is_open: bool) -> None:
         """Close or open the window; flushes settlements like the official client."""
@@ -144,7 +144,7 @@ class SimHandle:
         def answer(bound: BoundQueue | None) -> None:
             self._process.run_beside(lambda: self._refused(link) if bound is None else self._bound(link, bound))
 
-        link.send_up(lambda: self._broker.bind(client, self.name, last_received, answer))
+        link.up.send(lambda: self._broker.bind(client, self.name, last_received, answer))
 
     def connection_lost(self) -> None:
         """The client noticed that its connection is gone."""
@@ -227,7 +227,7 @@ class SimHandle:
         def answer() -> None:
             self._process.run_beside(self._unbound)
 
-        link.send_up(lambda: self._broker.unbind(client, flow, answer))
+        link.up.send(lambda: self._broker.unbind(client, flow, answer))
 
     def _unbound(self) -> None:
         if self.state is HandleState.UNBINDING:
@@ -277,7 +277,7 @@ class SimHandle:
         self._received_since_ack = 0
         window = self._settings.window if self._intake_open else 0
         received_up_to = self._last_received or DeliveryId(0)
-        link.send_up(lambda: self._broker.open_window(flow, received_up_to, window))
+        link.up.send(lambda: self._broker.open_window(flow, received_up_to, window))
 
     def _arm_timer(self) -> None:
         if not self._timer_armed:

@@ -79,7 +79,7 @@ class SimPublisher:
             if self._link is link:
                 self._confirm(message_id)
 
-        link.send_up(lambda: self._broker.publish(client, flow, message_id, topic, stamp, answer))
+        link.up.send(lambda: self._broker.publish(client, flow, message_id, topic, stamp, answer))
 
     def _confirm(self, up_to_id: int) -> None:
         for message_id in [known for known in self._unconfirmed if known <= up_to_id]:
@@ -102,9 +102,9 @@ class SimPublisher:
         def connected(client: ClientId) -> None:
             if self._link is link:
                 self._client = client
-                link.send_up(lambda: self._broker.open_publisher(client, self._flow_name, opened))
+                link.up.send(lambda: self._broker.open_publisher(client, self._flow_name, opened))
 
-        link.send_up(lambda: self._broker.connect(link, self._name, _ignore, lost, connected))
+        link.up.send(lambda: self._broker.connect(link, self._name, _ignore, lost, connected))
 
     def _notice_loss(self, link: Link) -> None:
         if self._link is link:

@@ -33,7 +33,7 @@ from lbg_runtime.sim.history import (
     Stamp,
 )
 from lbg_runtime.sim.laws import moved_keys_wait
-from lbg_runtime.sim.link import Link
+from lbg_runtime.sim.link import Stream
 from lbg_runtime.sim.parts import Parts
 from lbg_runtime.sim.schedule import Call
 from lbg_runtime.sim.settings import Fault, FaultKind, SimSettings, draw_settings
@@ -88,14 +88,14 @@ def test_messages_that_lag_behind_what_the_flow_and_the_control_topic_say_break_
 def test_control_messages_that_overtake_acknowledgements_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The condition in docs/restripe.md is needed: otherwise a shard has left before the broker has its settlements."""
 
-    def send_at_once(link: Link, call: Call) -> None:
-        link._schedule.at(link._schedule.now_ms, lambda: None if link._up_is_cut else call())
+    def send_at_once(stream: Stream, call: Call) -> None:
+        stream._arrive(stream._schedule.now_ms, call)
 
     drawn = replace(
         draw_settings(SeededChance(18).fork("settings"), RebindMode.COOPERATIVE), message_lag_ms=0, heeds_stops=False
     )
     assert simulate(18, drawn).violations == ()
-    monkeypatch.setattr(Link, "send_up_with_last", send_at_once)
+    monkeypatch.setattr(Stream, "send_with_last", send_at_once)
     assert {violation.law for violation in simulate(18, drawn).violations} == {"moved_keys_wait"}
 
 

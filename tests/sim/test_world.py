@@ -60,7 +60,7 @@ def test_frames_of_one_direction_keep_their_order() -> None:
     schedule, seen = Schedule(), []
     link = Link(schedule, SeededChance(1), longest_delay_ms=50)
     for number in range(100):
-        schedule.at(number, lambda number=number: link.send_up(lambda: seen.append(number)))  # type: ignore[misc]
+        schedule.at(number, lambda number=number: link.up.send(lambda: seen.append(number)))  # type: ignore[misc]
     run_out(schedule)
     assert seen == list(range(100))
 
@@ -68,8 +68,8 @@ def test_frames_of_one_direction_keep_their_order() -> None:
 def test_what_is_under_way_when_a_connection_is_cut_is_lost() -> None:
     schedule, seen = Schedule(), []
     link = Link(schedule, SeededChance(1), longest_delay_ms=0)
-    link.send_up(lambda: seen.append("up"))
-    link.send_down(lambda: seen.append("down"))
+    link.up.send(lambda: seen.append("up"))
+    link.down.send(lambda: seen.append("down"))
     link.cut()
     run_out(schedule)
     assert seen == []
@@ -79,8 +79,8 @@ def test_what_is_under_way_when_a_connection_is_cut_is_lost() -> None:
 def test_what_a_killed_process_sent_still_arrives_before_its_end_is_noticed() -> None:
     schedule, seen = Schedule(), []
     link = Link(schedule, SeededChance(1), longest_delay_ms=5)
-    link.send_up(lambda: seen.append("last words"))
-    link.send_down(lambda: seen.append("nobody hears"))
+    link.up.send(lambda: seen.append("last words"))
+    link.down.send(lambda: seen.append("nobody hears"))
     link.end_after_frames(lambda: seen.append("end"))
     run_out(schedule)
     assert seen == ["last words", "end"]
