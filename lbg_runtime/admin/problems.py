@@ -7,7 +7,7 @@ from lbg_runtime.admin.objects import PARTS, Attributes, ObjectKind, Ref, State,
 from lbg_runtime.admin.plan import Step
 from lbg_runtime.admin.queues import TAKES_OR_TELLS
 from lbg_runtime.admin.roles import Role
-from lbg_runtime.admin.spec import GroupSpec, StoredGroup, read_marker
+from lbg_runtime.admin.spec import USERNAME_SETTINGS, GroupSpec, StoredGroup, read_marker
 from lbg_runtime.core.parking.records import PARKING_PREFIX, parking_queue
 from lbg_runtime.core.restripe.records import plan_of_topic
 from lbg_runtime.model.errors import UserError
@@ -74,7 +74,7 @@ def is_own_username(spec: GroupSpec, role: Role, stored: StoredGroup | None, the
     A group's username is enabled after its settings are stored, and disabled before they go; it has the group's ACL
     profile all its life.
     """
-    if stored is not None and stored.username_of(role) == spec.logins[role].username:
+    if stored is not None and stored.usernames.get(role) == spec.logins[role].username:
         return True
     return not there.get("enabled") and there.get("aclProfileName") == spec.profile_name(role)
 
@@ -157,7 +157,6 @@ def _changed_for_good(spec: GroupSpec, stored: StoredGroup) -> Iterator[UserErro
         ("group.hash_prefix", spec.shape.hash_prefix, stored.shape.hash_prefix),
         ("group.hash_count", spec.shape.hash_count, stored.shape.hash_count),
         ("group.hash_function", spec.hash_function.value, stored.hash_function.value),
-        ("connection.username", spec.username, stored.username),
         *_accounts(spec, stored),
     )
     for where, wanted, there in pairs:
@@ -167,11 +166,9 @@ def _changed_for_good(spec: GroupSpec, stored: StoredGroup) -> Iterator[UserErro
 
 def _accounts(spec: GroupSpec, stored: StoredGroup) -> Iterator[tuple[str, object, object]]:
     # An account may be added; changing or dropping one would leave the old one behind with all its rights.
-    for role, setting in ((Role.PUBLISHER, "semp.publisher"), (Role.CONDUCTOR, "semp.conductor")):
-        there = stored.username_of(role)
-        if there is not None:
-            wanted = spec.logins.get(role)
-            yield f"{setting}.username", None if wanted is None else wanted.username, there
+    for role, there in stored.usernames.items():
+        wanted = spec.accounts.get(role)
+        yield USERNAME_SETTINGS[role], None if wanted is None else wanted.username, there
 
 
 def _restriping(actual: State, control_topic: str) -> Iterator[UserError]:

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable
 from pydantic import SecretStr
 
 from lbg_runtime.admin.account import semp_missing
-from lbg_runtime.admin.roles import Login, Topics
+from lbg_runtime.admin.roles import Login, Role, Topics
 from lbg_runtime.admin.spec import GroupSpec
 from lbg_runtime.config.broker_names import check_made_queues
 from lbg_runtime.config.settings import GroupBackend, GroupSource, Provision, RebindMode, Settings
@@ -35,7 +35,11 @@ def spec_of(settings: Settings, of_handlers: Iterable[Then] | None = None) -> Gr
         given = password.get_secret_value()
         return Login(username, given if given or by_password else secrets.token_urlsafe(32))
 
-    members, semp = login(connection.username, connection.password), settings.semp
+    semp = settings.semp
+    accounts = {Role.MEMBER: login(connection.username, connection.password)}
+    for role, account in ((Role.PUBLISHER, semp.publisher), (Role.CONDUCTOR, semp.conductor)):
+        if account is not None:
+            accounts[role] = login(account.username, account.password)
     if group.backend is not GroupBackend.EXCLUSIVE:
         expected = "exclusive: a partitioned queue is made by hand, as docs/patterns.md says"
         raise ConfigError("group.backend", group.backend.value, expected)
@@ -48,8 +52,7 @@ def spec_of(settings: Settings, of_handlers: Iterable[Then] | None = None) -> Gr
         shape=group.shape(),
         hash_function=group.hash_function,
         key=key,
-        username=members.username,
-        password=members.password,
+        accounts=accounts,
         queue_spool_mb=semp.queue_spool_mb,
         client_profile=semp.client_profile,
         creates_queues=group.provision is Provision.CREATE_MISSING,
@@ -61,8 +64,6 @@ def spec_of(settings: Settings, of_handlers: Iterable[Then] | None = None) -> Gr
         aside=aside,
         is_aside_whole=of_handlers is not None,
         borrowed=_borrowed(settings, ends),
-        publisher=None if semp.publisher is None else login(semp.publisher.username, semp.publisher.password),
-        conductor=None if semp.conductor is None else login(semp.conductor.username, semp.conductor.password),
         binds=_binds(settings),
     )
 

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from zlib import crc32
 
 from lbg_runtime.admin.roles import NO_TOPICS, Grant, Login, Role, Topics, grant_of
@@ -18,6 +18,8 @@ MARKER_PREFIX = "lbg/"
 """How JNDI names of groups begin."""
 
 MARKER_VERSION = 1
+_MARKED_USERNAMES = {Role.PUBLISHER: "PU", Role.CONDUCTOR: "DU"}
+"""Under which keys those usernames are stored that a group need not have."""
 LARGEST_MARKER = 200
 """Characters that the physical name of a JNDI queue may have."""
 
@@ -26,10 +28,10 @@ SHARED_USERNAME = "default"
 
 _LARGEST_PROFILE_NAME = 32
 
-_USERNAME_SETTINGS = {
-    Role.MEMBER: "connection.username",
+USERNAME_SETTINGS = {
     Role.PUBLISHER: "semp.publisher.username",
     Role.CONDUCTOR: "semp.conductor.username",
+    Role.MEMBER: "connection.username",
 }
 
 
@@ -44,9 +46,9 @@ class GroupSpec:
     hash_function: HashFunction
     key: str
     """The rule of `group.key`, as it is written."""
-    username: str
-    password: str = field(repr=False)
-    """Set when the username is created, never stored in the group's settings, and never changed."""
+    accounts: Mapping[Role, Login]
+    """Of each role that has one of its own; members always have. A password is set when its username is created, never
+    stored in the group's settings, and never changed."""
     queue_spool_mb: int
     client_profile: str | None
     """An existing one that is not ours; None for the group's own."""
@@ -60,10 +62,6 @@ class GroupSpec:
     """Whether `aside` has all of them; False if handlers may need more."""
     borrowed: tuple[QueueName, ...] = ()
     """Queues of others to which members move messages: looked at, and never changed."""
-    publisher: Login | None = None
-    """Publishers' own account; without it they use the members'."""
-    conductor: Login | None = None
-    """The same for conductors."""
     binds: int = 1
     """Flows of members that each of the group's queues has to let bind at once."""
 
@@ -83,22 +81,25 @@ class GroupSpec:
 
     def _check_usernames(self) -> None:
         taken: set[str] = set()
-        for role, login in (*self._others(), (Role.MEMBER, Login(self.username, self.password))):
-            where, name = _USERNAME_SETTINGS[role], login.username
+        for role, where in USERNAME_SETTINGS.items():
+            if role not in self.accounts:
+                continue
+            name = self.accounts[role].username
             if any(c in name for c in "*?"):
                 raise ConfigError(where, repr(name), "none of * ?")
-            if name in taken or (self._others() and name == SHARED_USERNAME):
+            if name in taken or (len(self.accounts) > 1 and name == SHARED_USERNAME):
                 raise ConfigError(where, repr(name), "a name of its own, as others of the group have one")
             taken.add(name)
 
-    def _others(self) -> tuple[tuple[Role, Login], ...]:
-        others = ((Role.PUBLISHER, self.publisher), (Role.CONDUCTOR, self.conductor))
-        return tuple((role, login) for role, login in others if login is not None)
+    @property
+    def username(self) -> str:
+        """The client username of members."""
+        return self.accounts[Role.MEMBER].username
 
     @property
     def logins(self) -> Mapping[Role, Login]:
         """The accounts that are the group's own."""
-        return {Role.MEMBER: Login(self.username, self.password), **dict(self._others())} if self.has_account else {}
+        return self.accounts if self.has_account else {}
 
     def grant(self, role: Role) -> Grant:
         """What the account of a role may do."""
@@ -144,9 +145,9 @@ class GroupSpec:
         }
         if self.client_profile is not None:
             settings["CF"] = self.client_profile
-        for key, login in (("PU", self.publisher), ("DU", self.conductor)):
-            if login is not None:
-                settings[key] = login.username
+        for role, key in _MARKED_USERNAMES.items():
+            if role in self.accounts:
+                settings[key] = self.accounts[role].username
         return _written(settings)
 
 
@@ -157,16 +158,15 @@ class StoredGroup:
     shape: GroupShape
     hash_function: HashFunction
     key: str
-    username: str
+    usernames: Mapping[Role, str]
+    """The client username of each role that has one; members always have."""
     queue_spool_mb: int
     client_profile: str | None
-    publisher: str | None = None
-    """Client username of publishers, if they have their own."""
-    conductor: str | None = None
 
-    def username_of(self, role: Role) -> str | None:
-        """The client username of a role, if it has one."""
-        return {Role.MEMBER: self.username, Role.PUBLISHER: self.publisher, Role.CONDUCTOR: self.conductor}[role]
+    @property
+    def username(self) -> str:
+        """The client username of members."""
+        return self.usernames[Role.MEMBER]
 
     def as_object(self) -> dict[str, object]:
         """For programs; keys are stable."""
@@ -180,8 +180,8 @@ class StoredGroup:
             "username": self.username,
             "queue_spool_mb": self.queue_spool_mb,
             "client_profile": self.client_profile,
-            "publisher": self.publisher,
-            "conductor": self.conductor,
+            "publisher": self.usernames.get(Role.PUBLISHER),
+            "conductor": self.usernames.get(Role.CONDUCTOR),
         }
 
     def to_spec(self) -> GroupSpec:
@@ -190,13 +190,10 @@ class StoredGroup:
             shape=self.shape,
             hash_function=self.hash_function,
             key=self.key,
-            username=self.username,
-            password="",
+            accounts={role: Login(username, "") for role, username in self.usernames.items()},
             queue_spool_mb=self.queue_spool_mb,
             client_profile=self.client_profile,
             creates_queues=False,
-            publisher=None if self.publisher is None else Login(self.publisher, ""),
-            conductor=None if self.conductor is None else Login(self.conductor, ""),
         )
 
 
@@ -211,11 +208,12 @@ def read_marker(marker_name: str, text: str) -> StoredGroup | None:
             shape=GroupShape(GroupName(name), _text(settings["HP"]), _number(settings["HC"]), _number(settings["QC"])),
             hash_function=HashFunction(settings["HF"]),
             key=_text(settings["KY"]),
-            username=_text(settings["CU"]),
+            usernames={
+                Role.MEMBER: _text(settings["CU"]),
+                **{role: _text(settings[key]) for role, key in _MARKED_USERNAMES.items() if key in settings},
+            },
             queue_spool_mb=_number(settings["QS"]),
             client_profile=_text(settings["CF"]) if "CF" in settings else None,
-            publisher=_text(settings["PU"]) if "PU" in settings else None,
-            conductor=_text(settings["DU"]) if "DU" in settings else None,
         )
     except (ValueError, KeyError, RecursionError, UserError):
         return None

@@ -6,7 +6,7 @@ import httpx
 
 from lbg_runtime.admin.group import GroupAdmin
 from lbg_runtime.admin.objects import PARTS, ObjectKind
-from lbg_runtime.admin.roles import Topics
+from lbg_runtime.admin.roles import Login, Role, Topics
 from lbg_runtime.admin.spec import GroupSpec
 from lbg_runtime.broker.engine.effects import Published
 from lbg_runtime.model.group import GroupShape
@@ -19,14 +19,13 @@ SPEC = GroupSpec(
     shape=GroupShape(GroupName("orders"), "orders-hash", 5, 2),
     hash_function=HashFunction.CRC32,
     key="topic",
-    username="members",
-    password="secret",
+    accounts={Role.MEMBER: Login("members", "secret")},
     queue_spool_mb=100,
     client_profile=None,
     creates_queues=False,
     topics=Topics(CONTROL, more=("#P2P/QUE/#DEAD_MSG_QUEUE",)),
 )
-SHARED = replace(SPEC, username="default")
+SHARED = replace(SPEC, accounts={Role.MEMBER: Login("default", "secret")})
 PARKING = (QueueName("lbg-parked/orders/0"), QueueName("lbg-parked/orders/1"))
 
 

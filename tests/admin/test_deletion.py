@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from lbg_runtime.admin.executor import PAUSES_S
 from lbg_runtime.admin.group import GroupAdmin
 from lbg_runtime.admin.problems import is_own_username
-from lbg_runtime.admin.roles import Role
+from lbg_runtime.admin.roles import Login, Role
 from lbg_runtime.admin.spec import read_marker
 from lbg_runtime.broker.engine.effects import ClientEnded, Published
 from lbg_runtime.broker.engine.settings import QueueSettings
@@ -265,7 +265,8 @@ async def test_a_group_whose_settings_cannot_be_read_is_not_deleted(client):
 )
 def test_a_username_is_the_groups_where_that_is_stored_or_an_interruption_left_it(username, there, is_own):
     stored = read_marker("lbg/orders", SPEC.marker())
-    assert is_own_username(replace(SPEC, username=username), Role.MEMBER, stored, there) is is_own
+    spec = replace(SPEC, accounts={Role.MEMBER: Login(username, "x")})
+    assert is_own_username(spec, Role.MEMBER, stored, there) is is_own
 
 
 @pytest.mark.parametrize("code", [SempCode.NOT_ALLOWED, SempCode.CONFIGDB_OBJECT_DEPENDENCY])

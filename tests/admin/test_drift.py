@@ -10,7 +10,7 @@ import pytest
 from lbg_runtime.admin.group import GroupAdmin
 from lbg_runtime.admin.objects import ObjectKind, Ref, marker_ref
 from lbg_runtime.admin.problems import find_problems, find_unread_parking
-from lbg_runtime.admin.roles import Login
+from lbg_runtime.admin.roles import Login, Role
 from lbg_runtime.admin.state import read_state
 from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.cli.group.plan_text import plan_as_object, plan_lines
@@ -80,13 +80,14 @@ def test_a_group_without_an_account_of_its_own_needs_no_client_profile():
     assert list(find_problems(replace(SHARED, client_profile="missing"), {})) == []
 
 
-@pytest.mark.parametrize(("role", "setting"), [("publisher", "semp.publisher"), ("conductor", "semp.conductor")])
+@pytest.mark.parametrize("role", [Role.PUBLISHER, Role.CONDUCTOR])
 @pytest.mark.parametrize("now", [None, Login("others", "o")])
-def test_an_account_that_the_group_has_is_neither_dropped_nor_changed(role, setting, now):
+def test_an_account_that_the_group_has_is_neither_dropped_nor_changed(role, now):
     """The old one would be left behind with all its rights."""
-    stored = {marker_ref(SPEC): {"physicalName": replace(SPEC, **{role: Login("theirs", "t")}).marker()}}
-    (problem,) = find_problems(replace(SPEC, **{role: now}), stored)
-    assert problem.where == f"{setting}.username"
+    before = replace(SPEC, accounts={**SPEC.accounts, role: Login("theirs", "t")})
+    after = SPEC if now is None else replace(SPEC, accounts={**SPEC.accounts, role: now})
+    (problem,) = find_problems(after, {marker_ref(SPEC): {"physicalName": before.marker()}})
+    assert problem.where == f"semp.{role.value}.username"
     assert problem.found.startswith("None, and" if now is None else "others, and")
 
 
@@ -96,7 +97,7 @@ def test_an_account_that_the_group_has_is_neither_dropped_nor_changed(role, sett
         ({"shape": GroupShape(GroupName("orders"), "orders-hash", 6, 2)}, "group.hash_count"),
         ({"shape": GroupShape(GroupName("orders"), "other", 5, 2)}, "group.hash_prefix"),
         ({"hash_function": HashFunction.JAVA_STRING}, "group.hash_function"),
-        ({"username": "others"}, "connection.username"),
+        ({"accounts": {Role.MEMBER: Login("others", "secret")}}, "connection.username"),
         ({"shape": GroupShape(GroupName("orders"), "orders-hash", 5, 3)}, "group.queue_count"),
     ],
 )

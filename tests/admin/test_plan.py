@@ -22,18 +22,18 @@ USERNAME = ObjectKind.CLIENT_USERNAME
 
 
 def make_spec(queue_count=3, hash_count=7, username="members", profile=None, others=False):
+    accounts = {Role.MEMBER: Login(username, "secret")}
+    if others:
+        accounts |= {Role.PUBLISHER: Login("publishers", "hush"), Role.CONDUCTOR: Login("conductor", "hush")}
     return GroupSpec(
         shape=GroupShape(GroupName("orders"), "h", hash_count, queue_count),
         hash_function=HashFunction.CRC32,
         key="shard",
-        username=username,
-        password="secret",
+        accounts=accounts,
         queue_spool_mb=100,
         client_profile=profile,
         creates_queues=False,
         topics=Topics(CONTROL),
-        publisher=Login("publishers", "hush") if others else None,
-        conductor=Login("conductor", "hush") if others else None,
     )
 
 

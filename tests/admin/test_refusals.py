@@ -7,8 +7,7 @@ import httpx
 import pytest
 
 from lbg_runtime.admin.group import GroupAdmin
-from lbg_runtime.admin.roles import Login
-from lbg_runtime.admin.spec import GroupSpec
+from lbg_runtime.admin.roles import Login, Role
 from lbg_runtime.model.errors import LbgError, SempRefused, SempUnreachable
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import GroupName
@@ -80,25 +79,27 @@ async def test_a_broker_in_standby_is_waited_for_and_given_up(act: Act) -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
+    "usernames",
     [
-        {"shape": GroupShape(GroupName("orders"), "h" * 250, 4, 2)},
-        {"username": "m" * 190},
-        {"publisher": Login("p" * 190, "secret")},
-        {"publisher": Login("members", "secret")},
-        {"publisher": Login("default", "secret")},
-        {"username": "default", "publisher": Login("publishers", "secret")},
-        {"publisher": Login("same", "secret"), "conductor": Login("same", "secret")},
-        {"publisher": Login("p" * 100, "secret"), "conductor": Login("c" * 100, "secret")},
+        {Role.MEMBER: "m" * 190},
+        {Role.PUBLISHER: "p" * 190},
+        {Role.PUBLISHER: "members"},
+        {Role.PUBLISHER: "default"},
+        {Role.MEMBER: "default", Role.PUBLISHER: "publishers"},
+        {Role.PUBLISHER: "same", Role.CONDUCTOR: "same"},
+        {Role.PUBLISHER: "p" * 100, Role.CONDUCTOR: "c" * 100},
     ],
 )
-def test_names_that_are_too_long_or_taken_are_refused_before_anybody_is_asked(change: dict[str, object]) -> None:
-    def marker() -> str:
-        spec: GroupSpec = replace(SPEC, **change)  # type: ignore[arg-type]  # the values are of many kinds
-        return spec.marker()
-
+def test_usernames_that_are_too_long_or_taken_are_refused_before_anybody_is_asked(usernames: dict[Role, str]) -> None:
+    accounts = {**SPEC.accounts, **{role: Login(username, "secret") for role, username in usernames.items()}}
     with pytest.raises(LbgError) as caught:
-        marker()
+        replace(SPEC, accounts=accounts)
+    assert "expected" in one_line(caught.value)
+
+
+def test_a_hash_prefix_that_is_too_long_is_refused_before_anybody_is_asked() -> None:
+    with pytest.raises(LbgError) as caught:
+        replace(SPEC, shape=GroupShape(GroupName("orders"), "h" * 250, 4, 2))
     assert "expected" in one_line(caught.value)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from lbg_runtime.admin.account import open_semp
 from lbg_runtime.admin.group import GroupAdmin
-from lbg_runtime.admin.roles import Role, Topics, grant_of
+from lbg_runtime.admin.roles import Login, Role, Topics, grant_of
 from lbg_runtime.admin.settings import spec_of
 from lbg_runtime.broker.semp.server import SempServer
 from lbg_runtime.broker.server.server import BrokerServer
@@ -188,7 +188,7 @@ async def test_roles_come_and_go_with_the_group() -> None:
             # The account is on the broker with its rights: it does not vanish from the settings without a word.
             (problem,) = (await admin.plan(spec)).problems
             assert problem.where == "semp.publisher.username"
-            renamed = replace(wider, publisher=replace(wider.publisher, username="others") if wider.publisher else None)
+            renamed = replace(wider, accounts={**wider.accounts, Role.PUBLISHER: Login("others", "p")})
             assert [each.where for each in (await admin.plan(renamed)).problems] == ["semp.publisher.username"]
             (stored,) = await admin.stored_groups()
             await stage.ending.aclose()

@@ -11,13 +11,12 @@ from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.model.ids import GroupName
 
 
-def make_spec(name="orders", *, prefix="orders-hash", username="members", profile=None, key="shard"):
+def make_spec(name="orders", *, prefix="orders-hash", username="members", profile=None, key="shard", others=None):
     return GroupSpec(
         shape=GroupShape(GroupName(name), prefix, 96, 8),
         hash_function=HashFunction.CRC32,
         key=key,
-        username=username,
-        password="secret",
+        accounts={Role.MEMBER: Login(username, "secret"), **(others or {})},
         queue_spool_mb=5_000,
         client_profile=profile,
         creates_queues=False,
@@ -36,10 +35,11 @@ def test_what_is_stored_says_everything_but_the_password():
 
 
 def test_whoever_deletes_a_group_knows_all_its_accounts_from_what_is_stored():
-    spec = replace(make_spec(profile="existing"), publisher=Login("p", "1"), conductor=Login("c", "2"))
+    others = {Role.PUBLISHER: Login("p", "1"), Role.CONDUCTOR: Login("c", "2")}
+    spec = make_spec(profile="existing", others=others)
     stored = read_marker(spec.marker_name, spec.marker())
     assert stored is not None
-    assert [stored.username_of(role) for role in Role] == ["members", "p", "c"]
+    assert stored.usernames == {Role.MEMBER: "members", Role.PUBLISHER: "p", Role.CONDUCTOR: "c"}
     again = stored.to_spec()
     assert {role: login.username for role, login in again.logins.items()} == {
         Role.MEMBER: "members",
@@ -50,21 +50,20 @@ def test_whoever_deletes_a_group_knows_all_its_accounts_from_what_is_stored():
 
 
 @pytest.mark.parametrize(
-    ("accounts", "where"),
+    ("usernames", "where"),
     [
-        ({"publisher": "members"}, "connection.username"),
-        ({"conductor": "members"}, "connection.username"),
-        ({"publisher": "p", "conductor": "p"}, "semp.conductor.username"),
-        ({"publisher": "default"}, "semp.publisher.username"),
-        ({"username": "default", "publisher": "p"}, "connection.username"),
-        ({"publisher": "p?"}, "semp.publisher.username"),
+        ({Role.PUBLISHER: "members"}, "connection.username"),
+        ({Role.CONDUCTOR: "members"}, "connection.username"),
+        ({Role.PUBLISHER: "p", Role.CONDUCTOR: "p"}, "semp.conductor.username"),
+        ({Role.PUBLISHER: "default"}, "semp.publisher.username"),
+        ({Role.MEMBER: "default", Role.PUBLISHER: "p"}, "connection.username"),
+        ({Role.PUBLISHER: "p?"}, "semp.publisher.username"),
     ],
 )
-def test_no_two_accounts_of_a_group_are_one_and_none_is_everybodys(accounts, where):
+def test_no_two_accounts_of_a_group_are_one_and_none_is_everybodys(usernames, where):
     """What one may do, whoever has the other could do as well."""
-    logins = {name: Login(username, "x") for name, username in accounts.items() if name != "username"}
     with pytest.raises(ConfigError) as refusal:
-        replace(make_spec(username=accounts.get("username", "members")), **logins)
+        make_spec(others={role: Login(username, "x") for role, username in usernames.items()})
     assert refusal.value.where == where
 
 
@@ -151,7 +150,7 @@ def test_the_topics_of_a_group_are_measured_in_bytes():
 
 
 def test_profiles_are_the_groups_own_only_with_an_account_and_each_role_has_another_one():
-    spec = replace(make_spec(), publisher=Login("p", ""))
+    spec = make_spec(others={Role.PUBLISHER: Login("p", "")})
     assert (spec.profile_name(Role.MEMBER), spec.client_profile_name()) == ("lbg-orders", "lbg-orders")
     assert spec.profile_name(Role.PUBLISHER) == profile_name_of("orders//publisher")
     assert spec.client_profile_name(Role.PUBLISHER) == spec.profile_name(Role.PUBLISHER)
