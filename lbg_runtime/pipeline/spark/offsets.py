@@ -31,6 +31,9 @@ Size = Callable[[int, Rows, Rows], int]
 Landed = Callable[[int, Rows, Rows], int]
 """`LandingLog.landed`: when the last row between two offsets of a queue landed."""
 
+_FEW = 100
+"""Of more rows, one is less than what bursts set queues apart by."""
+
 
 class Place(NamedTuple):
     """Where a stream stands."""
@@ -117,59 +120,96 @@ def plan_end(
 
     Each queue gets a share in proportion to the rows that wait in it, so that queues that catch up advance alike in
     time: what is far behind another queue lies behind Spark's watermark, and is dropped. If that is too much for the
-    limit of bytes, each gets the same part of its share. A queue whose next row is larger than that, or whose share is
-    no row, gives one, unless it landed later than what the queue with most rows gives. If there are fewer rows than
-    queues, queues take turns. Lanes with nothing new stay where they are. Raises as `by_queue`.
+    limit of bytes, each gets the same part of its share. Shares are rounded up, unless the last of a few rows landed
+    later than what the queue with most rows gives, which gives at least one. If there are fewer rows than queues,
+    queues take turns. Lanes with nothing new stay where they are. Raises as `by_queue`.
     """
     reached = dict(start)
-    # Of each queue alone: otherwise each would go through the lanes of all others.
-    lasts = by_queue(end)
-    waiting = {
-        queue: sum(max(0, rows - start.get(lane, 0)) for lane, rows in lanes.items()) for queue, lanes in lasts.items()
-    }
-    queues = sorted(queue for queue, rows in waiting.items() if rows)
+    waiting = [_Waiting(queue, start, lanes) for queue, lanes in sorted(by_queue(end).items())]
+    waiting = [each for each in waiting if each.rows]
     if max_rows is None and max_bytes is None:
-        for queue in queues:
-            reached.update((lane, max(rows, start.get(lane, 0))) for lane, rows in lasts[queue].items())
-        return reached
-    take_turns = max_rows is not None and max_rows < len(queues)
-    if take_turns:
+        for each in waiting:
+            reached.update((lane, max(rows, start.get(lane, 0))) for lane, rows in each.end.items())
+    elif max_rows is not None and max_rows < len(waiting):
         # Not the same queue first each time: it would be the only one served until it has nothing left.
-        turn = sum(start.values()) % len(queues)
-        queues = queues[turn:] + queues[:turn]
-    else:
-        queues.sort(key=lambda queue: waiting[queue])
-    firsts = {queue: {lane: start[lane] for lane in lasts[queue] if lane in start} for queue in queues}
-    shares: dict[int, tuple[int, Rows]] = {}
-    waiting_left = sum(waiting.values())
-    rows_left = max_rows if max_rows is not None else waiting_left
-    for position, queue in enumerate(queues):
-        others = len(queues) - position - 1
-        row_share = min(max(1, rows_left * waiting[queue] // waiting_left), max(1, rows_left - others))
-        waiting_left -= waiting[queue]
-        if rows_left < 1:
-            break
-        found = cut(queue, firsts[queue], lasts[queue], row_share, None)
-        # At most its share: what is skipped because it was pruned takes nothing from the others.
-        rows_left -= min(row_share, sum(found[lane] - start.get(lane, 0) for lane in found))
-        shares[queue] = (row_share, found)
-    sizes = {queue: 0 if max_bytes is None else size(queue, firsts[queue], shares[queue][1]) for queue in shares}
-    whole = sum(sizes.values())
-    founds = {queue: found for queue, (_, found) in shares.items()}
-    if max_bytes is not None and whole > max_bytes:
-        for queue, (row_share, _) in shares.items():
-            # Not in proportion to rows: a queue with large ones would fall behind the others.
-            byte_share = max(1, max_bytes * sizes[queue] // whole)
-            founds[queue] = cut(queue, firsts[queue], lasts[queue], row_share, byte_share)
-    fullest = queues[-1] if queues and not take_turns else None
-    is_limited = fullest is not None and any(founds[fullest][lane] < rows for lane, rows in lasts[fullest].items())
-    until_us = landed(fullest, firsts[fullest], founds[fullest]) if fullest is not None and is_limited else None
-    for queue, found in founds.items():
-        is_one_row = sum(found[lane] - start.get(lane, 0) for lane in found) == 1
-        # With a row in each batch, a queue with few would be ahead of the others.
-        if until_us is None or not is_one_row or landed(queue, firsts[queue], found) <= until_us:
-            reached.update(found)
+        turn = sum(start.values()) % len(waiting)
+        for each in (waiting[turn:] + waiting[:turn])[:max_rows]:
+            reached.update(cut(each.queue, each.start, each.end, 1, None))
+    elif waiting:
+        waiting.sort(key=lambda each: each.rows)
+        _share_rows(waiting, cut, max_rows)
+        if max_bytes is not None:
+            _share_bytes(waiting, cut, size, max_bytes)
+        _keep_in_step(waiting, cut, landed)
+        for each in waiting:
+            reached.update(each.reached)
     return reached
+
+
+class _Waiting:
+    """What waits in one queue, and how far a batch goes there."""
+
+    def __init__(self, queue: int, start: Rows, end: Rows) -> None:
+        self.queue = queue
+        # Of this queue alone: otherwise each would go through the lanes of all others.
+        self.start = {lane: start[lane] for lane in end if lane in start}
+        self.end = end
+        self.rows = self._rows_to(end)
+        self.row_share = self.rows
+        self.byte_share: int | None = None
+        self.reached: Rows = self.start
+
+    @property
+    def taken(self) -> int:
+        """Rows of the batch. At most the share: what is skipped because it was pruned takes nothing from others."""
+        return min(self.row_share, self._rows_to(self.reached))
+
+    def cut_off(self, cut: Cut) -> None:
+        """Take as much as the shares say."""
+        self.reached = cut(self.queue, self.start, self.end, self.row_share, self.byte_share)
+
+    def _rows_to(self, end: Rows) -> int:
+        return sum(max(0, rows - self.start.get(lane, 0)) for lane, rows in end.items())
+
+
+def _share_rows(waiting: Sequence[_Waiting], cut: Cut, max_rows: int | None) -> None:
+    """Of the queues in the order of their rows, each takes its share, rounded up, and leaves the others a row each."""
+    waiting_left = sum(each.rows for each in waiting)
+    rows_left = waiting_left if max_rows is None else max_rows
+    for others, each in zip(reversed(range(len(waiting))), waiting, strict=True):
+        each.row_share = min(-(-rows_left * each.rows // waiting_left), rows_left - others)
+        waiting_left -= each.rows
+        each.cut_off(cut)
+        rows_left -= each.taken
+
+
+def _share_bytes(waiting: Sequence[_Waiting], cut: Cut, size: Size, max_bytes: int) -> None:
+    """If the rows are too large together, each queue takes the same part of its bytes: with shares in proportion to
+    rows, one with large rows would fall behind the others."""
+    sizes = [size(each.queue, each.start, each.reached) for each in waiting]
+    if (whole := sum(sizes)) <= max_bytes:
+        return
+    for each, taken_bytes in zip(waiting, sizes, strict=True):
+        # Another row, for all but the fullest queue.
+        rounding = 0 if each is waiting[-1] else taken_bytes // max(1, each.taken) - 1
+        each.byte_share = max(1, max_bytes * taken_bytes // whole + rounding)
+        each.cut_off(cut)
+
+
+def _keep_in_step(waiting: Sequence[_Waiting], cut: Cut, landed: Landed) -> None:
+    """With a share that was rounded up in each batch, a queue with few rows would be ahead of the fullest one, which is
+    the last; so it takes the last of them when that one has come as far in time."""
+    fullest = waiting[-1]
+    if all(fullest.reached[lane] >= rows for lane, rows in fullest.end.items()):
+        return
+    until_us = landed(fullest.queue, fullest.start, fullest.reached)
+    for each in waiting[:-1]:
+        if each.taken <= _FEW and landed(each.queue, each.start, each.reached) > until_us:
+            each.row_share = each.taken - 1
+            if each.row_share:
+                each.cut_off(cut)
+            else:
+                each.reached = each.start
 
 
 def pack(queues: Sequence[int], task_count: int) -> list[tuple[int, ...]]:
