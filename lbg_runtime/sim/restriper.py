@@ -16,7 +16,7 @@ from lbg_runtime.core.restripe.conductor import (
     Unsubscribe,
     Wait,
 )
-from lbg_runtime.core.restripe.layout import plan_under_way
+from lbg_runtime.core.restripe.layout import SeenQueues
 from lbg_runtime.core.restripe.records import StripePlan, encode_record
 from lbg_runtime.core.restripe.striping import StripingBook
 from lbg_runtime.sim.broker import CONTROL_TOPIC, SimBroker
@@ -112,7 +112,7 @@ class SimRestriper:
 
     def _begin_conductor(self) -> Conductor:
         shape, subscriptions = self._broker.shape, self._broker.subscriptions()
-        plan = plan_under_way(subscriptions, CONTROL_TOPIC)
+        plan = SeenQueues(shape, CONTROL_TOPIC, subscriptions).plan_under_way()
         if plan is None:
             plan = StripePlan(self._schedule.now_ms + 1, len(subscriptions), self._targets[0], "s3cr3t")
         return Conductor(replace(shape, queue_count=plan.from_count), plan, CONTROL_TOPIC)

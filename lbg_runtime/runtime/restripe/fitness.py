@@ -1,17 +1,13 @@
 """Whether a group and its queues can carry a re-striping; each function only looks."""
 
+from dataclasses import replace
+
 from lbg_runtime.admin.queues import SMALL_MESSAGE_BYTES, QueueAdmin
 from lbg_runtime.config.broker_names import LARGEST_QUEUE_NAME, LARGEST_QUEUE_NAME_BYTES
 from lbg_runtime.config.settings import GroupBackend, Provision, RebindMode, Settings
 from lbg_runtime.core.group.picture import GroupPicture
 from lbg_runtime.core.parking.records import SHOWN_UNSETTLED, parking_queue
-from lbg_runtime.core.restripe.layout import (
-    Subscriptions,
-    ensure_target,
-    ensure_unclaimed,
-    leftover_plans,
-    plans_on,
-)
+from lbg_runtime.core.restripe.layout import SeenQueues, ensure_target
 from lbg_runtime.core.restripe.records import StripePlan, record_topic
 from lbg_runtime.model.errors import ConfigError, PublishRefused, SempError, UserError
 from lbg_runtime.model.failure import Then
@@ -72,15 +68,16 @@ def insist_on_few_moves(plan: StripePlan, shape: GroupShape) -> None:
         raise UserError("--queues", found, f"a number for which at most {MOST_MOVES} do, or a new group")
 
 
-async def subscriptions_of(queues: QueueAdmin, shape: GroupShape, count: int) -> dict[int, frozenset[str]]:
-    """The subscriptions of the first `count` queues with the group's names that are there, and of those that follow
-    without a gap; the last ones may be somebody else's, as nothing but their subscriptions says how many the group
-    has."""
+async def look_again(queues: QueueAdmin, seen: SeenQueues, queue_count: int) -> SeenQueues:
+    """The queues with the group's names that are there now: of the first ones, as many as this, as the settings say and
+    as were seen, and of the others those that follow without a gap. The last ones may be somebody else's, as nothing
+    but their subscriptions says how many the group has."""
+    count = max(queue_count, seen.shape.queue_count, *(index + 1 for index in seen.subscriptions))
     index, read = 0, dict[int, frozenset[str]]()
     while True:
-        found = await queues.subscriptions(shape.queue_name(index))
+        found = await queues.subscriptions(seen.shape.queue_name(index))
         if found is None and index >= count:
-            return read
+            return replace(seen, subscriptions=read)
         if found is not None:
             read[index] = found
         index += 1
@@ -88,43 +85,36 @@ async def subscriptions_of(queues: QueueAdmin, shape: GroupShape, count: int) ->
 
 async def insist_on_target(queues: QueueAdmin, settings: Settings, queue_count: int) -> None:
     """Raise `UserError` if the group is being brought to another number of queues, perhaps by somebody at work."""
-    shape, topic = settings.group.shape(), settings.group.control_topic_name
-    subscriptions = await subscriptions_of(queues, shape, max(queue_count, shape.queue_count))
-    plans = plans_on(subscriptions, topic) - leftover_plans(shape, subscriptions, topic, queue_count)
-    if plans:
+    unseen = SeenQueues(settings.group.shape(), settings.group.control_topic_name, {})
+    seen = await look_again(queues, unseen, queue_count)
+    if plans := seen.plans() - seen.leftover_plans(queue_count):
         ensure_target(max(plans, key=lambda plan: plan.generation), queue_count)
 
 
-async def insist_on_fit_queues(
-    queues: QueueAdmin, plan: StripePlan, shape: GroupShape, subscriptions: Subscriptions
-) -> None:
+async def insist_on_fit_queues(queues: QueueAdmin, plan: StripePlan, seen: SeenQueues) -> None:
     """Raise `QueueUnfit` if a queue could miss a record silently, and leave the copies behind it to another, or shows
     too few unsettled messages: its records are settled last, and what is behind them would never be shown."""
-    markers = plan.marker_counts(shape.hash_count)
-    for index, topics in subscriptions.items():
+    markers = plan.marker_counts(seen.shape.hash_count)
+    for index, topics in seen.subscriptions.items():
         # One that has lost all its topics is about to be deleted, and may be closed for that.
         if index < plan.to_count or (index < plan.from_count and topics):
-            await queues.ensure_fit(shape.queue_name(index), markers[index] + _BESIDE_MARKERS)
+            await queues.ensure_fit(seen.shape.queue_name(index), markers[index] + _BESIDE_MARKERS)
 
 
-async def insist_on_unclaimed_queues(
-    queues: QueueAdmin, plan: StripePlan, shape: GroupShape, subscriptions: Subscriptions, control_topic: str
-) -> None:
+async def insist_on_unclaimed_queues(queues: QueueAdmin, plan: StripePlan, seen: SeenQueues) -> None:
     """Raise `QueueUnfit` if a queue that the plan adds to the group may be somebody else's.
 
     Members would handle what is in it, a later shrink would delete it, or nobody could bind it. An empty one that is
     as we make them may be left by a plan that never began. Only for a plan that has not begun: later, records and
     copies are there.
     """
-    ensure_unclaimed(plan, shape, subscriptions, control_topic)
-    for index in subscriptions:
+    seen.ensure_unclaimed(plan)
+    for index in seen.subscriptions:
         if plan.from_count <= index < plan.to_count:
-            await queues.ensure_like_new(shape.queue_name(index))
+            await queues.ensure_like_new(seen.shape.queue_name(index))
 
 
-async def insist_on_no_parking(
-    queues: QueueAdmin, plan: StripePlan, shape: GroupShape, subscriptions: Subscriptions, picture: GroupPicture
-) -> None:
+async def insist_on_no_parking(queues: QueueAdmin, plan: StripePlan, seen: SeenQueues, picture: GroupPicture) -> None:
     """Raise `UserError` if the group parks: what is parked belongs to a queue, and would stay behind its shard.
 
     Also if it once parked with more queues than it has: one that is to be made would have what is parked.
@@ -136,8 +126,8 @@ async def insist_on_no_parking(
     if plan.from_count == plan.to_count:
         # Nothing moves; but members park nothing meanwhile, and a message that waits for that keeps it from ending.
         expected = f"all members stopped and then started with group.queue_count: {plan.to_count}, to tell them that"
-    for index in sorted({*subscriptions, *range(plan.queue_total)}):
-        queue = parking_queue(shape.name, index)
+    for index in sorted({*seen.subscriptions, *range(plan.queue_total)}):
+        queue = parking_queue(seen.shape.name, index)
         if await queues.subscriptions(queue) is not None:
             raise UserError("failure.then: park", f"parking queue {queue}", expected)
     for member, beat in picture.members.items():
@@ -145,18 +135,16 @@ async def insist_on_no_parking(
             raise UserError("failure.then: park", f"member {member} runs with it", expected)
 
 
-async def with_refusing_queues(
-    refusal: PublishRefused, queues: QueueAdmin, shape: GroupShape, subscriptions: Subscriptions
-) -> PublishRefused:
+async def with_refusing_queues(refusal: PublishRefused, queues: QueueAdmin, seen: SeenQueues) -> PublishRefused:
     """The same error, with the queues on its topic that take no record: the broker does not say which refused it.
 
     The same if none shows why: it may have found room since, or the broker does not answer.
     """
     found = []
     try:
-        for index, topics in subscriptions.items():
+        for index, topics in seen.subscriptions.items():
             if refusal.topic in topics:
-                queue = shape.queue_name(index)
+                queue = seen.shape.queue_name(index)
                 if reason := await queues.refusal(queue, SMALL_MESSAGE_BYTES):
                     found.append(f"queue {queue} has {reason}")
     except SempError:

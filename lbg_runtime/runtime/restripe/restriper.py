@@ -35,18 +35,7 @@ from lbg_runtime.core.restripe.conductor import (
     Unsubscribe,
     Wait,
 )
-from lbg_runtime.core.restripe.layout import (
-    ensure_informed,
-    ensure_layout,
-    ensure_on_the_way,
-    ensure_target,
-    has_begun,
-    is_unmoved,
-    layout_of,
-    leftover_plans,
-    plan_under_way,
-    plans_on,
-)
+from lbg_runtime.core.restripe.layout import SeenQueues, ensure_target
 from lbg_runtime.core.restripe.records import StripePlan, encode_record
 from lbg_runtime.model.errors import (
     PublishFailed,
@@ -70,7 +59,7 @@ from lbg_runtime.runtime.restripe.fitness import (
     insist_on_no_parking,
     insist_on_target,
     insist_on_unclaimed_queues,
-    subscriptions_of,
+    look_again,
     with_refusing_queues,
 )
 from lbg_runtime.runtime.restripe.hearing import Hearing
@@ -123,7 +112,7 @@ class Restriper:
         self._stored_count = stored_count
         self._quiet_from_s = 0.0
         """From then on no request of a killed or replaced conductor arrives, on the loop's clock; 0: from the start."""
-        self._subscriptions: dict[int, frozenset[str]] = {}
+        self._seen = SeenQueues(self._shape, self._topic, {})
         self._in_use = ""
         """Why the queue that is to be deleted could not be; empty if none is waited for."""
         timing = MembershipTiming(heartbeat_ms=settings.membership.heartbeat_ms)
@@ -162,8 +151,8 @@ class Restriper:
             asking.cancel()
 
     async def _bring_there(self) -> Progress | None:
-        await self._read_subscriptions(self._queue_count)
-        if plans_on(self._subscriptions, self._topic):
+        await self._look_at_queues(self._queue_count)
+        if self._seen.plans():
             self._quiet_from_s = asyncio.get_running_loop().time() + HELD_S
         await self._clear_leftovers()
         conductor = await self._conductor()
@@ -179,19 +168,19 @@ class Restriper:
             self._tell_of_queues_left()
             return None
         plan = conductor.plan
-        is_maybe_known = has_begun(plan, self._shape, self._subscriptions, self._topic)
+        is_maybe_known = self._seen.has_begun(plan)
         if not is_maybe_known:
             insist_on_fit_topic(plan, self._topic)
             insist_on_few_moves(plan, self._shape)
-            await insist_on_unclaimed_queues(self._queues, plan, self._shape, self._subscriptions, self._topic)
-        await insist_on_fit_queues(self._queues, plan, self._shape, self._subscriptions)
-        if is_unmoved(plan, self._shape, self._subscriptions):
+            await insist_on_unclaimed_queues(self._queues, plan, self._seen)
+        await insist_on_fit_queues(self._queues, plan, self._seen)
+        if self._seen.is_unmoved(plan):
             await self._insist_on_no_parking(plan)
         return await self._conduct(conductor, is_maybe_known=is_maybe_known)
 
     async def _conduct(self, conductor: Conductor, *, is_maybe_known: bool) -> Progress:
         # Perhaps the plan was published, perhaps not, while no shard has moved.
-        is_to_begin = is_unmoved(conductor.plan, self._shape, self._subscriptions)
+        is_to_begin = self._seen.is_unmoved(conductor.plan)
         if is_to_begin:
             await self._hear_of_members(conductor, is_maybe_known=is_maybe_known)
             # Again, as parking may have been turned on meanwhile.
@@ -242,18 +231,17 @@ class Restriper:
 
     # -- what exists
 
-    async def _read_subscriptions(self, queue_count: int) -> None:
-        count = max(queue_count, self._shape.queue_count, *(index + 1 for index in self._subscriptions))
-        self._subscriptions = await subscriptions_of(self._queues, self._shape, count)
+    async def _look_at_queues(self, queue_count: int) -> None:
+        self._seen = await look_again(self._queues, self._seen, queue_count)
 
     async def _clear_leftovers(self) -> None:
         """Take away what is left of plans that never began or are over, which nobody could end."""
-        leftovers = leftover_plans(self._shape, self._subscriptions, self._topic, self._queue_count)
+        leftovers = self._seen.leftover_plans(self._queue_count)
         if not leftovers:
             return
         await self._wait_for_quiet(Progress(max(leftovers, key=lambda plan: plan.generation), 0, 0, ""))
-        await self._read_subscriptions(self._queue_count)
-        leftovers &= leftover_plans(self._shape, self._subscriptions, self._topic, self._queue_count)
+        await self._look_at_queues(self._queue_count)
+        leftovers &= self._seen.leftover_plans(self._queue_count)
         for plan in sorted(leftovers, key=lambda plan: plan.generation):
             _log.warning(
                 "restripe_leftover_cleared", generation=plan.generation, before=plan.from_count, target=plan.to_count
@@ -262,13 +250,13 @@ class Restriper:
 
     async def _take_away(self, plan: StripePlan) -> None:
         conductor = Conductor(self._shape, plan, self._topic)
-        for index in sorted(self._subscriptions, reverse=True):
-            if conductor.topic in self._subscriptions[index]:
+        for index in sorted(self._seen.subscriptions, reverse=True):
+            if conductor.topic in self._seen.subscriptions[index]:
                 await self._take(Unsubscribe(index, conductor.topic), conductor)
 
     def _tell_of_queues_left(self) -> None:
         """They may be of a plan that never began; nothing says whether somebody else has made them."""
-        if left := [self._shape.queue_name(index) for index in self._subscriptions if index >= self._queue_count]:
+        if left := [self._shape.queue_name(index) for index in self._seen.subscriptions if index >= self._queue_count]:
             expected = "deleted by hand, if nobody wants them; the next growth takes only empty ones of the group's"
             _log.warning("restripe_queues_left", queues=left, expected=expected)
 
@@ -278,51 +266,51 @@ class Restriper:
         Raises `UserError` or `QueueUnfit` if no plan may be published there; ours is then taken away, as nobody could
         end it, unless it may have been published before.
         """
-        before, plan = self._subscriptions, conductor.plan
-        await self._read_subscriptions(plan.queue_total)
+        before, plan = self._seen, conductor.plan
+        await self._look_at_queues(plan.queue_total)
         try:
-            ensure_layout(replace(self._shape, queue_count=plan.from_count), self._subscriptions)
+            self._seen.ensure_layout(plan.from_count)
             if not is_maybe_known:
-                await insist_on_unclaimed_queues(self._queues, plan, self._shape, self._subscriptions, self._topic)
+                await insist_on_unclaimed_queues(self._queues, plan, self._seen)
                 self._hearing.insist_on_fit_members(plan)
-            await insist_on_fit_queues(self._queues, plan, self._shape, self._subscriptions)
+            await insist_on_fit_queues(self._queues, plan, self._seen)
             await self._insist_on_no_parking(plan)
         except (UserError, QueueUnfit):
             if not is_maybe_known:
                 await self._take_away(plan)
             raise
-        return self._subscriptions == before
+        return self._seen == before
 
     async def _look_at_the_end(self, plan: StripePlan) -> None:
-        await self._read_subscriptions(plan.queue_total)
+        await self._look_at_queues(plan.queue_total)
         # A conductor that has replaced us may be on the way to another layout.
         await self.insist_on_connection()
-        ensure_layout(replace(self._shape, queue_count=plan.to_count), self._subscriptions)
+        self._seen.ensure_layout(plan.to_count)
 
     async def _insist_on_no_parking(self, plan: StripePlan) -> None:
-        await insist_on_no_parking(self._queues, plan, self._shape, self._subscriptions, self._hearing.picture)
+        await insist_on_no_parking(self._queues, plan, self._seen, self._hearing.picture)
 
     async def _conductor(self) -> Conductor | None:
-        plan = plan_under_way(self._subscriptions, self._topic)
+        plan = self._seen.plan_under_way()
         if plan is None:
-            present = layout_of(self._shape, self._subscriptions)
+            present = self._seen.layout()
             if present == self._queue_count and not await self._hearing.hears_of_another(present):
                 return None
             plan = StripePlan(wall_us(), present, self._queue_count, secrets.token_hex(16))
         ensure_target(plan, self._queue_count)
-        ensure_on_the_way(plan, self._shape, self._subscriptions)
-        ensure_informed(plan, self._shape, self._subscriptions, self._topic)
+        self._seen.ensure_on_the_way(plan)
+        self._seen.ensure_informed(plan)
         return Conductor(replace(self._shape, queue_count=plan.from_count), plan, self._topic)
 
     async def _look(self, conductor: Conductor) -> Sight:
         if 0 < self._quiet_from_s <= asyncio.get_running_loop().time():
             # A request of an earlier conductor may have arrived after we had read them.
             self._quiet_from_s = 0.0
-            await self._read_subscriptions(conductor.plan.queue_total)
-            ensure_informed(conductor.plan, self._shape, self._subscriptions, self._topic)
+            await self._look_at_queues(conductor.plan.queue_total)
+            self._seen.ensure_informed(conductor.plan)
         owned, depth, name = self._hearing.picture.owners, self._queues.depth, self._shape.queue_name
         sight = Sight(
-            self._subscriptions,
+            self._seen.subscriptions,
             {},
             {index for index in range(conductor.plan.queue_total) if name(index) in owned},
             self._hearing.book.now if self._hearing.is_heard else None,
@@ -347,13 +335,13 @@ class Restriper:
             case CreateQueue(index):
                 queue = self._shape.queue_name(index)
                 await self._queues.create_queue(queue)
-                self._subscriptions[index] = await self._queues.subscriptions(queue) or frozenset()
+                self._seen.subscriptions[index] = await self._queues.subscriptions(queue) or frozenset()
             case Subscribe(index, topic):
                 await self._queues.subscribe(self._shape.queue_name(index), topic)
-                self._subscriptions[index] |= {topic}
+                self._seen.subscriptions[index] |= {topic}
             case Unsubscribe(index, topic):
                 await self._queues.unsubscribe(self._shape.queue_name(index), topic)
-                self._subscriptions[index] -= {topic}
+                self._seen.subscriptions[index] -= {topic}
             case Publish(record):
                 await self._publish(encode_record(record, conductor.topic))
             case DeleteQueue(index):
@@ -365,7 +353,7 @@ class Restriper:
                     await self._hearing.wait()
                     return False
                 self._in_use = ""
-                del self._subscriptions[index]
+                del self._seen.subscriptions[index]
             case Wait() | Done():
                 await self._hearing.wait()
                 return False
@@ -377,7 +365,7 @@ class Restriper:
         try:
             await self._session.send(record)
         except PublishRefused as refusal:
-            raise await with_refusing_queues(refusal, self._queues, self._shape, self._subscriptions) from None
+            raise await with_refusing_queues(refusal, self._queues, self._seen) from None
 
     async def _wait_for_quiet(self, progress: Progress) -> None:
         """Wait until every request of an earlier conductor has arrived, or never will."""

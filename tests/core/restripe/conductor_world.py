@@ -17,7 +17,7 @@ from lbg_runtime.core.restripe.conductor import (
     Unsubscribe,
     Wait,
 )
-from lbg_runtime.core.restripe.layout import plan_under_way
+from lbg_runtime.core.restripe.layout import SeenQueues
 from lbg_runtime.core.restripe.records import (
     ShardMarker,
     StripeEnd,
@@ -72,9 +72,13 @@ class Group:
 
     def conductor(self) -> Conductor:
         """One who knows nothing but what the queues say, as far as that goes."""
-        plan = plan_under_way(self.sight().subscriptions, CONTROL_TOPIC)
+        plan = self.seen().plan_under_way()
         assert plan is None or plan in self.plans
         return Conductor(self.old, plan or self.plan, CONTROL_TOPIC)
+
+    def seen(self) -> SeenQueues:
+        """Its queues as they are now."""
+        return SeenQueues(self.old, CONTROL_TOPIC, dict(self.sight().subscriptions))
 
     def follow(self, conductor: Conductor) -> None:
         """It may have renewed its plan."""

@@ -6,12 +6,11 @@ it publishes a plan or removes the last topic of records, if it has found one at
 of its own changes.
 """
 
-from lbg_runtime.core.restripe import layout
 from lbg_runtime.core.restripe.conductor import Conductor, CreateQueue, DeleteQueue, Publish, Subscribe, Unsubscribe
 from lbg_runtime.core.restripe.conductor import Step as ConductorStep
 from tests.core.histories import Step
 from tests.core.restripe import small_stripe_parts
-from tests.core.restripe.small_stripe_parts import CONTROL_TOPIC, Setup
+from tests.core.restripe.small_stripe_parts import Setup
 from tests.core.restripe.small_stripes import SmallStripes
 
 Request = CreateQueue | Subscribe | Unsubscribe | DeleteQueue
@@ -47,7 +46,7 @@ class LateStripes(SmallStripes):
     def steps(self) -> list[Step]:
         found = super().steps()
         # The first request of all leaves no trace (docs/restripe.md), and nobody would wait for it.
-        may_be_late = self.late_request is None and layout.plans_on(self.topics, CONTROL_TOPIC)
+        may_be_late = self.late_request is None and self._queues().plans()
         if "die late" in self.may_happen and may_be_late and self.intent and isinstance(self.intent[1], Request):
             found.append(("die late",))
         return found
@@ -78,7 +77,7 @@ class LateStripes(SmallStripes):
     def _look(self) -> None:
         assert self.conductor is not None
         self._read()
-        layout.ensure_informed(self.conductor.plan, self.shape, self.topics, CONTROL_TOPIC)
+        self._queues().ensure_informed(self.conductor.plan)
 
     def _read(self) -> None:
         self.known_topics, self.is_to_look = self.topics.copy(), False
@@ -87,7 +86,7 @@ class LateStripes(SmallStripes):
 
     def _begin_to_conduct(self) -> None:
         target = self.targets[0] if self.targets else 0
-        if self.late_request and target and layout.leftover_plans(self.shape, self.topics, CONTROL_TOPIC, target):
+        if self.late_request and target and self._queues().leftover_plans(target):
             # Nothing is taken away before it can have arrived.
             self._arrive()
         super()._begin_to_conduct()
@@ -105,7 +104,7 @@ class LateStripes(SmallStripes):
         assert self.intent is not None
         conductor, step = self.intent
         if self.is_to_begin and step == Publish(conductor.plan) and self.known_topics != self.topics:
-            layout.ensure_layout(conductor.shape, self.topics)
+            self._queues().ensure_layout(conductor.plan.from_count)
             self._read()
             return
         self.known_topics = known = self.known_topics.copy()

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Self
 
 from lbg_runtime.core.group.picture import how_much_is_known
-from lbg_runtime.core.restripe import layout
 from lbg_runtime.core.restripe.conductor import (
     LOOKS_PER_RECORD,
     Conductor,
@@ -27,6 +26,7 @@ from lbg_runtime.core.restripe.conductor import (
 )
 from lbg_runtime.core.restripe.conductor import Step as ConductorStep
 from lbg_runtime.core.restripe.gate import Pass, Probe
+from lbg_runtime.core.restripe.layout import SeenQueues, ensure_target
 from lbg_runtime.core.restripe.records import StripePlan, record_topic
 from lbg_runtime.core.restripe.striping import NOTHING, StripingBook, StripingReport
 from lbg_runtime.model.errors import UserError
@@ -300,17 +300,20 @@ class SmallStripes(StripedGroup):
         """What it believes the queues to subscribe to."""
         return self.topics
 
+    def _queues(self) -> SeenQueues:
+        return SeenQueues(self.shape, CONTROL_TOPIC, self.topics)
+
     def _begin_to_conduct(self) -> None:
         """What a command does that finds the group as it is."""
         self.conductor, self.is_refused = None, False
         while self.conductor is None and self.targets:
             target = self.targets[0]
-            for leftover in layout.leftover_plans(self.shape, self.topics, CONTROL_TOPIC, target):
+            for leftover in self._queues().leftover_plans(target):
                 for index in self.topics:
                     self.topics[index] -= {record_topic(CONTROL_TOPIC, leftover)}
-            plan = layout.plan_under_way(self.topics, CONTROL_TOPIC)
+            plan = self._queues().plan_under_way()
             if plan is None:
-                present = layout.layout_of(self.shape, self.topics)
+                present = self._queues().layout()
                 known = max((each.book.now for each in self.members if not each.is_away), key=how_much_is_known)
                 if present == target and (known.target is not None or known.queue_count == target):
                     self.targets = self.targets[1:]
@@ -319,12 +322,12 @@ class SmallStripes(StripedGroup):
                 generation = self.setup.clock + self.planned_count
                 generation = max(generation, known.generation + 1) if present == target else generation
                 plan = StripePlan(generation, present, target, "s")
-            layout.ensure_target(plan, target)
-            layout.ensure_on_the_way(plan, self.shape, self.topics)
-            layout.ensure_informed(plan, self.shape, self.topics, CONTROL_TOPIC)
+            ensure_target(plan, target)
+            self._queues().ensure_on_the_way(plan)
+            self._queues().ensure_informed(plan)
             self.conductor = Conductor(replace(self.shape, queue_count=plan.from_count), plan, CONTROL_TOPIC)
             self.book, self.heard = StripingBook(1, self.setup.shards), NOTHING
-            self.is_to_begin = layout.is_unmoved(plan, self.shape, self.topics)
+            self.is_to_begin = self._queues().is_unmoved(plan)
 
     def _think(self, *, is_patient: bool = True) -> tuple[Conductor, ConductorStep] | None:
         """The conductor after its next look, and its step; None if it only waits."""
@@ -365,12 +368,12 @@ class SmallStripes(StripedGroup):
             case Publish(record):
                 if self.is_to_begin and record == conductor.plan:
                     self.is_to_begin = False
-                    layout.ensure_layout(conductor.shape, self.topics)
+                    self._queues().ensure_layout(conductor.plan.from_count)
                 self._spool(record, conductor.topic)
             case DeleteQueue(index):
                 del self.queues[index], self.topics[index]
             case Done():
-                layout.ensure_layout(replace(self.shape, queue_count=conductor.plan.to_count), self.topics)
+                self._queues().ensure_layout(conductor.plan.to_count)
                 self.targets = self.targets[1:]
                 self._begin_to_conduct()
                 return

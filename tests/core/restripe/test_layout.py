@@ -6,17 +6,7 @@ from itertools import product
 import pytest
 
 from lbg_runtime.core.restripe.conductor import Done, Subscribe, Wait
-from lbg_runtime.core.restripe.layout import (
-    ensure_layout,
-    ensure_on_the_way,
-    ensure_unclaimed,
-    has_begun,
-    is_unmoved,
-    layout_of,
-    leftover_plans,
-    plan_under_way,
-    plans_on,
-)
+from lbg_runtime.core.restripe.layout import SeenQueues
 from lbg_runtime.core.restripe.records import StripeEnd, StripePlan, record_topic
 from lbg_runtime.model.errors import QueueUnfit, UserError
 from lbg_runtime.model.group import GroupShape
@@ -36,6 +26,10 @@ def laid_out(count: int, hash_count: int = HASH_COUNT) -> dict[int, frozenset[st
     return {index: frozenset(shape.subscriptions(index)) for index in range(count)}
 
 
+def seen_as(subscriptions: dict[int, frozenset[str]]) -> SeenQueues:
+    return SeenQueues(shape_of(1), CONTROL_TOPIC, subscriptions)
+
+
 def with_topic(subscriptions: dict[int, frozenset[str]], plan: StripePlan, *indexes: int) -> dict[int, frozenset[str]]:
     topic = record_topic(CONTROL_TOPIC, plan)
     return {index: topics | {topic} if index in indexes else topics for index, topics in subscriptions.items()}
@@ -47,17 +41,17 @@ def test_a_plan_of_which_a_queue_may_hold_a_record_is_gone_on_with(from_count: i
     conductor = group.conductor()
     has_ended = False
     for _ in range(MOST_STEPS):
-        seen = group.sight().subscriptions
-        ensure_on_the_way(group.plan, group.old, seen)
-        begun = has_begun(group.plan, group.old, seen, CONTROL_TOPIC)
+        seen = group.seen()
+        seen.ensure_on_the_way(group.plan)
+        begun = seen.has_begun(group.plan)
         if group.journal or (group.said is not None and group.said.target is not None and not has_ended):
             assert begun, "nobody else could end it"
         if begun:
             for count in COUNTS:
-                assert not leftover_plans(group.old, seen, CONTROL_TOPIC, count)
-        elif plans_on(seen, CONTROL_TOPIC) and is_unmoved(group.plan, group.old, seen):
-            assert not leftover_plans(group.old, seen, CONTROL_TOPIC, to_count), "the same command goes on with it"
-            assert leftover_plans(group.old, seen, CONTROL_TOPIC, from_count) == {group.plan}
+                assert not seen.leftover_plans(count)
+        elif seen.plans() and seen.is_unmoved(group.plan):
+            assert not seen.leftover_plans(to_count), "the same command goes on with it"
+            assert seen.leftover_plans(from_count) == {group.plan}
         step = conductor.next_step(group.sight())
         if isinstance(step, Done):
             break
@@ -67,8 +61,8 @@ def test_a_plan_of_which_a_queue_may_hold_a_record_is_gone_on_with(from_count: i
         group.do(step)
         conductor.did(step)
         has_ended = has_ended or group.published(StripeEnd)
-    ensure_layout(group.new, group.sight().subscriptions)
-    assert layout_of(group.old, group.sight().subscriptions) == to_count
+    group.seen().ensure_layout(to_count)
+    assert group.seen().layout() == to_count
 
 
 def test_a_late_topic_of_another_plan_is_a_leftover_on_whatever_layout_it_falls() -> None:
@@ -78,29 +72,28 @@ def test_a_late_topic_of_another_plan_is_a_leftover_on_whatever_layout_it_falls(
             continue
         plan = StripePlan(GENERATION, from_count, to_count, "s3cr3t")
         seen = with_topic(laid_out(present), plan, 0)
-        shape = shape_of(present)
-        assert not has_begun(plan, shape, seen, CONTROL_TOPIC)
+        assert not seen_as(seen).has_begun(plan)
         for wanted in few_and_many:
             expected = set() if (present, wanted) == (from_count, to_count) else {plan}
-            assert leftover_plans(shape, seen, CONTROL_TOPIC, wanted) == expected
+            assert seen_as(seen).leftover_plans(wanted) == expected
 
 
 def test_a_plan_that_is_renewed_has_begun_by_its_older_name() -> None:
     old, new = (StripePlan(generation, 2, 3, "s3cr3t") for generation in (7, 9))
     seen = with_topic(with_topic({**laid_out(2), 2: frozenset()}, old, 0, 1, 2), new, 0)
-    assert has_begun(new, shape_of(2), seen, CONTROL_TOPIC)
-    assert not leftover_plans(shape_of(2), seen, CONTROL_TOPIC, 2)
+    assert seen_as(seen).has_begun(new)
+    assert not seen_as(seen).leftover_plans(2)
 
 
 def test_of_a_plan_whose_needless_queues_are_gone_only_topics_are_left_whatever_else_exists() -> None:
     plan = StripePlan(GENERATION, 4, 2, "s3cr3t")
     seen = with_topic({**laid_out(2), 3: frozenset(), 4: frozenset({"invoices/>"})}, plan, 0, 1)
-    assert has_begun(plan, shape_of(2), seen, CONTROL_TOPIC)
+    assert seen_as(seen).has_begun(plan)
     late = with_topic({**laid_out(2), 3: frozenset()}, plan, 0)
-    assert not has_begun(plan, shape_of(2), late, CONTROL_TOPIC), "it cleans up the topic of queue 0 after all others"
+    assert not seen_as(late).has_begun(plan), "it cleans up the topic of queue 0 after all others"
     del seen[3]
-    assert not has_begun(plan, shape_of(2), seen, CONTROL_TOPIC)
-    assert leftover_plans(shape_of(2), seen, CONTROL_TOPIC, 2) == {plan}
+    assert not seen_as(seen).has_begun(plan)
+    assert seen_as(seen).leftover_plans(2) == {plan}
 
 
 @pytest.mark.parametrize("to_count", [4, 1])
@@ -108,7 +101,7 @@ def test_of_two_plans_the_one_that_began_stays(to_count: int) -> None:
     begun, late = StripePlan(9, 2, 3, "s3cr3t"), StripePlan(7, 2, to_count, "other")
     seen = with_topic(with_topic({**laid_out(2), 2: frozenset()}, begun, 0, 1, 2), late, 0)
     for wanted in (1, 2, 3, 4):
-        assert leftover_plans(shape_of(2), seen, CONTROL_TOPIC, wanted) == {late}
+        assert seen_as(seen).leftover_plans(wanted) == {late}
 
 
 @pytest.mark.parametrize("topic", [">", "*/>", "l*/1/>", "*/*/new", "lbg/*/>", "!lbg/1/>", "!*/1/>", "!>"])
@@ -117,10 +110,10 @@ def test_a_subscription_that_brings_a_queue_more_than_its_shards_or_less_is_no_l
     seen = laid_out(4)
     seen[2] |= {topic}
     with pytest.raises(UserError, match=f"orders/2: subscription {re.escape(topic)}; "):
-        layout_of(shape_of(4), seen)
+        seen_as(seen).layout()
     for refuse in (
-        lambda: ensure_layout(shape_of(4), seen),
-        lambda: ensure_on_the_way(StripePlan(GENERATION, 4, 6, "s3cr3t"), shape_of(4), seen),
+        lambda: seen_as(seen).ensure_layout(4),
+        lambda: seen_as(seen).ensure_on_the_way(StripePlan(GENERATION, 4, 6, "s3cr3t")),
     ):
         with pytest.raises(UserError, match=f"orders/2: subscription {re.escape(topic)}; "):
             refuse()
@@ -129,23 +122,23 @@ def test_a_subscription_that_brings_a_queue_more_than_its_shards_or_less_is_no_l
 def test_a_group_of_which_no_queue_has_a_shard_has_no_layout() -> None:
     for seen in ({}, {0: frozenset({"invoices/>"})}):
         with pytest.raises(UserError, match="0 queues of orders with shards; expected queues of the group"):
-            layout_of(shape_of(4), seen)
+            seen_as(seen).layout()
     plan = StripePlan(GENERATION, 4, 6, "s3cr3t")
-    assert leftover_plans(shape_of(4), with_topic({0: frozenset()}, plan, 0), CONTROL_TOPIC, 6) == {plan}
+    assert seen_as(with_topic({0: frozenset()}, plan, 0)).leftover_plans(6) == {plan}
 
 
 def test_subscriptions_that_bring_nothing_of_the_group_are_no_concern_of_it() -> None:
     seen = {**laid_out(4), 4: frozenset({">", "!lbg/1/>"})}
     seen[2] |= {"lbg", "*", "lbg-news/>", "b*/1/>", "!news/>"}
-    ensure_layout(shape_of(4), seen)
-    assert layout_of(shape_of(4), seen) == 4
+    seen_as(seen).ensure_layout(4)
+    assert seen_as(seen).layout() == 4
 
 
 class TestWhatNoStepLeaves:
     plan = StripePlan(GENERATION, 4, 6, "s3cr3t")
 
     def ensure(self, seen: dict[int, frozenset[str]]) -> None:
-        ensure_on_the_way(self.plan, shape_of(4), seen)
+        seen_as(seen).ensure_on_the_way(self.plan)
 
     def test_the_layout_of_others(self) -> None:
         with pytest.raises(UserError, match=r"lbg/6/>: .* by orders/6, .*: taken from orders/6 and added to orders/0;"):
@@ -161,7 +154,7 @@ class TestWhatNoStepLeaves:
         with pytest.raises(
             UserError, match=r"lost; expected at once, and with group\.queue_count 4: `lbg group apply`"
         ):
-            ensure_layout(shape_of(4), seen)
+            seen_as(seen).ensure_layout(4)
 
     def test_a_shard_in_a_third_queue(self) -> None:
         seen = laid_out(4)
@@ -171,7 +164,7 @@ class TestWhatNoStepLeaves:
         ):
             self.ensure(seen)
         with pytest.raises(UserError, match="lbg/4/>: subscribed to by orders/0 and orders/1; expected by orders/0 al"):
-            ensure_layout(shape_of(4), seen)
+            seen_as(seen).ensure_layout(4)
 
     def test_two_shards_on_the_move(self) -> None:
         seen = {**laid_out(4), 4: frozenset({"lbg/4/>"}), 5: frozenset()}
@@ -190,9 +183,9 @@ class TestWhatNoStepLeaves:
         for topics in group.queues.values():
             topics.discard("lbg/7/>")
         with pytest.raises(UserError, match=r"lbg/7/>: .* by hand: added to orders/1; then"):
-            ensure_on_the_way(group.plan, group.old, group.sight().subscriptions)
+            group.seen().ensure_on_the_way(group.plan)
         group.queues[1].add("lbg/7/>")
-        ensure_on_the_way(group.plan, group.old, group.sight().subscriptions)
+        group.seen().ensure_on_the_way(group.plan)
         list(conduct(group, group.conductor()))
 
     def test_what_is_no_shard(self) -> None:
@@ -213,36 +206,36 @@ class TestQueuesThatAreAdded:
         [(), (record_topic(CONTROL_TOPIC, PLAN),), (record_topic(CONTROL_TOPIC, StripePlan(3, 2, 5, "s")),)],
     )
     def test_one_that_an_earlier_plan_left_is_taken(self, topics: tuple[str, ...]) -> None:
-        ensure_unclaimed(self.PLAN, shape_of(2), self.there(3, *topics), CONTROL_TOPIC)
+        seen_as(self.there(3, *topics)).ensure_unclaimed(self.PLAN)
 
     @pytest.mark.parametrize("index", [2, 3])
     def test_one_that_attracts_anything_else_is_refused(self, index: int) -> None:
         there = self.there(index, record_topic(CONTROL_TOPIC, self.PLAN), "invoices/>")
         with pytest.raises(QueueUnfit, match=f"orders/{index} has subscription invoices/>; expected none") as refused:
-            ensure_unclaimed(self.PLAN, shape_of(2), there, CONTROL_TOPIC)
+            seen_as(there).ensure_unclaimed(self.PLAN)
         assert refused.value.queue == f"orders/{index}"
 
     def test_what_is_beyond_the_new_layout_is_left_alone(self) -> None:
-        ensure_unclaimed(self.PLAN, shape_of(2), self.there(4, "invoices/>"), CONTROL_TOPIC)
+        seen_as(self.there(4, "invoices/>")).ensure_unclaimed(self.PLAN)
 
 
 class TestWhatIsUnderWay:
     @pytest.mark.parametrize("topics", [[], ["lbg/0/>"], ["lbg-control/orders", "lbg-control/bills/restripe/7/2/3/s"]])
     def test_nothing(self, topics: list[str]) -> None:
-        assert plan_under_way({0: frozenset(topics)}, CONTROL_TOPIC) is None
+        assert seen_as({0: frozenset(topics)}).plan_under_way() is None
 
     def test_what_a_single_queue_tells_of(self) -> None:
         plan = StripePlan(7, 2, 3, "s")
         subscriptions = {0: frozenset({"lbg/0/>", record_topic(CONTROL_TOPIC, plan)}), 1: frozenset({"lbg/1/>"})}
-        assert plan_under_way(subscriptions, CONTROL_TOPIC) == plan
+        assert seen_as(subscriptions).plan_under_way() == plan
 
     def test_of_a_plan_that_is_being_renewed_the_newest(self) -> None:
         plans = [StripePlan(generation, 2, 3, "s") for generation in (10, 9, 8)]
         subscriptions = {index: frozenset({record_topic(CONTROL_TOPIC, plan)}) for index, plan in enumerate(plans)}
-        assert plan_under_way(subscriptions, CONTROL_TOPIC) == plans[0]
+        assert seen_as(subscriptions).plan_under_way() == plans[0]
 
     def test_two_at_once_are_refused(self) -> None:
         plans = StripePlan(8, 3, 1, "other"), StripePlan(7, 2, 3, "s")
         subscriptions = {index: frozenset({record_topic(CONTROL_TOPIC, plan)}) for index, plan in enumerate(plans)}
         with pytest.raises(UserError, match="re-stripings 2 to 3 and 3 to 1 at once"):
-            plan_under_way(subscriptions, CONTROL_TOPIC)
+            seen_as(subscriptions).plan_under_way()

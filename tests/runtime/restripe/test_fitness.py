@@ -16,6 +16,7 @@ from lbg_runtime.core.group.control_messages import (
     MemberState,
     ReportedFlow,
 )
+from lbg_runtime.core.restripe.layout import SeenQueues
 from lbg_runtime.core.restripe.records import StripePlan
 from lbg_runtime.core.restripe.striping import Striping, StripingReport, proof_of
 from lbg_runtime.model.errors import ConfigError, UserError
@@ -128,7 +129,7 @@ async def test_the_queues_of_both_layouts_are_to_be_fit_but_for_one_that_is_abou
 
     shape = GroupShape(GroupName("orders"), "h", 8, before)
     topics = {0: {"h/0/>"}, 1: {"h/1/>"}, 2: {"plan"}, 3: set[str](), 4: {"invoices/>"}}
-    subscriptions = {index: frozenset(each) for index, each in topics.items()}
+    seen = SeenQueues(shape, "lbg-control/orders", {index: frozenset(each) for index, each in topics.items()})
     queues = cast(Any, SimpleNamespace(ensure_fit=ensure_fit))
-    await insist_on_fit_queues(queues, StripePlan(1, before, after, "s3cr3t"), shape, subscriptions)
+    await insist_on_fit_queues(queues, StripePlan(1, before, after, "s3cr3t"), seen)
     assert looked_at == [shape.queue_name(index) for index in expected]
