@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
-import pyarrow as pa
 
-from lbg_runtime.validator.arrow import is_one_of
 from lbg_runtime.validator.columns import Lives
 from lbg_runtime.validator.epochs import Epochs, Tenures
 from lbg_runtime.validator.layouts import Layouts
@@ -35,13 +33,13 @@ class Hole:
     to_ns: int
 
 
-def find_holes(epochs: Epochs, tenures: Tenures, flows: pa.Table, lives: Lives, layouts: Layouts) -> list[Hole]:
+def find_holes(epochs: Epochs, tenures: Tenures, lives: Lives, layouts: Layouts) -> list[Hole]:
     """The holes of every queue that anyone held, up to the last moment of any journal."""
     if lives.is_partitioned:
         # Any other member with a flow on a shared queue could have had some of its keys, whatever the known members
         # did.
         return [Hole(queue, FAR_PAST, FAR_FUTURE) for queue in np.unique(epochs.queue).tolist()]
-    holdings = sorted(_holdings(epochs, tenures, flows, lives, layouts))
+    holdings = sorted(_holdings(epochs, tenures, lives, layouts))
     run_end = max((int(moment) for moment in lives.last_ns), default=0)
     holes = []
     for queue, group in groupby(holdings, key=lambda holding: holding[0]):
@@ -75,9 +73,7 @@ def earliest_in_hole(holes: list[Hole], queues: Ints, since_ns: int) -> Ints:
     return earliest
 
 
-def _holdings(
-    epochs: Epochs, tenures: Tenures, flows: pa.Table, lives: Lives, layouts: Layouts
-) -> Iterator[tuple[int, int, int, int]]:
+def _holdings(epochs: Epochs, tenures: Tenures, lives: Lives, layouts: Layouts) -> Iterator[tuple[int, int, int, int]]:
     """Per tenure: queue, start, until when it surely and until when it possibly kept an unknown member out.
 
     The time between the two is what known members take to hand a queue over. If no known member follows, an unknown one
@@ -86,7 +82,7 @@ def _holdings(
     handover = LONGEST_HANDOVER_MS * 1_000_000
     signs = _last_stripes(layouts)
     ends: dict[int, list[int]] = defaultdict(list)
-    for row in np.flatnonzero(is_one_of(flows, "event", *ENDS)).tolist():
+    for row in np.flatnonzero(epochs.flow_is(*ENDS)).tolist():
         ends[int(epochs.of_flow[row])].append(int(epochs.flow_ns[row]))
     for epoch, start in zip(tenures.epoch.tolist(), tenures.start_ns.tolist(), strict=True):
         if start == FAR_FUTURE:

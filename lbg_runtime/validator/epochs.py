@@ -31,6 +31,8 @@ class Epochs:
     number: Ints
     of_handling: Ints
     """Per handling, the row of its epoch."""
+    flows: pa.Table
+    """The flow records."""
     of_flow: Ints
     """Per flow record, the row of its epoch."""
     flow_ns: Ints
@@ -43,6 +45,10 @@ class Epochs:
     released: Flags
     broken: Flags
     """It has an `inactive` or `down` record: the broker or the connection took the flow away."""
+
+    def flow_is(self, *events: str) -> Flags:
+        """Per flow record, whether it is of one of these events."""
+        return is_one_of(self.flows, "event", *events)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +108,7 @@ def read_epochs(handlings: Handlings, flows: pa.Table, lives: Lives) -> Epochs:
         queue=queue,
         number=number,
         of_handling=of_handling,
+        flows=flows,
         of_flow=of_flow,
         flow_ns=flow_ns,
         over_ns=over,
@@ -121,7 +128,7 @@ def _next_activity(journal: Ints, queue: Ints, first_active: Ints) -> Ints:
 
 
 def exposed_handlings(
-    handlings: Handlings, epochs: Epochs, tenures: Tenures, lives: Lives, flows: pa.Table, ack_window_ns: int
+    handlings: Handlings, epochs: Epochs, tenures: Tenures, lives: Lives, ack_window_ns: int
 ) -> Flags:
     """Marks handlings of which the broker may never have learned, because of a fault on record.
 
@@ -141,7 +148,7 @@ def exposed_handlings(
     exposed: Flags = cut_off & (handlings.settle_ns >= lives.before(journal, alive_ns, ack_window_ns))
     broken_rows = np.flatnonzero(epochs.broken[epoch])
     if len(broken_rows):
-        exposed[broken_rows] |= _broken_before_confirmed(broken_rows, handlings, epochs, lives, flows, ack_window_ns)
+        exposed[broken_rows] |= _broken_before_confirmed(broken_rows, handlings, epochs, lives, ack_window_ns)
     exposed &= handlings.complete
     return exposed
 
@@ -156,15 +163,15 @@ def exposed_since(lives: Lives, until_ns: int, ack_window_ns: int) -> Ints:
 
 
 def _broken_before_confirmed(
-    rows: Ints, handlings: Handlings, epochs: Epochs, lives: Lives, flows: pa.Table, ack_window_ns: int
+    rows: Ints, handlings: Handlings, epochs: Epochs, lives: Lives, ack_window_ns: int
 ) -> Flags:
     """For handlings in broken epochs: was the settlement unsent, sent while cut off, or sent too shortly before?
 
     A handle can outlive several interruptions, so each settlement is compared with the interruption that followed it.
     """
     exposed: Flags = handlings.settle_ns[rows] == FAR_FUTURE
-    breaks = is_one_of(flows, "event", *LOSSES)
-    turns = breaks | is_one_of(flows, "event", "active")
+    breaks = epochs.flow_is(*LOSSES)
+    turns = breaks | epochs.flow_is("active")
     epoch = epochs.of_handling[rows]
     by_epoch = np.argsort(epoch, kind="stable")
     bounds = np.flatnonzero(np.diff(epoch[by_epoch], prepend=-1))
@@ -183,9 +190,9 @@ def _broken_before_confirmed(
     return exposed
 
 
-def read_tenures(handlings: Handlings, epochs: Epochs, flows: pa.Table) -> Tenures:
+def read_tenures(handlings: Handlings, epochs: Epochs) -> Tenures:
     """Collect the tenures; all moments come from flow records and handlings, none is guessed."""
-    active = _beginnings(epochs, flows)
+    active = _beginnings(epochs)
     per_epoch = np.bincount(epochs.of_flow[active], minlength=len(epochs.journal))
     rows = np.maximum(per_epoch, 1)
     first_tenure = np.cumsum(rows) - rows
@@ -219,20 +226,20 @@ def read_tenures(handlings: Handlings, epochs: Epochs, flows: pa.Table) -> Tenur
     return Tenures(epoch, start, fed_until, first_start, last_done, last_receive, last_fed, of_handling)
 
 
-def _beginnings(epochs: Epochs, flows: pa.Table) -> Ints:
+def _beginnings(epochs: Epochs) -> Ints:
     """The `active` records that begin a tenure, sorted by epoch and time."""
-    turn = np.flatnonzero(is_one_of(flows, "event", "active", *LOSSES))
+    turn = np.flatnonzero(epochs.flow_is("active", *LOSSES))
     turn = turn[np.lexsort((epochs.flow_ns[turn], epochs.of_flow[turn]))]
-    is_active = is_one_of(flows, "event", "active")[turn]
+    is_active = epochs.flow_is("active")[turn]
     goes_on = np.zeros(len(turn), dtype=np.bool_)
     goes_on[1:] = is_active[:-1] & (epochs.of_flow[turn][1:] == epochs.of_flow[turn][:-1])
     beginnings: Ints = turn[is_active & ~goes_on]
     return beginnings
 
 
-def release_causes(epochs: Epochs, flows: pa.Table, lives: Lives, wanted: Ints) -> list[str]:
+def release_causes(epochs: Epochs, lives: Lives, wanted: Ints) -> list[str]:
     """Why each wanted epoch ended, by its own records, or `crash` if its life was cut off before it could tell."""
-    events, causes = texts(flows, "event"), texts(flows, "cause")
+    events, causes = texts(epochs.flows, "event"), texts(epochs.flows, "cause")
     by_epoch: dict[int, list[int]] = {epoch: [] for epoch in wanted.tolist()}
     for row in np.flatnonzero(np.isin(epochs.of_flow, wanted)).tolist():
         by_epoch[int(epochs.of_flow[row])].append(row)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from lbg_runtime.validator.arrow import ints, is_one_of
+from lbg_runtime.validator.arrow import ints
 from lbg_runtime.validator.book import HOST_CLOCK_TOLERANCE_MS, Book
 from lbg_runtime.validator.columns import NONE, Columns, Handlings, Lives
 from lbg_runtime.validator.epochs import Epochs, Tenures, release_causes
@@ -33,7 +33,7 @@ _SETTLE_ROUNDING_NS = 5_000
 _HOST_CLOCK_TOLERANCE_NS = HOST_CLOCK_TOLERANCE_MS * 1_000_000
 
 
-def check_overlaps(book: Book, columns: Columns, epochs: Epochs, flows: pa.Table) -> int:
+def check_overlaps(book: Book, columns: Columns, epochs: Epochs) -> int:
     """Write the findings on overlapping handlings of one key, of which one is new; return how many are excused, as the
     flow of the earlier one was lost before, and the later one results from what was given to others again.
     """
@@ -42,7 +42,7 @@ def check_overlaps(book: Book, columns: Columns, epochs: Epochs, flows: pa.Table
     # Per life as well: among all lives, another pair may hide one within a life.
     inner_earlier, inner_later = _overlaps(handlings, rows, handlings.done_ns, handlings.journal)
     _, any_later = _overlaps(handlings, rows, handlings.done_ns)
-    earlier, later, margin = _overlaps_across_lives(columns, epochs, flows, rows)
+    earlier, later, margin = _overlaps_across_lives(columns, epochs, rows)
     excused = np.setdiff1d(np.setdiff1d(any_later, inner_later), later)
     across = ~np.isin(later, inner_later)
     earlier, later, margin = earlier[across], later[across], margin[across]
@@ -71,13 +71,13 @@ def _rows_of_overlapping_lanes(handlings: Handlings) -> Ints:
     return rows[np.lexsort([column[rows] for column in (*facts, *origin)])]
 
 
-def _overlaps_across_lives(columns: Columns, epochs: Epochs, flows: pa.Table, rows: Ints) -> tuple[Ints, Ints, Ints]:
+def _overlaps_across_lives(columns: Columns, epochs: Epochs, rows: Ints) -> tuple[Ints, Ints, Ints]:
     """Pairs whose later one began before the earlier had ended for others, or does not result from it; and by how much.
 
     Pairs within one life are included.
     """
     handlings = columns.handlings
-    ends_ns, unexplained = _ends_for_others(columns, epochs, flows, rows)
+    ends_ns, unexplained = _ends_for_others(columns, epochs, rows)
     earlier, later = _overlaps(handlings, rows, ends_ns)
     margin = ends_ns[earlier] - handlings.start_ns[later]
     known = set(later.tolist())
@@ -96,9 +96,7 @@ def _overlaps(handlings: Handlings, rows: Ints, ends_ns: Ints, *group: Ints) -> 
     return earlier[is_due], later[is_due]
 
 
-def _ends_for_others(
-    columns: Columns, epochs: Epochs, flows: pa.Table, rows: Ints
-) -> tuple[Ints, list[tuple[int, int]]]:
+def _ends_for_others(columns: Columns, epochs: Epochs, rows: Ints) -> tuple[Ints, list[tuple[int, int]]]:
     """Per handling (whole lanes are examined), until when nobody else may handle its key; and pairs of one that ran on
     after that, and another that does not result from the loss.
 
@@ -114,7 +112,7 @@ def _ends_for_others(
     place_of = dict(zip(mates.tolist(), lane.tolist(), strict=True))
     longest: dict[int, int] = {}
     hosts = columns.lives.host
-    for row, lost_ns in _losses_while_running(columns, epochs, flows, rows):
+    for row, lost_ns in _losses_while_running(columns, epochs, rows):
         ends_ns[row] = lost_ns
         begin, end = np.searchsorted(lane, [place_of[row], place_of[row] + 1]).tolist()
         others = mates[begin:end]
@@ -132,10 +130,10 @@ def _ends_for_others(
     return ends_ns, [(row, other) for other, row in longest.items() if is_new[row] or is_new[other]]
 
 
-def _losses_while_running(columns: Columns, epochs: Epochs, flows: pa.Table, rows: Ints) -> Iterator[tuple[int, int]]:
+def _losses_while_running(columns: Columns, epochs: Epochs, rows: Ints) -> Iterator[tuple[int, int]]:
     """Handlings that were running when their flow was lost, and when that was."""
     handlings = columns.handlings
-    is_loss = is_one_of(flows, "event", *LOSSES)
+    is_loss = epochs.flow_is(*LOSSES)
     rows = rows[epochs.broken[epochs.of_handling[rows]]]
     for handle in np.unique(epochs.of_handling[rows]).tolist():
         losses_ns = np.sort(epochs.flow_ns[is_loss & (epochs.of_flow == handle)])
@@ -222,9 +220,9 @@ def check_settled_order(book: Book, handlings: Handlings, epochs: Epochs, messag
     book.write_pairs(Law.SETTLED_OUT_OF_ORDER, earlier, later, handlings.settle_ns[later], find)
 
 
-def check_starts(book: Book, handlings: Handlings, epochs: Epochs, flows: pa.Table) -> None:
+def check_starts(book: Book, handlings: Handlings, epochs: Epochs) -> None:
     """Write the findings on new handlings that started after their flow had been lost."""
-    is_end = is_one_of(flows, "event", *ENDS)
+    is_end = epochs.flow_is(*ENDS)
     first_end = np.full(len(epochs.journal), FAR_FUTURE, dtype=np.int64)
     np.minimum.at(first_end, epochs.of_flow[is_end], epochs.flow_ns[is_end])
     epoch, start = epochs.of_handling, handlings.start_ns
@@ -233,7 +231,7 @@ def check_starts(book: Book, handlings: Handlings, epochs: Epochs, flows: pa.Tab
     rows = rows[handlings.new[rows] & ~handlings.redelivered[rows] & (start[rows] < handlings.done_ns[rows])]
     if not len(rows):
         return
-    is_active = is_one_of(flows, "event", "active")
+    is_active = epochs.flow_is("active")
     lost_ns = np.zeros(len(rows), dtype=np.int64)
     for handle in np.unique(epoch[rows]).tolist():
         chosen, is_own = epoch[rows] == handle, epochs.of_flow == handle
@@ -283,7 +281,7 @@ def check_tenures(book: Book, lives: Lives, epochs: Epochs, tenures: Tenures) ->
     book.write_pairs(Law.TWO_ACTIVE, earlier, later, start[later], find)
 
 
-def find_moves(tables: RunTables, columns: Columns, epochs: Epochs, tenures: Tenures) -> list[Move]:
+def find_moves(columns: Columns, epochs: Epochs, tenures: Tenures) -> list[Move]:
     """Owner changes in order of time. A queue's first owner is not a move, nor is a new epoch of the same life.
 
     Members that share a queue do not know what the broker moves between them, so there are none on record. A queue that
@@ -299,7 +297,7 @@ def find_moves(tables: RunTables, columns: Columns, epochs: Epochs, tenures: Ten
     removals = columns.layouts.removals(queue[rows], tenures.first_start_ns[rows])
     moved = ~changes(queue[rows], removals)[1:] & (journal[rows][1:] != journal[rows][:-1])
     before, after = rows[:-1][moved], rows[1:][moved]
-    causes = release_causes(epochs, tables.flows, lives, tenures.epoch[before])
+    causes = release_causes(epochs, lives, tenures.epoch[before])
     moves = [
         Move(
             queue=int(queue[old]),

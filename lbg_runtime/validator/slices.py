@@ -140,7 +140,7 @@ class SlicedExamination:
         lives, layouts = columns.lives, columns.layouts
         if not lives.is_partitioned:
             check_tenures(book, lives, step.epochs, step.tenures)
-        holes = find_holes(step.epochs, step.tenures, tables.flows, lives, layouts)
+        holes = find_holes(step.epochs, step.tenures, lives, layouts)
         unplaced = None
         if layouts.steps:
             unplaced = check_turns(book, columns, tables.journals, messages, holes)
@@ -161,7 +161,7 @@ class SlicedExamination:
             parts=frozenset(layouts.parts_of(np.unique(step.epochs.queue)).tolist()),
             restripings=layouts.restripings,
             contradictions=layouts.contradictions,
-            moves=tuple(find_moves(tables, columns, step.epochs, step.tenures)),
+            moves=tuple(find_moves(columns, step.epochs, step.tenures)),
             accounts=accounts,
             unhandled=unhandled,
             unlisted=unlisted,
@@ -191,14 +191,14 @@ class SlicedExamination:
         self._unnumbered += int(np.count_nonzero(handlings.new & ~handlings.numbered))
         epochs = read_epochs(handlings, tables.flows, lives)
         book = Book(columns, epochs)
-        self._ran_on += check_overlaps(book, columns, epochs, tables.flows)
+        self._ran_on += check_overlaps(book, columns, epochs)
         checked = check_settlements(book, handlings, epochs, until_ns)
         check_outcomes(book, handlings)
-        check_starts(book, handlings, epochs, tables.flows)
+        check_starts(book, handlings, epochs)
         messages = group_messages(handlings, columns.handled)
         check_settled_order(book, handlings, epochs, messages)
         handled = handled_ranges(messages, handlings, columns.handled)
-        tenures = read_tenures(handlings, epochs, tables.flows)
+        tenures = read_tenures(handlings, epochs)
         return _Step(
             tables=tables,
             past=past,
@@ -207,7 +207,7 @@ class SlicedExamination:
             tenures=tenures,
             book=book,
             checked=checked,
-            exposed=exposed_handlings(handlings, epochs, tenures, lives, tables.flows, self._ack_window_ns),
+            exposed=exposed_handlings(handlings, epochs, tenures, lives, self._ack_window_ns),
             messages=messages,
             handled=handled,
             ledgers=read_ledgers(tables, past, columns, handled),
