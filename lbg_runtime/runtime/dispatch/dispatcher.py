@@ -315,7 +315,7 @@ class Dispatcher:
             self._hold(lane)
             return
         if handling.attempts == 0:
-            if self._parkings and self._may_be_parked(handling) and await self._set_aside(lane, handling, task):
+            if self._parkings and self._may_be_parked(handling) and await self._set_aside(lane, task):
                 return
             delivery = handling.delivery
             self._starts += 1
@@ -324,8 +324,8 @@ class Dispatcher:
             if self._keys_move_unseen or self._seen_keys.meet(delivery.queue, delivery.epoch, handling.lane):
                 handling.message = handling.message.as_first_of_key()
         elif handling.end_report is not None:
-            if not await self._gave_way(lane, handling, task):
-                await self._move(lane, handling, handling.end_report, task)
+            if not await self._gave_way(lane, task):
+                await self._move(lane, handling.end_report, task)
             return
         handling.attempts += 1
         route = handling.route
@@ -357,14 +357,13 @@ class Dispatcher:
             self._end(handling, _ACCEPTED)
         else:
             try:
-                await self._conclude(lane, handling, attempt, failure)
+                await self._conclude(lane, attempt, failure)
             finally:
                 # Its traceback holds this frame and all that the handler's frames held: leave the collector no cycle.
                 failure = None
 
-    async def _conclude(
-        self, lane: Lane[Handling], handling: Handling, attempt: Attempt, failure: BaseException | None
-    ) -> None:
+    async def _conclude(self, lane: Lane[Handling], attempt: Attempt, failure: BaseException | None) -> None:
+        handling = attempt.handling
         if attempt.is_stuck:
             self._pool.stand_down()
         if attempt.interrupted_by is InterruptedBy.RECALL:
@@ -412,7 +411,7 @@ class Dispatcher:
                 self._hold_what_waits(handling.queue, handling.epoch)
                 self._troubles.queue_stopped(handling, report)
         else:
-            await self._move(lane, handling, report, attempt.task)
+            await self._move(lane, report, attempt.task)
 
     def _try_again_in(self, delay_ms: int, lane: Lane[Handling]) -> None:
         if self._lanes.delay(lane, now_ms() + delay_ms):
@@ -458,10 +457,9 @@ class Dispatcher:
 
     # -- when attempts have ended
 
-    async def _move(
-        self, lane: Lane[Handling], handling: Handling, report: FailureReport, task: "asyncio.Task[object]"
-    ) -> None:
-        """Publish the message to its new queue. Until that is confirmed, it stays on its own, and its key waits."""
+    async def _move(self, lane: Lane[Handling], report: FailureReport, task: "asyncio.Task[object]") -> None:
+        """Publish the head to its new queue. Until that is confirmed, it stays on its own, and its key waits."""
+        handling = lane.head
         target = self._parkings.get(handling.queue) if report.then is Then.PARK else self._error_queue
         if target is None:
             raise InvariantViolated(f"a policy says {report.then.value} and the dispatcher has nowhere to put it")
@@ -502,8 +500,9 @@ class Dispatcher:
         parking = self._parkings.get(handling.delivery.queue)
         return parking is not None and (handling.end_report is not None or parking.concerns(handling))
 
-    async def _set_aside(self, lane: Lane[Handling], handling: Handling, task: "asyncio.Task[object]") -> bool:
-        """Park a message of a parked key before its handler is started; return whether that was its turn."""
+    async def _set_aside(self, lane: Lane[Handling], task: "asyncio.Task[object]") -> bool:
+        """Park the head, of a parked key, before its handler is started; return whether that was its turn."""
+        handling = lane.head
         parking = self._parkings.get(handling.queue)
         verdict = Verdict.HANDLE if parking is None else parking.judge(handling)
         if verdict is Verdict.HANDLE:
@@ -511,16 +510,18 @@ class Dispatcher:
             handling.end_report = None
             return False
         handling.end_report = FOLLOWS
-        if await self._gave_way(lane, handling, task):
+        if await self._gave_way(lane, task):
             return True
         if verdict is Verdict.PARK:
-            await self._move(lane, handling, FOLLOWS, task)
+            await self._move(lane, FOLLOWS, task)
         else:
             self._finish(lane, _ACCEPTED)
         return True
 
-    async def _gave_way(self, lane: Lane[Handling], handling: Handling, task: "asyncio.Task[object]") -> bool:
-        """Let replayed messages of the key go first: what can be parked only after them must not block them."""
+    async def _gave_way(self, lane: Lane[Handling], task: "asyncio.Task[object]") -> bool:
+        """Let replayed messages of the key go before the head: what can be parked only after them must not block
+        them."""
+        handling = lane.head
         parking = self._parkings.get(handling.queue)
         if parking is None or not parking.is_replaying(handling):
             return False
