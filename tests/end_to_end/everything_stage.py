@@ -88,6 +88,14 @@ class Stage:
             time.sleep(0.2)  # other processes have no event to wait for
         return found
 
+    def goes_on(self, chance: random.Random, blow: str) -> bool:
+        """Some time later: whether the end has not come, or nothing is wrong and this blow was not dealt yet."""
+        return not self.wait(chance, QUIET_S) or not (self.wrong or self.blows[blow])
+
+    def rest(self, chance: random.Random, range_s: tuple[float, float]) -> None:
+        """Let some time pass, also at the end."""
+        time.sleep(chance.uniform(*range_s) * self._pace)
+
     def wait(self, chance: random.Random, range_s: tuple[float, float]) -> bool:
         """Let some time pass; whether the end has come by then."""
         return self.over.wait(chance.uniform(*range_s) * self._pace)
@@ -137,10 +145,10 @@ class Player:
         self.kinds: dict[str, Callable[[random.Random], None]] = {"kill": self._kill, "stop": self._freeze}
         self.process = self._start()
 
-    def play(self, seed: int, rounds: int | None) -> None:
-        """Deal blows until the end, each kind as often as the others, and at most so often."""
+    def play(self, seed: int, *, once: bool) -> None:
+        """Deal blows until the end, each kind as often as the others, or each once."""
         chance = random.Random(f"{seed} {self.group} {self.name}")
-        for kind in islice(_in_turn(self.kinds, chance), rounds and rounds * len(self.kinds)):
+        for kind in islice(_in_turn(self.kinds, chance), len(self.kinds) if once else None):
             if self.stage.wait(chance, QUIET_S):
                 return
             self.insist()
