@@ -97,7 +97,7 @@ def read_status(status: object) -> Answer:
         case "DROP":
             return Answer(Status.DROP, "status DROP")
         case _:
-            return Answer(Status.RETRY, f"unknown status {_shown(status)}")
+            return Answer(Status.RETRY, f"unknown status {_shown(status)}; expected SUCCESS, RETRY or DROP")
 
 
 def _member(told: Mapping[str, object], name: str) -> object:

@@ -25,6 +25,7 @@ from lbg_runtime.sidecar.subscriptions import (
     Subscriptions,
     SubscriptionsRefused,
     configured,
+    mqtt_remarks,
     read_subscriptions,
 )
 
@@ -90,7 +91,7 @@ class PushedEvents:
                 continue
             if self._subscriptions.find(event.topic) == subscription:
                 if subscription is None:
-                    raise EventUnwanted(event.topic)
+                    raise EventUnwanted(event.topic, self._subscriptions.topics)
                 return NO_ROUTE
             if is_sent_anew:
                 # Only once in an attempt, so that there is a backoff between all further ones.
@@ -201,7 +202,7 @@ class PushedEvents:
             raise SubscriptionsRefused("no subscription, and none in sidecar.subscriptions")
         if found == self._subscriptions.subscriptions:
             return
-        for remark in remarks:
+        for remark in (*remarks, *mqtt_remarks(found)):
             _log.warning("subscription_remark", remark=remark)
         _log.info("subscriptions_read", topics=[each.topic for each in found])
         self._subscriptions = Subscriptions(found)

@@ -1,17 +1,23 @@
 """What takes the member's events: an application that is called, or one that pulls."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from lbg_runtime.model.errors import LbgError
 from lbg_runtime.sidecar.answer import Answer
 from lbg_runtime.sidecar.event import Event
 
+_NAMED = 10
+"""Subscriptions in one line of the log."""
+
 
 class EventUnwanted(LbgError):
     """No subscription of the application attracts the topic: only the user can tell whether one is missing."""
 
-    def __init__(self, topic: str) -> None:
-        super().__init__(f"no subscription of the application attracts {topic!r}")
+    def __init__(self, topic: str, subscriptions: Sequence[str]) -> None:
+        """`subscriptions`: the topics of those that there are, of which the first are named."""
+        asked = ", ".join(map(repr, subscriptions[:_NAMED])) + (", ..." if len(subscriptions) > _NAMED else "")
+        super().__init__(f"no subscription of the application attracts {topic!r}; it has {asked}")
         self.topic = topic
 
 

@@ -58,6 +58,11 @@ class Subscriptions:
         self.subscriptions = tuple(subscriptions)
         self._found: dict[str, Subscription | None] = {}
 
+    @property
+    def topics(self) -> list[str]:
+        """What they are for."""
+        return [each.topic for each in self.subscriptions]
+
     def find(self, topic: str) -> Subscription | None:
         """The subscription of an original topic."""
         if topic not in self._found:
@@ -97,6 +102,15 @@ def read_subscriptions(body: bytes) -> tuple[list[Subscription], list[str]]:
         topics.add(subscription.topic)
         found.append(subscription)
     return found, remarks
+
+
+def mqtt_remarks(subscriptions: Iterable[Subscription]) -> list[str]:
+    """Remarks on topics with a wildcard of another protocol: no error, as `#` and `+` may be levels of topics."""
+    return [
+        f"{each.topic!r}: `#` and `+` are no wildcards here: `*` stands for one level, `>` for one or more last ones"
+        for each in subscriptions
+        if not {"#", "+"}.isdisjoint(each.topic.split("/"))
+    ]
 
 
 def _read_entry(entry: object, remarks: list[str]) -> Subscription:

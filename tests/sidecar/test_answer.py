@@ -25,8 +25,8 @@ def test_what_says_nothing_else_is_a_success(body):
     [
         (b'{"status": "RETRY"}', Status.RETRY, "status RETRY"),
         (b'{"status": "DROP"}', Status.DROP, "status DROP"),
-        (b'{"status": "success"}', Status.RETRY, "unknown status 'success'"),
-        (b'{"status": 1}', Status.RETRY, "unknown status 1"),
+        (b'{"status": "success"}', Status.RETRY, "unknown status 'success'; expected SUCCESS, RETRY or DROP"),
+        (b'{"status": 1}', Status.RETRY, "unknown status 1; expected SUCCESS, RETRY or DROP"),
         (b"{broken", Status.RETRY, "HTTP 200 with a body that is no JSON"),
         (b"\xff\xfe", Status.RETRY, "HTTP 200 with a body that is no JSON"),
         (None, Status.RETRY, "HTTP 200 with a body of more than 1 MB"),

@@ -174,7 +174,7 @@ async def test_drop_ends_the_event_with_a_line_in_the_log(trial, answer, reason)
     ("answer", "reason"),
     [
         (Response(200, "application/json", b"{gar\xff"), "HTTP 200 with a body that is no JSON"),
-        (Response(200, "application/json", b'{"status": "DONE"}'), "unknown status 'DONE'"),
+        (Response(200, "application/json", b'{"status": "DONE"}'), "status 'DONE'; expected SUCCESS, RETRY or DROP"),
         (Response(200, "application/json", None), "HTTP 200 with a body of more than 1 MB"),
         (Response(500, "text/plain", b"oops"), "HTTP 500"),
         (Response(401, "", b""), "HTTP 401"),
@@ -377,7 +377,9 @@ async def test_an_application_that_comes_back_may_want_something_else(trial):
 
 
 async def test_an_event_that_no_subscription_attracts_waits_and_says_so(trial):
-    application = ScriptedApplication(succeed, asked=[{"topic": "else", "route": "/else"}])
+    """Those of an application that was written for MQTT attract nothing, and the log did not say why."""
+    asked = [{"topic": topic, "route": "/else"} for topic in ("else", "orders/#")]
+    application = ScriptedApplication(succeed, asked=asked)
     with capture_logs() as log:
         app = trial.app(application, rebind={"mode": "cycle", "drain_timeout": "1s"})
         async with trial.running(app):
@@ -386,9 +388,10 @@ async def test_an_event_that_no_subscription_attracts_waits_and_says_so(trial):
             await asyncio.sleep(0.05)
             assert sum(trial.depths()) == 1
             assert app._companion.counts.failed == len(events(log, "handling_failed"))
-    assert "EventUnwanted: no subscription of the application attracts 'orders/new'" in [
-        entry["reason"] for entry in events(log, "handling_failed")
-    ]
+    reason = "EventUnwanted: no subscription of the application attracts 'orders/new'; it has 'else', 'orders/#'"
+    assert reason in [entry["reason"] for entry in events(log, "handling_failed")]
+    [remark] = [entry["remark"] for entry in events(log, "subscription_remark")]
+    assert remark.startswith("'orders/#': `#` and `+` are no wildcards here")
 
 
 async def test_a_member_that_leaves_lets_the_application_finish_and_settles(trial):
