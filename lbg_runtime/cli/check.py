@@ -135,6 +135,7 @@ def _summary(settings: "Settings", membership: "Membership | None", handlers: "H
             *([] if is_compiled else [_NOT_COMPILED]),
             *_prefixed(group.hash_prefix, handlers),
             *mqtt_warnings(handlers or ()),
+            *_sidecar_remarks(settings),
         ]
     if (sidecar := settings.sidecar) is not None:
         summary["sidecar"] = {
@@ -146,6 +147,14 @@ def _summary(settings: "Settings", membership: "Membership | None", handlers: "H
         summary["handlers"] = [{"subscription": each.subscription, "where": each.where} for each in handlers]
         summary["hooks"] = [{"hook": each.kind.value, "where": each.where} for each in handlers.hooks]
     return summary
+
+
+def _sidecar_remarks(settings: "Settings") -> list[str]:
+    if settings.sidecar is None:
+        return []
+    from lbg_runtime.sidecar.subscriptions import configured, mqtt_remarks
+
+    return mqtt_remarks(configured(settings.sidecar.subscriptions))
 
 
 def _prefixed(hash_prefix: str, handlers: "Handlers | None") -> list[str]:

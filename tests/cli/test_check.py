@@ -323,6 +323,18 @@ def test_a_file_for_the_login_that_is_not_there_is_one_line_for_both_commands(lb
     assert {_only_line(lbg(path.parent, command)) for command in ("check", "run")} == {f"lbg: {line}"}
 
 
+def test_a_sidecars_subscription_with_wildcards_of_mqtt_is_warned_of(lbg, folder):
+    path = folder() / "config.yaml"
+    topics = "[{topic: 'orders/#', route: /a}, {topic: 'bills/>', route: /b}]"
+    path.write_text(
+        path.read_text().replace(
+            "handlers: [shop]", f"sidecar: {{subscriptions: {topics}, application: 'http://127.0.0.1:1'}}"
+        )
+    )
+    warnings = [line for line in lbg(folder(), "check").stdout.splitlines() if "wildcards" in line]
+    assert [line.partition(" are ")[0] for line in warnings] == ["warning: 'orders/#': `#` and `+`"]
+
+
 def test_the_authorities_of_a_sidecars_application_are_looked_at_if_it_is_asked_by_https(lbg, folder):
     path = folder() / "config.yaml"
     sidecar = "sidecar: {application: 'https://127.0.0.1:1', tls: {trust_store: gone}}"
