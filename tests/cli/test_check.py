@@ -331,7 +331,7 @@ def test_a_sidecars_subscription_with_wildcards_of_mqtt_is_warned_of(lbg, folder
             "handlers: [shop]", f"sidecar: {{subscriptions: {topics}, application: 'http://127.0.0.1:1'}}"
         )
     )
-    warnings = [line for line in lbg(folder(), "check").stdout.splitlines() if "wildcards" in line]
+    warnings = [line for line in lbg(path.parent, "check").stdout.splitlines() if "wildcards" in line]
     assert [line.partition(" are ")[0] for line in warnings] == ["warning: 'orders/#': `#` and `+`"]
 
 
