@@ -5,7 +5,7 @@ import socket
 from collections.abc import Iterable
 from hashlib import blake2b
 
-from lbg_runtime.config.fields import SettingProblem
+from lbg_runtime.config.fields import SettingProblem, no_longer_than
 from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.model.group import GroupShape, is_reserved
 from lbg_runtime.model.topic import LARGEST_TOPIC_BYTES
@@ -26,6 +26,13 @@ _DEAD_MESSAGE_QUEUE = "#DEAD_MSG_QUEUE"
 def client_name(group: str, member: str) -> str:
     """The client name of a member in this process if the settings give none: unique on the broker."""
     return f"{group}/{member}/{socket.gethostname()}/{os.getpid()}"
+
+
+def given_client_name(value: str) -> str:
+    """A validator of a client name of the settings."""
+    if not value.isprintable() or any(letter in value for letter in "*>"):
+        raise ValueError("a client name: printable characters, and none of * >")
+    return no_longer_than(LARGEST_CLIENT_NAME_BYTES)(value)
 
 
 def program_name(purpose: str) -> str:

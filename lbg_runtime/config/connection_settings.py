@@ -7,10 +7,10 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
 from lbg_runtime.config.broker_names import (
-    LARGEST_CLIENT_NAME_BYTES,
     LARGEST_PASSWORD_BYTES,
     LARGEST_USERNAME_BYTES,
     LARGEST_VPN_BYTES,
+    given_client_name,
 )
 from lbg_runtime.config.fields import (
     Host,
@@ -99,7 +99,7 @@ class ConnectionSettings(Section):
     """Client username. If the group has one of its own, the one that its queues belong to."""
     password: ClientPassword = SecretStr("")
     """Password of the client username; at most 128 bytes."""
-    client_name: Annotated[Text, AfterValidator(no_longer_than(LARGEST_CLIENT_NAME_BYTES))] | None = None
+    client_name: Annotated[Text, AfterValidator(given_client_name)] | None = None
     """Client name, unique on the broker; at most 159 bytes. Without it, it is made from group, member, host and
     process."""
     tls: TlsSettings = TlsSettings()

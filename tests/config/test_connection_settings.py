@@ -73,6 +73,11 @@ def test_a_password_a_certificate_or_a_token() -> None:
         ({"client_name": "ä" * 80}, "client_name: 160 bytes; expected at most 159"),
         ({"vpn": "a\0b"}, r"vpn: 'a\x00b'; expected a text without control characters"),
         ({"username": "a\nb"}, r"username: 'a\nb'; expected a text without control characters"),
+        ({"client_name": "a*b"}, "client_name: 'a*b'; expected a client name: printable characters, and none of * >"),
+        (
+            {"client_name": "a\xa0b"},
+            r"client_name: 'a\xa0b'; expected a client name: printable characters, and none of",
+        ),
         ({"client_name": "a\0b"}, r"client_name: 'a\x00b'; expected a text without control characters"),
         ({"host": "tcp://a\0b"}, r"host.0: 'tcp://a\x00b'; expected a text without control characters"),
         ({"tls": {"trust_store": "a\0b"}}, r"tls.trust_store: 'a\x00b'; expected a text without control characters"),

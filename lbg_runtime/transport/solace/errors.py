@@ -69,6 +69,7 @@ _VPN = "a message VPN of this broker in connection.vpn, which is enabled there"
 _EXPECTED: Mapping[int, str] = {
     Subcode.MSG_VPN_NOT_ALLOWED: _VPN,
     Subcode.MSG_VPN_UNAVAILABLE: _VPN,
+    Subcode.CLIENT_NAME_INVALID: "a client name that the broker takes, in connection.client_name",
     Subcode.CLIENT_USERNAME_IS_SHUTDOWN: "a client username that is enabled on the broker",
     Subcode.CLIENT_ACL_DENIED: "an ACL profile of the client username that lets it connect from here",
     Subcode.FAILED_LOADING_TRUSTSTORE: "a directory with certificates in connection.tls.trust_store",

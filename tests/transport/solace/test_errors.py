@@ -121,6 +121,13 @@ def test_what_the_client_says_of_its_own_state_is_left_out(said: str, reason: st
     assert connect_failed("tcp://here:1", ClientError(facts(subcode, said), subcode)).reason == reason
 
 
+def test_a_refused_name_is_no_matter_of_credentials() -> None:
+    """Whoever had given one that no broker takes was asked for credentials."""
+    subcode = Subcode.CLIENT_NAME_INVALID
+    failure = connect_failed("tcp://here:1", ClientError(facts(subcode, "Client Name Parse Error"), subcode))
+    assert failure.expected == "a client name that the broker takes, in connection.client_name"
+
+
 def test_a_wrong_password_is_permanent_though_it_has_no_number() -> None:
     assert connect_failed("tcp://here:1", AuthenticationError("wrong password")).permanent
 
