@@ -50,7 +50,8 @@ def restripe(
         complain(f"{error}{more}")
         raise typer.Exit(1) from error
     except (SempError, TransportError) as error:
-        complain(f"{error}; run the same command again to continue")
+        more = "; run the same command again to continue" if teller.has_told else ""
+        complain(f"{error}{more}")
         raise typer.Exit(1) from error
     seconds = round(monotonic() - began, 1)
     before, moved = (done.plan.from_count, done.moving) if done is not None else (queues, 0)

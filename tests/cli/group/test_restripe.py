@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from lbg_runtime.cli.main import command_line
 from lbg_runtime.core.restripe.records import StripePlan
-from lbg_runtime.model.errors import QueueUnfit
+from lbg_runtime.model.errors import QueueUnfit, SempUnreachable
 from lbg_runtime.runtime.restripe.restriper import Progress
 
 app = command_line()
@@ -55,6 +55,25 @@ def test_a_run_that_moves_nothing_says_what_it_has_done(
     config.write_text("group: {name: orders, hash_prefix: h, hash_count: 8, queue_count: 4}")
     result = CliRunner().invoke(app, ["group", "restripe", "--queues", "4", "--config", str(config)])
     assert (result.exit_code, result.stdout) == (0, f"orders has 4 queues: {said}\n")
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_only_what_has_begun_is_to_be_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_begun: bool
+) -> None:
+    """Whoever had a wrong password was told to run it again."""
+
+    async def run(settings: object, queues: int, tell: Callable[[Progress], None]) -> None:
+        if has_begun:
+            tell(Progress(StripePlan(1, 4, queues, "s"), 1, 3, ""))
+        raise SempUnreachable("http://b", "Connection refused")
+
+    monkeypatch.setattr("lbg_runtime.cli.group.restripe._restripe", run)
+    config = tmp_path / "config.yaml"
+    config.write_text("group: {name: orders, hash_prefix: h, hash_count: 8, queue_count: 4}")
+    result = CliRunner().invoke(app, ["group", "restripe", "--queues", "6", "--config", str(config)])
+    assert result.exit_code == 1
+    assert result.stderr.endswith("; run the same command again to continue\n") is has_begun
 
 
 @pytest.mark.parametrize("has_begun", [False, True])
