@@ -62,9 +62,10 @@ nothing of OpenTelemetry is imported, and nobody looks for the vendor's context.
 C, to read one 5 to 9 us, and to write one 2 us.
 
 Log lines that a handler, or a task that it starts, writes with structlog contain `queue`, `epoch` and `key` of its
-message (a batch has no single one), and `trace_id` and `span_id` of the current span. The runtime's lines about a
-message, and those of a member without spans, contain the `trace_id` that the message brought, if it did. A program with
-a structlog configuration of its own has to add the processor `lbg_runtime.runtime.log_facts.add_handling`.
+message (a batch has no single one), and `trace_id` and `span_id` of the current span; the runtime's lines about a
+failed attempt those of the attempt's span. In a member without spans they contain the `trace_id` that the message
+brought, if it did. A program with a structlog configuration of its own has to add the processor
+`lbg_runtime.runtime.log_facts.add_handling`.
 """
 
 _PUBLISHER = """A publisher has no address of its own. Its figures go into the registry of the program that publishes:

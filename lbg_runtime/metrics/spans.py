@@ -96,7 +96,7 @@ class MessageSpans:
         attempt: int,
         is_redelivered: bool,
         overdue: Callable[[], Exception | None],
-    ) -> Iterator[None]:
+    ) -> Iterator[Span]:
         """Make the span of one attempt to handle the message the current one, below the publisher's if there is one.
 
         An exception raised inside ends the span as failed and is passed on; the same goes for a cancellation. If
@@ -125,7 +125,7 @@ class MessageSpans:
             set_status_on_exception=False,
         ) as span:
             try:
-                yield
+                yield span
             except BaseException as error:
                 _mark_failed(span, overdue() or error)
                 raise
@@ -226,9 +226,11 @@ def _put_context(properties: dict[str, PropertyValue], context: Context | None =
     return bool(carrier)
 
 
-def current_ids() -> tuple[str, str] | None:
-    """Trace and span id of the current span; None if there is none."""
+def ids_of(other: Span | None) -> tuple[str, str] | None:
+    """Trace and span id of the current span, or where there is none of the other; None if that is none either."""
     context = trace.get_current_span().get_span_context()
+    if not context.is_valid and other is not None:
+        context = other.get_span_context()
     if not context.is_valid:
         return None
     return trace.format_trace_id(context.trace_id), trace.format_span_id(context.span_id)

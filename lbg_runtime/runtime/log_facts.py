@@ -4,9 +4,8 @@ import sys
 
 from structlog.typing import EventDict, WrappedLogger
 
-from lbg_runtime.model.message import Message
 from lbg_runtime.model.trace_context import PARENT, TRACE_ID, trace_context
-from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING
+from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, Handling
 
 
 def add_handling(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
@@ -22,16 +21,16 @@ def add_handling(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
         event.setdefault("epoch", handling.epoch)
         if handling.key is not None:
             event.setdefault("key", handling.key)
-    for name, value in _trace_of(None if handling is None else handling.delivery.message).items():
+    for name, value in _trace_of(handling).items():
         event.setdefault(name, value)
     return event
 
 
-def _trace_of(message: Message | None) -> dict[str, str]:
-    """Trace and span where a span is made, else the trace that the message belongs to, if it has one."""
+def _trace_of(handling: Handling | None) -> dict[str, str]:
+    """Trace and span where a span is or was made, else the trace that the message belongs to, if it has one."""
     # Found and not imported: it is there where spans are made.
     spans = sys.modules.get("lbg_runtime.metrics.spans")
-    if spans is not None and (ids := spans.current_ids()):
+    if spans is not None and (ids := spans.ids_of(getattr(handling, "span", None))):
         return {"trace_id": ids[0], "span_id": ids[1]}
-    context = {} if message is None else trace_context(message.properties)
+    context = {} if handling is None else trace_context(handling.delivery.message.properties)
     return {"trace_id": context[PARENT][TRACE_ID]} if context else {}

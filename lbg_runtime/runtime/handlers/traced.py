@@ -30,7 +30,9 @@ def traced(handlers: Handlers, spans: "MessageSpans") -> Handlers:
                 attempt=handling.attempts,
                 is_redelivered=handling.delivery.redelivered,
                 overdue=overdue,
-            ):
+            ) as span:
+                # For lines about the attempt that are written after it.
+                handling.span = span
                 answer = await handler.function(message)
                 if answer is not None:
                     # Here too, so that the span shows it.

@@ -12,6 +12,8 @@ from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.model.unrun import is_unrun, is_unsent
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
     from lbg_runtime.runtime.handlers.routes import Route
     from lbg_runtime.runtime.runners.failure_report import FailureReport
 
@@ -70,6 +72,7 @@ class Handling:
         "message",
         "outcome",
         "route",
+        "span",
         "start_mono_ns",
     )
 
@@ -77,6 +80,8 @@ class Handling:
     """Type and beginning of what went wrong last. Not set before something has: most messages would pay for nothing."""
     may_be_elsewhere: bool
     """It was to be moved to another queue, which may have a copy. Not set before that is in question, likewise."""
+    span: "Span"
+    """That of its newest attempt. Not set where no spans are made."""
 
     def __init__(self, delivery: Delivery, lane: LaneKey, key: str | None, route: "Route") -> None:
         self.delivery = delivery
