@@ -89,6 +89,28 @@ def test_a_torn_entry_is_not_there(flushed: Segment, tail: bytes) -> None:
     assert numbers_of(flushed, FIRST, FIRST + 100) == list(range(10))
 
 
+@pytest.mark.parametrize("flush_count", [0, 1])
+def test_a_torn_entry_is_not_there_in_a_segment_that_has_hardly_begun(tmp_path: Path, flush_count: int) -> None:
+    writer, segment = SegmentWriter(tmp_path, 0, is_synced=False), Segment(tmp_path, 0)
+    for number in range(flush_count):
+        writer.append(rows([id_of("k", number)]))
+    writer.close()
+    os.truncate(segment.index_path, (2 + flush_count) * ENTRY_BYTES)
+    last = read_last_entry(segment.index_path)
+    assert (0 if last is None else last.rows) == flush_count
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "ends"), [(0, 4, [4]), (3, 5, [4, 5]), (4, 5, [5]), (4, 6, [5, 10]), (9, 20, [10]), (10, 20, [])]
+)
+def test_the_entries_are_those_of_the_rows_that_are_asked_for(
+    flushed: Segment, start: int, end: int, ends: list[int]
+) -> None:
+    entries = flushed.index().between(FIRST + start, FIRST + end)
+    assert [row - FIRST for row in entries.table["rows"].tolist()] == ends
+    assert entries.first_row - FIRST == max(each for each in (0, 4, 5, 10) if each <= start)
+
+
 def flip(path: Path, offset: int) -> None:
     content = bytearray(path.read_bytes())
     content[offset] ^= 0x10
@@ -119,6 +141,13 @@ def test_damage_costs_only_what_lies_behind_it(flushed: Segment) -> None:
     assert len(ids_of([next(batches), next(batches)])) == 5
     with pytest.raises(LandingDamaged, match=r"rows 1005 to 1009 .* wrong CRC; the queue is not read beyond it"):
         next(batches)
+
+
+def test_damage_of_the_index_costs_only_what_it_tells_of(flushed: Segment) -> None:
+    flip(flushed.index_path, 2 * ENTRY_BYTES - 1)
+    assert numbers_of(flushed, FIRST + 5, FIRST + 10) == list(range(5, 10))
+    with pytest.raises(LandingDamaged, match="entry 1 has a wrong CRC"):
+        numbers_of(flushed, FIRST + 4, FIRST + 10)
 
 
 def test_data_that_is_missing_is_damage(flushed: Segment) -> None:
