@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbg_runtime.model.errors import UserError
-from lbg_runtime.model.group import GroupShape, queue_index
+from lbg_runtime.model.group import LARGEST_HASH_COUNT, GroupShape, queue_index
 from lbg_runtime.model.ids import GroupName
 from lbg_runtime.model.topic import matches
 
@@ -80,17 +80,24 @@ def test_a_topic_that_no_publisher_of_the_group_writes_is_not_one_of_the_group(t
         ({"name": "two words"}, "group.name"),
         ({"name": "#system"}, "group.name"),
         ({"name": "tab\there"}, "group.name"),
+        *(({"name": name}, "group.name") for name in ("a//b", "/a", "a/")),
         ({"prefix": ""}, "group.hash_prefix"),
         ({"prefix": "a/b"}, "group.hash_prefix"),
-        ({"prefix": "a*"}, "group.hash_prefix"),
+        *(({"prefix": prefix}, "group.hash_prefix") for prefix in ("a*", "#share", "!h", "a\tb")),
         ({"queue_count": 0}, "group.queue_count"),
         ({"hash_count": 7}, "group.hash_count"),
+        ({"hash_count": LARGEST_HASH_COUNT + 1}, "group.hash_count"),
     ],
 )
 def test_a_shape_that_cannot_be_is_refused_with_its_setting(arguments: dict[str, str | int], where: str) -> None:
     with pytest.raises(UserError) as raised:
         shape_of(**arguments)  # type: ignore[arg-type]  # the point of the table
     assert raised.value.where == where
+
+
+def test_there_can_be_one_shard_for_each_queue_and_as_many_as_the_limit() -> None:
+    assert shape_of(hash_count=8).is_even
+    assert shape_of(hash_count=LARGEST_HASH_COUNT).hash_count == LARGEST_HASH_COUNT
 
 
 def test_queues_are_numbered_from_zero() -> None:

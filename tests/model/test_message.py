@@ -62,6 +62,12 @@ def test_headers_are_part_of_a_message_and_stay_with_every_copy() -> None:
         assert copy.headers is said
 
 
+def test_the_copy_for_the_first_of_a_key_is_the_message_in_all_else() -> None:
+    came = Message("o/1/t", b"x", {"a": 1}, "id", 5, Headers("c"))
+    first = came.as_first_of_key()
+    assert (type(first), first, first.is_first_of_key, came.is_first_of_key) == (Message, came, True, False)
+
+
 def test_what_a_member_adds_for_its_handler_is_no_part_of_equality() -> None:
     assert Message("t", b"", is_first_of_key=True) == Message("t", b"")
 
