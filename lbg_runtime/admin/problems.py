@@ -1,6 +1,6 @@
 """What no step may repair, as somebody has to decide. Pure."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 
 from lbg_runtime.admin.objects import PARTS, Attributes, ObjectKind, Ref, State, desired_state, marker_ref
@@ -15,6 +15,8 @@ from lbg_runtime.model.failure import ERROR_TOPIC_PREFIX
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.topic import level_matches, matches
+
+_RESTRIPE = "`lbg group restripe`, which moves shards without a loss"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,9 @@ def find_problems(spec: GroupSpec, actual: State) -> Iterator[UserError]:
         if ref.kind is ObjectKind.CONNECT_ADDRESS:
             # Perhaps they are refused on purpose, so it is not for a step to let these clients in.
             yield UserError(str(ref.whole), f"refuses clients from {ref.name}", "no client connect exceptions")
-    if spec.has_account and spec.client_profile is not None and _profile_ref(spec) not in actual:
-        yield UserError("semp.client_profile", f"no client profile {spec.client_profile}", "one that exists")
+    profile = spec.client_profile
+    if spec.has_account and profile is not None and Ref(ObjectKind.CLIENT_PROFILE, profile) not in actual:
+        yield UserError("semp.client_profile", f"no client profile {profile}", "one that exists")
 
 
 def find_foreign_marker(spec: GroupSpec, actual: State) -> Iterator[UserError]:
@@ -126,12 +129,13 @@ def find_unread_parking(spec: GroupSpec, actual: State) -> Iterator[UserError]:
     there = [ref for ref in actual if ref.kind is ObjectKind.QUEUE and ref.name.startswith(prefix)]
     parks = any(queue.startswith(prefix) for queue in spec.aside)
     if there and spec.is_aside_whole and not parks:
-        more = f", and {len(there) - 1} more like it" if len(there) > 1 else ""
         expected = (
             "none; deleted by hand, after `lbg parked list` has found nothing: otherwise the members are stopped, and "
             "started with `park` until all is replayed"
         )
-        yield UserError(str(there[0]), f"is there{more}, and nobody parks: no member looks into it", expected)
+        yield UserError(
+            str(there[0]), f"is there{_and_more(there)}, and nobody parks: no member looks into it", expected
+        )
 
 
 def is_of_restriping(ref: Ref, control_topic: str) -> bool:
@@ -189,43 +193,53 @@ def _misplaced_shards(spec: GroupSpec, stored: StoredGroup | None, actual: State
     if not misplaced:
         return
     first = misplaced[0]
-    where, more = f"queue {first.queue}", f", and {len(misplaced) - 1} more like it" if len(misplaced) > 1 else ""
     owners = f"belongs to {home[first.name]}" if first.name in home else "takes shards that belong to other queues"
-    found = f"subscribes to {first.name}, which {owners}{more}"
-    restripe = "`lbg group restripe`, which moves shards without a loss"
+    found = f"subscribes to {first.name}, which {owners}{_and_more(misplaced)}"
+    here = UserError(f"queue {first.queue}", found, _RESTRIPE)
     if any(is_of_restriping(ref, spec.topics.control) for ref in actual):
-        yield UserError(where, found, restripe)
+        yield here
         return
     layout = _layout(shape, stored, placed)
     if layout is not None and layout != shape:
-        queues = dict(_shards(layout))
-        if surplus := [ref for ref in placed if queues.get(ref.name) != ref.queue]:
-            # A re-striping begins only once it is gone. The other shards have to stay where they are until then.
-            first, more = surplus[0], f", and {len(surplus) - 1} more like it" if len(surplus) > 1 else ""
-            where, restripe = f"queue {first.queue}", f"{_by_hand(first)}, then {restripe}"
-            found = f"subscribes to {first.name}{more}, without which the shards lie as for {layout.queue_count} queues"
-        elif stored is not None and stored.shape.queue_count == layout.queue_count:
-            # As after a re-striping, in settings that still have the old number: mostly nothing is to be moved.
-            there = layout.queue_count
-            where, found = "group.queue_count", f"{shape.queue_count}, and the group on the broker has {there}"
-            restripe = f"{there} in the settings; or {restripe}"
-        yield UserError(where, found, restripe)
+        yield _laid_out_otherwise(shape, layout, stored, placed) or here
         yield from _lost_shards(layout, placed)
-        return
-    if stored is not None and stored.shape.queue_count != shape.queue_count:
+    elif stored is not None and stored.shape.queue_count != shape.queue_count:
         # Where the shards belong is not known before the count is.
-        there = stored.shape.queue_count
-        counts = {each for layout in (shape, replace(shape, queue_count=there)) for each in _shards(layout)}
-        strange = next((ref for ref in placed if (ref.name, ref.queue) not in counts), None)
-        how = "some shards where the one number has them, and others where the other has"
-        if strange is not None:
-            how = f"{strange.queue} subscribing to {strange.name}, which is there by neither number"
-        found = f"{shape.queue_count}, and the group on the broker has {there}, with {how}"
-        yield UserError("group.queue_count", found, f"{there}, until `lbg group verify` is content with that")
-        return
-    # If the shard were moved while messages of it lie in this queue, later ones would be handled from its own first.
-    yield UserError(where, found, f"{_by_hand(first)}, then `lbg group apply`")
-    yield from _lost_shards(shape, placed)
+        yield _between_two_counts(shape, stored.shape, placed)
+    else:
+        # If the shard were moved while messages of it lie in this queue, later ones would be handled from its own
+        # first.
+        yield UserError(here.where, found, f"{_by_hand(first)}, then `lbg group apply`")
+        yield from _lost_shards(shape, placed)
+
+
+def _laid_out_otherwise(
+    shape: GroupShape, layout: GroupShape, stored: StoredGroup | None, placed: Sequence[Ref]
+) -> UserError | None:
+    """What is to be done first where the shards lie as for this other number of queues; None if they can be moved."""
+    queues, there = dict(_shards(layout)), layout.queue_count
+    if surplus := [ref for ref in placed if queues.get(ref.name) != ref.queue]:
+        # A re-striping begins only once it is gone. The other shards have to stay where they are until then.
+        first = surplus[0]
+        found = f"subscribes to {first.name}{_and_more(surplus)}, without which the shards lie as for {there} queues"
+        return UserError(f"queue {first.queue}", found, f"{_by_hand(first)}, then {_RESTRIPE}")
+    if stored is not None and stored.shape.queue_count == there:
+        # As after a re-striping, in settings that still have the old number: mostly nothing is to be moved.
+        found = f"{shape.queue_count}, and the group on the broker has {there}"
+        return UserError("group.queue_count", found, f"{there} in the settings; or {_RESTRIPE}")
+    return None
+
+
+def _between_two_counts(shape: GroupShape, stored: GroupShape, placed: Sequence[Ref]) -> UserError:
+    """Some shards lie as for the wanted number of queues, and others as for the stored one, or as for neither."""
+    there = stored.queue_count
+    counts = {each for layout in (shape, replace(shape, queue_count=there)) for each in _shards(layout)}
+    strange = next((ref for ref in placed if (ref.name, ref.queue) not in counts), None)
+    how = "some shards where the one number has them, and others where the other has"
+    if strange is not None:
+        how = f"{strange.queue} subscribing to {strange.name}, which is there by neither number"
+    found = f"{shape.queue_count}, and the group on the broker has {there}, with {how}"
+    return UserError("group.queue_count", found, f"{there}, until `lbg group verify` is content with that")
 
 
 def _lost_shards(layout: GroupShape, placed: Sequence[Ref]) -> Iterator[UserError]:
@@ -234,8 +248,7 @@ def _lost_shards(layout: GroupShape, placed: Sequence[Ref]) -> Iterator[UserErro
     home, lost = dict(_shards(layout)), _taken_by_none(layout, placed)
     if lost:
         first = min(lost, key=lambda topic: (home[topic], topic))
-        more = f", and {len(lost) - 1} more like it" if len(lost) > 1 else ""
-        found = f"no subscription {first}{more}, and no other queue has it: what is published there is lost"
+        found = f"no subscription {first}{_and_more(lost)}, and no other queue has it: what is published there is lost"
         yield UserError(f"queue {home[first]}", found, "at once and by hand: the subscription added to this queue")
 
 
@@ -283,9 +296,10 @@ def _layout(shape: GroupShape, stored: StoredGroup | None, placed: Sequence[Ref]
     return layout if all(each in there or each[0] in lost for each in _shards(layout)) else None
 
 
+def _and_more(found: Sized) -> str:
+    """Behind the first of them."""
+    return f", and {len(found) - 1} more like it" if len(found) > 1 else ""
+
+
 def _by_hand(ref: Ref) -> str:
     return f"by hand: publishers stopped until {ref.queue} is empty, then the subscription taken from it"
-
-
-def _profile_ref(spec: GroupSpec) -> Ref:
-    return Ref(ObjectKind.CLIENT_PROFILE, spec.client_profile_name())
