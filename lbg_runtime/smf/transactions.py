@@ -1,6 +1,7 @@
 """Local transactions as values: what a client asks of a transacted session, and the bodies that answer it."""
 
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -14,6 +15,8 @@ _PUBLISHED, _ACCEPTED, _CONSUMED = 0x1C, 0x1D, 0x1E
 _PUBLISHED_PART = struct.Struct(">IIQ")
 _ACCEPTED_PART = struct.Struct(">IQI")
 _CONSUMED_PART = struct.Struct(">IQQIQI")
+
+_NONE: Mapping[int, int] = {}
 
 
 class TransactionKind(IntEnum):
@@ -112,9 +115,10 @@ def answer_body(
     request: TransactionRequest,
     session_id: int,
     name: str = "",
-    accepted: tuple[PublishedPart, ...] = (),
+    last_ids: Mapping[int, int] = _NONE,
 ) -> bytes:
-    """The body that answers a request; a refusal has the same parts, or a client drops the connection.
+    """The body that answers a request, with the last id accepted on each publisher flow; a refusal has the same parts,
+    or a client drops the connection.
 
     A refused commit is answered as rolled back: a client ignores a refusal that says committed, and waits in vain.
     Closing a session names no transaction, and a client that is answered with an empty one drops the connection too.
@@ -124,7 +128,7 @@ def answer_body(
         items.append(AssuredItem(_TRANSACTION, request.transaction))
     if name:
         items.append(AssuredItem(_NAME, close_text(name)))
-    items += [AssuredItem(_ACCEPTED, _ACCEPTED_PART.pack(part.flow_id, part.last_id, WINDOW)) for part in accepted]
+    items += [AssuredItem(_ACCEPTED, _ACCEPTED_PART.pack(flow, last, WINDOW)) for flow, last in last_ids.items()]
     return encode_assured(AssuredBody(AssuredKind.TRANSACTION, tuple(items)))
 
 

@@ -45,7 +45,7 @@ def test_a_session_that_is_opened_again_says_its_name():
 
 def test_an_answer_repeats_what_names_the_transaction():
     request = read_transaction(PUBLISHED)
-    body = answer_body(TransactionKind.COMMITTED, request, 1, accepted=(PublishedPart(2, 0, 4),))
+    body = answer_body(TransactionKind.COMMITTED, request, 1, last_ids={2: 4})
     assert body.hex() == "030b0000002b1703081806000000011a0a00000002000000031d12000000020000000000000004000000ff"
 
 

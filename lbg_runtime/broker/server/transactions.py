@@ -18,6 +18,7 @@ from lbg_runtime.smf.transactions import (
     ConsumedPart,
     PublishedPart,
     TransactionKind,
+    TransactionRequest,
     answer_body,
     read_transaction,
 )
@@ -93,7 +94,7 @@ class TransactionDesk:
         self._by_consumer: dict[FlowId, _Transacted] = {}
         self._last_session_id = 0
 
-    def check(self, session_id: int) -> "_Transacted":
+    def check(self, session_id: int) -> _Transacted:
         """Find an open transacted session; 400 `Unknown Transacted Session`."""
         session = self._sessions.get(session_id)
         if session is None:
@@ -142,47 +143,61 @@ class TransactionDesk:
         """Carry a request out and return its answer. Raises `ProtocolError`."""
         request = read_transaction(body)
         if request.kind in (TransactionKind.OPEN, TransactionKind.RESUME):
-            try:
-                self._engine.transactions.check(client)
-            except BrokerRefusal as refusal:
-                refused = Response.of(refusal)
-                return Answer(answer_body(ANSWERS[request.kind], request, request.session_id), refused, [])
-            self._last_session_id += 1
-            self._sessions[self._last_session_id] = _Transacted()
-            name = f"transacted-{client}-{self._last_session_id}"
-            return Answer(answer_body(ANSWERS[request.kind], request, self._last_session_id, name), OK, [])
-        session = self._sessions.get(request.session_id)
-        if session is None:
-            unknown = Response(400, "Unknown Transacted Session")
-            return Answer(answer_body(TransactionKind.ROLLED_BACK, request, request.session_id), unknown, [])
+            return self._open(client, request)
+        try:
+            session = self.check(request.session_id)
+        except BrokerRefusal as refusal:
+            return _refused(request, TransactionKind.ROLLED_BACK, refusal)
         effects: list[Effect] = []
         response, kind = OK, ANSWERS.get(request.kind, request.kind)
         match request.kind:
             case TransactionKind.COMMIT:
                 try:
-                    messages = session.take(request.published)
-                    consumed = session.check_consumed(request.consumed)
-                    effects = self._engine.transactions.commit(client, messages, consumed)
-                    for part in request.consumed:
-                        # The client reports here what it has received, and may report it nowhere else.
-                        received, window = DeliveryId(part.received_id), min(part.window, WINDOW)
-                        effects += self._engine.open_window(FlowId(part.flow_id), received, window)
+                    effects = self._commit(client, session, request)
                 except BrokerRefusal as refusal:
                     effects = self._engine.transactions.roll_back(session.consumers)
                     response, kind = Response.of(refusal), TransactionKind.ROLLED_BACK
             case TransactionKind.ROLLBACK:
                 effects = self._engine.transactions.roll_back(session.consumers)
             case TransactionKind.CLOSE:
-                del self._sessions[request.session_id]
-                for flow in session.last_ids:
-                    self._by_flow.pop(flow, None)
-                for consumer in session.consumers:
-                    del self._by_consumer[consumer]
+                self._close(request.session_id)
             case _:
                 raise ProtocolError(f"transaction control {request.kind} from a client")
-        accepted = tuple(PublishedPart(flow, 0, last_id) for flow, last_id in session.last_ids.items())
+        answer = Answer(answer_body(kind, request, request.session_id, last_ids=session.last_ids), response, effects)
         session.begin()
-        return Answer(answer_body(kind, request, request.session_id, accepted=accepted), response, effects)
+        return answer
+
+    def _open(self, client: ClientId, request: TransactionRequest) -> Answer:
+        kind = ANSWERS[request.kind]
+        try:
+            self._engine.transactions.check(client)
+        except BrokerRefusal as refusal:
+            return _refused(request, kind, refusal)
+        self._last_session_id += 1
+        self._sessions[self._last_session_id] = _Transacted()
+        name = f"transacted-{client}-{self._last_session_id}"
+        return Answer(answer_body(kind, request, self._last_session_id, name), OK, [])
+
+    def _commit(self, client: ClientId, session: _Transacted, request: TransactionRequest) -> list[Effect]:
+        messages = session.take(request.published)
+        consumed = session.check_consumed(request.consumed)
+        effects = self._engine.transactions.commit(client, messages, consumed)
+        for part in request.consumed:
+            # The client reports here what it has received, and may report it nowhere else.
+            received, window = DeliveryId(part.received_id), min(part.window, WINDOW)
+            effects += self._engine.open_window(FlowId(part.flow_id), received, window)
+        return effects
+
+    def _close(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id)
+        for flow in session.last_ids:
+            self._by_flow.pop(flow, None)
+        for consumer in session.consumers:
+            del self._by_consumer[consumer]
+
+
+def _refused(request: TransactionRequest, kind: TransactionKind, refusal: BrokerRefusal) -> Answer:
+    return Answer(answer_body(kind, request, request.session_id), Response.of(refusal), [])
 
 
 def _consumed(part: ConsumedPart) -> Consumed:
