@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 
 from lbg_runtime.config.document import read_document
@@ -18,8 +18,6 @@ from lbg_runtime.config.fields import SettingProblem
 from lbg_runtime.config.settings import STORED_IN_SEMP, GroupSource, Settings
 from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.model.keys import KEY_RULES
-
-SECRET_KEYS = frozenset({"password", "key_password", "status_token", "token", "application_token"})
 
 _NAME_END = re.compile(r"[\s:=]")
 """Ends a key in messages: no setting's name has one, and a secret may follow if the space after a colon is missing."""
@@ -255,5 +253,23 @@ def _keys_of_section(path: Sequence[str | int]) -> Iterator[str]:
 
 
 def _model_in(annotation: object) -> type[BaseModel]:
-    candidates = (annotation, *get_args(annotation))
-    return next(kind for kind in candidates if isinstance(kind, type) and issubclass(kind, BaseModel))
+    return next(kind for kind in _parts_of(annotation) if isinstance(kind, type) and issubclass(kind, BaseModel))
+
+
+def _parts_of(annotation: object) -> Iterator[object]:
+    yield annotation
+    for part in get_args(annotation):
+        yield from _parts_of(part)
+
+
+def _secret_keys(section: type[BaseModel]) -> Iterator[str]:
+    for name, field in section.model_fields.items():
+        for kind in _parts_of(field.annotation):
+            if kind is SecretStr:
+                yield field.alias or name
+            elif isinstance(kind, type) and issubclass(kind, BaseModel):
+                yield from _secret_keys(kind)
+
+
+SECRET_KEYS = frozenset(_secret_keys(Settings))
+"""The names of settings whose values no message shows."""

@@ -15,7 +15,7 @@ import pytest
 from pydantic import BaseModel
 
 from lbg_runtime.config.connection_settings import TransportKind
-from lbg_runtime.config.load import load_settings, parse_settings, problems_of
+from lbg_runtime.config.load import SECRET_KEYS, load_settings, parse_settings, problems_of
 from lbg_runtime.config.settings import ClientPathChoice, MembershipMode, MissingKey, Provision, Settings
 from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.model.failure import Then
@@ -607,3 +607,7 @@ def test_the_client_path_is_one_of_three_and_chosen_by_itself_unless_told_otherw
     assert _problem(transport={"client_path": "quick"}) == (
         "config.yaml: transport.client_path: 'quick'; expected one of auto, fast or public"
     )
+
+
+def test_the_values_that_no_message_shows_are_those_of_all_settings_that_are_secrets() -> None:
+    assert {"password", "key_password", "status_token", "token", "application_token"} == SECRET_KEYS
