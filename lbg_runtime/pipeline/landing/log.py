@@ -159,30 +159,19 @@ class LandingLog:
 
         Pruned rows take none. Raises as `read_queue`.
         """
-        found = 0
-        for name, last in end.items():
-            first = start.get(name, 0)
-            view = self._view(name) if queue_of(name) == queue and first < last else None
-            if view is None:
-                continue
-            if not view.had(first, last):
-                first = max(first, view.first_left())
-            for flush in view.all_flushes(first, last):
-                rows = min(flush.rows, last) - max(flush.first_row, first)
-                found += rows * _row_bytes(flush)
-        return found
+        return sum(
+            (min(flush.rows, last) - max(flush.first_row, first)) * _row_bytes(flush)
+            for view, first, last in self._left(queue, start, end)
+            for flush in view.all_flushes(first, last)
+        )
 
     def landed(self, queue: int, start: Mapping[str, int], end: Mapping[str, int]) -> int:
         """When the last row of a queue between two offsets landed, microseconds since the epoch; 0 if there is none.
 
         Of each lane the last row counts, whoever landed it. Raises as `read_queue`.
         """
-        found = 0
-        for name, last in end.items():
-            view = self._view(name) if queue_of(name) == queue and start.get(name, 0) < last else None
-            if view is not None and last > view.first_left():
-                found = max(found, *(flush.t_land for flush in view.all_flushes(last - 1, last)))
-        return found
+        ends = [view.all_flushes(last - 1, last) for view, _, last in self._left(queue, start, end)]
+        return max((flush.t_land for flushes in ends for flush in flushes), default=0)
 
     def before(self, queue: int, time_us: int) -> Mapping[str, int]:
         """The offset before the first row that landed at that time or later, microseconds since the epoch.
@@ -241,6 +230,21 @@ class LandingLog:
         if names == again and len(views) == len(names):
             self._closed[queue] = names, views
         return views
+
+    def _left(
+        self, queue: int, start: Mapping[str, int], end: Mapping[str, int]
+    ) -> Iterator[tuple[LaneView, int, int]]:
+        """The lanes of a queue with rows between two offsets, and which rows these are, as far as they are left."""
+        for name, last in end.items():
+            first = start.get(name, 0)
+            view = self._view(name) if queue_of(name) == queue and first < last else None
+            if view is None:
+                continue
+            if not view.had(first, last):
+                first = max(first, min(view.first_left(), last))
+                view.check(first, last)
+            if first < last:
+                yield view, first, last
 
     def _views_of(self, names: Sequence[str]) -> list[LaneView]:
         found = (self._view(name) for name in names)

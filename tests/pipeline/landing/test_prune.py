@@ -350,3 +350,15 @@ def test_a_part_that_ends_within_a_lane_passes_over_no_pruned_rows_of_the_next_o
     assert first == {older.name: 1, younger.name: 0}
     parts = [log.read_queue(3, *part, skips_pruned=True) for part in (({}, first), (first, ends(log)))]
     assert [ids_of(part) for part in parts] == [[id_of("k", 1)], [id_of("k", 2), id_of("k", 3)]]
+
+
+def test_what_was_pruned_takes_no_room_and_has_no_time(log_on_disk: LogOnDisk) -> None:
+    lane = log_on_disk.lane(segment_bytes=1)
+    for number, t_land in ((1, 100), (2, 1_000), (3, 1_100)):
+        lane.append(rows([id_of("k", number)], t_land=t_land))
+    assert pruned(log_on_disk, 500) == [0]
+    end = ends(LandingLog(log_on_disk.root))
+    for before in ({}, {lane.name: 1}):
+        log = LandingLog(log_on_disk.root)
+        assert log.size(3, before, end) == 2 * log.size(3, {lane.name: 2}, end) > 0
+        assert [log.landed(3, before, {lane.name: row}) for row in range(1, 4)] == [0, 1_000, 1_100]
