@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lbg_runtime.journal.reader import (
+    PART_COLUMNS,
     TABLE_OF_RECORDS,
     RecordFile,
     check_directory,
@@ -119,9 +120,8 @@ def begin(target: Path) -> Path:
 
 def lay_out_journal(path: Path, number: int, draft: Path) -> LaidOut:
     """Lay out one member's journal; raises `UserError`."""
-    columns = {"dispatch": "queue", "flow": "queue"}
     with _ByQueue(number, draft) as parts:
-        file = _pour("journal", path, number, columns, parts, lambda queues: queues)
+        file = _pour("journal", path, number, parts, lambda queues: queues)
     return LaidOut(
         row=pa.Table.from_pylist([file.row(JOURNALS)], JOURNALS),
         owners=pa.Table.from_batches(file.batches["owner"], OWNERS),
@@ -131,9 +131,8 @@ def lay_out_journal(path: Path, number: int, draft: Path) -> LaidOut:
 
 def lay_out_ledger(path: Path, number: int, draft: Path, parts: int) -> LaidOut:
     """Lay out one publisher's ledger; `parts` is `parts_of` all journals. Raises `UserError`."""
-    columns = {"confirmed": "shard", "unconfirmed": "shard"}
     with _ByQueue(number, draft) as written:
-        file = _pour("ledger", path, number, columns, written, lambda shards: shards % parts)
+        file = _pour("ledger", path, number, written, lambda shards: shards % parts)
     row = pa.Table.from_pylist([file.row(LEDGERS)], LEDGERS)
     return LaidOut(row, OWNERS.empty_table(), STRIPES.empty_table())
 
@@ -225,15 +224,14 @@ def _pour(
     kind: FileKind,
     path: Path,
     number: int,
-    columns: Mapping[str, str],
     parts: "_ByQueue",
     queues_of_column: Callable[[Ints], Ints],
 ) -> RecordFile:
-    """Read a file and write its records of the kinds named in `columns`, each with the column that says where it
-    belongs, as they come; the others stay in the file's batches."""
+    """Read a file and write its records as they come, each where its column of `PART_COLUMNS` says; those that have
+    none stay in the file's batches."""
     try:
         for file in read_blocks(path, kind, number):
-            for record_kind, column in columns.items():
+            for record_kind, column in PART_COLUMNS[kind].items():
                 name = TABLE_OF_RECORDS[record_kind]
                 table = pa.Table.from_batches(file.batches[record_kind], _BY_QUEUE[name])
                 file.batches[record_kind].clear()

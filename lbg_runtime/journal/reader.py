@@ -53,6 +53,13 @@ TABLE_OF_RECORDS: Mapping[str, str] = {
 }
 """The table of each kind of record, as `RunTables` names it."""
 
+PART_COLUMNS: Mapping[FileKind, Mapping[str, str]] = {
+    "journal": {"dispatch": "queue", "flow": "queue"},
+    "ledger": {"confirmed": "shard", "unconfirmed": "shard"},
+}
+"""The column by which the records of a kind are divided among the parts of a run; those of other kinds are of all of
+it."""
+
 _TABLE_OF_FILES: Mapping[FileKind, tuple[str, pa.Schema]] = {
     "journal": ("journals", JOURNALS),
     "ledger": ("ledgers", LEDGERS),

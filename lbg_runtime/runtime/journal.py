@@ -230,8 +230,8 @@ def _boot_id() -> str | None:
 
 def _create(folder: Path, member: MemberId, now_us: int) -> tuple[RecordWriter, int]:
     """Create the file of the next incarnation: the wall clock, or above every earlier one if the clock went back."""
-    # No clock of ours has more digits, and neither other members nor the reader of journals take a larger number.
     suffix = FILE_SUFFIXES["journal"]
+    # No clock of ours has more digits, and neither other members nor the reader of journals take a larger number.
     pattern = re.compile(rf"{re.escape(member)}-([0-9]{{1,17}}){re.escape(suffix)}")
     earlier = [int(match[1]) for match in map(pattern.fullmatch, os.listdir(folder)) if match]
     incarnation = max([now_us, *earlier])

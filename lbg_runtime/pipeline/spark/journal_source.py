@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from lbg_runtime.journal.facts import FileFacts
 from lbg_runtime.journal.pieces import Place, cut_piece, read_piece
-from lbg_runtime.journal.reader import files_of, kind_of, open_records
+from lbg_runtime.journal.reader import PART_COLUMNS, TABLE_OF_RECORDS, files_of, kind_of, open_records
 from lbg_runtime.model.errors import UserError
 
 FORMAT = "lbg-journals"
@@ -38,11 +38,6 @@ _ARROW_COLUMNS = pa.schema(
         pa.field("payload", pa.binary()),
     ]
 )
-_PLACES = {
-    "journal": {"dispatch": ("dispatches", "queue"), "flow": ("flows", "queue")},
-    "ledger": {"confirmed": ("confirmed", "shard"), "unconfirmed": ("unconfirmed", "shard")},
-}
-"""Per kind of file and of record, the table, and the column that determines the part."""
 
 
 class _Piece(NamedTuple):
@@ -129,9 +124,9 @@ class JournalReader(DataSourceStreamReader):
             # With this count, what lies in one queue may lie in two parts.
             file.facts.note_defect(1, f"queue_count {count}, but the run was divided by {parts} when this file came")
         rows: list[tuple[int, str, bytes]] = []
-        for record, (name, column) in _PLACES[kind].items():
+        for record, column in PART_COLUMNS[kind].items():
             for batch in file.batches[record]:
-                rows += [(part, name, _as_bytes(own)) for part, own in _cut(batch, column, parts)]
+                rows += [(part, TABLE_OF_RECORDS[record], _as_bytes(own)) for part, own in _cut(batch, column, parts)]
         facts = pickle.dumps(file.facts)
         rows += [(part, f"{kind}s", facts) for part in range(parts)]
         columns = list(zip(*rows, strict=True))
