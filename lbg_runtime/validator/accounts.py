@@ -32,22 +32,19 @@ _CONFIRM_DELAY_MS = 50
 """How long before its publisher learns of the confirm a message can already be handled."""
 
 
-def check_order(book: Book, columns: Columns, messages: Messages, unplaced: Flags | None, reopened: bool) -> Ints:
+def check_order(book: Book, columns: Columns, messages: Messages, unplaced: Flags | None = None) -> Ints:
     """Write the findings on order; return the handlings that they rest on.
 
-    `unplaced` is the result of `turns.check_turns`; with `reopened`, what earlier slices left undecided is judged
-    again.
+    `unplaced` is the result of `turns.check_turns`; with it, what earlier slices left undecided is judged again.
     """
     handlings = columns.handlings
     late, ahead = late_messages(messages, handlings)
     is_due = handlings.new[late]
-    if reopened:
-        is_due |= handlings.marks[late] & SUSPECT != 0
-    late, ahead = late[is_due], ahead[is_due]
     if unplaced is not None:
+        is_due |= handlings.marks[late] & SUSPECT != 0
         # The member that may have let the shard go may have handled the late message before one came back to another.
-        proven = ~unplaced[ahead] | (handlings.queue[late] == handlings.queue[ahead])
-        late, ahead = late[proven], ahead[proven]
+        is_due &= ~unplaced[ahead] | (handlings.queue[late] == handlings.queue[ahead])
+    late, ahead = late[is_due], ahead[is_due]
     rows = np.concatenate([late, ahead])
     margin = handlings.start_ns[late] - handlings.start_ns[ahead]
     late, ahead = book.without_doubt(late, ahead, handlings.journal[late], handlings.journal[ahead], margin)

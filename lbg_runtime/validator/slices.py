@@ -116,11 +116,11 @@ class SlicedExamination:
         book, columns = step.book, step.columns
         undecided = np.zeros(0, dtype=np.int64)
         if columns.layouts.steps:
-            overtakes = check_order(Book(columns, step.epochs), columns, step.messages, None, reopened=False)
+            overtakes = check_order(Book(columns, step.epochs), columns, step.messages)
             undecided = np.concatenate([overtakes, undecided_turns(columns)])
         else:
             check_stripes(book, columns.handlings, tables.journals)
-            check_order(book, columns, step.messages, None, reopened=False)
+            check_order(book, columns, step.messages)
         self._take_notes(step)
         unsettled = _unsettled(step)
         open_book = _what_stands(step, unsettled)
@@ -146,7 +146,7 @@ class SlicedExamination:
             unplaced = check_turns(book, columns, tables.journals, messages, holes)
         else:
             check_stripes(book, columns.handlings, tables.journals)
-        check_order(book, columns, messages, unplaced, reopened=unplaced is not None)
+        check_order(book, columns, messages, unplaced)
         resent = check_duplicates(book, tables, columns, messages, step.exposed)
         self._take_notes(step)
         published, unhandled, unlisted = compare_with_ledgers(tables, columns, step.ledgers, step.handled, holes)
@@ -335,7 +335,7 @@ def _what_stands(step: _Step, unsettled: Flags) -> Book:
     if columns.layouts.steps:
         # Between two queues, what a member without a journal may have done is known only at the end.
         across = np.ones(len(columns.handlings.shard), dtype=np.bool_)
-        check_order(book, columns, messages, across, reopened=True)
+        check_order(book, columns, messages, across)
     before = messages.before_repeat
     certain = (~unsettled[before] | step.exposed[before] | ~messages.came_back) & listed_rows(
         columns, step.ledgers, step.handled, messages.repeats
