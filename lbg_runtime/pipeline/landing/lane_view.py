@@ -167,7 +167,7 @@ class LaneView:
 
     def flushes(self, end_row: int, low: int, high: int) -> Iterator[Flush]:
         """Flushes with rows before `end_row` that may hold ids in this range, in order; none of pruned segments."""
-        for first, following in _followed(parts_of(self._folder)[INDEX_SUFFIX]):
+        for first, following in followed(parts_of(self._folder)[INDEX_SUFFIX]):
             if first >= end_row:
                 continue
             rows, segment_low, segment_high = self._segment_range(first, is_full=following is not None)
@@ -188,7 +188,7 @@ class LaneView:
         """
         if not self.had(start_row, end_row):
             self.extent()
-        for first, following in _followed(self._parts[INDEX_SUFFIX]):
+        for first, following in followed(self._parts[INDEX_SUFFIX]):
             if first < end_row and (following is None or following > start_row):
                 try:
                     index = self._index_of(first, end_row if following is None else following)
@@ -305,6 +305,6 @@ def _flushes(entries: Entries) -> list[Flush]:
     ]
 
 
-def _followed(segments: Sequence[int]) -> Iterator[tuple[int, int | None]]:
+def followed(segments: Sequence[int]) -> Iterator[tuple[int, int | None]]:
     """The first row of each segment, and of the one that follows it."""
     yield from zip_longest(segments, segments[1:])

@@ -20,7 +20,7 @@ from pathlib import Path
 from lbg_runtime.model.errors import LandingDamaged, LandingError, LandingRowsPruned
 from lbg_runtime.pipeline.landing.index import DAMAGE_REMEDY
 from lbg_runtime.pipeline.landing.lane import GONE_PREFIX, is_being_written, set_aside
-from lbg_runtime.pipeline.landing.lane_view import LaneView, unindexed
+from lbg_runtime.pipeline.landing.lane_view import LaneView, followed, unindexed
 from lbg_runtime.pipeline.landing.layout import (
     LANE_NOTE,
     find_lane_note,
@@ -111,8 +111,7 @@ def _prune_lane(
     # Before the files are looked at: a lane that is not being written now never is again.
     is_live = is_being_written(folder)
     lane_rows = view.extent().rows
-    segments = parts_of(folder)[INDEX_SUFFIX]
-    for first, following in zip(segments, [*segments[1:], None], strict=False):
+    for first, following in followed(parts_of(folder)[INDEX_SUFFIX]):
         if is_live and following is None:
             break
         segment = Segment(folder, first)
