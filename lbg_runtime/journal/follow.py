@@ -51,21 +51,23 @@ class RunFollower:
         self._stripes = STRIPES.empty_table()
 
     def look(self) -> News:
-        """Read on; raises `UserError` if a file cannot be read."""
-        tables: dict[str, pa.Table] = {}
+        """Read on; raises `UserError` if a file cannot be read: what came in others is then told by the next look."""
         for kind, tails in self._tails.items():
             for path in files_of(self._directory, kind):
                 if path.name not in tails:
                     tails[path.name] = _Tail(path, RecordFile(path.name, kind, len(tails)))
-            for tail in tails.values():
-                tail.read()
+        every = [tail for tails in self._tails.values() for tail in tails.values()]
+        for tail in every:
+            tail.read()
+        # Nothing is forgotten before all is read: what an error keeps from being told now is told at the next look.
+        tables: dict[str, pa.Table] = {}
+        for kind, tails in self._tails.items():
             tables |= tables_of(kind, [tail.file for tail in tails.values()])
-            for tail in tails.values():
-                tail.forget_records()
+        for tail in every:
+            tail.forget_records()
         self._stripes = tables["stripes"] = pa.concat_tables([self._stripes, tables["stripes"]])
         until_ns = complete_until(tables["journals"], [tail.has_more for tail in self._tails["journal"].values()])
-        has_more = any(tail.has_more for tails in self._tails.values() for tail in tails.values())
-        return News(RunTables(**tables), until_ns, has_more)
+        return News(RunTables(**tables), until_ns, any(tail.has_more for tail in every))
 
 
 def complete_until(journals: pa.Table, behind: Sequence[bool]) -> int:

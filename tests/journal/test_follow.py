@@ -132,6 +132,22 @@ def test_a_fault_is_told_on_the_way_and_the_end_is_as_in_one_go(folders: tuple[P
     assert (found.counts, found.accounts, found.moves) == (expected.counts, expected.accounts, expected.moves)
 
 
+def test_a_file_that_cannot_be_read_takes_nothing_of_the_others(folders: tuple[Path, Path]) -> None:
+    _, growing = folders
+    story().write(growing)
+    expected = read_run(growing).dispatches.num_rows
+    follower = RunFollower(growing)
+    ledger = growing / "00.ledger.jsonl"
+    content = ledger.read_bytes()
+    ledger.unlink()
+    ledger.mkdir()
+    with pytest.raises(UserError, match="a readable record file"):
+        follower.look()
+    ledger.rmdir()
+    ledger.write_bytes(content)
+    assert follower.look().tables.dispatches.num_rows == expected > 0
+
+
 def lose_a_record(folder: Path) -> None:
     """The last line is missing as well, so only the first one tells."""
     path = min(folder.glob("*.member.jsonl"))
