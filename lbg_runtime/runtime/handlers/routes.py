@@ -106,7 +106,9 @@ def check_states(handlers: Handlers, resources: MemberResources) -> None:
             for kind in states:
                 found = resources.states(kind)
                 if not found:
-                    raise HandlerError(where, f"State[{kind.__qualname__}]", handlers.states_from)
+                    yielded = ", ".join(type(state).__qualname__ for state in resources.states(object))
+                    what = f"State[{kind.__qualname__}]" + (f", where lifespans yielded {yielded}" if yielded else "")
+                    raise HandlerError(where, what, handlers.states_from)
                 if len(found) > 1:
                     types = ", ".join(type(state).__qualname__ for state in found)
                     what = f"State[{kind.__qualname__}], of which there are {len(found)} ({types})"

@@ -103,6 +103,18 @@ async def test_a_handler_without_its_state_stops_the_start(trial):
         await trial.member(hooks=hooks).run()
 
 
+async def test_a_handler_whose_state_lies_in_a_tuple_is_told_what_the_lifespans_have_yielded(trial):
+    hooks = _recording("both", [], (Pool(), Pool()))
+    hooks.include(_recording("none", []))
+
+    @hooks.handler("bills/>")
+    async def handle(message: Message, pool: State[Pool]) -> None: ...
+
+    line = r"State\[Pool\], where lifespans yielded tuple; expected a lifespan that yields one"
+    with pytest.raises(HandlerError, match=line):
+        await trial.member(hooks=hooks).run()
+
+
 async def test_a_handler_that_could_get_either_of_two_states_stops_the_start(trial):
     """It got the first: what was meant for one of two groups was published to the other."""
     hooks = Handlers()
