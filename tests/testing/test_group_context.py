@@ -282,7 +282,8 @@ async def test_a_state_of_another_type_names_the_argument_it_is_missing_in() -> 
     @handlers.handler("orders/>")
     async def handle(message: Message, pool: State[Pool]) -> None: ...
 
-    with pytest.raises(HandlerError, match=r"State\[Pool\]; expected one in `states=`, with which no lifespan runs"):
+    line = r"State\[Pool\], where there is only object; expected one in `states=`, with which no lifespan runs"
+    with pytest.raises(HandlerError, match=line):
         async with running(handlers, states=[object()]):
             pass
 

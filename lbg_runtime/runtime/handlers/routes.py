@@ -107,7 +107,7 @@ def check_states(handlers: Handlers, resources: MemberResources) -> None:
                 found = resources.states(kind)
                 if not found:
                     yielded = ", ".join(type(state).__qualname__ for state in resources.states(object))
-                    what = f"State[{kind.__qualname__}]" + (f", where lifespans yielded {yielded}" if yielded else "")
+                    what = f"State[{kind.__qualname__}]" + (f", where there is only {yielded}" if yielded else "")
                     raise HandlerError(where, what, handlers.states_from)
                 if len(found) > 1:
                     types = ", ".join(type(state).__qualname__ for state in found)

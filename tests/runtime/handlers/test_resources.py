@@ -110,7 +110,7 @@ async def test_a_handler_whose_state_lies_in_a_tuple_is_told_what_the_lifespans_
     @hooks.handler("bills/>")
     async def handle(message: Message, pool: State[Pool]) -> None: ...
 
-    line = r"State\[Pool\], where lifespans yielded tuple; expected a lifespan that yields one"
+    line = r"State\[Pool\], where there is only tuple; expected a lifespan that yields one"
     with pytest.raises(HandlerError, match=line):
         await trial.member(hooks=hooks).run()
 
