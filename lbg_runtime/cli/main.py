@@ -170,8 +170,9 @@ def _fail(error: LbgError, code: int) -> int:
     ignore_requests()
     ExitGuard(code).arm(EXIT_GRACE_S)
     with suppress(OSError):  # nobody reads it, or there is no room: the code still says it
-        # An error may quote what others chose; an error of several lines is several problems.
-        print("\n".join(f"lbg: {printable(line)}" for line in str(error).split("\n")), file=sys.stderr)
+        # An error may quote what others chose, line breaks as well.
+        problems = getattr(error, "problems", (error,))
+        print("\n".join(f"lbg: {printable(str(problem))}" for problem in problems), file=sys.stderr)
     return code
 
 

@@ -171,6 +171,9 @@ def test_a_mistake_is_told_in_a_line_that_no_terminal_obeys(lbg, folder):
     ended = lbg(folder, "why", "k", "--config", "\x1b[2J.yaml")
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith("lbg: \\x1b[2J")
+    # A line break in what it quotes made a second line of ours.
+    ended = lbg(folder, "why", "k", "--config", "a\nlbg: done.yaml")
+    assert ended.stderr == "lbg: a\\nlbg: done.yaml: No such file or directory; expected a readable settings file\n"
 
 
 @pytest.mark.parametrize(
