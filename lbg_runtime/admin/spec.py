@@ -9,6 +9,7 @@ from zlib import crc32
 from lbg_runtime.admin.roles import NO_TOPICS, Grant, Login, Role, Topics, grant_of
 from lbg_runtime.core.parking.records import PARKING_PREFIX
 from lbg_runtime.model.errors import ConfigError, UserError
+from lbg_runtime.model.failure import ERROR_TOPIC_PREFIX
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.model.ids import GroupName, QueueName
@@ -69,8 +70,9 @@ class GroupSpec:
         self._check_usernames()
         for topic in self.grant(Role.MEMBER).publish if self.has_account else ():
             if (size := len(topic.encode())) > LARGEST_TOPIC_BYTES:
-                # Topics that are settings were measured when these were loaded; these two are made of them.
-                where = "group.name" if topic.startswith(PARKING_PREFIX) else "group.control_topic"
+                # Topics that are settings were measured when these were loaded; these are made of them.
+                is_of_name = topic.startswith((ERROR_TOPIC_PREFIX, PARKING_PREFIX))
+                where = "group.name" if is_of_name else "group.control_topic"
                 raise ConfigError(where, f"{size} bytes in {topic}", f"at most {LARGEST_TOPIC_BYTES}")
         if len(marker := self.marker()) > LARGEST_MARKER:
             raise UserError(
