@@ -36,7 +36,7 @@ from lbg_runtime.config.semp_settings import SempSettings
 from lbg_runtime.config.sidecar_settings import SidecarSettings
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.failure import ERROR_TOPIC_PREFIX, QUEUE_ADDRESS_PREFIX, Then
-from lbg_runtime.model.group import LARGEST_HASH_COUNT, GroupShape
+from lbg_runtime.model.group import LARGEST_HASH_COUNT, GroupShape, queue_index
 from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.model.ids import GroupName, QueueName
 from lbg_runtime.model.keys import PARTITION_KEY, KeySource
@@ -403,6 +403,19 @@ class Settings(Section):
     def _notes_are_no_messages_of_the_group(self) -> Self:
         if (topic := self.ops.journal.republish_topic) is not None:
             check_outside_topic(self.group.shape(), ("ops", "journal", "republish_topic"), topic)
+        return self
+
+    @model_validator(mode="after")
+    def _failed_messages_leave_the_group(self) -> Self:
+        shape, failure = self.group.shape(), self.failure
+        for setting, queue in (
+            ("error_queue", failure.error_queue),
+            ("dead_message_queue", failure.dead_message_queue),
+        ):
+            index = None if queue is None else queue_index(shape.name, queue)
+            if index is not None and index < shape.queue_count:
+                # They would come to the members again, who have no handler for them, and their keys would wait for ever.
+                raise SettingProblem(("failure", setting), str(queue), "a queue that is none of the group's own")
         return self
 
     @model_validator(mode="after")

@@ -157,6 +157,16 @@ def test_the_name_of_a_queue_for_failed_messages_is_one_that_a_broker_takes(sett
         assert str(caught.value) == f"config.yaml: failure.{setting}: {told}"
 
 
+@pytest.mark.parametrize("setting", ["error_queue", "dead_message_queue"])
+def test_failed_messages_do_not_come_back_into_the_group(setting):
+    """Each came to the members again, who had no handler for the name of a queue, and its key waited for ever."""
+    with pytest.raises(ConfigError) as caught:
+        parse_settings({"group": GROUP, "failure": {setting: "orders/10"}}, "c", {})
+    assert str(caught.value) == f"c: failure.{setting}: orders/10; expected a queue that is none of the group's own"
+    for name in ("orders/11", "orders/010", "orders", "others/1"):
+        parse_settings({"group": GROUP, "failure": {setting: name}}, "c", {})
+
+
 def test_a_dead_message_queue_has_a_name_that_a_topic_has_room_for():
     """Messages are published to it by its name: with another one, none could be moved there."""
     for name in ("ü" * 121, "ü" * 125):
