@@ -414,7 +414,7 @@ class Settings(Section):
         ):
             index = None if queue is None else queue_index(shape.name, queue)
             if index is not None and index < shape.queue_count:
-                # They would come to the members again, who have no handler for them, and their keys would wait for ever.
+                # They would come to members again, who have no handler for them, and their keys would wait for ever.
                 raise SettingProblem(("failure", setting), str(queue), "a queue that is none of the group's own")
         return self
 
