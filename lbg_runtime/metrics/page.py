@@ -94,9 +94,9 @@ _ASK = """| question | expression |
 | an outage of the broker | `max(lbg_member_ready) == 0`, for longer than a move takes; the log has `connection_lost` |
 | a journal with gaps | `increase(lbg_journal_records_dropped_total[10m]) > 0` |
 
-These are for a Prometheus that knows one group, as only `lbg_member_info` has its name. With several, give each a scrape
-job of its own and add `{job="orders"}`, or get the name by `* on (instance) group_left (group) lbg_member_info`, which
-leaves out members whose event loop does not answer.
+These are for a Prometheus that knows one group, as only `lbg_member_info` has its name. With several, give each a
+scrape job of its own and add `{job="orders"}`, or get the name by
+`* on (instance) group_left (group) lbg_member_info`, which leaves out members whose event loop does not answer.
 
 Of the names in OpenTelemetry's messaging conventions, `messaging.client.consumed.messages` is closest to
 `lbg_messages_handled_total`, `messaging.process.duration` to `lbg_handling_duration_seconds` (which has all attempts of
