@@ -18,7 +18,7 @@ from lbg_runtime.transport.solace.inbox import Inbox
 from lbg_runtime.transport.solace.public_path import PublicPath
 from lbg_runtime.transport.solace.publisher import MakePublisher, PublicPublisher
 from lbg_runtime.transport.solace.receive_path import MakePath, PathOwner, ReceivePath
-from lbg_runtime.transport.solace.trace_context import TraceContexts
+from lbg_runtime.transport.solace.trace_context import TraceContexts, vendor_traces
 
 _log = structlog.get_logger(__name__)
 
@@ -30,7 +30,7 @@ def choose_paths(
 
     The first is the path for receiving, no longer `auto`. `carries_traces`: see `SolaceSettings`.
     """
-    traces = TraceContexts() if carries_traces else None
+    traces = vendor_traces() if carries_traces else None
     make_public = partial(PublicPublisher, traces=traces)
     if choice is ClientPathChoice.PUBLIC or not _is_usable(choice, check.unexpected(), "receive_path_is_public"):
         # Whatever rules out the fast path for receiving rules it out for publishing too, and has been logged by now.

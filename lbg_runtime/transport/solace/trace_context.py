@@ -9,9 +9,13 @@ from collections.abc import Mapping
 from ctypes import PyDLL, byref, c_int, c_size_t, c_uint8, c_void_p, string_at
 from typing import Any
 
+import structlog
+
 from lbg_runtime.model.message import PropertyValue
 from lbg_runtime.model.trace_context import FLAGS, PARENT, SPAN_ID, STATE, TRACE_ID, trace_context
 from lbg_runtime.transport.solace.library import CORE, SOLCLIENT_OK
+
+_log = structlog.get_logger(__name__)
 
 TRANSPORT, CREATION = c_int(0), c_int(1)
 
@@ -20,10 +24,14 @@ _IS_SAMPLED = 1
 """The bit of the flags."""
 
 
+_SAMPLE: Mapping[str, str] = {PARENT: f"00-{'c1' * 16}-{'c2' * 8}-01", STATE: "check=1"}
+
+
 class TraceContexts:
     """Reads and writes them, by the library's functions. Can be used on any thread.
 
-    The functions keep the interpreter's lock, as those that read a message on the fast path do.
+    The functions keep the interpreter's lock, as those that read a message on the fast path do. Raises `AttributeError`
+    if the library lacks one of them.
     """
 
     def __init__(self) -> None:
@@ -85,6 +93,29 @@ class TraceContexts:
             found[STATE] = string_at(address.value, size.value).decode(errors="replace")
         # Ids of zeros are none.
         return trace_context(found) or None
+
+
+def vendor_traces() -> TraceContexts | None:
+    """What reads and writes them; None if the client does that in another way, which is said."""
+    try:
+        traces = TraceContexts()
+        found: dict[str, PropertyValue] = {}
+        native = c_void_p()
+        CORE.solClient_msg_alloc(byref(native))
+        try:
+            traces.write(native, _SAMPLE)
+            traces.add_to(found, native)
+        finally:
+            CORE.solClient_msg_free(byref(native))
+    except AttributeError as error:
+        reason = f"the client lacks a function: {error}"
+    else:
+        if found == _SAMPLE:
+            return traces
+        reason = "a context was read as something else"
+    # Messages go without them.
+    _log.warning("vendor_traces_ignored", reason=reason)
+    return None
 
 
 def _are_of_one_trace(one: Mapping[str, str], other: Mapping[str, str]) -> bool:

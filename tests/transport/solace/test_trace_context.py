@@ -1,16 +1,19 @@
 """The vendor's trace context goes both ways, by each path; messages and contexts are made by the official client."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from ctypes import byref, c_void_p
+from collections.abc import AsyncIterator, Callable
 
 import pytest
+from structlog.testing import capture_logs
 
 from lbg_runtime.broker.server.server import BrokerServer
+from lbg_runtime.config.settings import ClientPathChoice
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Message, PropertyValue
 from lbg_runtime.testing.flow_recorder import PATIENCE_S, FlowRecorder
-from lbg_runtime.transport.solace.library import CORE
+from lbg_runtime.transport.solace import trace_context
+from lbg_runtime.transport.solace.inbox import Inbox
+from lbg_runtime.transport.solace.paths import choose_paths
 from lbg_runtime.transport.solace.trace_context import TraceContexts
 from lbg_runtime.transport.solace.transport import SolaceTransport
 from tests.foreign_client import Context, ForeignClient
@@ -104,12 +107,51 @@ def test_a_context_is_found_among_the_properties(maker: ForeignClient, case: str
     assert properties == expected
 
 
-@pytest.fixture
-def native() -> Iterator[c_void_p]:
-    native = c_void_p()
-    assert CORE.solClient_msg_alloc(byref(native)) == 0
-    yield native
-    CORE.solClient_msg_free(byref(native))
+class _Without:
+    """A library that lacks the functions of trace contexts."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def __getitem__(self, name: str) -> object:
+        raise AttributeError(f"undefined symbol: {name}")
+
+
+def _misreading(self: TraceContexts, native: object, kind: object) -> dict[str, str]:
+    return OTHER_PROPERTIES
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "instead", "reason"),
+    [
+        (
+            trace_context,
+            "PyDLL",
+            _Without,
+            "the client lacks a function: undefined symbol: solClient_msg_tracing_getSpanIdByte",
+        ),
+        (TraceContexts, "_read", _misreading, "a context was read as something else"),
+    ],
+    ids=["missing function", "misread"],
+)
+@pytest.mark.parametrize("choice", [ClientPathChoice.FAST, ClientPathChoice.PUBLIC])
+async def test_a_client_that_does_otherwise_carries_none_and_one_line_says_so(
+    monkeypatch: pytest.MonkeyPatch, choice: ClientPathChoice, where: object, name: str, instead: object, reason: str
+) -> None:
+    monkeypatch.setattr(where, name, instead)
+    with capture_logs() as log:
+        _, _, make_publisher = choose_paths(choice, carries_traces=True)
+    assert [(line["event"], line["log_level"], line["reason"]) for line in log] == [
+        ("vendor_traces_ignored", "warning", reason)
+    ]
+    assert make_publisher(Inbox(asyncio.get_running_loop()))._traces is None
+
+
+def test_nothing_is_tried_where_no_traces_are_carried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_context, "PyDLL", _Without)
+    with capture_logs() as log:
+        choose_paths(ClientPathChoice.FAST)
+    assert log == []
 
 
 @pytest.mark.parametrize(
