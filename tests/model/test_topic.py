@@ -1,6 +1,6 @@
 import pytest
 
-from lbg_runtime.model.topic import is_valid_topic, matches
+from lbg_runtime.model.topic import is_valid_topic, matches, subscription_fault
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,22 @@ def test_topic_is_at_most_250_bytes():
     assert is_valid_topic("é" * 125)
     assert not is_valid_topic("é" * 125 + "x")
     assert not is_valid_topic("")
+    assert is_valid_topic("a")
+    assert not is_valid_topic("half of a pair \ud800")
+
+
+@pytest.mark.parametrize("subscription", ["a", ">", "*", "a/>", "*/b*/>", "a/b*", "//", "é" * 125])
+def test_what_a_broker_understands_has_no_fault(subscription):
+    assert subscription_fault(subscription) is None
+
+
+@pytest.mark.parametrize(
+    ("subscription", "expected"),
+    [
+        *((each, "1 to 250 bytes") for each in ("", "é" * 125 + "x", "\ud800")),
+        *((each, "`>` only as the whole last level") for each in (">/a", "a/>/c", "a/b>", "a/>b", "a/>>", "b>/c")),
+        *((each, "`*` only as the last character of a level") for each in ("*a", "a/*b", "a*b/c", "a/**", "**")),
+    ],
+)
+def test_a_wildcard_that_a_broker_takes_literally_is_told(subscription, expected):
+    assert subscription_fault(subscription) == expected
