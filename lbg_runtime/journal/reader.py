@@ -284,9 +284,9 @@ class RecordFile:
                 self._take_pause(number, row)
             else:
                 self._blame(number, f"an unexpected record of kind {kind!r}")
-        for kind, members in chosen.items():
-            if members:
-                self._append(kind, members)
+        # By the line that each begins with: a file is dated by its first record, however much is read at once.
+        for kind, members in sorted(filter(lambda each: each[1], chosen.items()), key=lambda each: each[1][0][0]):
+            self._append(kind, members)
 
     def _take_pause(self, number: int, row: _Row) -> None:
         begin, end = row.get("from_mono_ns"), row.get("to_mono_ns")

@@ -216,6 +216,33 @@ def test_a_cut_last_line_makes_a_journal_torn_and_nothing_else(folder: Path) -> 
     assert tables.dispatches.num_rows + tables.flows.num_rows == whole.dispatches.num_rows + whole.flows.num_rows - 1
 
 
+def test_a_last_record_counts_that_lacks_only_its_line_feed(folder: Path) -> None:
+    whole = read_run(folder)
+    for path in folder.iterdir():
+        path.write_bytes(path.read_bytes().removesuffix(b"\n"))
+    assert read_run(folder) == whole
+
+
+@pytest.mark.parametrize("block_bytes", [300, 1 << 20])
+def test_a_journal_is_dated_by_what_its_clocks_showed_first_however_much_is_read_at_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
+) -> None:
+    monkeypatch.setattr(reader, "_BLOCK_BYTES", block_bytes)
+    path = folder / "00.member.jsonl"
+    before = read_run(folder).journals.to_pylist()[0]["wall_offset_ns"]
+    rows_of_law = 0
+    lines = []
+    for row in map(orjson.loads, lines_of(path)):
+        clock = {"dispatch": "t_done", "flow": "t"}.get(row["kind"])
+        if clock is not None:
+            row[clock] += 3_600_000_000 * (rows_of_law > 0)
+            rows_of_law += 1
+        lines.append(orjson.dumps(row) + b"\n")
+    path.write_bytes(b"".join(lines))
+    assert rows_of_law > 1
+    assert read_run(folder).journals.to_pylist()[0]["wall_offset_ns"] == before
+
+
 def test_a_last_line_of_rubbish_is_a_torn_end_too(folder: Path) -> None:
     path = folder / "00.member.jsonl"
     path.write_bytes(b"".join(lines_of(path)[:-1]) + b"\0\0\0\0\n")
