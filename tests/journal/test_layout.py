@@ -9,9 +9,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lbg_runtime.journal.layout import count_records, find_run, lay_out, queues_of, read_part, read_whole
+from lbg_runtime.journal.layout import (
+    count_records,
+    find_run,
+    lay_out,
+    open_table,
+    queues_of,
+    read_group,
+    read_part,
+    read_whole,
+)
 from lbg_runtime.journal.reader import read_run
 from lbg_runtime.model.errors import UserError
+from lbg_runtime.validator.schema import DISPATCHES
 from tests.validator.history import story
 
 
@@ -47,7 +57,8 @@ def test_a_run_is_named_by_its_id_as_far_as_a_folder_can_be(journals: Path, tmp_
 def test_a_run_is_found_in_its_folder_and_above_it(journals: Path, tmp_path: Path) -> None:
     assert find_run(journals) is None
     run = lay_out(journals, tmp_path)
-    assert find_run(run) == find_run(tmp_path) == run
+    (tmp_path / "run=.part").mkdir()
+    assert find_run(run) == find_run(tmp_path) == run, "and one whose laying out was killed is none"
     run.rename(tmp_path / "run=other")
     lay_out(journals, tmp_path)
     with pytest.raises(UserError, match="2 runs"):
@@ -89,9 +100,30 @@ def test_a_file_that_is_damaged_or_of_another_version_is_named(journals: Path, t
     with pytest.raises(UserError, match="other columns") as raised:
         read_part(run, whole, [queue])
     assert raised.value.where == str(path)
+    with pytest.raises(UserError, match="other columns"):
+        count_records(run)
     path.write_bytes(b"torn")
+    for look in (
+        lambda: read_part(run, whole, [queue]),
+        lambda: count_records(run),
+        lambda: open_table(path, DISPATCHES),
+    ):
+        with pytest.raises(UserError, match="cannot be read"):
+            look()
+    path.unlink()
     with pytest.raises(UserError, match="cannot be read"):
-        read_part(run, whole, [queue])
+        open_table(path, DISPATCHES)
+
+
+def test_a_row_group_that_is_damaged_is_named(journals: Path, tmp_path: Path) -> None:
+    run = lay_out(journals, tmp_path)
+    (path,) = list(run.glob("queue=*/dispatches-*.parquet"))[:1]
+    whole = path.read_bytes()
+    assert read_group(path, open_table(path, DISPATCHES), 0, DISPATCHES).num_rows > 0
+    path.write_bytes(whole[:4] + bytes(64) + whole[68:])
+    with pytest.raises(UserError, match="cannot be read") as raised:
+        read_group(path, open_table(path, DISPATCHES), 0, DISPATCHES)
+    assert raised.value.where == str(path)
 
 
 def test_the_files_of_few_queues_at_a_time_are_open(
