@@ -15,7 +15,7 @@ from lbg_runtime.model.ids import DeliveryId, QueueName
 if TYPE_CHECKING:
     from lbg_runtime.broker.engine.flow import ConsumerFlow, Window
     from lbg_runtime.broker.engine.publisher_flow import PublisherState
-    from lbg_runtime.broker.engine.spool import SpooledMessage
+    from lbg_runtime.broker.engine.waiting import SpooledMessage
 
 QueueNumber = NewType("QueueNumber", int)
 """One queue from its creation to its deletion; never reused, so a queue that is created again gets a new one."""

@@ -6,7 +6,8 @@ from lbg_runtime.broker.engine.changes import QueueJournal
 from lbg_runtime.broker.engine.deliveries import Deliveries
 from lbg_runtime.broker.engine.effects import FlowId
 from lbg_runtime.broker.engine.flow import LARGEST_ID, ConsumerFlow, RememberedFlow, Window
-from lbg_runtime.broker.engine.spool import Spool, SpooledMessage
+from lbg_runtime.broker.engine.spool import Spool
+from lbg_runtime.broker.engine.waiting import SpooledMessage
 from lbg_runtime.model.ids import DeliveryId
 
 

@@ -4,7 +4,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Iterable, Iterator
 from typing import cast
 
-from lbg_runtime.broker.engine.spool import SpooledMessage
+from lbg_runtime.broker.engine.waiting import SpooledMessage
 from lbg_runtime.model.ids import DeliveryId
 
 

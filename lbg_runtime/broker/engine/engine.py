@@ -31,10 +31,10 @@ from lbg_runtime.broker.engine.replay.log import ReplayStart
 from lbg_runtime.broker.engine.replay.replays import Replays
 from lbg_runtime.broker.engine.restoration import Restoration
 from lbg_runtime.broker.engine.settings import Permission, QueueSettings
-from lbg_runtime.broker.engine.spool import NO_DELIVERY
 from lbg_runtime.broker.engine.surroundings import Asked, Surroundings
 from lbg_runtime.broker.engine.transactions import Transactions
 from lbg_runtime.broker.engine.vpn import Client, Vpn, is_queue_name
+from lbg_runtime.broker.engine.waiting import NO_DELIVERY
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.ids import DeliveryId, QueueName
 

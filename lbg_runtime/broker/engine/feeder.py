@@ -10,7 +10,8 @@ from lbg_runtime.broker.engine.lines.bind_line import BindLine
 from lbg_runtime.broker.engine.lines.parted_line import PartedLine
 from lbg_runtime.broker.engine.rates import Meter
 from lbg_runtime.broker.engine.retention import Retention
-from lbg_runtime.broker.engine.spool import Spool, SpooledMessage
+from lbg_runtime.broker.engine.spool import Spool
+from lbg_runtime.broker.engine.waiting import SpooledMessage
 
 
 class Feeder:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from lbg_runtime.broker.engine.changes import QueueJournal
 from lbg_runtime.broker.engine.deliveries import Deliveries
 from lbg_runtime.broker.engine.effects import ClientId, DeliverRun, FlowId, Published
-from lbg_runtime.broker.engine.spool import NO_DELIVERY, SpooledMessage
+from lbg_runtime.broker.engine.waiting import NO_DELIVERY, SpooledMessage
 from lbg_runtime.model.ids import DeliveryId
 
 LARGEST_ID = DeliveryId((1 << 64) - 1)

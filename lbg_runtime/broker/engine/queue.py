@@ -33,9 +33,10 @@ from lbg_runtime.broker.engine.rates import Meter
 from lbg_runtime.broker.engine.replay.progress import ReplayProgress
 from lbg_runtime.broker.engine.retention import Bury, Retention
 from lbg_runtime.broker.engine.settings import AccessType, Permission, QueueSettings, RejectOnDiscard
-from lbg_runtime.broker.engine.spool import NO_DELIVERY, Spool, SpooledMessage
+from lbg_runtime.broker.engine.spool import Spool
 from lbg_runtime.broker.engine.surroundings import Surroundings
 from lbg_runtime.broker.engine.traits import HIGHEST_PRIORITY
+from lbg_runtime.broker.engine.waiting import NO_DELIVERY, SpooledMessage
 from lbg_runtime.model.ids import DeliveryId, QueueName
 from lbg_runtime.model.outcome import Outcome
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from lbg_runtime.broker.engine.effects import Published
-from lbg_runtime.broker.engine.spool import SpooledMessage
 from lbg_runtime.broker.engine.surroundings import Surroundings
+from lbg_runtime.broker.engine.waiting import SpooledMessage
 
 AVERAGE_S = 60
 """The time over which an average is made."""

@@ -31,8 +31,8 @@ from lbg_runtime.broker.engine.queue import Queue
 from lbg_runtime.broker.engine.registry import Registry
 from lbg_runtime.broker.engine.replay.replays import Replays
 from lbg_runtime.broker.engine.settings import QueueSettings
-from lbg_runtime.broker.engine.spool import SpooledMessage
 from lbg_runtime.broker.engine.vpn import Vpn
+from lbg_runtime.broker.engine.waiting import SpooledMessage
 from lbg_runtime.model.ids import QueueName
 
 MakeQueue = Callable[[QueueNumber, Vpn, QueueName, QueueSettings], Queue]

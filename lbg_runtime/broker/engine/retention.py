@@ -7,8 +7,9 @@ from lbg_runtime.broker.engine.answers import DeathCounts
 from lbg_runtime.broker.engine.claims import Claims
 from lbg_runtime.broker.engine.effects import Effect, Published
 from lbg_runtime.broker.engine.settings import QueueSettings
-from lbg_runtime.broker.engine.spool import Spool, SpooledMessage
+from lbg_runtime.broker.engine.spool import Spool
 from lbg_runtime.broker.engine.surroundings import Surroundings
+from lbg_runtime.broker.engine.waiting import SpooledMessage
 
 Bury = Callable[[QueueSettings, Published], list[Effect] | None]
 """Puts a message that left a queue with these settings into its dead message queue; None if it is discarded."""

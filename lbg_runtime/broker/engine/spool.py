@@ -1,77 +1,23 @@
 """The messages of one queue: which wait, which a client holds, and in what order they go out."""
 
-from collections import deque
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
-from enum import Enum
-from heapq import heapify, heappop, heappush
 
 from lbg_runtime.broker.engine.changes import QueueJournal
-from lbg_runtime.broker.engine.effects import FlowId, Published
+from lbg_runtime.broker.engine.effects import Published
 from lbg_runtime.broker.engine.lines.parts import Part, Parts
+from lbg_runtime.broker.engine.waiting import MessageState, SpooledMessage, Waiting
 from lbg_runtime.model.errors import InvariantViolated
-from lbg_runtime.model.ids import DeliveryId
-
-NO_DELIVERY = DeliveryId(0)
-
-
-class MessageState(Enum):
-    """The state of a spooled message."""
-
-    WAITING = "waiting"
-    UNACKED = "unacked"
-    GONE = "gone"
-
 
 # Looked up once: before Python 3.12, accessing an enum member costs as much as calling a function.
 _WAITING, _UNACKED, _GONE = MessageState.WAITING, MessageState.UNACKED, MessageState.GONE
 
 
-@dataclass(slots=True, eq=False)
-class SpooledMessage:
-    """One message in one queue. The spool changes `state` and `is_listed`, the queue the rest."""
-
-    sequence: int
-    """Place in the queue, kept through redeliveries."""
-    message: Published
-    state: MessageState = _WAITING
-    is_listed: bool = True
-    """Whether the spool's order holds an entry for it, valid or stale."""
-    delivery_id: DeliveryId = NO_DELIVERY
-    """Id of its latest delivery to a consumer, 0 before the first. Earlier deliveries have no effect."""
-    flow: FlowId | None = None
-    """The consumer flow of that delivery, bound or not."""
-    delivery_count: int = 0
-    """How often it was sent to a consumer."""
-    is_overdue: bool = False
-    """Whether it expired while a consumer held it."""
-    rank: int = 0
-    """Lower ranks go first if the queue ranks messages; 0 for all if it does not."""
-    part: Part | None = None
-    """The part that it belongs to, if the queue has parts."""
-    first_property: str | None = None
-    """As in `Deliver`, for its latest delivery."""
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether it can be handed out."""
-        return self.state is _WAITING
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether it has left the queue."""
-        return self.state is _GONE
-
-
 class Spool:
     """Keeps every message from `add` to `remove`, and hands the waiting ones out by sequence. Called only by its queue.
 
-    Two collections make the order: messages never handed out, in order of arrival, and returned ones in a heap. A
-    returned message was handed out before everything that is still fresh, so the heap always goes first. Where a queue
-    begins or ceases to rank or to divide, all that waits is in the heap: what comes back may belong behind it. A
-    message that stops waiting while listed leaves a stale entry, which is skipped when it comes up. A queue whose
-    messages belong to parts has these lists in each of its `parts` instead, and `take` instead of `take_next`. If
-    messages are ranked, all of them are in the heap.
+    Where a queue begins or ceases to rank or to divide, all that waits is listed as returned: what comes back may
+    belong behind it. A queue whose messages belong to parts has an order in each of its parts instead, and `take`
+    instead of `take_next`.
     """
 
     def __init__(self, journal: QueueJournal | None = None) -> None:
@@ -82,8 +28,7 @@ class Spool:
         self.on_return: Callable[[int], None] = lambda _: None
         """Called with the place of each message that has come back."""
         self._messages: dict[int, SpooledMessage] = {}
-        self._fresh: deque[SpooledMessage] = deque()
-        self._returned: list[tuple[int, SpooledMessage]] = []
+        self._waiting = Waiting()
         self._parts: Parts | None = None
         self._rank_of: Callable[[Published], int] | None = None
 
@@ -110,9 +55,10 @@ class Spool:
         if self._parts is not None:
             self._parts.added(spooled)
         elif self._rank_of is None:
-            self._fresh.append(spooled)
+            self._waiting.append(spooled)
         else:
-            self._list_by_rank(spooled, self._rank_of)
+            spooled.rank = self._rank_of(message)
+            self._waiting.insert(spooled)
         self.spooled_bytes += message.size_bytes
         if self._journal is not None:
             self._journal.kept(sequence, message)
@@ -135,16 +81,8 @@ class Spool:
         """Hand out the first `count` waiting messages, in order; there must be that many."""
         if count > self.waiting_count:
             raise InvariantViolated(f"{self.waiting_count} messages wait in the spool, not {count}")
-        fresh, returned, taken = self._fresh, self._returned, []
         self.unacked_count += count
-        while count:
-            message = heappop(returned)[1] if returned else fresh.popleft()
-            message.is_listed = False
-            if message.state is _WAITING:
-                message.state = _UNACKED
-                taken.append(message)
-                count -= 1
-        return taken
+        return self._waiting.take(count)
 
     def rank_by(self, rank_of: Callable[[Published], int] | None) -> None:
         """Hand out messages of lower rank first or, with None, do not rank; not for messages that belong to parts."""
@@ -154,8 +92,7 @@ class Spool:
 
     def divide(self, part_of: Callable[[Published], Hashable]) -> Parts:
         """Divide the messages into parts; the result tells which parts have waiting ones."""
-        self._fresh.clear()
-        self._returned.clear()
+        self._waiting.clear()
         self._parts = Parts(part_of, self._messages.values())
         return self._parts
 
@@ -200,8 +137,7 @@ class Spool:
             self._parts.came_back(message)
         # An entry from before `hold` is valid again: the place has not changed.
         elif not message.is_listed:
-            message.is_listed = True
-            heappush(self._returned, (_place(message), message))
+            self._waiting.insert(message)
 
     def remove(self, messages: Iterable[SpooledMessage]) -> None:
         """Remove messages permanently, wherever they are; no effect for those already gone."""
@@ -219,7 +155,8 @@ class Spool:
             if self._parts is not None:
                 self._parts.removed(message, was_waiting=state is _WAITING)
             elif message.is_listed:
-                self._compact()
+                # A waiting one, taken by a browser or a remembered flow.
+                self._waiting.compact(len(self._messages))
         if self._journal is not None and gone:
             self._journal.gone(gone)
 
@@ -240,27 +177,9 @@ class Spool:
 
     def _list_anew(self) -> None:
         rank_of = self._rank_of
-        self._fresh.clear()
-        self._returned.clear()
+        self._waiting.clear()
         for message in self._messages.values():
             message.part, message.rank = None, 0 if rank_of is None else rank_of(message.message)
-            message.is_listed = message.is_waiting
+            message.is_listed = False
             if message.is_waiting:
-                heappush(self._returned, (_place(message), message))
-
-    def _list_by_rank(self, message: SpooledMessage, rank_of: Callable[[Published], int]) -> None:
-        message.rank = rank_of(message.message)
-        heappush(self._returned, (_place(message), message))
-
-    def _compact(self) -> None:
-        # Only removals of waiting messages (by a browser or a remembered flow) get here; without this, their entries
-        # would keep the content of removed messages alive in a queue that nobody reads.
-        if len(self._fresh) + len(self._returned) <= 2 * self.depth + 64:
-            return
-        self._fresh = deque(m for m in self._fresh if m.state is not _GONE)
-        self._returned = [entry for entry in self._returned if not entry[1].is_gone]
-        heapify(self._returned)
-
-
-def _place(message: SpooledMessage) -> int:
-    return message.rank << 48 | message.sequence
+                self._waiting.insert(message)

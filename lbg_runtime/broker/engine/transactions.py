@@ -11,8 +11,8 @@ from lbg_runtime.broker.engine.flow import ConsumerFlow
 from lbg_runtime.broker.engine.publishing import Discard, Publishing, direct_deliveries
 from lbg_runtime.broker.engine.queue import Queue
 from lbg_runtime.broker.engine.registry import Registry
-from lbg_runtime.broker.engine.spool import NO_DELIVERY
 from lbg_runtime.broker.engine.vpn import Client
+from lbg_runtime.broker.engine.waiting import NO_DELIVERY
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.outcome import Outcome
 

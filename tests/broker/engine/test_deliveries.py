@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 
 from lbg_runtime.broker.engine.deliveries import Deliveries, DeliveryIds
 from lbg_runtime.broker.engine.effects import Published
-from lbg_runtime.broker.engine.spool import MessageState, SpooledMessage
+from lbg_runtime.broker.engine.waiting import MessageState, SpooledMessage
 
 
 def noted(*ids: int) -> Deliveries:

@@ -10,8 +10,9 @@ from lbg_runtime.broker.engine.lines.grouping import Grouping
 from lbg_runtime.broker.engine.lines.message_groups import MessageGroups
 from lbg_runtime.broker.engine.lines.parted_line import PartedLine
 from lbg_runtime.broker.engine.lines.parts import Part, PartLost, Parts
-from lbg_runtime.broker.engine.spool import Spool, SpooledMessage
+from lbg_runtime.broker.engine.spool import Spool
 from lbg_runtime.broker.engine.surroundings import Surroundings
+from lbg_runtime.broker.engine.waiting import SpooledMessage
 
 
 class GroupLine(PartedLine):

@@ -6,7 +6,8 @@ from collections.abc import Hashable
 from lbg_runtime.broker.engine.effects import FlowId
 from lbg_runtime.broker.engine.flow import ConsumerFlow
 from lbg_runtime.broker.engine.lines.parts import Part, PartLost, Parts
-from lbg_runtime.broker.engine.spool import Spool, SpooledMessage
+from lbg_runtime.broker.engine.spool import Spool
+from lbg_runtime.broker.engine.waiting import SpooledMessage
 
 
 class PartedLine:

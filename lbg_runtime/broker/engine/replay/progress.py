@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from lbg_runtime.broker.engine.spool import NO_DELIVERY, Spool
+from lbg_runtime.broker.engine.spool import Spool
+from lbg_runtime.broker.engine.waiting import NO_DELIVERY
 
 
 class ReplayState(Enum):
