@@ -440,7 +440,7 @@ class FlowRunner:
                 self._inactive_epoch = epoch
             case UnbindFinished(epoch, is_confirmed):
                 self.is_released = is_confirmed and epoch != self._inactive_epoch
-                self._take_release(cause, is_confirmed=is_confirmed)
+                self._take_release(epoch, cause, is_confirmed=is_confirmed)
             case _:
                 pass
         self._record_state(before)
@@ -449,11 +449,12 @@ class FlowRunner:
             # Last: it may stop the member.
             self._on_refused(BindFailed(self.machine.queue, event.reason, permanent=True))
 
-    def _take_release(self, cause: ReleaseCause | None, *, is_confirmed: bool) -> None:
+    def _take_release(self, epoch: Epoch, cause: ReleaseCause | None, *, is_confirmed: bool) -> None:
         # An outage that was over before the member was asked to leave has nothing to do with how it leaves.
         self.is_unheard = not is_confirmed and self._stop_requested
-        # For a handle that lost its activity, the record claims nothing in any case.
-        if is_confirmed or cause is ReleaseCause.INACTIVE:
+        # For a handle that lost its activity, the record claims nothing in any case. One that was given up because a
+        # delivery ended without an outcome has the same cause, and has lost nothing.
+        if is_confirmed or (cause is ReleaseCause.INACTIVE and epoch == self._inactive_epoch):
             self._record("released", cause)
         else:
             self._journal.flow_changed(self.queue_index, self.machine, "down", UNANSWERED)

@@ -19,6 +19,7 @@ from lbg_runtime.core.parking.ledger import Verdict
 from lbg_runtime.core.roles import Place
 from lbg_runtime.model.errors import BindFailed, ParkingNotReady
 from lbg_runtime.model.ids import QueueName
+from lbg_runtime.runtime.runners.handling import GivenBack
 from tests.runtime.scripted import QUEUE, STANDBY
 
 
@@ -57,6 +58,24 @@ async def test_an_unbind_that_nobody_answered_is_no_release(flow_trial, delivery
     assert trial.runner.is_unheard
     assert not trial.runner.is_released
     assert trial.flow_changes()[-2:] == [("draining", "stop"), ("down", "the broker did not answer the unbind")]
+
+
+async def test_nor_is_one_of_a_flow_that_was_given_up_because_a_message_was_given_back(flow_trial, delivery):
+    """The broker had not taken the queue away, so nothing else says that what was settled may not have arrived."""
+
+    async def work(message):
+        if message.key == "late":
+            raise GivenBack
+
+    trial = flow_trial(work, place=Place(1, gives_way=True), rebind={"interval": "5s"})
+    trial.transport.unbinds_are_answered = False
+    async with trial.running():
+        epoch = await trial.activate()
+        for number, key in ((1, "k"), (2, "late")):
+            trial.transport.sink(MessageReceived(delivery(number, key, epoch=epoch)))
+        assert await trial.transport.binds.get() == epoch + 1
+    assert trial.settled() == [(epoch, 1)]
+    assert trial.flow_changes()[2] == ("down", "the broker did not answer the unbind")
 
 
 async def test_an_unbind_that_nobody_answered_long_before_the_stop_is_no_matter_of_the_leaving(flow_trial):
