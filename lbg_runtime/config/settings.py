@@ -402,7 +402,10 @@ class Settings(Section):
     @model_validator(mode="after")
     def _notes_are_no_messages_of_the_group(self) -> Self:
         if (topic := self.ops.journal.republish_topic) is not None:
-            check_outside_topic(self.group.shape(), ("ops", "journal", "republish_topic"), topic)
+            path = ("ops", "journal", "republish_topic")
+            check_outside_topic(self.group.shape(), path, topic)
+            if topic == self.group.control_topic_name:
+                raise SettingProblem(path, topic, "another topic than the one on which members talk to each other")
         return self
 
     @model_validator(mode="after")

@@ -39,6 +39,21 @@ def test_a_topic_on_which_members_talk_can_be_printed(path, letter):
     assert str(caught.value) == f"config.yaml: {path}: {f'a{letter}b'!r}; expected printable characters"
 
 
+@pytest.mark.parametrize("facts", [{}, {"control_topic": "talk"}])
+def test_notes_are_told_elsewhere_than_where_members_talk(facts):
+    """Every member read the note of every message, as a word of another member that it could not read."""
+    topic = facts.get("control_topic", "lbg-control/orders")
+
+    def parse(told):
+        return parse_settings({"group": GROUP | facts, "ops": {"journal": {"republish_topic": told}}}, "c", {})
+
+    with pytest.raises(ConfigError) as caught:
+        parse(topic)
+    expected = "another topic than the one on which members talk to each other"
+    assert str(caught.value) == f"c: ops.journal.republish_topic: {topic}; expected {expected}"
+    assert parse(f"{topic}/notes").ops.journal.republish_topic == f"{topic}/notes"
+
+
 @pytest.mark.parametrize("name", ["/orders", "orders/", "a//b"])
 def test_a_queue_name_has_no_empty_level(name):
     expected = "levels that are not empty, as a broker asks of queue names"
