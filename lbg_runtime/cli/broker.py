@@ -1,7 +1,6 @@
 """`lbg broker`: the development broker in a process of its own."""
 
 import asyncio
-import gc
 import sys
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.cli.garbage import GC_THRESHOLDS
+from lbg_runtime.cli.garbage import collect_seldom
 from lbg_runtime.cli.options import SIZE, ExitWithParent, listen_address, path_option, size_bytes
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.runtime.stop import starting_parent, stop_requests
@@ -74,8 +73,7 @@ def broker(
     fault_address = None if faults is None else listen_address("--faults", faults)
     replay_log_bytes = None if replay_log is None else size_bytes("--replay-log", replay_log)
     configure_log()
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
+    collect_seldom()
     tls = tls_files(tls_cert, tls_key, client_ca)
     kept = None if store is None else Store.open(store)
     uvloop.run(

@@ -1,6 +1,5 @@
 """`lbg land`: a member that puts the messages of its group into a landing log."""
 
-import gc
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -76,7 +75,7 @@ def land(
     quota_bytes = None if quota is None else size_bytes("--quota", quota)
     # With 0 whoever means "no retention" would lose all that has landed.
     retention_ms = None if retention is None else duration_ms("--retention", retention, least_ms=1_000)
-    from lbg_runtime.cli.garbage import GC_THRESHOLDS
+    from lbg_runtime.cli.garbage import collect_seldom
     from lbg_runtime.cli.log import configure_log
     from lbg_runtime.cli.member import member_settings, run_member
     from lbg_runtime.pipeline.landing.lander import LandingOptions, lander_app
@@ -95,6 +94,5 @@ def land(
         settings, options, member_index=member_index, member_count=member_count, member_id=member_id
     )
     # Thousands of messages wait for the disk at a time, and none of them is garbage.
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
+    collect_seldom()
     run_member(app, parent_pid, as_json=json, more=lambda: {"landed": lander.landed_count})

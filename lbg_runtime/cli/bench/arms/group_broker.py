@@ -5,7 +5,6 @@ its standard input puts COUNT messages on the queues, of KEYS keys in turn, the 
 after an empty line, it reports what it has used and done so far. It leaves when its input ends.
 """
 
-import gc
 import sys
 import time
 from collections import Counter
@@ -17,17 +16,16 @@ from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.cli.bench.arms.filled_broker import CountingEngine, Filler
 from lbg_runtime.cli.bench.arms.shapes import shape_of
 from lbg_runtime.cli.bench.arms.usage import memory_bytes
-from lbg_runtime.cli.garbage import GC_THRESHOLDS
+from lbg_runtime.cli.garbage import collect_seldom
 from lbg_runtime.cli.lines import read_lines, say
 from lbg_runtime.cli.log import quiet_log
 
 
 async def _serve(queue_count: int) -> None:
     engine = CountingEngine("bench")
-    gc.set_threshold(*GC_THRESHOLDS)
     async with BrokerServer(port=0, engine=engine) as server:
         filler = Filler(server, shape_of("bench", queue_count))
-        gc.freeze()
+        collect_seldom()
         say({"host": f"tcp://{server.host}:{server.port}"})
         async for line in read_lines(sys.stdin.fileno()):
             if line:

@@ -23,7 +23,7 @@ from lbg_runtime.cli.bench.arms.filled_broker import CountingEngine
 from lbg_runtime.cli.bench.arms.measured_queues import PAYLOAD_BYTES, queue_name, topic_of
 from lbg_runtime.cli.bench.arms.raw_client import FLOW, WINDOW, message_frame, numbered
 from lbg_runtime.cli.bench.arms.usage import memory_bytes
-from lbg_runtime.cli.garbage import GC_THRESHOLDS
+from lbg_runtime.cli.garbage import collect_seldom
 from lbg_runtime.cli.lines import read_lines, say
 from lbg_runtime.cli.log import quiet_log
 from lbg_runtime.smf.assured_ctrl import ClientAck, publisher_ack_body, read_assured
@@ -80,13 +80,12 @@ def ready_deliveries(count: int) -> list[bytes]:
 
 async def _serve_broker(queue_count: int, store: Store | None = None) -> None:
     counting = CountingEngine("bench")
-    gc.set_threshold(*GC_THRESHOLDS)
     async with BrokerServer(port=0, engine=counting, store=store) as server:
         engine = server.engine
         for queue in range(queue_count):
             server.create_queue(queue_name(queue), [topic_of(queue)])
         gc.collect()
-        gc.freeze()
+        collect_seldom()
         say({"host": f"tcp://{server.host}:{server.port}"})
         counting_s = 0.0
         async for _ in read_lines(sys.stdin.fileno()):
