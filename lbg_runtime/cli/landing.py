@@ -146,6 +146,13 @@ def readable(directory: Path) -> Iterator[None]:
         ) from None
 
 
+def time_text(moment_us: int | None) -> str | None:
+    """A moment for people and programs, in UTC to the millisecond; None for None."""
+    if moment_us is None:
+        return None
+    return datetime.fromtimestamp(moment_us / 1e6, UTC).isoformat(timespec="milliseconds")
+
+
 def _open(directory: Path) -> "LandingLog":
     from lbg_runtime.pipeline.landing.log import LandingLog
 
@@ -199,8 +206,8 @@ def _lane_object(view: "LaneView") -> dict[str, object]:
         "first_row": extent.first_row,
         "rows": extent.rows,
         "bytes": lane_bytes(view.folder),
-        "from": _time(min(moments)) if moments else None,
-        "to": _time(max(moments)) if moments else None,
+        "from": time_text(min(moments, default=None)),
+        "to": time_text(max(moments, default=None)),
         "is_being_written": is_being_written(view.folder),
     }
 
@@ -214,7 +221,3 @@ def _progress(total: int) -> "Iterator[tuple[Progress, TaskID]]":
     columns = (BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         yield bar, bar.add_task("verify", total=total)
-
-
-def _time(moment_us: int) -> str:
-    return datetime.fromtimestamp(moment_us / 1e6, UTC).isoformat(timespec="milliseconds")

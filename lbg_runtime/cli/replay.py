@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lbg_runtime.cli.landing import Directory, readable
+from lbg_runtime.cli.landing import Directory, readable, time_text
 from lbg_runtime.cli.options import Config, Json, complain, insist_on_finite, path_option, print_json
 from lbg_runtime.model.errors import LbgError, UserError
 from lbg_runtime.model.keys import is_sendable
@@ -220,15 +220,15 @@ def _as_object(replayed: "Replayed", *, dry_run: bool, seconds: float) -> dict[s
         "sent": replayed.sent,
         "confirmed": replayed.confirmed,
         "ledger_dropped": replayed.ledger_dropped,
-        "from": _text(replayed.first_us),
-        "to": _text(replayed.last_us),
+        "from": time_text(replayed.first_us),
+        "to": time_text(replayed.last_us),
         "seconds": round(seconds, 3),
         "failure": None if replayed.failure is None else str(replayed.failure),
     }
 
 
 def _tell(replayed: "Replayed", topic: str, *, dry_run: bool) -> None:
-    times = f", landed {_text(replayed.first_us)} to {_text(replayed.last_us)}" if replayed.selected else ""
+    times = f", landed {time_text(replayed.first_us)} to {time_text(replayed.last_us)}" if replayed.selected else ""
     if dry_run:
         print(f"{replayed.selected - replayed.without_key} messages would be published to {topic}{times}")
     else:
@@ -239,9 +239,3 @@ def _tell(replayed: "Replayed", topic: str, *, dry_run: bool) -> None:
         complain(f"{replayed.ledger_dropped} lines of the ledger lost")
     if replayed.failure is not None:
         complain(replayed.failure)
-
-
-def _text(moment_us: int | None) -> str | None:
-    return (
-        None if moment_us is None else datetime.fromtimestamp(moment_us / 1e6, UTC).isoformat(timespec="milliseconds")
-    )
