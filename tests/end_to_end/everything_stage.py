@@ -25,6 +25,8 @@ QUIET_S = (0.5, 6.0)
 """Shortest and longest time between two blows to the same."""
 BREAK_S = (0.1, 13.0)
 """How long something is stopped or silent: from what nobody notices to more than every time-out."""
+BROKER_QUIET_S = (10.0, 60.0)
+"""The same for the broker, which hits all."""
 AWAY_S = (0.0, 3.0)
 """How long what has ended is away."""
 HIT_FOR_S = 20.0
@@ -33,6 +35,8 @@ HIT_FOR_S = 20.0
 LEAVE_WITH_PARENT = ("broker", "run", "land", "publish")
 LONG = "import signal; signal.alarm(0)\n"
 """These leave with the process of which they are copies, so they need not end after ten minutes, as others do."""
+
+BROKER_KILLED = "broker: kill"
 
 Cut = tuple[str, int, int]
 """A member, as journals name it, and from when to when it could not know what others did (monotonic, nanoseconds)."""
@@ -55,10 +59,39 @@ class Stage:
         self.cuts: dict[str, list[Cut]] = defaultdict(list)
         """By group."""
         self._stack, self._pace, self._lock = stack, pace, threading.Lock()
-        addresses = ("--smf", f"{OWN_HOST}:0", "--semp", f"{OWN_HOST}:0", "--faults", f"{OWN_HOST}:0")
-        self.run(folder, "broker", LBG, "broker", *addresses)
-        ready = self.until("the broker is ready", lambda: [line for line in self.log("broker") if " ready: " in line])
+        self.smf = self.semp = self._faults = f"{OWN_HOST}:0"
+        self.broker_hit_s = -math.inf
+        """When it was started again, by `time.monotonic`; in the future while it is away."""
+        self._broker = self._start_broker()
+
+    def _start_broker(self) -> Copy:
+        """On the same ports again, with what it had stored."""
+        began = len(self._ready_lines())
+        addresses = ("--smf", self.smf, "--semp", self.semp, "--faults", self._faults)
+        broker = self.run(self.folder, "broker", LBG, "broker", *addresses, "--store", "store")
+        ready = self.until("the broker is ready", lambda: self._ready_lines()[began:])
         self.smf, self.semp, self._faults = (each.rpartition(" ")[2] for each in ready[0].split(", "))
+        return broker
+
+    def _ready_lines(self) -> list[str]:
+        return [line for line in self.log("broker") if " ready: " in line]
+
+    def kill_broker(self, seed: int) -> None:
+        """Kill it again and again, at least once, and start it again."""
+        chance = random.Random(f"{seed} broker")
+        while self.goes_on(chance, BROKER_KILLED, BROKER_QUIET_S):
+            self.broker_hit_s = math.inf
+            self._broker.kill()
+            self._broker.wait(PATIENCE_S)
+            self.wait(chance, AWAY_S)
+            self._broker = self._start_broker()
+            self.broker_hit_s = time.monotonic()
+            self.count(BROKER_KILLED)
+
+    @property
+    def broker_was_hit(self) -> bool:
+        """Whether the broker is away, or was just before."""
+        return time.monotonic() - self.broker_hit_s < HIT_FOR_S
 
     def run(self, folder: Path, name: str, program: str, *words: object) -> Copy:
         """A process of ours, with a log of this name; it is gone at the end."""
@@ -88,9 +121,9 @@ class Stage:
             time.sleep(0.2)  # other processes have no event to wait for
         return found
 
-    def goes_on(self, chance: random.Random, blow: str) -> bool:
+    def goes_on(self, chance: random.Random, blow: str, quiet_s: tuple[float, float] = QUIET_S) -> bool:
         """Some time later: whether the end has not come, or nothing is wrong and this blow was not dealt yet."""
-        return not self.wait(chance, QUIET_S) or not (self.wrong or self.blows[blow])
+        return not self.wait(chance, quiet_s) or not (self.wrong or self.blows[blow])
 
     def rest(self, chance: random.Random, range_s: tuple[float, float]) -> None:
         """Let some time pass, also at the end."""
@@ -105,15 +138,19 @@ class Stage:
             self.blows[blow] += 1
 
     def clients(self) -> list[str]:
-        """Who is connected."""
-        answer = httpx.get(f"http://{self._faults}/", timeout=PATIENCE_S, trust_env=False).raise_for_status()
+        """Who is connected; nobody while the broker is away."""
+        try:
+            answer = httpx.get(f"http://{self._faults}/", timeout=PATIENCE_S, trust_env=False).raise_for_status()
+        except httpx.TransportError:
+            return []
         names: list[str] = answer.json()["clients"]
         return names
 
     def order(self, fault: str, **said: object) -> None:
-        """Have the broker do something to a client."""
-        answer = httpx.post(f"http://{self._faults}/{fault}", json=said, timeout=PATIENCE_S, trust_env=False)
-        answer.raise_for_status()
+        """Have the broker, if it is there, do something to a client."""
+        with suppress(httpx.TransportError):
+            answer = httpx.post(f"http://{self._faults}/{fault}", json=said, timeout=PATIENCE_S, trust_env=False)
+            answer.raise_for_status()
 
     def thread(self, name: str, act: Callable[[], None]) -> threading.Thread:
         """A thread that does this; if it raises, that is wrong with the run, which ends."""
@@ -209,14 +246,24 @@ class MemberPlayer(Player):
         super().__init__(stage, group, name, LBG, *words)
         self.kinds |= {"leave": self._leave, "cut": self._cut, "silence": self._silence}
 
+    def insist(self) -> None:
+        """See `Player.insist`; but one that could not reach the broker when it started is started again."""
+        if self.process.poll() == 2 and self.stage.broker_hit_s > self._started_s - HIT_FOR_S:
+            self.process = self._start()
+        super().insist()
+
+    @property
+    def was_hit(self) -> bool:
+        """See `Player.was_hit`: whether it was, or what it needs."""
+        needed = self.stage.broker_was_hit or (self._application is not None and self._application.was_hit)
+        return needed or super().was_hit
+
     def end(self) -> None:
-        """Have it leave. Unless it, or its application, was hit just before, it may leave nothing behind."""
-        # One of two that was killed, and was not started again yet, ended with 137.
-        excused = (
-            [1, 128 + signal.SIGKILL]
-            if self.was_hit or (self._application is not None and self._application.was_hit)
-            else []
-        )
+        """Have it leave. Unless it was hit just before, it may leave nothing behind."""
+        excused = []
+        if self.was_hit:
+            # 2: the broker was away when it started. 137: one of two was killed, and is not there again yet.
+            excused += [1, 2, 128 + signal.SIGKILL]
         if time.monotonic() - self._started_s < HIT_FOR_S:
             excused.append(-signal.SIGTERM)
         self.process.terminate()
