@@ -121,7 +121,7 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except (OSError, RuntimeError, ExceptionGroup) as error:
-        if _lacks_descriptors(error):
+        if lacks_descriptors(error):
             limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
             found, expected = f"no file descriptor is left of {limit}", "a higher limit of open files (`ulimit -n`)"
             sys.exit(_fail(UserError("process", found, expected), 1))
@@ -139,13 +139,22 @@ def main() -> None:
         _leave_within_bound(sys.exception())
 
 
-def _lacks_descriptors(error: BaseException | None) -> bool:
+def lacks_descriptors(error: BaseException) -> bool:
     """Whether that is what it comes from, of whatever failed first: a socket, a file, a module to import."""
-    if isinstance(error, BaseExceptionGroup):
-        return any(_lacks_descriptors(each) for each in error.exceptions)
-    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-        return True
-    return error is not None and _lacks_descriptors(error.__cause__ or error.__context__)
+    found: list[BaseException | None] = [error]
+    looked_at: set[int] = set()
+    while found:
+        each = found.pop()
+        # Some are their own cause.
+        if each is None or id(each) in looked_at:
+            continue
+        looked_at.add(id(each))
+        if isinstance(each, OSError) and each.errno in (errno.EMFILE, errno.ENFILE):
+            return True
+        found += [each.__cause__, each.__context__]
+        if isinstance(each, BaseExceptionGroup):
+            found += each.exceptions
+    return False
 
 
 def _misused(error: typer.TyperException, app: typer.Typer) -> UserError:

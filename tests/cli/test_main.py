@@ -3,6 +3,7 @@
 More than 400 lines, as all of them stand on the same ways to break a stream.
 """
 
+import errno
 import gc
 import json
 import os
@@ -17,6 +18,7 @@ import pytest
 
 import lbg_runtime
 from lbg_runtime.cli.importing import importing, missing_extra
+from lbg_runtime.cli.main import lacks_descriptors
 from tests.addresses import OWN_HOST, own_ports
 from tests.patience import PATIENCE_S
 from tests.processes import running
@@ -305,6 +307,14 @@ def test_a_process_without_a_descriptor_left_says_so_in_one_line(lbg, folder):
     last = ended.stderr.splitlines()[-1]
     assert "lbg: process: no file descriptor is left of 200; expected a higher limit of open files" in last
     assert "process_failed" not in ended.stderr
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EINVAL])
+def test_that_no_descriptor_is_left_is_seen_wherever_it_was_raised_and_in_errors_that_are_their_own_cause(number):
+    first = OSError(number, "first")
+    inner = RuntimeError("later")
+    inner.__context__, inner.__cause__ = first, inner
+    assert lacks_descriptors(ExceptionGroup("all", [ValueError(), inner])) == (number == errno.EMFILE)
 
 
 def test_a_thread_of_a_handler_module_does_not_keep_a_member_that_has_left(warm, folder):
