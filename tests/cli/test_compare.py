@@ -1,5 +1,8 @@
 """`lbg compare`: what each pattern is known for shows, and the counts are right."""
 
+import asyncio
+from dataclasses import replace
+
 import orjson
 import pytest
 import structlog
@@ -66,6 +69,23 @@ async def test_a_pattern_that_does_not_get_going_is_named(monkeypatch):
     stage.create_queue = lambda queue, subscriptions, settings: create(queue, [], settings)
     with pytest.raises(PatternStuck, match="round robin: the start of the members took too long"):
         await play(pattern, stage, STREAM)
+
+
+async def test_a_run_that_is_cut_short_leaves_nobody_who_publishes():
+    """Whoever interrupted it read a traceback: that its publisher was closed."""
+    (known,) = (pattern for pattern in PATTERNS if pattern.name == "round robin")
+    made = []
+
+    def make(name, stage, watch):
+        if len(made) == STREAM.member_count:
+            raise PatternStuck(known.name, "who joins")
+        made.append(name)
+        return known.make_member(name, stage, watch)
+
+    before = asyncio.all_tasks()
+    with pytest.raises(PatternStuck, match="who joins"):
+        await play(replace(known, make_member=make), MemoryStage(), replace(STREAM, seconds=0.2))
+    assert asyncio.all_tasks() == before
 
 
 def test_a_pattern_that_is_stuck_is_told_in_one_line(monkeypatch):

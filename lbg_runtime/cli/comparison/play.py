@@ -84,15 +84,19 @@ class _Run:
         self._confirmed.clear()
         begin_s = loop.time()
         publishing = asyncio.create_task(self._publish())
-        await asyncio.sleep(stream.seconds)
-        join_s = loop.time()
-        await self._add_member()
-        await asyncio.sleep(max(0.0, begin_s + 2 * stream.seconds - loop.time()))
-        crash_s = loop.time()
-        victim = self._members[0].name
-        self._watch.bury(victim)
-        self._stage.cut(victim)
-        await publishing
+        try:
+            await asyncio.sleep(stream.seconds)
+            join_s = loop.time()
+            await self._add_member()
+            await asyncio.sleep(max(0.0, begin_s + 2 * stream.seconds - loop.time()))
+            crash_s = loop.time()
+            victim = self._members[0].name
+            self._watch.bury(victim)
+            self._stage.cut(victim)
+            await publishing
+        finally:
+            # If it is cut short: the publisher is about to be closed.
+            publishing.cancel()
         await self._until_empty("the end of the stream")
         interval_s = stream.keys * BURST / stream.rate
         story = Story(self._confirmed, join_s, crash_s, interval_s)
