@@ -48,6 +48,8 @@ _RUN, _QUEUE = "run=", "queue="
 _DRAFT_SUFFIX = ".part"
 _WHOLE = {"journals": JOURNALS, "ledgers": LEDGERS, "owners": OWNERS, "stripes": STRIPES}
 _BY_QUEUE = {"dispatches": DISPATCHES, "flows": FLOWS, "confirmed": CONFIRMED, "unconfirmed": UNCONFIRMED}
+_DAMAGE = (OSError, pa.ArrowException, UnicodeDecodeError)
+"""What Arrow raises for a damaged file; the last of them for names of columns."""
 
 ROW_GROUP_RECORDS = 100_000
 """The least that a reader in slices has in memory of each file."""
@@ -200,9 +202,11 @@ def open_table(path: Path, schema: pa.Schema) -> pq.ParquetFile:
     """Open a file of records to read it by row groups; raises `UserError` if it is not one, or of another kind."""
     try:
         file = pq.ParquetFile(path)
-    except (OSError, pa.ArrowInvalid) as error:
+        has_its_columns = file.schema_arrow.names == schema.names
+    except _DAMAGE as error:
         raise _unreadable(path, error) from None
-    _refuse_other_columns(path, file.schema_arrow, schema)
+    if not has_its_columns:
+        raise UserError(str(path), "other columns", "a run that this version laid out; lay it out again")
     return file
 
 
@@ -210,7 +214,7 @@ def read_group(path: Path, file: pq.ParquetFile, group: int, schema: pa.Schema) 
     """One row group of what `open_table` opened; raises `UserError`."""
     try:
         return file.read_row_group(group).cast(schema)
-    except (OSError, pa.ArrowInvalid) as error:
+    except _DAMAGE as error:
         raise _unreadable(path, error) from None
 
 
@@ -312,21 +316,15 @@ def _writing_to(folder: Path) -> Iterator[None]:
 
 
 def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
+    file = open_table(path, schema)
     try:
-        table = pq.ParquetFile(path).read()
-    except (OSError, pa.ArrowInvalid) as error:
+        return file.read().cast(schema)
+    except _DAMAGE as error:
         raise _unreadable(path, error) from None
-    _refuse_other_columns(path, table.schema, schema)
-    return table.cast(schema)
 
 
 def _unreadable(path: Path, error: Exception) -> UserError:
     return UserError(str(path), f"cannot be read: {error}", "a run as `lbg validate` laid it out")
-
-
-def _refuse_other_columns(path: Path, found: pa.Schema, schema: pa.Schema) -> None:
-    if found.names != schema.names:
-        raise UserError(str(path), "other columns", "a run that this version laid out; lay it out again")
 
 
 def _as_file_name(text: str) -> str:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from lbg_runtime.journal.layout import (
     queues_of,
     read_group,
     read_part,
+    read_records,
     read_whole,
 )
 from lbg_runtime.journal.reader import read_run
@@ -124,6 +126,25 @@ def test_a_row_group_that_is_damaged_is_named(journals: Path, tmp_path: Path) ->
     with pytest.raises(UserError, match="cannot be read") as raised:
         read_group(path, open_table(path, DISPATCHES), 0, DISPATCHES)
     assert raised.value.where == str(path)
+
+
+def test_whichever_bit_of_a_file_is_flipped_it_is_read_or_named(journals: Path, tmp_path: Path) -> None:
+    """Most flips are refused; a traceback was what came of some of them."""
+    run = lay_out(journals, tmp_path)
+    (path,) = list(run.glob("queue=*/dispatches-*.parquet"))[:1]
+    queue = int(path.parent.name.removeprefix("queue="))
+    whole = path.read_bytes()
+    refused = 0
+    for offset in range(0, len(whole), 17):
+        damaged = bytearray(whole)
+        damaged[offset] ^= 1 << offset % 8
+        path.write_bytes(damaged)
+        with suppress(UserError):
+            read_records(run, [queue], "dispatches")
+            read_group(path, open_table(path, DISPATCHES), 0, DISPATCHES)
+            continue
+        refused += 1
+    assert refused > len(whole) / 17 / 3
 
 
 def test_the_files_of_few_queues_at_a_time_are_open(
