@@ -107,7 +107,7 @@ class _Tail:
         self._place += len(whole)
         if whole:
             self.file.take(whole[:-1].split(b"\n"))
-        elif len(block) == _BLOCK_BYTES and not self.file.hopeless:
+        elif len(block) == _BLOCK_BYTES:
             self.file.give_up()
         # Waiting for more of a file of which nothing more is read would never end.
         self.has_more = len(block) == _BLOCK_BYTES and not self.file.hopeless

@@ -8,12 +8,14 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from lbg_runtime.journal.follow import ALLOWED_DELAY_MS, RunFollower
+from lbg_runtime.journal.follow import ALLOWED_DELAY_MS, RunFollower, complete_until
 from lbg_runtime.journal.reader import read_run
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.validator.findings import Finding, Law, VerdictKind, total
 from lbg_runtime.validator.judge import judge, validate
 from lbg_runtime.validator.kernel import DEFAULT_ACK_WINDOW_MS
+from lbg_runtime.validator.schema import JOURNALS
+from lbg_runtime.validator.segments import FAR_PAST
 from lbg_runtime.validator.slices import SlicedExamination
 from tests.validator.changes import swap_two
 from tests.validator.history import story
@@ -247,6 +249,23 @@ def test_when_every_member_has_left_nothing_is_waited_for(folders: tuple[Path, P
     news = RunFollower(whole).look()
 
     assert news.until_ns > max(news.tables.dispatches.column("start_mono_ns").to_pylist())
+
+
+def test_journals_are_complete_until_the_newest_record_less_the_delay_or_until_what_was_read(tmp_path: Path) -> None:
+    run = story()
+    run.write(tmp_path)
+    rows = read_run(tmp_path).journals.to_pylist()[:3]
+    for row, end_ms in zip(rows, (50_000, 70_000, 60_000), strict=True):
+        row |= {"torn": False, "last_mono_ns": end_ms * MS}
+
+    def until(*torn: int, behind: int | None = None) -> int:
+        told = [row | {"torn": number in torn} for number, row in enumerate(rows)]
+        return complete_until(pa.Table.from_pylist(told, JOURNALS), [number == behind for number in range(len(rows))])
+
+    assert until() == 70_000 * MS + 1, "every member has left"
+    assert until(0) == until(1) == until(0, 1, 2) == (70_000 - ALLOWED_DELAY_MS) * MS
+    assert until(1, behind=0) == until(behind=0) == (50_000 - ALLOWED_DELAY_MS) * MS
+    assert complete_until(JOURNALS.empty_table(), []) == FAR_PAST
 
 
 def test_a_directory_that_is_not_there_is_the_users_mistake(tmp_path: Path) -> None:
