@@ -8,7 +8,7 @@ import pytest
 
 from lbg_runtime.journal import pieces
 from lbg_runtime.journal.pieces import Place, cut_piece, read_piece
-from lbg_runtime.journal.reader import RECORD_KINDS, RecordFile, read_file
+from lbg_runtime.journal.reader import RECORD_KINDS, RecordFile, kind_of, read_file
 from lbg_runtime.model.record import OwnerRecord
 from lbg_runtime.validator.schema import JOURNALS
 from tests.validator.history import story
@@ -121,3 +121,41 @@ def test_a_record_after_the_close_is_a_defect_also_in_the_next_pieces(
     )
     found, *_ = read_in_pieces(journal)
     assert found.row(JOURNALS) == read_file(journal, "journal", 0).row(JOURNALS)
+
+
+def test_a_piece_ends_with_a_line_and_says_whether_there_is_more(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines)[:-5])
+    monkeypatch.setattr(pieces, "_PIECE_BYTES", len(lines[0]) + 5)
+    first = cut_piece(journal, Place())
+    assert (first.end_bytes, first.line_count, first.header_at) == (len(lines[0]), 1, 0)
+    assert (first.has_more, first.is_closed, first.ends_unreadable, first.is_endless) == (True, False, False, False)
+    monkeypatch.setattr(pieces, "_PIECE_BYTES", 1 << 20)
+    second = cut_piece(journal, first)
+    assert (second.end_bytes, second.line_count) == (sum(map(len, lines[:-1])), len(lines) - 1)
+    assert not second.has_more
+    assert cut_piece(journal, second) == second, "half a line is none"
+    journal.write_bytes(b"".join(lines))
+    assert cut_piece(journal, second).is_closed
+
+
+def test_a_line_without_an_end_is_given_up_once(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    header = journal.read_bytes().splitlines(keepends=True)[0]
+    journal.write_bytes(header + b"\0" * 20_000)
+    monkeypatch.setattr(pieces, "_PIECE_BYTES", 9_000)
+    first = cut_piece(journal, Place())
+    end = cut_piece(journal, first)
+    assert end == first._replace(is_endless=True, has_more=False)
+    assert cut_piece(journal, end) == end
+    assert read_piece(journal, 0, Place(), first).row(JOURNALS)["defect"] is None
+    assert read_piece(journal, 0, first, end).row(JOURNALS)["defect"] == "line 2: not a record"
+
+
+def test_a_ledger_is_told_by_its_name(journal: Path) -> None:
+    path = next(journal.parent.glob("*.ledger.jsonl"))
+    found = read_piece(path, 0, Place(), cut_piece(path, Place()))
+    assert found.facts.defect is None
+    assert sum(batch.num_rows for batch in found.batches["confirmed"]) > 0
+    assert (kind_of(path.name), kind_of(journal.name)) == ("ledger", "journal")
