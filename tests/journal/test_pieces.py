@@ -159,3 +159,24 @@ def test_a_ledger_is_told_by_its_name(journal: Path) -> None:
     assert found.facts.defect is None
     assert sum(batch.num_rows for batch in found.batches["confirmed"]) > 0
     assert (kind_of(path.name), kind_of(journal.name)) == ("ledger", "journal")
+
+
+def test_a_header_is_found_behind_lines_that_are_no_records(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = journal.read_bytes().splitlines(keepends=True)
+    rubbish = [b"{}\n", b'{"kind":7,"a":"close"}\n'] * (max(map(len, lines)) // 20)
+    journal.write_bytes(b"".join([*rubbish, *lines]))
+    monkeypatch.setattr(pieces, "_PIECE_BYTES", max(map(len, lines)))
+    first = cut_piece(journal, Place())
+    assert (first.header_at, first.is_closed, first.ends_unreadable) == (None, False, True)
+    found = read_in_pieces(journal)[0].row(JOURNALS)
+    row = read_file(journal, "journal", 0).row(JOURNALS)
+    assert row["defect"] == "line 1: not a record"
+    assert {**found, "wall_offset_ns": 0} == {**row, "wall_offset_ns": 0}
+
+
+def test_a_text_that_reads_like_a_close_is_none(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    header, *lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(header + b'{"kind":"status","state":"close","mono_ns":1}\n{"kind":"close"}\n')
+    assert not cut_piece(journal, Place()).is_closed
+    journal.write_bytes(b"".join([header, *lines]))
+    assert cut_piece(journal, Place()).is_closed
