@@ -112,7 +112,7 @@ class DashboardRoutes:
 
     async def _autoscale(self, _: Request) -> Response:
         try:
-            backlog = await self._watch.backlog()
+            found = await self._watch.backlog.get()
         except (ConfigError, SempError) as error:
             # No number is better than a wrong one: the autoscaler then leaves the group as it is.
             return as_json({"error": str(error)}, 503)
@@ -120,10 +120,10 @@ class DashboardRoutes:
             return as_json({"error": "how many members there are is not known: too little of the group was heard"}, 503)
         if (reason := self._watch.not_understood) is not None:
             return as_json({"error": f"how many members there are is not known: {reason}"}, 503)
-        known: dict[str, object] = {"group": self._shape.name, "lag": backlog.messages}
+        known: dict[str, object] = {"group": self._shape.name, "lag": found.backlog.messages}
         # Left out rather than null, which some take for 0.
-        if not self._watch.has_records:
-            since_s = backlog.oldest_spooled_at_s
+        if not found.has_records:
+            since_s = found.backlog.oldest_spooled_at_s
             known["oldest_age_s"] = 0 if since_s is None else max(0, wall_us() // 1_000_000 - since_s)
         return as_json({**known, "members": self._watch.member_count, "max_members": self._watch.queue_count})
 

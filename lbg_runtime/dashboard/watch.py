@@ -15,7 +15,7 @@ import httpx
 import structlog
 
 from lbg_runtime.admin.account import open_semp, semp_missing
-from lbg_runtime.admin.backlog import Backlog, find_shard_queues, read_backlog
+from lbg_runtime.admin.backlog import find_shard_queues, read_backlog
 from lbg_runtime.config.listen_address import ListenAddress
 from lbg_runtime.config.settings import Settings
 from lbg_runtime.core.group.control_messages import ControlMessage, Inquiry, KeyAnswer
@@ -24,6 +24,7 @@ from lbg_runtime.core.group.picture import GroupPicture
 from lbg_runtime.core.group.placement import Placement
 from lbg_runtime.dashboard.board import AWAY, GroupBoard, Presence
 from lbg_runtime.dashboard.feed import Feed, Sight
+from lbg_runtime.dashboard.group_backlog import GroupBacklog, KeptBacklog
 from lbg_runtime.dashboard.rates import FRESH_IN_GROUP_MS, FiguresHeard, HandlingRates, read_handled
 from lbg_runtime.model.errors import SempError
 from lbg_runtime.model.ids import QueueName
@@ -74,11 +75,8 @@ class GroupWatch:
         self._find_homes = find_homes
         self._members = members
         self._semp = open_semp(settings, within_s=ANSWER_WITHIN_S) if settings.semp is not None else None
-        self._backlog: Backlog | SempError | None = None
-        self._backlog_at_s = 0.0
-        self.has_records = False
-        """Whether the newest backlog was read during a re-striping: then its oldest messages are records."""
-        self._asking_backlog = asyncio.Lock()
+        self.backlog = KeptBacklog(self._read_backlog, ASK_BROKER_EVERY_S)
+        """For autoscalers. Reading it raises `ConfigError` if the settings have no `semp`."""
         self._board = GroupBoard(MembershipTiming(heartbeat_ms=settings.membership.heartbeat_ms))
         self._rates = HandlingRates()
         self._figures = FiguresHeard()
@@ -152,31 +150,6 @@ class GroupWatch:
 
     # -- autoscalers
 
-    async def backlog(self) -> Backlog:
-        """What the group has not handled yet, at most a few seconds old, however many ask.
-
-        Raises `ConfigError` if the settings have no `semp`, and `SempError` if the broker does not say, or not within
-        `ANSWER_WITHIN_S`.
-        """
-        if self._semp is None:
-            raise semp_missing()
-        loop = asyncio.get_running_loop()
-        async with self._asking_backlog:
-            if self._backlog is None or loop.time() - self._backlog_at_s >= ASK_BROKER_EVERY_S:
-                connection, group = self._settings.connection, self._settings.group
-                striping = self._board.picture.striping
-                self.has_records = striping is not None and striping.target is not None
-                try:
-                    self._backlog = await read_backlog(self._semp, connection.vpn, group.name, self._queue_total())
-                except SempError as error:
-                    # Kept as well: those who wait here must not ask a broker that is away again, one after the other.
-                    self._backlog = error
-                self._backlog_at_s = loop.time()
-        if isinstance(self._backlog, SempError):
-            # Each time with a traceback of its own, or it would grow with every asker.
-            raise self._backlog.with_traceback(None)
-        return self._backlog
-
     @property
     def member_count(self) -> int:
         """Members that live and are not on their way out, as far as they were heard."""
@@ -193,6 +166,15 @@ class GroupWatch:
         """Why there may be members that are not counted; None if there is no sign of any."""
         other = self._observer.other_version
         return None if other is None else str(other)
+
+    async def _read_backlog(self) -> GroupBacklog:
+        if self._semp is None:
+            raise semp_missing()
+        connection, group, striping = self._settings.connection, self._settings.group, self._board.picture.striping
+        has_records = striping is not None and striping.target is not None
+        return GroupBacklog(
+            await read_backlog(self._semp, connection.vpn, group.name, self._queue_total()), has_records
+        )
 
     def _queue_total(self) -> int | None:
         """How many queues members have; None if none is heard: our settings may be older than a re-striping.

@@ -242,6 +242,6 @@ async def test_a_broker_that_says_no_is_told_and_its_password_is_not(stage, monk
         lengths = set()
         for _ in range(3):
             with pytest.raises(SempRefused) as caught:
-                await group.watch.backlog()
+                await group.watch.backlog.get()
             lengths.add(len(caught.traceback))
         assert len(lengths) == 1
