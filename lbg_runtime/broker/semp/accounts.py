@@ -35,7 +35,7 @@ class AccountRows:
         self.client_profiles = _Profiles(
             self, kept, CLIENT_PROFILE, SempCode.CONFIGDB_OBJECT_DEPENDENCY, NOTED_PROFILE_ATTRIBUTES
         )
-        self.acl_profiles = _Profiles(self, kept, ACL_PROFILE, SempCode.NOT_ALLOWED)
+        self.acl_profiles = _AclProfiles(self, kept, ACL_PROFILE, SempCode.NOT_ALLOWED)
         self.connect_exceptions = _ConnectExceptions(self, kept, CONNECT_EXCEPTION)
         self.publish_exceptions = _Exceptions(self, kept, PUBLISH_EXCEPTION)
         self.subscribe_exceptions = _Exceptions(self, kept, SUBSCRIBE_EXCEPTION)
@@ -186,13 +186,16 @@ class _Profiles(Rows):
                     self._code_in_use, f"{self._reference} {name} is used by client username {username[-1][0]}, enabled"
                 )
         super().delete(keys)
-        if self._reference == "aclProfileName":
-            for exceptions in (
-                self._accounts.connect_exceptions,
-                self._accounts.publish_exceptions,
-                self._accounts.subscribe_exceptions,
-            ):
-                exceptions.delete_below(keys)
+
+
+class _AclProfiles(_Profiles):
+    """With the exceptions below them."""
+
+    def delete(self, keys: Keys) -> None:
+        super().delete(keys)
+        accounts = self._accounts
+        for below in (accounts.connect_exceptions, accounts.publish_exceptions, accounts.subscribe_exceptions):
+            below.delete_below(keys)
 
 
 class _Exceptions(Rows):
