@@ -273,7 +273,7 @@ class Engine:
                 takers.append(queue)
             else:
                 queue.count_discard(obstacle)
-        return effects + self._publishing.put(vpn, message, takers, known.name) if takers else effects
+        return effects + self._publishing.put(vpn, message, (takers, ()), known.name) if takers else effects
 
     def open_publisher(self, client: ClientId, name: str, last_heard_id: int = 0) -> PublisherFlow:
         """Open a publisher flow; `name` is empty for a new one, else the one to resume (unknown names start over).
@@ -326,13 +326,11 @@ class Engine:
         if self._changes is not None:
             self._changes.note_publisher(client.vpn.name, state)
         try:
-            takers, discards = self._publishing.takers(client, message)
+            route = self._publishing.route(client, message)
         except BrokerRefusal as refusal:
             state.refuse(message_id, refusal)
             raise
-        for queue, obstacle in discards:
-            queue.count_discard(obstacle)
-        effects = self._publishing.put(client.vpn, message, takers, state.name)
+        effects = self._publishing.put(client.vpn, message, route, state.name)
         effects += direct_deliveries(client.vpn, message)
         return effects
 

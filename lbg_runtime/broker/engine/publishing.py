@@ -10,8 +10,8 @@ from lbg_runtime.broker.engine.surroundings import Asked, Surroundings
 from lbg_runtime.broker.engine.vpn import Client, Vpn
 from lbg_runtime.model.errors import BrokerRefusal
 
-Discard = tuple[Queue, Obstacle]
-"""A queue that does not take a message, and why."""
+Route = tuple[Sequence[Queue], Sequence[tuple[Queue, Obstacle]]]
+"""The queues that get a message, and those that silently do without it, and why."""
 
 _NOTHING_BEFORE: Mapping[Queue, int] = {}
 
@@ -23,11 +23,8 @@ class Publishing:
         self._numbers = registry.numbers
         self._surroundings = surroundings
 
-    def takers(
-        self, client: Client, message: Published, before_bytes: Mapping[Queue, int] = _NOTHING_BEFORE
-    ) -> tuple[list[Queue], list[Discard]]:
-        """The queues that get a message behind others, whose bytes in each queue are given, and those that silently do
-        without it, which are to be counted if nothing keeps the message out.
+    def route(self, client: Client, message: Published, before_bytes: Mapping[Queue, int] = _NOTHING_BEFORE) -> Route:
+        """Where a message goes behind others, whose bytes in each queue are given.
 
         Raises the refusal of a queue that must take it and cannot, and those of `Engine.publish` for its sender.
         """
@@ -37,7 +34,7 @@ class Publishing:
         if not client.account.acl.publish.allows(message.topic):
             raise BrokerRefusal(403, "Publish ACL Denied")
         takers: list[Queue] = []
-        discards: list[Discard] = []
+        discards: list[tuple[Queue, Obstacle]] = []
         for queue in client.vpn.queues_for(message.topic):
             obstacle = queue.obstacle_to(message, before_bytes.get(queue, 0))
             if obstacle is None:
@@ -50,8 +47,11 @@ class Publishing:
                 discards.append((queue, obstacle))
         return takers, discards
 
-    def put(self, vpn: Vpn, message: Published, takers: Sequence[Queue], publisher: str) -> list[Effect]:
-        """Number an accepted message, and put it into the replay log and into these queues."""
+    def put(self, vpn: Vpn, message: Published, route: Route, publisher: str) -> list[Effect]:
+        """Number an accepted message, and put it into the replay log and into the queues that get it."""
+        takers, discards = route
+        for queue, obstacle in discards:
+            queue.count_discard(obstacle)
         self._numbers.give(message)
         if vpn.replay_log is not None:
             vpn.replay_log.add(message)

@@ -8,7 +8,7 @@ from lbg_runtime.broker.engine.answers import SettledRange
 from lbg_runtime.broker.engine.deliveries import DeliveryIds
 from lbg_runtime.broker.engine.effects import ClientId, Effect, FlowId, Published
 from lbg_runtime.broker.engine.flow import ConsumerFlow
-from lbg_runtime.broker.engine.publishing import Discard, Publishing, direct_deliveries
+from lbg_runtime.broker.engine.publishing import Publishing, Route, direct_deliveries
 from lbg_runtime.broker.engine.queue import Queue
 from lbg_runtime.broker.engine.registry import Registry
 from lbg_runtime.broker.engine.vpn import Client
@@ -58,22 +58,18 @@ class Transactions:
         known = self.check(client)
         if any(self._held(part) != part.count for part in consumed):
             raise BrokerRefusal(503, "Transaction Failure")
-        takers: list[list[Queue]] = []
-        discards: list[Discard] = []
+        routes: list[Route] = []
         added_bytes: Counter[Queue] = Counter()
         for message in messages:
-            queues, others = self._publishing.takers(known, message, added_bytes)
-            takers.append(queues)
-            discards += others
-            for queue in queues:
+            route = self._publishing.route(known, message, added_bytes)
+            routes.append(route)
+            for queue in route[0]:
                 added_bytes[queue] += message.size_bytes
-        for queue, obstacle in discards:
-            queue.count_discard(obstacle)
         effects: list[Effect] = []
         for part in consumed:
             effects += self._settle(part.flow, [part.settled])
-        for message, queues in zip(messages, takers, strict=True):
-            effects += self._publishing.put(known.vpn, message, queues, known.name)
+        for message, route in zip(messages, routes, strict=True):
+            effects += self._publishing.put(known.vpn, message, route, known.name)
             effects += direct_deliveries(known.vpn, message)
         return effects
 
