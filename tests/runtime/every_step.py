@@ -63,6 +63,7 @@ class SteppedLoop(VirtualTimeLoop):
         self.mishaps = {}
         """By step: what happens right before it."""
         self.stood_still_s = 0
+        self._slept_ns = 0
         self._went_on_ns = 0
         self.told = []
         """What came to the exception handler."""
@@ -79,11 +80,19 @@ class SteppedLoop(VirtualTimeLoop):
         """The process gets no processor time for so long."""
         self._jumping.now_s += seconds
         self.stood_still_s += seconds
-        self._went_on_ns = self.monotonic_ns()
+        self._went_on_ns = self.since_boot_ns()
+
+    def sleep_with_host(self, seconds):
+        """The host sleeps for so long, and the clock of the loop stands still."""
+        self._slept_ns += seconds * 10**9
+        self._went_on_ns = self.since_boot_ns()
 
     def was_since(self, since_ns, now_ns):
         """As in a `Suspension`."""
         return since_ns < self._went_on_ns <= now_ns
+
+    def since_boot_ns(self):
+        return self.monotonic_ns() + self._slept_ns
 
     def monotonic_ns(self):
         return 1 + int(self.time() * 1e9)
@@ -319,7 +328,7 @@ def play(world_class, arrange=lambda world: None, trouble=None):
     with own_garbage(), ExitStack() as changes:
         readers = (dispatcher, journal, key_book, flight_recorder)
         clocks = [(each, "monotonic_ns", loop.monotonic_ns) for each in readers]
-        clocks.append((dispatcher, "since_boot_ns", loop.monotonic_ns))
+        clocks.append((dispatcher, "since_boot_ns", loop.since_boot_ns))
         chance = SimpleNamespace(Random=lambda: random.Random(next(chances)))
         members = [(app_module, "Supervisor", supervised), (app_module, "random", chance)]
         for module, name, value in (*clocks, *members, *world.changes()):

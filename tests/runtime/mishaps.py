@@ -64,6 +64,11 @@ def _stop_process(world):
     world.members["a"].lose_queues()
 
 
+def _sleep_with_host(world):
+    world.loop.sleep_with_host(6)
+    world.members["a"].lose_queues()
+
+
 def _ask_back(world):
     if (made := world.members["a"].supervisor) is not None:
         for runner in made.runners:
@@ -76,6 +81,7 @@ MISHAPS = {
     "the broker ends the flows": Mishap(_end_flows),
     "the flows are not fed any more": Mishap(_end_activity),
     "the process is stopped, and goes on": Mishap(_stop_process),
+    "its host sleeps": Mishap(_sleep_with_host),
     "it is to give its queues back": Mishap(_ask_back, repeats=False),
     "it is asked to leave": Mishap(_leave("stop"), repeats=False),
     "it is asked to leave at once": Mishap(_leave("stop_now")),

@@ -147,6 +147,7 @@ PLANTED = {
     "a cancelled member does not leave": (World, Supervisor, "stop_now", lambda member: member._has_left.set()),
     "nobody asks whether settlements have arrived": (RestripedWorld, Supervisor, "_probe_asked", lambda *_: None),
     "both queues handle a shard": (RestripedWorld, supervisor, "StripeGate", HandlesWhatLiesBehindTheMarker),
+    "nobody sees that the host has slept": (World, Dispatcher, "_be_awake", lambda *_: None),
     "what found no room is not missed": (JournaledWorld, RecordWriter, "_count_part", lambda *_: None),
 }
 """Mistakes, to show that they would be found, and in which world."""
@@ -157,7 +158,8 @@ def test_a_mistake_in_the_shell_would_be_found(mistake, monkeypatch):
     world_class, *change = PLANTED[mistake]
     steps = steps_of(world_class)
     monkeypatch.setattr(*change)
-    mishaps = ("the connection is lost for a moment", "it is asked to leave at once", "it is cancelled")
+    lost, left = "the connection is lost for a moment", "it is asked to leave at once"
+    mishaps = (lost, "its host sleeps", left, "it is cancelled")
     assert (
         faults(world_class)
         or faults(world_class, outcomes={("a", 3): _cancel_itself})
