@@ -104,6 +104,8 @@ class World:
     QUEUES = 1
     MISHAPS: ClassVar = {}
     """By name: those that only this world has, beside those of all."""
+    OTHERS_LEAVE_NOTHING = True
+    """Whether members beside a leave nothing behind."""
 
     def __init__(self, loop, trouble):
         self.loop = loop
@@ -281,7 +283,7 @@ class World:
         for other in [each for each in self.members.values() if each.is_there]:
             other.leave("stop")
             await other.until_ended()
-            other.check_end(is_clean=True)
+            other.check_end(is_clean=self.OTHERS_LEAVE_NOTHING)
         b = self.member("b")
         await self.publish("b", "a")
         b.start()

@@ -32,9 +32,24 @@ from lbg_runtime.runtime.supervisor import Supervisor
 from tests.core.restripe.broken_gates import HandlesWhatLiesBehindTheMarker
 from tests.runtime.every_step import World, play
 from tests.runtime.mishaps import MISHAPS, faults, steps_of, try_everything
-from tests.runtime.worlds import JournaledWorld, ParkingWorld, PartitionedWorld, RestripedWorld, SharedWorld
+from tests.runtime.worlds import (
+    JournaledWorld,
+    ParkingWorld,
+    PartitionedWorld,
+    RestripedWorld,
+    SharedWorld,
+    StoppedWorld,
+)
 
-WORLDS = {World: 13, ParkingWorld: 50, SharedWorld: 260, PartitionedWorld: 130, RestripedWorld: 587, JournaledWorld: 60}
+WORLDS = {
+    World: 13,
+    ParkingWorld: 50,
+    StoppedWorld: 80,
+    SharedWorld: 260,
+    PartitionedWorld: 130,
+    RestripedWorld: 587,
+    JournaledWorld: 60,
+}
 """Each with the distance between the steps that are tried here."""
 
 
@@ -145,6 +160,7 @@ PLANTED = {
     "a deadline of a flow passes unseen": (World, FlowRunner, "_deadline_reached", lambda _: None),
     "a flow is not unbound": (World, FlowRunner, "_unbind", _unbound_at_once),
     "a cancelled member does not leave": (World, Supervisor, "stop_now", lambda member: member._has_left.set()),
+    "what a stopped queue holds is waited for": (StoppedWorld, Supervisor, "_end_drains_in_vain", lambda _: None),
     "nobody asks whether settlements have arrived": (RestripedWorld, Supervisor, "_probe_asked", lambda *_: None),
     "both queues handle a shard": (RestripedWorld, supervisor, "StripeGate", HandlesWhatLiesBehindTheMarker),
     "nobody sees that the host has slept": (World, Dispatcher, "_be_awake", lambda *_: None),

@@ -132,6 +132,54 @@ class PartitionedWorld(SharedWorld):
         await asyncio.sleep(1)
 
 
+class StoppedWorld(World):
+    """Member c, which was there first, has a queue whose second message fails there, so that the queue stops; member a,
+    which is at home on that queue, comes, and gets it by the rebind cycle."""
+
+    QUEUES = 2
+    OTHERS_LEAVE_NOTHING = False
+
+    def __init__(self, loop, trouble):
+        super().__init__(loop, trouble)
+        self._handles = ""
+        """The member that has begun a message last."""
+
+    def sections(self, name):
+        index, count = {"a": (1, 2), "b": (0, 1), "c": (0, 2)}[name]
+        return {
+            "membership": {"mode": "static", "index": index, "count": count},
+            "rebind": {"mode": "cycle", "interval": "3s", "jitter": 0.1},
+            "failure": {"attempts": 1, "then": "stop"},
+        }
+
+    async def work(self, member, identity):
+        self._handles = member.name
+        await super().work(member, identity)
+
+    async def act(self, identity, *, is_first):
+        if identity == ("a", 2) and self._handles == "c":
+            raise ValueError("as long as it is with c")
+        await asyncio.sleep(0.05)
+
+    async def life(self):
+        a, c, is_undisturbed = self.members["a"], self.member("c"), not self.loop.mishaps
+        c.start()
+        await asyncio.sleep(1)
+        await self.publish("a", "a", "a", "b")
+        await asyncio.sleep(1)
+        self.loop.counts = True
+        a.start()
+        await asyncio.sleep(4)
+        if is_undisturbed and ("a", 3) not in self.done:
+            self.fault("c keeps a queue of which it starts nothing")
+        for _ in range(3):
+            await self.publish("a", "b")
+            await asyncio.sleep(1)
+        await self.until_handled(a)
+        if a.is_there:
+            a.leave("stop")
+
+
 def _run_again(world):
     if world.conducting is not None and not world.conducting.done():
         world.conducting.cancel()
