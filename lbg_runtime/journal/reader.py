@@ -4,6 +4,8 @@ Reads `*.member.jsonl` and `*.ledger.jsonl`, a few megabytes of text at a time; 
 A last line that was cut off is what a crash leaves: the file is torn, and everything before it counts. Any other
 deviation from what the writer leaves (a corrupt line in the middle, another schema, no header, a count that does not
 match) becomes the file's `defect`: nothing is raised, and the verdict cannot be valid.
+
+More than 400 lines, because all that a line may be, and what it counts for, is judged here.
 """
 
 import errno

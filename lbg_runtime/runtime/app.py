@@ -187,7 +187,6 @@ class App:
     def run_sync(self, *, parent_pid: int | None = None, ends_process: bool = False) -> StopReport:
         """Be a member until SIGTERM, SIGINT or SIGHUP, or until the process `parent_pid` has gone; return how it left.
         On the main thread only, and not where a loop runs (a notebook, an application server): `run` is for there.
-
         Raises what `run` raises, and `LifespanFailed` for whatever cancels it.
 
         `ends_process`: nothing follows but the end of the process, so these signals are ignored once it has left. Make

@@ -1,3 +1,8 @@
+"""Queues over SEMP, as a re-striping makes, changes and deletes them.
+
+More than 400 lines, because each call is tried with an answer that is refused, late or lost.
+"""
+
 import asyncio
 
 import httpx

@@ -1,4 +1,7 @@
-"""The record file: whole lines, one write per batch, and a count of what a full disk took."""
+"""The record file: whole lines, one write per batch, and a count of what a full disk took.
+
+More than 400 lines, because each way in which a file can be lost or damaged is tried on a file.
+"""
 
 import errno
 import json

@@ -1,4 +1,7 @@
-"""`lbg group create` to `evict`: their words, their exit codes, a broker, and real members on what they have made."""
+"""`lbg group create` to `evict`: their words, their exit codes, a broker, and real members on what they have made.
+
+More than 400 lines, because the commands are tried one after another on one group.
+"""
 
 import asyncio
 import json
