@@ -230,4 +230,4 @@ class PushedEvents:
         self._proven_routes.clear()
         if reason not in self._told and len(self._told) < REASONS_TOLD:
             self._told.add(reason)
-            _log.warning("application_away", reason=reason)
+            _log.warning("application_away", application=self._settings.application, reason=reason)

@@ -352,6 +352,7 @@ async def test_an_application_that_wants_nothing_is_not_there_until_it_does(tria
             await trial.until(lambda: trial.owners() == 2)
     [line] = events(log, "application_away")
     assert line["reason"].startswith("GET /dapr/subscribe: ")
+    assert line["application"] == "http://127.0.0.1:9"
 
 
 async def test_an_application_that_is_there_all_the_time_is_asked_once_what_it_wants(trial):
