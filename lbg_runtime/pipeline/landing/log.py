@@ -3,14 +3,14 @@
 Reading needs neither a lock nor any exchange with the writers: a reader sees what is durable so far.
 """
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from lbg_runtime.model.errors import InvariantViolated, LandingRowsPruned
-from lbg_runtime.pipeline.landing.lane_view import Flush, LaneExtent, LaneView
+from lbg_runtime.pipeline.landing.lane_view import LaneExtent, LaneView
 from lbg_runtime.pipeline.landing.layout import (
     GroupNote,
     find_lane_note,
@@ -25,6 +25,19 @@ __all__ = ["LandingLog", "LaneExtent"]
 
 _NEARLY = 4
 """A limit of which at most one part in this many is left counts as reached at the end of a flush."""
+
+_FIRST_LOOK_ROWS = 32
+"""How far `pieces` looks ahead at first, and then twice as far each time: most of a backlog is not asked for."""
+
+
+class Piece(NamedTuple):
+    """Rows of one flush."""
+
+    rows: int
+    row_bytes: int
+    """About how many bytes each takes on the disk."""
+    t_land: int
+    """When they landed, microseconds since the epoch."""
 
 
 class LandingLog:
@@ -106,25 +119,22 @@ class LandingLog:
         start: Mapping[str, int],
         end: Mapping[str, int],
         max_rows: int,
-        max_bytes: int | None = None,
         *,
         skips_pruned: bool = False,
     ) -> Mapping[str, int]:
         """An offset between two of a queue, with at most `max_rows` rows, copies counted, after the first.
 
         It covers the lanes of that queue that either offset names, and is closed if both are. An offset made in any
-        other way is not: `read_queue` might then give the rows of a key in another order. With `max_bytes` it holds at
-        most about that many bytes, as they lie on the disk. If there are rows, it holds at least one. It ends with a
-        flush if that leaves at most a quarter of a limit unused, as a flush that is cut is read twice. With
-        `skips_pruned`, pruned rows do not count towards the limits. Raises as `read_queue`.
+        other way is not: `read_queue` might then give the rows of a key in another order. If there are rows, it holds
+        at least one. It ends with a flush if that leaves at most a quarter of the limit unused, as a flush that is cut
+        is read twice. With `skips_pruned`, pruned rows do not count towards the limit. Raises as `read_queue`.
         """
-        if max_rows < 1 or (max_bytes is not None and max_bytes < 1):
-            raise InvariantViolated(f"a part of {max_rows} rows and {max_bytes} bytes was asked for")
+        if max_rows < 1:
+            raise InvariantViolated(f"a part of {max_rows} rows was asked for")
         names = [name for name in dict.fromkeys((*start, *end)) if queue_of(name) == queue]
         reached = {name: start.get(name, 0) for name in names}
-        views = [view for name in names if (view := self._view(name)) is not None]
-        budget = _Budget(max_rows, sys.maxsize if max_bytes is None else max_bytes)
-        for view in sorted(views, key=lambda view: view.place):
+        rows_left = max_rows
+        for view in self._in_order(names):
             first, last = reached[view.name], end.get(view.name, 0)
             if skips_pruned and first < last:
                 # Not before its turn: later rows of older lanes may be copies of these.
@@ -135,13 +145,15 @@ class LandingLog:
                 view.check(first, last)
             row = first
             # No further than the limit: a backlog may have many flushes.
-            limit = min(last, first + budget.rows)
+            limit = min(last, first + rows_left)
             for flush in view.all_flushes(first, limit):
                 wanted = min(flush.rows, last) - row
-                taken = budget.take(wanted, _row_bytes(flush))
-                row += taken
-                if taken < wanted:
+                if wanted > rows_left:
+                    # Not a part of it if little of the limit is left.
+                    row += 0 if _NEARLY * rows_left <= max_rows else rows_left
                     break
+                row += wanted
+                rows_left -= wanted
             else:
                 # No flush has this row, and whoever asks again would get the same answer for ever.
                 if row == first < limit:
@@ -149,29 +161,28 @@ class LandingLog:
             reached[view.name] = row
             if row < last:
                 break
-        if max_bytes is not None and budget.is_whole and any(end.get(name, 0) > reached[name] for name in names):
-            # The first row alone exceeds the limit.
-            return self.cut(queue, start, end, 1, skips_pruned=skips_pruned)
         return reached
 
-    def size(self, queue: int, start: Mapping[str, int], end: Mapping[str, int]) -> int:
-        """About how many bytes the rows of a queue between two offsets take on the disk, copies counted.
-
-        Pruned rows take none. Raises as `read_queue`.
+    def pieces(self, queue: int, start: Mapping[str, int], end: Mapping[str, int]) -> Iterator["Piece"]:
+        """The rows of a queue between two offsets, flush by flush, in the order in which `cut` takes them; without
+        those that are pruned. Raises as `read_queue`.
         """
-        return sum(
-            (min(flush.rows, last) - max(flush.first_row, first)) * _row_bytes(flush)
-            for view, first, last in self._left(queue, start, end)
-            for flush in view.all_flushes(first, last)
-        )
-
-    def landed(self, queue: int, start: Mapping[str, int], end: Mapping[str, int]) -> int:
-        """When the last row of a queue between two offsets landed, microseconds since the epoch; 0 if there is none.
-
-        Of each lane the last row counts, whoever landed it. Raises as `read_queue`.
-        """
-        ends = [view.all_flushes(last - 1, last) for view, _, last in self._left(queue, start, end)]
-        return max((flush.t_land for flushes in ends for flush in flushes), default=0)
+        for view in self._in_order([name for name in end if queue_of(name) == queue]):
+            first, last = start.get(view.name, 0), end[view.name]
+            if first < last and not view.had(first, last):
+                first = max(first, min(view.first_left(), last))
+                view.check(first, last)
+            look_rows = _FIRST_LOOK_ROWS
+            while first < last:
+                until, before = min(last, first + look_rows), first
+                for flush in view.all_flushes(first, until):
+                    reached = min(flush.rows, until)
+                    yield Piece(reached - first, flush.bytes // (flush.rows - flush.first_row) or 1, flush.t_land)
+                    first = reached
+                if first == before:
+                    # No flush has this row, as `cut` tells.
+                    return
+                look_rows *= 2
 
     def before(self, queue: int, time_us: int) -> Mapping[str, int]:
         """The offset before the first row that landed at that time or later, microseconds since the epoch.
@@ -231,20 +242,8 @@ class LandingLog:
             self._closed[queue] = names, views
         return views
 
-    def _left(
-        self, queue: int, start: Mapping[str, int], end: Mapping[str, int]
-    ) -> Iterator[tuple[LaneView, int, int]]:
-        """The lanes of a queue with rows between two offsets, and which rows these are, as far as they are left."""
-        for name, last in end.items():
-            first = start.get(name, 0)
-            view = self._view(name) if queue_of(name) == queue and first < last else None
-            if view is None:
-                continue
-            if not view.had(first, last):
-                first = max(first, min(view.first_left(), last))
-                view.check(first, last)
-            if first < last:
-                yield view, first, last
+    def _in_order(self, names: Sequence[str]) -> list[LaneView]:
+        return sorted(self._views_of(names), key=lambda view: view.place)
 
     def _views_of(self, names: Sequence[str]) -> list[LaneView]:
         found = (self._view(name) for name in names)
@@ -262,30 +261,3 @@ class LandingLog:
                 return None
             view = self._views[name] = LaneView(self.path, name, note)
         return view
-
-
-def _row_bytes(flush: Flush) -> int:
-    return flush.bytes // (flush.rows - flush.first_row) or 1
-
-
-class _Budget:
-    """What a part of a queue may still hold."""
-
-    def __init__(self, max_rows: int, max_bytes: int) -> None:
-        self.rows = self._max_rows = max_rows
-        self._bytes = self._max_bytes = max_bytes
-
-    @property
-    def is_whole(self) -> bool:
-        """Nothing was taken."""
-        return self.rows == self._max_rows
-
-    def take(self, wanted: int, row_bytes: int) -> int:
-        """Take the rows of one flush that fit; none if the flush does not fit whole and a limit is nearly used up."""
-        taken = min(wanted, self.rows, self._bytes // row_bytes)
-        is_nearly_used = _NEARLY * self.rows <= self._max_rows or _NEARLY * self._bytes <= self._max_bytes
-        if taken < wanted and is_nearly_used:
-            return 0
-        self.rows -= taken
-        self._bytes -= taken * row_bytes
-        return taken

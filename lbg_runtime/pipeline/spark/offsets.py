@@ -10,29 +10,26 @@ where a stream without a checkpoint begins depends on when it is asked. Older of
 nor `tasks` nor `began`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from heapq import merge
+from itertools import chain
 from typing import NamedTuple, TypeGuard
 
 from lbg_runtime.model.errors import CheckpointForeign
 from lbg_runtime.pipeline.landing.layout import queue_of
+from lbg_runtime.pipeline.landing.log import Piece
 
 VERSION = 1
 
 Rows = Mapping[str, int]
 """Rows read, by lane."""
 
-Cut = Callable[[int, Rows, Rows, int, int | None], Rows]
-"""`LandingLog.cut`: the offset of a queue that lies this many rows and bytes after the first, and not beyond the
-second."""
+Cut = Callable[[int, Rows, Rows, int], Rows]
+"""`LandingLog.cut`: the offset of a queue that lies this many rows after the first, and not beyond the second."""
 
-Size = Callable[[int, Rows, Rows], int]
-"""`LandingLog.size`: about how many bytes lie between two offsets of a queue."""
-
-Landed = Callable[[int, Rows, Rows], int]
-"""`LandingLog.landed`: when the last row between two offsets of a queue landed."""
-
-_FEW = 100
-"""Of more rows, one is less than what bursts set queues apart by."""
+Pieces = Callable[[int, Rows, Rows], Iterator[Piece]]
+"""`LandingLog.pieces`: what lies between two offsets of a queue."""
 
 
 class Place(NamedTuple):
@@ -108,108 +105,60 @@ def queues_between(start: Rows, end: Rows) -> list[int]:
 
 
 def plan_end(
-    start: Rows,
-    end: Rows,
-    cut: Cut,
-    size: Size,
-    landed: Landed,
-    max_rows: int | None,
-    max_bytes: int | None,
+    start: Rows, end: Rows, pieces: Pieces, cut: Cut, max_rows: int | None, max_bytes: int | None
 ) -> dict[str, int]:
     """How far the next batch goes, at most to `end`: within the limits, but at least one row if there is one.
 
-    Each queue gets a share in proportion to the rows that wait in it, so that queues that catch up advance alike in
-    time: what is far behind another queue lies behind Spark's watermark, and is dropped. If that is too much for the
-    limit of bytes, each gets the same part of its share. Shares are rounded up, unless the last of a few rows landed
-    later than what the queue with most rows gives, which gives at least one. If there are fewer rows than queues,
-    queues take turns. Lanes with nothing new stay where they are. Raises as `by_queue`.
+    Rows are taken as they landed, whichever queue they are in, so that queues that catch up advance alike in time: what
+    is far behind another queue lies behind Spark's watermark, and is dropped. A row counts as having landed no earlier
+    than those before it in its queue, whatever the clocks of landing members showed. Lanes with nothing new stay where
+    they are. Raises as `by_queue`.
     """
     reached = dict(start)
-    waiting = [_Waiting(queue, start, lanes) for queue, lanes in sorted(by_queue(end).items())]
-    waiting = [each for each in waiting if each.rows]
+    starts: dict[int, Rows] = {}
+    ends: dict[int, Rows] = {}
+    for queue, lanes in by_queue(end).items():
+        if any(rows > start.get(lane, 0) for lane, rows in lanes.items()):
+            # Of this queue alone: otherwise each would go through the lanes of all others.
+            starts[queue] = {lane: start[lane] for lane in lanes if lane in start}
+            ends[queue] = lanes
     if max_rows is None and max_bytes is None:
-        for each in waiting:
-            reached.update((lane, max(rows, start.get(lane, 0))) for lane, rows in each.end.items())
-    elif max_rows is not None and max_rows < len(waiting):
-        # Not the same queue first each time: it would be the only one served until it has nothing left.
-        turn = sum(start.values()) % len(waiting)
-        for each in (waiting[turn:] + waiting[:turn])[:max_rows]:
-            reached.update(cut(each.queue, each.start, each.end, 1, None))
-    elif waiting:
-        waiting.sort(key=lambda each: each.rows)
-        _share_rows(waiting, cut, max_rows)
-        if max_bytes is not None:
-            _share_bytes(waiting, cut, size, max_bytes)
-        _keep_in_step(waiting, cut, landed)
-        for each in waiting:
-            reached.update(each.reached)
+        for whole in ends.values():
+            reached.update((lane, max(rows, start.get(lane, 0))) for lane, rows in whole.items())
+        return reached
+    taken: dict[int, int] = {}
+    waiting: list[Iterator[tuple[int, int, Piece]]] = []
+    for queue in sorted(ends):
+        landed = _landed(queue, pieces(queue, starts[queue], ends[queue]))
+        if (first := next(landed, None)) is None:
+            # All of it is pruned, which takes no room; or it is an error, which the cut tells.
+            taken[queue] = 1
+        else:
+            waiting.append(chain((first,), landed))
+    rows_left = sys.maxsize if max_rows is None else max_rows
+    bytes_left = sys.maxsize if max_bytes is None else max_bytes
+    is_empty = True
+    for _, queue, piece in merge(*waiting):
+        # One row in any case: it may exceed the limit alone.
+        fitting = max(int(is_empty), min(piece.rows, rows_left, bytes_left // piece.row_bytes))
+        if fitting:
+            taken[queue] = taken.get(queue, 0) + fitting
+        if fitting < piece.rows:
+            break
+        is_empty = False
+        rows_left -= fitting
+        bytes_left -= fitting * piece.row_bytes
+    for queue, rows in taken.items():
+        reached.update(cut(queue, starts[queue], ends[queue], rows))
     return reached
 
 
-class _Waiting:
-    """What waits in one queue, and how far a batch goes there."""
-
-    def __init__(self, queue: int, start: Rows, end: Rows) -> None:
-        self.queue = queue
-        # Of this queue alone: otherwise each would go through the lanes of all others.
-        self.start = {lane: start[lane] for lane in end if lane in start}
-        self.end = end
-        self.rows = self._rows_to(end)
-        self.row_share = self.rows
-        self.byte_share: int | None = None
-        self.reached: Rows = self.start
-
-    @property
-    def taken(self) -> int:
-        """Rows of the batch. At most the share: what is skipped because it was pruned takes nothing from others."""
-        return min(self.row_share, self._rows_to(self.reached))
-
-    def cut_off(self, cut: Cut) -> None:
-        """Take as much as the shares say."""
-        self.reached = cut(self.queue, self.start, self.end, self.row_share, self.byte_share)
-
-    def _rows_to(self, end: Rows) -> int:
-        return sum(max(0, rows - self.start.get(lane, 0)) for lane, rows in end.items())
-
-
-def _share_rows(waiting: Sequence[_Waiting], cut: Cut, max_rows: int | None) -> None:
-    """Of the queues in the order of their rows, each takes its share, rounded up, and leaves the others a row each."""
-    waiting_left = sum(each.rows for each in waiting)
-    rows_left = waiting_left if max_rows is None else max_rows
-    for others, each in zip(reversed(range(len(waiting))), waiting, strict=True):
-        each.row_share = min(-(-rows_left * each.rows // waiting_left), rows_left - others)
-        waiting_left -= each.rows
-        each.cut_off(cut)
-        rows_left -= each.taken
-
-
-def _share_bytes(waiting: Sequence[_Waiting], cut: Cut, size: Size, max_bytes: int) -> None:
-    """If the rows are too large together, each queue takes the same part of its bytes: with shares in proportion to
-    rows, one with large rows would fall behind the others."""
-    sizes = [size(each.queue, each.start, each.reached) for each in waiting]
-    if (whole := sum(sizes)) <= max_bytes:
-        return
-    for each, taken_bytes in zip(waiting, sizes, strict=True):
-        # Another row, for all but the fullest queue.
-        rounding = 0 if each is waiting[-1] else taken_bytes // max(1, each.taken) - 1
-        each.byte_share = max(1, max_bytes * taken_bytes // whole + rounding)
-        each.cut_off(cut)
-
-
-def _keep_in_step(waiting: Sequence[_Waiting], cut: Cut, landed: Landed) -> None:
-    """With a share that was rounded up in each batch, a queue with few rows would be ahead of the fullest one, which is
-    the last; so it takes the last of them when that one has come as far in time."""
-    fullest = waiting[-1]
-    if all(fullest.reached[lane] >= rows for lane, rows in fullest.end.items()):
-        return
-    until_us = landed(fullest.queue, fullest.start, fullest.reached)
-    for each in waiting[:-1]:
-        if each.taken <= _FEW and landed(each.queue, each.start, each.reached) > until_us:
-            each.row_share = each.taken - 1
-            if each.row_share:
-                each.cut_off(cut)
-            else:
-                each.reached = each.start
+def _landed(queue: int, pieces: Iterator[Piece]) -> Iterator[tuple[int, int, Piece]]:
+    """Pieces of a queue with the time as of which they count."""
+    latest_us = 0
+    for piece in pieces:
+        latest_us = max(latest_us, piece.t_land)
+        yield latest_us, queue, piece
 
 
 def pack(queues: Sequence[int], task_count: int) -> list[tuple[int, ...]]:

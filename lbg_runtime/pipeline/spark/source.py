@@ -144,7 +144,7 @@ class LbgStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableN
             self._check_shared(place.rows, end.rows)
         first = self._without_removed(place, end)
         cut = partial(self._log.cut, skips_pruned=not self._options.fail_on_loss)
-        reached = plan_end(first, end.rows, cut, self._log.size, self._log.landed, *self._limits(limit))
+        reached = plan_end(first, end.rows, self._log.pieces, cut, *self._limits(limit))
         queues = queues_between(first, reached)
         # Without news it stays as it is: Spark takes any other offset for news.
         tasks = self._options.task_count(len(queues)) if queues else place.tasks

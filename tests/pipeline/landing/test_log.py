@@ -3,7 +3,9 @@
 import os
 import shutil
 import weakref
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 
 import orjson
@@ -12,8 +14,9 @@ import pytest
 from lbg_runtime.model.errors import LandingDamaged, LandingRowsPruned, LandingVersionUnknown, UserError
 from lbg_runtime.pipeline.landing.index import ENTRY_BYTES
 from lbg_runtime.pipeline.landing.lane import remove_lane
+from lbg_runtime.pipeline.landing.lane_view import Flush, LaneView
 from lbg_runtime.pipeline.landing.layout import LANE_NOTE, claim_folder, queue_of
-from lbg_runtime.pipeline.landing.log import LandingLog, LaneExtent
+from lbg_runtime.pipeline.landing.log import LandingLog, LaneExtent, Piece
 from lbg_runtime.pipeline.landing.sealed import seal, unseal
 from lbg_runtime.pipeline.landing.segment import INDEX_SUFFIX
 from tests.pipeline.landing.landed import SHAPE, LogOnDisk, id_of, ids_of, rows
@@ -211,7 +214,6 @@ def test_a_part_is_at_least_one_row_and_at_most_what_was_asked_for(log_on_disk: 
     end = {lane.name: 10}
     assert log.cut(3, {}, end, 4) == {lane.name: 4}
     assert log.cut(3, {lane.name: 8}, end, 4) == {lane.name: 10}
-    assert log.cut(3, {}, end, 4, max_bytes=1) == {lane.name: 1}
     assert log.cut(3, end, end, 4) == end
 
 
@@ -302,29 +304,42 @@ def test_what_lies_in_the_folders_besides_is_passed_over(log_on_disk: LogOnDisk)
     assert dict(LandingLog(log_on_disk.root).lanes()) == {lane.name: LaneExtent(0, 1)}
 
 
-def test_what_lies_between_two_offsets_has_the_size_of_its_part_of_the_flushes(log_on_disk: LogOnDisk) -> None:
-    lane, other = log_on_disk.lane(), log_on_disk.lane(queue=4)
-    lane.append(rows(id_of("k", number) for number in range(1, 11)))
-    lane.append(rows(id_of("k" * 1_000, number) for number in range(11, 15)))
+def test_what_lies_between_two_offsets_is_told_flush_by_flush(log_on_disk: LogOnDisk) -> None:
+    lane, next_lane, other = log_on_disk.lane(), log_on_disk.lane("n"), log_on_disk.lane(queue=4)
+    lane.append(rows((id_of("k", number) for number in range(1, 11)), t_land=100))
+    lane.append(rows((id_of("k" * 1_000, number) for number in range(11, 15)), t_land=300))
+    next_lane.append(rows([id_of("k", 15)], t_land=250))
     other.append(rows([id_of("k", 1)]))
     log = LandingLog(log_on_disk.root)
     small, large = log.view(lane.name).all_flushes(0, 14)
-    end = {lane.name: 14, other.name: 1, "queue=003/lane=gone-1.1": 9}
-    assert log.size(3, {}, end) == small.bytes // 10 * 10 + large.bytes // 4 * 4
-    assert log.size(3, {lane.name: 9}, {lane.name: 12}) == small.bytes // 10 + large.bytes // 4 * 2
-    assert log.size(3, end, end) == 0
+    (last,) = log.view(next_lane.name).all_flushes(0, 1)
+    end = {next_lane.name: 1, lane.name: 14, other.name: 1, "queue=003/lane=gone-1.1": 9}
+    whole = [Piece(10, small.bytes // 10, 100), Piece(4, large.bytes // 4, 300), Piece(1, last.bytes, 250)]
+    assert list(log.pieces(3, {}, end)) == whole
+    part = log.pieces(3, {lane.name: 9}, {lane.name: 12})
+    assert [(piece.rows, piece.t_land) for piece in part] == [(1, 100), (2, 300)]
+    assert list(log.pieces(3, end, end)) == []
 
 
-def test_when_the_last_row_between_two_offsets_landed(log_on_disk: LogOnDisk) -> None:
-    lane, next_lane = log_on_disk.lane(), log_on_disk.lane("n")
-    for number in range(1, 4):
-        lane.append(rows([id_of("k", number)], t_land=number * 100))
-    next_lane.append(rows([id_of("k", 4)], t_land=250))
+def test_a_backlog_is_looked_at_bit_by_bit(log_on_disk: LogOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks for a part of it would else wait for all flushes of each queue to be told."""
+    monkeypatch.setattr("lbg_runtime.pipeline.landing.log._FIRST_LOOK_ROWS", 2)
+    lane = log_on_disk.lane()
+    for number in range(1, 31):
+        lane.append(rows([id_of("k", number)] * 3, t_land=number))
+    looks, all_flushes = [], LaneView.all_flushes
+
+    def look(view: LaneView, first: int, until: int) -> Iterator[Flush]:
+        looks.append((first, until))
+        return all_flushes(view, first, until)
+
+    monkeypatch.setattr(LaneView, "all_flushes", look)
     log = LandingLog(log_on_disk.root)
-    assert [log.landed(3, {}, {lane.name: row, "queue=003/lane=gone-1.1": 1}) for row in range(4)] == [0, 100, 200, 300]
-    assert log.landed(3, {lane.name: 3}, {lane.name: 3, next_lane.name: 1}) == 250
-    assert log.landed(3, {}, {lane.name: 3, next_lane.name: 1}) == 300
-    assert log.landed(4, {}, {lane.name: 3}) == 0
+    found = [(piece.rows, piece.t_land) for piece in islice(log.pieces(3, {lane.name: 1}, {lane.name: 90}), 4)]
+    assert found == [(2, 1), (3, 2), (1, 3), (2, 3)]
+    assert looks == [(1, 3), (3, 7), (7, 15)]
+    whole = list(log.pieces(3, {}, {lane.name: 90}))
+    assert [sum(piece.rows for piece in whole if piece.t_land == number) for number in range(1, 31)] == [3] * 30
 
 
 def test_a_part_ends_with_a_flush_where_that_leaves_little_of_its_limit(log_on_disk: LogOnDisk) -> None:
@@ -336,8 +351,6 @@ def test_a_part_ends_with_a_flush_where_that_leaves_little_of_its_limit(log_on_d
     assert log.cut(3, {}, end, 24) == {lane.name: 20}
     assert log.cut(3, {lane.name: 4}, end, 21) == {lane.name: 20}
     assert log.cut(3, {}, end, 28) == {lane.name: 28}
-    a_row = next(log.view(lane.name).all_flushes(0, 1)).bytes // 10
-    assert log.cut(3, {}, end, 1000, max_bytes=a_row * 24) == {lane.name: 20}
     # One that fits whole is taken however little is left.
     lane.append(rows([id_of("k", 41)]))
     assert log.cut(3, {lane.name: 30}, {lane.name: 41}, 11) == {lane.name: 41}

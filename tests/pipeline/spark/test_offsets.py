@@ -1,6 +1,6 @@
 """Offsets through JSON, shares of a batch, and queues dealt out to tasks."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import orjson
 import pytest
@@ -8,35 +8,46 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbg_runtime.model.errors import CheckpointForeign
-from lbg_runtime.pipeline.spark.offsets import Place, Rows, by_queue, decode, encode, pack, plan_end
+from lbg_runtime.pipeline.landing.log import Piece
+from lbg_runtime.pipeline.spark.offsets import Place, Rows, decode, encode, pack, plan_end
 
 LANES = {queue: [f"queue={queue:03d}/lane={name}" for name in "ab"] for queue in range(5)}
 
 
 class Log:
-    """As `LandingLog`, with rows of ten bytes, but for those of some queues."""
+    """As `LandingLog`, with flushes of some rows of ten bytes, all within the same time, but for some queues."""
 
-    def __init__(self, row_bytes: Mapping[int, int] | None = None, rows: Mapping[str, int] | None = None) -> None:
-        """`rows`: how many a lane has in the end, as far as that matters."""
+    def __init__(
+        self,
+        row_bytes: Mapping[int, int] | None = None,
+        rows: Mapping[str, int] | None = None,
+        flush_rows: int = 1,
+        times: Mapping[int, Sequence[int]] | None = None,
+    ) -> None:
+        """`rows`: how many a lane has in the end, landed in equal distances. `times`: those of a queue's rows."""
         self._row_bytes = dict.fromkeys(LANES, 10) | dict(row_bytes or {})
         self._rows = rows or {}
+        self._flush_rows = flush_rows
+        self._times = times or {}
 
-    def cut(self, queue: int, start: Rows, end: Rows, max_rows: int, max_bytes: int | None) -> Mapping[str, int]:
-        fitting = max_rows if max_bytes is None else max_bytes // self._row_bytes[queue]
-        reached, left = {}, max(1, min(max_rows, fitting))
+    def cut(self, queue: int, start: Rows, end: Rows, max_rows: int) -> Mapping[str, int]:
+        reached, left = {}, max_rows
         for lane in LANES[queue]:
             first = start.get(lane, 0)
             taken = max(0, min(left, end.get(lane, 0) - first))
             reached[lane], left = first + taken, left - taken
         return reached
 
-    def size(self, queue: int, start: Rows, end: Rows) -> int:
-        return self._row_bytes[queue] * sum(rows - start.get(lane, 0) for lane, rows in end.items())
-
-    def landed(self, queue: int, start: Rows, end: Rows) -> int:
-        """Rows of each lane have landed in equal distances, all within the same time."""
-        at = [rows * 1_000 // self._rows.get(lane, rows) for lane, rows in end.items() if rows > start.get(lane, 0)]
-        return max(at, default=0)
+    def pieces(self, queue: int, start: Rows, end: Rows) -> Iterator[Piece]:
+        for lane in LANES[queue]:
+            row, last = start.get(lane, 0), end.get(lane, 0)
+            while row < last:
+                reached = min(last, row - row % self._flush_rows + self._flush_rows)
+                landed = (
+                    row * 1_000 // self._rows.get(lane, last) if queue not in self._times else self._times[queue][row]
+                )
+                yield Piece(reached - row, self._row_bytes[queue], landed)
+                row = reached
 
 
 LOG = Log()
@@ -89,12 +100,11 @@ def test_queues_that_catch_up_advance_alike_so_that_none_falls_behind_a_watermar
 ) -> None:
     """With even shares, a stream with a watermark dropped most of the rows of the queue that had most; with shares of
     bytes in proportion to rows, those of the queue whose rows were larger."""
-    log = Log(row_bytes)
     end = {"queue=000/lane=a": 10, "queue=001/lane=a": 100, "queue=002/lane=a": 1_000}
-    start: dict[str, int] = {}
+    log, start = Log(row_bytes, end), dict[str, int]()
     while start != end:
-        reached = plan_end(start, end, log.cut, log.size, log.landed, max_rows, max_bytes)
-        start = {lane: reached[lane] for lane in end}
+        reached = plan_end(start, end, log.pieces, log.cut, max_rows, max_bytes)
+        start = {lane: reached.get(lane, 0) for lane in end}
         shares = [start[lane] / rows for lane, rows in end.items()]
         assert max(shares) - min(shares) <= 0.1
 
@@ -109,51 +119,66 @@ def test_a_queue_with_little_keeps_in_step_with_others_with_much_that_catch_up(
     end = {"queue=000/lane=a": little, "queue=001/lane=a": 10_000}
     log, start = Log(rows=end), dict[str, int]()
     while start != end:
-        reached = plan_end(start, end, log.cut, log.size, log.landed, 1_000, max_bytes)
+        reached = plan_end(start, end, log.pieces, log.cut, 1_000, max_bytes)
         start = {lane: reached.get(lane, 0) for lane in end}
         shares = [start[lane] / rows for lane, rows in end.items()]
         assert max(shares) - min(shares) <= 1 / little
 
 
-def test_a_queue_with_little_gets_a_row_beside_others_with_much() -> None:
-    end = {lanes[0]: 1 if queue == 2 else 1_000_000 for queue, lanes in LANES.items()}
-    reached = plan_end({}, end, LOG.cut, LOG.size, LOG.landed, len(LANES), None)
-    assert {lane: reached[lane] for lane in end} == dict.fromkeys(end, 1)
+def test_bursts_do_not_set_queues_apart() -> None:
+    """With shares in proportion to rows, a queue whose rows had come late was far ahead of one whose had come early."""
+    early, late = "queue=000/lane=a", "queue=001/lane=a"
+    end = {early: 1_000, late: 1_000}
+    log = Log(times={0: range(1_000), 1: range(10_000, 11_000)})
+    assert plan_end({}, end, log.pieces, log.cut, 500, None) == {early: 500, LANES[0][1]: 0}
+    reached = plan_end({early: 900}, end, log.pieces, log.cut, 500, None)
+    assert (reached[early], reached[late]) == (1_000, 400)
 
 
-def test_a_limit_below_a_row_for_each_queue_starves_none() -> None:
-    end = {lane: 10 for lanes in LANES.values() for lane in lanes}
-    start: dict[str, int] = {}
-    for _ in range(100):
-        start = plan_end(start, end, LOG.cut, LOG.size, LOG.landed, 1, None)
-    assert {lane: start[lane] for lane in end} == end
+def test_a_clock_that_was_set_back_puts_no_row_before_others_of_its_queue_or_of_later_ones() -> None:
+    end = {"queue=000/lane=a": 4, "queue=001/lane=a": 4}
+    log = Log(times={0: (10, 50, 20, 30), 1: (15, 25, 60, 70)})
+    taken = []
+    for rows in range(1, 9):
+        reached = plan_end({}, end, log.pieces, log.cut, rows, None)
+        taken.append(tuple(reached.get(lane, 0) for lane in end))
+    assert taken == [(1, 0), (1, 1), (1, 2), (2, 2), (3, 2), (4, 2), (4, 3), (4, 4)]
 
 
-def test_with_a_limit_below_a_row_for_each_queue_they_take_turns() -> None:
-    end = {lane: 10 for lanes in LANES.values() for lane in lanes}
-    at: dict[str, int] = {}
-    turns = []
-    for _ in range(10):
-        reached = plan_end(at, end, LOG.cut, LOG.size, LOG.landed, 2, None)
-        turns += [queue for queue, lanes in LANES.items() for lane in lanes if reached.get(lane, 0) > at.get(lane, 0)]
-        at = reached
-    assert [sorted(turns[first : first + 4]) for first in (0, 10)] == [[0, 1, 2, 3]] * 2
-    assert {queue: turns.count(queue) for queue in LANES} == dict.fromkeys(LANES, 4)
+def test_a_flush_is_cut_only_where_the_batch_ends() -> None:
+    end = {"queue=000/lane=a": 100, "queue=001/lane=a": 100}
+    log = Log(rows=end, flush_rows=10)
+    reached = plan_end({}, end, log.pieces, log.cut, 45, None)
+    assert [reached[lane] for lane in end] == [25, 20]
 
 
-def test_what_a_queue_skips_takes_no_rows_from_the_others() -> None:
-    end = {LANES[0][0]: 1000, LANES[1][0]: 1000}
+def test_what_was_pruned_takes_no_room_and_is_passed_by_at_once() -> None:
+    end = {LANES[0][0]: 1_000, LANES[1][0]: 1_000, LANES[2][0]: 7}
+    left = {0: 900, 1: 0, 2: 7}
+    log = Log()
 
-    def skip(queue: int, start: Rows, last: Rows, max_rows: int, max_bytes: int | None) -> Mapping[str, int]:
-        return LOG.cut(queue, {LANES[0][0]: 900, **start} if queue == 0 else start, last, max_rows, max_bytes)
+    def begun(queue: int, start: Rows) -> Rows:
+        return {**start, LANES[queue][0]: max(start.get(LANES[queue][0], 0), left[queue])}
 
-    reached = plan_end({}, end, skip, LOG.size, LOG.landed, 20, None)
-    assert (reached[LANES[0][0]], reached[LANES[1][0]]) == (910, 10)
+    def cut(queue: int, start: Rows, last: Rows, max_rows: int) -> Rows:
+        return log.cut(queue, begun(queue, start), last, max_rows)
+
+    def pieces(queue: int, start: Rows, last: Rows) -> Iterator[Piece]:
+        return log.pieces(queue, begun(queue, start), last)
+
+    reached = plan_end({}, end, pieces, cut, 950, None)
+    assert [reached[lane] for lane in end] == [925, 925, 7]
+
+
+def test_a_row_that_is_larger_than_the_limit_is_a_batch() -> None:
+    end = {"queue=000/lane=a": 2, "queue=001/lane=a": 2}
+    log = Log({0: 1_000, 1: 10}, end)
+    assert [plan_end({}, end, log.pieces, log.cut, None, 50)[lane] for lane in ("queue=000/lane=a",)] == [1]
 
 
 def test_without_limits_a_batch_is_all_there_is() -> None:
     end = dict.fromkeys(LANES[0], 10)
-    assert plan_end({LANES[0][0]: 3}, end, LOG.cut, LOG.size, LOG.landed, None, None) == end
+    assert plan_end({LANES[0][0]: 3}, end, LOG.pieces, LOG.cut, None, None) == end
 
 
 @given(
@@ -162,15 +187,17 @@ def test_without_limits_a_batch_is_all_there_is() -> None:
     ),
     st.integers(1, 30),
     st.one_of(st.none(), st.integers(1, 400)),
+    st.integers(1, 15),
 )
-def test_limits_hold_and_every_row_is_reached(end: dict[str, int], max_rows: int, max_bytes: int | None) -> None:
-    start: dict[str, int] = {}
+def test_limits_hold_and_every_row_is_reached(
+    end: dict[str, int], max_rows: int, max_bytes: int | None, flush_rows: int
+) -> None:
+    log, start = Log(rows=end, flush_rows=flush_rows), dict[str, int]()
     while sum(start.values()) < sum(end.values()):
-        reached = plan_end(start, end, LOG.cut, LOG.size, LOG.landed, max_rows, max_bytes)
+        reached = plan_end(start, end, log.pieces, log.cut, max_rows, max_bytes)
         taken = sum(reached.values()) - sum(start.values())
         assert 1 <= taken <= max_rows
-        # A queue of which the share is less than a row gives one nevertheless.
-        assert max_bytes is None or taken <= max(1, max_bytes // 10) + len(by_queue(end)) - 1
+        assert max_bytes is None or taken <= max(1, max_bytes // 10)
         assert all(start.get(lane, 0) <= rows <= end.get(lane, 0) for lane, rows in reached.items())
         start = reached
 
