@@ -70,7 +70,7 @@ def test_what_was_published_is_counted_and_has_to_be_known(tmp_path: Path) -> No
 @pytest.mark.end_to_end
 @pytest.mark.timeout(300)  # Four groups, and two dozen processes that begin anew again and again.
 def test_a_short_soak_of_everything_finds_nothing_wrong(warm: Warm, tmp_path: Path) -> None:
-    # With this seed no conductor is killed, and the broker late: what is interrupted so takes 20 s more (docs/restripe.md).
+    # With this seed no conductor is killed, and the broker late: a re-striping that they interrupt takes 20 s more.
     told = run(tmp_path, warm, seconds=None, seed=3, rebind="cycle", rate=50, pace=0.3)
     assert told["wrong"] == []
     assert told["published"] > 0
