@@ -34,7 +34,7 @@ async def nothing(_: Scope, __: Receive, ___: Send) -> None:
 
 @pytest.fixture
 async def connection() -> BoundedConnection:
-    return BoundedConnection(Config(nothing), ServerState(), {}, asyncio.get_running_loop())
+    return BoundedConnection(Config(nothing, log_config=None), ServerState(), {}, asyncio.get_running_loop())
 
 
 async def test_a_client_that_has_read_in_time_is_not_ended_for_having_paused(connection: BoundedConnection) -> None:
