@@ -5,6 +5,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -14,6 +15,7 @@ from lbg_runtime.model.errors import LandingRowsPruned
 from lbg_runtime.pipeline.landing.lane import LaneWriter
 from lbg_runtime.pipeline.landing.log import LandingLog
 from lbg_runtime.pipeline.landing.prune import prune
+from lbg_runtime.pipeline.spark.offsets import plan_end
 from tests.pipeline.landing.landed import LogOnDisk, id_of, ids_of, rows
 
 QUEUE = 3
@@ -181,7 +183,8 @@ def test_each_message_comes_once_and_its_key_in_order_whatever_members_do(
                         # In one part, or in several small ones.
                         if chance.random() < 0.5:
                             most = chance.choice([None, 1, 900, 5_000])
-                            chain.append(log.cut(QUEUE, chain[-1], end, chance.randint(1, 9), most))
+                            part = plan_end(chain[-1], end, log.pieces, log.cut, chance.randint(1, 9), most)
+                            chain.append(part)
                         else:
                             chain.append(end)
                         parts.append(ids_of(log.read_queue(QUEUE, chain[-2], chain[-1])))
@@ -254,7 +257,8 @@ def test_what_is_left_comes_as_if_what_was_pruned_unread_had_come_in_its_place(s
                 end: Mapping[str, int] = {name: extent.rows for name, extent in extents.items()}
                 if step < 100 and chance.random() < 0.5:
                     most = chance.choice([None, 1, 900, 5_000])
-                    end = log.cut(QUEUE, at, end, chance.randint(1, 9), most, skips_pruned=True)
+                    cut = partial(log.cut, skips_pruned=True)
+                    end = plan_end(at, end, log.pieces, cut, chance.randint(1, 9), most)
                 found = ids_of(log.read_queue(QUEUE, at, end, skips_pruned=True))
                 assert found == naive(broker, at, end, left)
                 everything += found
