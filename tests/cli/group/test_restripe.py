@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from lbg_runtime.cli.main import command_line
 from lbg_runtime.core.restripe.records import StripePlan
@@ -12,6 +12,23 @@ from lbg_runtime.model.errors import QueueUnfit, SempUnreachable
 from lbg_runtime.runtime.restripe.restriper import Progress
 
 app = command_line()
+
+
+def restripe(folder: Path, queues: int) -> Result:
+    config = folder / "config.yaml"
+    config.write_text("group: {name: orders, hash_prefix: h, hash_count: 8, queue_count: 4}")
+    return CliRunner().invoke(app, ["group", "restripe", "--queues", str(queues), "--config", str(config)])
+
+
+def has_ended(monkeypatch: pytest.MonkeyPatch, error: BaseException, *, has_begun: bool) -> None:
+    """Have the re-striping end by this error, after it has told of its first step or before."""
+
+    async def run(settings: object, queues: int, tell: Callable[[Progress], None]) -> None:
+        if has_begun:
+            tell(Progress(StripePlan(1, 4, queues, "s"), 1, 3, ""))
+        raise error
+
+    monkeypatch.setattr("lbg_runtime.cli.group.restripe._restripe", run)
 
 
 @pytest.mark.parametrize(
@@ -29,9 +46,7 @@ def test_a_refused_queue_is_sought_in_the_plan_only_if_that_looks_at_it(
         raise QueueUnfit(queue, "less", "more", is_limit=kind == "limit")
 
     monkeypatch.setattr("lbg_runtime.cli.group.restripe._restripe", refuse)
-    config = tmp_path / "config.yaml"
-    config.write_text("group: {name: orders, hash_prefix: h, hash_count: 8, queue_count: 4}")
-    result = CliRunner().invoke(app, ["group", "restripe", "--queues", "6", "--config", str(config)])
+    result = restripe(tmp_path, 6)
     said = f"lbg: queue {queue} has less; expected more{more}\n"
     assert (result.exit_code, result.stderr) == (1, said)
 
@@ -51,9 +66,7 @@ def test_a_run_that_moves_nothing_says_what_it_has_done(
         return done
 
     monkeypatch.setattr("lbg_runtime.cli.group.restripe._restripe", run)
-    config = tmp_path / "config.yaml"
-    config.write_text("group: {name: orders, hash_prefix: h, hash_count: 8, queue_count: 4}")
-    result = CliRunner().invoke(app, ["group", "restripe", "--queues", "4", "--config", str(config)])
+    result = restripe(tmp_path, 4)
     assert (result.exit_code, result.stdout) == (0, f"orders has 4 queues: {said}\n")
 
 
@@ -63,15 +76,8 @@ def test_only_what_has_begun_is_to_be_continued(
 ) -> None:
     """Whoever had a wrong password was told to run it again."""
 
-    async def run(settings: object, queues: int, tell: Callable[[Progress], None]) -> None:
-        if has_begun:
-            tell(Progress(StripePlan(1, 4, queues, "s"), 1, 3, ""))
-        raise SempUnreachable("http://b", "Connection refused")
-
-    monkeypatch.setattr("lbg_runtime.cli.group.restripe._restripe", run)
-    config = tmp_path / "config.yaml"
-    config.write_text("group: {name: orders, hash_prefix: h, hash_count: 8, queue_count: 4}")
-    result = CliRunner().invoke(app, ["group", "restripe", "--queues", "6", "--config", str(config)])
+    has_ended(monkeypatch, SempUnreachable("http://b", "Connection refused"), has_begun=has_begun)
+    result = restripe(tmp_path, 6)
     assert result.exit_code == 1
     assert result.stderr.endswith("; run the same command again to continue\n") is has_begun
 
@@ -82,15 +88,8 @@ def test_who_interrupts_a_re_striping_that_has_begun_is_told_that_it_is_to_be_en
 ) -> None:
     """It said nothing, and left a shard that waits."""
 
-    async def run(settings: object, queues: int, tell: Callable[[Progress], None]) -> None:
-        if has_begun:
-            tell(Progress(StripePlan(1, 4, queues, "s"), 1, 3, ""))
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("lbg_runtime.cli.group.restripe._restripe", run)
-    config = tmp_path / "config.yaml"
-    config.write_text("group: {name: orders, hash_prefix: h, hash_count: 8, queue_count: 4}")
-    result = CliRunner().invoke(app, ["group", "restripe", "--queues", "6", "--config", str(config)])
+    has_ended(monkeypatch, KeyboardInterrupt(), has_begun=has_begun)
+    result = restripe(tmp_path, 6)
     said = "lbg: interrupted, and a shard may wait until the same command has ended: run it again to continue"
     assert result.stderr.splitlines()[1:] == ([said] if has_begun else [])
     assert result.exit_code == 130
