@@ -1,16 +1,13 @@
 """Decides once whether spans are made: if not, nothing of OpenTelemetry is imported."""
 
-import re
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from lbg_runtime.config.settings import Settings, Tracing
 from lbg_runtime.model.errors import ConfigError
 
 if TYPE_CHECKING:
     from lbg_runtime.metrics.spans import MessageSpans
-
-
-_ADDRESS = re.compile(r"(?:\w+://)?(?:\[(?P<number>[^\[\]]+)\]|(?P<name>[^:\[\]]+))(?::(?P<port>[0-9]+))?")
 
 
 def open_spans(settings: Settings, client_id: str) -> "MessageSpans | None":
@@ -33,8 +30,13 @@ def open_spans(settings: Settings, client_id: str) -> "MessageSpans | None":
 
 def _server(hosts: tuple[str, ...]) -> dict[str, str | int]:
     """Where the broker is; of several hosts, nobody here knows which one it is."""
-    address = _ADDRESS.fullmatch(hosts[0]) if len(hosts) == 1 else None
-    if address is None:
+    if len(hosts) != 1:
         return {}
-    found: dict[str, str | int] = {"server.address": address["number"] or address["name"]}
-    return found if address["port"] is None else found | {"server.port": int(address["port"])}
+    address = urlsplit(hosts[0] if "://" in hosts[0] else f"//{hosts[0]}")
+    try:
+        name, port = address.hostname, address.port
+    except ValueError:
+        # Several colons without brackets.
+        return {}
+    found: dict[str, str | int] = {} if name is None else {"server.address": name}
+    return found if port is None else found | {"server.port": port}
