@@ -149,8 +149,9 @@ class LandingLog:
             for flush in view.all_flushes(first, limit):
                 wanted = min(flush.rows, last) - row
                 if wanted > rows_left:
-                    # Not a part of it if little of the limit is left.
-                    row += 0 if _NEARLY * rows_left <= max_rows else rows_left
+                    # A part of it, unless little of the limit is left.
+                    if _NEARLY * rows_left > max_rows:
+                        row += rows_left
                     break
                 row += wanted
                 rows_left -= wanted
@@ -163,9 +164,10 @@ class LandingLog:
                 break
         return reached
 
-    def pieces(self, queue: int, start: Mapping[str, int], end: Mapping[str, int]) -> Iterator["Piece"]:
-        """The rows of a queue between two offsets, flush by flush, in the order in which `cut` takes them; without
-        those that are pruned. Raises as `read_queue`.
+    def pieces(self, queue: int, start: Mapping[str, int], end: Mapping[str, int]) -> Iterator[Piece]:
+        """The rows of a queue between two offsets, flush by flush, in the order in which `cut` takes them.
+
+        Without those that are pruned, and only up to one that is missing: `cut` tells of either. Raises as `lanes`.
         """
         for view in self._in_order([name for name in end if queue_of(name) == queue]):
             first, last = start.get(view.name, 0), end[view.name]

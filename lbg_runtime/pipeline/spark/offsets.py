@@ -11,6 +11,7 @@ nor `tasks` nor `began`.
 """
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import chain
@@ -30,6 +31,10 @@ Cut = Callable[[int, Rows, Rows, int], Rows]
 
 Pieces = Callable[[int, Rows, Rows], Iterator[Piece]]
 """`LandingLog.pieces`: what lies between two offsets of a queue."""
+
+
+_Landed = tuple[int, int, Piece]
+"""When a piece counts as landed, microseconds since the epoch, and its queue."""
 
 
 class Place(NamedTuple):
@@ -126,34 +131,38 @@ def plan_end(
         for whole in ends.values():
             reached.update((lane, max(rows, start.get(lane, 0))) for lane, rows in whole.items())
         return reached
-    taken: dict[int, int] = {}
-    waiting: list[Iterator[tuple[int, int, Piece]]] = []
-    for queue in sorted(ends):
-        landed = _landed(queue, pieces(queue, starts[queue], ends[queue]))
-        if (first := next(landed, None)) is None:
-            # All of it is pruned, which takes no room; or it is an error, which the cut tells.
-            taken[queue] = 1
-        else:
-            waiting.append(chain((first,), landed))
-    rows_left = sys.maxsize if max_rows is None else max_rows
-    bytes_left = sys.maxsize if max_bytes is None else max_bytes
-    is_empty = True
-    for _, queue, piece in merge(*waiting):
-        # One row in any case: it may exceed the limit alone.
-        fitting = max(int(is_empty), min(piece.rows, rows_left, bytes_left // piece.row_bytes))
-        if fitting:
-            taken[queue] = taken.get(queue, 0) + fitting
-        if fitting < piece.rows:
-            break
-        is_empty = False
-        rows_left -= fitting
-        bytes_left -= fitting * piece.row_bytes
-    for queue, rows in taken.items():
+    waiting = {queue: _landed(queue, pieces(queue, starts[queue], ends[queue])) for queue in sorted(ends)}
+    for queue, rows in _take(waiting, max_rows, max_bytes).items():
         reached.update(cut(queue, starts[queue], ends[queue], rows))
     return reached
 
 
-def _landed(queue: int, pieces: Iterator[Piece]) -> Iterator[tuple[int, int, Piece]]:
+def _take(waiting: Mapping[int, Iterator[_Landed]], max_rows: int | None, max_bytes: int | None) -> Mapping[int, int]:
+    """How many rows each queue gives, of those that give any."""
+    taken = Counter[int]()
+    filled: list[Iterator[_Landed]] = []
+    for queue, landed in waiting.items():
+        if (first := next(landed, None)) is None:
+            # All of it is pruned, which takes no room; or it is an error, which the cut tells.
+            taken[queue] = 1
+        else:
+            filled.append(chain((first,), landed))
+    rows_left = sys.maxsize if max_rows is None else max_rows
+    bytes_left = sys.maxsize if max_bytes is None else max_bytes
+    least = 1
+    for _, queue, piece in merge(*filled):
+        # The first row in any case: it may exceed the limit alone.
+        fitting = max(least, min(piece.rows, rows_left, bytes_left // piece.row_bytes))
+        taken[queue] += fitting
+        if fitting < piece.rows:
+            break
+        least = 0
+        rows_left -= fitting
+        bytes_left -= fitting * piece.row_bytes
+    return +taken
+
+
+def _landed(queue: int, pieces: Iterator[Piece]) -> Iterator[_Landed]:
     """Pieces of a queue with the time as of which they count."""
     latest_us = 0
     for piece in pieces:
