@@ -7,7 +7,8 @@ from hashlib import blake2b
 
 from lbg_runtime.config.fields import SettingProblem, no_longer_than
 from lbg_runtime.model.errors import ConfigError
-from lbg_runtime.model.group import GroupShape, is_reserved
+from lbg_runtime.model.failure import DEAD_MESSAGE_QUEUE
+from lbg_runtime.model.group import GroupShape, is_reserved, queue_name_fault
 from lbg_runtime.model.topic import LARGEST_TOPIC_BYTES
 
 LARGEST_QUEUE_NAME = 200
@@ -19,8 +20,6 @@ LARGEST_VPN_BYTES = 32
 LARGEST_USERNAME_BYTES = 189
 LARGEST_PASSWORD_BYTES = 128
 """What PubSub+ takes: characters for the names of queues, bytes of UTF-8 for the others."""
-_DEAD_MESSAGE_QUEUE = "#DEAD_MSG_QUEUE"
-"""The one queue with a reserved name."""
 
 
 def client_name(group: str, member: str) -> str:
@@ -103,12 +102,8 @@ def _too_long(group: str, queue: str) -> tuple[str, str] | None:
 
 def queue_name(value: str) -> str:
     """A validator of the name of a queue that somebody else may have made."""
-    if value.startswith("#") and value != _DEAD_MESSAGE_QUEUE:
-        raise ValueError(f"a first character other than #, which is reserved by the broker, or {_DEAD_MESSAGE_QUEUE}")
-    if not value.isprintable() or any(letter in value for letter in "*>?'<&;"):
-        raise ValueError("a queue name: printable characters, and none of * > ? ' < & ;")
-    if "" in value.split("/"):
-        raise ValueError("levels that are not empty, as a broker asks of queue names")
+    if value != DEAD_MESSAGE_QUEUE and (expected := queue_name_fault(value)) is not None:
+        raise ValueError(expected)
     if len(value) > LARGEST_QUEUE_NAME:
         raise SettingProblem((), f"{len(value)} characters", f"at most {LARGEST_QUEUE_NAME}")
     if (size := len(value.encode())) > LARGEST_QUEUE_NAME_BYTES:

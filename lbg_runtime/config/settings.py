@@ -35,7 +35,7 @@ from lbg_runtime.config.rebind_mode import RebindMode as RebindMode
 from lbg_runtime.config.semp_settings import SempSettings
 from lbg_runtime.config.sidecar_settings import SidecarSettings
 from lbg_runtime.model.errors import UserError
-from lbg_runtime.model.failure import ERROR_TOPIC_PREFIX, QUEUE_ADDRESS_PREFIX, Then
+from lbg_runtime.model.failure import DEAD_MESSAGE_QUEUE, ERROR_TOPIC_PREFIX, QUEUE_ADDRESS_PREFIX, Then
 from lbg_runtime.model.group import LARGEST_HASH_COUNT, GroupShape, queue_index
 from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.model.ids import GroupName, QueueName
@@ -317,7 +317,7 @@ class FailureSettings(Section):
         AfterValidator(queue_name),
         # Messages are published to the queue itself, by a topic of this.
         AfterValidator(no_longer_than(LARGEST_TOPIC_BYTES - len(QUEUE_ADDRESS_PREFIX))),
-    ] = "#DEAD_MSG_QUEUE"
+    ] = DEAD_MESSAGE_QUEUE
     """Queue that `then: dmq` moves messages to; by default the broker's own."""
 
 

@@ -8,6 +8,9 @@ ERROR_TOPIC_PREFIX = "lbg-errors/"
 QUEUE_ADDRESS_PREFIX = "#P2P/QUE/"
 """Topic of a message for one durable queue: this, and the name of the queue."""
 
+DEAD_MESSAGE_QUEUE = "#DEAD_MSG_QUEUE"
+"""A broker's own queue for dead messages, and the one reserved name that others may give to a queue."""
+
 ERROR_TOPIC_PROPERTY = "lbg_error_topic"
 """User property of a moved message: its full topic before."""
 

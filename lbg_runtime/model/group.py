@@ -24,19 +24,12 @@ class GroupShape:
     queue_count: int
 
     def __post_init__(self) -> None:
-        if not self.name or any(c in self.name for c in "*>?'<&;"):
-            raise UserError("group.name", repr(self.name), "a queue name prefix without any of * > ? ' < & ;")
-        if "" in self.name.split("/"):
-            raise UserError("group.name", repr(self.name), "levels that are not empty, as a broker asks of queue names")
-        if self.name.startswith("#"):
-            raise UserError(
-                "group.name", repr(self.name), "a first character other than #, which is reserved by the broker"
-            )
+        if (expected := queue_name_fault(self.name)) is not None:
+            raise UserError("group.name", repr(self.name), expected)
         if " " in self.name:
             raise UserError("group.name", repr(self.name), "no spaces, as `lbg group` makes a JNDI name of it")
-        for setting, text in (("group.name", self.name), ("group.hash_prefix", self.hash_prefix)):
-            if not text.isprintable():
-                raise UserError(setting, repr(text), "printable characters")
+        if not self.hash_prefix.isprintable():
+            raise UserError("group.hash_prefix", repr(self.hash_prefix), "printable characters")
         if not self.hash_prefix or "/" in self.hash_prefix or any(c in self.hash_prefix for c in "*>"):
             raise UserError("group.hash_prefix", repr(self.hash_prefix), "one topic level without wildcards")
         if is_reserved(self.hash_prefix):
@@ -105,6 +98,20 @@ def queue_index(group: str, queue: str) -> int | None:
     if start != group or not (index.isascii() and index.isdecimal() and len(index) < 10):
         return None
     return int(index) if index == str(int(index)) else None
+
+
+def queue_name_fault(name: str) -> str | None:
+    """What the name of a queue, or its beginning, must be if a broker does not take it; None if it is right.
+
+    Its length is not looked at.
+    """
+    if not name or any(letter in name for letter in "*>?'<&;"):
+        return "a queue name without any of * > ? ' < & ;"
+    if "" in name.split("/"):
+        return "levels that are not empty, as a broker asks of queue names"
+    if name.startswith("#"):
+        return "a first character other than #, which is reserved by the broker"
+    return None if name.isprintable() else "printable characters"
 
 
 def is_reserved(topic: str) -> bool:

@@ -5,14 +5,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from lbg_runtime.broker.engine.lines.grouping import Grouping
+from lbg_runtime.model.failure import DEAD_MESSAGE_QUEUE
 
 BYTES_PER_MEGABYTE = 1_000_000
 """As quotas have it."""
 LARGEST_QUOTA_MEGABYTES = 6_000_000
 LARGEST_MESSAGE_BYTES = 30_000_000
 """The most that a queue may be set to take; it is PubSub+'s largest message."""
-DEAD_MESSAGE_QUEUE = "#DEAD_MSG_QUEUE"
-"""The default one, and the one reserved name that a client or an administrator may give to a queue."""
 
 
 class AccessType(Enum):

@@ -10,10 +10,10 @@ from lbg_runtime.broker.engine.matching.subscriptions import Subscriptions
 from lbg_runtime.broker.engine.publisher_flow import PublisherFlows, PublisherState
 from lbg_runtime.broker.engine.queue import Queue
 from lbg_runtime.broker.engine.replay.log import ReplayLog
-from lbg_runtime.broker.engine.settings import DEAD_MESSAGE_QUEUE, QueueSettings
+from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.broker.engine.traits import Traits
 from lbg_runtime.model.errors import BrokerRefusal
-from lbg_runtime.model.failure import QUEUE_ADDRESS_PREFIX
+from lbg_runtime.model.failure import DEAD_MESSAGE_QUEUE, QUEUE_ADDRESS_PREFIX
 from lbg_runtime.model.ids import QueueName
 
 LARGEST_CLIENT_NAME_BYTES = 160

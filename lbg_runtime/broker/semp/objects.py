@@ -4,7 +4,6 @@ import string
 from enum import Enum
 
 from lbg_runtime.broker.engine.settings import (
-    DEAD_MESSAGE_QUEUE,
     LARGEST_MESSAGE_BYTES,
     LARGEST_QUOTA_MEGABYTES,
     AccessType,
@@ -14,6 +13,7 @@ from lbg_runtime.broker.engine.settings import (
 from lbg_runtime.broker.engine.vpn import LARGEST_QUEUE_NAME, NOT_IN_QUEUE_NAMES
 from lbg_runtime.broker.semp.grouping import GROUPING_QUEUE_ATTRIBUTES
 from lbg_runtime.broker.semp.schema import Attribute, Choice, Flag, Level, Number, ObjectType, Text, Threshold
+from lbg_runtime.model.failure import DEAD_MESSAGE_QUEUE
 
 _U32 = 2**32 - 1
 _WORD = string.ascii_letters + string.digits + "-_"

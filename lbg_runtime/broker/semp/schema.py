@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from lbg_runtime.broker.engine.settings import DEAD_MESSAGE_QUEUE
 from lbg_runtime.broker.semp.fault import SempFault
+from lbg_runtime.model.failure import DEAD_MESSAGE_QUEUE
 from lbg_runtime.model.semp_code import SempCode
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]

@@ -17,7 +17,7 @@ from lbg_runtime.cli.bench.arms.publish_broker import queue_content
 from lbg_runtime.cli.lines import read_lines, say
 from lbg_runtime.cli.log import configure_log
 from lbg_runtime.core.parking.records import parking_queue
-from lbg_runtime.model.failure import ERROR_TOPIC_PREFIX
+from lbg_runtime.model.failure import DEAD_MESSAGE_QUEUE, ERROR_TOPIC_PREFIX
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import GroupName, QueueName
 
@@ -25,7 +25,7 @@ SHAPE = GroupShape(GroupName("bench"), hash_prefix="bench", hash_count=96, queue
 POISONED = 0
 """The number of the poisoned key; also the index of the queue that holds it."""
 
-DEAD = QueueName("#DEAD_MSG_QUEUE")
+DEAD = QueueName(DEAD_MESSAGE_QUEUE)
 ERRORS = QueueName(f"{ERROR_TOPIC_PREFIX}{SHAPE.name}")
 
 
