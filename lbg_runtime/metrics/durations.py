@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from itertools import accumulate
 
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 """Upper bounds of the buckets, inclusive; one more bucket has everything above the last."""
@@ -16,6 +17,10 @@ class DurationsReading:
     counts: tuple[int, ...]
     """By bucket, one more than there are bounds; not cumulative."""
     sum_s: float
+
+    def cumulative(self) -> list[tuple[str, int]]:
+        """The buckets as Prometheus has them: each by its upper bound, with all that took no longer."""
+        return list(zip((*map(str, BOUNDS_S), "+Inf"), accumulate(self.counts), strict=True))
 
 
 class Durations:

@@ -14,7 +14,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from lbg_runtime.metrics.durations import BOUNDS_S, DurationsReading
+from lbg_runtime.metrics.durations import DurationsReading
 from lbg_runtime.metrics.reading import MemberReading
 from lbg_runtime.model.version import VERSION
 
@@ -399,7 +399,8 @@ class _Collector(Collector):
         for one in FIGURE_METRICS:
             yield _family(one.name, one.kind, one.text, one.read(reading))
         for other in DURATION_METRICS:
-            yield _histogram(other, other.read(reading))
+            found = other.read(reading)
+            yield HistogramMetricFamily(other.name, other.text, buckets=found.cumulative(), sum_value=found.sum_s)
 
 
 def _family(name: str, kind: MetricKind, text: str, figures: Figures) -> Metric:
@@ -407,11 +408,3 @@ def _family(name: str, kind: MetricKind, text: str, figures: Figures) -> Metric:
     family = Metric(name.removesuffix("_total"), text, kind.value)
     family.samples = [Sample(name, labels, value) for labels, value in figures]
     return family
-
-
-def _histogram(metric: DurationMetric, found: DurationsReading) -> Metric:
-    total, buckets = 0, []
-    for bound, count in zip((*map(str, BOUNDS_S), "+Inf"), found.counts, strict=True):
-        total += count
-        buckets.append((bound, total))
-    return HistogramMetricFamily(metric.name, metric.text, buckets=buckets, sum_value=found.sum_s)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from lbg_runtime.metrics.durations import BOUNDS_S
 from lbg_runtime.metrics.member import DURATION_METRICS, FIGURE_METRICS, STATE_METRICS
-from lbg_runtime.metrics.publisher import PUBLISHER_COUNTERS, UNCONFIRMED
+from lbg_runtime.metrics.publisher import CONFIRM_DURATIONS, PUBLISHER_COUNTERS, UNCONFIRMED
 
 _HEAD = """# Metrics
 
@@ -92,6 +92,7 @@ _ASK = """| question | expression |
 | a re-striping that is stuck | `changes(lbg_restriping_shards{stage="left"}[10m]) == 0`, for 10 minutes |
 | messages that failed for good | `increase(lbg_messages_moved_total[10m]) > 0`, or of `lbg_messages_parked_total` |
 | an outage of the broker | `max(lbg_member_ready) == 0`, for longer than a move takes; the log has `connection_lost` |
+| p99 of confirms | `histogram_quantile(0.99, sum by (le) (rate(lbg_publisher_confirm_seconds_bucket[5m])))` |
 | a journal with gaps | `increase(lbg_journal_records_dropped_total[10m]) > 0` |
 
 These are for a Prometheus that knows one group, as only `lbg_member_info` has its name. With several, give each a
@@ -100,8 +101,8 @@ scrape job of its own and add `{job="orders"}`, or get the name by
 
 Of the names in OpenTelemetry's messaging conventions, `messaging.client.consumed.messages` is closest to
 `lbg_messages_handled_total`, `messaging.process.duration` to `lbg_handling_duration_seconds` (which has all attempts of
-a message, and the waits in between), and `messaging.client.sent.messages` to `lbg_publisher_sent_total`. How long a
-message takes to be confirmed (`messaging.client.operation.duration`) is in the publisher's spans alone.
+a message, and the waits in between), `messaging.client.sent.messages` to `lbg_publisher_sent_total`, and
+`messaging.client.operation.duration` to `lbg_publisher_confirm_seconds` (of what was confirmed).
 """
 
 
@@ -126,6 +127,7 @@ def metrics_page() -> str:
             "|---|---|---|",
             *(f"| `{name}` | counter | {text} |" for name, _, text in PUBLISHER_COUNTERS),
             f"| `{UNCONFIRMED[0]}` | gauge | {UNCONFIRMED[1]} |",
+            f"| `{CONFIRM_DURATIONS[0]}` | histogram | {CONFIRM_DURATIONS[1]} |",
             "",
             "## Questions",
             "",

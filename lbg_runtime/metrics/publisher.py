@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from typing import Protocol
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from lbg_runtime.metrics.durations import DurationsReading
 from lbg_runtime.metrics.reading import PublisherCounts
 
 
@@ -17,6 +18,11 @@ class CountingPublisher(Protocol):
         """The counts until now."""
         ...
 
+    @property
+    def confirm_durations(self) -> DurationsReading:
+        """How long the confirms took until now."""
+        ...
+
 
 PUBLISHER_COUNTERS = (
     ("lbg_publisher_sent_total", "sent", "Messages sent."),
@@ -24,11 +30,15 @@ PUBLISHER_COUNTERS = (
     ("lbg_publisher_refused_total", "refused", "Messages that the broker refused and did not store."),
     ("lbg_publisher_unknown_total", "unknown", "Messages that may or may not be on the broker."),
 )
+CONFIRM_DURATIONS = (
+    "lbg_publisher_confirm_seconds",
+    "Time from the sending of a message to its confirm, without the wait for room before it is sent.",
+)
 UNCONFIRMED = ("lbg_publisher_unconfirmed", "Messages on their way: sent, and not answered by the broker yet.")
 
 
 class PublisherCollector(Collector):
-    """Reads a publisher's counts when it is scraped, which costs the publisher nothing. One for each registry."""
+    """Reads a publisher's figures when it is scraped, which costs the publisher nothing. One for each registry."""
 
     def __init__(self, publisher: CountingPublisher) -> None:
         self._publisher = publisher
@@ -40,3 +50,6 @@ class PublisherCollector(Collector):
             yield CounterMetricFamily(name, text, getattr(counts, attribute))
         name, text = UNCONFIRMED
         yield GaugeMetricFamily(name, text, counts.unconfirmed)
+        name, text = CONFIRM_DURATIONS
+        confirms = self._publisher.confirm_durations
+        yield HistogramMetricFamily(name, text, buckets=confirms.cumulative(), sum_value=confirms.sum_s)

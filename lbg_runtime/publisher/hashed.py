@@ -10,11 +10,13 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from threading import get_ident
+from time import monotonic_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
 import structlog
 
+from lbg_runtime.metrics.durations import Durations, DurationsReading
 from lbg_runtime.metrics.reading import PublisherCounts
 from lbg_runtime.model.errors import PublisherClosed, PublishFailed, PublishRefused, UserError
 from lbg_runtime.model.group import GroupShape
@@ -83,6 +85,7 @@ class _Sent:
     topic: str
     message_id: str
     size_bytes: int
+    sent_mono_ns: int
     answer: asyncio.Future[Confirmation]
     span: "Span | None"
 
@@ -152,6 +155,7 @@ class HashedPublisher:
         self._keys: dict[str, _Key] = {}
         self._unanswered: dict[int, _Sent] = {}
         """Messages without an answer, by number."""
+        self._confirms = Durations()
         self._sent_count = 0
         self._confirmed_count = 0
         self._refused_count = 0
@@ -168,6 +172,11 @@ class HashedPublisher:
     def counts(self) -> PublisherCounts:
         """What has become of the messages so far."""
         return PublisherCounts(self._sent_count, self._confirmed_count, self._refused_count, self._unknown_count)
+
+    @property
+    def confirm_durations(self) -> DurationsReading:
+        """How long confirms took so far, each from the sending of its message."""
+        return self._confirms.read()
 
     async def publish(
         self,
@@ -308,6 +317,7 @@ class HashedPublisher:
                     properties=stamped,
                 )
             sent_at_ms = self._clock_us() // 1000
+            sent_mono_ns = monotonic_ns()
             answer = self._messenger.send(make_message(topic, payload, stamped, message_id, sent_at_ms, headers))
         except BaseException as error:
             _end_span(span, error)
@@ -317,7 +327,7 @@ class HashedPublisher:
         known.sequence = key_sequence
         self._sent_count = number
         future: asyncio.Future[Confirmation] = answer.get_loop().create_future()
-        sent = _Sent(number, key, known.shard, key_sequence, topic, message_id, size_bytes, future, span)
+        sent = _Sent(number, key, known.shard, key_sequence, topic, message_id, size_bytes, sent_mono_ns, future, span)
         if not self._unanswered:
             self._idle.clear()
         self._unanswered[number] = sent
@@ -341,6 +351,7 @@ class HashedPublisher:
 
     def _on_confirmed(self, sent: _Sent) -> None:
         self._confirmed_count += 1
+        self._confirms.count(monotonic_ns() - sent.sent_mono_ns)
         if not sent.answer.done():  # its caller may have been cancelled
             sent.answer.set_result(
                 make_confirmation(sent.key, sent.shard, sent.key_sequence, sent.topic, sent.message_id)

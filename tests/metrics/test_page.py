@@ -5,14 +5,14 @@ from pathlib import Path
 
 from lbg_runtime.metrics.member import DURATION_METRICS, FIGURE_METRICS, STATE_METRICS
 from lbg_runtime.metrics.page import metrics_page
-from lbg_runtime.metrics.publisher import PUBLISHER_COUNTERS, UNCONFIRMED
+from lbg_runtime.metrics.publisher import CONFIRM_DURATIONS, PUBLISHER_COUNTERS, UNCONFIRMED
 
 DOCS = Path(__file__).parents[2] / "docs"
 PARTS_OF_A_HISTOGRAM = ("_bucket", "_sum", "_count")
 
 
 def reported() -> set[str]:
-    durations = [metric.name for metric in DURATION_METRICS]
+    durations = [*(metric.name for metric in DURATION_METRICS), CONFIRM_DURATIONS[0]]
     return {
         *(name for name, _, _ in STATE_METRICS),
         *(metric.name for metric in FIGURE_METRICS),

@@ -265,6 +265,31 @@ async def test_many_messages_are_under_way_at_once_and_confirmed_one_by_one(
     assert (await second).key_sequence == 2
 
 
+async def test_a_confirm_is_timed_from_the_sending_of_its_message(
+    make_publisher: MakePublisher, messenger: ScriptedMessenger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ns = 0
+    monkeypatch.setattr(hashed, "monotonic_ns", lambda: now_ns)
+    publisher = make_publisher(max_unconfirmed=1)
+    first = await publisher.submit("t", b"1", key="k")
+    waiting = asyncio.create_task(publisher.publish("t", b"2", key="k"))
+    await settled()
+    now_ns = 3_000_000_000
+    messenger.confirm()
+    await first
+    await settled()
+    now_ns += 2_000_000
+    messenger.confirm()
+    await waiting
+    refused = await publisher.submit("t", b"3", key="k")
+    now_ns += 1_000_000
+    messenger.refuse()
+    with pytest.raises(PublishRefused):
+        await refused
+    found = publisher.confirm_durations
+    assert (sum(found.counts), found.sum_s) == (2, 3.002)
+
+
 async def test_a_refused_message_is_raised_logged_counted_and_written(
     make_publisher: MakePublisher, messenger: ScriptedMessenger, ledger_file: LedgerFile
 ) -> None:
