@@ -10,7 +10,7 @@ from lbg_runtime.cli.options import Config, Json, MemberCount, MemberId, MemberI
 from lbg_runtime.model.errors import ConfigError, HandlerError, UserError
 
 if TYPE_CHECKING:
-    from lbg_runtime.config.settings import Settings
+    from lbg_runtime.config.settings import ClientPathChoice, Settings
     from lbg_runtime.runtime.handlers.registry import Handlers
     from lbg_runtime.runtime.membership import Membership
 
@@ -24,7 +24,8 @@ def check(
     member_id: MemberId = None,
     json: Json = False,
 ) -> None:
-    """Check settings, handlers and the shape of the group. Exit code 2, with one line per problem, if there are any."""
+    """Check settings, handlers, the shape of the group and the installed client. Exit code 2, with one line per problem,
+    if there are any."""
     from lbg_runtime.cli.log import configure_log
 
     configure_log()
@@ -56,18 +57,25 @@ def _examine(
     from lbg_runtime.runtime.handlers.routes import check_ends, check_states, policies_of
     from lbg_runtime.runtime.membership import membership_of_process
     from lbg_runtime.runtime.session import checked_credentials, embedded_address
+    from lbg_runtime.transport.solace.client import CLIENT, load_client
 
     try:
         settings = load_group_settings(config)
     except ConfigError as error:
         problems += problems_of(error)
         return {}
-    membership, handlers = None, None
+    membership, handlers, path = None, None, None
     try:
         if settings.connection.transport is TransportKind.EMBEDDED:
             embedded_address(settings.connection.host[0])
     except ConfigError as error:
         problems.append(error)
+    try:
+        path, _, _ = load_client(settings.transport.client_path, carries_traces=settings.carries_traces)
+    except ConfigError as error:
+        problems.append(error)
+    except ImportError as error:
+        problems.append(ConfigError("solace-pubsubplus", str(error), CLIENT))
     try:
         checked_credentials(settings.connection)
         if (sidecar := settings.sidecar) is not None and (sidecar.application or "").startswith("https://"):
@@ -94,10 +102,15 @@ def _examine(
         open_spans(settings, "lbg check")
     except ConfigError as error:
         problems.append(error)
-    return _summary(settings, membership, handlers)
+    return _summary(settings, path, membership, handlers)
 
 
-def _summary(settings: "Settings", membership: "Membership | None", handlers: "Handlers | None") -> dict[str, object]:
+def _summary(
+    settings: "Settings",
+    path: "ClientPathChoice | None",
+    membership: "Membership | None",
+    handlers: "Handlers | None",
+) -> dict[str, object]:
     import os
 
     from lbg_runtime.core.roles import static_place
@@ -118,6 +131,7 @@ def _summary(settings: "Settings", membership: "Membership | None", handlers: "H
         "connection": {
             "transport": settings.connection.transport.value,
             "host": list(settings.connection.host),
+            "path": None if path is None else path.value,
             "compiled": is_compiled,
         },
     }

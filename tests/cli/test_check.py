@@ -8,9 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from lbg_runtime.cli import log
+from lbg_runtime.cli.main import command_line
 from lbg_runtime.config.broker_names import check_client_name
 from lbg_runtime.model.errors import ConfigError
+from lbg_runtime.transport.solace.fast import check as fast_check
 from lbg_runtime.transport.solace.fast import compiled
 from tests.patience import PATIENCE_S
 
@@ -82,7 +86,9 @@ def test_the_summary_is_also_for_people(folder):
     result = _lbg(folder(), "check")
     assert result.returncode == 0
     is_compiled = "yes" if compiled.INTAKE is not None else "no"
-    assert f"connection: transport embedded, host tcp://127.0.0.1:0, compiled {is_compiled}\n" in result.stdout
+    assert (
+        f"connection: transport embedded, host tcp://127.0.0.1:0, path fast, compiled {is_compiled}\n" in result.stdout
+    )
     assert "handler: orders/> shop:on_order (" in result.stdout
     assert "warning: 9 shards do not divide evenly among 4 queues" in result.stdout
 
@@ -145,6 +151,27 @@ def test_spans_that_cannot_be_made_are_a_problem(lbg, folder):
     result = lbg(path.parent, "check", without=("opentelemetry",))
     line = "lbg: ops.tracing: spans, and opentelemetry is not installed; expected pip install 'lbg-runtime[otel]'"
     assert _only_line(result) == line
+
+
+def test_a_client_that_cannot_be_loaded_is_a_problem(lbg, folder):
+    result = lbg(folder(), "check", without=("solace",))
+    line = r"lbg: solace-pubsubplus: the client cannot be loaded, .*; expected solace-pubsubplus 1\.11"
+    assert re.fullmatch(line, _only_line(result))
+
+
+@pytest.mark.parametrize(("choice", "code"), [("auto", 0), ("fast", 2), ("public", 0)])
+def test_a_client_that_the_fast_path_does_not_know_is_named(folder, monkeypatch, choice, code):
+    settings = folder(module="handlers.orders") / "config.yaml"
+    settings.write_text(f"{settings.read_text()}transport: {{client_path: {choice}}}\n")
+    # In this process, for what is another client only here.
+    monkeypatch.setattr(log, "configure_log", lambda: None)
+    monkeypatch.setattr(fast_check, "KNOWN_CLIENTS", frozenset())
+    result = CliRunner().invoke(command_line("check"), ["check", "--config", str(settings)])
+    assert result.exit_code == code
+    told = (
+        "transport.client_path: fast, and the client is 'pubsubplus-" if choice == "fast" else "path public, compiled"
+    )
+    assert told in result.output
 
 
 def test_the_hooks_of_the_handlers_are_listed(lbg, folder):

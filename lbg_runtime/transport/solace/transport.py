@@ -7,12 +7,10 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, ExitStack, suppress
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
-from lbg_runtime.config.settings import ClientPathChoice
 from lbg_runtime.model.errors import (
     NOT_CONNECTED,
     BindFailed,
@@ -26,6 +24,7 @@ from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.transport.base import BoundFlow, ConnectionSink, DirectSink, FlowSink, IsLast, answer
 from lbg_runtime.transport.solace.barrier import Barrier
+from lbg_runtime.transport.solace.client import CLIENT, load_client
 from lbg_runtime.transport.solace.credentials import TokenFile
 from lbg_runtime.transport.solace.errors import subcode_and_reason
 from lbg_runtime.transport.solace.inbox import Inbox
@@ -69,9 +68,6 @@ TOKEN_LOOK_S = 2.0
 """How often a token file is read, in addition to each connection and outage."""
 
 CLOSED = "the transport was closed"
-
-CLIENT = "solace-pubsubplus 1.11"
-"""The versions with all that this transport needs, as `pyproject.toml` has them. Those before have no browsers."""
 
 _Step = TypeVar("_Step")
 
@@ -157,11 +153,12 @@ class SolaceTransport:
                 raise ConnectFailed(host, f"no thread for the client: {error}", expected=expected) from error
             try:
                 if self._make_path is None:
-                    loading = self._session_threads.run(_load_client, self._settings)
+                    loading = self._session_threads.run(
+                        load_client, self._settings.client_path, carries_traces=self._settings.carries_traces
+                    )
                     self._path, self._make_path, self._make_publisher = await loading
             except ImportError as error:
-                reason = f"the client cannot be loaded, {_installed_client()}: {error}"
-                raise ConnectFailed(host, reason, permanent=True, expected=CLIENT) from error
+                raise ConnectFailed(host, str(error), permanent=True, expected=CLIENT) from error
             await self._connect(self._inbox)
             undo.pop_all()
         if self._settings.max_in_flight is not None:
@@ -564,21 +561,3 @@ class SolaceTransport:
 def _tell(unwanted: "asyncio.Future[str] | None", reason: str) -> None:
     if unwanted is not None and not unwanted.done():
         unwanted.set_result(reason)
-
-
-def _installed_client() -> str:
-    try:
-        return f"which is solace-pubsubplus {version('solace-pubsubplus')}"
-    except PackageNotFoundError:
-        return "which is not installed"
-
-
-def _load_client(settings: SolaceSettings) -> tuple[ClientPathChoice, "MakePath", "MakePublisher"]:
-    """Import the client (a tenth of a second), check it, and choose how to receive and to publish."""
-    from lbg_runtime.transport.solace.library import missing_parts
-    from lbg_runtime.transport.solace.paths import choose_paths
-
-    missing = missing_parts()
-    if missing is not None:
-        raise ConnectFailed(settings.host_list, missing, permanent=True, expected=CLIENT)
-    return choose_paths(settings.client_path, carries_traces=settings.carries_traces)

@@ -11,7 +11,7 @@ from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.config.connection_settings import ConnectionSettings
 from lbg_runtime.model.errors import ConfigError, ConnectFailed
 from lbg_runtime.runtime.session import open_session
-from lbg_runtime.transport.solace import transport as solace_transport
+from lbg_runtime.transport.solace import client as solace_client
 from lbg_runtime.transport.solace.errors import subcode_and_reason
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.transport import SolaceTransport
@@ -95,7 +95,7 @@ async def test_a_client_of_another_version_or_none_is_named_with_the_one_that_is
 
     monkeypatch.delitem(sys.modules, "lbg_runtime.transport.solace.library", raising=False)
     monkeypatch.setitem(sys.modules, module, None)
-    monkeypatch.setattr(solace_transport, "version", version)
+    monkeypatch.setattr(solace_client, "version", version)
     settings = ConnectionSettings.model_validate({"transport": "solace", "host": "tcp://127.0.0.1:1"})
     told = rf"the client cannot be loaded, which is {installed}: .*; expected solace-pubsubplus 1\.11$"
     with pytest.raises(ConfigError, match=told):

@@ -81,13 +81,13 @@ async def test_a_transport_that_is_closed_when_it_is_almost_open_leaves_no_conne
 async def test_a_transport_that_is_closed_while_the_client_is_loaded_does_not_connect(
     broker: BrokerServer, make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    goes_on, load = threading.Event(), transport_module._load_client
+    goes_on, load = threading.Event(), transport_module.load_client
 
-    def load_and_wait(settings: SolaceSettings) -> object:
+    def load_and_wait(choice: ClientPathChoice, *, carries_traces: bool) -> object:
         assert goes_on.wait(PATIENCE_S)
-        return load(settings)
+        return load(choice, carries_traces=carries_traces)
 
-    monkeypatch.setattr(transport_module, "_load_client", load_and_wait)
+    monkeypatch.setattr(transport_module, "load_client", load_and_wait)
     transport = make_transport("first")
     opening = asyncio.ensure_future(transport.open())
     await asyncio.sleep(0)
