@@ -24,8 +24,7 @@ def check(
     member_id: MemberId = None,
     json: Json = False,
 ) -> None:
-    """Check settings, handlers, the shape of the group and the installed client. Exit code 2, with one line per problem,
-    if there are any."""
+    """Check settings, handlers, group and client. Exit code 2, with one line per problem, if there are any."""
     from lbg_runtime.cli.log import configure_log
 
     configure_log()
