@@ -29,6 +29,7 @@ from lbg_runtime.pipeline.landing.layout import claim_folder
 from lbg_runtime.pipeline.landing.log import LandingLog
 from lbg_runtime.pipeline.landing.open_lane import FlushLimits, OpenLane
 from lbg_runtime.pipeline.landing.rows import Gathered, to_batch
+from lbg_runtime.pipeline.landing.segment import sync_data
 from lbg_runtime.runtime.clock import wall_us
 
 QUEUES = 4
@@ -159,7 +160,7 @@ def _bytes_alone(load: _Load) -> None:
         try:
             for _ in range(MESSAGES // FLUSH_ROWS):
                 os.write(file, block)
-                os.fdatasync(file)
+                sync_data(file)
         finally:
             os.close(file)
 

@@ -14,6 +14,7 @@ something mounted since, or cut.
 import mmap
 import os
 import socket
+import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
@@ -134,8 +135,7 @@ class SegmentWriter:
 
     def _sync(self, file: int) -> None:
         if self._is_synced:
-            # On Linux this also syncs what is needed to find the data, such as its size.
-            os.fdatasync(file)
+            sync_data(file)
 
 
 class Segment:
@@ -309,6 +309,14 @@ def make_folder(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for each in new:
         sync_folder(each.parent)
+
+
+def sync_data(file: int) -> None:
+    """Make what is written in a file durable, with what is needed to find it, such as its size; raises `OSError`."""
+    if sys.platform == "darwin":
+        os.fsync(file)
+    else:
+        os.fdatasync(file)
 
 
 def sync_folder(folder: Path) -> None:

@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -236,6 +237,20 @@ def test_data_is_synced_before_its_entry_is_written(tmp_path: Path, monkeypatch:
     assert [index for _, index in seen] == [ENTRY_BYTES, 2 * ENTRY_BYTES]
     assert seen[0][0] == segment.data_path.stat().st_size
     writer.close()
+
+
+def test_where_there_is_no_sync_of_data_alone_the_whole_file_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = SegmentWriter(tmp_path, 0, is_synced=True)
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    monkeypatch.delattr(os, "fdatasync")
+    monkeypatch.setattr(sys, "platform", "darwin")
+    writer.append(rows([id_of("k", 1)]))
+    monkeypatch.undo()
+    writer.close()
+    assert len(set(synced)) == 2
 
 
 @pytest.mark.parametrize("by", [-1, -64, 1])
