@@ -13,7 +13,7 @@ the same few variables.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import assert_never
 
 import structlog
@@ -49,7 +49,7 @@ from lbg_runtime.core.flow.events import (
 )
 from lbg_runtime.core.flow.machine import FlowMachine, FlowState
 from lbg_runtime.core.group.control_plane import ProbeAsked
-from lbg_runtime.core.restripe.news import ShardLeft, StripesNews
+from lbg_runtime.core.restripe.news import ShardLeft
 from lbg_runtime.model.errors import NOT_CONNECTED, BindFailed, InvariantViolated
 from lbg_runtime.model.failure import Then
 from lbg_runtime.model.ids import DeliveryId, Epoch
@@ -57,6 +57,7 @@ from lbg_runtime.model.message import Delivery
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.runtime.clock import DeadlineTimer, now_ms
 from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
+from lbg_runtime.runtime.flow_owner import FlowOwner
 from lbg_runtime.runtime.handlers.hooks import Assignment, QueueHooks
 from lbg_runtime.runtime.journal import FlowEventName, MemberJournal
 from lbg_runtime.runtime.parking.parked_queue import ParkedQueue
@@ -90,12 +91,6 @@ UNANSWERED = "the broker did not answer the unbind"
 # Looked up once: before Python 3.12, access to an enum member costs as much as a function call.
 _ACCEPTED = Outcome.ACCEPTED
 
-OnSettled = Callable[[Handling], None]
-OnRefused = Callable[[BindFailed], None]
-OnChange = Callable[["FlowRunner"], None]
-OnStripes = Callable[["FlowRunner", StripesNews], None]
-OnProbe = Callable[[ProbeAsked], None]
-
 
 class FlowRunner:
     """One per queue of a member. `post` and `finish_handling` are called from the loop's thread, `run` once."""
@@ -117,12 +112,8 @@ class FlowRunner:
         "_is_busy",
         "_journal",
         "_newest_assignment",
-        "_on_change",
-        "_on_probe",
-        "_on_refused",
-        "_on_settled",
-        "_on_stripes",
         "_over",
+        "_owner",
         "_parking",
         "_probes",
         "_settled",
@@ -149,28 +140,11 @@ class FlowRunner:
         dispatcher: Dispatcher,
         journal: MemberJournal,
         turns: Turns,
-        *,
-        on_settled: OnSettled,
-        on_change: OnChange,
-        on_stripes: OnStripes,
-        on_probe: OnProbe,
+        owner: FlowOwner,
         hooks: QueueHooks,
-        on_refused: OnRefused | None = None,
         parking: ParkedQueue | None = None,
     ) -> None:
         """`turns`: those of the member; they write the journal between the records of a batch and its settlements.
-
-        `on_settled` is called for each settled delivery, `on_refused` for a permanent refusal before the first bind,
-        when the machine has taken it; it may stop the flow.
-
-        `on_change` is called on the loop whenever a call of the machine ends in another state, in order, and before the
-        commands are carried out; not for a state that is only passed through within one call, such as DRAINING when
-        nothing is in flight. It reads state, epoch, cause and move_id of `machine`, `unanswered` and `is_released`, and
-        may post, but must not raise or block. If DRAINING goes back to ACTIVE in the same epoch, a hand-back was given
-        up.
-
-        `on_stripes` gets what the queue says about a re-striping. `on_probe` is to `post` `SettlementsReached` when the
-        broker is known to have read everything sent until now, which includes the settlements.
 
         `parking`: where messages of the queue may be parked; the intake opens when everything parked is known.
         """
@@ -191,12 +165,8 @@ class FlowRunner:
         self._transport = transport
         self._dispatcher = dispatcher
         self._journal = journal
-        self._on_settled = on_settled
-        self._on_refused = on_refused
-        self._on_change = on_change
+        self._owner = owner
         self._hooks = hooks
-        self._on_stripes = on_stripes
-        self._on_probe = on_probe
         self._parking = parking
         self._flushes: list[asyncio.Future[None]] = []
         self._children: asyncio.TaskGroup | None = None
@@ -300,7 +270,7 @@ class FlowRunner:
         self._journal.flush()
         if is_settled:
             self.handled += 1
-            self._on_settled(handling)
+            self._owner.settled(self, handling)
 
     def stop(self) -> None:
         """Make the flow leave for good; `run` then ends. Idempotent."""
@@ -445,9 +415,9 @@ class FlowRunner:
                 pass
         self._record_state(before)
         self._carry_out(commands, children)
-        if isinstance(event, BindRefused) and event.permanent and not self.was_bound and self._on_refused is not None:
+        if isinstance(event, BindRefused) and event.permanent and not self.was_bound:
             # Last: it may stop the member.
-            self._on_refused(BindFailed(self.machine.queue, event.reason, permanent=True))
+            self._owner.bind_refused(self, BindFailed(self.machine.queue, event.reason, permanent=True))
 
     def _take_release(self, epoch: Epoch, cause: ReleaseCause | None, *, is_confirmed: bool) -> None:
         # An outage that was over before the member was asked to leave has nothing to do with how it leaves.
@@ -529,7 +499,7 @@ class FlowRunner:
                         # Until it comes back, perhaps within the epoch, its keys are with the other queue's owner.
                         self._dispatcher.forget_keys(self.machine.queue)
                     self._journal.stripes(self.queue_index, self.machine.epoch, news)
-                    self._on_stripes(self, news)
+                    self._owner.stripes_told(self, news)
                 case Note("handling_abandoned", facts) if ended is not None:
                     self._note("handling_abandoned", {**facts_of(ended), **facts})
                 case Note(name, facts):
@@ -544,7 +514,7 @@ class FlowRunner:
             self._bound_flow().flush()
             probes, self._probes = self._probes, []
             for probe in probes:
-                self._on_probe(probe)
+                self._owner.probe_asked(probe)
         if self._flushes:
             self._bound_flow().flush()
             for flushed in self._flushes:
@@ -561,7 +531,7 @@ class FlowRunner:
             flow.settle(delivery_id, outcome)
         self._settlements.clear()
         for handling in self._settled:
-            self._on_settled(handling)
+            self._owner.settled(self, handling)
         self._settled.clear()
 
     # -- hooks and intake
@@ -641,7 +611,7 @@ class FlowRunner:
             self._record("active")
         elif after is FlowState.DRAINING:
             self._record("draining", cause)
-        self._on_change(self)
+        self._owner.flow_changed(self)
 
     def _record(self, event: FlowEventName, cause: ReleaseCause | None = None) -> None:
         self._journal.flow_changed(self.queue_index, self.machine, event, cause.value if cause else "")

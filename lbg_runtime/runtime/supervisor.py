@@ -14,7 +14,6 @@ from collections.abc import Callable, Set
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
 
 import anyio
 import structlog
@@ -36,7 +35,6 @@ from lbg_runtime.core.roles import Place, static_place
 from lbg_runtime.metrics.tracing import open_spans
 from lbg_runtime.model.errors import BindFailed, ConfigError, InvariantViolated, LbgError
 from lbg_runtime.model.failure import Then
-from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.model.version import VERSION
 from lbg_runtime.runtime.clock import now_ms
@@ -170,8 +168,7 @@ class Supervisor:
         if any(policy.then is Then.PARK for policy in policies):
             self._parking_lot = ParkingLot(session, settings, membership.member, chance, self._dispatcher, striping)
         self.runners: list[FlowRunner] = [
-            self._make_runner(index, first_place(index, membership, settings), on_refused=self._give_up)
-            for index in range(shape.queue_count)
+            self._make_runner(index, first_place(index, membership, settings)) for index in range(shape.queue_count)
         ]
         self._control: ControlPlane | None = None
         if settings.is_cooperative:
@@ -404,7 +401,11 @@ class Supervisor:
         host, vpn = ",".join(settings.connection.host), settings.connection.vpn
         _log.info("member_started", member=self._member, **facts, host=host, vpn=vpn, version=VERSION)
 
-    def _give_up(self, refusal: BindFailed) -> None:
+    def bind_refused(self, runner: FlowRunner, refusal: BindFailed) -> None:
+        """See `FlowOwner`."""
+        if runner.queue_index >= self._shape.queue_count:
+            # A re-striping has added it: the settings have nothing to do with it.
+            return
         # A mistake of the settings only if nothing can be bound at all: a queue that was deleted while its owner had it
         # must not end every member that it belongs to next. So the last answer of the first binds decides, and one that
         # waits for its turn, as a standby's does, has not been answered.
@@ -429,7 +430,8 @@ class Supervisor:
         self._refusal = self._refusal or error
         self.stop()
 
-    def _flow_changed(self, runner: FlowRunner) -> None:
+    def flow_changed(self, runner: FlowRunner) -> None:
+        """See `FlowOwner`."""
         self._recorder.flow_changed(
             runner.queue_index, runner.machine, runner.unanswered, is_released=runner.is_released
         )
@@ -447,12 +449,7 @@ class Supervisor:
 
     # -- flows
 
-    def _make_runner(
-        self,
-        queue_index: int,
-        place: Place,
-        on_refused: Callable[[BindFailed], None] | None,
-    ) -> FlowRunner:
+    def _make_runner(self, queue_index: int, place: Place) -> FlowRunner:
         settings, queue = self._settings, self._shape.queue_name(queue_index)
         gate: StripeGate | None = None
         if settings.is_cooperative:
@@ -475,13 +472,9 @@ class Supervisor:
             self._dispatcher,
             self._journal,
             self._turns,
-            on_settled=partial(self._settled, queue),
-            on_refused=on_refused,
-            on_change=self._flow_changed,
-            hooks=QueueHooks(self._handlers.hooks, queue, settings.failure.timeout_ms),
-            on_stripes=self._stripes_told,
-            on_probe=self._probe_asked,
-            parking=None if lot is None else lot.make(queue_index, queue),
+            self,
+            QueueHooks(self._handlers.hooks, queue, settings.failure.timeout_ms),
+            None if lot is None else lot.make(queue_index, queue),
         )
         if lot is not None:
             lot.connect(runner)
@@ -489,7 +482,7 @@ class Supervisor:
 
     def _add_flows(self, queue_total: int) -> list[FlowRunner]:
         """Make and run the flows of the queues that a re-striping adds."""
-        added = [self._make_runner(index, AWAY, on_refused=None) for index in range(len(self.runners), queue_total)]
+        added = [self._make_runner(index, AWAY) for index in range(len(self.runners), queue_total)]
         for runner in added:
             self.runners.append(runner)
             self._run_flow(runner)
@@ -504,12 +497,14 @@ class Supervisor:
         self._flows.append(flow)
         flow.add_done_callback(self._note_left)
 
-    def _stripes_told(self, runner: FlowRunner, news: StripesNews) -> None:
+    def stripes_told(self, runner: FlowRunner, news: StripesNews) -> None:
+        """See `FlowOwner`."""
         _log.info("stripes_told", queue=runner.machine.queue, epoch=runner.machine.epoch, **facts_of(news))
         if self._control is not None:
             self._control.stripes_told(runner.queue_index, news)
 
-    def _probe_asked(self, probe: ProbeAsked) -> None:
+    def probe_asked(self, probe: ProbeAsked) -> None:
+        """See `FlowOwner`."""
         if self._control is not None:
             self._control.probe_asked(probe)
 
@@ -525,11 +520,12 @@ class Supervisor:
             self._journal.flush()
             self._end_drains_in_vain()
 
-    def _settled(self, queue: QueueName, handling: Handling) -> None:
+    def settled(self, runner: FlowRunner, handling: Handling) -> None:
+        """See `FlowOwner`."""
         self._key_book.settled(handling)
         topic = self._settings.ops.journal.republish_topic
         if topic is not None:
-            self._session.send_direct(Message(topic, note_of(handling, queue, self._member)))
+            self._session.send_direct(Message(topic, note_of(handling, runner.machine.queue, self._member)))
 
 
 def first_place(queue_index: int, membership: Membership, settings: Settings) -> Place:

@@ -93,6 +93,32 @@ class ScriptedWriter:
             self._batch = []
 
 
+class ScriptedOwner:
+    """Keeps what it is told of its flow, and has the news in the log."""
+
+    def __init__(self, log):
+        self._log = log
+        self.changes = []
+        self.settled_ids = []
+        self.refusals = []
+
+    def flow_changed(self, runner):
+        machine = runner.machine
+        self.changes.append((machine.state.value, machine.epoch, machine.cause and machine.cause.value))
+
+    def settled(self, _, handling):
+        self.settled_ids.append(handling.delivery.delivery_id)
+
+    def bind_refused(self, _, refusal):
+        self.refusals.append(refusal)
+
+    def stripes_told(self, _, news):
+        self._log.append(("stripes", news))
+
+    def probe_asked(self, probe):
+        self._log.append(("probe", probe.epoch))
+
+
 class Trial:
     """A flow runner whose every move stands in `log`; `hooks`: `Handlers` that have some; `gate`: for a re-striping;
     `handlers`: those, and not `handle`."""
@@ -107,9 +133,7 @@ class Trial:
             QUEUE, place, rebind_settings(made), made.dispatch.max_in_flight, random.Random(1), now_ms=0, gate=gate
         )
         journal = MemberJournal(ScriptedWriter(self.log), 1)
-        self.changes = []
-        self.told_settled = []
-        self.refused = []
+        self.owner = ScriptedOwner(self.log)
         self.runner = FlowRunner(
             0,
             machine,
@@ -117,18 +141,10 @@ class Trial:
             self.rig.dispatcher,
             journal,
             Turns(journal.flush),
-            on_settled=lambda handling: self.told_settled.append(handling.delivery.delivery_id),
-            on_refused=self.refused.append,
-            on_probe=lambda probe: self.log.append(("probe", probe.epoch)),
-            on_change=self._note_change,
-            on_stripes=lambda _, news: self.log.append(("stripes", news)),
-            hooks=QueueHooks(() if hooks is None else hooks.hooks, QUEUE, made.failure.timeout_ms),
-            parking=parking,
+            self.owner,
+            QueueHooks(() if hooks is None else hooks.hooks, QUEUE, made.failure.timeout_ms),
+            parking,
         )
-
-    def _note_change(self, runner):
-        machine = runner.machine
-        self.changes.append((machine.state.value, machine.epoch, machine.cause and machine.cause.value))
 
     @property
     def log(self):

@@ -55,7 +55,7 @@ async def test_the_records_of_a_batch_are_written_before_any_of_its_settlements(
     for key in range(7):
         of_key = [number for number in settled if number % 7 == key]
         assert of_key == sorted(of_key), "several of a key end before their batch"
-    assert sorted(trial.told_settled) == list(range(1, 601)), "each is told of once"
+    assert sorted(trial.owner.settled_ids) == list(range(1, 601)), "each is told of once"
     batches = [entry for entry in trial.log if entry[0] == "records"]
     assert len(batches) < 20, "one write for many records"
 
@@ -209,7 +209,7 @@ async def test_a_refused_bind_is_tried_again(flow_trial):
     trial.transport.refusals = [BindFailed(QUEUE, "timeout"), BindFailed(QUEUE, "Unknown Queue", permanent=True)]
     async with trial.running():
         assert await trial.activate() == 3
-    assert [error.permanent for error in trial.refused] == [True]
+    assert [error.permanent for error in trial.owner.refusals] == [True]
 
 
 async def test_that_there_is_no_connection_is_not_told_once_more_by_each_queue_in_turn(flow_trial):

@@ -91,7 +91,7 @@ async def test_an_unbind_that_nobody_answered_long_before_the_stop_is_no_matter_
         trial.runner.stop()
         await task
     assert not trial.runner.is_unheard
-    assert not trial.refused, "a queue that this member had may come back"
+    assert not trial.owner.refusals, "a queue that this member had may come back"
 
 
 async def test_a_flow_away_from_home_gives_way_and_binds_again(flow_trial):
@@ -116,7 +116,7 @@ async def test_a_hand_back_is_journalled_and_observed_from_drain_to_the_bind_as_
         trial.runner.post(HandBackRequested("m"))
         assert await trial.transport.binds.get() == first + 1
         await asyncio.sleep(1)
-        assert trial.changes == [
+        assert trial.owner.changes == [
             ("binding", 1, None),
             ("standby", 1, None),
             ("active", 1, None),
@@ -199,7 +199,7 @@ async def test_a_hand_back_that_is_given_up_leaves_the_flow_active(flow_trial, d
         await asyncio.sleep(0.5)
         trial.runner.post(HandBackRequested("m"))
         await asyncio.sleep(6)
-        assert trial.changes[-2:] == [("draining", epoch, "handback"), ("active", epoch, None)]
+        assert trial.owner.changes[-2:] == [("draining", epoch, "handback"), ("active", epoch, None)]
         await asyncio.sleep(3)
         assert trial.settled() == [(epoch, 1)]
         intake = [name for name, *_ in trial.log if name.endswith("intake")]
@@ -247,7 +247,7 @@ async def test_a_hand_back_goes_on_if_an_attempt_has_begun_since_it_looked_for_a
         await asyncio.sleep(4)
         trial.runner.post(HandlingStalled(epoch))
         await asyncio.sleep(2)
-        assert trial.changes[-2:] == [("draining", epoch, "handback"), ("active", epoch, None)]
+        assert trial.owner.changes[-2:] == [("draining", epoch, "handback"), ("active", epoch, None)]
 
 
 async def test_a_standby_that_steps_aside_or_is_not_wanted_opens_no_intake(flow_trial):
@@ -258,7 +258,7 @@ async def test_a_standby_that_steps_aside_or_is_not_wanted_opens_no_intake(flow_
         assert await trial.transport.binds.get() == 2
         trial.runner.post(PlaceChanged(Place(None, gives_way=False)))
         await asyncio.sleep(10)
-        assert trial.changes[-1] == ("unbound", 2, None)
+        assert trial.owner.changes[-1] == ("unbound", 2, None)
     assert [name for name, *_ in trial.log if name.endswith("intake")] == []
     expected = [("bound", ""), ("released", "hop"), ("bound", ""), ("released", "unwanted")]
     assert trial.flow_changes() == expected

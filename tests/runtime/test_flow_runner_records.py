@@ -33,7 +33,7 @@ async def _return(_message):
 def _told_of_replays(trial):
     """Whether each was recorded as settled, how many were counted, and which were told of."""
     settled = [record.t_settle is not None for record in trial.dispatch_records()]
-    return settled, trial.runner.handled, trial.told_settled
+    return settled, trial.runner.handled, trial.owner.settled_ids
 
 
 async def test_a_replay_that_is_about_to_be_settled_is_on_record_before_that(flow_trial, replay):
@@ -72,7 +72,7 @@ async def test_a_replay_is_not_recorded_as_settled_while_its_handle_is_dead_and_
         handling = await replay(trial, epoch)
         trial.transport.sink(FlowDown(epoch, "gone"))
         await trial.runner.flush()
-        assert trial.changes[-1] == ("unbound", epoch, None), "no later epoch tells the two apart"
+        assert trial.owner.changes[-1] == ("unbound", epoch, None), "no later epoch tells the two apart"
         trial.runner.replayed(handling, is_settled=True)
         assert _told_of_replays(trial) == ([False], 0, [])
 
@@ -114,7 +114,7 @@ async def test_a_change_is_told_before_the_commands_that_come_of_it(
     return_unstarted = trial.rig.dispatcher.return_unstarted
 
     def note(*_):
-        known.append(trial.changes[-1])
+        known.append(trial.owner.changes[-1])
 
     def note_and_return(queue, of_epoch):
         note()

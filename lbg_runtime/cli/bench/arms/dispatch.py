@@ -11,9 +11,12 @@ from lbg_runtime.config.settings import DispatchSettings, FailureSettings
 from lbg_runtime.core.flow.events import FlowActive, MessageReceived
 from lbg_runtime.core.flow.machine import FlowMachine
 from lbg_runtime.core.flow.rebind import RebindSettings
+from lbg_runtime.core.group.control_plane import ProbeAsked
 from lbg_runtime.core.lanes import KeyLanes, Lane
 from lbg_runtime.core.restripe.gate import StripeGate
+from lbg_runtime.core.restripe.news import StripesNews
 from lbg_runtime.core.roles import Place
+from lbg_runtime.model.errors import BindFailed
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import DeliveryId, Epoch, GroupName, QueueName
 from lbg_runtime.model.keys import PARTITION_KEY
@@ -24,6 +27,7 @@ from lbg_runtime.runtime.flow_runner import FlowRunner
 from lbg_runtime.runtime.handlers.hooks import QueueHooks
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.journal import MemberJournal
+from lbg_runtime.runtime.runners.handling import Handling
 from lbg_runtime.runtime.runners.pool import RunnerPool
 from lbg_runtime.runtime.turns import Turns
 from lbg_runtime.transport.base import FlowSink
@@ -166,7 +170,18 @@ class _Transport:
     async def provision(self, queue: QueueName, subscriptions: Sequence[str]) -> None: ...
 
 
-def _ignore(*_: object) -> None: ...
+class _Owner:
+    """Wants to know nothing of its flow."""
+
+    def flow_changed(self, runner: FlowRunner) -> None: ...
+
+    def settled(self, runner: FlowRunner, handling: Handling) -> None: ...
+
+    def bind_refused(self, runner: FlowRunner, refusal: BindFailed) -> None: ...
+
+    def stripes_told(self, runner: FlowRunner, news: StripesNews) -> None: ...
+
+    def probe_asked(self, probe: ProbeAsked) -> None: ...
 
 
 async def _runtime(messages: Sequence[Message]) -> float:
@@ -199,11 +214,8 @@ async def _runtime(messages: Sequence[Message]) -> float:
         dispatcher,
         journal,
         Turns(journal.flush),
-        on_settled=_ignore,
-        on_change=_ignore,
-        on_stripes=_ignore,
-        on_probe=_ignore,
-        hooks=QueueHooks((), QUEUE, timeout_ms=1_000),
+        _Owner(),
+        QueueHooks((), QUEUE, timeout_ms=1_000),
     )
     flow = transport.flow
     async with asyncio.TaskGroup() as group:
