@@ -14,6 +14,7 @@ the same few variables.
 import asyncio
 from collections import deque
 from collections.abc import Mapping
+from functools import partial
 from typing import assert_never
 
 import structlog
@@ -58,7 +59,7 @@ from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.runtime.clock import DeadlineTimer, now_ms
 from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
 from lbg_runtime.runtime.flow_owner import FlowOwner
-from lbg_runtime.runtime.handlers.hooks import Assignment, QueueHooks
+from lbg_runtime.runtime.handlers.hooks import QueueHooks
 from lbg_runtime.runtime.journal import FlowEventName, MemberJournal
 from lbg_runtime.runtime.parking.parked_queue import ParkedQueue
 from lbg_runtime.runtime.runners.handling import Handling, facts_of
@@ -97,7 +98,6 @@ class FlowRunner:
 
     # With a thousand queues, little of one's state stays in the CPU caches between its messages: slots lie together.
     __slots__ = (
-        "_assignments",
         "_children",
         "_closing_shards",
         "_deadline_may_differ",
@@ -106,12 +106,12 @@ class FlowRunner:
         "_flow",
         "_flow_epoch",
         "_flushes",
+        "_has_hooks",
         "_hooks",
         "_inactive_epoch",
         "_is_asked",
         "_is_busy",
         "_journal",
-        "_newest_assignment",
         "_over",
         "_owner",
         "_parking",
@@ -167,13 +167,11 @@ class FlowRunner:
         self._journal = journal
         self._owner = owner
         self._hooks = hooks
+        self._has_hooks = bool(hooks)
         self._parking = parking
         self._flushes: list[asyncio.Future[None]] = []
-        self._children: asyncio.TaskGroup | None = None
+        self._children = asyncio.TaskGroup()
         self._probes: list[ProbeAsked] = []
-        self._assignments: dict[Epoch, Assignment] = {}
-        """Epochs that are not over: the current one, and those whose handlers outlive their flow."""
-        self._newest_assignment: Assignment | None = None
         self._events: deque[MachineEvent | Handling | asyncio.Future[None]] = deque()
         self._turns = turns
         self._over: asyncio.Future[None] | None = None
@@ -258,8 +256,7 @@ class FlowRunner:
 
     def _count_replay(self, epoch: Epoch, change: int) -> None:
         self.unanswered += change
-        if (assignment := self._assignments.get(epoch)) is not None:
-            assignment.unanswered += change
+        self._hooks.count(epoch, change)
 
     def replayed(self, handling: Handling, *, is_settled: bool) -> None:
         """Record the handling of a parked message; `is_settled`: it is about to be settled in the parking queue."""
@@ -281,7 +278,7 @@ class FlowRunner:
         """Run until stopped, unbound, and every dispatched delivery has ended."""
         self._over = over = asyncio.get_running_loop().create_future()
         try:
-            async with asyncio.TaskGroup() as self._children:
+            async with self._children:
                 self._is_busy = False
                 self._ask_for_turn()
                 # Batches are callbacks of the loop, not steps of this task: waking a task costs as much as taking a
@@ -311,12 +308,12 @@ class FlowRunner:
     def take(self, now_ms: int) -> None:
         """See `Taker.take`."""
         self._is_asked = False
-        over, children = self._over, self._children
-        if over is None or over.done() or children is None:
+        over = self._over
+        if over is None or over.done():
             return
         self._is_busy = True
         try:
-            self._take_batch(children, now_ms)
+            self._take_batch(now_ms)
         except BaseException as error:
             self.fail(error)
             if isinstance(error, SystemExit | KeyboardInterrupt):
@@ -349,32 +346,33 @@ class FlowRunner:
 
     # -- one batch
 
-    def _take_batch(self, children: asyncio.TaskGroup, now: int) -> None:
+    def _take_batch(self, now: int) -> None:
         events, admit = self._events, self.machine.admit
         for _ in range(min(len(events), MAX_BATCH)):
             event = events.popleft()
             if isinstance(event, Handling):
-                self._take_end(event, children, now)
+                self._take_end(event, now)
             elif isinstance(event, MessageReceived) and admit(event.delivery):
                 self._dispatch(event.delivery)
             elif isinstance(event, asyncio.Future):
                 self._flushes.append(event)
             else:
-                self._take_event(event, children, now)
+                self._take_event(event, now)
         if self._deadline_may_differ:
             self._deadline_may_differ = False
-            self._watch_deadline(children, now)
+            self._watch_deadline(now)
             self._hurry_closing_shards()
-        if self._assignments:
-            self._end_assignments()
+        if self._has_hooks:
+            has_flow = self.machine.state is not FlowState.UNBOUND
+            self._hooks.end_all_but(self.machine.epoch if has_flow else None)
 
-    def _watch_deadline(self, children: asyncio.TaskGroup, now: int) -> None:
+    def _watch_deadline(self, now: int) -> None:
         deadline_ms = self.machine.deadline_ms
         if deadline_ms is not None and deadline_ms <= now:
             before = self.machine.state
             commands = self.machine.on_deadline(now)
             self._record_state(before)
-            self._carry_out(commands, children)
+            self._carry_out(commands)
             deadline_ms = self.machine.deadline_ms
         self._timer.set(deadline_ms)
 
@@ -388,7 +386,7 @@ class FlowRunner:
         self._deadline_may_differ = True
         self._ask_for_turn()
 
-    def _take_event(self, event: MachineEvent, children: asyncio.TaskGroup, now: int) -> None:
+    def _take_event(self, event: MachineEvent, now: int) -> None:
         if isinstance(event, HandlingStalled) and not self._dispatcher.is_stalled(self.machine.queue, event.epoch):
             return
         before, cause = self.machine.state, self.machine.cause
@@ -414,7 +412,7 @@ class FlowRunner:
             case _:
                 pass
         self._record_state(before)
-        self._carry_out(commands, children)
+        self._carry_out(commands)
         if isinstance(event, BindRefused) and event.permanent and not self.was_bound:
             # Last: it may stop the member.
             self._owner.bind_refused(self, BindFailed(self.machine.queue, event.reason, permanent=True))
@@ -430,12 +428,12 @@ class FlowRunner:
             self._journal.flow_changed(self.queue_index, self.machine, "down", UNANSWERED)
             _log.warning("unbind_unanswered", **self._facts(), **_cause_fact(cause))
 
-    def _take_end(self, handling: Handling, children: asyncio.TaskGroup, now: int) -> None:
+    def _take_end(self, handling: Handling, now: int) -> None:
         self.unanswered -= 1
         delivery, outcome = handling.delivery, handling.outcome
         epoch, delivery_id = delivery.epoch, delivery.delivery_id
-        if self._assignments and (assignment := self._assignments.get(epoch)) is not None:
-            assignment.unanswered -= 1
+        if self._has_hooks:
+            self._hooks.count(epoch, -1)
         if outcome is _ACCEPTED and self.machine.accept(epoch, delivery_id):
             self._settlements.append((epoch, delivery_id, outcome))
             is_settled = True
@@ -445,7 +443,7 @@ class FlowRunner:
             self._deadline_may_differ = True
             commands = self.machine.handle(HandlingFinished(epoch, delivery_id, outcome), now)
             self._record_state(before)
-            self._carry_out(commands, children, ended=handling)
+            self._carry_out(commands, ended=handling)
             is_settled = len(self._settlements) > settlement_count
         report = handling.end_report
         if report is not None and report.then is Then.PARK and is_settled:
@@ -459,17 +457,15 @@ class FlowRunner:
             self.left_behind += 1
 
     def _dispatch(self, delivery: Delivery) -> None:
-        self.unanswered += 1
-        if self._assignments and (assignment := self._assignments.get(delivery.epoch)) is not None:
-            assignment.unanswered += 1
         epoch, delivery_id = delivery.epoch, delivery.delivery_id
+        self.unanswered += 1
+        if self._has_hooks:
+            self._hooks.count(epoch, 1)
         if self._dispatcher.dispatch(delivery) and not self.machine.excuse(epoch, delivery_id):
             # Behind the present commands: one of them closes the intake, which this may open.
             self.hold_up(epoch, (delivery_id,))
 
-    def _carry_out(
-        self, commands: list[Command], children: asyncio.TaskGroup, *, ended: Handling | None = None
-    ) -> None:
+    def _carry_out(self, commands: list[Command], *, ended: Handling | None = None) -> None:
         """`ended`: the handling that the commands answer, if any."""
         for command in commands:
             match command:
@@ -478,13 +474,13 @@ class FlowRunner:
                 case Settle(epoch, delivery_id, outcome):
                     self._settlements.append((epoch, delivery_id, outcome))
                 case Bind(epoch):
-                    children.create_task(self._bind(epoch))
+                    self._children.create_task(self._bind(epoch))
                 case Unbind(epoch, _):
-                    children.create_task(self._unbind(epoch))
+                    self._children.create_task(self._unbind(epoch))
                 case StopIntake():
                     self._bound_flow().stop_intake()
                 case StartIntake(epoch):
-                    self._start_intake(epoch, children)
+                    self._start_intake(epoch)
                 case ReturnUnstarted(epoch):
                     self._dispatcher.return_unstarted(self.machine.queue, epoch)
                 case LookForStall(epoch):
@@ -534,40 +530,17 @@ class FlowRunner:
             self._owner.settled(self, handling)
         self._settled.clear()
 
-    # -- hooks and intake
-
-    def _start_intake(self, epoch: Epoch, children: asyncio.TaskGroup) -> None:
-        """Open the intake, at the start of an epoch only after `on_assigned`: nothing arrives before it is open."""
-        if not self._hooks:
-            self._open_behind_parking(epoch)
-            return
-        assignment = self._assignments.get(epoch)
-        if assignment is None:
-            assignment = self._assignments[epoch] = Assignment(epoch, self._newest_assignment)
-            self._newest_assignment = assignment
-            children.create_task(assignment.follow(self._hooks, self._open_behind_parking))
-        elif assignment.is_begun:
-            self._open_behind_parking(epoch)
-
-    def _open_behind_parking(self, epoch: Epoch) -> None:
+    def _start_intake(self, epoch: Epoch) -> None:
+        """Open the intake, at the start of an epoch only after `on_assigned` and when everything parked is known:
+        nothing arrives before it is open."""
         # The flow may be draining by now, or gone. If it is active, its intake is still wanted: as nothing comes before
         # it is open, the machine has had no reason to close it.
         if self.machine.epoch != epoch or self.machine.state is not FlowState.ACTIVE:
             return
-        parking, children = self._parking, self._children
-        if parking is not None and children is not None:
-            is_open = parking.open_for(epoch, children, lambda: self._open_behind_parking(epoch))
-        else:
-            is_open = True
-        if is_open:
-            self._bound_flow().start_intake()
-
-    def _end_assignments(self) -> None:
-        for epoch, assignment in list(self._assignments.items()):
-            has_flow = epoch == self.machine.epoch and self.machine.state is not FlowState.UNBOUND
-            if not has_flow and not assignment.unanswered:
-                assignment.end()
-                del self._assignments[epoch]
+        for gate in (self._hooks, self._parking):
+            if gate is not None and not gate.open_for(epoch, self._children, partial(self._start_intake, epoch)):
+                return
+        self._bound_flow().start_intake()
 
     # -- binding
 
@@ -601,9 +574,7 @@ class FlowRunner:
         cause = self.machine.cause
         if before is FlowState.ACTIVE and cause is not None and cause.is_in_good_order:
             self._dispatcher.hurry(self.machine.queue, self.machine.epoch)
-            assignment = self._assignments.get(self.machine.epoch)
-            if assignment is not None:
-                assignment.drain()
+            self._hooks.drain(self.machine.epoch)
         elif after in (FlowState.ACTIVE, FlowState.UNBOUND):
             self._dispatcher.hurry_no_more(self.machine.queue)
         if after is FlowState.ACTIVE:

@@ -71,10 +71,10 @@ def make_hook(kind: HookKind, function: HookFunction, where: str) -> Hook:
     return Hook(kind, function, where)
 
 
-class Assignment:
-    """One epoch of one queue, as reported by its flow runner; `follow` calls the hooks as things happen."""
+class _Assignment:
+    """One epoch of one queue; `follow` calls the hooks as things happen."""
 
-    def __init__(self, epoch: Epoch, before: "Assignment | None") -> None:
+    def __init__(self, epoch: Epoch, before: "_Assignment | None") -> None:
         self.epoch = epoch
         self.unanswered = 0
         """Deliveries of the epoch that are dispatched and have not ended."""
@@ -98,13 +98,13 @@ class Assignment:
         self._given_up.set()
         self._over.set()
 
-    async def follow(self, hooks: "QueueHooks", on_begun: Callable[[Epoch], None]) -> None:
+    async def follow(self, hooks: "QueueHooks", on_begun: Callable[[], None]) -> None:
         """Call the hooks of the epoch, from its beginning to its end."""
         try:
             await self._wait_for_the_one_before(hooks)
             await hooks.call(HookKind.ASSIGNED, self.epoch)
             self.is_begun = True
-            on_begun(self.epoch)
+            on_begun()
             # No bound: an owner remains one until its flow goes, and its handlers are waited for as the laws say.
             await self._given_up.wait()
             if self._is_draining:
@@ -129,17 +129,47 @@ class Assignment:
 
 
 class QueueHooks:
-    """The hooks of a member as one flow runner calls them."""
+    """The hooks of a member for one queue, whose flow runner reports what becomes of each epoch."""
 
     def __init__(self, hooks: tuple[Hook, ...], queue: QueueName, timeout_ms: int) -> None:
         self.queue = queue
         self.timeout_s = timeout_ms / 1_000
         self._hooks = hooks
         self._one_at_a_time = asyncio.Lock()
+        self._assignments: dict[Epoch, _Assignment] = {}
+        """Epochs that are not over: the current one, and those whose handlers outlive their flow."""
+        self._newest: _Assignment | None = None
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Whether there are any; without, nothing need be reported."""
         return bool(self._hooks)
+
+    def open_for(self, epoch: Epoch, children: asyncio.TaskGroup, on_open: Callable[[], None]) -> bool:
+        """Whether messages of the epoch may arrive; if not, begin its assignment, and call `on_open` when they may."""
+        if not self._hooks:
+            return True
+        assignment = self._assignments.get(epoch)
+        if assignment is None:
+            assignment = self._assignments[epoch] = self._newest = _Assignment(epoch, self._newest)
+            children.create_task(assignment.follow(self, on_open))
+        return assignment.is_begun
+
+    def count(self, epoch: Epoch, change: int) -> None:
+        """Note how many more deliveries of the epoch are dispatched and have not ended."""
+        if (assignment := self._assignments.get(epoch)) is not None:
+            assignment.unanswered += change
+
+    def drain(self, epoch: Epoch) -> None:
+        """Note that the flow is being given up in good order. Idempotent."""
+        if (assignment := self._assignments.get(epoch)) is not None:
+            assignment.drain()
+
+    def end_all_but(self, bound: Epoch | None) -> None:
+        """End the assignments of which nothing is being handled, but for that of the epoch that has a flow."""
+        for epoch, assignment in list(self._assignments.items()):
+            if epoch != bound and not assignment.unanswered:
+                assignment.end()
+                del self._assignments[epoch]
 
     async def call(self, kind: HookKind, epoch: Epoch) -> None:
         """Call the hooks of a kind one after another, each within the timeout; raises nothing but cancellation."""
