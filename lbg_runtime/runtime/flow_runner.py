@@ -13,11 +13,8 @@ the same few variables.
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
 from functools import partial
 from typing import assert_never
-
-import structlog
 
 from lbg_runtime.core.flow.commands import (
     Bind,
@@ -51,7 +48,7 @@ from lbg_runtime.core.flow.events import (
 from lbg_runtime.core.flow.machine import FlowMachine, FlowState
 from lbg_runtime.core.group.control_plane import ProbeAsked
 from lbg_runtime.core.restripe.news import ShardLeft
-from lbg_runtime.model.errors import NOT_CONNECTED, BindFailed, InvariantViolated
+from lbg_runtime.model.errors import BindFailed, InvariantViolated
 from lbg_runtime.model.failure import Then
 from lbg_runtime.model.ids import DeliveryId, Epoch
 from lbg_runtime.model.message import Delivery
@@ -59,35 +56,19 @@ from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.runtime.clock import DeadlineTimer, now_ms
 from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
 from lbg_runtime.runtime.flow_owner import FlowOwner
+from lbg_runtime.runtime.flow_records import FlowRecords
 from lbg_runtime.runtime.handlers.hooks import QueueHooks
-from lbg_runtime.runtime.journal import FlowEventName, MemberJournal
+from lbg_runtime.runtime.journal import MemberJournal
 from lbg_runtime.runtime.parking.parked_queue import ParkedQueue
 from lbg_runtime.runtime.runners.handling import Handling, facts_of
 from lbg_runtime.runtime.turns import Turns
 from lbg_runtime.transport.base import BoundFlow, Transport
 
-_log = structlog.get_logger(__name__)
-
 MAX_BATCH = 256
 """Events taken before other tasks get a turn."""
 
-ALARMING_NOTES = frozenset(
-    {
-        "bind_failed",
-        "bind_refused",
-        "flow_lost",
-        "handling_abandoned",
-        "handback_given_up",
-        "restripe_record_kept",
-        "restripe_plan_outdated",
-    }
-)
-"""Notes of the machine that someone should look at; the others report ordinary moves."""
-
 OLD_NEWS_MS = 5_000
 """After a stop of the process, what the client received before is with the loop by then."""
-
-UNANSWERED = "the broker did not answer the unbind"
 
 # Looked up once: before Python 3.12, access to an enum member costs as much as a function call.
 _ACCEPTED = Outcome.ACCEPTED
@@ -116,6 +97,7 @@ class FlowRunner:
         "_owner",
         "_parking",
         "_probes",
+        "_records",
         "_settled",
         "_settlements",
         "_stop_requested",
@@ -165,6 +147,7 @@ class FlowRunner:
         self._transport = transport
         self._dispatcher = dispatcher
         self._journal = journal
+        self._records = FlowRecords(queue_index, machine, journal)
         self._owner = owner
         self._hooks = hooks
         self._has_hooks = bool(hooks)
@@ -371,7 +354,7 @@ class FlowRunner:
         if deadline_ms is not None and deadline_ms <= now:
             before = self.machine.state
             commands = self.machine.on_deadline(now)
-            self._record_state(before)
+            self._state_changed(before)
             self._carry_out(commands)
             deadline_ms = self.machine.deadline_ms
         self._timer.set(deadline_ms)
@@ -395,7 +378,7 @@ class FlowRunner:
         match event:
             case BindSucceeded():
                 self.why_unbound = None
-                self._record("bound")
+                self._records.changed("bound")
             case BindRefused(_, reason):
                 self.why_unbound = reason
             case FlowInactive(epoch) if epoch == self.machine.epoch and before in (
@@ -404,14 +387,14 @@ class FlowRunner:
                 # A replay may still run there.
                 FlowState.UNBINDING,
             ):
-                self._record("inactive")
+                self._records.changed("inactive")
                 self._inactive_epoch = epoch
             case UnbindFinished(epoch, is_confirmed):
                 self.is_released = is_confirmed and epoch != self._inactive_epoch
                 self._take_release(epoch, cause, is_confirmed=is_confirmed)
             case _:
                 pass
-        self._record_state(before)
+        self._state_changed(before)
         self._carry_out(commands)
         if isinstance(event, BindRefused) and event.permanent and not self.was_bound:
             # Last: it may stop the member.
@@ -423,10 +406,9 @@ class FlowRunner:
         # For a handle that lost its activity, the record claims nothing in any case. One that was given up because a
         # delivery ended without an outcome has the same cause, and has lost nothing.
         if is_confirmed or (cause is ReleaseCause.INACTIVE and epoch == self._inactive_epoch):
-            self._record("released", cause)
+            self._records.changed("released", cause)
         else:
-            self._journal.flow_changed(self.queue_index, self.machine, "down", UNANSWERED)
-            _log.warning("unbind_unanswered", **self._facts(), **_cause_fact(cause))
+            self._records.unanswered(cause)
 
     def _take_end(self, handling: Handling, now: int) -> None:
         self.unanswered -= 1
@@ -442,7 +424,7 @@ class FlowRunner:
             settlement_count = len(self._settlements)
             self._deadline_may_differ = True
             commands = self.machine.handle(HandlingFinished(epoch, delivery_id, outcome), now)
-            self._record_state(before)
+            self._state_changed(before)
             self._carry_out(commands, ended=handling)
             is_settled = len(self._settlements) > settlement_count
         report = handling.end_report
@@ -497,9 +479,9 @@ class FlowRunner:
                     self._journal.stripes(self.queue_index, self.machine.epoch, news)
                     self._owner.stripes_told(self, news)
                 case Note("handling_abandoned", facts) if ended is not None:
-                    self._note("handling_abandoned", {**facts_of(ended), **facts})
+                    self._records.noted("handling_abandoned", {**facts_of(ended), **facts})
                 case Note(name, facts):
-                    self._note(name, facts)
+                    self._records.noted(name, facts)
                 case _:
                     assert_never(command)
 
@@ -565,9 +547,7 @@ class FlowRunner:
             raise InvariantViolated(f"{self.machine.queue}: an order for a flow that was never bound")
         return self._flow
 
-    # -- journal and log
-
-    def _record_state(self, before: FlowState) -> None:
+    def _state_changed(self, before: FlowState) -> None:
         after = self.machine.state
         if after is before:
             return
@@ -579,27 +559,7 @@ class FlowRunner:
             self._dispatcher.hurry_no_more(self.machine.queue)
         if after is FlowState.ACTIVE:
             # Also if a hand-back was given up: the last record said that it was draining.
-            self._record("active")
+            self._records.changed("active")
         elif after is FlowState.DRAINING:
-            self._record("draining", cause)
+            self._records.changed("draining", cause)
         self._owner.flow_changed(self)
-
-    def _record(self, event: FlowEventName, cause: ReleaseCause | None = None) -> None:
-        self._journal.flow_changed(self.queue_index, self.machine, event, cause.value if cause else "")
-        _log.info("flow_changed", **self._facts(), change=event, **_cause_fact(cause))
-
-    def _note(self, name: str, facts: Mapping[str, str | int | None]) -> None:
-        if name == "flow_lost":
-            self._journal.flow_changed(self.queue_index, self.machine, "down", str(facts["reason"]))
-        # With many queues and a long outage, each would tell of it again and again: the session does, once.
-        is_alarming = name in ALARMING_NOTES and facts.get("reason") != NOT_CONNECTED
-        tell = _log.warning if is_alarming else _log.debug
-        tell(name, **{**self._facts(), **facts})
-
-    def _facts(self) -> dict[str, str | int]:
-        # Not the role of the journal, which calls everything secondary that is not at home, also where a member leaves.
-        return {"queue": self.machine.queue, "epoch": self.machine.epoch, "place": str(self.machine.place)}
-
-
-def _cause_fact(cause: ReleaseCause | None) -> dict[str, str]:
-    return {} if cause is None else {"cause": cause.value}
