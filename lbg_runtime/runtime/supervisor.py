@@ -19,21 +19,15 @@ import anyio
 import structlog
 
 from lbg_runtime.config.broker_names import client_name
-from lbg_runtime.config.settings import GroupBackend, Provision, RebindMode, Settings
+from lbg_runtime.config.settings import GroupBackend, Provision, Settings
 from lbg_runtime.core.chance import RandomSource
-from lbg_runtime.core.flow.events import HandlingStalled
-from lbg_runtime.core.flow.machine import FlowMachine
-from lbg_runtime.core.flow.rebind import RebindSettings
 from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.core.group.control_plane import ProbeAsked
-from lbg_runtime.core.group.rebalance import AWAY
-from lbg_runtime.core.restripe.gate import StripeGate
 from lbg_runtime.core.restripe.news import StripesNews, facts_of
-from lbg_runtime.core.restripe.records import record_prefix
 from lbg_runtime.core.restripe.striping import StripingBook
-from lbg_runtime.core.roles import Place, static_place
+from lbg_runtime.core.roles import Place
 from lbg_runtime.metrics.tracing import open_spans
-from lbg_runtime.model.errors import BindFailed, ConfigError, InvariantViolated, LbgError
+from lbg_runtime.model.errors import BindFailed, ConfigError, LbgError
 from lbg_runtime.model.failure import Then
 from lbg_runtime.model.message import Message
 from lbg_runtime.model.version import VERSION
@@ -46,6 +40,8 @@ from lbg_runtime.runtime.dispatch.key_book import KeyBook
 from lbg_runtime.runtime.dispatch.stages import stage_of
 from lbg_runtime.runtime.flight_recorder import FlightRecorder
 from lbg_runtime.runtime.flow_runner import FlowRunner
+from lbg_runtime.runtime.flow_settings import first_place, make_machine
+from lbg_runtime.runtime.flows import MemberFlows
 from lbg_runtime.runtime.forked import forked_ended
 from lbg_runtime.runtime.handlers.hooks import QueueHooks
 from lbg_runtime.runtime.handlers.registry import Handlers
@@ -64,19 +60,7 @@ from lbg_runtime.runtime.turns import Turns
 
 _log = structlog.get_logger(__name__)
 
-ON_SHARED_QUEUE = Place(rank=0, gives_way=False)
-"""Every member's place on a partitioned queue: it binds and stays, and the broker decides what it gets."""
-
 STATUS_INTERVAL_S = 1.0
-
-BIND_BACKOFF_MIN_MS = 200
-BIND_BACKOFF_MAX_MS = 10_000
-
-QUIET_GAP_MS = 50
-"""A drained flow waits this long for what is under way: above a round trip to any broker that one would use."""
-
-RANK_DELAY_MS = 100
-"""Between the binds of a queue's standbys: above the time that a bind takes, including the way to the broker."""
 
 DRAIN_TOLD_MS = 2_000
 """After this long, a member that is leaving says what it still waits for."""
@@ -117,7 +101,10 @@ class _Leaving(Enum):
 
 
 class Supervisor:
-    """Runs one life of a member on an open session. Made and used on one event loop; `run` once."""
+    """Runs one life of a member on an open session. Made and used on one event loop; `run` once.
+
+    A `FlowOwner`: what its flows tell goes to whoever wants to know it.
+    """
 
     def __init__(
         self,
@@ -141,9 +128,10 @@ class Supervisor:
         if spans is not None:
             called = traced(called, spans)
         policies = policies_of(handlers, settings.failure)
+        check_ends(policies, settings)
+        ends = {policy.then for policy in policies if policy.then is not None}
         self._error_queue: ErrorQueue | None = None
-        moves = {each for each in (Then.ERROR_QUEUE, Then.DMQ) if any(policy.then is each for policy in policies)}
-        if moves:
+        if moves := ends & {Then.ERROR_QUEUE, Then.DMQ}:
             self._error_queue = ErrorQueue(session, settings, moves, membership.member)
         self._dispatcher = Dispatcher(
             called,
@@ -158,48 +146,67 @@ class Supervisor:
         self._resources = MemberResources(session, settings.dispatch.runners, self._dispatcher.counts, spans)
         self._turns = Turns(journal.flush)
         self._recorder = FlightRecorder(membership.member, journal)
-        self._shape = shape
         self._handlers = handlers
         self._chance = chance
         self._striping = striping = StripingBook(shape.queue_count, shape.hash_count)
         self._key_book = KeyBook(self._dispatcher, shape, settings.group.hash_function, striping)
         self._parking_lot: ParkingLot | None = None
-        check_ends(policies, settings)
-        if any(policy.then is Then.PARK for policy in policies):
+        if Then.PARK in ends:
             self._parking_lot = ParkingLot(session, settings, membership.member, chance, self._dispatcher, striping)
-        self.runners: list[FlowRunner] = [
-            self._make_runner(index, first_place(index, membership, settings)) for index in range(shape.queue_count)
-        ]
-        self._control: ControlPlane | None = None
-        if settings.is_cooperative:
-            self._control = make_control_plane(
-                settings,
-                membership,
-                incarnation=journal.incarnation,
-                session=session,
-                runners=self.runners,
-                chance=chance,
-                keys=self._key_book,
-                recorder=self._recorder,
-                on_refused=self._refuse,
-                striping=striping,
-                add_flows=self._add_flows,
-                parks=self._parking_lot is not None,
-                shared={} if companion is None else companion.shared,
-            )
-        self._flows: list[asyncio.Task[None]] = []
-        self._flow_tasks: asyncio.TaskGroup | None = None
+        places = [first_place(index, membership, settings) for index in range(shape.queue_count)]
+        self._flows = MemberFlows(self._make_runner, places)
+        self._control = self._make_control(membership) if settings.is_cooperative else None
         self._refusal: LbgError | None = None
         self._leaving = _Leaving.NOT
         self.report: StopReport | None = None
         """How it left; None until then."""
         self._timers: list[asyncio.TimerHandle] = []
         self._beginning = Interruption()
-        self._queues_refused = set[str]()
-        """Queues to which the first bind has been refused."""
         self._lifespans_end = Interruption()
-        self._has_left = asyncio.Event()
-        """Every flow is unbound for good, or has been given up."""
+
+    def _make_control(self, membership: Membership) -> ControlPlane:
+        return make_control_plane(
+            self._settings,
+            membership,
+            incarnation=self._journal.incarnation,
+            session=self._session,
+            runners=self.runners,
+            chance=self._chance,
+            keys=self._key_book,
+            recorder=self._recorder,
+            on_refused=self._refuse,
+            striping=self._striping,
+            add_flows=self._add_flows,
+            parks=self._parking_lot is not None,
+            shared={} if self._companion is None else self._companion.shared,
+        )
+
+    def _make_runner(self, queue_index: int, place: Place) -> FlowRunner:
+        settings, lot = self._settings, self._parking_lot
+        machine = make_machine(queue_index, place, settings, self._chance)
+        runner = FlowRunner(
+            queue_index,
+            machine,
+            self._session,
+            self._dispatcher,
+            self._journal,
+            self._turns,
+            self,
+            QueueHooks(self._handlers.hooks, machine.queue, settings.failure.timeout_ms),
+            None if lot is None else lot.make(queue_index, machine.queue),
+        )
+        if lot is not None:
+            lot.connect(runner)
+        return runner
+
+    def _add_flows(self, queue_total: int) -> list[FlowRunner]:
+        added = self._flows.add(queue_total)
+        if self._leaving is not _Leaving.NOT:
+            for runner in added:
+                runner.stop()
+        return added
+
+    # -- how it leaves
 
     def stop(self) -> None:
         """Leave: drain every flow, unbind, end. Returns at once; idempotent."""
@@ -212,15 +219,11 @@ class Supervisor:
         self._call_later(DRAIN_TOLD_MS, self._tell_of_wait)
         self._call_later(drain_timeout_ms, self.stop_now)
         if self._control is None:
-            self._stop_flows()
+            self._flows.stop()
         else:
             # Half of the time for giving queues away while they are still handled, half for those that are left then.
-            self._call_later(drain_timeout_ms // 2, self._stop_flows)
-            self._control.leave(self._stop_flows)
-
-    def _stop_flows(self) -> None:
-        for runner in self.runners:
-            runner.stop()
+            self._call_later(drain_timeout_ms // 2, self._flows.stop)
+            self._control.leave(self._flows.stop)
 
     def stop_now(self) -> None:
         """Leave without waiting for handlers: they are cancelled, and settle nothing. Idempotent for them.
@@ -230,7 +233,7 @@ class Supervisor:
         self.stop()
         self._beginning.cut()
         self._lifespans_end.cut()
-        self._stop_flows()
+        self._flows.stop()
         if self._leaving in (_Leaving.CANCELLING, _Leaving.LEFT):
             return
         self._leaving = _Leaving.CANCELLING
@@ -239,24 +242,20 @@ class Supervisor:
         if running or waits_for:
             _log.warning("handling_cut_short", member=self._member, running=len(running), **waits_for)
         self._dispatcher.cancel_everything()
-        self._call_later(TAIL_MS, self._has_left.set)
+        self._call_later(TAIL_MS, self._flows.have_left.set)
+
+    def _call_later(self, delay_ms: int, callback: Callable[[], None]) -> None:
+        self._timers.append(asyncio.get_running_loop().call_later(delay_ms / 1_000, callback))
 
     def _tell_of_wait(self) -> None:
         waits_for = self._waits_for()
         if waits_for and self._leaving is _Leaving.DRAINING:
             _log.info("drain_waits", member=self._member, **waits_for)
 
-    def _end_drains_in_vain(self) -> None:
-        """Have no flow wait for what its stopped queue holds, which is not started here."""
-        for runner in self.runners:
-            machine = runner.machine
-            if machine.state is FlowState.DRAINING and self._dispatcher.is_stopped(machine.queue, machine.epoch):
-                runner.post(HandlingStalled(machine.epoch, has_stopped=True))
-
     def _waits_for(self) -> dict[str, object]:
         """The unanswered deliveries, as fields of a log line, with the key that is the likeliest to keep the member;
         empty if there are none."""
-        held = {runner.machine.queue: runner.unanswered for runner in self.runners if runner.unanswered}
+        held = self._flows.unanswered
         if not held:
             return {}
         facts: dict[str, object] = {"unanswered": sum(held.values()), "queues": list(held)}
@@ -266,6 +265,8 @@ class Supervisor:
             if sight.retry_at_ms is not None:
                 facts["next_attempt_ms"] = max(0, sight.retry_at_ms - now_ms())
         return facts
+
+    # -- how it lives
 
     def heed(self, suspension: Suspension) -> None:
         """Give all queues up after a stop of the process, before anything more of them is started.
@@ -277,8 +278,7 @@ class Supervisor:
 
     def _give_handles_up(self, stopped_ns: int) -> None:
         _log.warning("process_was_stopped", member=self._member, stopped_for_ms=stopped_ns // 1_000_000)
-        for runner in self.runners:
-            runner.give_handle_up()
+        self._flows.give_handles_up()
 
     def be_able(self, *, is_able: bool) -> None:
         """Say whether messages can be handled here. While they cannot, the queues go to members where they can.
@@ -287,6 +287,11 @@ class Supervisor:
         """
         if self._control is not None:
             self._control.set_weight(self._settings.membership.weight if is_able else 0)
+
+    @property
+    def runners(self) -> list[FlowRunner]:
+        """Its flows, by the index of their queue."""
+        return self._flows.runners
 
     @property
     def awaited_lifespan(self) -> str | None:
@@ -370,24 +375,22 @@ class Supervisor:
             ]
             if self._control is not None:
                 helpers.append(group.create_task(self._control.run()))
-            self._flow_tasks = group
-            for runner in self.runners:
-                self._run_flow(runner)
+            self._flows.run(group)
             try:
                 # No bound: a member runs until told to leave; leaving has its bounds.
-                await self._has_left.wait()
+                await self._flows.have_left.wait()
             except asyncio.CancelledError:
                 self.stop_now()
                 # Bounded by the tail's timer, which ends the wait.
                 with anyio.CancelScope(shield=True):
-                    await self._has_left.wait()
+                    await self._flows.have_left.wait()
                 raise
             finally:
-                still_bound = sum(runner.is_unheard or not runner.machine.is_stopped for runner in self.runners)
-                for task in (*self._flows, *helpers):
-                    task.cancel()
-        left_behind = sum(runner.left_behind + runner.unanswered for runner in self.runners)
-        report = self._left(StopReport(left_behind, still_bound))
+                still_bound = self._flows.still_bound
+                self._flows.cancel()
+                for helper in helpers:
+                    helper.cancel()
+        report = self._left(StopReport(self._flows.left_behind, still_bound))
         if self._refusal is not None:
             raise self._refusal
         return report
@@ -401,34 +404,20 @@ class Supervisor:
         host, vpn = ",".join(settings.connection.host), settings.connection.vpn
         _log.info("member_started", member=self._member, **facts, host=host, vpn=vpn, version=VERSION)
 
-    def bind_refused(self, runner: FlowRunner, refusal: BindFailed) -> None:
-        """See `FlowOwner`."""
-        if runner.queue_index >= self._shape.queue_count:
-            # A re-striping has added it: the settings have nothing to do with it.
-            return
-        # A mistake of the settings only if nothing can be bound at all: a queue that was deleted while its owner had it
-        # must not end every member that it belongs to next. So the last answer of the first binds decides, and one that
-        # waits for its turn, as a standby's does, has not been answered.
-        self._queues_refused.add(refusal.queue)
-        wanted: set[str] = {each.machine.queue for each in self.runners if each.machine.place.is_wanted}
-        if wanted - self._queues_refused or any(each.was_bound for each in self.runners):
-            return
-        expected = (
-            "queues that exist and may be bound, as `lbg group create` or `apply` makes them, or group.provision: "
-            "create_missing"
-        )
-        if self._settings.group.provision is Provision.CREATE_MISSING:
-            expected = (
-                "a queue that this user may bind: those that were missing were created a moment ago, so it was deleted "
-                "since, or it may not be bound"
-            )
-        if self._settings.group.backend is GroupBackend.PARTITIONED:
-            expected = "a partitioned queue of this name, made beforehand, that may be bound"
-        self._refuse(ConfigError("group.name", f"queue {refusal.queue}: {refusal.reason}", expected))
-
     def _refuse(self, error: LbgError) -> None:
         self._refusal = self._refusal or error
         self.stop()
+
+    async def _report_status(self) -> None:
+        while True:
+            await asyncio.sleep(STATUS_INTERVAL_S)
+            self._dispatcher.be_awake()
+            for runner in self.runners:
+                self._journal.status(runner.queue_index, runner.machine, runner.handled)
+            self._journal.flush()
+            self._flows.end_drains_in_vain(self._dispatcher.is_stopped)
+
+    # -- what its flows tell
 
     def flow_changed(self, runner: FlowRunner) -> None:
         """See `FlowOwner`."""
@@ -443,59 +432,18 @@ class Supervisor:
         if self._control is not None:
             self._control.flow_changed()
 
-    def _note_left(self, _: "asyncio.Task[None]") -> None:
-        if all(flow.done() for flow in self._flows):
-            self._has_left.set()
+    def settled(self, runner: FlowRunner, handling: Handling) -> None:
+        """See `FlowOwner`."""
+        self._key_book.settled(handling)
+        topic = self._settings.ops.journal.republish_topic
+        if topic is not None:
+            self._session.send_direct(Message(topic, note_of(handling, runner.machine.queue, self._member)))
 
-    # -- flows
-
-    def _make_runner(self, queue_index: int, place: Place) -> FlowRunner:
-        settings, queue = self._settings, self._shape.queue_name(queue_index)
-        gate: StripeGate | None = None
-        if settings.is_cooperative:
-            gate = StripeGate(queue_index, self._shape, record_prefix(settings.group.control_topic_name))
-        machine = FlowMachine(
-            queue,
-            place,
-            rebind_settings(settings),
-            max_in_flight=settings.dispatch.max_in_flight,
-            random=self._chance,
-            now_ms=now_ms(),
-            gate=gate,
-            max_held=settings.dispatch.held_limit,
-        )
-        lot = self._parking_lot
-        runner = FlowRunner(
-            queue_index,
-            machine,
-            self._session,
-            self._dispatcher,
-            self._journal,
-            self._turns,
-            self,
-            QueueHooks(self._handlers.hooks, queue, settings.failure.timeout_ms),
-            None if lot is None else lot.make(queue_index, queue),
-        )
-        if lot is not None:
-            lot.connect(runner)
-        return runner
-
-    def _add_flows(self, queue_total: int) -> list[FlowRunner]:
-        """Make and run the flows of the queues that a re-striping adds."""
-        added = [self._make_runner(index, AWAY) for index in range(len(self.runners), queue_total)]
-        for runner in added:
-            self.runners.append(runner)
-            self._run_flow(runner)
-            if self._leaving is not _Leaving.NOT:
-                runner.stop()
-        return added
-
-    def _run_flow(self, runner: FlowRunner) -> None:
-        if self._flow_tasks is None:
-            raise InvariantViolated("a flow was to run before its member")
-        flow = self._flow_tasks.create_task(runner.run())
-        self._flows.append(flow)
-        flow.add_done_callback(self._note_left)
+    def bind_refused(self, runner: FlowRunner, refusal: BindFailed) -> None:
+        """See `FlowOwner`."""
+        if self._flows.note_refusal(runner):
+            expected = _bindable(self._settings)
+            self._refuse(ConfigError("group.name", f"queue {refusal.queue}: {refusal.reason}", expected))
 
     def stripes_told(self, runner: FlowRunner, news: StripesNews) -> None:
         """See `FlowOwner`."""
@@ -508,33 +456,20 @@ class Supervisor:
         if self._control is not None:
             self._control.probe_asked(probe)
 
-    def _call_later(self, delay_ms: int, callback: Callable[[], None]) -> None:
-        self._timers.append(asyncio.get_running_loop().call_later(delay_ms / 1_000, callback))
 
-    async def _report_status(self) -> None:
-        while True:
-            await asyncio.sleep(STATUS_INTERVAL_S)
-            self._dispatcher.be_awake()
-            for runner in self.runners:
-                self._journal.status(runner.queue_index, runner.machine, runner.handled)
-            self._journal.flush()
-            self._end_drains_in_vain()
-
-    def settled(self, runner: FlowRunner, handling: Handling) -> None:
-        """See `FlowOwner`."""
-        self._key_book.settled(handling)
-        topic = self._settings.ops.journal.republish_topic
-        if topic is not None:
-            self._session.send_direct(Message(topic, note_of(handling, runner.machine.queue, self._member)))
-
-
-def first_place(queue_index: int, membership: Membership, settings: Settings) -> Place:
-    """A member's place on a queue before it has heard of any other member."""
+def _bindable(settings: Settings) -> str:
+    """What a group must have if a member is to bind any of its queues."""
     if settings.group.backend is GroupBackend.PARTITIONED:
-        return ON_SHARED_QUEUE
-    if settings.rebind.mode is RebindMode.CYCLE and membership.place is not None:
-        return static_place(queue_index, membership.place.index, membership.place.count)
-    return AWAY
+        return "a partitioned queue of this name, made beforehand, that may be bound"
+    if settings.group.provision is Provision.CREATE_MISSING:
+        return (
+            "a queue that this user may bind: those that were missing were created a moment ago, so it was deleted "
+            "since, or it may not be bound"
+        )
+    return (
+        "queues that exist and may be bound, as `lbg group create` or `apply` makes them, or group.provision: "
+        "create_missing"
+    )
 
 
 def _not_made_by_lbg(settings: Settings) -> Set[str]:
@@ -542,16 +477,3 @@ def _not_made_by_lbg(settings: Settings) -> Set[str]:
     if settings.group.backend is GroupBackend.PARTITIONED or settings.error_queue != settings.error_topic:
         return {"failure.dead_message_queue", "failure.error_queue"}
     return {"failure.dead_message_queue"}
-
-
-def rebind_settings(settings: Settings) -> RebindSettings:
-    """The delays of the flow machines."""
-    return RebindSettings(
-        interval_ms=settings.rebind.interval_ms,
-        jitter=settings.rebind.jitter,
-        drain_timeout_ms=settings.rebind.drain_timeout_ms,
-        bind_backoff_min_ms=BIND_BACKOFF_MIN_MS,
-        bind_backoff_max_ms=BIND_BACKOFF_MAX_MS,
-        quiet_gap_ms=QUIET_GAP_MS,
-        rank_delay_ms=RANK_DELAY_MS,
-    )
