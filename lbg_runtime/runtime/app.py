@@ -29,6 +29,7 @@ from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.journal import open_journal
 from lbg_runtime.runtime.membership import Membership, membership_of_process
 from lbg_runtime.runtime.meters import MemberMeters
+from lbg_runtime.runtime.own_task import until_ended
 from lbg_runtime.runtime.provisioning import provision_queues
 from lbg_runtime.runtime.session import Session, open_session
 from lbg_runtime.runtime.shutdown import EXIT_GRACE_S, ExitGuard, Interruption
@@ -122,6 +123,18 @@ class App:
         if self._was_run:
             raise InvariantViolated("an App is a member once; make another one")
         self._was_run = True
+        # A task of its own, so that what cancels the caller's comes from elsewhere, and all else from the member: the
+        # count of one task does not tell the two apart, as a task group may leave one behind (until Python 3.13).
+        life = asyncio.get_running_loop().create_task(self._live())
+        await until_ended(life)
+        try:
+            return life.result()
+        except asyncio.CancelledError as cancellation:
+            if not self._handlers.lifespans:
+                raise
+            raise LifespanFailed from cancellation
+
+    async def _live(self) -> StopReport:
         group = self.settings.group
         for warning in shape_warnings(self.settings, self.membership):
             _log.warning("group_uneven", group=group.name, reason=warning)
@@ -135,8 +148,6 @@ class App:
             MemberMeters() if self.settings.ops.status is not None else None,
             group.backend.value,
         )
-        task = asyncio.current_task()
-        cancelled_before = task.cancelling() if task is not None else 0
         status = self._status_server()
         try:
             async with (
@@ -172,11 +183,6 @@ class App:
             # It was to leave, and has bound nothing: what kept it from the broker does not matter any more.
             _log.info("left_before_start", member=self.membership.member, reason=str(error))
             return StopReport(left_behind=0, still_bound=0)
-        except asyncio.CancelledError as cancellation:
-            # A task group or the like cancels the task that it is in, and takes that back when it is left.
-            if not self._handlers.lifespans or (task is not None and task.cancelling() > cancelled_before):
-                raise
-            raise LifespanFailed from cancellation
         finally:
             ended, self._supervisor = self._supervisor, None
             # Also if it left because of an error, such as a superseding process that has gone; and without a supervisor
@@ -187,7 +193,7 @@ class App:
     def run_sync(self, *, parent_pid: int | None = None, ends_process: bool = False) -> StopReport:
         """Be a member until SIGTERM, SIGINT or SIGHUP, or until the process `parent_pid` has gone; return how it left.
         On the main thread only, and not where a loop runs (a notebook, an application server): `run` is for there.
-        Raises what `run` raises, and `LifespanFailed` for whatever cancels it.
+        Raises what `run` raises.
 
         `ends_process`: nothing follows but the end of the process, so these signals are ignored once it has left. Make
         sure that what follows has a bound.
@@ -212,9 +218,6 @@ class App:
                         first, given = error, error.code
                     elif isinstance(error, KeyboardInterrupt) and self._hears_signals:
                         first, given = SystemExit(1), type(error).__name__
-                    elif isinstance(error, asyncio.CancelledError) and self._handlers.lifespans:
-                        # Nobody else has this task, whatever the count of its cancellations is (`Interruption`).
-                        raise LifespanFailed from error
                     if first is not None:
                         # Now, as the guard may end the process while the runner waits.
                         _log.error("ended_by_handler", exit_code=_exit_code(first.code), given=given)

@@ -114,65 +114,33 @@ class Interruption:
     """A section of a task that `cut` ends from outside, by a cancellation that does not leave the context.
 
     Unlike a cancel scope, it cancels once for each `cut`, so that what is cancelled may wait while it cleans up.
-    Entered once, by the task; `cut` is called on its loop. Any other exception of the section is passed on, and so is a
-    cancellation from elsewhere.
+    Entered once, by the task; `cut` is called on its loop. Any other exception of the section is passed on, and so is
+    a cancellation from elsewhere unless there was a `cut`. Where there may be one, the task is one of its own
+    (`until_ended`).
     """
 
     def __init__(self) -> None:
         self._task: asyncio.Task[object] | None = None
-        self._cancelled_before = 0
         self._cuts = 0
-        self._left_over = 0
-        self._mark = f"interruption {id(self)}"
-        """The message of our cancellations."""
 
     def __enter__(self) -> None:
         self._task = asyncio.current_task()
-        if self._task is not None:
-            self._cancelled_before = self._task.cancelling()
 
     def cut(self) -> None:
         """Cancel what the task waits for; does nothing before the section and after it."""
         if self._task is not None:
             # From the loop, never from the task itself, which could have left the section when it is thrown.
-            self._task.get_loop().call_soon(self._look)
-
-    def _look(self) -> None:
-        task = self._task
-        if task is None:
-            return
-        if not self._cuts and task.cancelling() > self._cancelled_before:
-            # One from elsewhere may not have reached the task yet: it goes first.
-            task.get_loop().call_soon(self._cancel)
-        else:
-            self._cancel()
+            self._task.get_loop().call_soon(self._cancel)
 
     def _cancel(self) -> None:
         if self._task is not None:
-            if not self._cuts:
-                self._left_over = self._task.cancelling() - self._cancelled_before
             self._cuts += 1
-            self._task.cancel(self._mark)
+            self._task.cancel()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> bool:
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> bool:
         task, self._task = self._task, None
         if task is None or not self._cuts:
             return False
         for _cut in range(self._cuts):
             task.uncancel()
-        if kind is not asyncio.CancelledError:
-            return False
-        # In Python 3.11 and 3.12, a task group whose task has failed may leave its cancellation counted although it is
-        # over. One from elsewhere that the section still cleans up after counts as well, but ours was raised within it.
-        others = task.cancelling() - self._cancelled_before
-        return others <= 0 or (others <= self._left_over and self._is_ours_first(error))
-
-    def _is_ours_first(self, error: BaseException | None) -> bool:
-        """Whether no cancellation that is not over was raised before ours; those behind it are of what it ended."""
-        first: BaseException | None = None
-        # What a task group raises of its tasks' errors comes in place of its cancellation, which is over then.
-        while error is not None and not isinstance(error, BaseExceptionGroup):
-            if isinstance(error, asyncio.CancelledError):
-                first = error
-            error = error.__context__
-        return first is not None and first.args == (self._mark,)
+        return kind is asyncio.CancelledError
