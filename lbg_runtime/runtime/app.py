@@ -1,4 +1,7 @@
-"""The public entry point: makes a member of handlers and settings."""
+"""The public entry point: makes a member of handlers and settings.
+
+More than 400 lines, as how a member begins, and every way in which it ends, as a task and as a process, are told here.
+"""
 
 import asyncio
 import os
