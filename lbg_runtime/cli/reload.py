@@ -12,7 +12,7 @@ import structlog
 from watchfiles import Change, DefaultFilter, awatch
 
 from lbg_runtime.runtime.siblings import HURRY_S
-from lbg_runtime.runtime.stop import StopCause, child_environment, stop_requests
+from lbg_runtime.runtime.stop import StopCause, child_environment, send_signal, stop_requests
 
 _log = structlog.get_logger(__name__)
 
@@ -127,14 +127,14 @@ class Reloader:
         hurried = asyncio.ensure_future(self._is_hurried.wait())
         patience_s = LEAVE_S if self._is_leaving.is_set() else PATIENCE_S
         try:
-            _signal(pid, signal.SIGTERM)
+            send_signal(pid, signal.SIGTERM)
             await asyncio.wait((ended, hurried), timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
             if not ended.done():
-                _signal(pid, signal.SIGTERM)
+                send_signal(pid, signal.SIGTERM)
                 await asyncio.wait((ended,), timeout=HURRY_S)
             if not ended.done():
                 _log.error("member_killed", pid=pid, reason="it did not leave when it was asked to")
-                _signal(pid, signal.SIGKILL)
+                send_signal(pid, signal.SIGKILL)
         finally:
             hurried.cancel()
 
@@ -176,9 +176,3 @@ def _tell_failure(watch: "asyncio.Future[None]") -> None:
     # For example too many watches for the system: changes there are no longer seen.
     if not watch.cancelled() and (error := watch.exception()) is not None:
         _log.error("watch_failed", reason=str(error))
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    # As in `Siblings`, and for the same reason.
-    with suppress(ProcessLookupError):
-        os.kill(pid, number)

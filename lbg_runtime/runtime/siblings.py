@@ -6,10 +6,8 @@ member of the group, and leaves by itself if it loses its parent.
 """
 
 import asyncio
-import os
 import signal
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
@@ -17,7 +15,7 @@ import structlog
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.runtime.app import USER_MISTAKE
 from lbg_runtime.runtime.shutdown import EXIT_GRACE_S
-from lbg_runtime.runtime.stop import StopCause, child_environment, stop_requests
+from lbg_runtime.runtime.stop import StopCause, child_environment, send_signal, stop_requests
 from lbg_runtime.runtime.supervisor import TAIL_MS
 
 _log = structlog.get_logger(__name__)
@@ -81,12 +79,12 @@ class Siblings:
         asyncio.get_running_loop().call_later(bound_s, self._kill_all)
         self._is_leaving.set()
         for process in self._running():
-            _signal(process, signal.SIGTERM)
+            send_signal(process.pid, signal.SIGTERM)
 
     def _kill_all(self) -> None:
         for process in self._running():
             _log.error("sibling_killed", pid=process.pid, reason="it did not leave when it was asked to")
-            _signal(process, signal.SIGKILL)
+            send_signal(process.pid, signal.SIGKILL)
 
     def _running(self) -> list[asyncio.subprocess.Process]:
         processes = (sibling.process for sibling in self._siblings)
@@ -133,7 +131,7 @@ class Siblings:
         )
         sibling.process = process
         if self._is_leaving.is_set():
-            _signal(process, signal.SIGTERM)
+            send_signal(process.pid, signal.SIGTERM)
         exit_code = await process.wait()
         # A member handles our signal or ignores it, except in its first moments, in which it has bound nothing.
         is_early = self._is_leaving.is_set() and exit_code == -signal.SIGTERM
@@ -150,10 +148,3 @@ class Siblings:
 def _as_exit_code(returncode: int) -> int:
     """As in a shell: 128 plus the signal, for a process killed by one."""
     return 128 - returncode if returncode < 0 else returncode
-
-
-def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    # Not `send_signal`: it checks whether the process has ended, and thereby takes the exit code from the loop, which
-    # then reports 255 (CPython issue 87744).
-    with suppress(ProcessLookupError):
-        os.kill(process.pid, number)

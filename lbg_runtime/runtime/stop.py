@@ -68,6 +68,16 @@ def starting_parent() -> int:
     return int(named) if named.isdecimal() else os.getppid()
 
 
+def send_signal(pid: int, number: signal.Signals) -> None:
+    """Signal a process that this one has started and waits for on a loop; nothing if it has ended.
+
+    The process's own method looks whether it has ended, and thereby takes the exit code from the loop, which then tells
+    of an unknown process, and of 255 (CPython issue 87744).
+    """
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
 def ignore_requests() -> None:
     """Ignore SIGTERM, SIGINT and SIGHUP from now on: this process is already on its way out. Main thread only.
 

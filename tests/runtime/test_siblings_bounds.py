@@ -46,19 +46,22 @@ class _Host:
         self.ask: Callable[[StopCause], None]
         monkeypatch.setattr(asyncio, "create_subprocess_exec", self._start)
         monkeypatch.setattr(siblings, "stop_requests", self._requests)
-        monkeypatch.setattr(siblings, "_signal", self._signal)
+        monkeypatch.setattr(siblings, "send_signal", self._send_signal)
+        self._processes: dict[int, _Process] = {}
 
     async def _start(self, *_command: str, **_options: Any) -> _Process:
-        return _Process(self.lives.pop(0) if self.lives else None, exit_code=70)
+        process = _Process(self.lives.pop(0) if self.lives else None, exit_code=70)
+        self._processes[process.pid] = process
+        return process
 
     @contextmanager
     def _requests(self, on_request: Callable[[StopCause], None], **_options: Any) -> Iterator[None]:
         self.ask = on_request
         yield
 
-    def _signal(self, process: _Process, number: signal.Signals) -> None:
+    def _send_signal(self, pid: int, number: signal.Signals) -> None:
         if number is signal.SIGKILL:
-            process.end(-number)
+            self._processes[pid].end(-number)
         else:
             self.asked.append(asyncio.get_running_loop().time())
 

@@ -11,7 +11,7 @@ import anyio
 from anyio.abc import Process
 
 from lbg_runtime.model.errors import LbgError
-from lbg_runtime.runtime.stop import child_environment
+from lbg_runtime.runtime.stop import child_environment, send_signal
 
 _STOP_GRACE_S = 60
 """For a process of the slowest machine: its interpreter alone may take half of it to end."""
@@ -49,19 +49,20 @@ class Child:
     async def stop(self) -> None:
         """Send SIGTERM; raise `ProcessEnded` unless it leaves in time with exit code 0. A late one is killed first."""
         if self.process.returncode is None:
-            self.process.send_signal(signal.SIGTERM)
+            send_signal(self.pid, signal.SIGTERM)
         with anyio.move_on_after(_STOP_GRACE_S):
             await self.process.wait()
             if self.process.returncode != 0:
                 raise ProcessEnded(self.name, f"left with exit code {self.process.returncode}", self.log)
             return
-        self.process.kill()
+        send_signal(self.pid, signal.SIGKILL)
         await self.process.wait()
         raise ProcessEnded(self.name, f"did not leave within {_STOP_GRACE_S} s of SIGTERM", self.log)
 
     async def kill(self) -> None:
         """Send SIGKILL, and wait until it is gone."""
-        self.process.send_signal(signal.SIGKILL)
+        if self.process.returncode is None:
+            send_signal(self.pid, signal.SIGKILL)
         await self.process.wait()
 
 
@@ -80,6 +81,6 @@ async def lbg_process(name: str, arguments: Sequence[str], log: Path) -> AsyncIt
     finally:
         with anyio.CancelScope(shield=True):
             if process.returncode is None:
-                process.kill()
+                send_signal(process.pid, signal.SIGKILL)
             await process.wait()
             await process.aclose()

@@ -1,12 +1,14 @@
 """Processes of `lbg` that a command starts."""
 
+import asyncio
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from lbg_runtime.cli.live.processes import lbg_process
+from lbg_runtime.cli.live.processes import Child, lbg_process
 
 pytestmark = pytest.mark.real_time
 
@@ -24,3 +26,36 @@ async def test_only_who_takes_it_out_again_has_its_parent_in_its_environment(
         await child.process.wait()
     named = os.getpid() if leaves_with_us else ""
     assert log.read_text() == f"parent={named}\n"
+
+
+@pytest.fixture
+def watched_by_the_loop() -> Iterator[None]:
+    """Ends of processes are heard of on the loop itself, as they always are from Python 3.12 on."""
+    if sys.version_info >= (3, 12):
+        yield
+        return
+    before = asyncio.get_child_watcher()
+    asyncio.set_child_watcher(asyncio.PidfdChildWatcher())
+    yield
+    asyncio.set_child_watcher(before)
+
+
+@pytest.mark.usefixtures("watched_by_the_loop")
+@pytest.mark.parametrize("how", ["stop", "kill", "nothing"])
+async def test_a_process_that_ends_by_itself_just_before_it_is_ended_keeps_its_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    """It counted as one that had left with 255, and a warning told of an unknown process; so it did at Ctrl-C."""
+    stand_in, told = tmp_path / "python", tmp_path / "told"
+    stand_in.write_text(f"#!/bin/sh\nread told < {told}\n")
+    stand_in.chmod(0o755)
+    os.mkfifo(told)
+    monkeypatch.setattr(sys, "executable", str(stand_in))
+    async with lbg_process("member", ["run"], tmp_path / "log") as child:
+        told.write_text("to end\n")
+        # The loop is kept from hearing of it.
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222
+        if how != "nothing":
+            await getattr(Child, how)(child)
+    assert child.process.returncode == 0
+    assert caplog.messages == []
