@@ -11,6 +11,9 @@ from lbg_runtime.model.errors import ConfigError
 _NAMED = re.compile(r"(alias|tag|tag handle) (['\"]).*\2", re.DOTALL)
 """In a problem that the parser reports. A password without quotes may begin with one of `*`, `&` and `!`."""
 
+LARGEST_BYTES = 1_000_000
+"""Of a file; a device may give more than any memory holds."""
+
 MAX_MERGED = 10_000
 """Keys of one mapping, including those merged into it by `<<`."""
 
@@ -95,7 +98,12 @@ def _identity(key: yaml.Node) -> object:
 def read_document(path: Path) -> dict[str, object]:
     """The file's top mapping, with nothing interpreted. Raises `ConfigError` naming the file, and the line if known."""
     try:
-        text = path.read_text(encoding="utf-8")
+        # It may be a pipe.
+        with path.open("rb") as file:
+            content = file.read(LARGEST_BYTES + 1)
+        if len(content) > LARGEST_BYTES:
+            raise ConfigError(str(path), f"more than {LARGEST_BYTES} bytes", "a settings file")
+        text = content.decode()
     except OSError as error:
         raise ConfigError(str(path), error.strerror or str(error), "a readable settings file") from None
     except UnicodeDecodeError as error:

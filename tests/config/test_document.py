@@ -1,8 +1,12 @@
 """What is no YAML, or no value of its kind: one line with the place, and nothing of a text that may be a password."""
 
+import os
+import threading
+from pathlib import Path
+
 import pytest
 
-from lbg_runtime.config.document import read_document
+from lbg_runtime.config.document import LARGEST_BYTES, read_document
 from lbg_runtime.model.errors import ConfigError
 
 AS_TEXT = "expected valid YAML, with quotes around values that are meant as text"
@@ -142,3 +146,27 @@ def test_more_keys_than_anyone_merges_are_one_line(tmp_path):
     merged = ", ".join(f"*a{n}" for n in range(11))
     problem = ":12: too much is merged; expected valid YAML"
     assert _problem(tmp_path, "\n".join([*lines, f"group: {{<<: [{merged}]}}"])) == problem
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "/dev/full"])
+def test_what_has_no_end_is_not_read_until_no_memory_is_left(path):
+    with pytest.raises(ConfigError) as caught:
+        read_document(Path(path))
+    assert str(caught.value) == f"{path}: more than {LARGEST_BYTES} bytes; expected a settings file"
+
+
+def test_a_file_may_be_as_long_as_it_is_said(tmp_path):
+    text = "group:\n  name: orders\n"
+    text += "#" * (LARGEST_BYTES - len(text))
+    (tmp_path / "config.yaml").write_text(text)
+    assert read_document(tmp_path / "config.yaml") == {"group": {"name": "orders"}}
+    assert _problem(tmp_path, text + "#") == f": more than {LARGEST_BYTES} bytes; expected a settings file"
+
+
+def test_a_file_may_be_a_pipe(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writing = threading.Thread(target=pipe.write_text, args=("group:\r\n  name: orders\r\n",))
+    writing.start()
+    assert read_document(pipe) == {"group": {"name": "orders"}}
+    writing.join()
