@@ -68,18 +68,17 @@ async def test_a_mounted_secret_is_a_trust_store(certificates: Certificates, tmp
 
 
 @pytest.mark.parametrize(
-    ("kind", "reason"),
+    ("names", "kind", "reason"),
     [
-        ({"expired": True}, "certificate has expired"),
-        ({"stranger": True}, "unable to get local issuer certificate"),
-        ({"names": ("broker.example",)}, "IP address mismatch"),
+        ((), {"expired": True}, "certificate has expired"),
+        ((), {"stranger": True}, "unable to get local issuer certificate"),
+        (("broker.example",), {}, "IP address mismatch"),
     ],
     ids=["expired", "another authority", "another host"],
 )
 async def test_a_broker_that_cannot_prove_who_it_is_is_told_nothing(
-    certificates: Certificates, kind: dict[str, Any], reason: str
+    certificates: Certificates, names: tuple[str, ...], kind: dict[str, bool], reason: str
 ) -> None:
-    names = kind.pop("names", ())
     tls = {"trust_store": str(certificates.trust_store)}
     async with serve(certificates, *names, **kind) as server:
         async with open_semp(settings_for(server, tls=tls)) as client:
@@ -94,10 +93,12 @@ async def test_a_broker_that_cannot_prove_who_it_is_is_told_nothing(
 
 
 async def test_an_authority_that_comes_into_the_trust_store_later_counts_for_a_client_that_has_been_refused(
-    certificates: Certificates,
+    certificates: Certificates, tmp_path: Path
 ) -> None:
     """The live page and its autoscaler had no numbers any more until it was started anew."""
-    store = certificates.trust_store
+    # Of its own, as the other tests are not to trust it.
+    store = tmp_path
+    certificates.authority.cert_pem.write_to_path(str(store / "authority.pem"))
     async with (
         serve(certificates, stranger=True) as server,
         open_semp(settings_for(server, tls={"trust_store": str(store)})) as client,

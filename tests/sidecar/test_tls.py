@@ -76,9 +76,11 @@ async def test_an_application_that_cannot_prove_who_it_is_is_told_nothing(
 
 
 async def test_an_application_whose_authority_comes_into_the_trust_store_later_is_served_from_then_on(
-    certificates: Certificates,
+    certificates: Certificates, tmp_path: Path
 ) -> None:
-    store = certificates.trust_store
+    # Of its own, as the other tests are not to trust it.
+    store = tmp_path
+    certificates.authority.cert_pem.write_to_path(str(store / "authority.pem"))
     async with serving(certificates, stranger=True) as (address, tokens):
         tls = {"trust_store": str(store)}
         settings = SidecarSettings.model_validate({"application": address, "application_token": "s3cret", "tls": tls})
