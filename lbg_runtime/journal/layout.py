@@ -6,7 +6,7 @@
 Columns are those of `validator/schema.py`. The ledger's rows lie in the folder of the part that their shard belongs to.
 Each file of records is laid out on its own, so several can be at once, in other processes as well: first all journals,
 then all ledgers, using what the journals record of re-stripings, and last the tables of the whole run. The folder gets
-its name when it is complete.
+its name when it is complete. Pages have checksums: of a flipped bit in one, the verdict would be about other records.
 """
 
 import shutil
@@ -160,7 +160,8 @@ def finish(draft: Path, journals: Sequence[LaidOut], ledgers: Sequence[LaidOut])
     folder = draft.with_name(_RUN + (_as_file_name(min(names)) if names else "unnamed"))
     with _writing_to(draft):
         for name, schema in _WHOLE.items():
-            pq.write_table(pa.concat_tables([schema.empty_table(), *tables[name]]), draft / f"_{name}.parquet")
+            table = pa.concat_tables([schema.empty_table(), *tables[name]])
+            pq.write_table(table, draft / f"_{name}.parquet", write_page_checksum=True)
         shutil.rmtree(folder, ignore_errors=True)
         return draft.rename(folder)
 
@@ -201,7 +202,8 @@ def paths_of(run: Path, queues: Sequence[int], name: str) -> Sequence[tuple[Path
 def open_table(path: Path, schema: pa.Schema) -> pq.ParquetFile:
     """Open a file of records to read it by row groups; raises `UserError` if it is not one, or of another kind."""
     try:
-        file = pq.ParquetFile(path)
+        # Pages of a run that an older version laid out have no checksum, and are read.
+        file = pq.ParquetFile(path, page_checksum_verification=True)
         has_its_columns = file.schema_arrow.names == schema.names
     except _DAMAGE as error:
         raise _unreadable(path, error) from None
@@ -297,7 +299,9 @@ class _ByQueue:
                 folder = self._draft / f"{_QUEUE}{queue}"
                 folder.mkdir(exist_ok=True)
                 path = folder / f"{name}-{self._number}.parquet"
-                writer = self._writers[place] = pq.ParquetWriter(path, _BY_QUEUE[name], compression="zstd")
+                writer = self._writers[place] = pq.ParquetWriter(
+                    path, _BY_QUEUE[name], compression="zstd", write_page_checksum=True
+                )
             # Make one chunk of thousands of small ones.
             writer.write_table(pa.concat_tables(self._waiting.pop(place)).combine_chunks())
         self._counts[place] = 0
