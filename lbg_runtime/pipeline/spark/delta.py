@@ -99,7 +99,8 @@ class DeltaStreamWriter(DataSourceStreamArrowWriter):
                     continue
                 if writer is None:
                     make_folder(self._folder)
-                    writer = pq.ParquetWriter(path, self._schema, compression="zstd")
+                    # Checksums as Spark's own files have them, for readers that look at them.
+                    writer = pq.ParquetWriter(path, self._schema, compression="zstd", write_page_checksum=True)
                 writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=self._schema))
                 rows += batch.num_rows
             if writer is None:

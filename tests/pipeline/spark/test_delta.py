@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -55,6 +56,17 @@ def test_batches_are_added_to_the_table_that_is_there_and_each_once(tmp_path: Pa
     write_batch(again, 0)
     write_batch(again, 1)
     assert sorted(ids(tmp_path)) == [id_of("k", 0), id_of("k", 1)]
+
+
+def test_a_flipped_bit_is_found_by_readers_that_look_at_checksums(tmp_path: Path) -> None:
+    write_batch(writer(tmp_path), 0)
+    (path,) = tmp_path.glob("*.parquet")
+    column = pq.ParquetFile(path).metadata.row_group(0).column(0)
+    damaged = bytearray(path.read_bytes())
+    damaged[column.data_page_offset + column.total_compressed_size - 1] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(OSError, match="CRC checksum verification failed"):
+        pq.ParquetFile(path, page_checksum_verification=True).read()
 
 
 def test_a_power_cut_takes_nothing_of_a_batch_for_which_the_folder_was_made(
