@@ -177,10 +177,14 @@ class LandingLog:
             look_rows = _FIRST_LOOK_ROWS
             while first < last:
                 until, before = min(last, first + look_rows), first
-                for flush in view.all_flushes(first, until):
-                    reached = min(flush.rows, until)
-                    yield Piece(reached - first, flush.bytes // (flush.rows - flush.first_row) or 1, flush.t_land)
-                    first = reached
+                try:
+                    for flush in view.all_flushes(first, until):
+                        reached = min(flush.rows, until)
+                        yield Piece(reached - first, flush.bytes // (flush.rows - flush.first_row) or 1, flush.t_land)
+                        first = reached
+                except LandingRowsPruned:
+                    # Since the lane was last looked at, which may be a batch ago.
+                    first = max(first, min(view.first_left(), last))
                 if first == before:
                     # No flush has this row, as `cut` tells.
                     return

@@ -17,6 +17,7 @@ from lbg_runtime.pipeline.landing.lane import remove_lane
 from lbg_runtime.pipeline.landing.lane_view import Flush, LaneView
 from lbg_runtime.pipeline.landing.layout import LANE_NOTE, claim_folder, queue_of
 from lbg_runtime.pipeline.landing.log import LandingLog, LaneExtent, Piece
+from lbg_runtime.pipeline.landing.prune import prune
 from lbg_runtime.pipeline.landing.sealed import seal, unseal
 from lbg_runtime.pipeline.landing.segment import INDEX_SUFFIX
 from tests.pipeline.landing.landed import SHAPE, LogOnDisk, id_of, ids_of, rows
@@ -340,6 +341,23 @@ def test_a_backlog_is_looked_at_bit_by_bit(log_on_disk: LogOnDisk, monkeypatch: 
     assert looks == [(1, 3), (3, 7), (7, 15)]
     whole = list(log.pieces(3, {}, {lane.name: 90}))
     assert [sum(piece.rows for piece in whole if piece.t_land == number) for number in range(1, 31)] == [3] * 30
+
+
+def test_what_goes_while_the_flushes_are_told_is_left_out(log_on_disk: LogOnDisk) -> None:
+    old, new = log_on_disk.lane(segment_bytes=1), log_on_disk.lane("n")
+    for number in range(1, 61):
+        old.append(rows([id_of("k", number)], t_land=number))
+    new.append(rows([id_of("k", 61)], t_land=61))
+    log = LandingLog(log_on_disk.root)
+    told = log.pieces(3, {}, {name: extent.rows for name, extent in log.lanes(3).items()})
+    assert [next(told).t_land for _ in range(32)] == list(range(1, 33))
+    list(prune(log_on_disk.root, 41))
+    assert [piece.t_land for piece in told] == list(range(41, 62))
+    told = log.pieces(3, {}, {old.name: 60})
+    assert next(told).t_land == 41
+    shutil.rmtree(log_on_disk.root / old.name)
+    # How many it had looked at before is left to it; the cut tells of the rest.
+    assert len(list(told)) < 19
 
 
 def test_a_part_ends_with_a_flush_where_that_leaves_little_of_its_limit(log_on_disk: LogOnDisk) -> None:

@@ -251,6 +251,25 @@ def test_rows_that_are_gone_are_a_named_error_unless_asked_otherwise(log: LogOnD
     assert read(careless, start, careless.latestOffset(start, ReadMaxRows(10))) == [id_of("k", 2)]
 
 
+@pytest.mark.parametrize(("fails", "left"), [("true", None), ("false", [id_of("k", 5), id_of("k", 6)])])
+def test_rows_that_go_between_two_batches_of_what_is_available_are_gone_for_the_second(
+    log: LogOnDisk, fails: str, left: list[str] | None
+) -> None:
+    lane = log.lane(segment_bytes=1)
+    for number in range(1, 10):
+        lane.append(rows([id_of("k", number)], t_land=number))
+    reader = stream_reader(log.root, failOnDataLoss=fails)
+    reader.prepareForTriggerAvailableNow()
+    end = reader.latestOffset(reader.initialOffset(), ReadMaxRows(2))
+    list(prune_log(log.root, 5))
+    if left is None:
+        with pytest.raises(LandingRowsPruned) as raised:
+            reader.latestOffset(end, ReadMaxRows(2))
+        assert (raised.value.row, raised.value.first_row) == (2, 4)
+    else:
+        assert read(reader, end, reader.latestOffset(end, ReadMaxRows(2))) == left
+
+
 def test_a_first_batch_that_is_run_again_begins_where_it_began(log: LogOnDisk) -> None:
     """Spark keeps its end, and asks again where the stream begins; the sink would give other rows the same numbers."""
     lane = log.lane(segment_bytes=1)
