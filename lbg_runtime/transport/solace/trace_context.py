@@ -55,12 +55,9 @@ class TraceContexts:
         """
         newest, created = self._read(native, TRANSPORT), self._read(native, CREATION)
         said = trace_context(properties)
-        if newest is None:
-            found = said or created
-        elif said and not _are_of_one_trace(said, newest):
-            found = said
-        else:
-            found = _after(newest, said or created)
+        if said and (newest is None or not _are_of_one_trace(said, newest)):
+            return
+        found = created if newest is None else _after(newest, said or created)
         if found:
             # Not the state of another span.
             properties.pop(STATE, None)

@@ -25,6 +25,7 @@ CREATION_PROPERTIES = {"traceparent": f"00-{'c1' * 16}-{'c2' * 8}-01", "tracesta
 TRANSPORT_PROPERTIES = {"traceparent": f"00-{'c1' * 16}-{'b2' * 8}-01", "tracestate": "broker=1"}
 BOTH_PROPERTIES = {**TRANSPORT_PROPERTIES, "tracestate": "broker=1,created=1"}
 OTHER_PROPERTIES = {"traceparent": f"00-{'d1' * 16}-{'d2' * 8}-00", "tracestate": "other=1"}
+LONG_PROPERTIES = {"traceparent": OTHER_PROPERTIES["traceparent"], "tracestate": "a=" + "1" * 600}
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +75,9 @@ CONTEXTS: dict[str, tuple[Context | None, Context | None, dict[str, str], dict[s
         CREATION_PROPERTIES,
     ),
     "properties": (None, None, OTHER_PROPERTIES, OTHER_PROPERTIES),
+    "properties with a state that is too long for a context": (None, None, LONG_PROPERTIES, LONG_PROPERTIES),
+    "those, and the publisher's": (CREATION, None, LONG_PROPERTIES, LONG_PROPERTIES),
+    "those, and the broker's of another trace": (None, TRANSPORT, LONG_PROPERTIES, LONG_PROPERTIES),
     "properties, and the publisher's of another trace": (CREATION, None, OTHER_PROPERTIES, OTHER_PROPERTIES),
     "properties, and the broker's of another trace": (None, TRANSPORT, OTHER_PROPERTIES, OTHER_PROPERTIES),
     "properties, and the broker's of their trace": (CREATION, TRANSPORT, CREATION_PROPERTIES, BOTH_PROPERTIES),
