@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 
 from lbg_runtime.admin.asking import ask_each
-from lbg_runtime.model.errors import SempError, SempRefused
+from lbg_runtime.model.errors import SempError, SempMissing
 from lbg_runtime.model.group import queue_index
 from lbg_runtime.model.ids import QueueName
-from lbg_runtime.model.semp_code import SempCode
 from lbg_runtime.semp.address import Segment, SempApi
 from lbg_runtime.semp.answer import SempObject
 from lbg_runtime.semp.client import SempClient
@@ -81,9 +80,7 @@ async def look_at_oldest(client: SempClient, path: tuple[Segment, ...], queue: S
         try:
             found = await client.find_all(SempApi.MONITOR, messages, select=("msgId", "spooledTime"), where=where)
             queue = await client.get(SempApi.MONITOR, path)
-        except SempRefused as refused:
-            if refused.code != SempCode.NOT_FOUND:
-                raise
+        except SempMissing:
             # The queue was removed, and its messages with it.
             return 0, None
         if not queue.count("msgs"):

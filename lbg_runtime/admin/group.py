@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
@@ -39,11 +40,12 @@ from lbg_runtime.model.errors import (
     GroupMissing,
     GroupRefused,
     SempError,
+    SempExists,
+    SempMissing,
     SempRefused,
     UserError,
 )
 from lbg_runtime.model.ids import QueueName
-from lbg_runtime.model.semp_code import SempCode
 from lbg_runtime.semp.address import SempApi
 from lbg_runtime.semp.client import SempClient
 
@@ -142,7 +144,8 @@ class GroupAdmin:
                 take_step(made, step)
                 in_doubt = None
         except (SempError, asyncio.CancelledError) as error:
-            if isinstance(error, SempRefused) and not _may_be_ours(error):
+            # One that exists may have been made by this very request, when it was first sent.
+            if isinstance(error, SempRefused) and not (isinstance(error, SempExists) and error.is_repeated):
                 in_doubt = None
             _log.warning("group_creation_failed", reason=str(error) or "interrupted", objects=len(made))
             await self._undo(plan, made, in_doubt)
@@ -179,9 +182,9 @@ class GroupAdmin:
                 if _is_quieting(begun):
                     await self._take_back(begun)
                 raise
-            except SempRefused as refused:
+            except SempMissing:
                 # Gone since the last look. Look again: what is left is still to be deleted.
-                if not (_is_gone(refused) and looks_left):
+                if not looks_left:
                     raise
         raise AssertionError("the last look raises or returns")
 
@@ -232,11 +235,8 @@ class GroupAdmin:
                 await self._do_unless_gone(Change(step.ref, step.before, step.attributes))
 
     async def _do_unless_gone(self, step: Step) -> None:
-        try:
+        with suppress(SempMissing):
             await self._executor.do(step)
-        except SempRefused as refused:
-            if not _is_gone(refused):
-                raise
 
     async def _undo(self, plan: Plan, made: State, in_doubt: Step | None) -> None:
         left = dict(made)
@@ -315,16 +315,6 @@ def _tell_not_undone(left: State, reason: str) -> None:
 def _refuse(problems: tuple[UserError, ...]) -> None:
     if problems:
         raise GroupRefused(problems)
-
-
-def _is_gone(refused: SempRefused) -> bool:
-    """Whether it says that an object seen before is gone."""
-    return refused.code == SempCode.NOT_FOUND
-
-
-def _may_be_ours(refused: SempRefused) -> bool:
-    """Whether the object that already exists may have been made by this very request, when it was first sent."""
-    return refused.is_repeated and refused.code == SempCode.ALREADY_EXISTS
 
 
 def _owned(spec: GroupSpec, actual: State) -> dict[Ref, Attributes]:

@@ -1,15 +1,15 @@
 """What may be done to the queues of a group while members and publishers keep running."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
 from lbg_runtime.admin.account import semp_missing
 from lbg_runtime.admin.spec import SHARED_USERNAME
 from lbg_runtime.config.settings import Settings
-from lbg_runtime.model.errors import QueueInUse, QueueMissing, QueueUnfit, SempRefused
+from lbg_runtime.model.errors import QueueInUse, QueueMissing, QueueUnfit, SempExists, SempMissing
 from lbg_runtime.model.ids import QueueName
-from lbg_runtime.model.semp_code import SempCode
 from lbg_runtime.semp.address import Segment, SempApi
 from lbg_runtime.semp.answer import Json, SempObject
 from lbg_runtime.semp.client import SempClient
@@ -116,10 +116,8 @@ class SempQueueAdmin:
     async def subscriptions(self, queue: QueueName) -> frozenset[str] | None:
         try:
             found = await self._client.find_all(SempApi.CONFIG, self._path(queue, "subscriptions"))
-        except SempRefused as refused:
-            if refused.code == SempCode.NOT_FOUND:
-                return None
-            raise
+        except SempMissing:
+            return None
         return frozenset(each.text("subscriptionTopic") for each in found)
 
     async def ensure_fit(self, queue: QueueName, unsettled: int = 1) -> None:
@@ -138,19 +136,15 @@ class SempQueueAdmin:
         """See `QueueAdmin`. A queue that exists is left as it is: it may be somebody else's."""
         try:
             await self._client.create(("msgVpns", self._vpn, "queues"), {"queueName": queue, **self._new_queue})
-        except SempRefused as refused:
-            if refused.code != SempCode.ALREADY_EXISTS:
-                raise
+        except SempExists:
             await self.ensure_fit(queue)
 
     async def subscribe(self, queue: QueueName, topic: str) -> None:
         try:
-            await self._client.create(self._path(queue, "subscriptions"), {"subscriptionTopic": topic})
-        except SempRefused as refused:
-            if refused.code == SempCode.NOT_FOUND:
-                raise QueueMissing(queue) from None
-            if refused.code != SempCode.ALREADY_EXISTS:
-                raise
+            with suppress(SempExists):
+                await self._client.create(self._path(queue, "subscriptions"), {"subscriptionTopic": topic})
+        except SempMissing:
+            raise QueueMissing(queue) from None
 
     async def unsubscribe(self, queue: QueueName, topic: str) -> None:
         await self._client.delete(self._path(queue, "subscriptions", topic))

@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 
 from lbg_runtime.admin.asking import ask_each
 from lbg_runtime.admin.backlog import BacklogUnknown, look_at_oldest
-from lbg_runtime.model.errors import SempRefused
+from lbg_runtime.model.errors import SempMissing
 from lbg_runtime.model.ids import MemberId, QueueName
-from lbg_runtime.model.semp_code import SempCode
 from lbg_runtime.semp.address import SempApi
 from lbg_runtime.semp.answer import SempObject
 from lbg_runtime.semp.client import SempClient
@@ -46,9 +45,7 @@ async def read_sights(
         path = ("msgVpns", vpn, "queues", queue)
         try:
             flows = await client.find_all(SempApi.MONITOR, (*path, "txFlows")) if seen.count("txFlows") else ()
-        except SempRefused as refused:
-            if refused.code != SempCode.NOT_FOUND:
-                raise
+        except SempMissing:
             return None
         fed = [flow.text("clientName") for flow in flows if flow.text("activityState") == "active-consumer"]
         try:
@@ -115,9 +112,7 @@ async def disconnect(client: SempClient, vpn: str, group: str, member: str) -> l
             continue
         try:
             await client.act((*clients, name, "disconnect"))
-        except SempRefused as refused:
-            if refused.code != SempCode.NOT_FOUND:  # It has gone by itself meanwhile.
-                raise
-            continue
+        except SempMissing:
+            continue  # It has gone by itself meanwhile.
         ended.append(name)
     return ended

@@ -298,6 +298,14 @@ class SempRefused(SempError):
         self.is_repeated = is_repeated
 
 
+class SempMissing(SempRefused):
+    """The object, or one above it, does not exist."""
+
+
+class SempExists(SempRefused):
+    """The object that was to be made exists already."""
+
+
 class QueueMissing(SempError):
     """The queue does not exist."""
 

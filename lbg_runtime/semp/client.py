@@ -5,6 +5,7 @@ import os
 import ssl
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -13,7 +14,7 @@ from urllib.parse import quote
 import httpx
 import orjson
 
-from lbg_runtime.model.errors import SempRefused, SempUnreachable
+from lbg_runtime.model.errors import SempExists, SempMissing, SempRefused, SempUnreachable
 from lbg_runtime.model.semp_code import SempCode
 from lbg_runtime.semp.address import Segment, SempApi, path_of
 from lbg_runtime.semp.answer import Json, SempAnswer, SempObject, read_answer
@@ -33,6 +34,8 @@ _API = "the broker's management API at semp.url, by https:// if it speaks TLS an
 
 _NOT_READY = 503
 _UNAUTHORIZED = 401
+
+_KINDS: Mapping[int, type[SempRefused]] = {SempCode.NOT_FOUND: SempMissing, SempCode.ALREADY_EXISTS: SempExists}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +131,8 @@ class SempClient:
         """One object as from `get`; None if it does not exist."""
         try:
             return await self.get(api, path, select=select)
-        except SempRefused as refused:
-            if refused.code == SempCode.NOT_FOUND:
-                return None
-            raise
+        except SempMissing:
+            return None
 
     async def find_all(
         self, api: SempApi, path: Sequence[Segment], *, select: Sequence[str] = (), where: Sequence[str] = ()
@@ -164,11 +165,8 @@ class SempClient:
 
     async def delete(self, path: Sequence[Segment]) -> None:
         """Delete an object and everything below it; succeeds if it does not exist."""
-        try:
+        with suppress(SempMissing):
             await self._request("DELETE", SempApi.CONFIG, path)
-        except SempRefused as refused:
-            if refused.code != SempCode.NOT_FOUND:
-                raise
 
     async def act(self, path: Sequence[Segment]) -> None:
         """Have something done, once: the last part of the path says what."""
@@ -220,7 +218,8 @@ class SempClient:
             failure = answer.failure
             # A broker may quote what it was sent, in any notation, so the password could not be found and masked.
             description = "not shown, as the request had a password" if hidden else failure.description
-            raise SempRefused(request, status, failure.code, failure.status, description, is_repeated=is_repeated)
+            kind = _KINDS.get(failure.code, SempRefused)
+            raise kind(request, status, failure.code, failure.status, description, is_repeated=is_repeated)
         if status == _UNAUTHORIZED:
             raise SempRefused(request, status, 0, "HTTP 401", f"{self._shown} refused")
         if answer is None or not response.is_success:

@@ -5,7 +5,7 @@ import json
 import httpx
 import pytest
 
-from lbg_runtime.model.errors import SempRefused, SempUnreachable
+from lbg_runtime.model.errors import SempExists, SempMissing, SempRefused, SempUnreachable
 from lbg_runtime.semp.address import SempApi, path_of
 from lbg_runtime.semp.client import PAUSES_S, SempAccount, SempClient
 
@@ -245,7 +245,7 @@ async def test_a_next_page_that_is_nowhere_is_an_error(uri):
 async def test_the_code_of_an_error_counts_and_not_the_http_status():
     async with Broker(refusal(6), refusal(6, status=404)).client() as client:
         for status in (400, 404):
-            with pytest.raises(SempRefused) as caught:
+            with pytest.raises(SempMissing) as caught:
                 await client.get(SempApi.CONFIG, (*QUEUES, "a/b"))
             error = caught.value
             assert (error.code, error.status, error.description) == (6, "SOME", "because of it")
@@ -309,7 +309,7 @@ async def test_a_refusal_says_whether_an_earlier_attempt_may_have_done_what_was_
     async with Broker(refusal(10), httpx.Response(503), refusal(10)).client() as client:
         repeated = []
         for _ in range(2):
-            with pytest.raises(SempRefused) as caught:
+            with pytest.raises(SempExists) as caught:
                 await client.create(QUEUES, {})
             repeated.append(caught.value.is_repeated)
     assert repeated == [False, True]

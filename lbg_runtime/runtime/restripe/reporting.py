@@ -41,7 +41,7 @@ def without(secret: str, error: SempRefused | SempUnreachable | PublishFailed) -
 
     match error:
         case SempRefused(request=request, http_status=status, code=code, is_repeated=again):
-            return SempRefused(hide(request), status, code, error.status, hide(error.description), is_repeated=again)
+            return type(error)(hide(request), status, code, error.status, hide(error.description), is_repeated=again)
         case SempUnreachable():
             return SempUnreachable(error.url, hide(error.reason), error.expected)
         case PublishFailed():
