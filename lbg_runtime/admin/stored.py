@@ -18,7 +18,7 @@ import structlog
 from lbg_runtime.admin.spec import MARKER_PREFIX, StoredGroup, read_marker, with_queue_count
 from lbg_runtime.config.load import load_settings
 from lbg_runtime.config.regular_file import read_regular_file
-from lbg_runtime.config.settings import STORED_IN_SEMP, GroupSettings, GroupSource, Settings
+from lbg_runtime.config.settings import STORED_IN_SEMP, GroupSettings, GroupSource, Settings, shared_settings
 from lbg_runtime.core.chance import RandomSource
 from lbg_runtime.model.errors import ConfigError, PublisherClosed, SempError, SempUnreachable, UserError
 
@@ -122,18 +122,13 @@ class Difference:
 
 
 def differences(group: GroupSettings, stored: StoredGroup | None) -> tuple[Difference, ...]:
-    """Where the settings stored now differ from those started with, but for the number of queues."""
+    """Where the settings stored now that are shared differ from those started with."""
     if stored is None:
         return (Difference("group.name", group.name, "no such group, or one that cannot be read"),)
-    shape = stored.shape
-    pairs = (
-        ("group.hash_prefix", group.hash_prefix, shape.hash_prefix),
-        ("group.hash_count", group.hash_count, shape.hash_count),
-        ("group.hash_function", group.hash_function.value, stored.hash_function.value),
-        ("group.key", str(group.key), stored.key),
-        # Not `queue_count`: of a re-striping members learn from the queues themselves, and publishers need not know.
+    theirs = shared_settings(stored.shape, stored.hash_function, stored.key)
+    return tuple(
+        Difference(name, value, theirs[name]) for name, value in group.shared().items() if value != theirs[name]
     )
-    return tuple(Difference(name, str(ours), str(theirs)) for name, ours, theirs in pairs if ours != theirs)
 
 
 class StoredGroupWatch:

@@ -150,12 +150,20 @@ class GroupSettings(Section):
 
     def shared(self) -> dict[str, str]:
         """The settings, by path, that are to be the same for all members and publishers of the group."""
-        return {
-            "group.hash_prefix": self.hash_prefix,
-            "group.hash_count": str(self.hash_count),
-            "group.hash_function": self.hash_function.value,
-            "group.key": str(self.key),
-        }
+        return shared_settings(self.shape(), self.hash_function, str(self.key))
+
+
+def shared_settings(shape: GroupShape, hash_function: HashFunction, key: str) -> dict[str, str]:
+    """The settings of a group that decide where keys go, by path, wherever they are kept.
+
+    Not `queue_count`: of a re-striping members learn from the queues themselves, and publishers need not know.
+    """
+    return {
+        "group.hash_prefix": shape.hash_prefix,
+        "group.hash_count": str(shape.hash_count),
+        "group.hash_function": hash_function.value,
+        "group.key": key,
+    }
 
 
 class MembershipMode(Enum):
