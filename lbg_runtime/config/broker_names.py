@@ -8,18 +8,17 @@ from hashlib import blake2b
 from lbg_runtime.config.fields import SettingProblem, no_longer_than
 from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.model.failure import DEAD_MESSAGE_QUEUE
-from lbg_runtime.model.group import GroupShape, is_reserved, queue_name_fault
+from lbg_runtime.model.group import LARGEST_QUEUE_NAME, GroupShape, is_reserved, queue_name_fault
 from lbg_runtime.model.topic import LARGEST_TOPIC_BYTES
 
-LARGEST_QUEUE_NAME = 200
 LARGEST_QUEUE_NAME_BYTES = 250
-"""What the client takes, beside the broker's number of characters."""
+"""What the client takes, beside the number of characters that the broker takes."""
 LARGEST_CLIENT_NAME_BYTES = 159
 """One less than PubSub+ takes: the client drops a login whose answer has 160 bytes and the zero behind them."""
 LARGEST_VPN_BYTES = 32
 LARGEST_USERNAME_BYTES = 189
 LARGEST_PASSWORD_BYTES = 128
-"""What PubSub+ takes: characters for the names of queues, bytes of UTF-8 for the others."""
+"""What PubSub+ takes: bytes of UTF-8."""
 
 
 def client_name(group: str, member: str) -> str:

@@ -7,6 +7,10 @@ from lbg_runtime.model.ids import GroupName, QueueName
 
 LARGEST_HASH_COUNT = 100_000
 """Limit on shards: each is a subscription of its queue, and a member or an administrator adds them one by one."""
+LARGEST_QUEUE_NAME = 200
+"""What a broker takes: characters."""
+NOT_IN_QUEUE_NAMES = "*>?'<&;"
+"""Characters that no durable queue has in its name, whoever makes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +109,8 @@ def queue_name_fault(name: str) -> str | None:
 
     Its length is not looked at.
     """
-    if not name or any(letter in name for letter in "*>?'<&;"):
-        return "a queue name without any of * > ? ' < & ;"
+    if not name or any(letter in name for letter in NOT_IN_QUEUE_NAMES):
+        return f"a queue name without any of {' '.join(NOT_IN_QUEUE_NAMES)}"
     if "" in name.split("/"):
         return "levels that are not empty, as a broker asks of queue names"
     if name.startswith("#"):

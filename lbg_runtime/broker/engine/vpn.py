@@ -14,14 +14,11 @@ from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.broker.engine.traits import Traits
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.failure import DEAD_MESSAGE_QUEUE, QUEUE_ADDRESS_PREFIX
+from lbg_runtime.model.group import LARGEST_QUEUE_NAME, queue_name_fault
 from lbg_runtime.model.ids import QueueName
 
 LARGEST_CLIENT_NAME_BYTES = 160
-LARGEST_QUEUE_NAME = 200
-"""Characters, unlike the name of a client."""
 _NOT_IN_CLIENT_NAMES = frozenset("*>\ufffd")
-NOT_IN_QUEUE_NAMES = "*?'<>&;"
-"""Characters that no durable queue has in its name, whoever makes it."""
 TraitsOf = Callable[[Published], Traits]
 _ADDRESS = "#P2P/Q"
 """Prefix of the topic of a message for one queue: for a durable one it is `QUEUE_ADDRESS_PREFIX` and its name, for a
@@ -139,6 +136,5 @@ def check_client_name(name: str) -> None:
 
 def is_queue_name(name: str) -> bool:
     """Whether a client may give a durable queue this name: it becomes part of topics, and administrators use it."""
-    is_text = name.isprintable() and set(NOT_IN_QUEUE_NAMES).isdisjoint(name)
-    is_free = not name.startswith("#") or name == DEAD_MESSAGE_QUEUE
-    return is_text and is_free and all(name.split("/")) and len(name) <= LARGEST_QUEUE_NAME
+    is_fit = name == DEAD_MESSAGE_QUEUE or queue_name_fault(name) is None
+    return is_fit and len(name) <= LARGEST_QUEUE_NAME

@@ -10,10 +10,10 @@ from lbg_runtime.broker.engine.settings import (
     Permission,
     RejectOnDiscard,
 )
-from lbg_runtime.broker.engine.vpn import LARGEST_QUEUE_NAME, NOT_IN_QUEUE_NAMES
 from lbg_runtime.broker.semp.grouping import GROUPING_QUEUE_ATTRIBUTES
 from lbg_runtime.broker.semp.schema import Attribute, Choice, Flag, Level, Number, ObjectType, Text, Threshold
 from lbg_runtime.model.failure import DEAD_MESSAGE_QUEUE
+from lbg_runtime.model.group import LARGEST_QUEUE_NAME, NOT_IN_QUEUE_NAMES
 
 _U32 = 2**32 - 1
 _WORD = string.ascii_letters + string.digits + "-_"

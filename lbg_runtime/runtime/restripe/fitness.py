@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from lbg_runtime.admin.queues import SMALL_MESSAGE_BYTES, QueueAdmin
-from lbg_runtime.config.broker_names import LARGEST_QUEUE_NAME, LARGEST_QUEUE_NAME_BYTES
+from lbg_runtime.config.broker_names import LARGEST_QUEUE_NAME_BYTES
 from lbg_runtime.config.settings import GroupBackend, Provision, RebindMode, Settings
 from lbg_runtime.core.group.picture import GroupPicture
 from lbg_runtime.core.parking.records import SHOWN_UNSETTLED, parking_queue
@@ -11,7 +11,7 @@ from lbg_runtime.core.restripe.layout import SeenQueues, ensure_target
 from lbg_runtime.core.restripe.records import StripePlan, record_topic
 from lbg_runtime.model.errors import ConfigError, PublishRefused, SempError, UserError
 from lbg_runtime.model.failure import Then
-from lbg_runtime.model.group import GroupShape
+from lbg_runtime.model.group import LARGEST_QUEUE_NAME, GroupShape
 from lbg_runtime.model.topic import LARGEST_TOPIC_BYTES
 
 _BESIDE_MARKERS = 3
