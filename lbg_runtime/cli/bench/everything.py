@@ -17,8 +17,9 @@ from typing import Annotated, Any
 import orjson
 import typer
 
-from lbg_runtime.cli.bench.report import Better, console, figure, tell
+from lbg_runtime.cli.bench.report import Better, figure, tell
 from lbg_runtime.cli.options import Json, path_option, print_json
+from lbg_runtime.cli.table import print_table
 from lbg_runtime.model.errors import LbgError, UserError
 
 KEPT = Path("docs/benchmarks.json")
@@ -226,4 +227,4 @@ def _print_table(compared: Sequence[Comparison], *, is_new: bool) -> None:
             each.bench if each.bench != before else "", each.ratio, found, kept, f"{each.share:.0%}", standing
         )
         before = each.bench
-    console().print(table)
+    print_table(table)

@@ -16,17 +16,14 @@ from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from lbg_runtime.cli.options import print_json
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from lbg_runtime.cli.table import print_table
 
 CLIENT = "solace-pubsubplus"
-WIDTH = 132
 
 # Read when this is imported, which is before anything is measured.
 _LOAD = round(os.getloadavg()[0], 2)
@@ -163,7 +160,6 @@ def _ratio_object(ratio: Ratio) -> dict[str, object]:
 def _print_tables(report: Report) -> None:
     from rich.table import Table
 
-    output = console()
     host = machine()
     where = f"{host.cores} cores, {host.processor}, load {host.load}, Python {host.python}"
     rounds = "1 round" if report.rounds == 1 else f"{report.rounds} rounds"
@@ -174,18 +170,18 @@ def _print_tables(report: Report) -> None:
     for name in ("case", "arm") if has_cases else ("arm",):
         table.add_column(name)
     for name in ("median", "lowest", "highest"):
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, justify="right")
     table.add_column("unit")
     before = None
     for row in report.rows:
         case = [row.case if row.case != before else ""] if has_cases else []
         table.add_row(*case, row.arm, *map(figure, spread(row.values).values()), row.unit)
         before = row.case
-    output.print(table)
+    print_table(table)
     for name, value in report.details.items():
         if is_plain(value):
             told = ", ".join(f"{part} {each}" for part, each in value.items()) if isinstance(value, dict) else value
-            output.print(f"{name.replace('_', ' ')}: {told}", highlight=False)
+            print(f"{name.replace('_', ' ')}: {told}")
     if not report.ratios:
         return
     table = Table(title="ratios, within a round", title_justify="left")
@@ -193,7 +189,7 @@ def _print_tables(report: Report) -> None:
         table.add_column(name, justify="left" if name in ("ratio", "goal") else "right")
     for ratio in report.ratios:
         table.add_row(ratio.label, *map(figure, spread(ratio.values).values()), _goal(ratio))
-    output.print(table)
+    print_table(table)
 
 
 def is_plain(value: object) -> bool:
@@ -208,13 +204,6 @@ def _goal(ratio: Ratio) -> str:
         return ""
     sign = ">=" if ratio.better is Better.MORE else "<="
     return f"{sign} {ratio.goal:g}: {'met' if ratio.is_met else 'not met'}"
-
-
-def console() -> "Console":
-    """The console for tables; anything but a terminal has no width of its own."""
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() else WIDTH)
 
 
 def figure(value: float) -> str:

@@ -15,12 +15,11 @@ import typer
 
 from lbg_runtime.cli.importing import users_modules
 from lbg_runtime.cli.options import Config, Json, complain, group_settings, print_json
+from lbg_runtime.cli.table import print_table
 from lbg_runtime.model.errors import ConfigError, GroupMissing, UserError
 from lbg_runtime.model.printable import printable
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from lbg_runtime.admin.group import GroupAdmin, OnStep, Plan
     from lbg_runtime.admin.plan import Step
     from lbg_runtime.admin.sight import QueueSight
@@ -37,9 +36,6 @@ T = TypeVar("T")
 Name = Annotated[str, typer.Argument(help="Name of the group.")]
 
 _DEFAULT_CONFIG = Path("config.yaml")
-
-_LEAST_OF_NAME = 8
-"""The fewest characters in a line of a name that is folded."""
 
 
 def create(config: Config = _DEFAULT_CONFIG, json: Json = False) -> None:
@@ -293,22 +289,3 @@ def _step_bar(total: int | None) -> "Iterator[OnStep]":
 
 def _semp_username(settings: "Settings") -> str:
     return settings.semp.username if settings.semp is not None else ""
-
-
-def print_table(table: "Table") -> None:
-    """Print a table to standard output, as wide as it needs if that is not a terminal, and in a narrow terminal with
-    names in several lines: nothing is cut."""
-    from rich.cells import cell_len
-    from rich.console import Console
-
-    # Names are plain text, whatever brackets they contain.
-    console = Console(highlight=False, markup=False, emoji=False)
-    if not console.is_terminal:
-        # A file or a pipe has no width to which a name should be cut.
-        console.width = 1_000
-    for column in table.columns:
-        # The index of a queue is at the end of its name, and a part of a number would be read as another one.
-        column.overflow = "fold"
-        longest = max((cell_len(word) for cell in column.cells for word in str(cell).split()), default=0)
-        column.min_width = longest if column.justify == "right" else min(longest, _LEAST_OF_NAME)
-    console.print(table, crop=False)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from lbg_runtime.cli.group.admin import apply, create, delete, evict, list_groups, plan, print_table, show, verify
+from lbg_runtime.cli.group.admin import apply, create, delete, evict, list_groups, plan, show, verify
 from lbg_runtime.cli.group.restripe import restripe
 from lbg_runtime.cli.options import Config, Json, ListenFor, complain, group_settings, path_argument
+from lbg_runtime.cli.table import print_table
 from lbg_runtime.model.errors import ConfigError, SempError, TransportError
 from lbg_runtime.model.printable import printable
 

@@ -1,6 +1,7 @@
 """The common form of all benches: what is in the object, when a goal is met, and the exit code."""
 
 import json
+import re
 
 import pytest
 import typer
@@ -82,6 +83,22 @@ def test_the_table_says_who_what_and_whether_a_goal_is_met(capsys: pytest.Captur
     assert "steps taken: kill 2, cut 1" in said
     assert "verdict: valid" in said
     assert "nested" not in said
+
+
+def test_in_a_narrow_terminal_the_table_says_of_whom_and_in_what_its_figures_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Figures stood beside arms that had no name any more, and beside no unit."""
+    for name, value in (("FORCE_COLOR", "1"), ("TERM", "xterm"), ("COLUMNS", "40")):
+        monkeypatch.setenv(name, value)
+    finish(made(), json=False)
+    said = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    assert "…" not in said
+    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in said.splitlines() if line[:1] == "│"]
+    figures, ratios = ([row for row in rows if len(row) == columns] for columns in (6, 5))
+    assert "".join(row[1] for row in figures) == "ourspeer"
+    assert "".join(row[5] for row in figures) == "messages/s" * 2
+    assert "".join(row[4] for row in ratios) == ">=10:met<=1.25:notmet"
 
 
 def test_what_was_wrong_is_said_and_is_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:

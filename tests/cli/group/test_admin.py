@@ -5,7 +5,6 @@ More than 400 lines, because the commands are tried one after another on one gro
 
 import asyncio
 import json
-import re
 import signal
 import subprocess
 import sys
@@ -27,7 +26,7 @@ from lbg_runtime.admin.sight import QueueSight
 from lbg_runtime.broker.engine.effects import Effect
 from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.semp.server import SempServer
-from lbg_runtime.cli.group.admin import _ends_of_handlers, _step_bar, print_table
+from lbg_runtime.cli.group.admin import _ends_of_handlers, _step_bar
 from lbg_runtime.cli.group.plan_text import plan_as_object, plan_lines, sights_as_object, sights_as_table
 from lbg_runtime.cli.main import command_line
 from lbg_runtime.config.load import parse_settings
@@ -106,14 +105,6 @@ def test_queues_that_are_missing_or_not_fed_are_seen() -> None:
 def _cells(queues: list[QueueName], sights: dict[QueueName, QueueSight]) -> list[tuple[object, ...]]:
     columns = sights_as_table(queues, sights, 1_060).columns
     return list(zip(*([column.header, *column.cells] for column in columns), strict=True))
-
-
-def test_nobody_can_choose_a_name_that_the_terminal_obeys(capsys: pytest.CaptureFixture[str]) -> None:
-    queue = QueueName("g[/x]/0")
-    print_table(sights_as_table([queue], {queue: QueueSight(1, 1, "[red]\x1b[2J:boom:")}, 0))
-    told = capsys.readouterr().out
-    assert "[red]\\x1b[2J:boom:" in told
-    assert "g[/x]/0" in told
 
 
 # -- against a broker
@@ -389,24 +380,3 @@ async def test_a_creation_that_is_killed_is_finished_by_apply(lbg: WarmLbg, tmp_
             assert len(left.steps) == 18 - number
             await admin.apply(left)
             assert (await admin.plan(spec)).is_clean
-
-
-@pytest.mark.parametrize("width", [20, 40, 80])
-def test_a_table_in_a_narrow_terminal_cuts_no_name_and_no_number(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], width: int
-) -> None:
-    """All queues had the same name in it, as their indexes were cut, and of 123456 messages it showed 12."""
-    # This makes a terminal of any output.
-    for name, value in (("FORCE_COLOR", "1"), ("TERM", "xterm"), ("COLUMNS", str(width))):
-        monkeypatch.setenv(name, value)
-    group = "payments-settlement-europe"
-    sights = {QueueName(f"{group}/{n}"): QueueSight(123_456 + n, 1, f"{group}/pod-{n}/host/7") for n in range(3)}
-
-    print_table(sights_as_table(tuple(sights), sights, 0))
-
-    lines = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
-    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if line.startswith("│")]
-    names, numbers, clients = ("".join(row[place] for row in rows) for place in (0, 1, -1))
-    assert names == "".join(sights)
-    assert numbers == "123456123457123458"
-    assert clients == "".join(sight.fed or "" for sight in sights.values())
