@@ -8,6 +8,7 @@ from typing import Protocol
 from lbg_runtime.admin.account import semp_missing
 from lbg_runtime.admin.spec import SHARED_USERNAME
 from lbg_runtime.config.settings import Settings
+from lbg_runtime.model.counted import counted
 from lbg_runtime.model.errors import QueueInUse, QueueMissing, QueueUnfit, SempExists, SempMissing
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.semp.address import Segment, SempApi
@@ -130,7 +131,7 @@ class SempQueueAdmin:
     async def ensure_like_new(self, queue: QueueName) -> None:
         await self._ensure(queue, self._rights)
         if messages := await self.depth(queue):
-            raise QueueUnfit(queue, f"{messages} messages", "none in a queue that the group takes over")
+            raise QueueUnfit(queue, counted(messages, "message"), "none in a queue that the group takes over")
 
     async def create_queue(self, queue: QueueName) -> None:
         """See `QueueAdmin`. A queue that exists is left as it is: it may be somebody else's."""

@@ -11,6 +11,7 @@ import typer
 
 from lbg_runtime.cli.options import DURATION, Json, complain, duration_ms, path_argument, print_json
 from lbg_runtime.cli.sizes import bytes_text
+from lbg_runtime.model.counted import counted
 from lbg_runtime.model.errors import LandingError, LandingRowsPruned, UserError
 from lbg_runtime.model.printable import printable
 
@@ -46,8 +47,8 @@ def ls(directory: Directory, json: Json = False) -> None:
             pruned = f", {each['first_row']} pruned" if each["first_row"] else ""
             times = f", {each['from']} to {each['to']}" if each["from"] else ""
             state = " (being written)" if each["is_being_written"] else ""
-            size = bytes_text(int(str(each["bytes"])))
-            print(printable(f"{each['lane']}: {each['rows']} rows{pruned}, {size}{times}{state}"))
+            rows, size = counted(int(str(each["rows"])), "row"), bytes_text(int(str(each["bytes"])))
+            print(printable(f"{each['lane']}: {rows}{pruned}, {size}{times}{state}"))
         for path, what in failures:
             complain(f"{path}: {what}")
         if not lanes and not failures:
@@ -84,8 +85,8 @@ def verify(directory: Directory, json: Json = False) -> None:
     else:
         for each in findings:
             print(printable(f"{each.grade.value}: {each.path}: {each.what}"))
-        verdict = "damaged" if is_damaged else "whole"
-        print(f"{verdict}: {walked.rows} rows in {walked.segments} segments of {walked.lanes} lanes")
+        verdict, rows = "damaged" if is_damaged else "whole", counted(walked.rows, "row")
+        print(f"{verdict}: {rows} in {counted(walked.segments, 'segment')} of {counted(walked.lanes, 'lane')}")
     raise typer.Exit(1 if is_damaged else 0)
 
 
@@ -129,7 +130,7 @@ def prune(
     else:
         for each in pruned:
             print(printable(f"{each.lane}: rows {each.first_row} to {each.rows - 1}, {bytes_text(each.bytes)}"))
-        print(f"{len(pruned)} segments, {bytes_text(size)}, {'would go' if dry_run else 'removed'}")
+        print(f"{counted(len(pruned), 'segment')}, {bytes_text(size)}, {'would go' if dry_run else 'removed'}")
         for path, what in unpruned:
             complain(f"{path}: {what}; the rest of its lane stays")
     raise typer.Exit(1 if unpruned else 0)

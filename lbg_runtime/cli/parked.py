@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lbg_runtime.cli.options import Config, Json, complain, group_settings, print_json
+from lbg_runtime.model.counted import counted
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.printable import printable
 
@@ -196,8 +197,7 @@ def _names(lane: "ParkedLane") -> "list[tuple[ParkingOwner, int]]":
 
 def _count(lane: "ParkedLane") -> str:
     unread = len(lane.unread)
-    count = len(lane.messages) + unread
-    return f"{count} message{'s' if count != 1 else ''}" + (f" ({unread} not readable)" if unread else "")
+    return counted(len(lane.messages) + unread, "message") + (f" ({unread} not readable)" if unread else "")
 
 
 def _lane_as_object(lane: "ParkedLane") -> dict[str, object]:

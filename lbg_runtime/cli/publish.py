@@ -24,6 +24,7 @@ from lbg_runtime.cli.options import (
     path_option,
     print_json,
 )
+from lbg_runtime.model.counted import counted
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.keys import KeySource, is_sendable
 from lbg_runtime.model.message import NO_PROPERTIES, PARTITION_KEY_PROPERTY
@@ -69,7 +70,7 @@ class PublishSummary:
 
     def as_text(self) -> str:
         """One line for people."""
-        text = f"{self.confirmed} of {self.sent} messages confirmed in {self.seconds:.1f} s"
+        text = f"{self.confirmed} of {counted(self.sent, 'message')} confirmed in {self.seconds:.1f} s"
         if self.seconds >= 1 and self.per_second:
             # For less time it says little: the first message waits for more than the others.
             text += f", {self.per_second} a second"

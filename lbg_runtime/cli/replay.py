@@ -13,6 +13,7 @@ import typer
 
 from lbg_runtime.cli.landing import Directory, readable, time_text
 from lbg_runtime.cli.options import Config, Json, complain, insist_on_finite, path_option, print_json
+from lbg_runtime.model.counted import counted
 from lbg_runtime.model.errors import LbgError, UserError
 from lbg_runtime.model.keys import is_sendable
 from lbg_runtime.model.topic import is_valid_topic
@@ -230,12 +231,13 @@ def _as_object(replayed: "Replayed", *, dry_run: bool, seconds: float) -> dict[s
 def _tell(replayed: "Replayed", topic: str, *, dry_run: bool) -> None:
     times = f", landed {time_text(replayed.first_us)} to {time_text(replayed.last_us)}" if replayed.selected else ""
     if dry_run:
-        print(f"{replayed.selected - replayed.without_key} messages would be published to {topic}{times}")
+        print(f"{counted(replayed.selected - replayed.without_key, 'message')} would be published to {topic}{times}")
     else:
-        print(f"{replayed.confirmed} of {replayed.selected} messages published to {topic} and confirmed{times}")
+        selected = counted(replayed.selected, "message")
+        print(f"{replayed.confirmed} of {selected} published to {topic} and confirmed{times}")
     if replayed.without_key:
-        complain(f"{replayed.without_key} messages have no key and are left out")
+        complain(f"left out for lack of a key: {counted(replayed.without_key, 'message')}")
     if replayed.ledger_dropped:
-        complain(f"{replayed.ledger_dropped} lines of the ledger lost")
+        complain(f"{counted(replayed.ledger_dropped, 'line')} of the ledger lost")
     if replayed.failure is not None:
         complain(replayed.failure)

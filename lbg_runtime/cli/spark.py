@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lbg_runtime.cli.options import DURATION, Json, complain, duration_ms, path_option, print_json
+from lbg_runtime.model.counted import counted
 from lbg_runtime.model.errors import SparkUnavailable
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def stream(
         print_json(report)
     else:
         left = "no batch was finished" if progress.behind is None else f"{progress.behind} left after the last batch"
-        print(f"{progress.rows} rows written, {left}")
+        print(f"{counted(progress.rows, 'row')} written, {left}")
 
 
 @contextmanager
@@ -139,4 +140,4 @@ def _shown() -> "Iterator[Callable[[StreamProgress], None]]":
     from rich.console import Console
 
     with Console(stderr=True).status("reading") as status:
-        yield lambda at: status.update(f"batch {at.batch}: {at.rows} rows written, {at.behind} behind")
+        yield lambda at: status.update(f"batch {at.batch}: {counted(at.rows, 'row')} written, {at.behind} behind")

@@ -6,6 +6,8 @@ read in one place.
 
 from typing import ClassVar
 
+from lbg_runtime.model.counted import counted
+
 
 class LbgError(Exception):
     """Root of every error this project raises on purpose."""
@@ -332,7 +334,9 @@ class QueueInUse(SempError):
     """The queue was not deleted: it still has messages or bound flows."""
 
     def __init__(self, queue: str, message_count: int, flow_count: int) -> None:
-        super().__init__(f"queue {queue} has {message_count} messages and {flow_count} bound flows left")
+        super().__init__(
+            f"queue {queue} has {counted(message_count, 'message')} and {counted(flow_count, 'bound flow')} left"
+        )
         self.queue = queue
         self.message_count = message_count
         self.flow_count = flow_count
@@ -353,7 +357,10 @@ class GroupInUse(SempError):
     """
 
     def __init__(self, left: dict[str, tuple[int, int]], *, only_parking: bool = False) -> None:
-        queues = ", ".join(f"{queue} ({messages} messages, {flows} flows)" for queue, (messages, flows) in left.items())
+        queues = ", ".join(
+            f"{queue} ({counted(messages, 'message')}, {counted(flows, 'flow')})"
+            for queue, (messages, flows) in left.items()
+        )
         way_out = "expected no messages, and members that have left"
         if only_parking:
             # The mark of its last owner stays in a parking queue for good.

@@ -261,7 +261,7 @@ async def test_a_creation_that_fails_is_not_taken_back_once_a_message_was_confir
             await create(failing)
     assert told[-1]["event"] == "group_creation_not_undone"
     assert {"queue orders/0", "queue orders/1"} <= set(told[-1]["left"])
-    assert "orders/1 (1 messages" in told[-1]["reason"]
+    assert "orders/1 (1 message" in told[-1]["reason"]
     admin = GroupAdmin(client, "default")
     assert await admin.fills(["orders/1"]) == {"orders/1": (1, 0)}
     publish(broker)  # Its queues take messages as they did.

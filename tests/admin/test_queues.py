@@ -197,7 +197,7 @@ async def test_a_queue_with_messages_is_not_like_a_new_one(admin, traffic):
     await admin.create_queue(QUEUE)
     await admin.subscribe(QUEUE, TOPIC)
     traffic.publish()
-    with pytest.raises(QueueUnfit, match="queue orders/0 has 1 messages; expected none in a queue that the group"):
+    with pytest.raises(QueueUnfit, match="queue orders/0 has 1 message; expected none in a queue that the group"):
         await admin.ensure_like_new(QUEUE)
 
 

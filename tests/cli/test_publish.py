@@ -107,7 +107,7 @@ class TestProcess:
     ) -> None:
         config = _write_config(tmp_path, broker.port, provision="create_missing")
         code, output, _ = await _end(start(config, "--key", "k"), "one\n")
-        assert (code, output.partition(" in ")[0]) == (0, "1 of 1 messages confirmed")
+        assert (code, output.partition(" in ")[0]) == (0, "1 of 1 message confirmed")
         depths = [broker.engine.queue_status("default", QueueName(f"orders/{index}")).depth for index in range(8)]
         assert sum(depths) == 1
 

@@ -15,6 +15,7 @@ import typer
 from lbg_runtime.cli.bench.profile import Profile, profiled
 from lbg_runtime.cli.bench.report import Ratio, Report, Rounds, Row, finish, tell, within_rounds
 from lbg_runtime.cli.options import Json
+from lbg_runtime.model.counted import counted
 
 PROFILED_ROUNDS = 10
 """How many measurements are sampled; one would give too few samples."""
@@ -41,8 +42,8 @@ def dispatch(
     ratios: list[Ratio] = []
     key_counts = keys or [1, 100, 10_000]
     for count in key_counts:
-        tell("dispatch", f"{count} keys")
-        case = "1 key" if count == 1 else f"{count} keys"
+        case = counted(count, "key")
+        tell("dispatch", case)
         rates = uvloop.run(measure(messages, rounds, count))
         rows += [Row(arm, "messages/s", values, case) for arm, values in rates.items()]
         ratios += [

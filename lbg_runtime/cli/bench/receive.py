@@ -20,6 +20,7 @@ from lbg_runtime.cli.bench.processes import BenchFailed, run_arm, run_broker
 from lbg_runtime.cli.bench.profile import Profile
 from lbg_runtime.cli.bench.report import Better, Ratio, Report, Rounds, Row, finish, tell, within_rounds
 from lbg_runtime.cli.options import Json
+from lbg_runtime.model.counted import counted
 
 ARMS = ("callback", "public", "fast", "member")
 PEERS = ("callback", "public")
@@ -53,13 +54,13 @@ def receive(
     ratios: list[Ratio] = []
     key_counts = keys or [1, 100, 10_000]
     for key_count in key_counts:
+        case = counted(key_count, "key")
         measured: dict[str, list[dict[str, float]]] = {arm: [] for arm in ARMS}
         for number in range(rounds):
-            tell("receive", f"{key_count} keys, round {number + 1} of {rounds}")
+            tell("receive", f"{case}, round {number + 1} of {rounds}")
             for arm in ARMS:
                 count = messages // SLOW_SHARE if arm in PEERS else messages
                 measured[arm].append(measure(arm, count, key_count))
-        case = "1 key" if key_count == 1 else f"{key_count} keys"
         rows += rows_of(measured, case)
         ratios += ratios_of(measured, case)
     if profile is not None:

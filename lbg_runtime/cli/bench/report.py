@@ -22,6 +22,7 @@ import typer
 
 from lbg_runtime.cli.options import print_json
 from lbg_runtime.cli.table import print_table
+from lbg_runtime.model.counted import counted
 
 CLIENT = "solace-pubsubplus"
 
@@ -161,10 +162,9 @@ def _print_tables(report: Report) -> None:
     from rich.table import Table
 
     host = machine()
-    where = f"{host.cores} cores, {host.processor}, load {host.load}, Python {host.python}"
-    rounds = "1 round" if report.rounds == 1 else f"{report.rounds} rounds"
+    where = f"{host.cores} cores, {host.processor}, load {host.load}, Python {host.python}, client {host.client}"
     with_settings = ", ".join(f"{name} {value}" for name, value in report.settings.items())
-    caption = f"{where}, client {host.client}; {rounds}" + (f"; {with_settings}" if with_settings else "")
+    caption = f"{where}; {counted(report.rounds, 'round')}" + (f"; {with_settings}" if with_settings else "")
     table = Table(title=f"lbg bench {report.name}", caption=caption, title_justify="left", caption_justify="left")
     has_cases = any(row.case for row in report.rows)
     for name in ("case", "arm") if has_cases else ("arm",):

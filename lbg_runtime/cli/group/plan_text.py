@@ -11,6 +11,7 @@ from lbg_runtime.admin.objects import NEVER_READ, Attributes
 from lbg_runtime.admin.plan import Change, Create, Delete, Step
 from lbg_runtime.admin.sight import QueueSight
 from lbg_runtime.admin.spec import StoredGroup
+from lbg_runtime.model.counted import counted
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.printable import printable
@@ -132,8 +133,7 @@ def _step_lines(steps: Sequence[Step]) -> Iterator[str]:
         if queue is None:
             yield from map(_step_line, together)
         else:
-            noun = "subscription" if len(together) == 1 else "subscriptions"
-            line = f"{_MARKS[kind]} {len(together)} {noun} of queue {queue}"
+            line = f"{_MARKS[kind]} {counted(len(together), 'subscription')} of queue {queue}"
             # Of a few, somebody wants to know which shards have lost messages, or came twice.
             few = len(together) <= _SUBSCRIPTIONS_NAMED
             yield f"{line}: {', '.join(printable(step.ref.name) for step in together)}" if few else line

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lbg_runtime.cli.options import Config, Json, complain, group_settings, print_json
+from lbg_runtime.model.counted import counted
 from lbg_runtime.model.errors import QueueUnfit, SempError, TransportError, UserError
 
 if TYPE_CHECKING:
@@ -64,8 +65,8 @@ def restripe(
     elif before == queues:
         how = "members that went by another number know it now"
     else:
-        how = f"{moved} shards moved in {seconds} s"
-    print(f"{settings.group.name} has {queues} queues: {how}")
+        how = f"{counted(moved, 'shard')} moved in {seconds} s"
+    print(f"{settings.group.name} has {counted(queues, 'queue')}: {how}")
     if settings.group.queue_count != queues and settings.group.source is GroupSource.FILE:
         print(f"now set group.queue_count to {queues} in the settings, for members that start from now on")
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lbg_runtime.model.counted import counted
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.hashing import HashFunction
 from lbg_runtime.pipeline.advise.skew import (
@@ -268,8 +269,9 @@ def _recommendations(
     idle = [each.member for each in members if each.is_idle and each.was_bound]
     if idle:
         active = sum(not each.is_idle for each in members)
-        doers = f"{active} member{'' if active == 1 else 's'}"
-        said.append(f"Idle: {', '.join(idle)}. {doers} did the work of this load, with these queues.")
+        said.append(
+            f"Idle: {', '.join(idle)}. {counted(active, 'member')} did the work of this load, with these queues."
+        )
     unbound = [each.member for each in members if not each.was_bound]
     if unbound:
         said.append(f"Never bound to a queue: {', '.join(unbound)}. Their starts failed, or they had no place.")

@@ -253,7 +253,7 @@ def test_prune_says_where_rows_are_missing_beside_their_index(log_on_disk: LogOn
 
 def test_verify_ends_with_1_where_something_is_damaged(log_on_disk: LogOnDisk, lane: Path) -> None:
     code, text, _ = run("verify", str(log_on_disk.root))
-    assert (code, text) == (0, "whole: 6 rows in 3 segments of 1 lanes\n")
+    assert (code, text) == (0, "whole: 6 rows in 3 segments of 1 lane\n")
     (lane / "000000000000.arrow").write_bytes(b"")
     code, text, _ = run("verify", str(log_on_disk.root), "--json")
     told = json.loads(text)

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from lbg_runtime.model.counted import counted
 from lbg_runtime.model.errors import ConnectFailed, QueueInUse, QueueMissing, QueueUnfit
 from lbg_runtime.runtime.restripe.restriper import Restriper
 from lbg_runtime.transport.memory.transport import MemoryTransport
@@ -48,7 +49,7 @@ class EngineQueues:
         if queue == self.of_others:
             raise QueueUnfit(queue, "owner somebody", "owner members")
         if messages := self._engine.queue_depth("default", queue):
-            raise QueueUnfit(queue, f"{messages} messages", "none")
+            raise QueueUnfit(queue, counted(messages, "message"), "none")
 
     async def refusal(self, queue, size_bytes):
         return self.refusing.get(queue)

@@ -241,7 +241,7 @@ async def test_a_queue_that_cannot_be_deleted_is_named_until_it_can(trial, setti
         await browser.open()
         browsing = await browser.bind(QueueName("orders/3"), Epoch(1), lambda _: None)
         conducting = asyncio.ensure_future(restripe(trial, settings, queues, 3, told.append))
-        waited_for = "a queue to be out of use: queue orders/3 has 0 messages and 1 bound flows left"
+        waited_for = "a queue to be out of use: queue orders/3 has 0 messages and 1 bound flow left"
         await trial.until(lambda: told and told[-1].waiting_for == waited_for)
         await browsing.unbind()
         assert (await conducting).waiting_for == ""

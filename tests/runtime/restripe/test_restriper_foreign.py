@@ -38,7 +38,7 @@ async def claim(trial, queues, name: str, how: str) -> None:
 
 CLAIMS = [
     ("a subscription", r"queue orders/5 has subscription invoices/>; expected none in a queue that the group takes"),
-    ("a message", "queue orders/5 has 1 messages; expected none"),
+    ("a message", "queue orders/5 has 1 message; expected none"),
     ("a right", "queue orders/5 has owner somebody; expected owner members"),
 ]
 
