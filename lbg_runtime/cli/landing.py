@@ -1,7 +1,7 @@
 """`lbg landing`: shows what is in a landing log, checks whether it is whole, and removes what is old."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,8 +16,6 @@ from lbg_runtime.model.errors import LandingError, LandingRowsPruned, UserError
 from lbg_runtime.model.printable import printable
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
-
     from lbg_runtime.pipeline.landing.lane_view import LaneView
     from lbg_runtime.pipeline.landing.log import LandingLog
 
@@ -65,11 +63,11 @@ def verify(directory: Directory, json: Json = False) -> None:
     from lbg_runtime.pipeline.landing.verify import Grade, Walked, folder_bytes
     from lbg_runtime.pipeline.landing.verify import verify as walk
 
-    walked = Walked()
     with readable(directory):
         log = _open(directory)
-    with readable(directory), _progress(folder_bytes(directory)) as (bar, task):
-        findings = list(walk(log, walked, lambda size: bar.advance(task, size)))
+    with readable(directory), _progress(folder_bytes(directory)) as on_bytes:
+        walked = Walked(on_bytes=on_bytes)
+        findings = list(walk(log, walked))
     is_damaged = any(each.grade is Grade.DAMAGE for each in findings)
     if json:
         print_json(
@@ -214,11 +212,12 @@ def _lane_object(view: "LaneView") -> dict[str, object]:
 
 
 @contextmanager
-def _progress(total: int) -> "Iterator[tuple[Progress, TaskID]]":
+def _progress(total: int) -> Iterator[Callable[[int], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 
     console = Console(stderr=True)
     columns = (BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        yield bar, bar.add_task("verify", total=total)
+        task = bar.add_task("verify", total=total)
+        yield lambda size: bar.advance(task, size)

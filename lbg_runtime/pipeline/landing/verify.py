@@ -1,7 +1,7 @@
 """Walks through a landing log and reports what is wrong: checks every CRC, every id, every row against its lane."""
 
 from array import array
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from lbg_runtime.model.errors import LandingError, LandingRowsPruned
 from lbg_runtime.pipeline.landing.index import ENTRY_BYTES, read_header
-from lbg_runtime.pipeline.landing.lane_view import check_cut, check_unindexed, unindexed
+from lbg_runtime.pipeline.landing.lane_view import LaneView, check_cut, check_unindexed, unindexed
 from lbg_runtime.pipeline.landing.layout import (
     REMOVED_NOTES,
     foreign_files,
@@ -53,10 +53,12 @@ class Walked:
     segments: int = 0
     rows: int = 0
     bytes: int = 0
+    on_bytes: Callable[[int], None] = lambda _: None
+    """Called with the size of each segment after it was looked at."""
 
 
-def verify(log: LandingLog, walked: Walked, on_progress: Callable[[int], None] = lambda _: None) -> Iterator[Finding]:
-    """Everything that is wrong, lane by lane; `walked` grows meanwhile, and `on_progress` gets numbers of bytes.
+def verify(log: LandingLog, walked: Walked) -> Iterator[Finding]:
+    """Everything that is wrong, lane by lane; `walked` grows meanwhile.
 
     Members may write meanwhile: what is there when its lane is reached is checked. What cannot be read is damage too.
     Raises `OSError` if the folder of the log cannot be listed.
@@ -78,7 +80,7 @@ def verify(log: LandingLog, walked: Walked, on_progress: Callable[[int], None] =
             continue
         for name in names:
             try:
-                yield from _verify_lane(log, name, queue, walked, on_progress)
+                yield from _Lane(log.view(name), queue, walked).findings()
             except (LandingRowsPruned, FileNotFoundError):
                 # Gone since it was listed.
                 pass
@@ -86,99 +88,128 @@ def verify(log: LandingLog, walked: Walked, on_progress: Callable[[int], None] =
                 yield _damage(error, log.path / name)
 
 
-def _verify_lane(
-    log: LandingLog, name: str, queue: int, walked: Walked, on_progress: Callable[[int], None]
-) -> Iterator[Finding]:
-    folder = log.path / name
-    view = log.view(name)
-    walked.lanes += 1
-    parts = parts_of(folder)
-    hashes = array("q")
-    is_damaged = False
-    for finding in _verify_parts(folder, parts, queue, hashes, walked, on_progress):
-        is_damaged |= finding.grade is Grade.DAMAGE
-        yield finding
-    if view.note.queue != queue:
-        yield Finding(Grade.DAMAGE, str(folder), f"its note is of queue {view.note.queue}")
-    if is_damaged:
-        return
-    twice = _twice(hashes, log, name, parts[INDEX_SUFFIX][0] if parts[INDEX_SUFFIX] else 0)
-    if twice is not None:
-        # The rows do not show which of the two it is.
-        what = f"id {twice} is in it twice: the broker had the message twice, or the lane was written wrongly"
-        yield Finding(Grade.NOTE, str(folder), what)
+class _Lane:
+    """One lane with all of its files, as they were listed when the walk reached it."""
 
+    def __init__(self, view: LaneView, queue: int, walked: Walked) -> None:
+        """`queue` is the one in whose folder it lies."""
+        self._view = view
+        self._queue = queue
+        self._walked = walked
+        self._folder = view.folder
+        self._parts = parts_of(view.folder)
+        self._hashes = array("q")
+        """Of the ids that were read: the ids themselves need not fit into memory."""
 
-def _verify_parts(
-    folder: Path,
-    parts: Mapping[str, Sequence[int]],
-    queue: int,
-    hashes: "array[int]",
-    walked: Walked,
-    on_progress: Callable[[int], None],
-) -> Iterator[Finding]:
-    """All files of a lane; the hashes of the ids in them are added to `hashes`."""
-    expected = yield from _verify_pruned(folder, parts, hashes)
-    for number, first in enumerate(parts[INDEX_SUFFIX]):
-        segment = Segment(folder, first)
-        try:
-            last = segment.last_entry()
-            if last is None and not _has_header(segment):
-                yield Finding(Grade.NOTE, str(segment.index_path), "an index without a header: its writer died early")
-                # Thus nothing follows it.
-                expected = first
-                continue
-            if expected not in (None, first) and (number or not _is_pruned_since(folder, parts)):
-                yield Finding(Grade.DAMAGE, str(segment.index_path), f"begins with row {first}, not {expected}")
-            expected = first if last is None else last.rows
-            yield from _verify_segment(segment, queue, expected, walked, hashes)
-            check_cut(folder, segment, last)
-            yield from _torn_ends(segment, 0 if last is None else last.data_bytes)
-            on_progress(segment.data_path.stat().st_size)
-        except FileNotFoundError as error:
-            if segment.index_path.exists():
-                yield Finding(Grade.DAMAGE, str(error.filename), "it is missing")
+    def findings(self) -> Iterator[Finding]:
+        self._walked.lanes += 1
+        is_damaged = False
+        for finding in self._files():
+            is_damaged |= finding.grade is Grade.DAMAGE
+            yield finding
+        if self._view.note.queue != self._queue:
+            yield Finding(Grade.DAMAGE, str(self._folder), f"its note is of queue {self._view.note.queue}")
+        if is_damaged:
+            return
+        twice = self._twice()
+        if twice is not None:
+            # The rows do not show which of the two it is.
+            what = f"id {twice} is in it twice: the broker had the message twice, or the lane was written wrongly"
+            yield Finding(Grade.NOTE, str(self._folder), what)
+
+    def _files(self) -> Iterator[Finding]:
+        expected = yield from self._pruned()
+        for number, first in enumerate(self._parts[INDEX_SUFFIX]):
+            segment = Segment(self._folder, first)
+            try:
+                last = segment.last_entry()
+                if last is None and not _has_header(segment):
+                    what = "an index without a header: its writer died early"
+                    yield Finding(Grade.NOTE, str(segment.index_path), what)
+                    # Thus nothing follows it.
+                    expected = first
+                    continue
+                if expected not in (None, first) and (number or not self._is_pruned_since()):
+                    yield Finding(Grade.DAMAGE, str(segment.index_path), f"begins with row {first}, not {expected}")
+                expected = first if last is None else last.rows
+                yield from self._segment(segment, expected)
+                check_cut(self._folder, segment, last)
+                yield from _torn_ends(segment, 0 if last is None else last.data_bytes)
+            except FileNotFoundError as error:
+                if segment.index_path.exists():
+                    yield Finding(Grade.DAMAGE, str(error.filename), "it is missing")
+                else:
+                    # Pruned meanwhile: the next one follows what nobody has looked at.
+                    expected = None
+            except (LandingError, OSError) as error:
+                # What lies after it is checked all the same.
+                yield _damage(error, segment.index_path)
+        for first in unindexed(self._parts):
+            path = Segment(self._folder, first).data_path
+            try:
+                check_unindexed(self._folder, first)
+            except (LandingError, OSError) as error:
+                yield _damage(error, path)
             else:
-                # Pruned meanwhile: the next one follows what nobody has looked at.
-                expected = None
-        except (LandingError, OSError) as error:
-            # What lies after it is checked all the same.
-            yield _damage(error, segment.index_path)
-    for first in unindexed(parts):
-        path = Segment(folder, first).data_path
+                yield Finding(Grade.NOTE, str(path), "a segment without an index: its writer died when it began it")
+
+    def _is_pruned_since(self) -> bool:
+        """Whether segments have been pruned since the parts of the lane were listed, or while they were."""
+        return parts_of(self._folder)[IDS_SUFFIX] != self._parts[IDS_SUFFIX]
+
+    def _pruned(self) -> Generator[Finding, None, int | None]:
+        """Check what is left of pruned segments; return the row after the last of them, None if that is not known."""
+        rows: int | None = None
+        for first in self._parts[IDS_SUFFIX]:
+            if first in self._parts[INDEX_SUFFIX]:
+                # The process that pruned it died before removing its rows.
+                continue
+            try:
+                pruned = read_pruned(self._folder, first)
+                self._hashes.extend(hash(each) for each in pruned.ids().to_pylist())
+                rows = pruned.rows
+            except FileNotFoundError:
+                # Gone since it was listed.
+                pass
+            except (LandingError, OSError) as error:
+                yield _damage(error, Segment(self._folder, first).ids_path)
+                rows = None
+        return rows
+
+    def _segment(self, segment: Segment, rows: int) -> Iterator[Finding]:
+        self._walked.segments += 1
+        if read_header(segment.index_path).first_row != segment.first_row:
+            yield Finding(Grade.DAMAGE, str(segment.index_path), "its name is not that of its first row")
+        size = segment.data_path.stat().st_size
+        self._walked.bytes += size
         try:
-            check_unindexed(folder, first)
-        except (LandingError, OSError) as error:
-            yield _damage(error, path)
-        else:
-            yield Finding(Grade.NOTE, str(path), "a segment without an index: its writer died when it began it")
+            for batch in segment.read(segment.first_row, rows):
+                self._walked.rows += batch.num_rows
+                self._hashes.extend(hash(each) for each in batch.column("broker_id").to_pylist())
+                if pc.any(pc.not_equal(batch.column("queue"), self._queue)).as_py():
+                    what = f"holds rows of another queue than {self._queue}"
+                    yield Finding(Grade.DAMAGE, str(segment.data_path), what)
+        finally:
+            self._walked.on_bytes(size)
 
-
-def _is_pruned_since(folder: Path, parts: Mapping[str, Sequence[int]]) -> bool:
-    """Whether segments have been pruned since the parts of the lane were listed, or while they were."""
-    return parts_of(folder)[IDS_SUFFIX] != parts[IDS_SUFFIX]
-
-
-def _verify_pruned(
-    folder: Path, parts: Mapping[str, Sequence[int]], hashes: "array[int]"
-) -> Generator[Finding, None, int | None]:
-    """Check what is left of pruned segments; return the row after the last of them, None if that is not known."""
-    rows: int | None = None
-    for first in parts[IDS_SUFFIX]:
-        if first in parts[INDEX_SUFFIX]:
-            # The process that pruned it died before removing its rows.
-            continue
-        try:
-            pruned = read_pruned(folder, first)
-            hashes.extend(hash(each) for each in pruned.ids().to_pylist())
-            rows = pruned.rows
-        except FileNotFoundError:
-            # Gone since it was listed.
-            pass
-        except (LandingError, OSError) as error:
-            yield _damage(error, Segment(folder, first).ids_path)
-            rows = None
-    return rows
+    def _twice(self) -> str | None:
+        """An id that is in the lane twice. Hashes, which fit into memory, are compared first."""
+        ordered = np.sort(np.frombuffer(self._hashes, np.int64)) if self._hashes else np.zeros(0, np.int64)
+        suspects = set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
+        if not suspects:
+            return None
+        seen: set[str] = set()
+        row_id: str
+        indexed = self._parts[INDEX_SUFFIX]
+        pruned = (each for part in self._view.pruned(0, 1 << 62) for each in part.ids().to_pylist())
+        batches = self._view.read(indexed[0] if indexed else 0, self._view.extent().rows)
+        landed = (each for batch in batches for each in batch.column("broker_id").to_pylist())
+        for row_id in (*pruned, *landed):
+            if hash(row_id) in suspects and may_have_copies(row_id):
+                if row_id in seen:
+                    return row_id
+                seen.add(row_id)
+        return None
 
 
 def _torn_line(path: Path, end: int) -> Iterator[Finding]:
@@ -192,18 +223,6 @@ def _has_header(segment: Segment) -> bool:
     return len(header) == ENTRY_BYTES and any(header)
 
 
-def _verify_segment(segment: Segment, queue: int, rows: int, walked: Walked, hashes: "array[int]") -> Iterator[Finding]:
-    walked.segments += 1
-    if read_header(segment.index_path).first_row != segment.first_row:
-        yield Finding(Grade.DAMAGE, str(segment.index_path), "its name is not that of its first row")
-    walked.bytes += segment.data_path.stat().st_size
-    for batch in segment.read(segment.first_row, rows):
-        walked.rows += batch.num_rows
-        hashes.extend(hash(each) for each in batch.column("broker_id").to_pylist())
-        if pc.any(pc.not_equal(batch.column("queue"), queue)).as_py():
-            yield Finding(Grade.DAMAGE, str(segment.data_path), f"holds rows of another queue than {queue}")
-
-
 def _torn_ends(segment: Segment, data_bytes: int) -> Iterator[Finding]:
     rest = segment.index_path.stat().st_size % ENTRY_BYTES
     if rest:
@@ -211,27 +230,6 @@ def _torn_ends(segment: Segment, data_bytes: int) -> Iterator[Finding]:
     beyond = segment.data_path.stat().st_size - data_bytes
     if data_bytes and beyond > 0:
         yield Finding(Grade.NOTE, str(segment.data_path), f"{beyond} bytes of a flush that was not completed")
-
-
-def _twice(hashes: "array[int]", log: LandingLog, name: str, first_row: int) -> str | None:
-    """An id that is in the lane twice. Hashes, which fit into memory, are compared first."""
-    ordered = np.sort(np.frombuffer(hashes, np.int64)) if hashes else np.zeros(0, np.int64)
-    suspects = set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
-    if not suspects:
-        return None
-    seen: set[str] = set()
-    row_id: str
-    view = log.view(name)
-    pruned = (each for part in view.pruned(0, 1 << 62) for each in part.ids().to_pylist())
-    landed = (
-        each for batch in view.read(first_row, view.extent().rows) for each in batch.column("broker_id").to_pylist()
-    )
-    for row_id in (*pruned, *landed):
-        if hash(row_id) in suspects and may_have_copies(row_id):
-            if row_id in seen:
-                return row_id
-            seen.add(row_id)
-    return None
 
 
 def _damage(error: LandingError | OSError, path: Path) -> Finding:

@@ -40,8 +40,9 @@ def damage(log: LogOnDisk) -> list[str]:
 
 
 def test_a_whole_log_has_no_findings(log_on_disk: LogOnDisk, lane: Path) -> None:
-    walked, steps = Walked(), list[int]()
-    assert list(verify(LandingLog(log_on_disk.root), walked, steps.append)) == []
+    steps = list[int]()
+    walked = Walked(on_bytes=steps.append)
+    assert list(verify(LandingLog(log_on_disk.root), walked)) == []
     assert (walked.lanes, walked.segments, walked.rows) == (1, 3, 6)
     assert walked.bytes == sum(path.stat().st_size for path in lane.glob("*.arrow")) == sum(steps)
     assert folder_bytes(log_on_disk.root) == walked.bytes
@@ -336,10 +337,12 @@ def test_what_the_disk_refuses_is_told_with_its_file(
         return pread(file, size, offset)
 
     monkeypatch.setattr(os, "pread", refuse)
-    walked = Walked()
+    steps = list[int]()
+    walked = Walked(on_bytes=steps.append)
     findings = list(verify(LandingLog(log_on_disk.root), walked))
     assert findings == [Finding(Grade.DAMAGE, str(lane / "000000000002.arrow"), "cannot be read: Input/output error")]
     assert walked.rows == 4
+    assert sum(steps) == folder_bytes(log_on_disk.root), "the bar reached its end all the same"
 
 
 def test_ids_that_cannot_be_read_do_not_hide_what_lies_behind_them(log_on_disk: LogOnDisk, lane: Path) -> None:
