@@ -449,6 +449,34 @@ main()
     assert (ended.returncode, ended.stderr) == (-signal.SIGINT, "")
 
 
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "sys.meta_path.insert(0, Interrupting())",
+        "import lbg_runtime.cli.importing as importing; importing.end_when_asked = interrupt",
+        "import gc; gc.enable = interrupt",
+        "import gc; gc.freeze = interrupt",
+    ],
+    ids=["as it begins", "before the import", "as it ends", "after it"],
+)
+def test_an_interrupt_around_the_import_of_the_command_is_no_traceback(moment):
+    interrupted = f"""
+import signal, sys
+def interrupt():
+    signal.raise_signal(signal.SIGINT)
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "lbg_runtime.cli.importing":
+            interrupt()
+from lbg_runtime.cli.__main__ import main
+{moment}
+main()
+"""
+    command = [sys.executable, "-c", interrupted, "check"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    assert (ended.returncode, ended.stderr) in [(130, ""), (-signal.SIGINT, "")]
+
+
 def test_garbage_is_looked_for_as_before_when_all_is_imported():
     with importing():
         assert not gc.isenabled()
