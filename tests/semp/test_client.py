@@ -1,6 +1,7 @@
 import asyncio
 import errno
 import json
+import socket
 
 import httpx
 import pytest
@@ -179,6 +180,9 @@ async def test_verbs_and_bodies():
         ("PUT", "/SEMP/v2/action/msgVpns/default/queues/q/deleteMsgs", b"{}"),
     ]
     assert broker.requests[0].headers["authorization"].startswith("Basic ")
+    # A broker refuses a body of which it is not told that it is JSON.
+    json_type = "application/json"
+    assert [each.headers.get("content-type") for each in broker.requests] == [json_type, json_type, None, json_type]
 
 
 async def test_attributes_are_checked_as_they_are_read():
@@ -203,6 +207,17 @@ async def test_attributes_are_checked_as_they_are_read():
     ):
         with pytest.raises(SempUnreachable, match="https://broker:943"):
             read()
+
+
+async def test_each_object_of_a_list_has_its_own_counts():
+    counts = [{"msgs": {"count": 4}, "txFlows": None}, {"msgs": {"count": 0}}]
+    answer = {"data": [{"n": 1}, {"n": 2}, {"n": 3}], "meta": {"responseCode": 200}, "collections": counts}
+    async with Broker(httpx.Response(200, json=answer)).client() as client:
+        first, second, third = await client.find_all(SempApi.MONITOR, QUEUES)
+    assert [first.count("msgs"), second.count("msgs")] == [4, 0]
+    for each, collection in ((first, "txFlows"), (third, "msgs")):
+        with pytest.raises(SempUnreachable, match=f"no count of {collection}"):
+            each.count(collection)
 
 
 async def test_all_pages_are_asked_for_at_the_same_broker():
@@ -266,6 +281,12 @@ async def test_what_does_not_exist_is_found_to_be_none_and_is_deleted_already():
     assert found.number("n") == 1
 
 
+async def test_why_a_change_was_refused_is_told():
+    async with Broker(refusal(11)).client() as client:
+        with pytest.raises(SempRefused, match="because of it"):
+            await client.update((*QUEUES, "q"), {"maxTtl": 1})
+
+
 async def test_a_wrong_password_is_a_refusal_of_its_own():
     async with Broker(httpx.Response(401, text="<html>")).client() as client:
         with pytest.raises(SempRefused, match="password refused") as caught:
@@ -280,6 +301,7 @@ async def test_a_wrong_password_is_a_refusal_of_its_own():
         httpx.Response(404, text="not here"),
         httpx.Response(302, headers={"location": "https://elsewhere/"}),
         httpx.Response(500, json={"error": "other"}),
+        httpx.Response(500, json={"data": {"n": 1}, "meta": {"responseCode": 500}}),
         httpx.Response(200, json=[]),
         ok([]),
         ok(None),
@@ -294,6 +316,47 @@ async def test_whatever_is_no_answer_of_semp_is_one_error(answer):
             await client.get(SempApi.CONFIG, (*QUEUES, "q"))
     assert caught.value.retriable
     assert len(broker.requests) == 1
+
+
+ELSEWHERE = "the broker's management API at semp.url, by https:// if it speaks TLS and by http:// if it does not"
+
+
+def because_of(error, cause):
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "expected"),
+    [
+        (httpx.ReadTimeout(""), "no answer within 10 s", None),
+        (httpx.RemoteProtocolError("no HTTP,\n of course."), "no HTTP, of course", ELSEWHERE),
+        (httpx.ReadError(""), "ReadError", None),
+        (
+            because_of(httpx.ConnectError("all failed"), OSError(errno.ECONNREFUSED, "[Errno 111] Call failed")),
+            "Connection refused",
+            ELSEWHERE,
+        ),
+        (
+            because_of(httpx.ConnectError("all failed"), socket.gaierror(socket.EAI_NONAME, "Name not known")),
+            "Name not known",
+            ELSEWHERE,
+        ),
+        (
+            because_of(
+                httpx.ConnectError("all failed"),
+                ExceptionGroup("of a name's addresses", [OSError("first"), OSError(errno.EHOSTUNREACH, "last")]),
+            ),
+            "No route to host",
+            ELSEWHERE,
+        ),
+    ],
+)
+async def test_why_there_is_no_answer_is_said_in_the_words_of_the_system(error, reason, expected):
+    async with Broker(error).client() as client:
+        with pytest.raises(SempUnreachable) as caught:
+            await client.get(SempApi.CONFIG, QUEUES)
+    assert (caught.value.reason, caught.value.expected) == (reason, expected)
 
 
 async def test_a_broker_that_is_not_ready_is_asked_again_for_a_while():
