@@ -15,6 +15,13 @@ _NAMES = (
     *("path", "group", "queues", "startingOffsets", "maxRowsPerBatch", "maxBytesPerBatch"),
     *("queuesPerPartition", "failOnDataLoss", "decode"),
 )
+_NAMES_ELSEWHERE = {
+    **dict.fromkeys(("startingTimestamp", "startingOffsetsByTimestamp", "startingVersion"), "startingOffsets"),
+    **dict.fromkeys(("maxOffsetsPerTrigger", "maxRowsPerTrigger", "maxFilesPerTrigger"), "maxRowsPerBatch"),
+    "maxBytesPerTrigger": "maxBytesPerBatch",
+    **dict.fromkeys(("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"), "a condition on t_land"),
+}
+"""What other sources of Spark call what we have, and what we have; without a word, all of a log would be read."""
 DEFAULT_ROWS = 100_000
 DEFAULT_BYTES = 64_000_000
 
@@ -69,7 +76,7 @@ def read_source_options(options: Mapping[str, str]) -> SourceOptions:
 
     Option names are case-insensitive, as all of Spark's are. Options of Spark itself are ignored.
     """
-    check_option_names(options, _NAMES)
+    check_option_names(options, _NAMES, _NAMES_ELSEWHERE)
     given = {name.lower(): value for name, value in options.items()}
     path = Path(given.get("path", ""))
     if "path" not in given:

@@ -26,3 +26,19 @@ def test_source_and_sink_look_at_their_names() -> None:
         read_source_options({"path": "nowhere", "startingOffset": "latest"})
     with pytest.raises(UserError, match="keyColumn"):
         read_sink_options({"topic": "t", "keyColum": "account"}, {"key": "string", "payload": "binary"})
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("startingTimestamp", "startingOffsets"),
+        ("STARTINGOFFSETSBYTIMESTAMP", "startingOffsets"),
+        ("maxOffsetsPerTrigger", "maxRowsPerBatch"),
+        ("maxBytesPerTrigger", "maxBytesPerBatch"),
+        ("endingOffsets", "a condition on t_land"),
+    ],
+)
+def test_what_other_sources_call_it_is_named_with_what_it_is_here(name: str, meant: str) -> None:
+    with pytest.raises(UserError) as raised:
+        read_source_options({"path": "nowhere", name: "2026-01-31"})
+    assert str(raised.value) == f"option {name}: not known; expected {meant}"
