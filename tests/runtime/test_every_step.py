@@ -24,9 +24,10 @@ from lbg_runtime.model.errors import (
     TransportError,
 )
 from lbg_runtime.model.ids import QueueName
-from lbg_runtime.runtime import supervisor
+from lbg_runtime.runtime import flow_settings
 from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
 from lbg_runtime.runtime.flow_runner import FlowRunner
+from lbg_runtime.runtime.flows import MemberFlows
 from lbg_runtime.runtime.runners.pool import RunnerPool
 from lbg_runtime.runtime.supervisor import Supervisor
 from tests.core.restripe.broken_gates import HandlesWhatLiesBehindTheMarker
@@ -159,10 +160,10 @@ PLANTED = {
     "a cancellation hits the next handler": (World, RunnerPool, "take_back", lambda *_: asyncio.sleep(0)),
     "a deadline of a flow passes unseen": (World, FlowRunner, "_deadline_reached", lambda _: None),
     "a flow is not unbound": (World, FlowRunner, "_unbind", _unbound_at_once),
-    "a cancelled member does not leave": (World, Supervisor, "stop_now", lambda member: member._has_left.set()),
-    "what a stopped queue holds is waited for": (StoppedWorld, Supervisor, "_end_drains_in_vain", lambda _: None),
-    "nobody asks whether settlements have arrived": (RestripedWorld, Supervisor, "_probe_asked", lambda *_: None),
-    "both queues handle a shard": (RestripedWorld, supervisor, "StripeGate", HandlesWhatLiesBehindTheMarker),
+    "a cancelled member does not leave": (World, Supervisor, "stop_now", lambda member: member._flows.have_left.set()),
+    "what a stopped queue holds is waited for": (StoppedWorld, MemberFlows, "end_drains_in_vain", lambda *_: None),
+    "nobody asks whether settlements have arrived": (RestripedWorld, Supervisor, "probe_asked", lambda *_: None),
+    "both queues handle a shard": (RestripedWorld, flow_settings, "StripeGate", HandlesWhatLiesBehindTheMarker),
     "nobody sees that the host has slept": (World, Dispatcher, "_be_awake", lambda *_: None),
     "what found no room is not missed": (JournaledWorld, RecordWriter, "_count_part", lambda *_: None),
 }
