@@ -7,13 +7,13 @@ from lbg_runtime.core.chance import RandomSource
 from lbg_runtime.core.flow.events import FlowInactive
 from lbg_runtime.core.parking.records import parking_queue
 from lbg_runtime.core.restripe.striping import StripingBook
-from lbg_runtime.model.errors import BindFailed, ConfigError, RequestRefused
-from lbg_runtime.model.ids import Epoch, MemberId, QueueName
+from lbg_runtime.model.errors import ConfigError, RequestRefused
+from lbg_runtime.model.ids import MemberId, QueueName
 from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
 from lbg_runtime.runtime.flow_runner import FlowRunner
 from lbg_runtime.runtime.parking.parked_queue import ParkedQueue
 from lbg_runtime.runtime.parking.ports import ParkingPorts
-from lbg_runtime.runtime.provisioning import provision_queue
+from lbg_runtime.runtime.provisioning import provision_queue, refusal_of
 from lbg_runtime.runtime.session import Session
 
 _log = structlog.get_logger(__name__)
@@ -51,19 +51,17 @@ class ParkingLot:
         group = self._settings.group
         for index in range(group.queue_count):
             queue = parking_queue(group.name, index)
-            try:
-                if group.provision is Provision.CREATE_MISSING:
+            if group.provision is Provision.CREATE_MISSING:
+                try:
                     await provision_queue(self._session, queue, [queue])
-                else:
-                    await (await self._session.bind(queue, Epoch(1), lambda _: None)).unbind()
-            except BindFailed as refusal:
+                except RequestRefused as error:
+                    expected = "a user who may create queues, or parking queues made beforehand"
+                    raise ConfigError(_ASKED_FOR, str(error), expected) from error
+            elif (refusal := await refusal_of(self._session, queue)) is not None:
                 if refusal.permanent:
                     found, expected = f"{queue}: {refusal.reason}", f"a queue that may be bound, subscribed to {queue}"
-                    raise ConfigError(_ASKED_FOR, found, expected) from None
+                    raise ConfigError(_ASKED_FOR, found, expected)
                 _log.warning("parking_queue_not_looked_at", parking=queue, reason=refusal.reason)
-            except RequestRefused as error:
-                expected = "a user who may create queues, or parking queues made beforehand"
-                raise ConfigError(_ASKED_FOR, str(error), expected) from error
 
     def make(self, queue_index: int, queue: QueueName) -> ParkedQueue:
         """Make the `ParkedQueue` of one queue of the group, to be connected to its flow runner."""

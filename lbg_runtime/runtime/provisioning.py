@@ -8,9 +8,9 @@ from typing import TypeVar
 import structlog
 
 from lbg_runtime.config.settings import GroupSettings, Provision
-from lbg_runtime.model.errors import ConfigError, RequestRefused, TransportError
+from lbg_runtime.model.errors import BindFailed, ConfigError, RequestRefused, TransportError
 from lbg_runtime.model.group import GroupShape
-from lbg_runtime.model.ids import QueueName
+from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.runtime.session import Session
 
 AGAIN_S = 5.0
@@ -70,6 +70,16 @@ async def provision_queue(session: Session, queue: QueueName, subscriptions: Seq
     """
     for start in range(0, max(1, len(subscriptions)), SUBSCRIPTIONS_AT_ONCE):
         await _answered(partial(session.provision, queue, subscriptions[start : start + SUBSCRIPTIONS_AT_ONCE]))
+
+
+async def refusal_of(session: Session, queue: QueueName) -> BindFailed | None:
+    """Why a queue that is not to be created cannot be bound; None if it can: it was, and is free again."""
+    try:
+        flow = await session.bind(queue, Epoch(1), lambda _: None)
+    except BindFailed as refusal:
+        return refusal
+    await flow.unbind()
+    return None
 
 
 async def _insist_on_layout(session: Session, shape: GroupShape) -> None:

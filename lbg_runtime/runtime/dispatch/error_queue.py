@@ -20,9 +20,9 @@ from lbg_runtime.model.failure import (
     QUEUE_ADDRESS_PREFIX,
     Then,
 )
-from lbg_runtime.model.ids import Epoch, MemberId, QueueName
+from lbg_runtime.model.ids import MemberId, QueueName
 from lbg_runtime.model.message import KEY_SEQUENCE_PROPERTY, PUBLISHER_PROPERTY, Message, PropertyValue
-from lbg_runtime.runtime.provisioning import provision_queue
+from lbg_runtime.runtime.provisioning import provision_queue, refusal_of
 from lbg_runtime.runtime.runners.failure_report import FailureReport, escaped
 from lbg_runtime.runtime.runners.handling import Handling
 from lbg_runtime.runtime.session import Session
@@ -112,30 +112,13 @@ class ErrorQueue:
         """
         for target in self._targets.values():
             if self._may_create:
-                await self._provision(target)
-            else:
-                await self._look_at(target)
-
-    async def _provision(self, target: "_Target") -> None:
-        try:
-            await provision_queue(self._session, target.queue, target.subscriptions)
-        except RequestRefused as error:
-            expected = "a user who may create queues, or one made beforehand"
-            raise ConfigError(target.setting, str(error), expected) from error
-
-    async def _look_at(self, target: "_Target") -> None:
-        try:
-            flow = await self._session.bind(target.queue, Epoch(1), lambda _: None)
-        except BindFailed as refusal:
-            # A queue that only its owner may read does exist.
-            if refusal.permanent and "Permission Not Allowed" not in refusal.reason:
-                found = f"{target.queue}: {refusal.reason}"
-                wanted = "".join(f", with a subscription to {each}" for each in target.subscriptions)
-                raise ConfigError(target.setting, found, f"a queue that may be bound{wanted}") from None
-            if not refusal.permanent:
-                _log.warning("error_queue_not_looked_at", queue=target.queue, reason=refusal.reason)
-            return
-        await flow.unbind()
+                try:
+                    await provision_queue(self._session, target.queue, target.subscriptions)
+                except RequestRefused as error:
+                    expected = "a user who may create queues, or one made beforehand"
+                    raise ConfigError(target.setting, str(error), expected) from error
+            elif (refusal := await refusal_of(self._session, target.queue)) is not None:
+                _judge(refusal, target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +129,16 @@ class _Target:
     """The topic to publish on."""
     subscriptions: tuple[str, ...]
     """What the queue must subscribe to."""
+
+
+def _judge(refusal: BindFailed, target: _Target) -> None:
+    if not refusal.permanent:
+        _log.warning("error_queue_not_looked_at", queue=target.queue, reason=refusal.reason)
+    # A queue that only its owner may read does exist.
+    elif "Permission Not Allowed" not in refusal.reason:
+        wanted = "".join(f", with a subscription to {each}" for each in target.subscriptions)
+        found, expected = f"{target.queue}: {refusal.reason}", f"a queue that may be bound{wanted}"
+        raise ConfigError(target.setting, found, expected)
 
 
 def _targets(settings: Settings) -> dict[Then, _Target]:
