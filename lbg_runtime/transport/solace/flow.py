@@ -340,8 +340,7 @@ class SolaceFlow:
 
     def _apply_intake(self) -> None:
         if self._state is HandleState.BOUND:
-            is_open = self._intake_open and self._obstacle is None
-            (self._path.open_window if is_open else self._path.close_window)()
+            self._path.set_intake(is_open=self._intake_open and self._obstacle is None)
 
     def give_up(self, reason: str) -> None:
         """The handle cannot be used any more: unbind what is left of it and report its end."""

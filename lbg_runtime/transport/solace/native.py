@@ -198,14 +198,9 @@ def keep_window_closed(receiver: Any) -> None:
     setattr(receiver, START_METHOD, MethodType(closed, receiver))
 
 
-def close_window(handle: Any) -> None:
-    """Ask for no more messages; closing a closed window only flushes acknowledgements."""
-    native.pause(handle)
-
-
-def open_window(handle: Any) -> None:
-    """Ask for messages, for the first time or again."""
-    native.resume(handle)
+def set_intake(handle: Any, *, is_open: bool) -> None:
+    """Open or close the window; what is so already only flushes acknowledgements."""
+    (native.resume if is_open else native.pause)(handle)
 
 
 def accept(handle: Any, delivery_id: DeliveryId) -> bool:

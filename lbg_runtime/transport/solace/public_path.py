@@ -54,13 +54,9 @@ class PublicPath:
         """See `ReceivePath.accept`."""
         return native.accept(self._handle, delivery_id)
 
-    def open_window(self) -> None:
-        """See `ReceivePath.open_window`."""
-        native.open_window(self._handle)
-
-    def close_window(self) -> None:
-        """See `ReceivePath.close_window`."""
-        native.close_window(self._handle)
+    def set_intake(self, *, is_open: bool) -> None:
+        """See `ReceivePath.set_intake`."""
+        native.set_intake(self._handle, is_open=is_open)
 
     # -- on the client's network thread
 

@@ -64,12 +64,9 @@ class ReceivePath(Protocol):
         """Settle a delivery as accepted; False if the client did not take the settlement."""
         ...
 
-    def open_window(self) -> None:
-        """Ask for messages: for the first time, again, or once more after the client has bound the handle again."""
-        ...
-
-    def close_window(self) -> None:
-        """Ask for no more messages until `open_window`. On a closed window it flushes settlements."""
+    def set_intake(self, *, is_open: bool) -> None:
+        """Ask for messages, or for no more. As it was before, this flushes settlements; and it says it once more to a
+        client that has bound the handle again."""
         ...
 
 

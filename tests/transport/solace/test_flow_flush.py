@@ -21,12 +21,10 @@ class Path:
         self.waiting.append(delivery_id)
         return True
 
-    def open_window(self) -> None:
+    def set_intake(self, *, is_open: bool) -> None:
         if self.waiting:
             self.left.append((asyncio.get_running_loop().time(), self.waiting))
             self.waiting = []
-
-    close_window = open_window
 
 
 def _bound() -> tuple[SolaceFlow, Path]:

@@ -31,11 +31,8 @@ class Path:
         self.accepted.append(delivery_id)
         return True
 
-    def open_window(self) -> None:
-        self.is_open = True
-
-    def close_window(self) -> None:
-        self.is_open = False
+    def set_intake(self, *, is_open: bool) -> None:
+        self.is_open = is_open
 
     def end(self) -> None:
         pass

@@ -168,16 +168,11 @@ class FastPath:
             self._calls.start(self._handle)
         return True
 
-    def open_window(self) -> None:
-        """See `ReceivePath.open_window`."""
-        self._is_wanted = True
+    def set_intake(self, *, is_open: bool) -> None:
+        """See `ReceivePath.set_intake`."""
+        self._is_wanted = is_open
         # If closed, closed again: the client may have bound the handle again, losing the earlier request.
-        (self._calls.stop if self._is_stopped else self._calls.start)(self._handle)
-
-    def close_window(self) -> None:
-        """See `ReceivePath.close_window`."""
-        self._is_wanted = False
-        self._calls.stop(self._handle)
+        (self._calls.start if is_open and not self._is_stopped else self._calls.stop)(self._handle)
 
     def _moves_again(self, _: None) -> None:
         if self._is_wanted:

@@ -115,7 +115,7 @@ class Bench:
 @pytest.fixture
 async def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     bench = Bench(monkeypatch)
-    bench.path.open_window()
+    bench.path.set_intake(is_open=True)
     assert bench.calls.take_notes() == ["start"]
     return bench
 
@@ -133,7 +133,7 @@ async def test_settlements_are_flushed_now_and_then_while_the_window_is_open(ben
         assert bench.calls.take_notes() == []
         bench.settle(1)
         assert bench.calls.take_notes() == ["start"]
-    bench.path.close_window()
+    bench.path.set_intake(is_open=False)
     assert bench.calls.take_notes() == ["stop"]
     bench.settle(2 * FLUSH_EVERY)
     assert bench.calls.take_notes() == []
@@ -184,12 +184,12 @@ async def test_the_window_opens_in_its_turn_among_the_messages(bench: Bench) -> 
 async def test_an_intake_that_the_runtime_closed_stays_closed_when_the_loop_moves_again(bench: Bench) -> None:
     bench.patience = False
     bench.receive(FULL + 50)
-    bench.path.close_window()
+    bench.path.set_intake(is_open=False)
     assert bench.calls.take_notes() == ["pin", "stop", "stop"]
     await bench.hand_over()
     bench.settle(FULL + 50)
     assert bench.calls.take_notes() == []
-    bench.path.open_window()
+    bench.path.set_intake(is_open=True)
     assert bench.calls.take_notes() == ["start"]
 
 
@@ -208,7 +208,7 @@ async def test_the_runtime_opens_no_window_of_a_loop_that_is_behind(bench: Bench
     bench.receive(FULL)
     bench.calls.take_notes()
     # As after an outage too: closed once more, in case that got lost.
-    bench.path.open_window()
+    bench.path.set_intake(is_open=True)
     assert bench.calls.take_notes() == ["stop"]
     bench.settle(FLUSH_EVERY)
     assert bench.calls.take_notes() == []
