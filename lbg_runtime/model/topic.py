@@ -27,6 +27,14 @@ def subscription_fault(subscription: str) -> str | None:
     return None
 
 
+def mqtt_remark(subscription: str) -> str | None:
+    """What to tell a user whose subscription has a wildcard of another protocol; None if it has none. It is no error,
+    as `#` and `+` may be levels of topics."""
+    if {"#", "+"}.isdisjoint(subscription.split("/")):
+        return None
+    return "`#` and `+` are no wildcards here: `*` stands for one level, `>` for one or more last ones"
+
+
 def matches(subscription: str, topic: str) -> bool:
     """Whether a topic subscription attracts a topic. Linear in the number of levels."""
     wanted = subscription.split("/")

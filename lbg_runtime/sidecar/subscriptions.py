@@ -7,7 +7,7 @@ import orjson
 
 from lbg_runtime.config.sidecar_settings import ContentMode, SubscriptionSettings
 from lbg_runtime.model.errors import LbgError
-from lbg_runtime.model.topic import is_valid_topic, matches
+from lbg_runtime.model.topic import is_valid_topic, matches, mqtt_remark
 from lbg_runtime.sidecar.answer import MARK
 
 MAX_BULK_COUNT = 1_000
@@ -105,12 +105,8 @@ def read_subscriptions(body: bytes) -> tuple[list[Subscription], list[str]]:
 
 
 def mqtt_remarks(subscriptions: Iterable[Subscription]) -> list[str]:
-    """Remarks on topics with a wildcard of another protocol: no error, as `#` and `+` may be levels of topics."""
-    return [
-        f"{each.topic!r}: `#` and `+` are no wildcards here: `*` stands for one level, `>` for one or more last ones"
-        for each in subscriptions
-        if not {"#", "+"}.isdisjoint(each.topic.split("/"))
-    ]
+    """Remarks on topics with a wildcard of another protocol."""
+    return [f"{each.topic!r}: {remark}" for each in subscriptions if (remark := mqtt_remark(each.topic)) is not None]
 
 
 def _read_entry(entry: object, remarks: list[str]) -> Subscription:

@@ -19,7 +19,7 @@ from typing import TypeVar, Unpack
 import structlog
 
 from lbg_runtime.model.errors import HandlerError
-from lbg_runtime.model.topic import matches, subscription_fault
+from lbg_runtime.model.topic import matches, mqtt_remark, subscription_fault
 from lbg_runtime.runtime.handlers.batches import BatchLimits, read_limits
 from lbg_runtime.runtime.handlers.bodies import NoBody, refuse_undefined, type_name
 from lbg_runtime.runtime.handlers.calls import make_call, yields
@@ -322,12 +322,11 @@ class Handlers:
 
 
 def mqtt_warnings(handlers: Iterable[Handler]) -> list[str]:
-    """Warnings about topics with a wildcard of another protocol: no error, as `#` and `+` may be levels of topics."""
+    """Warnings about topics with a wildcard of another protocol."""
     return [
-        f"{each.where} takes {each.subscription!r}, and `#` and `+` are no wildcards here: `*` stands for one level,"
-        " `>` for one or more last ones"
+        f"{each.where} takes {each.subscription!r}, and {remark}"
         for each in handlers
-        if not {"#", "+"}.isdisjoint(each.subscription.split("/"))
+        if (remark := mqtt_remark(each.subscription)) is not None
     ]
 
 
