@@ -19,7 +19,7 @@ from lbg_runtime.model.message import Message
 from lbg_runtime.model.sole_error import sole_error
 from lbg_runtime.runtime.app import App
 from lbg_runtime.runtime.handlers.registry import Handlers
-from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, Handling
+from lbg_runtime.runtime.runners.handling import CURRENT_HANDLING, Handling, facts_of
 from lbg_runtime.runtime.session import Session
 from lbg_runtime.sidecar.access import SidecarAccess
 from lbg_runtime.sidecar.answer import Status
@@ -169,15 +169,7 @@ class Sidecar:
                 raise ApplicationFailed(answer.reason)
             case Status.DROP:
                 self.counts.dropped += 1
-                _log.warning(
-                    "event_dropped",
-                    queue=handling.delivery.queue,
-                    epoch=handling.delivery.epoch,
-                    delivery_id=handling.delivery.delivery_id,
-                    topic=handling.topic,
-                    key=handling.key,
-                    reason=answer.reason,
-                )
+                _log.warning("event_dropped", **facts_of(handling), reason=answer.reason)
 
     def _event(self, message: Message, handling: Handling) -> Event:
         delivery = handling.delivery
