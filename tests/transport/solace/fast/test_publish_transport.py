@@ -105,14 +105,16 @@ def numbered(number: int, topic: str = "orders/new") -> Message:
     return Message(topic, str(number).encode(), {"JMSXGroupID": f"key-{number % 7}"}, f"id-{number}")
 
 
-async def publish_by_tasks(transport: SolaceTransport, count: int, confirmed: list[int], tasks: int = 64) -> None:
+async def publish_by_tasks(
+    transport: SolaceTransport, count: int, on_confirmed: Callable[[int], object], tasks: int = 64
+) -> None:
     """As many tasks, each awaiting its message before it takes the next number."""
     numbers: Iterator[int] = iter(range(count))
 
     async def publish_on() -> None:
         for number in numbers:
             await transport.send(numbered(number))
-            confirmed.append(number)
+            on_confirmed(number)
 
     async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
         for _ in range(tasks):
@@ -150,16 +152,17 @@ async def test_a_connection_that_is_cut_again_and_again_loses_repeats_and_reorde
 ) -> None:
     transport = make_transport("first")
     await transport.open()
-    count, confirmed, cuts = 6_000, [], 0
-    publishing = asyncio.create_task(publish_by_tasks(transport, count, confirmed))
-    while not publishing.done():
-        await asyncio.sleep(0)
-        # What is confirmed is there already: they come in order, so the latest says it of all.
-        if confirmed:
-            assert broker.engine.queue_depth("default", QUEUE) > max(confirmed[-64:])
+    count, confirmed, cuts = 6_000, list[int](), 0
+
+    def look_and_cut(number: int) -> None:
+        nonlocal cuts
+        confirmed.append(number)
+        # What is confirmed is there already, as they come in order.
+        assert broker.engine.queue_depth("default", QUEUE) > number
         if cuts < 5 and len(confirmed) > (cuts + 1) * 1_000:
             cuts += broker.faults.drop("first")
-    await publishing
+
+    await publish_by_tasks(transport, count, look_and_cut)
     assert cuts == 5
     assert sorted(confirmed) == list(range(count))
     assert numbers_on(broker) == list(range(count))
@@ -318,8 +321,7 @@ async def test_receiving_and_publishing_of_one_session_do_not_wait_for_each_othe
     flow = await transport.bind(QUEUE, Epoch(1), forward)
     flow.start_intake()
     count = 3_000
-    confirmed: list[int] = []
-    await publish_by_tasks(transport, count, confirmed)
+    await publish_by_tasks(transport, count, lambda _: None)
     async with asyncio.timeout(PATIENCE_S):
         while len(forwarded) < count:  # noqa: ASYNC110 - a sink has no event to wait for
             await asyncio.sleep(0.005)
@@ -334,8 +336,7 @@ async def test_memory_does_not_grow_with_what_is_published(
     await transport.open()
     held: list[int] = []
     for _ in range(4):
-        confirmed: list[int] = []
-        await publish_by_tasks(transport, 4_000, confirmed)
+        await publish_by_tasks(transport, 4_000, lambda _: None)
         broker.carry_out(broker.engine.administration.delete_messages("default", QUEUE))
         gc.collect()
         held.append(memory_bytes())
