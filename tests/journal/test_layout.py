@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,26 @@ def test_a_run_is_named_by_its_id_as_far_as_a_folder_can_be(journals: Path, tmp_
     for path in journals.glob("*.member.jsonl"):
         path.write_bytes(path.read_bytes().replace(b'"run_id":"run"', b'"run_id":"trial/7"'))
     assert lay_out(journals, tmp_path) == tmp_path / "run=trial_7"
+
+
+def test_a_run_of_several_ids_or_none_has_a_name_too(journals: Path, tmp_path: Path) -> None:
+    of_another, *others = journals.glob("*.member.jsonl")
+    of_another.write_bytes(of_another.read_bytes().replace(b'"run_id":"run"', b'"run_id":"a run"'))
+    assert others
+    assert lay_out(journals, tmp_path / "new" / "folder").name == "run=a_run"
+    for path in journals.glob("*.member.jsonl"):
+        path.write_bytes(b"")
+    assert lay_out(journals, tmp_path).name == "run=unnamed"
+
+
+def test_what_others_put_beside_the_files_of_a_run_is_left_alone(journals: Path, tmp_path: Path) -> None:
+    run = lay_out(journals, tmp_path)
+    queues, count = queues_of(run), count_records(run)
+    path = next(run.glob("queue=*/dispatches-*.parquet"))
+    shutil.copy(path, path.with_name(f"{path.stem} (copy).parquet"))
+    shutil.copytree(path.parent, run / f"{path.parent.name} (copy)")
+    assert (queues_of(run), count_records(run)) == (queues, count)
+    assert count_records(run, []) == 0
 
 
 def test_a_run_is_found_in_its_folder_and_above_it(journals: Path, tmp_path: Path) -> None:
