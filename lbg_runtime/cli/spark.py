@@ -81,6 +81,10 @@ def stream(
         str, typer.Option(metavar=DURATION, help="Shortest time between the starts of two batches.")
     ] = "1s",
     max_rows: Annotated[int, typer.Option(min=1, help="Largest number of rows in a batch.")] = 100_000,
+    skip_pruned: Annotated[
+        bool,
+        typer.Option("--skip-pruned", help="Go on with the rows that are left, if some were pruned unread."),
+    ] = False,
     driver_memory: Annotated[str, typer.Option(help="Memory limit of the JVM, in Spark's notation.")] = "2g",
     json: Json = False,
 ) -> None:
@@ -99,7 +103,7 @@ def stream(
     lake, target = parse_target(to)
     check_folder("--to", target)
     check_folder("--checkpoint", checkpoint)
-    job = StreamJob(directory, group, lake, target, checkpoint, available_now, trigger_ms, max_rows)
+    job = StreamJob(directory, group, lake, target, checkpoint, available_now, trigger_ms, max_rows, skip_pruned)
     check_apart(job)
     with (
         _stop_signals() as stopped,

@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +17,7 @@ from lbg_runtime.model.errors import StreamFailed, UserError
 from lbg_runtime.pipeline.spark import session
 from lbg_runtime.pipeline.spark import stream as spark_stream
 from lbg_runtime.pipeline.spark.checkpoint import sole_stream
-from lbg_runtime.pipeline.spark.stream_job import StreamProgress
+from lbg_runtime.pipeline.spark.stream_job import StreamJob, StreamProgress
 from tests.pipeline.landing.landed import LogOnDisk
 from tests.validator.history import story
 
@@ -140,6 +140,22 @@ def test_a_stream_that_is_to_end_while_spark_starts_ends_with_0(
     monkeypatch.setattr(spark_stream, "run_stream", run)
     done = stream(landing)
     assert (done.exit_code, done.stdout) == (0, "0 rows written, no batch was finished\n")
+
+
+@pytest.mark.parametrize(("given", "skips"), [([], False), (["--skip-pruned"], True)])
+def test_a_stream_skips_what_was_pruned_only_if_it_is_told_to(
+    landing: Path, monkeypatch: pytest.MonkeyPatch, given: list[str], skips: bool
+) -> None:
+    jobs: list[StreamJob] = []
+
+    def run(_: object, job: StreamJob, **__: object) -> StreamProgress:
+        jobs.append(job)
+        return StreamProgress(0, 0, 0)
+
+    monkeypatch.setattr(session, "spark_session", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(spark_stream, "run_stream", run)
+    assert stream(landing, *given).exit_code == 0
+    assert [job.skips_pruned for job in jobs] == [skips]
 
 
 def test_a_verdict_so_far_whose_query_fails_is_unknown_and_not_invalid(capsys: pytest.CaptureFixture[str]) -> None:

@@ -95,6 +95,7 @@ def read_landing(spark: SparkSession, job: StreamJob) -> DataFrame:
         .option("path", str(job.landing.absolute()))
         .option("group", job.group)
         .option("maxRowsPerBatch", str(job.max_rows))
+        .option("failOnDataLoss", "false" if job.skips_pruned else "true")
     )
     if not is_local(spark.sparkContext.master):
         # How many cores this machine has says nothing about a cluster.

@@ -31,6 +31,8 @@ class StreamJob:
     available_now: bool
     trigger_ms: int
     max_rows: int
+    skips_pruned: bool = False
+    """Whether it goes on with the rows that are left if some were pruned before they were read."""
 
 
 @dataclass(frozen=True, slots=True)

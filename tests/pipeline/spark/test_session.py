@@ -7,6 +7,7 @@ import socketserver
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,8 @@ from lbg_runtime.pipeline.spark.session import _hush_end_of, _interrupt_held_bac
 from lbg_runtime.pipeline.spark.stream import read_landing, run_stream
 from lbg_runtime.pipeline.spark.stream_job import Lake, StreamJob
 from lbg_runtime.pipeline.spark.validation import run_tasks
+
+JOB = StreamJob(Path("/log"), "orders", Lake.DELTA, Path("/lake"), Path("/checkpoint"), True, 0, 250)
 
 
 @pytest.fixture(autouse=True)
@@ -211,8 +214,8 @@ def test_a_jvm_that_dies_as_soon_as_it_has_started_is_told_in_one_line(monkeypat
     assert raised.value.missing.endswith(": the JVM of Spark does not answer any more")
 
 
-@pytest.mark.parametrize(("master", "told"), [("spark://master:7077", {"queuesPerPartition": "1"}), ("local[2,3]", {})])
-def test_a_stream_on_a_cluster_does_not_count_the_cores_of_this_machine(master: str, told: dict[str, str]) -> None:
+def options_of(job: StreamJob, master: str = "local[2,3]") -> dict[str, str]:
+    """What a stream tells the source."""
     given: dict[str, str] = {}
 
     def option(name: str, value: str) -> SimpleNamespace:
@@ -223,9 +226,18 @@ def test_a_stream_on_a_cluster_does_not_count_the_cores_of_this_machine(master: 
     spark = SimpleNamespace(
         sparkContext=SimpleNamespace(master=master), readStream=SimpleNamespace(format=lambda _: reader)
     )
-    job = StreamJob(Path("/log"), "orders", Lake.DELTA, Path("/lake"), Path("/checkpoint"), True, 0, 250)
     read_landing(spark, job)  # type: ignore[arg-type]  # no JVM
-    assert given == {"path": "/log", "group": "orders", "maxRowsPerBatch": "250", **told}
+    return given
+
+
+@pytest.mark.parametrize(("master", "told"), [("spark://master:7077", {"queuesPerPartition": "1"}), ("local[2,3]", {})])
+def test_a_stream_on_a_cluster_does_not_count_the_cores_of_this_machine(master: str, told: dict[str, str]) -> None:
+    expected = {"path": "/log", "group": "orders", "maxRowsPerBatch": "250", "failOnDataLoss": "true", **told}
+    assert options_of(JOB, master) == expected
+
+
+def test_a_stream_goes_on_without_pruned_rows_if_it_is_told_to() -> None:
+    assert options_of(replace(JOB, skips_pruned=True))["failOnDataLoss"] == "false"
 
 
 @pytest.mark.parametrize("error", [Py4JNetworkError("Answer from Java side is empty"), ConnectionRefusedError(111)])
