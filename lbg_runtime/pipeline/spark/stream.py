@@ -51,10 +51,9 @@ def run_stream(
         ended = False
         while not ended:
             ended = bool(query.awaitTermination(_LOOK_S))  # type: ignore[arg-type]  # parts of a second are taken
-            for number, rows, behind in _batches(query):
-                if number > progress.batch:
-                    progress = StreamProgress(number, progress.rows + rows, behind)
-                    on_progress(progress)
+            for number, rows, behind in _batches(query, progress.batch):
+                progress = StreamProgress(number, progress.rows + rows, behind)
+                on_progress(progress)
             if not ended and stopped():
                 if progress.batch < 0:
                     progress = replace(progress, behind=None)
@@ -116,10 +115,16 @@ def reason_of(error: BaseException) -> str:
     return (raised or lines or [type(error).__name__])[-1 if raised else 0]
 
 
-def _batches(query: "StreamingQuery") -> Iterator[tuple[int, int, int]]:
-    """Number, rows and lag of the last batches, as Spark reports them; batches without rows are included."""
-    for progress in query.recentProgress:
+def _batches(query: "StreamingQuery", known: int) -> Iterator[tuple[int, int, int]]:
+    """Number, rows and lag of the batches after a known one, as Spark reports them; those without rows are included."""
+    last = query.lastProgress
+    if last is None or last.batchId <= known:
+        return
+    # Spark keeps a hundred, each with the names of all lanes in its offsets, and makes them anew for each look.
+    for progress in [last] if last.batchId == known + 1 else query.recentProgress:
         facts = orjson.loads(progress.json)
+        if facts["batchId"] <= known:
+            continue
         behind = 0
         for source in facts["sources"]:
             end, latest = (_lanes(source[name]) for name in ("endOffset", "latestOffset"))

@@ -305,7 +305,7 @@ def test_a_stream_that_is_stopped_before_any_batch_leaves_the_folder_to_the_next
 
     def started(_: object, job: StreamJob) -> SimpleNamespace:
         claim_lake(job)
-        return SimpleNamespace(awaitTermination=lambda _: True, recentProgress=[])
+        return SimpleNamespace(awaitTermination=lambda _: True, lastProgress=None)
 
     monkeypatch.setattr(stream, "start_stream", started)
     run_stream(None, job, stopped=lambda: True)  # type: ignore[arg-type]  # not asked
@@ -316,7 +316,7 @@ def test_how_much_a_stream_that_is_stopped_in_its_first_batch_leaves_is_not_know
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_over = iter((False, True))
-    query = SimpleNamespace(awaitTermination=lambda _: next(is_over), stop=lambda: None, recentProgress=[])
+    query = SimpleNamespace(awaitTermination=lambda _: next(is_over), stop=lambda: None, lastProgress=None)
     monkeypatch.setattr(stream, "start_stream", lambda *_: query)
     left = run_stream(None, job_of(tmp_path, Lake.PARQUET), stopped=lambda: True)  # type: ignore[arg-type]  # not asked
     assert left == StreamProgress(-1, 0, None)

@@ -240,6 +240,43 @@ def test_a_stream_goes_on_without_pruned_rows_if_it_is_told_to() -> None:
     assert options_of(replace(JOB, skips_pruned=True))["failOnDataLoss"] == "false"
 
 
+class Query:
+    """A query that has ended this batch, and the 99 before it, when it is looked at for the first time."""
+
+    def __init__(self, *looks: int) -> None:
+        self.looks = list(looks)
+        self.converted = 0
+
+    def awaitTermination(self, _: float) -> bool:  # noqa: N802  # as Spark calls it
+        self.last = self.looks.pop(0)
+        return not self.looks
+
+    def progress(self, number: int) -> SimpleNamespace:
+        self.converted += 1
+        facts = f'{{"batchId": {number}, "numInputRows": 10, "sources": [{{"endOffset": null, "latestOffset": null}}]}}'
+        return SimpleNamespace(batchId=number, json=facts)
+
+    @property
+    def lastProgress(self) -> SimpleNamespace | None:  # noqa: N802  # as Spark calls it
+        return None if self.last < 0 else self.progress(self.last)
+
+    @property
+    def recentProgress(self) -> list[SimpleNamespace]:  # noqa: N802  # as Spark calls it
+        return [self.progress(number) for number in range(max(0, self.last - 99), self.last + 1)]
+
+
+def test_a_stream_is_not_asked_again_and_again_for_batches_that_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has all its offsets, with a name for every lane of the log."""
+    query = Query(-1, 0, *range(100, 200), *[200] * 50, 203)
+    monkeypatch.setattr(stream, "start_stream", lambda *_: query)
+    monkeypatch.setattr(stream, "release_lake", lambda _: None)
+    told: list[int] = []
+    progress = run_stream(None, JOB, stopped=lambda: False, on_progress=lambda at: told.append(at.batch))  # type: ignore[arg-type]  # no JVM
+    assert (progress.batch, progress.rows) == (203, 2040)
+    assert told == list(range(204))
+    assert query.converted < 400
+
+
 @pytest.mark.parametrize("error", [Py4JNetworkError("Answer from Java side is empty"), ConnectionRefusedError(111)])
 def test_a_stream_whose_jvm_dies_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def fail(*_: object) -> None:
