@@ -244,7 +244,8 @@ def _judge_on_spark(
                 laid = run or lay_out_on_spark(session, directory.absolute(), (layout or Path(folder)).absolute())
             with _told("judging"):
                 return validate_on_spark(session, laid.absolute(), ack_window_ms)
-    except SparkUnavailable as error:
+    except (SparkUnavailable, UserError) as error:
+        # A mistake that only executors see, such as a folder that they do not share, is none here.
         if is_wish:
             with leaving_without_spark():
                 raise

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from lbg_runtime.cli.main import command_line
 from lbg_runtime.cli.running_verdict import leaving_without_verdict
 from lbg_runtime.model.errors import StreamFailed, UserError
-from lbg_runtime.pipeline.spark import session
+from lbg_runtime.pipeline.spark import session, validation
 from lbg_runtime.pipeline.spark import stream as spark_stream
 from lbg_runtime.pipeline.spark.checkpoint import sole_stream
 from lbg_runtime.pipeline.spark.stream_job import StreamJob, StreamProgress
@@ -214,4 +214,24 @@ def test_spark_that_dies_while_it_judges_is_no_traceback(run: Path, monkeypatch:
     monkeypatch.setattr("lbg_runtime.cli.validate.SPARK_CORES", 1)
     done = lbg("validate", run, "--json")
     assert "without Spark, as Spark failed" in done.stderr
+    assert orjson.loads(done.stdout)["verdict"] == expected
+
+
+def test_what_only_tasks_find_wrong_is_the_users_mistake_or_judged_here(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where executors do not share the folder; with `auto` it is judged in this process."""
+
+    def find_nothing(*_: object) -> None:
+        raise UserError("/data/run", "No such file or directory", "a readable record file")
+
+    expected = orjson.loads(lbg("validate", run, "--json").stdout)["verdict"]
+    monkeypatch.setattr(session, "spark_session", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(validation, "run_tasks", find_nothing)
+    done = lbg("validate", run, "--engine", "spark")
+    assert isinstance(done.exception, UserError)
+    monkeypatch.setattr("lbg_runtime.cli.validate.SPARK_RECORDS", 1)
+    monkeypatch.setattr("lbg_runtime.cli.validate.SPARK_CORES", 1)
+    done = lbg("validate", run, "--json")
+    assert "without Spark, as /data/run: No such file or directory" in done.stderr
     assert orjson.loads(done.stdout)["verdict"] == expected

@@ -22,7 +22,7 @@ from lbg_runtime.journal.layout import (
     parts_of,
     record_files,
 )
-from lbg_runtime.model.errors import SparkUnavailable
+from lbg_runtime.model.errors import SparkUnavailable, UserError
 from lbg_runtime.pipeline.parts import examine_part, judge_run, parts_of_run
 from lbg_runtime.pipeline.spark.stream import SPARK_FAILURES, reason_of
 from lbg_runtime.validator.findings import Verdict
@@ -56,7 +56,8 @@ def lay_out_on_spark(spark: SparkSession, directory: Path, target: Path) -> Path
 def run_tasks(spark: SparkSession, items: Sequence[U], do: "Callable[[U], T]") -> list[T]:
     """Call `do` with each item in Spark's workers, one task each; return the results in the order of the items.
 
-    Items and results must be picklable. Raises `SparkUnavailable` if Spark fails, or a task has failed in it.
+    Items and results must be picklable. Raises the `UserError` of the first task that raised one, and
+    `SparkUnavailable` if Spark fails, or a task has failed in it otherwise.
     """
     if not items:
         return []
@@ -64,7 +65,12 @@ def run_tasks(spark: SparkSession, items: Sequence[U], do: "Callable[[U], T]") -
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column("id").to_pylist():
-                result = pickle.dumps(do(items[number]))
+                try:
+                    outcome: T | UserError = do(items[number])
+                except UserError as error:
+                    # Raised here, Spark would try again, and tell it as a failure of its own.
+                    outcome = error
+                result = pickle.dumps(outcome)
                 yield pa.record_batch([pa.array([number], pa.int64()), pa.array([result], pa.binary())], _RESULTS)
 
     try:
@@ -72,4 +78,8 @@ def run_tasks(spark: SparkSession, items: Sequence[U], do: "Callable[[U], T]") -
         rows = frame.mapInArrow(run, "number long, result binary").collect()
     except SPARK_FAILURES as error:
         raise SparkUnavailable(f"Spark failed: {reason_of(error)}", "lbg spark doctor, or --engine local") from error
-    return [pickle.loads(row["result"]) for row in sorted(rows, key=lambda row: int(row["number"]))]  # noqa: S301
+    results = [pickle.loads(row["result"]) for row in sorted(rows, key=lambda row: int(row["number"]))]  # noqa: S301
+    for result in results:
+        if isinstance(result, UserError):
+            raise result
+    return results
