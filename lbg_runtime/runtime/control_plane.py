@@ -64,7 +64,7 @@ from lbg_runtime.runtime.dispatch.key_book import KeyBook
 from lbg_runtime.runtime.flight_recorder import FlightRecorder
 from lbg_runtime.runtime.flow_runner import FlowRunner
 from lbg_runtime.runtime.kept_subscription import KeptSubscription
-from lbg_runtime.runtime.membership import Membership, counted_member
+from lbg_runtime.runtime.membership import Membership, counted_homes
 from lbg_runtime.runtime.session import Session
 
 _log = structlog.get_logger(__name__)
@@ -288,8 +288,8 @@ def make_control_plane(
     def pins(queue_total: int) -> dict[QueueName, MemberId]:
         if place is None:
             return {}
-        # Counted members have their queues by number, as long as they live.
-        return {shape.queue_name(index): counted_member(index % place.count) for index in range(queue_total)}
+        # They have them as long as they live.
+        return counted_homes(map(shape.queue_name, range(queue_total)), place.count)
 
     alike = {**group.shared(), "membership.count": str(place.count if place else ""), **shared}
     if parks:

@@ -3,13 +3,13 @@
 import os
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from lbg_runtime.config.settings import MembershipMode, MembershipSettings, Settings
 from lbg_runtime.core.roles import check_membership
 from lbg_runtime.model.errors import ConfigError, UserError
-from lbg_runtime.model.ids import MemberId
+from lbg_runtime.model.ids import MemberId, QueueName
 
 INDEX_VARIABLE = "LBG_MEMBER_INDEX"
 COUNT_VARIABLE = "LBG_MEMBER_COUNT"
@@ -45,6 +45,11 @@ def counted_member(index: int) -> MemberId:
     return MemberId(f"member-{index}")
 
 
+def counted_homes(queues: Iterable[QueueName], count: int) -> dict[QueueName, MemberId]:
+    """The homes of a group's queues, which are in their order: planned members have theirs by number."""
+    return {queue: counted_member(index % count) for index, queue in enumerate(queues)}
+
+
 def membership_of_process(
     settings: Settings, index: int | None = None, count: int | None = None, member_id: str | None = None
 ) -> Membership:
@@ -76,38 +81,20 @@ def find_membership(
     Raises `ConfigError` if none knows, if a number is given to a member that is not counted, or if there are fewer
     queues than members.
     """
-    index_given, count_given = (
-        _first(index, _whole(environ, INDEX_VARIABLE)),
-        _first(count, _whole(environ, COUNT_VARIABLE)),
-    )
-    if member_id is not None and settings.mode is not MembershipMode.DISCOVERED:
-        raise ConfigError(
-            "membership.mode", f"{settings.mode.value}, and a member's id is given", "discovered, or no id"
-        )
+    index, count = _first(index, _whole(environ, INDEX_VARIABLE)), _first(count, _whole(environ, COUNT_VARIABLE))
     if settings.mode is MembershipMode.DISCOVERED:
-        if index_given is not None or count_given is not None:
+        if index is not None or count is not None:
             found = "discovered, and a member's index or count is given"
             raise ConfigError("membership.mode", found, "static or ordinal, or no index and no count")
         return Membership(_discovered_id(member_id, settings, environ, host_name, pid), None)
-    count = _first(count_given, settings.count)
-    if count is None:
-        raise ConfigError("membership.count", "not set", f"the number of planned members, here or in {COUNT_VARIABLE}")
-    index = _first(index_given, settings.index)
-    if index is None and settings.mode is MembershipMode.ORDINAL:
-        index = _ordinal(host_name)
-    if index is None:
-        raise ConfigError("membership.index", "not set", f"this member's number from 0, here or in {INDEX_VARIABLE}")
-    try:
-        place = CountedPlace(index, count)
-    except UserError as error:
-        raise ConfigError(error.where, error.found, error.expected) from None
-    if count > queue_count:
-        raise ConfigError(
-            "membership.count",
-            f"{count} members for {queue_count} queues",
-            "at most group.queue_count, or some members are primary nowhere",
-        )
-    return Membership(counted_member(index), place)
+    if member_id is not None:
+        found = f"{settings.mode.value}, and a member's id is given"
+        raise ConfigError("membership.mode", found, "discovered, or no id")
+    place = _counted_place(settings, host_name, _first(index, settings.index), _first(count, settings.count))
+    if place.count > queue_count:
+        found = f"{place.count} members for {queue_count} queues"
+        raise ConfigError("membership.count", found, "at most group.queue_count, or some members are primary nowhere")
+    return Membership(counted_member(place.index), place)
 
 
 def checked_id(where: str, given: str) -> MemberId:
@@ -115,6 +102,19 @@ def checked_id(where: str, given: str) -> MemberId:
     if not _ID.fullmatch(given):
         raise ConfigError(where, ascii(given), "1 to 100 letters, digits and any of _ . : -")
     return MemberId(given)
+
+
+def _counted_place(settings: MembershipSettings, host_name: str, index: int | None, count: int | None) -> CountedPlace:
+    if count is None:
+        raise ConfigError("membership.count", "not set", f"the number of planned members, here or in {COUNT_VARIABLE}")
+    if index is None and settings.mode is MembershipMode.ORDINAL:
+        index = _ordinal(host_name)
+    if index is None:
+        raise ConfigError("membership.index", "not set", f"this member's number from 0, here or in {INDEX_VARIABLE}")
+    try:
+        return CountedPlace(index, count)
+    except UserError as error:
+        raise ConfigError(error.where, error.found, error.expected) from None
 
 
 def _discovered_id(

@@ -6,7 +6,7 @@ from lbg_runtime.core.group.picture import GroupPicture
 from lbg_runtime.core.group.placement import Placement, place
 from lbg_runtime.core.group.view import GroupView, MemberView
 from lbg_runtime.model.ids import MemberId, QueueName
-from lbg_runtime.runtime.membership import counted_member
+from lbg_runtime.runtime.membership import counted_homes
 
 MAX_QUEUES = 10_000
 """Bound, as whoever speaks on the control topic may claim any number, and a row is printed for each queue."""
@@ -49,4 +49,4 @@ def _configured_pins(picture: GroupPicture, queues: Sequence[QueueName]) -> dict
     count = next(iter(counts))
     if not (count.isascii() and count.isdecimal() and 0 < len(count) < 10 and int(count)):
         return {}
-    return {queue: counted_member(index % int(count)) for index, queue in enumerate(queues)}
+    return counted_homes(queues, int(count))
