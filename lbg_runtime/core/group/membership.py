@@ -75,7 +75,7 @@ from lbg_runtime.core.group.membership_events import (
 from lbg_runtime.core.group.membership_timing import MembershipTiming
 from lbg_runtime.core.group.peer import Disregard, Noted, Peer, Standing
 from lbg_runtime.core.group.view import Claims, GroupView, MemberView, owners_by_claims, updated_claims
-from lbg_runtime.core.restripe.news import PlanReached, ShardLeft, StripesEnded, StripesFinished, StripesNews
+from lbg_runtime.core.restripe.news import StripesNews
 from lbg_runtime.core.restripe.striping import StripingBook
 from lbg_runtime.core.standstill import StandstillWatch
 from lbg_runtime.model.errors import InvariantViolated
@@ -472,18 +472,7 @@ class MembershipMachine:
         return [FlowsReported()] if peer.report(flows, now_ms) else []
 
     def _take_stripes(self, queue_index: int, news: StripesNews, now_ms: int) -> list[MembershipCommand]:
-        match news:
-            case PlanReached(plan):
-                is_news = self.striping.see_plan(plan)
-            case ShardLeft(plan, shard):
-                is_news = self.striping.see_left(plan.generation, shard)
-            case StripesFinished(generation, from_count, to_count):
-                is_news = self.striping.see_finished(generation, from_count, to_count, queue_index)
-            case StripesEnded(generation, to_count):
-                is_news = self.striping.see_ended(generation, to_count)
-            case _:
-                assert_never(news)
-        if not is_news:
+        if not self.striping.see(news, queue_index):
             return []
         # The member that handles the shard next is waiting for this news.
         return [StripingChanged(), *self._beat_if_heard(now_ms)]

@@ -11,7 +11,9 @@ decides no order.
 
 import hmac
 from dataclasses import dataclass, replace
+from typing import assert_never
 
+from lbg_runtime.core.restripe.news import PlanReached, ShardLeft, StripesEnded, StripesFinished, StripesNews
 from lbg_runtime.core.restripe.records import StripePlan
 
 NOTHING: frozenset[int] = frozenset()
@@ -63,7 +65,7 @@ class StripingReport:
 
 
 class StripingBook:
-    """One per member, owned by its membership machine. Every `see_` and `hear` returns whether it was news."""
+    """One per member, owned by its membership machine. `see` and `hear` return whether it was news."""
 
     def __init__(self, queue_count: int, hash_count: int) -> None:
         """`queue_count` comes from the settings. A report of more queues than `hash_count` is not believed."""
@@ -90,8 +92,21 @@ class StripingBook:
 
     # -- what our own queues say
 
-    def see_plan(self, plan: StripePlan) -> bool:
-        """A plan is in one of our queues."""
+    def see(self, news: StripesNews, queue_index: int) -> bool:
+        """Take in what one of our queues says."""
+        match news:
+            case PlanReached(plan):
+                return self._see_plan(plan)
+            case ShardLeft(plan, shard):
+                return self._see_left(plan.generation, shard)
+            case StripesFinished():
+                return self._see_finished(news, queue_index)
+            case StripesEnded(generation, to_count):
+                return self._see_ended(generation, to_count)
+            case _:
+                assert_never(news)
+
+    def _see_plan(self, plan: StripePlan) -> bool:
         if plan.generation < self.now.generation:
             return False
         is_news = plan.generation > self.now.generation
@@ -100,24 +115,21 @@ class StripingBook:
         self.trust(plan)
         return is_news
 
-    def see_left(self, generation: int, shard: int) -> bool:
-        """Everything of the shard before its marker is handled, and the broker knows."""
+    def _see_left(self, generation: int, shard: int) -> bool:
         if generation != self.now.generation or self.now.target is None or shard in self.now.left:
             return False
         self.now = replace(self.now, left=self.now.left | {shard})
         return True
 
-    def see_finished(self, generation: int, from_count: int, to_count: int, queue_index: int) -> bool:
-        """One of our queues has nothing left of the re-striping, and the broker knows."""
-        if generation > self.now.generation:
-            self.now = Striping(generation, from_count, to_count)
-        elif generation < self.now.generation or self.now.target is None or queue_index in self.now.finished:
+    def _see_finished(self, news: StripesFinished, queue_index: int) -> bool:
+        if news.generation > self.now.generation:
+            self.now = Striping(news.generation, news.from_count, news.to_count)
+        elif news.generation < self.now.generation or self.now.target is None or queue_index in self.now.finished:
             return False
         self.now = replace(self.now, finished=self.now.finished | {queue_index})
         return True
 
-    def see_ended(self, generation: int, to_count: int) -> bool:
-        """The re-striping is over."""
+    def _see_ended(self, generation: int, to_count: int) -> bool:
         if generation < self.now.generation or (generation == self.now.generation and self.now.target is None):
             return False
         self.now = Striping(generation, to_count)

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from lbg_runtime.core.flow.commands import Note
 from lbg_runtime.core.flow.in_flight import InFlight
 from lbg_runtime.core.restripe.gate import Drop, GateOrder, Pass, Probe, StripeGate
-from lbg_runtime.core.restripe.news import PlanReached, ShardLeft, StripesEnded, StripesFinished, StripesNews
+from lbg_runtime.core.restripe.news import StripesNews
 from lbg_runtime.core.restripe.records import (
     ShardMarker,
     StripeEnd,
@@ -186,15 +186,7 @@ class GateLaws(RuleBasedStateMachine):
             self.tell(owner, told)
 
     def tell(self, owner: Owner, news: StripesNews) -> None:
-        match news:
-            case PlanReached(plan):
-                owner.book.see_plan(plan)
-            case ShardLeft(plan, shard):
-                owner.book.see_left(plan.generation, shard)
-            case StripesFinished(generation, from_count, to_count):
-                owner.book.see_finished(generation, from_count, to_count, owner.queue)
-            case StripesEnded(generation, to_count):
-                owner.book.see_ended(generation, to_count)
+        owner.book.see(news, owner.queue)
         self.obey(owner, owner.gate.learn(owner.book.now))
 
     @rule(queue=st.sampled_from(QUEUES), key=st.sampled_from(KEYS))

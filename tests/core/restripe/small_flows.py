@@ -14,7 +14,7 @@ from lbg_runtime.core.flow import events
 from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.core.lanes import Lane
 from lbg_runtime.core.restripe.gate import Probe
-from lbg_runtime.core.restripe.news import PlanReached, ShardLeft, StripesEnded, StripesFinished, StripesNews
+from lbg_runtime.core.restripe.news import StripesNews
 from lbg_runtime.model.ids import DeliveryId
 from lbg_runtime.model.message import Delivery
 from lbg_runtime.model.outcome import Outcome
@@ -217,17 +217,7 @@ class SmallFlows(FlowQueues):
     # -- what the member knows
 
     def _hear(self, who: int, queue: int, news: StripesNews) -> None:
-        book = self._member(who).book
-        match news:
-            case PlanReached(plan):
-                is_news = book.see_plan(plan)
-            case ShardLeft(plan, shard):
-                is_news = book.see_left(plan.generation, shard)
-            case StripesFinished(generation, before, after):
-                is_news = book.see_finished(generation, before, after, queue)
-            case StripesEnded(generation, after):
-                is_news = book.see_ended(generation, after)
-        if is_news:
+        if self._member(who).book.see(news, queue):
             self._spread(who)
 
     def _spread(self, who: int) -> None:

@@ -6,7 +6,6 @@ in order.
 
 from lbg_runtime.core.flow.commands import Note
 from lbg_runtime.core.restripe.gate import Drop, GateOrder, Pass, Probe, StripeGate
-from lbg_runtime.core.restripe.news import PlanReached, ShardLeft, StripesEnded, StripesFinished
 from lbg_runtime.core.restripe.records import StripeRecord, encode_record
 from lbg_runtime.core.restripe.striping import StripingBook, StripingReport
 from lbg_runtime.model.group import GroupShape
@@ -120,14 +119,8 @@ class StripedGroup:
                 case Note(name):
                     if name == "restripe_record_kept":
                         raise Breach(f"queue {queue} stops: {order}")
-                case PlanReached(plan):
-                    is_news |= member.book.see_plan(plan)
-                case ShardLeft(plan, shard):
-                    is_news |= member.book.see_left(plan.generation, shard)
-                case StripesFinished(generation, before, after):
-                    is_news |= member.book.see_finished(generation, before, after, queue)
-                case StripesEnded(generation, after):
-                    is_news |= member.book.see_ended(generation, after)
+                case _:
+                    is_news |= member.book.see(order, queue)
         if is_news:
             self._spread(handle.owner)
 

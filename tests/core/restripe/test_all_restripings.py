@@ -151,7 +151,7 @@ def test_a_broken_gate_is_noticed(
         (Conductor, "next_step", _remind_nobody, WITH_AN_ABSENCE, "nothing goes on"),
         (StripingBook, "_proves", lambda *_: False, GROWTH, "nothing goes on"),
         (StripingBook, "report", _tell_nothing_finished, GROWTH, "nothing goes on"),
-        (StripingBook, "see_left", lambda *_: False, GROWTH, "nothing goes on"),
+        (StripingBook, "_see_left", lambda *_: False, GROWTH, "nothing goes on"),
     ],
 )
 def test_a_broken_rule_is_noticed(

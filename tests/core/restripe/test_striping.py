@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lbg_runtime.core.restripe.news import PlanReached, ShardLeft, StripesEnded, StripesFinished
 from lbg_runtime.core.restripe.records import StripePlan
 from lbg_runtime.core.restripe.striping import Striping, StripingBook, StripingReport, proof_of
 
@@ -17,6 +18,10 @@ SECRET = "s3cr3t"
 
 def plan_of(generation: int, secret: str = SECRET) -> StripePlan:
     return StripePlan(generation, *COUNTS[generation], secret)
+
+
+def left(generation: int, shard: int) -> ShardLeft:
+    return ShardLeft(StripePlan(generation, 4, 6, SECRET), shard)
 
 
 def under_way(generation: int, *left: int, finished: Sequence[int] = ()) -> Striping:
@@ -34,7 +39,7 @@ def proven(striping: Striping, secret: str = SECRET) -> StripingReport:
 def reader_of(generation: int = 7) -> StripingBook:
     """A member that has read the plan in one of its queues."""
     book = StripingBook(4, 64)
-    assert book.see_plan(plan_of(generation))
+    assert book.see(PlanReached(plan_of(generation)), 0)
     return book
 
 
@@ -74,67 +79,67 @@ def test_a_shard_belongs_to_its_new_queue_once_it_has_left_the_old_one() -> None
 class TestWhatOurQueuesSay:
     def test_a_plan_begins_a_generation_once(self) -> None:
         book = StripingBook(4, 64)
-        assert book.see_plan(plan_of(7))
-        assert not book.see_plan(plan_of(7))
+        assert book.see(PlanReached(plan_of(7)), 0)
+        assert not book.see(PlanReached(plan_of(7)), 0)
         assert book.now == under_way(7)
 
     def test_the_plan_of_an_older_generation_is_no_news(self) -> None:
         book = reader_of(8)
-        assert not book.see_plan(plan_of(7, "another secret"))
+        assert not book.see(PlanReached(plan_of(7, "another secret")), 0)
         assert book.now == under_way(8)
-        book.see_left(8, 5)
+        book.see(left(8, 5), 0)
         assert book.report() == proven(under_way(8, 5)), "which others believe, as it takes nobody's secret for it"
 
     def test_a_newer_plan_replaces_all_that_was_known(self) -> None:
         book = reader_of(7)
-        book.see_left(7, 5)
-        book.see_finished(7, 4, 6, 0)
-        assert book.see_plan(plan_of(8))
+        book.see(left(7, 5), 0)
+        book.see(StripesFinished(7, 4, 6), 0)
+        assert book.see(PlanReached(plan_of(8)), 0)
         assert book.now == under_way(8)
 
     def test_a_shard_leaves_once_and_only_while_its_generation_is_under_way(self) -> None:
         book = reader_of()
-        assert not book.see_left(6, 5)
-        assert not book.see_left(8, 5)
-        assert book.see_left(7, 5)
-        assert not book.see_left(7, 5)
-        book.see_ended(7, 6)
-        assert not book.see_left(7, 4)
+        assert not book.see(left(6, 5), 0)
+        assert not book.see(left(8, 5), 0)
+        assert book.see(left(7, 5), 0)
+        assert not book.see(left(7, 5), 0)
+        book.see(StripesEnded(7, 6), 0)
+        assert not book.see(left(7, 4), 0)
         assert book.now == ended(7)
 
     def test_a_queue_finishes_once(self) -> None:
         book = reader_of()
-        assert book.see_finished(7, 4, 6, 2)
-        assert not book.see_finished(7, 4, 6, 2)
-        assert not book.see_finished(6, 4, 6, 3)
+        assert book.see(StripesFinished(7, 4, 6), 2)
+        assert not book.see(StripesFinished(7, 4, 6), 2)
+        assert not book.see(StripesFinished(6, 4, 6), 3)
         assert book.now == under_way(7, finished=[2])
 
     def test_a_finish_alone_says_what_was_under_way(self) -> None:
         """The plan of a queue is settled before its finish: who binds the queue in between sees the finish only."""
         book = StripingBook(4, 64)
-        assert book.see_finished(7, 4, 6, 2)
+        assert book.see(StripesFinished(7, 4, 6), 2)
         assert book.now == under_way(7, finished=[2])
 
     def test_the_end_leaves_the_new_layout_and_nothing_else(self) -> None:
         book = reader_of()
-        book.see_left(7, 5)
-        assert book.see_ended(7, 6)
-        assert not book.see_ended(7, 6)
-        assert not book.see_finished(7, 4, 6, 1)
-        assert not book.see_plan(plan_of(7)), "a plan that comes again begins nothing anew"
+        book.see(left(7, 5), 0)
+        assert book.see(StripesEnded(7, 6), 0)
+        assert not book.see(StripesEnded(7, 6), 0)
+        assert not book.see(StripesFinished(7, 4, 6), 1)
+        assert not book.see(PlanReached(plan_of(7)), 0), "a plan that comes again begins nothing anew"
         assert book.now == ended(7)
-        assert StripingBook(4, 64).see_ended(7, 6), "it may be the first that a member hears of it"
+        assert StripingBook(4, 64).see(StripesEnded(7, 6), 0), "it may be the first that a member hears of it"
 
     def test_the_end_of_an_older_generation_ends_nothing(self) -> None:
         book = reader_of(8)
-        assert not book.see_ended(7, 6)
+        assert not book.see(StripesEnded(7, 6), 0)
         assert book.now == under_way(8)
 
 
 class TestWhatOthersSay:
     def test_what_has_left_is_believed_with_the_proof(self) -> None:
         book, teller = reader_of(), reader_of()
-        teller.see_left(7, 5)
+        teller.see(left(7, 5), 0)
         assert teller.report() == proven(under_way(7, 5))
         assert book.hear(teller.report())
         assert not book.hear(teller.report())
@@ -156,7 +161,7 @@ class TestWhatOthersSay:
 
     def test_what_was_known_of_an_older_generation_is_not_known_of_a_newer_one(self) -> None:
         book = reader_of()
-        assert book.see_left(7, 5)
+        assert book.see(left(7, 5), 0)
         book.trust(plan_of(8))
         assert book.hear(proven(under_way(8, 5)))
         assert book.now == under_way(8, 5)
@@ -193,7 +198,7 @@ class TestWhatOthersSay:
     def test_that_a_queue_has_finished_needs_the_proof_too(self) -> None:
         """For who handles the shards that came from it, it says that they have left."""
         book, teller = reader_of(), reader_of()
-        teller.see_finished(7, 4, 6, 1)
+        teller.see(StripesFinished(7, 4, 6), 1)
         assert not book.hear(StripingReport(under_way(7, finished=[1]), ""))
         assert teller.report() == proven(under_way(7, finished=[1]))
         assert book.hear(teller.report())
@@ -204,13 +209,13 @@ class TestWhatOthersSay:
         said = proven(under_way(7, 5, finished=[1]))
         assert book.hear(said)
         assert book.now == under_way(7)
-        book.see_plan(plan_of(7))
+        book.see(PlanReached(plan_of(7)), 0)
         assert book.hear(said), "the next heartbeat says it again"
         assert book.now == under_way(7, 5, finished=[1])
 
     def test_a_member_that_does_not_know_the_secret_says_of_no_queue_that_it_has_finished(self) -> None:
         book = StripingBook(4, 64)
-        book.see_finished(7, 4, 6, 1)
+        book.see(StripesFinished(7, 4, 6), 1)
         assert book.now == under_way(7, finished=[1])
         assert book.report() == StripingReport(under_way(7), "")
 
@@ -236,7 +241,7 @@ class TestWhatOthersSay:
 
     def test_a_newer_generation_replaces_and_an_older_one_changes_nothing(self) -> None:
         book = reader_of()
-        book.see_left(7, 5)
+        book.see(left(7, 5), 0)
         assert book.hear(proven(under_way(8)))
         assert not book.hear(proven(under_way(7, 5, 9)))
         assert not book.hear(proven(ended(7)))
@@ -244,7 +249,7 @@ class TestWhatOthersSay:
 
     def test_what_is_over_for_one_is_over_for_all(self) -> None:
         book = reader_of()
-        book.see_left(7, 5)
+        book.see(left(7, 5), 0)
         assert book.hear(proven(ended(7)))
         assert not book.hear(proven(under_way(7, 5)))
         assert book.now == ended(7)
@@ -329,13 +334,13 @@ def test_what_is_known_only_grows_whoever_says_it(happenings: list[StripingRepor
             case StripingReport():
                 is_news = book.hear(happening)
             case "left":
-                is_news = book.see_left(book.now.generation, 5)
+                is_news = book.see(left(book.now.generation, 5), 0)
             case "finished":
-                is_news = book.see_finished(8, *COUNTS[8], 2)
+                is_news = book.see(StripesFinished(8, *COUNTS[8]), 2)
             case "ended":
-                is_news = book.see_ended(8, COUNTS[8][1])
+                is_news = book.see(StripesEnded(8, COUNTS[8][1]), 0)
             case _:
-                is_news = book.see_plan(plan_of(int(happening[-1])))
+                is_news = book.see(PlanReached(plan_of(int(happening[-1]))), 0)
         assert is_news == (book.now != before)
         assert knows_as_much(book.now, before)
 
