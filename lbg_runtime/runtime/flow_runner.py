@@ -167,7 +167,7 @@ class FlowRunner:
         self._flow: BoundFlow | None = None
         self._flow_epoch = Epoch(0)
         self._closing_shards = frozenset[int | None]()
-        """As the dispatcher knows them."""
+        """As those know them who gather batches."""
         self._settlements: list[tuple[Epoch, DeliveryId, Outcome]] = []
         self._settled: list[Handling] = []
         self._stop_requested = False
@@ -344,7 +344,7 @@ class FlowRunner:
         if self._deadline_may_differ:
             self._deadline_may_differ = False
             self._watch_deadline(now)
-            self._hurry_closing_shards()
+            self._tell_closing_shards()
         if self._has_hooks:
             has_flow = self.machine.state is not FlowState.UNBOUND
             self._hooks.end_all_but(self.machine.epoch if has_flow else None)
@@ -359,11 +359,11 @@ class FlowRunner:
             deadline_ms = self.machine.deadline_ms
         self._timer.set(deadline_ms)
 
-    def _hurry_closing_shards(self) -> None:
+    def _tell_closing_shards(self) -> None:
         machine = self.machine
         if (closing := machine.closing_shards) != self._closing_shards:
             self._closing_shards = closing
-            self._dispatcher.hurry_shards(machine.queue, machine.epoch, closing)
+            self._dispatcher.batch_turns.move(machine.queue, machine.epoch, closing)
 
     def _deadline_reached(self) -> None:
         self._deadline_may_differ = True
@@ -553,10 +553,10 @@ class FlowRunner:
             return
         cause = self.machine.cause
         if before is FlowState.ACTIVE and cause is not None and cause.is_in_good_order:
-            self._dispatcher.hurry(self.machine.queue, self.machine.epoch)
+            self._dispatcher.batch_turns.leave(self.machine.queue, self.machine.epoch)
             self._hooks.drain(self.machine.epoch)
         elif after in (FlowState.ACTIVE, FlowState.UNBOUND):
-            self._dispatcher.hurry_no_more(self.machine.queue)
+            self._dispatcher.batch_turns.stay(self.machine.queue)
         if after is FlowState.ACTIVE:
             # Also if a hand-back was given up: the last record said that it was draining.
             self._records.changed("active")

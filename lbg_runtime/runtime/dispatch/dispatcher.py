@@ -86,6 +86,8 @@ class Dispatcher:
         self._random = random
         self._lanes: KeyLanes[Handling] = KeyLanes(max_waiting=dispatch.waiting_limit)
         self._pool = RunnerPool(self._lanes, dispatch.runners, self._handle_turn)
+        self.batch_turns = self._pool.batch_turns
+        """To be told what leaves in good order, so that nothing of it waits for others in its batch."""
         self._attempts = AttemptWatches(self._replace_stuck_runner, self.be_awake)
         self._moves = self._attempts.of(None)
         self.key_reports = KeyReports(dispatch, self._lanes, self._attempts, self._hold_up)
@@ -178,19 +180,6 @@ class Dispatcher:
         self._stopped[queue] = epoch
         self._attempts.recall_put_off(queue, epoch)
         self._lanes.recall(queue, epoch)
-
-    def hurry(self, queue: QueueName, epoch: Epoch) -> None:
-        """Have what waits for its batch handled without waiting for others, as the flow handle is given up in good
-        order."""
-        self._pool.batch_turns.leave(queue, epoch)
-
-    def hurry_no_more(self, queue: QueueName) -> None:
-        """Take that back: the flow handle is kept, or is gone."""
-        self._pool.batch_turns.stay(queue)
-
-    def hurry_shards(self, queue: QueueName, epoch: Epoch, shards: frozenset[int | None]) -> None:
-        """The same for these shards alone, for which a re-striping waits; for none, take it back."""
-        self._pool.batch_turns.move(queue, epoch, shards)
 
     def forget_keys(self, queue: QueueName) -> None:
         """Take the next message of each of the queue's keys for the first: a shard has left the queue, and may come

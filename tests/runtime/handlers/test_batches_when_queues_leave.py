@@ -72,9 +72,9 @@ async def test_what_waits_for_a_turn_when_its_queue_is_kept_after_all_is_handled
         for number in range(3):
             made.dispatcher.dispatch(delivery(number, f"k{number}"))
         await asyncio.sleep(1)
-        made.dispatcher.hurry(queue, Epoch(1))
+        made.dispatcher.batch_turns.leave(queue, Epoch(1))
         await asyncio.sleep(1)
-        made.dispatcher.hurry_no_more(queue)
+        made.dispatcher.batch_turns.stay(queue)
         await made.until_ended(3, within_s=60)
     assert [at_s for at_s, _ in desk.batches] == [0, 10]
 
