@@ -57,8 +57,8 @@ class SessionState(Enum):
     """The state of the session."""
 
     NEW = "new"
-    CONNECTED = "connected"
-    AWAY = "away"
+    OPEN = "open"
+    """Also while its connection is lost."""
     CLOSED = "closed"
 
 
@@ -82,6 +82,7 @@ class MemoryTransport:
         self._ack_delay_s = ack_delay_s
         self._state = SessionState.NEW
         self._client: ClientId | None = None
+        """None while there is no connection."""
         self._publisher = MemoryPublisher(broker)
         self._handles: list[MemoryFlow] = []
         self._by_flow: dict[FlowId, MemoryFlow] = {}
@@ -159,7 +160,7 @@ class MemoryTransport:
 
     def send(self, message: Message) -> asyncio.Future[None]:
         """See `Messenger.send`."""
-        if self._state in (SessionState.NEW, SessionState.CLOSED):
+        if self._state is not SessionState.OPEN:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             future.set_exception(PublishFailed(message.topic, "the transport is not open"))
             return future
@@ -229,7 +230,6 @@ class MemoryTransport:
         if self._client is None:
             return
         client, self._client = self._client, None
-        self._state = SessionState.AWAY
         self._refusal = None
         self._by_flow.clear()
         self._end_browses()
@@ -267,7 +267,7 @@ class MemoryTransport:
     def _connect(self) -> None:
         client, effects = self._broker.engine.connect(DEFAULT_VPN, self._username, self._password, self._client_name)
         self._client = client
-        self._state = SessionState.CONNECTED
+        self._state = SessionState.OPEN
         self._broker.attach(client, self._take)
         self._broker.post(effects)
         # The official client's order: publisher flow, direct subscriptions, binds.
