@@ -6,7 +6,8 @@ from collections.abc import Callable
 from lbg_runtime.core.flow.events import FlowActive, FlowDown, FlowEvent, FlowInactive, MessageReceived
 from lbg_runtime.model.message import Delivery
 
-PATIENCE_S = 10.0
+PATIENCE_S = 100.0
+"""How long a test waits for what must come: what takes longer hangs, also on the slowest machine."""
 
 
 class FlowRecorder:

@@ -26,8 +26,7 @@ from lbg_runtime.transport.solace.flow import SolaceFlow
 from lbg_runtime.transport.solace.library import PubSubPlusClientError
 from lbg_runtime.transport.solace.session import SolaceSession
 from lbg_runtime.transport.solace.settings import SolaceSettings
-
-PATIENCE_S = 10.0
+from tests.patience import PATIENCE_S
 
 
 class Library:

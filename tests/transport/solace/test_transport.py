@@ -325,13 +325,13 @@ async def test_a_connect_that_nobody_answers_ends_at_once_when_it_is_cancelled(c
         silent.setblocking(False)
         host = "tcp://{}:{}".format(*silent.getsockname())
         transport = SolaceTransport(
-            SolaceSettings((host,), "first", connect_timeout_ms=60_000, client_path=client_path)
+            SolaceSettings((host,), "first", connect_timeout_ms=600_000, client_path=client_path)
         )
         opening = asyncio.ensure_future(transport.open())
-        peer, _ = await asyncio.wait_for(loop.sock_accept(silent), 30)
+        peer, _ = await asyncio.wait_for(loop.sock_accept(silent), PATIENCE_S)
         with peer:
             opening.cancel()
-            await asyncio.wait([opening], timeout=10)
+            await asyncio.wait([opening], timeout=PATIENCE_S)
             assert opening.cancelled()
             await transport.close()
 

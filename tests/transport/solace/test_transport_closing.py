@@ -41,7 +41,7 @@ async def test_a_connect_that_nobody_answers_ends_when_the_transport_is_closed(c
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.setblocking(False)
         host = "tcp://{}:{}".format(*silent.getsockname())
-        settings = SolaceSettings((host,), "first", connect_timeout_ms=60_000, client_path=client_path)
+        settings = SolaceSettings((host,), "first", connect_timeout_ms=600_000, client_path=client_path)
         transport = SolaceTransport(settings)
         opening = asyncio.ensure_future(transport.open())
         async with asyncio.timeout(PATIENCE_S):
