@@ -4,6 +4,7 @@ The planner decides where a piece ends, and keeps what its reader must know of t
 pieces of a file hold besides their records is taken in, in order, by the facts of the first (`facts.py`).
 """
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -61,7 +62,10 @@ def cut_piece(path: Path, begin: Place) -> Place:
 
 
 def read_piece(path: Path, number: int, begin: Place, end: Place) -> RecordFile:
-    """The records from one place to the other, and what these lines tell about the file. Raises `OSError`."""
+    """The records from one place to the other, and what these lines tell about the file.
+
+    Raises `OSError`, also if the file does not reach that far any more.
+    """
     file = RecordFile(path.name, kind_of(path.name), number)
     with open_records(path) as stream:
         header = None
@@ -71,7 +75,10 @@ def read_piece(path: Path, number: int, begin: Place, end: Place) -> RecordFile:
         file.go_on(begin.line_count, header, is_closed=begin.is_closed, ends_unreadable=begin.ends_unreadable)
         stream.seek(begin.end_bytes)
         if end.end_bytes > begin.end_bytes and not file.hopeless:
-            file.take(stream.read(end.end_bytes - begin.end_bytes).removesuffix(b"\n").split(b"\n"))
+            lines = stream.read(end.end_bytes - begin.end_bytes)
+            if len(lines) < end.end_bytes - begin.end_bytes:
+                raise OSError(errno.EIO, "it has become shorter", str(path))
+            file.take(lines.removesuffix(b"\n").split(b"\n"))
     if end.is_endless and not file.hopeless:
         file.give_up()
     return file

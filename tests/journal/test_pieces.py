@@ -180,3 +180,14 @@ def test_a_text_that_reads_like_a_close_is_none(journal: Path, monkeypatch: pyte
     assert not cut_piece(journal, Place()).is_closed
     journal.write_bytes(b"".join([header, *lines]))
     assert cut_piece(journal, Place()).is_closed
+
+
+def test_a_piece_that_is_not_all_there_any_more_is_not_read_as_if_it_were(journal: Path) -> None:
+    """What is missing would count as read: a file that is copied over is shorter for a moment."""
+    whole = journal.read_bytes()
+    end = cut_piece(journal, Place())
+    journal.write_bytes(whole[:-200])
+    with pytest.raises(OSError, match="it has become shorter"):
+        read_piece(journal, 0, Place(), end)
+    journal.write_bytes(whole)
+    assert read_piece(journal, 0, Place(), end).row(JOURNALS) == read_file(journal, "journal", 0).row(JOURNALS)

@@ -83,10 +83,12 @@ class JournalReader(DataSourceStreamReader):
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802, ARG002
         """As far as the files have whole lines; `start` until a member has written its header.
 
-        A file without any is named as well. Raises `UserError` if a file cannot be read.
+        A file without any is named as well. Raises `UserError` if a file cannot be read, or is gone.
         """
         files = _files(start)
-        for path in record_files(self._directory):
+        there = record_files(self._directory)
+        gone = sorted(files.keys() - {path.name for path in there})
+        for path in [*there, *(self._directory / name for name in gone)]:
             number, place = files.get(path.name, (len(files), Place()))
             with _told_of(path):
                 files[path.name] = (number, cut_piece(path, place))

@@ -185,6 +185,18 @@ def test_a_folder_in_place_of_a_file_is_the_users_mistake(tmp_path: Path) -> Non
             look()
 
 
+def test_a_file_that_is_gone_is_missed_also_if_all_of_it_was_read(tmp_path: Path) -> None:
+    """As without Spark: what its member writes from then on is nowhere."""
+    story().write(tmp_path)
+    reader = JournalReader(tmp_path)
+    offset = next_offset(reader, reader.initialOffset())
+    path = min(tmp_path.glob("*.member.jsonl"))
+    path.unlink()
+    with pytest.raises(UserError, match="No such file or directory; expected a readable record file") as raised:
+        next_offset(JournalReader(tmp_path), offset)
+    assert raised.value.where == str(path)
+
+
 def test_nothing_is_read_before_a_member_has_said_who_it_is(tmp_path: Path) -> None:
     (tmp_path / "0.member.jsonl").write_bytes(b'{"kind": "jour')
     reader = JournalReader(tmp_path)
