@@ -1,9 +1,11 @@
 """The arguments and results of the engine's calls, except effects."""
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from enum import Enum
 
 from lbg_runtime.broker.engine.effects import ClientId, FlowId, Published
+from lbg_runtime.broker.engine.intake import Obstacle
 from lbg_runtime.broker.engine.lines.partitions import PartitionState
 from lbg_runtime.broker.engine.rates import Rates
 from lbg_runtime.broker.engine.settings import Permission, QueueSettings
@@ -59,31 +61,22 @@ class BindCounts:
     """Refused for any other reason."""
 
 
-@dataclass(slots=True)
-class DiscardCounts:
-    """Messages that a queue could not take since it was created or its counts were cleared, whether or not their
-    publishers were told."""
+class Death(Enum):
+    """Why a message left a queue, if not because it was accepted."""
 
-    disabled: int = 0
-    """The queue took no messages at all."""
-    too_large: int = 0
-    over_quota: int = 0
-
-
-@dataclass(slots=True)
-class DeathCounts:
-    """Messages that left a queue other than by being accepted, since it was created or its counts were cleared.
-
-    For each kind: how many there were, and how many of those were discarded; the rest went to the dead message queue.
-    """
-
-    rejected: int = 0
-    rejected_discarded: int = 0
-    expired: int = 0
-    expired_discarded: int = 0
-    worn_out: int = 0
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+    WORN_OUT = "worn out"
     """Delivered as often as allowed."""
-    worn_out_discarded: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeathCounts:
+    """Messages that left a queue otherwise than by being accepted, since it was created or its counts were cleared."""
+
+    buried: Counter[Death] = field(default_factory=Counter)
+    """In the dead message queue."""
+    discarded: Counter[Death] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +146,9 @@ class QueueStatus:
     spooled_bytes: int
     unacked_count: int
     deaths: DeathCounts
-    discards: DiscardCounts
+    discards: Counter[Obstacle]
+    """Messages that it could not take, whether or not their publishers were told, since it was created or its counts
+    were cleared."""
     redelivered_count: int
     """Deliveries of messages that had been delivered before, since the queue was created or its counts were cleared."""
     first_sequence: int

@@ -1,9 +1,7 @@
 """Decides which messages a queue takes."""
 
 from enum import Enum
-from typing import assert_never
 
-from lbg_runtime.broker.engine.answers import DiscardCounts
 from lbg_runtime.broker.engine.effects import Published
 from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.model.errors import BrokerRefusal
@@ -19,25 +17,6 @@ class Obstacle(Enum):
     def refusal(self) -> BrokerRefusal:
         """What its publisher is told."""
         return BrokerRefusal(*self.value)
-
-
-class Intake:
-    """Part of one queue; counts the messages that it could not take."""
-
-    def __init__(self) -> None:
-        self.counts = DiscardCounts()
-
-    def count(self, obstacle: Obstacle) -> None:
-        """Count a message that the queue did not take because of this."""
-        match obstacle:
-            case Obstacle.SHUT:
-                self.counts.disabled += 1
-            case Obstacle.TOO_LARGE:
-                self.counts.too_large += 1
-            case Obstacle.OVER_QUOTA:
-                self.counts.over_quota += 1
-            case _:
-                assert_never(obstacle)
 
 
 def obstacle_to(message: Published, settings: QueueSettings, spooled_bytes: int) -> Obstacle | None:

@@ -3,6 +3,7 @@
 More than 400 lines, as whatever happens to a queue ends in feeding the same line from the same spool.
 """
 
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,7 +12,6 @@ from lbg_runtime.broker.engine.admission import Admission, allows
 from lbg_runtime.broker.engine.answers import (
     BindCounts,
     DeathCounts,
-    DiscardCounts,
     FlowStatus,
     GroupStatus,
     MessageStatus,
@@ -24,7 +24,7 @@ from lbg_runtime.broker.engine.deliveries import DeliveryIds
 from lbg_runtime.broker.engine.effects import ActivityChanged, ClientId, Effect, FlowId, Published
 from lbg_runtime.broker.engine.feeder import Feeder
 from lbg_runtime.broker.engine.flow import BrowserFlow, ConsumerFlow, Flow, Wants
-from lbg_runtime.broker.engine.intake import Intake, Obstacle, obstacle_to
+from lbg_runtime.broker.engine.intake import Obstacle, obstacle_to
 from lbg_runtime.broker.engine.lines.group_line import GroupLine
 from lbg_runtime.broker.engine.lines.kinds import kind_of, make_line
 from lbg_runtime.broker.engine.lines.parted_line import PartedLine
@@ -76,7 +76,7 @@ class Queue:
         self.temporary_of = temporary_of
         """The only connection that may bind the queue; None for a durable queue."""
         self._admission = Admission()
-        self._intake = Intake()
+        self._discards = Counter[Obstacle]()
         self._ids = ids
         self.journal = journal
         """Takes note of what outlives the broker; None if nothing does."""
@@ -114,7 +114,7 @@ class Queue:
 
     def count_discard(self, obstacle: Obstacle) -> None:
         """Count a message that the queue did not take because of this."""
-        self._intake.count(obstacle)
+        self._discards[obstacle] += 1
 
     @property
     def tells_publishers(self) -> bool:
@@ -292,6 +292,7 @@ class Queue:
         """What an administrator sees of it now."""
         flows = tuple(self.flow_status(flow) for flow in self.flows)
         exclusive = self.settings.access_type is AccessType.EXCLUSIVE
+        deaths = self.retention.deaths
         return QueueStatus(
             name=self.name,
             settings=self.settings,
@@ -300,8 +301,8 @@ class Queue:
             depth=self.spool.depth,
             spooled_bytes=self.spool.spooled_bytes,
             unacked_count=self.spool.unacked_count,
-            deaths=replace(self.retention.deaths),
-            discards=replace(self._intake.counts),
+            deaths=DeathCounts(deaths.buried.copy(), deaths.discarded.copy()),
+            discards=self._discards.copy(),
             redelivered_count=self._feeder.redelivered_count,
             rates=self._meter.rates(),
             first_sequence=self.spool.first_sequence,
@@ -317,7 +318,7 @@ class Queue:
         """Count anew from now on, except replays."""
         self._uncounted = self.spool.last_sequence
         self._admission.counts = BindCounts()
-        self._intake.counts = DiscardCounts()
+        self._discards.clear()
         self.retention.deaths = DeathCounts()
         self._feeder.redelivered_count = 0
 

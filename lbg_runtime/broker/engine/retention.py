@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
-from lbg_runtime.broker.engine.answers import DeathCounts
+from lbg_runtime.broker.engine.answers import Death, DeathCounts
 from lbg_runtime.broker.engine.claims import Claims
 from lbg_runtime.broker.engine.effects import Effect, Published
 from lbg_runtime.broker.engine.settings import QueueSettings
@@ -76,15 +76,11 @@ class Retention:
 
     def is_dead(self, message: SpooledMessage) -> bool:
         """Whether a message may no longer be delivered."""
-        return message.is_overdue or self.is_worn_out(message)
+        return message.is_overdue or self._is_worn_out(message)
 
     def end_dead(self, message: SpooledMessage) -> list[Effect]:
         """End a message that is dead."""
-        return self.expire(message) if message.is_overdue else self.wear_out(message)
-
-    def is_worn_out(self, message: SpooledMessage) -> bool:
-        """Whether it has been delivered as often as allowed."""
-        return 0 < self._most_attempts <= message.delivery_count
+        return self._end(message, Death.EXPIRED if message.is_overdue else Death.WORN_OUT)
 
     def put_back(self, message: SpooledMessage) -> None:
         """A message that nobody holds any more waits again; no effect if it is gone or waits already.
@@ -100,8 +96,8 @@ class Retention:
     def fail(self, message: SpooledMessage) -> list[Effect]:
         """A consumer gave a message back: it waits again, at once or after the redelivery delay, or dies."""
         settings = self._settings
-        if self.is_worn_out(message) and not message.is_gone:
-            return self.wear_out(message)
+        if self._is_worn_out(message) and not message.is_gone:
+            return self._end(message, Death.WORN_OUT)
         self._spool.give_back(message)
         if not settings.redelivery_delay_enabled or message.is_waiting:
             self.put_back(message)
@@ -112,21 +108,9 @@ class Retention:
         self._arm()
         return []
 
-    def wear_out(self, message: SpooledMessage) -> list[Effect]:
-        """End a message that has been delivered as often as allowed."""
-        buried = self._end(message)
-        self.deaths.worn_out += 1
-        self.deaths.worn_out_discarded += buried is None
-        return buried or []
-
     def reject(self, message: SpooledMessage) -> list[Effect]:
         """End a message that its consumer rejected; no effect if it is gone."""
-        if message.is_gone:
-            return []
-        buried = self._end(message)
-        self.deaths.rejected += 1
-        self.deaths.rejected_discarded += buried is None
-        return buried or []
+        return [] if message.is_gone else self._end(message, Death.REJECTED)
 
     def on_deadline(self) -> list[Effect]:
         """End expired messages, and let delayed ones wait again."""
@@ -141,7 +125,7 @@ class Retention:
             if message is None:
                 continue
             if message.is_waiting:
-                effects += self.expire(message)
+                effects += self._end(message, Death.EXPIRED)
             else:
                 message.is_overdue = True
         self._arm()
@@ -153,17 +137,15 @@ class Retention:
         self._delayed.clear()
         self._surroundings.timetable.set(self, None)
 
-    def expire(self, message: SpooledMessage) -> list[Effect]:
-        """End an expired message."""
-        buried = self._end(message)
-        self.deaths.expired += 1
-        self.deaths.expired_discarded += buried is None
-        return buried or []
+    def _is_worn_out(self, message: SpooledMessage) -> bool:
+        return 0 < self._most_attempts <= message.delivery_count
 
-    def _end(self, message: SpooledMessage) -> list[Effect] | None:
+    def _end(self, message: SpooledMessage, death: Death) -> list[Effect]:
         self._claims.end_on((message,))
         self._spool.remove((message,))
-        return self._bury(self._settings, message.message)
+        effects = self._bury(self._settings, message.message)
+        (self.deaths.discarded if effects is None else self.deaths.buried)[death] += 1
+        return effects or []
 
     def _arm(self) -> None:
         times = [each[0][0] for each in (self._ends, self._delayed) if each]

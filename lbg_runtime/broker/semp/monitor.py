@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from zlib import crc32
 
-from lbg_runtime.broker.engine.answers import ClientStatus, PartitionStatus, QueueStatus
+from lbg_runtime.broker.engine.answers import ClientStatus, Death, PartitionStatus, QueueStatus
 from lbg_runtime.broker.engine.engine import Engine
+from lbg_runtime.broker.engine.intake import Obstacle
 from lbg_runtime.broker.engine.rates import Rates
 from lbg_runtime.broker.engine.replay.log import NS_PER_S
 from lbg_runtime.broker.engine.replay.progress import ReplayStatus
@@ -187,13 +188,13 @@ def _queue_row(vpn: str, status: QueueStatus) -> Row:
         "lastSpooledMsgId": status.last_sequence,
         "redeliveredMsgCount": status.redelivered_count,
         **_rates_row(status.rates),
-        "maxTtlExpiredToDmqMsgCount": deaths.expired - deaths.expired_discarded,
-        "maxTtlExpiredDiscardedMsgCount": deaths.expired_discarded,
-        "maxRedeliveryExceededToDmqMsgCount": deaths.worn_out - deaths.worn_out_discarded,
-        "maxRedeliveryExceededDiscardedMsgCount": deaths.worn_out_discarded,
-        "maxMsgSpoolUsageExceededDiscardedMsgCount": discards.over_quota,
-        "maxMsgSizeExceededDiscardedMsgCount": discards.too_large,
-        "disabledDiscardedMsgCount": discards.disabled,
+        "maxTtlExpiredToDmqMsgCount": deaths.buried[Death.EXPIRED],
+        "maxTtlExpiredDiscardedMsgCount": deaths.discarded[Death.EXPIRED],
+        "maxRedeliveryExceededToDmqMsgCount": deaths.buried[Death.WORN_OUT],
+        "maxRedeliveryExceededDiscardedMsgCount": deaths.discarded[Death.WORN_OUT],
+        "maxMsgSpoolUsageExceededDiscardedMsgCount": discards[Obstacle.OVER_QUOTA],
+        "maxMsgSizeExceededDiscardedMsgCount": discards[Obstacle.TOO_LARGE],
+        "disabledDiscardedMsgCount": discards[Obstacle.SHUT],
         "topicSubscriptionCount": len(status.subscriptions),
         "bindCount": sum(not flow.browser for flow in status.flows),
         "bindRequestCount": binds.requested,

@@ -11,6 +11,7 @@ from lbg_runtime.broker.engine.effects import (
     Published,
 )
 from lbg_runtime.broker.engine.engine import LARGEST_RECEIVED_ID, Engine
+from lbg_runtime.broker.engine.intake import Obstacle
 from lbg_runtime.broker.engine.settings import AccessType, QueueSettings, RejectOnDiscard
 from lbg_runtime.model.errors import BrokerRefusal
 from lbg_runtime.model.ids import DeliveryId, QueueName
@@ -183,7 +184,7 @@ def test_a_message_that_one_queue_keeps_out_of_all_is_counted_by_that_queue_alon
 
     def discards():
         statuses = (stage.queue, stage.engine.queue_status("default", strict))
-        return [status.discards.over_quota for status in statuses]
+        return [status.discards[Obstacle.OVER_QUOTA] for status in statuses]
 
     with pytest.raises(BrokerRefusal, match="503 Spool Over Quota"):
         stage.publish(size_bytes=20)

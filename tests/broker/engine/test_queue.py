@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+from lbg_runtime.broker.engine.answers import Death, DeathCounts
 from lbg_runtime.broker.engine.effects import ActivityChanged
 from lbg_runtime.broker.engine.settings import AccessType
 from lbg_runtime.model.outcome import Outcome
@@ -164,7 +165,7 @@ def test_rejected_is_removed_and_counted(stage):
 
     stage.settle(flow, sent, sent, Outcome.REJECTED)
 
-    assert (stage.queue.depth, stage.queue.deaths.rejected) == (0, 1)
+    assert (stage.queue.depth, stage.queue.deaths.discarded[Death.REJECTED]) == (0, 1)
 
 
 def test_a_range_settles_only_what_was_delivered_on_that_flow(ring):
@@ -186,7 +187,7 @@ def test_settling_twice_counts_once(stage):
     stage.settle(flow, first, first)
     stage.settle(flow, 0, first, Outcome.REJECTED)
 
-    assert (stage.queue.depth, stage.queue.deaths.rejected) == (1, 0)
+    assert (stage.queue.depth, stage.queue.deaths) == (1, DeathCounts())
 
 
 def test_non_exclusive_queue_feeds_all_flows_in_turn_and_skips_those_without_room(ring):

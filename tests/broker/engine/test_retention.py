@@ -5,13 +5,16 @@ Over 400 lines, as all of it is played on one stage.
 
 import gc
 import weakref
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
+from lbg_runtime.broker.engine.answers import Death, DeathCounts
 from lbg_runtime.broker.engine.changes import Changes
 from lbg_runtime.broker.engine.effects import Deliver, Published, one_by_one
 from lbg_runtime.broker.engine.engine import Engine
+from lbg_runtime.broker.engine.intake import Obstacle
 from lbg_runtime.broker.engine.settings import AccessType, QueueSettings
 from lbg_runtime.broker.engine.traits import Traits
 from lbg_runtime.model.ids import QueueName
@@ -67,7 +70,7 @@ def test_a_rejected_message_moves_to_the_dead_message_queue_and_its_consumer_get
     effects = stage.settle(flow, 1, 1, Outcome.REJECTED)
     assert [(effect.flow, effect.redelivered) for effect in effects] == [(grave, False)]
     assert (stage.queue.depth, stage.dead()) == (0, 1)
-    assert (stage.queue.deaths.rejected, stage.queue.deaths.rejected_discarded) == (1, 0)
+    assert stage.queue.deaths == DeathCounts(buried=Counter([Death.REJECTED]))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +90,7 @@ def test_which_dead_messages_are_discarded(settings, eligible, dead):
     stage.send(Traits(may_go_to_dead_messages=eligible))
     stage.settle(flow, 1, 1, Outcome.REJECTED)
     assert (stage.queue.depth, stage.dead()) == (0, dead)
-    assert stage.queue.deaths.rejected_discarded == 1 - dead
+    assert stage.queue.deaths.discarded[Death.REJECTED] == 1 - dead
 
 
 def test_a_full_dead_message_queue_takes_nothing():
@@ -97,7 +100,7 @@ def test_a_full_dead_message_queue_takes_nothing():
     stage.open(flow)
     stage.publish(1)
     stage.settle(flow, 1, 1, Outcome.REJECTED)
-    assert (stage.queue.depth, stage.dead(), stage.queue.deaths.rejected_discarded) == (0, 0, 1)
+    assert (stage.queue.depth, stage.dead(), stage.queue.deaths.discarded[Death.REJECTED]) == (0, 0, 1)
 
 
 def test_a_message_that_may_not_go_to_the_dead_message_queue_is_no_discard_of_that_queue():
@@ -108,8 +111,8 @@ def test_a_message_that_may_not_go_to_the_dead_message_queue_is_no_discard_of_th
     for id_, eligible in ((1, False), (2, True)):
         stage.send(Traits(may_go_to_dead_messages=eligible))
         stage.settle(flow, id_, id_, Outcome.REJECTED)
-    assert stage.queue.deaths.rejected_discarded == 2
-    assert stage.engine.queue_status("default", DEAD).discards.over_quota == 1
+    assert stage.queue.deaths.discarded[Death.REJECTED] == 2
+    assert stage.engine.queue_status("default", DEAD).discards[Obstacle.OVER_QUOTA] == 1
 
 
 def test_a_message_is_redelivered_as_often_as_may_be_and_then_dies():
@@ -122,7 +125,7 @@ def test_a_message_is_redelivered_as_often_as_may_be_and_then_dies():
         assert len(ids) == 1
     assert stage.settle(flow, ids[0], ids[0], Outcome.FAILED) == []
     assert (stage.queue.depth, stage.dead()) == (0, 1)
-    assert (stage.queue.deaths.worn_out, stage.queue.redelivered_count) == (1, 2)
+    assert (stage.queue.deaths.buried[Death.WORN_OUT], stage.queue.redelivered_count) == (1, 2)
 
 
 def test_deliveries_to_clients_that_go_away_count_too():
@@ -204,8 +207,7 @@ def test_a_message_that_dies_where_there_is_no_queue_for_the_dead_is_counted_as_
     else:
         stage.open(flow)
         stage.settle(flow, 1, 1, Outcome.FAILED)
-    deaths = stage.queue.deaths
-    assert (stage.queue.depth, deaths.worn_out_discarded + deaths.expired_discarded) == (0, 1)
+    assert (stage.queue.depth, stage.queue.deaths.discarded.total()) == (0, 1)
 
 
 def test_a_message_dies_of_its_own_time_to_live_where_that_is_respected():
@@ -216,7 +218,7 @@ def test_a_message_dies_of_its_own_time_to_live_where_that_is_respected():
     assert (stage.queue.depth, stage.dead()) == (2, 0)
     stage.pass_time(1)
     assert (stage.queue.depth, stage.dead()) == (1, 1)
-    assert (stage.queue.deaths.expired, stage.queue.deaths.expired_discarded) == (1, 0)
+    assert stage.queue.deaths == DeathCounts(buried=Counter([Death.EXPIRED]))
 
 
 @pytest.mark.parametrize("max_redelivery_count", [0, 3])
@@ -234,9 +236,9 @@ def test_what_is_left_of_very_many_messages_dies_when_its_life_ends():
     stage.engine.administration.delete_messages("default", QUEUE, range(2, 81))
     stage.send(Traits(time_to_live_ms=200))
     stage.pass_time(100)
-    assert (stage.queue.depth, stage.queue.deaths.expired) == (1, 1)
+    assert (stage.queue.depth, stage.queue.deaths.buried[Death.EXPIRED]) == (1, 1)
     stage.pass_time(100)
-    assert (stage.queue.depth, stage.queue.deaths.expired) == (0, 2)
+    assert (stage.queue.depth, stage.queue.deaths.buried[Death.EXPIRED]) == (0, 2)
 
 
 def test_the_lesser_of_what_the_message_and_the_queue_say_counts():

@@ -4,6 +4,7 @@ import pytest
 
 from lbg_runtime.broker.engine.answers import SettledRange
 from lbg_runtime.broker.engine.effects import Published
+from lbg_runtime.broker.engine.intake import Obstacle
 from lbg_runtime.broker.engine.settings import QueueSettings, RejectOnDiscard
 from lbg_runtime.broker.engine.transactions import Consumed
 from lbg_runtime.model.errors import BrokerRefusal
@@ -31,7 +32,7 @@ def test_a_queue_that_never_tells_loses_what_it_has_no_room_for_and_the_commit_s
     commit(stage, 5, 5, 4)  # Each of them alone would have room.
 
     assert stage.queue.depth == 3
-    assert (silent().spooled_bytes, silent().depth, silent().discards.over_quota) == (9, 2, 1)
+    assert (silent().spooled_bytes, silent().depth, silent().discards[Obstacle.OVER_QUOTA]) == (9, 2, 1)
 
 
 def test_a_commit_that_is_refused_counts_as_one_discard_of_the_queue_that_refuses_it(make_stage):
@@ -41,8 +42,8 @@ def test_a_commit_that_is_refused_counts_as_one_discard_of_the_queue_that_refuse
     with pytest.raises(BrokerRefusal, match="503 Spool Over Quota"):
         commit(stage, 10, 10)
 
-    assert (stage.queue.depth, stage.queue.discards.over_quota) == (0, 0)
-    assert (strict().depth, strict().discards.over_quota) == (0, 1)
+    assert (stage.queue.depth, stage.queue.discards[Obstacle.OVER_QUOTA]) == (0, 0)
+    assert (strict().depth, strict().discards[Obstacle.OVER_QUOTA]) == (0, 1)
 
 
 def removed_by_an_administrator(stage, flow):

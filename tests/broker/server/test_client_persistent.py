@@ -11,6 +11,7 @@ from solace.messaging.resources.topic import Topic
 from solace.messaging.resources.topic_subscription import TopicSubscription
 from solace.messaging.utils.converter import BytesToObject, ObjectToBytes
 
+from lbg_runtime.broker.engine.answers import Death
 from tests.patience import PATIENCE_MS, PATIENCE_S
 
 pytestmark = pytest.mark.real_time
@@ -76,7 +77,7 @@ def test_a_rejected_message_is_gone(broker, client):
     one, _ = received.take(2)
     received.receiver.settle(one, Outcome.REJECTED)
     status = broker.wait_for_status("rejected", lambda status: status.depth == 1)
-    assert status.deaths.rejected == 1
+    assert status.deaths.discarded[Death.REJECTED] == 1
     received.close()
 
 

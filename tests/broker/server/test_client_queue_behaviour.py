@@ -8,6 +8,7 @@ from solace.messaging.resources.topic import Topic
 from solace.messaging.resources.topic_subscription import TopicSubscription
 
 from lbg_runtime.broker.engine.accounts import Account, AclProfile, TopicRule
+from lbg_runtime.broker.engine.answers import Death
 from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from tests.patience import PATIENCE_MS
 
@@ -58,7 +59,7 @@ def test_only_eligible_messages_are_buried_where_that_is_asked(broker, client, p
         received.receiver.settle(message, Outcome.REJECTED)
     crypt = client.receiver("crypt")
     assert crypt.next().get_payload_as_string() == "yes"
-    assert broker.status("asking").deaths.rejected_discarded == 1
+    assert broker.status("asking").deaths.discarded[Death.REJECTED] == 1
     received.close()
     crypt.close()
 

@@ -5,7 +5,7 @@ More than 400 lines, as each needs the same desk and frames.
 
 import pytest
 
-from lbg_runtime.broker.engine.answers import Introduction
+from lbg_runtime.broker.engine.answers import Death, Introduction
 from lbg_runtime.broker.engine.replay.log import ReplayLogSettings
 from lbg_runtime.broker.engine.settings import AccessType
 from lbg_runtime.broker.server.session import Session
@@ -391,7 +391,7 @@ def test_acknowledged_ranges_end_as_they_say() -> None:
     # 1 and 2 are gone, 5 is rejected, 4 comes again under a new id; 3 waits for its end.
     assert [delivered(message) for message in answers(session)] == [(6, 5, True)]
     assert desk.depth("q") == 2
-    assert desk.engine.queue_status("default", QueueName("q")).deaths.rejected == 1
+    assert desk.engine.queue_status("default", QueueName("q")).deaths.discarded[Death.REJECTED] == 1
 
 
 def test_an_unbind_is_answered_before_the_next_flow_is_told_and_fed() -> None:
