@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from lbg_runtime.model.errors import LakeWriteFailed, UserError
 from lbg_runtime.pipeline.landing.layout import alone, queue_of
@@ -40,8 +41,9 @@ def claim_lake(job: StreamJob) -> None:
     """Make sure that checkpoint and lake belong together, and, of a folder of Parquet, that they will.
 
     Called before a stream starts. Raises `UserError` if the lake has a batch that the checkpoint does not know of,
-    lacks one that is done, or, if it is Parquet, is another query's; `LakeWriteFailed`; and for a Delta table whose
-    checkpoint has ended a batch after the last one noted, as `LandingLog.read_queue` does, and `CheckpointForeign`.
+    lacks one that is done, or, if it is Parquet, is another query's or was moved; `LakeWriteFailed`; and for a Delta
+    table whose checkpoint has ended a batch after the last one noted, as `LandingLog.read_queue` does, and
+    `CheckpointForeign`.
 
     Whatever was killed, a checkpoint that is as old as its lake passes: Spark notes a batch before it runs it, and that
     it is done when it is in the lake. With a new checkpoint, a Delta table takes the stream for a new one, and a folder
@@ -55,6 +57,7 @@ def claim_lake(job: StreamJob) -> None:
             raise checkpoint_behind(job.checkpoint, known, job.target, last)
         _check_done(job, last)
         if job.lake is Lake.PARQUET:
+            _check_in_place(job.target)
             _claim_folder(job)
     except OSError as error:
         raise LakeWriteFailed(str(error.filename or job.target), error.strerror or str(error)) from error
@@ -257,20 +260,43 @@ def _noted(note: Path, field: str, what: str) -> object:
 
 def _last_in_parquet(target: Path) -> int | None:
     """The last batch of which Spark has noted the files; raises `UserError` if that note is torn, and `OSError`."""
-    notes = target / "_spark_metadata"
-    last = max(numbers_in(notes), default=None)
-    if last is None:
-        return None
-    # Compacted or not; Spark would only fail at the next compaction, and readers at once.
-    for note in (path for path in (notes / str(last), notes / f"{last}.compact") if path.exists()):
+    last = max(numbers_in(target / "_spark_metadata"), default=None)
+    if last is not None:
+        _files_noted(target, last)
+    return last
+
+
+def _files_noted(target: Path, batch: int) -> list[str]:
+    """What Spark has noted of the files of a batch, and, where it has put notes together, of those before.
+
+    Raises `UserError` if a note is torn, and `OSError`.
+    """
+    notes, found = target / "_spark_metadata", []
+    # Spark would only fail at the next time that it puts them together, and readers at once.
+    for note in (path for path in (notes / str(batch), notes / f"{batch}.compact") if path.exists()):
         version, *files = note.read_bytes().splitlines() or [b""]
         try:
-            is_whole = version == b"v1" and all(json.loads(line) for line in files)
-        except ValueError:
+            found += [str(json.loads(line)["path"]) for line in files]
+            is_whole = version == b"v1"
+        except (ValueError, KeyError, TypeError):
             is_whole = False
         if not is_whole:
             raise UserError(str(note), "not what Spark has written, perhaps torn by a power failure", _EXPECTED)
-    return last
+    return found
+
+
+def _check_in_place(target: Path) -> None:
+    """Raise `UserError` if a folder of Parquet was moved: Spark's notes have the full paths of its files.
+
+    Readers would look for them where they were. Raises `OSError`.
+    """
+    batches = sorted(numbers_in(target / "_spark_metadata"), reverse=True)
+    newest = next((files[-1] for batch in batches if (files := _files_noted(target, batch))), "")
+    uri = urlsplit(newest)
+    folder = Path(unquote(uri.path)).parent
+    if uri.scheme == "file" and not (folder.exists() and folder.samefile(target)):
+        expected = "it there, or a link to it in that place, as Spark's reader takes files from where the notes say"
+        raise UserError(str(target), f"moved: by its notes, its files are in {folder}", expected)
 
 
 def _last_in_delta(job: StreamJob) -> int | None:
