@@ -6,7 +6,7 @@ correctly.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,8 @@ SPARK_FAILURES = (PySparkException, Py4JError, ConnectionError)
 
 _LOOK_S = 0.5
 _RAISED = re.compile(r"^[\w.]*(Error|Exception): .+$")
+_SAYS_NOTHING = re.compile(r"^\[STREAM_FAILED\] Query \[[^\]]*\] terminated with exception: | SQLSTATE: \w+")
+"""What Spark puts around what happened."""
 _OURS = re.compile(r"lbg_runtime\.model\.errors\.(\w+): (.+)")
 
 
@@ -62,7 +64,11 @@ def run_stream(
         # With any other error it is not known that the query has ended: a JVM that does not answer may still write.
         if isinstance(error, PySparkException):
             release_lake(job)
-        raise StreamFailed(str(job.target), reason_of(error)) from error
+        reason = reason_of(error)
+        if reason.startswith("java.io.") and "/" not in reason:
+            # Java says neither file nor disk.
+            reason = f"{reason}, in {job.target} or {job.checkpoint}"
+        raise StreamFailed(str(job.target), reason) from error
     release_lake(job)
     return progress
 
@@ -103,16 +109,37 @@ def read_landing(spark: SparkSession, job: StreamJob) -> DataFrame:
 
 
 def reason_of(error: BaseException) -> str:
-    """The one line of a Spark error that says what happened: that of our error if any, else the last that names one."""
+    """The one line of a Spark error that says what happened: that of our error if any, else the last that names one.
+
+    The latter goes on with what was behind all else, such as a full disk behind a task that failed.
+    """
     if isinstance(error, (Py4JNetworkError, ConnectionError)):
         return "the JVM of Spark does not answer any more"
-    # What the JVM has raised follows a colon.
-    lines = [line.strip().removeprefix(": ") for line in str(error).splitlines() if line.strip()]
+    lines = _lines_of(str(error))
     for line in reversed(lines):
         if found := _OURS.search(line):
             return found[2]
+    said, root = _telling(lines), _telling(_lines_of(_root_of(error)))
+    return (said if root in said else f"{said} {root}") or type(error).__name__
+
+
+def _lines_of(text: str) -> list[str]:
+    # What the JVM has raised follows a colon.
+    return [line.strip().removeprefix(": ") for line in text.splitlines() if line.strip()]
+
+
+def _telling(lines: Sequence[str]) -> str:
+    """The last that names an error, or else the first; empty if there are none."""
     raised = [line for line in lines if _RAISED.match(line)]
-    return (raised or lines or [type(error).__name__])[-1 if raised else 0]
+    return _SAYS_NOTHING.sub("", raised[-1] if raised else lines[0] if lines else "")
+
+
+def _root_of(error: BaseException) -> str:
+    """What was behind all else in the JVM; empty if there is nothing."""
+    cause = getattr(error, "_cause", None)
+    while (behind := getattr(cause, "_cause", None)) is not None:
+        cause = behind
+    return str(getattr(cause, "_desc", ""))
 
 
 def _batches(query: "StreamingQuery", known: int) -> Iterator[tuple[int, int, int]]:

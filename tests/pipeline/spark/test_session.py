@@ -15,13 +15,14 @@ from types import SimpleNamespace
 import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lbg_runtime.model.errors import SparkUnavailable, StreamFailed
 from lbg_runtime.pipeline.spark import session, stream
 from lbg_runtime.pipeline.spark.doctor import examine
 from lbg_runtime.pipeline.spark.session import _hush_end_of, _interrupt_held_back, close_spark, find_master, open_spark
-from lbg_runtime.pipeline.spark.stream import read_landing, run_stream
+from lbg_runtime.pipeline.spark.stream import read_landing, reason_of, run_stream
 from lbg_runtime.pipeline.spark.stream_job import Lake, StreamJob
 from lbg_runtime.pipeline.spark.validation import run_tasks
 
@@ -286,6 +287,51 @@ def test_a_stream_whose_jvm_dies_says_so_in_one_line(monkeypatch: pytest.MonkeyP
     with pytest.raises(StreamFailed) as raised:
         run_stream(None, SimpleNamespace(target="lake"), stopped=lambda: False)  # type: ignore[arg-type]  # no JVM
     assert raised.value.reason == "the JVM of Spark does not answer any more"
+
+
+def spark_error(message: str, *causes: str) -> PySparkException:
+    """As what the JVM has raised, with what it had behind it."""
+    cause = None
+    for description in reversed(causes):
+        cause = SimpleNamespace(_desc=description, _cause=cause)
+    error = PySparkException(message)
+    error._cause = cause  # type: ignore[attr-defined]  # as that of the JVM
+    return error
+
+
+FAILED = "[STREAM_FAILED] Query [id = 1b51, runId = 7616] terminated with exception: "
+FULL = "java.io.IOException: No space left on device"
+
+
+def test_a_failure_is_told_with_what_was_behind_it_and_without_what_says_nothing() -> None:
+    what = "[TASK_WRITE_FAILED] Task failed while writing rows to file:/lake. SQLSTATE: 58030"
+    error = spark_error(
+        f"{FAILED}{what} SQLSTATE: XXKST\n=== Streaming Query ===\nIdentifier: [id = 1b51]",
+        f"org.apache.spark.SparkException: {what}",
+        f"org.apache.hadoop.fs.FSError: {FULL}",
+        f"{FULL}\n\tat java.base",
+    )
+    assert reason_of(error) == f"[TASK_WRITE_FAILED] Task failed while writing rows to file:/lake. {FULL}"
+    assert reason_of(spark_error(f"{FAILED}{FULL} SQLSTATE: XXKST", FULL)) == FULL
+    stack = 'Traceback (most recent call last):\n  File "x.py"\nValueError: no number'
+    of_python = spark_error(
+        f"{FAILED}Job aborted\n{stack}\n", f"org.apache.spark.api.python.PythonException: {stack}\n"
+    )
+    assert reason_of(of_python) == "ValueError: no number"
+    assert reason_of(PySparkException("")) == "PySparkException"
+    assert reason_of(PySparkException("[NO_CAUSE] Nothing is known.")) == "[NO_CAUSE] Nothing is known."
+
+
+def test_a_disk_of_which_java_does_not_say_which_it_is_is_that_of_the_lake_or_of_the_checkpoint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> None:
+        raise spark_error(f"{FAILED}{FULL} SQLSTATE: XXKST", FULL)
+
+    monkeypatch.setattr(stream, "start_stream", lambda *_: SimpleNamespace(awaitTermination=fail))
+    monkeypatch.setattr(stream, "release_lake", lambda _: None)
+    with pytest.raises(StreamFailed, match=f"{FULL}, in /lake or /checkpoint"):
+        run_stream(None, JOB, stopped=lambda: False)  # type: ignore[arg-type]  # no JVM
 
 
 def test_tasks_whose_jvm_dies_end_as_where_there_is_no_spark() -> None:
