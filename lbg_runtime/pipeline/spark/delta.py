@@ -110,6 +110,9 @@ class DeltaStreamWriter(DataSourceStreamArrowWriter):
                 os.fsync(file.fileno())
             facts = path.stat()
         except OSError as error:
+            # Nobody knows of it yet, and what each try leaves would keep a full disk full.
+            with suppress(OSError):
+                path.unlink()
             raise LakeWriteFailed(str(path), error.strerror or str(error)) from error
         return _Written(query, name, facts.st_size, rows, facts.st_mtime_ns // 1_000_000)
 

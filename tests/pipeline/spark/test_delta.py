@@ -1,5 +1,6 @@
 """The Delta sink, called as Spark calls it, without a JVM: which tables it adds to, and which it leaves as they are."""
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -106,6 +107,22 @@ def test_a_batch_is_durable_before_spark_notes_it_as_done(tmp_path: Path, monkey
     synced.clear()
     again.commit(files, 1)
     assert not_synced(commits="*2.json") == [path.name for path in tmp_path.glob("*.parquet")]
+
+
+def test_a_task_that_finds_the_disk_full_leaves_nothing_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark tries it again, and so does whoever starts the stream: what each left would keep the disk full."""
+    to = writer(tmp_path)
+    found = []
+
+    def refuse(*_: object) -> None:
+        found.extend(tmp_path.glob("part-*"))
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(LakeWriteFailed, match="No space left on device"):
+        to.write(iter([rows([id_of("k", 0)])]))
+    assert len(found) == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_that_lies_on_another_hosts_disk_is_not_taken_into_the_table(tmp_path: Path) -> None:
