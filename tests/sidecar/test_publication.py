@@ -279,31 +279,39 @@ def test_a_raw_publication_is_not_looked_into():
     assert read.properties == {"ce_datacontenttype": STRUCTURED["content-type"]}
 
 
+NO_JSON = "body: no JSON; expected an event, as content-type application/cloudevents+json says"
+NO_EVENT = 'body: no event; expected a JSON object with "specversion": "1.0"'
+NO_BASE64 = "body: data_base64 that is none; expected base64"
+HALF = "body: half of a surrogate pair; expected text that UTF-8 can carry"
+LONG = "attribute 'long': a long integer; expected one of 32 bits, or a text"
+
+
 @pytest.mark.parametrize(
-    "body",
+    ("body", "why"),
     [
-        b"",
-        b"{broken",
-        b"[]",
-        b"{}",
-        b'{"specversion": "0.3"}',
-        b'{"specversion": "1.0", "data_base64": "?"}',
-        b'{"specversion": "1.0", "data_base64": 7}',
-        '{"specversion": "1.0", "data_base64": "ä"}'.encode(),
-        b'{"specversion": "1.0", "data": "\\ud800", "datacontenttype": "text/plain"}',
-        b'{"specversion": "1.0", "type": "\\ud800"}',
-        b'{"specversion": "1.0", "long": 99999999999}',
-        b'{"specversion": "1.0", "long": %s}' % (b"9" * 5_000),
-        b'{"specversion": "1.0", "data": NaN}',
-        b'{"specversion": "1.0", "data": [-Infinity]}',
-        b'{"specversion": "1.0", "data": "\xff"}',
-        b'{"specversion": "1.0", "data": "\xed\xa0\x80"}',
-        b"[" * 100_000,
+        (b"", NO_JSON),
+        (b"{broken", NO_JSON),
+        (b"[]", NO_EVENT),
+        (b"{}", NO_EVENT),
+        (b'{"specversion": "0.3"}', NO_EVENT),
+        (b'{"specversion": "1.0", "data_base64": "?"}', NO_BASE64),
+        (b'{"specversion": "1.0", "data_base64": 7}', NO_BASE64),
+        ('{"specversion": "1.0", "data_base64": "ä"}'.encode(), NO_BASE64),
+        (b'{"specversion": "1.0", "data": "\\ud800", "datacontenttype": "text/plain"}', HALF),
+        (b'{"specversion": "1.0", "type": "\\ud800"}', HALF),
+        (b'{"specversion": "1.0", "long": 99999999999}', LONG),
+        (b'{"specversion": "1.0", "long": %s}' % (b"9" * 5_000), LONG),
+        (b'{"specversion": "1.0", "data": NaN}', NO_JSON),
+        (b'{"specversion": "1.0", "data": [-Infinity]}', NO_JSON),
+        (b'{"specversion": "1.0", "data": "\xff"}', NO_JSON),
+        (b'{"specversion": "1.0", "data": "\xed\xa0\x80"}', NO_JSON),
+        (b"[" * 100_000, "body: nested too deeply; expected at most 500 levels"),
     ],
 )
-def test_an_event_that_is_none_is_refused(body):
-    with pytest.raises(UserError):
+def test_an_event_that_is_none_is_refused(body, why):
+    with pytest.raises(UserError) as refused:
         read_publication(STRUCTURED, {}, body)
+    assert str(refused.value) == why
 
 
 def test_what_is_nested_too_deeply_is_told_so():
