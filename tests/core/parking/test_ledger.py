@@ -180,6 +180,9 @@ def test_nothing_is_remembered_of_what_it_parked_itself_and_has_replayed() -> No
     rig = Rig(OwnerFence(OWN), parked(1), UnparkAsked("key a"))
     rig.ledger.replayed("key a")
     assert rig.ledger.is_idle
+    rig = Rig(OwnerFence(OWN), parked(1), parked(2), UnparkAsked("key a"))
+    rig.ledger.replayed("key a")
+    assert rig.ledger.judge("key a", message(1), redelivered=False) is Verdict.PARK, "somebody sent it anew"
 
 
 def test_a_copy_is_settled_and_a_message_that_comes_again_late_is_placed_before_later_ones() -> None:
@@ -231,6 +234,14 @@ def test_messages_without_stamps_are_no_copies_of_each_other() -> None:
     for each in (3, 4):
         rig.show(replace(parked(each), original=message(each, publisher=None)))
     assert rig.numbers() == [1, 2, 3, 4]
+
+
+def test_nor_are_two_that_owners_who_knew_nothing_of_each_other_sent_under_one_number() -> None:
+    rig = Rig()
+    for each, owner in enumerate((OLD, ParkingOwner(7, "another")), 1):
+        rig.show(OwnerFence(owner))
+        rig.show(replace(parked(each, owner, as_number=30), original=message(each, publisher=None)))
+    assert rig.numbers() == [1, 2]
 
 
 def test_a_message_without_stamps_stands_behind_all_that_came_before_it() -> None:
