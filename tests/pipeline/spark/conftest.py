@@ -22,3 +22,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = open_spark("lbg tests", cores=2, driver_memory="1g", java_options=QUICK_JAVA, extra=extra)
     yield session
     close_spark(session)
+
+
+@pytest.fixture(autouse=True)
+def no_query_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Whatever becomes of a test, the next one on the same session finds none of its queries."""
+    yield
+    if "spark" in request.fixturenames:
+        # Not before the test, which may have something to do until a session has started.
+        for query in request.getfixturevalue("spark").streams.active:
+            query.stop()

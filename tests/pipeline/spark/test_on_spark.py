@@ -383,7 +383,7 @@ def test_its_processes_import_the_pyspark_that_is_installed(spark: SparkSession)
 def test_what_is_started_with_a_wrong_option_says_so(spark: SparkSession, tmp_path: Path) -> None:
     job = job_of(tmp_path, Lake.DELTA)
     with pytest.raises(PySparkException) as raised:
-        start_stream(spark, job).awaitTermination(10)
+        start_stream(spark, job).awaitTermination(PATIENCE_S)
     assert "no such folder" in reason_of(raised.value)
 
 
@@ -404,7 +404,7 @@ def test_the_worked_example_of_the_docs(spark: SparkSession, broker: BrokerOnPor
         with lbg_running(*land):
             lbg(*publish, "--ledger", runs / "orders", stdin=lines)
             for queue in ("orders/0", "orders/1"):
-                broker.wait_until(queue, lambda status: status.depth == 0)
+                broker.wait_until(queue, lambda status: status.depth == 0, PATIENCE_S)
         for name, value in example.STATE.items():
             spark.conf.set(name, value)
         frame = example.changes(spark, landing)
@@ -412,7 +412,7 @@ def test_the_worked_example_of_the_docs(spark: SparkSession, broker: BrokerOnPor
         query.processAllAvailable()
         query.stop()
         for queue in ("balances/0", "balances/1"):
-            broker.wait_until(queue, lambda status: status.depth == 0)
+            broker.wait_until(queue, lambda status: status.depth == 0, PATIENCE_S)
     with closing(sqlite3.connect(database)) as connection:
         found = connection.execute("SELECT account, orders, cents, seen FROM balances ORDER BY account").fetchall()
     assert found == [(f"a{each}", 30, sum(range(each, 210, 7)), 30) for each in range(7)]
@@ -432,4 +432,4 @@ def lbg_running(*arguments: object, **environment: str) -> Iterator[None]:
     with running(command, env={**os.environ, **environment}, stderr=subprocess.DEVNULL) as process:
         yield
         process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE_S) == 0
