@@ -5,9 +5,9 @@ More than 400 lines, as all of it either asks the one session for something or r
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import AsyncExitStack, ExitStack, suppress
+from contextlib import ExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -29,12 +29,12 @@ from lbg_runtime.transport.solace.credentials import TokenFile
 from lbg_runtime.transport.solace.errors import subcode_and_reason
 from lbg_runtime.transport.solace.inbox import Inbox
 from lbg_runtime.transport.solace.relogin import Relogin
+from lbg_runtime.transport.solace.session_making import SessionMaking, until_cut
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.threads import THREAD_COUNT, ControlThreads, wait_to_the_end
 
 if TYPE_CHECKING:
     # These import the client, which must not happen before `open`.
-    from lbg_runtime.transport.solace.calls import Connecting
     from lbg_runtime.transport.solace.flow import SolaceFlow
     from lbg_runtime.transport.solace.publisher import MakePublisher
     from lbg_runtime.transport.solace.receive_path import MakePath
@@ -54,9 +54,6 @@ attempts until the next one waits for a thread."""
 RESTORE_WAIT_S = 0.1
 """From the client's report of a restored connection to the next bind; with a fifth of it nothing went wrong."""
 
-BREAK_OFF_S = 0.05
-"""Between two attempts to end a connect that is under way."""
-
 OUTAGE_LOOK_S = 10.0
 """How often the client is asked why it is still not back."""
 
@@ -68,8 +65,6 @@ TOKEN_LOOK_S = 2.0
 """How often a token file is read, in addition to each connection and outage."""
 
 CLOSED = "the transport was closed"
-
-_Step = TypeVar("_Step")
 
 _log = structlog.get_logger(__name__)
 
@@ -106,12 +101,8 @@ class SolaceTransport:
         self._why_away: str | None = None
         self._relogin = Relogin(self._log_in_again)
         self._watcher: ConnectionSink | None = None
-        self._life = 0
-        """The number of the newest session; reports of older ones are ignored."""
-        self._unwanted: asyncio.Future[str] | None = None
-        self._fallen: asyncio.Future[str] | None = None
-        """Of the session that is being made. Done, with a reason, when nobody is to have it: after `close`, and the
-        latter also when its connection was lost."""
+        self._making: SessionMaking | None = None
+        """That of the newest session; reports of older ones are ignored."""
         self._flows: list[SolaceFlow] = []
         self._direct: list[tuple[str, DirectSink]] = []
         self._renewal: asyncio.Task[None] | None = None
@@ -178,8 +169,8 @@ class SolaceTransport:
         if self._closed:
             return
         self._closed = True
-        _tell(self._unwanted, CLOSED)
-        _tell(self._fallen, CLOSED)
+        if self._making is not None:
+            self._making.give_up(CLOSED)
         tasks = [task for task in (self._renewal, self._token_follower, self._outage) if task is not None]
         for task in tasks:
             task.cancel()
@@ -347,37 +338,13 @@ class SolaceTransport:
 
     async def _connect(self, inbox: Inbox) -> None:
         """Make the session; raises `ConnectFailed`, and then, as when it is cancelled, there is none."""
-        from lbg_runtime.transport.solace.calls import Connecting
-        from lbg_runtime.transport.solace.session import SolaceSession
-
         if self._closed:
             raise ConnectFailed(self._settings.host_list, CLOSED, permanent=True)
-        self._life += 1
-        life, make_publisher = self._life, self._make_publisher
-        if make_publisher is None:
+        if self._make_publisher is None:
             raise TransportError("the client is not loaded")
-        self._unwanted = unwanted = asyncio.get_running_loop().create_future()
-        self._fallen = fallen = asyncio.get_running_loop().create_future()
-        connecting = Connecting()
-        beginning = self._session_threads.begin(
-            SolaceSession.connect,
-            self._settings,
-            inbox,
-            partial(self._session_event, life),
-            make_publisher,
-            self._threads,
-            connecting,
-            self._former_token,
-        )
-        async with AsyncExitStack() as undo:
-            # Whatever goes wrong: it would stay connected, and nobody would have it.
-            undo.push_async_callback(self._abandon, beginning, connecting)
-            # If the connection is lost meanwhile, this says best why.
-            session = await self._done_before(unwanted, beginning)
-            # This was seen to wait as long as an outage.
-            subscribing = self._session_threads.begin(session.subscribe_anew, tuple(self._direct), inbox)
-            await self._done_before(fallen, subscribing)
-            undo.pop_all()
+        self._making = making = SessionMaking(self._settings, self._threads, self._session_threads)
+        take = partial(self._session_event, making)
+        session = await making.make(inbox, take, self._make_publisher, self._former_token, self._direct)
         self._session = session
         self._barrier = Barrier(self._threads, session.is_heard)
         held, self._held = self._held, []
@@ -391,49 +358,16 @@ class SolaceTransport:
         # After that: the watcher may publish at once.
         self._is_up()
 
-    async def _done_before(self, unwanted: "asyncio.Future[str]", step: "asyncio.Future[_Step]") -> _Step:
-        """The outcome of a step to a session; raises `ConnectFailed` as soon as nobody is to have that session."""
-        # Mark it as retrieved: it may not matter any more.
-        step.add_done_callback(lambda ended: ended.exception())
-        both: tuple[asyncio.Future[Any], ...] = (step, unwanted)
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        if unwanted.done():
-            raise ConnectFailed(self._settings.host_list, unwanted.result(), permanent=self._closed)
-        return step.result()
-
-    async def _abandon(self, beginning: "asyncio.Future[SolaceSession]", connecting: "Connecting") -> None:
-        """End a session that is being made, even if the caller is cancelled; returns as `_until_cut` does."""
-        await wait_to_the_end(asyncio.ensure_future(self._end_half_made(beginning, connecting)))
-
-    async def _end_half_made(self, beginning: "asyncio.Future[SolaceSession]", connecting: "Connecting") -> None:
-        # The client alone would go on connecting until its timeout.
-        while not beginning.done():
-            # Again and again: it may have been about to begin.
-            await self._session_threads.run(connecting.break_off)
-            await asyncio.wait([beginning], timeout=BREAK_OFF_S)
-        if beginning.exception() is None:
-            session = beginning.result()
-            await self._until_cut(session, self._session_threads.begin(session.disconnect))
-
-    async def _until_cut(self, session: "SolaceSession", ending: "asyncio.Future[None]") -> None:
-        """Wait until a session can neither come back nor send: it has ended, or waits for calls that are under way.
-
-        One that can would come back under the same name, which ends the next one, and send what is unconfirmed after
-        that one's messages.
-        """
-        await asyncio.wait([ending, asyncio.wrap_future(session.is_cut)], return_when=asyncio.FIRST_COMPLETED)
-
-    def _session_event(self, life: int, happened: tuple["SessionEvent", str]) -> None:
+    def _session_event(self, making: SessionMaking, happened: tuple["SessionEvent", str]) -> None:
         from lbg_runtime.transport.solace.session import SessionEvent
 
         event, reason = happened
         client_name = self._settings.client_name
-        if life != self._life:
+        if making is not self._making:
             return
         if self._session is None:
             if event in (SessionEvent.LOST, SessionEvent.ENDED):
-                # Not waited for: what was asked of it meanwhile may be left undone, or wait as long as the outage.
-                _tell(self._fallen, f"the connection was lost at once: {reason}")
+                making.fall(f"the connection was lost at once: {reason}")
             return
         match event:
             case SessionEvent.LOST:
@@ -547,7 +481,7 @@ class SolaceTransport:
             told = fault
 
     async def _renew(self, former: "SolaceSession", ending: "asyncio.Future[None]") -> None:
-        await self._until_cut(former, ending)
+        await until_cut(former, ending)
         # Without a bound: whoever opened the transport wants it until `close`, which cancels this.
         while self._session is None and self._inbox is not None:
             await asyncio.sleep(self._settings.reconnect_wait_ms / 1000)
@@ -556,8 +490,3 @@ class SolaceTransport:
             except Exception as error:  # noqa: BLE001 - whatever it is, nobody else tries again, and nobody would know
                 reason = self._why_away = str(error) or type(error).__name__
                 _log.warning("session_not_renewed", client_name=self._settings.client_name, reason=reason)
-
-
-def _tell(unwanted: "asyncio.Future[str] | None", reason: str) -> None:
-    if unwanted is not None and not unwanted.done():
-        unwanted.set_result(reason)

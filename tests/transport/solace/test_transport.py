@@ -402,7 +402,7 @@ async def test_binds_beyond_a_few_end_when_the_connection_is_lost_and_keep_nothi
     unbinding = asyncio.ensure_future(flow.unbind())
     await asyncio.wait([unbinding], timeout=0.1)
     # The client tells of it when it has ended the binds, or a moment before.
-    transport._session_event(transport._life, (SessionEvent.LOST, "for a test"))
+    transport._session_event(cast(Any, transport._making), (SessionEvent.LOST, "for a test"))
     async with asyncio.timeout(PATIENCE_S):
         await broker.stop()
         await asyncio.gather(unbinding, *binds, return_exceptions=True)
