@@ -1,5 +1,7 @@
 """`lbg check`: checks, without a broker, whether a member could start with these settings."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,29 +66,22 @@ def _examine(
         problems += problems_of(error)
         return {}
     membership, handlers, path = None, None, None
-    try:
+    with _noted(problems):
         if settings.connection.transport is TransportKind.EMBEDDED:
             embedded_address(settings.connection.host[0])
-    except ConfigError as error:
-        problems.append(error)
-    try:
-        path, _, _ = load_client(settings.transport.client_path, carries_traces=settings.carries_traces)
-    except ConfigError as error:
-        problems.append(error)
-    except ImportError as error:
-        problems.append(ConfigError("solace-pubsubplus", str(error), CLIENT))
-    try:
+    with _noted(problems):
+        try:
+            path, _, _ = load_client(settings.transport.client_path, carries_traces=settings.carries_traces)
+        except ImportError as error:
+            raise ConfigError("solace-pubsubplus", str(error), CLIENT) from error
+    with _noted(problems):
         checked_credentials(settings.connection)
         if (sidecar := settings.sidecar) is not None and (sidecar.application or "").startswith("https://"):
             trust(sidecar.tls, "sidecar.tls")
-    except ConfigError as error:
-        problems.append(error)
-    try:
+    with _noted(problems):
         membership = membership_of_process(settings, member_index, member_count, member_id)
         check_client_name(settings.group.name, membership.member, settings.connection.client_name)
-    except ConfigError as error:
-        problems.append(error)
-    try:
+    with _noted(problems):
         with users_modules():
             handlers = load_handlers(settings.handlers)
         if not handlers and settings.sidecar is None:
@@ -95,13 +90,18 @@ def _examine(
         if not handlers.lifespans:
             # What a lifespan yields is known only once it runs; that there are none is known now.
             check_states(handlers, MemberResources())
+    with _noted(problems):
+        open_spans(settings, "lbg check")
+    return _summary(settings, path, membership, handlers)
+
+
+@contextmanager
+def _noted(problems: list[UserError]) -> Iterator[None]:
+    """A mistake that is found while the context lasts is one of the problems, and what comes after it is examined."""
+    try:
+        yield
     except UserError as error:
         problems.append(error)
-    try:
-        open_spans(settings, "lbg check")
-    except ConfigError as error:
-        problems.append(error)
-    return _summary(settings, path, membership, handlers)
 
 
 def _summary(
