@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lbg_runtime.cli.options import DURATION, Json, duration_ms, print_json
+from lbg_runtime.cli.table import aligned
 
 if TYPE_CHECKING:
     from lbg_runtime.cli.comparison.figures import Figures
@@ -96,11 +97,4 @@ def table(found: "dict[str, Figures]") -> list[str]:
         said = asdict(figures)
         values = (said[field] for _, field in _COLUMNS[1:])
         rows.append([name, *(f"{value:.2f}" if isinstance(value, float) else str(value) for value in values)])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if not position else cell.rjust(width)
-            for position, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    return aligned(rows)

@@ -9,6 +9,7 @@ import typer
 
 from lbg_runtime.cli.options import Json, print_json
 from lbg_runtime.cli.quantile import quantile
+from lbg_runtime.cli.table import aligned
 from lbg_runtime.model.errors import UserError
 
 if TYPE_CHECKING:
@@ -195,10 +196,7 @@ _ROWS: tuple[tuple[str, str], ...] = (
 
 def _print_table(campaigns: "list[Campaign]") -> None:
     objects = [_as_object(campaign) for campaign in campaigns]
-    lines = [["", *(str(figures["mode"]) for figures in objects)]]
-    lines += [[title, *(cell.format(**figures) for figures in objects)] for title, cell in _ROWS]
-    lines.append(["laws broken", *(", ".join(campaign.broken_laws) or "none" for campaign in campaigns)])
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    for line in lines:
-        first, *cells = (text.ljust(width) for text, width in zip(line, widths, strict=True))
-        print("  ".join([first, *cells]).rstrip())
+    rows = [["", *(str(figures["mode"]) for figures in objects)]]
+    rows += [[title, *(cell.format(**figures) for figures in objects)] for title, cell in _ROWS]
+    rows.append(["laws broken", *(", ".join(campaign.broken_laws) or "none" for campaign in campaigns)])
+    print("\n".join(aligned(rows)))

@@ -1,5 +1,6 @@
-"""Prints a table for people, in which nothing is cut."""
+"""Tables for people, in which nothing is cut."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,3 +27,16 @@ def print_table(table: "Table") -> None:
         longest = max((cell_len(word) for cell in column.cells for word in str(cell).split()), default=0)
         column.min_width = longest if column.justify == "right" else min(longest, _LEAST_OF_NAME)
     console.print(table, crop=False)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of the same length as lines of text, without borders: the first column to the left, the others to the
+    right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if position else cell.ljust(width)
+            for position, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
