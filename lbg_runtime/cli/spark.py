@@ -4,7 +4,6 @@ Exit code 3 if there is no Java or no Spark.
 """
 
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lbg_runtime.cli.options import DURATION, Json, complain, duration_ms, path_option, print_json
+from lbg_runtime.cli.status_line import status_line
 from lbg_runtime.model.counted import counted
 from lbg_runtime.model.errors import SparkUnavailable
 
@@ -113,8 +113,8 @@ def stream(
     ):
         from lbg_runtime.pipeline.spark.stream import run_stream
 
-        with _shown() as show:
-            progress = run_stream(session, job, stopped=stopped, on_progress=show)
+        with status_line("reading") as tell:
+            progress = run_stream(session, job, stopped=stopped, on_progress=lambda at: tell(_how_far(at)))
     report = {"batch": progress.batch, "rows": progress.rows, "behind": progress.behind}
     if json:
         print_json(report)
@@ -135,13 +135,5 @@ def _stop_signals() -> "Iterator[Callable[[], bool]]":
             signal.signal(number, handler)
 
 
-@contextmanager
-def _shown() -> "Iterator[Callable[[StreamProgress], None]]":
-    """Show the progress of a stream, if standard error is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status("reading") as status:
-        yield lambda at: status.update(f"batch {at.batch}: {counted(at.rows, 'row')} written, {at.behind} behind")
+def _how_far(at: "StreamProgress") -> str:
+    return f"batch {at.batch}: {counted(at.rows, 'row')} written, {at.behind} behind"

@@ -4,8 +4,6 @@ import asyncio
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,6 +20,7 @@ from lbg_runtime.cli.options import (
     path_option,
     print_json,
 )
+from lbg_runtime.cli.status_line import status_line
 from lbg_runtime.model.errors import SparkUnavailable, UserError
 from lbg_runtime.model.printable import printable
 
@@ -223,9 +222,9 @@ def _judge_here(directory: Path, run: Path | None, ack_window_ms: int, layout: P
     if run is None and layout is None and _record_count(directory, run) < LARGE_RECORDS:
         return validate_run(read_run(directory), ack_window_ms)
     with tempfile.TemporaryDirectory(prefix="lbg-validate-") as folder:
-        with _told("reading the records"):
+        with status_line("reading the records"):
             run = run or lay_out(directory, layout or Path(folder))
-        with _told("judging"):
+        with status_line("judging"):
             return validate_locally(run, ack_window_ms)
 
 
@@ -240,9 +239,9 @@ def _judge_on_spark(
         with spark_session("lbg validate") as session, tempfile.TemporaryDirectory(prefix="lbg-validate-") as folder:
             from lbg_runtime.pipeline.spark.validation import lay_out_on_spark, validate_on_spark
 
-            with _told("reading the records"):
+            with status_line("reading the records"):
                 laid = run or lay_out_on_spark(session, directory.absolute(), (layout or Path(folder)).absolute())
-            with _told("judging"):
+            with status_line("judging"):
                 return validate_on_spark(session, laid.absolute(), ack_window_ms)
     except (SparkUnavailable, UserError) as error:
         # A mistake that only executors see, such as a folder that they do not share, is none here.
@@ -251,18 +250,6 @@ def _judge_on_spark(
                 raise
         print(f"lbg validate: without Spark, as {error}", file=sys.stderr)
         return _judge_here(directory, run, ack_window_ms, layout)
-
-
-@contextmanager
-def _told(what: str) -> Iterator[None]:
-    """Show what is going on, if standard error is a terminal."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status(what):
-        yield
 
 
 def _listen(config: Path, topic: str | None, limit_s: float | None, *, as_json: bool) -> int:
