@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 from lbg_runtime.admin.account import semp_missing
 from lbg_runtime.admin.spec import SHARED_USERNAME
@@ -14,63 +13,6 @@ from lbg_runtime.model.ids import QueueName
 from lbg_runtime.semp.address import Segment, SempApi
 from lbg_runtime.semp.answer import Json, SempObject
 from lbg_runtime.semp.client import SempClient
-
-
-class QueueAdmin(Protocol):
-    """Changes queues of one VPN. Every change is idempotent and in force when its call returns.
-
-    Raises `SempError` if the broker refuses or does not answer; a change whose answer was lost may be in force.
-    """
-
-    async def subscriptions(self, queue: QueueName) -> frozenset[str] | None:
-        """The topics that the queue attracts; None if it does not exist."""
-        ...
-
-    async def ensure_fit(self, queue: QueueName, unsettled: int = 1) -> None:
-        """Raises `QueueUnfit` for a queue that is closed, takes not even messages of `SMALL_MESSAGE_BYTES`, shows a
-        member fewer than `unsettled` messages at once, may drop messages, or may deliver them out of order, and
-        `QueueMissing`.
-
-        A fit queue tells a publisher of every message that it does not take, also if it is closed later.
-        """
-        ...
-
-    async def ensure_like_new(self, queue: QueueName) -> None:
-        """Raises `QueueUnfit` for a queue that has messages, or gives other rights than a new one, and `QueueMissing`.
-
-        Subscriptions and other settings are not looked at.
-        """
-        ...
-
-    async def create_queue(self, queue: QueueName) -> None:
-        """Make sure that a fit queue of this name exists; raises `QueueUnfit`."""
-        ...
-
-    async def subscribe(self, queue: QueueName, topic: str) -> None:
-        """Have the queue attract a topic; raises `QueueMissing`."""
-        ...
-
-    async def unsubscribe(self, queue: QueueName, topic: str) -> None:
-        """Have the queue no longer attract a topic; does nothing if it does not, or is gone."""
-        ...
-
-    async def refusal(self, queue: QueueName, size_bytes: int) -> str | None:
-        """Why the queue takes no message of that size now, by its settings and what it holds; None if it shows nothing.
-
-        It is asked after a message was refused, as the broker does not say by which queue. Raises `QueueMissing`.
-        """
-        ...
-
-    async def depth(self, queue: QueueName) -> int:
-        """Messages in the queue, including those that members hold unsettled; raises `QueueMissing`."""
-        ...
-
-    async def delete_queue(self, queue: QueueName) -> None:
-        """Delete the queue; raises `QueueInUse` while messages or flows are left, and then leaves it as it was.
-
-        One that is cut off on its way may leave the queue closed to all; the next one deletes it.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,16 +47,21 @@ SMALL_MESSAGE_BYTES = 1_024
 _FIT: Mapping[str, Json] = {"accessType": "exclusive", "partitionCount": 0, **KEEPS_ALL, **_TELLS, **_OPEN}
 
 
-class SempQueueAdmin:
-    """`QueueAdmin` over SEMP. A new queue may hold `spool_mb` megabytes."""
+class QueueAdmin:
+    """Changes queues of one VPN. Every change is idempotent and in force when its call returns.
+
+    Raises `SempError` if the broker refuses or does not answer; a change whose answer was lost may be in force.
+    """
 
     def __init__(self, client: SempClient, vpn: str, access: QueueAccess, spool_mb: int) -> None:
+        """A new queue may hold `spool_mb` megabytes."""
         self._client = client
         self._vpn = vpn
         self._rights = _rights(access)
         self._new_queue = {**attributes_of_new_queue(access, spool_mb), **KEEPS_ALL}
 
     async def subscriptions(self, queue: QueueName) -> frozenset[str] | None:
+        """The topics that the queue attracts; None if it does not exist."""
         try:
             found = await self._client.find_all(SempApi.CONFIG, self._path(queue, "subscriptions"))
         except SempMissing:
@@ -122,6 +69,12 @@ class SempQueueAdmin:
         return frozenset(each.text("subscriptionTopic") for each in found)
 
     async def ensure_fit(self, queue: QueueName, unsettled: int = 1) -> None:
+        """Raises `QueueUnfit` for a queue that is closed, takes not even messages of `SMALL_MESSAGE_BYTES`, shows a
+        member fewer than `unsettled` messages at once, may drop messages, or may deliver them out of order, and
+        `QueueMissing`.
+
+        A fit queue tells a publisher of every message that it does not take, also if it is closed later.
+        """
         least = {"maxMsgSize": SMALL_MESSAGE_BYTES, "maxDeliveredUnackedMsgsPerFlow": unsettled}
         there = await self._ensure(queue, _FIT, *least)
         for name, count in least.items():
@@ -129,18 +82,26 @@ class SempQueueAdmin:
                 raise QueueUnfit(queue, f"{name} {limit}", f"{name} {count} or more", is_limit=True)
 
     async def ensure_like_new(self, queue: QueueName) -> None:
+        """Raises `QueueUnfit` for a queue that has messages, or gives other rights than a new one, and `QueueMissing`.
+
+        Subscriptions and other settings are not looked at.
+        """
         await self._ensure(queue, self._rights)
         if messages := await self.depth(queue):
             raise QueueUnfit(queue, counted(messages, "message"), "none in a queue that the group takes over")
 
     async def create_queue(self, queue: QueueName) -> None:
-        """See `QueueAdmin`. A queue that exists is left as it is: it may be somebody else's."""
+        """Make sure that a fit queue of this name exists; raises `QueueUnfit`.
+
+        One that exists is left as it is: it may be somebody else's.
+        """
         try:
             await self._client.create(("msgVpns", self._vpn, "queues"), {"queueName": queue, **self._new_queue})
         except SempExists:
             await self.ensure_fit(queue)
 
     async def subscribe(self, queue: QueueName, topic: str) -> None:
+        """Have the queue attract a topic; raises `QueueMissing`."""
         try:
             with suppress(SempExists):
                 await self._client.create(self._path(queue, "subscriptions"), {"subscriptionTopic": topic})
@@ -148,9 +109,14 @@ class SempQueueAdmin:
             raise QueueMissing(queue) from None
 
     async def unsubscribe(self, queue: QueueName, topic: str) -> None:
+        """Have the queue no longer attract a topic; does nothing if it does not, or is gone."""
         await self._client.delete(self._path(queue, "subscriptions", topic))
 
     async def refusal(self, queue: QueueName, size_bytes: int) -> str | None:
+        """Why the queue takes no message of that size now, by its settings and what it holds; None if it shows nothing.
+
+        It is asked after a message was refused, as the broker does not say by which queue. Raises `QueueMissing`.
+        """
         there = await self._client.find(SempApi.CONFIG, self._path(queue))
         seen = await self._monitor(queue)
         if there is None or seen is None:
@@ -165,12 +131,17 @@ class SempQueueAdmin:
         return None
 
     async def depth(self, queue: QueueName) -> int:
+        """Messages in the queue, including those that members hold unsettled; raises `QueueMissing`."""
         seen = await self._monitor(queue)
         if seen is None:
             raise QueueMissing(queue)
         return seen.count("msgs")
 
     async def delete_queue(self, queue: QueueName) -> None:
+        """Delete the queue; raises `QueueInUse` while messages or flows are left, and then leaves it as it was.
+
+        One that is cut off on its way may leave the queue closed to all; the next one deletes it.
+        """
         # Checked before anything is disabled, so that an early call disturbs nobody; and again afterwards, as only then
         # can nothing more come.
         if not await self._is_free(queue):
@@ -234,7 +205,7 @@ def attributes_of_new_queue(access: QueueAccess, spool_mb: int) -> dict[str, Jso
     }
 
 
-async def queue_admin(client: SempClient, settings: Settings) -> SempQueueAdmin:
+async def queue_admin(client: SempClient, settings: Settings) -> QueueAdmin:
     """The queues of `connection.vpn`, in the administrator's session `client`.
 
     New queues belong to `connection.username`, as those of `lbg group create` do: to it alone if that is a configured
@@ -245,7 +216,7 @@ async def queue_admin(client: SempClient, settings: Settings) -> SempQueueAdmin:
     if settings.semp is None:
         raise semp_missing()
     access = QueueAccess(owner, await _others_consume(client, vpn, owner))
-    return SempQueueAdmin(client, vpn, access, settings.semp.queue_spool_mb)
+    return QueueAdmin(client, vpn, access, settings.semp.queue_spool_mb)
 
 
 async def _others_consume(client: SempClient, vpn: str, owner: str) -> bool:

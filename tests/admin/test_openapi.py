@@ -15,7 +15,7 @@ import pytest
 
 from lbg_runtime.admin.backlog import find_shard_queues, read_backlog
 from lbg_runtime.admin.group import GroupAdmin
-from lbg_runtime.admin.queues import QueueAccess, SempQueueAdmin
+from lbg_runtime.admin.queues import QueueAccess, QueueAdmin
 from lbg_runtime.admin.sight import disconnect, read_sights
 from lbg_runtime.broker.engine.effects import Published
 from lbg_runtime.model.errors import QueueInUse
@@ -142,7 +142,7 @@ async def test_the_documents_accept_every_request(broker: Broker, recorder: Reco
     await read_backlog(client, "default", "orders")
     assert await disconnect(client, "default", "orders", "ann") == ["orders/ann/host/1"]
     # What a re-striping does to queues.
-    queues = SempQueueAdmin(client, "default", QueueAccess("members"), 100)
+    queues = QueueAdmin(client, "default", QueueAccess("members"), 100)
     await queues.create_queue(fresh)
     await queues.ensure_fit(fresh)
     await queues.ensure_like_new(fresh)

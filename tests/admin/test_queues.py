@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from lbg_runtime.admin.account import open_semp
-from lbg_runtime.admin.queues import QueueAccess, SempQueueAdmin, queue_admin
+from lbg_runtime.admin.queues import QueueAccess, QueueAdmin, queue_admin
 from lbg_runtime.broker.engine.effects import Published
 from lbg_runtime.broker.engine.engine import Engine
 from lbg_runtime.broker.engine.settings import AccessType, Permission, QueueSettings, RejectOnDiscard
@@ -27,7 +27,7 @@ GROUP = {"name": "orders", "hash_prefix": "orders-hash", "hash_count": 8, "queue
 
 @pytest.fixture
 def admin(client):
-    return SempQueueAdmin(client, "default", QueueAccess("members"), 100)
+    return QueueAdmin(client, "default", QueueAccess("members"), 100)
 
 
 class Traffic:
@@ -63,13 +63,13 @@ async def test_a_new_queue_is_ready_for_a_group(broker, admin):
 
 
 async def test_a_new_queue_is_as_large_as_the_settings_say(client):
-    await SempQueueAdmin(client, "default", QueueAccess("members"), 50).create_queue(QUEUE)
+    await QueueAdmin(client, "default", QueueAccess("members"), 50).create_queue(QUEUE)
     there = await client.get(SempApi.CONFIG, ("msgVpns", "default", "queues", QUEUE))
     assert there.attributes["maxMsgSpoolUsage"] == 50
 
 
 async def test_a_queue_can_be_closed_to_everybody_but_its_owner(broker, client):
-    admin = SempQueueAdmin(client, "default", QueueAccess("members", others_consume=False), 100)
+    admin = QueueAdmin(client, "default", QueueAccess("members", others_consume=False), 100)
     await admin.create_queue(QUEUE)
     assert broker.engine.queue_status("default", QUEUE).settings.permission is Permission.NO_ACCESS
 
@@ -158,7 +158,7 @@ async def test_a_queue_that_is_gone_shows_no_reason(admin):
 async def test_who_may_not_make_a_queue_is_told_so_and_not_that_it_is_missing(broker):
     async with broker.watcher() as watcher:
         with pytest.raises(SempRefused):
-            await SempQueueAdmin(watcher, "default", QueueAccess("members"), 100).create_queue(QUEUE)
+            await QueueAdmin(watcher, "default", QueueAccess("members"), 100).create_queue(QUEUE)
 
 
 async def test_only_a_queue_that_exists_can_be_fit(admin):
@@ -168,7 +168,7 @@ async def test_only_a_queue_that_exists_can_be_fit(admin):
 
 async def test_a_new_queue_is_like_a_new_one(client):
     for others_consume in (True, False):
-        admin = SempQueueAdmin(client, "default", QueueAccess("members", others_consume=others_consume), 100)
+        admin = QueueAdmin(client, "default", QueueAccess("members", others_consume=others_consume), 100)
         with pytest.raises(QueueMissing):
             await admin.ensure_like_new(QUEUE)
         await admin.create_queue(QUEUE)
@@ -290,7 +290,7 @@ async def test_a_message_that_comes_between_look_and_deletion_saves_the_queue(br
     broker.transport = BetweenLooks(broker.transport, traffic.publish)
     async with broker.client() as client:
         with pytest.raises(QueueInUse):
-            await SempQueueAdmin(client, "default", QueueAccess("members"), 100).delete_queue(QUEUE)
+            await QueueAdmin(client, "default", QueueAccess("members"), 100).delete_queue(QUEUE)
     settings = broker.engine.queue_status("default", QUEUE).settings
     assert (settings.ingress_enabled, settings.egress_enabled) == (True, True)
     traffic.publish()
@@ -309,7 +309,7 @@ async def test_nothing_is_confirmed_between_the_last_look_and_the_deletion(broke
 
     broker.transport = BetweenLooks(broker.transport, publish, look=2)
     async with broker.client() as client:
-        await SempQueueAdmin(client, "default", QueueAccess("members"), 100).delete_queue(QUEUE)
+        await QueueAdmin(client, "default", QueueAccess("members"), 100).delete_queue(QUEUE)
     assert len(refusals) == 1
     assert broker.engine.queue_names("default") == ()
 
@@ -323,7 +323,7 @@ async def test_a_deletion_that_was_cut_off_is_ended_by_the_next_one(broker, admi
     broker.transport = BetweenLooks(broker.transport, interrupt, look=2)
     async with broker.client() as client:
         with pytest.raises(asyncio.CancelledError):
-            await SempQueueAdmin(client, "default", QueueAccess("members"), 100).delete_queue(QUEUE)
+            await QueueAdmin(client, "default", QueueAccess("members"), 100).delete_queue(QUEUE)
     assert not broker.engine.queue_status("default", QUEUE).settings.ingress_enabled
     await admin.delete_queue(QUEUE)
     assert broker.engine.queue_names("default") == ()
@@ -339,7 +339,7 @@ async def test_a_publisher_is_told_when_a_queue_is_about_to_go(admin, client, tr
 
 async def test_an_administrator_of_the_vpn_is_enough(broker):
     async with broker.operator() as client:
-        admin = SempQueueAdmin(client, "default", QueueAccess("members"), 100)
+        admin = QueueAdmin(client, "default", QueueAccess("members"), 100)
         await admin.create_queue(QUEUE)
         await admin.subscribe(QUEUE, TOPIC)
         assert broker.engine.queue_status("default", QUEUE).subscriptions == (TOPIC,)
@@ -349,7 +349,7 @@ async def test_an_administrator_of_the_vpn_is_enough(broker):
 
 async def test_other_refusals_are_passed_on(broker):
     async with broker.operator() as client:
-        admin = SempQueueAdmin(client, "elsewhere", QueueAccess("members"), 100)
+        admin = QueueAdmin(client, "elsewhere", QueueAccess("members"), 100)
         for call in (admin.create_queue(QUEUE), admin.subscriptions(QUEUE), admin.unsubscribe(QUEUE, "a")):
             with pytest.raises(SempRefused, match="UNAUTHORIZED"):
                 await call
