@@ -32,7 +32,7 @@ class Rights:
 def stored_group(spec: GroupSpec, actual: State) -> StoredGroup | None:
     """The group as its stored settings describe it; None if there are none, or none that can be read."""
     marker = marker_ref(spec)
-    return read_marker(marker.name, str(actual[marker].get("physicalName"))) if marker in actual else None
+    return read_marker(spec.shape.name, str(actual[marker].get("physicalName"))) if marker in actual else None
 
 
 def find_problems(spec: GroupSpec, actual: State) -> Iterator[UserError]:

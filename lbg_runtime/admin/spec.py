@@ -199,11 +199,10 @@ class StoredGroup:
         )
 
 
-def read_marker(marker_name: str, text: str) -> StoredGroup | None:
-    """The group stored under a JNDI name; None if it is somebody else's entry, or of another version."""
-    name = marker_name.removeprefix(MARKER_PREFIX)
+def read_marker(name: str, text: str) -> StoredGroup | None:
+    """The group of this name, whose stored settings these are; None if they are no such, or of another version."""
     try:
-        settings = json.loads(text) if name != marker_name else None
+        settings = json.loads(text)
         if not isinstance(settings, Mapping) or settings["V"] != MARKER_VERSION:
             return None
         return StoredGroup(

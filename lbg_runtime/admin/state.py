@@ -48,18 +48,23 @@ async def read_groups(client: SempClient, vpn: str) -> list[StoredGroup]:
     found = await client.find_all(
         SempApi.CONFIG, ("msgVpns", vpn, ObjectKind.MARKER.value), where=(f"queueName=={MARKER_PREFIX}*",)
     )
-    groups = {
-        name: group
-        for each in found
-        if (group := read_marker(name := each.text("queueName"), each.text("physicalName"))) is not None
-    }
-    return [groups[name] for name in sorted(groups)]
+    # An entry may appear twice if entries come and go between two pages.
+    texts = {each.text("queueName").removeprefix(MARKER_PREFIX): each.text("physicalName") for each in found}
+    groups = (read_marker(name, texts[name]) for name in sorted(texts))
+    return [group for group in groups if group is not None]
 
 
 async def read_stored(client: SempClient, vpn: str, group: str) -> str | None:
     """The stored settings of one group, as they are written; None if there are none. Raises `SempError`."""
     found = await read_object(client, vpn, Ref(ObjectKind.MARKER, MARKER_PREFIX + group))
     return None if found is None else found.text("physicalName")
+
+
+async def read_group(client: SempClient, vpn: str, group: str) -> StoredGroup | None:
+    """One group as its stored settings describe it; None if there are none, or none of this version. Raises
+    `SempError`."""
+    text = await read_stored(client, vpn, group)
+    return None if text is None else read_marker(group, text)
 
 
 async def read_rights(client: SempClient, vpn: str) -> Rights:

@@ -1,23 +1,19 @@
 """Starting from the settings of a group that are stored on the broker, and noticing when they change."""
 
 import asyncio
-import os
 import random
-import stat
-import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import orjson
 import structlog
 
+from lbg_runtime.admin.group_cache import CacheUnfit, GroupCache
 from lbg_runtime.admin.spec import MARKER_PREFIX, StoredGroup, read_marker, with_queue_count
 from lbg_runtime.config.load import load_settings
-from lbg_runtime.config.regular_file import read_regular_file
 from lbg_runtime.config.settings import STORED_IN_SEMP, GroupSettings, GroupSource, Settings, shared_settings
 from lbg_runtime.core.chance import RandomSource
 from lbg_runtime.model.errors import ConfigError, PublisherClosed, SempError, SempUnreachable, UserError
@@ -30,9 +26,6 @@ LOOK_S = 30.0
 
 _FAILURES_TO_WARN_OF = 2
 """In a row; once. A single failed look is common, and if all fail, the log need not fill with warnings."""
-
-_LARGEST_CACHE_BYTES = 64 * 1024
-"""Many times what the name of a group, that of a VPN and a marker can take."""
 
 _log = structlog.get_logger(__name__)
 
@@ -47,46 +40,45 @@ def ask_broker(settings: Settings) -> Mapping[str, object]:
 
     Never answers with the settings of another group, or of one in another VPN, that has the same file.
     """
-    name, cache = settings.group.name, settings.group.cache
-    path = None if cache is None else Path(cache)
+    name, path = settings.group.name, settings.group.cache
+    cache = None if path is None else GroupCache(Path(path), name, settings.connection.vpn)
     try:
         # In a thread, as whoever loads settings may have an event loop already.
         with ThreadPoolExecutor(1) as thread:
             text = thread.submit(asyncio.run, _read_text(settings)).result()
     except SempUnreachable as error:
         found = f"no SEMP answer from {error.url}: {error.reason}"
-        if path is None:
+        if cache is None:
             expected = f"{error.expected or 'a broker that answers'}, or a group.cache of an earlier start"
             raise ConfigError("semp.url", found, expected) from None
         try:
-            stored = _read_cache(path, settings)
-        except _CacheUnfit as unfit:
+            stored = cache.read()
+        except CacheUnfit as unfit:
             expected = f"a broker that answers, or what an earlier start of group {name} has kept"
-            raise ConfigError("group.cache", f"{path} {unfit}, and {found}", expected) from None
-        _log.warning("group_settings_from_cache", path=str(path), reason=error.reason)
+            raise ConfigError("group.cache", f"{cache.path} {unfit}, and {found}", expected) from None
+        _log.warning("group_settings_from_cache", path=str(cache.path), reason=error.reason)
     except SempError as error:
         raise ConfigError("semp", str(error), "an account that may read the VPN") from None
     else:
         if text is None:
             expected = "one that `lbg group create` made"
             raise ConfigError("group.name", f"no group {name} is stored on the broker", expected)
-        read = read_marker(MARKER_PREFIX + name, text)
+        read = read_marker(name, text)
         if read is None:
             raise ConfigError("group.name", "what is stored of it cannot be read", "settings of this version of lbg")
         stored = read
-        if path is not None:
+        if cache is not None:
             # Only settings that can be read: they replace those that an earlier start could read.
-            _write_cache(path, settings, text)
+            cache.write(text)
     told = stored.as_object()
     return {name: told[name] for name in STORED_IN_SEMP}
 
 
 async def stored_queue_count(client: "SempClient", settings: Settings) -> int | None:
     """How many queues the group has by the stored settings; None if none of this version are. Raises `SempError`."""
-    from lbg_runtime.admin.state import read_stored
+    from lbg_runtime.admin.state import read_group
 
-    text = await read_stored(client, settings.connection.vpn, settings.group.name)
-    stored = None if text is None else read_marker(MARKER_PREFIX + settings.group.name, text)
+    stored = await read_group(client, settings.connection.vpn, settings.group.name)
     return None if stored is None else stored.shape.queue_count
 
 
@@ -97,11 +89,12 @@ async def store_queue_count(client: "SempClient", settings: Settings, queue_coun
     """
     from lbg_runtime.admin.state import read_stored
 
-    vpn, name = settings.connection.vpn, MARKER_PREFIX + settings.group.name
-    text = await read_stored(client, vpn, settings.group.name)
+    vpn, name = settings.connection.vpn, settings.group.name
+    text = await read_stored(client, vpn, name)
     if text is None or (stored := read_marker(name, text)) is None or stored.shape.queue_count == queue_count:
         return
-    await client.update(("msgVpns", vpn, "jndiQueues", name), {"physicalName": with_queue_count(text, queue_count)})
+    path = ("msgVpns", vpn, "jndiQueues", MARKER_PREFIX + name)
+    await client.update(path, {"physicalName": with_queue_count(text, queue_count)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +179,7 @@ def watch_of(
 
     async def read() -> StoredGroup | None:
         text = await _read_text(settings)
-        return None if text is None else read_marker(MARKER_PREFIX + settings.group.name, text)
+        return None if text is None else read_marker(settings.group.name, text)
 
     return StoredGroupWatch(settings.group, read, chance, on_changed)
 
@@ -249,60 +242,3 @@ async def _read_text(settings: Settings) -> str | None:
 
     async with open_semp(settings) as client:
         return await read_stored(client, settings.connection.vpn, settings.group.name)
-
-
-class _CacheUnfit(Exception):
-    """The text says what is wrong with the file."""
-
-
-def _read_cache(path: Path, settings: Settings) -> StoredGroup:
-    """What an earlier start of this very group kept; raises `_CacheUnfit` for anything else."""
-    name, vpn = settings.group.name, settings.connection.vpn
-    try:
-        content = read_regular_file(path, _LARGEST_CACHE_BYTES)
-    except OSError as error:
-        raise _CacheUnfit(f"cannot be read ({error.strerror})") from None
-    try:
-        kept = orjson.loads(content)
-    except orjson.JSONDecodeError:
-        kept = None
-    match kept:
-        case {"group": str(kept_name), "vpn": str(kept_vpn), "marker": str(text)}:
-            if (kept_name, kept_vpn) != (name, vpn):
-                raise _CacheUnfit(f"is of group {kept_name} in VPN {kept_vpn}, not of {name} in {vpn}")
-            if (stored := read_marker(MARKER_PREFIX + name, text)) is not None:
-                return stored
-        case {"V": _}:
-            raise _CacheUnfit("has no name of a group in it, as an earlier version of lbg wrote it")
-    raise _CacheUnfit("holds nothing that this version of lbg can read")
-
-
-def _write_cache(path: Path, settings: Settings, text: str) -> None:
-    """Write it whole or not at all; if it cannot be written, the start goes on."""
-    content = orjson.dumps({"group": settings.group.name, "vpn": settings.connection.vpn, "marker": text})
-    if _is_no_file(path):
-        _log.warning("group_cache_not_written", path=str(path), reason="not a regular file")
-        return
-    # If it is a link, the file behind it is the one that others have too. `Path.resolve` raises for a link to itself.
-    path = Path(os.path.realpath(path))
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    except OSError as error:
-        _log.warning("group_cache_not_written", path=str(path), reason=error.strerror)
-        return
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        Path(name).replace(path)
-    except OSError as error:
-        _log.warning("group_cache_not_written", path=str(path), reason=error.strerror)
-        with suppress(OSError):
-            Path(name).unlink()
-
-
-def _is_no_file(path: Path) -> bool:
-    """Whether something else is there, such as a device; putting a file in its place would take it from others."""
-    try:
-        return not stat.S_ISREG(path.stat().st_mode)
-    except OSError:
-        return False

@@ -264,7 +264,7 @@ async def test_a_group_whose_settings_cannot_be_read_is_not_deleted(client):
     ],
 )
 def test_a_username_is_the_groups_where_that_is_stored_or_an_interruption_left_it(username, there, is_own):
-    stored = read_marker("lbg/orders", SPEC.marker())
+    stored = read_marker("orders", SPEC.marker())
     spec = replace(SPEC, accounts={Role.MEMBER: Login(username, "x")})
     assert is_own_username(spec, Role.MEMBER, stored, there) is is_own
 

@@ -66,7 +66,7 @@ def written(**changes: object) -> str:
 
 
 def marker(**changes: object) -> StoredGroup:
-    stored = read_marker("lbg/orders", written(**changes))
+    stored = read_marker("orders", written(**changes))
     assert stored is not None
     return stored
 
