@@ -1,6 +1,6 @@
-"""What the settings say of a member's flows: where they begin, and what they wait for."""
+"""What the settings say of a member's flows: where they begin, what they wait for, and what they need."""
 
-from lbg_runtime.config.settings import GroupBackend, RebindMode, Settings
+from lbg_runtime.config.settings import GroupBackend, Provision, RebindMode, Settings
 from lbg_runtime.core.chance import RandomSource
 from lbg_runtime.core.flow.machine import FlowMachine
 from lbg_runtime.core.flow.rebind import RebindSettings
@@ -61,4 +61,19 @@ def make_machine(queue_index: int, place: Place, settings: Settings, chance: Ran
         now_ms=now_ms(),
         gate=gate,
         max_held=settings.dispatch.held_limit,
+    )
+
+
+def bindable(settings: Settings) -> str:
+    """What a group must have if a member is to bind any of its queues."""
+    if settings.group.backend is GroupBackend.PARTITIONED:
+        return "a partitioned queue of this name, made beforehand, that may be bound"
+    if settings.group.provision is Provision.CREATE_MISSING:
+        return (
+            "a queue that this user may bind: those that were missing were created a moment ago, so it was deleted "
+            "since, or it may not be bound"
+        )
+    return (
+        "queues that exist and may be bound, as `lbg group create` or `apply` makes them, or group.provision: "
+        "create_missing"
     )

@@ -1,25 +1,18 @@
-"""One member's tasks as one tree: a flow runner per queue, the dispatcher's runners, the status ticker.
+"""One life of a member: its parts, put together here, and one tree of tasks that runs them.
 
-Leaving has three stages, each with its bound. `stop` gives the queues to other members, if there are any, and makes
-every flow drain, within the drain timeout. Then, or when `stop_now` asks for it, handlers are cancelled and flows
-unbind. After another `TAIL_MS` the tasks are cancelled, and what a handler still does is left to the end of the
-process. A lifespan that is still beginning is cancelled by `stop`, as nothing is bound yet; one that is ending, by
-`stop_now`.
-
-More than 400 lines, because a member is put together here, and taken apart in the opposite order.
+What its flows are together is in runtime/flows.py, and how it leaves in runtime/leaving.py.
 """
 
 import asyncio
-from collections.abc import Callable, Set
+from collections.abc import Set
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from enum import Enum
 
 import anyio
 import structlog
 
 from lbg_runtime.config.broker_names import client_name
-from lbg_runtime.config.settings import GroupBackend, Provision, Settings
+from lbg_runtime.config.settings import GroupBackend, Settings
 from lbg_runtime.core.chance import RandomSource
 from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.core.group.control_plane import ProbeAsked
@@ -31,16 +24,14 @@ from lbg_runtime.model.errors import BindFailed, ConfigError, LbgError
 from lbg_runtime.model.failure import Then
 from lbg_runtime.model.message import Message
 from lbg_runtime.model.version import VERSION
-from lbg_runtime.runtime.clock import now_ms
 from lbg_runtime.runtime.companion import Companion
 from lbg_runtime.runtime.control_plane import ControlPlane, make_control_plane
 from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
 from lbg_runtime.runtime.dispatch.error_queue import ErrorQueue
 from lbg_runtime.runtime.dispatch.key_book import KeyBook
-from lbg_runtime.runtime.dispatch.stages import stage_of
 from lbg_runtime.runtime.flight_recorder import FlightRecorder
 from lbg_runtime.runtime.flow_runner import FlowRunner
-from lbg_runtime.runtime.flow_settings import first_place, make_machine
+from lbg_runtime.runtime.flow_settings import bindable, first_place, make_machine
 from lbg_runtime.runtime.flows import MemberFlows
 from lbg_runtime.runtime.forked import forked_ended
 from lbg_runtime.runtime.handlers.hooks import QueueHooks
@@ -49,24 +40,18 @@ from lbg_runtime.runtime.handlers.resources import MemberResources
 from lbg_runtime.runtime.handlers.routes import check_ends, check_states, policies_of
 from lbg_runtime.runtime.handlers.traced import traced
 from lbg_runtime.runtime.journal import MemberJournal, note_of
+from lbg_runtime.runtime.leaving import Leaving
 from lbg_runtime.runtime.member_status import MemberStatus
 from lbg_runtime.runtime.membership import Membership
 from lbg_runtime.runtime.parking_lot import ParkingLot
 from lbg_runtime.runtime.runners.handling import Handling
 from lbg_runtime.runtime.session import Session
-from lbg_runtime.runtime.shutdown import Interruption
 from lbg_runtime.runtime.suspension import Suspension
 from lbg_runtime.runtime.turns import Turns
 
 _log = structlog.get_logger(__name__)
 
 STATUS_INTERVAL_S = 1.0
-
-DRAIN_TOLD_MS = 2_000
-"""After this long, a member that is leaving says what it still waits for."""
-
-TAIL_MS = 10_000
-"""How long flows may take to unbind once nothing is handled any more: an unbind waits for the broker's answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +73,6 @@ class StopReport:
     def exit_code(self) -> int:
         """0 if clean, else 1."""
         return 0 if self.is_clean else 1
-
-
-class _Leaving(Enum):
-    """How far a member has gone in leaving; only forward."""
-
-    NOT = "not"
-    DRAINING = "draining"
-    CANCELLING = "cancelling"
-    LEFT = "left"
-    """Every flow has ended: there is nothing more to wait for but the lifespans."""
 
 
 class Supervisor:
@@ -156,13 +131,11 @@ class Supervisor:
         places = [first_place(index, membership, settings) for index in range(shape.queue_count)]
         self._flows = MemberFlows(self._make_runner, places)
         self._control = self._make_control(membership) if settings.is_cooperative else None
+        drain_timeout_ms = settings.rebind.drain_timeout_ms
+        self._leaving = Leaving(self._member, drain_timeout_ms, self._flows, self._dispatcher, self._control)
         self._refusal: LbgError | None = None
-        self._leaving = _Leaving.NOT
         self.report: StopReport | None = None
         """How it left; None until then."""
-        self._timers: list[asyncio.TimerHandle] = []
-        self._beginning = Interruption()
-        self._lifespans_end = Interruption()
 
     def _make_control(self, membership: Membership) -> ControlPlane:
         return make_control_plane(
@@ -201,7 +174,7 @@ class Supervisor:
 
     def _add_flows(self, queue_total: int) -> list[FlowRunner]:
         added = self._flows.add(queue_total)
-        if self._leaving is not _Leaving.NOT:
+        if self._leaving.has_begun:
             for runner in added:
                 runner.stop()
         return added
@@ -210,61 +183,14 @@ class Supervisor:
 
     def stop(self) -> None:
         """Leave: drain every flow, unbind, end. Returns at once; idempotent."""
-        if self._leaving is not _Leaving.NOT:
-            return
-        self._leaving = _Leaving.DRAINING
-        _log.info("drain_started", member=self._member)
-        self._beginning.cut()
-        drain_timeout_ms = self._settings.rebind.drain_timeout_ms
-        self._call_later(DRAIN_TOLD_MS, self._tell_of_wait)
-        self._call_later(drain_timeout_ms, self.stop_now)
-        if self._control is None:
-            self._flows.stop()
-        else:
-            # Half of the time for giving queues away while they are still handled, half for those that are left then.
-            self._call_later(drain_timeout_ms // 2, self._flows.stop)
-            self._control.leave(self._flows.stop)
+        self._leaving.stop()
 
     def stop_now(self) -> None:
         """Leave without waiting for handlers: they are cancelled, and settle nothing. Idempotent for them.
 
         A lifespan that is beginning or ending is cancelled each time.
         """
-        self.stop()
-        self._beginning.cut()
-        self._lifespans_end.cut()
-        self._flows.stop()
-        if self._leaving in (_Leaving.CANCELLING, _Leaving.LEFT):
-            return
-        self._leaving = _Leaving.CANCELLING
-        running = self._dispatcher.running()
-        waits_for = self._waits_for()
-        if running or waits_for:
-            _log.warning("handling_cut_short", member=self._member, running=len(running), **waits_for)
-        self._dispatcher.cancel_everything()
-        self._call_later(TAIL_MS, self._flows.have_left.set)
-
-    def _call_later(self, delay_ms: int, callback: Callable[[], None]) -> None:
-        self._timers.append(asyncio.get_running_loop().call_later(delay_ms / 1_000, callback))
-
-    def _tell_of_wait(self) -> None:
-        waits_for = self._waits_for()
-        if waits_for and self._leaving is _Leaving.DRAINING:
-            _log.info("drain_waits", member=self._member, **waits_for)
-
-    def _waits_for(self) -> dict[str, object]:
-        """The unanswered deliveries, as fields of a log line, with the key that is the likeliest to keep the member;
-        empty if there are none."""
-        held = self._flows.unanswered
-        if not held:
-            return {}
-        facts: dict[str, object] = {"unanswered": sum(held.values()), "queues": list(held)}
-        sight = self._dispatcher.toughest()
-        if sight is not None:
-            facts |= {"key": sight.head.key, "attempts": sight.head.attempts, "stage": stage_of(sight).value}
-            if sight.retry_at_ms is not None:
-                facts["next_attempt_ms"] = max(0, sight.retry_at_ms - now_ms())
-        return facts
+        self._leaving.stop_now()
 
     # -- how it lives
 
@@ -328,12 +254,12 @@ class Supervisor:
         # Left last: lifespans are the user's code, too.
         lived.enter_context(forked_ended())
         try:
-            with self._beginning:
-                if self._leaving is _Leaving.NOT:
+            with self._leaving.beginning:
+                if not self._leaving.has_begun:
                     # No bound: it may wait for something that others start, or for the broker; `stop` ends that.
                     await self._look_at_queues_aside()
                     await lived.enter_async_context(self._resources.entered(self._handlers.lifespans))
-            if self._leaving is not _Leaving.NOT:
+            if self._leaving.has_begun:
                 # Nothing is bound yet, and no other member knows of this one.
                 return self._left(StopReport(left_behind=0, still_bound=0))
             check_states(self._handlers, self._resources)
@@ -341,10 +267,8 @@ class Supervisor:
             self._turns.keep_context()
             return await self._run()
         finally:
-            self._leaving = _Leaving.LEFT
-            for timer in self._timers:
-                timer.cancel()
-            with self._lifespans_end:
+            self._leaving.end()
+            with self._leaving.end_of_lifespans:
                 # No bound: that is for the user to decide; `stop_now` ends it.
                 await lived.aclose()
 
@@ -442,7 +366,7 @@ class Supervisor:
     def bind_refused(self, runner: FlowRunner, refusal: BindFailed) -> None:
         """See `FlowOwner`."""
         if self._flows.note_refusal(runner):
-            expected = _bindable(self._settings)
+            expected = bindable(self._settings)
             self._refuse(ConfigError("group.name", f"queue {refusal.queue}: {refusal.reason}", expected))
 
     def stripes_told(self, runner: FlowRunner, news: StripesNews) -> None:
@@ -455,21 +379,6 @@ class Supervisor:
         """See `FlowOwner`."""
         if self._control is not None:
             self._control.probe_asked(probe)
-
-
-def _bindable(settings: Settings) -> str:
-    """What a group must have if a member is to bind any of its queues."""
-    if settings.group.backend is GroupBackend.PARTITIONED:
-        return "a partitioned queue of this name, made beforehand, that may be bound"
-    if settings.group.provision is Provision.CREATE_MISSING:
-        return (
-            "a queue that this user may bind: those that were missing were created a moment ago, so it was deleted "
-            "since, or it may not be bound"
-        )
-    return (
-        "queues that exist and may be bound, as `lbg group create` or `apply` makes them, or group.provision: "
-        "create_missing"
-    )
 
 
 def _not_made_by_lbg(settings: Settings) -> Set[str]:

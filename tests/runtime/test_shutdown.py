@@ -76,7 +76,7 @@ MEMBER = """
 import asyncio, contextlib, os, signal, structlog, sys, time
 from lbg_runtime import App, Handlers, Message
 from lbg_runtime.config.load import parse_settings
-from lbg_runtime.runtime import app as app_module, supervisor
+from lbg_runtime.runtime import app as app_module, leaving
 from lbg_runtime.transport.memory.broker import MemoryBroker
 from lbg_runtime.transport.memory.transport import MemoryTransport
 
@@ -85,7 +85,7 @@ work = sys.argv[1]
 codes = [int(code) for code in work.split()[1:]] if work.startswith("exit") else []
 if work in ("stubborn", "stubborn beside an exit", "unread log", "begin on a thread"):
     # Only there: where the process is to end by itself, a slow machine may take its time.
-    supervisor.TAIL_MS = app_module.TAIL_MS = 200
+    leaving.TAIL_MS = app_module.TAIL_MS = 200
     app_module.EXIT_GRACE_S = 0.3
 handlers = Handlers()
 
