@@ -14,7 +14,6 @@ import structlog
 from lbg_runtime.model.errors import (
     NOT_CONNECTED,
     BindFailed,
-    ConfigError,
     ConnectFailed,
     PublishFailed,
     SubscribeFailed,
@@ -25,13 +24,12 @@ from lbg_runtime.model.message import Message
 from lbg_runtime.transport.base import BoundFlow, ConnectionSink, DirectSink, FlowSink, IsLast, answer
 from lbg_runtime.transport.solace.barrier import Barrier
 from lbg_runtime.transport.solace.client import CLIENT, load_client
-from lbg_runtime.transport.solace.credentials import TokenFile
-from lbg_runtime.transport.solace.errors import subcode_and_reason
 from lbg_runtime.transport.solace.inbox import Inbox
 from lbg_runtime.transport.solace.relogin import Relogin
 from lbg_runtime.transport.solace.session_making import SessionMaking, until_cut
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.threads import THREAD_COUNT, ControlThreads, wait_to_the_end
+from lbg_runtime.transport.solace.token_follower import TokenFollower
 
 if TYPE_CHECKING:
     # These import the client, which must not happen before `open`.
@@ -60,9 +58,6 @@ OUTAGE_LOOK_S = 10.0
 UNTOLD_LOOKS = 2
 """So many looks in a row at which the broker has said more on the same connection: it is up, though the client does not
 tell. More than one, as it opens its flows again before it does."""
-
-TOKEN_LOOK_S = 2.0
-"""How often a token file is read, in addition to each connection and outage."""
 
 CLOSED = "the transport was closed"
 
@@ -106,9 +101,10 @@ class SolaceTransport:
         self._flows: list[SolaceFlow] = []
         self._direct: list[tuple[str, DirectSink]] = []
         self._renewal: asyncio.Task[None] | None = None
-        self._token_follower: asyncio.Task[None] | None = None
-        self._token_is_due = asyncio.Event()
-        """Set when the client is about to present its token again."""
+        self._tokens: TokenFollower | None = None
+        """None if there is no token file."""
+        self._following: asyncio.Task[None] | None = None
+        """It follows that."""
         self._former_token = ""
         """The token that the previous session presented."""
         self._held: list[tuple[Message, asyncio.Future[None]]] = []
@@ -155,7 +151,8 @@ class SolaceTransport:
         if self._settings.max_in_flight is not None:
             self._tell_path()
         if self._settings.token_file is not None:
-            self._token_follower = asyncio.create_task(self._follow_token(self._settings.token_file))
+            self._tokens = TokenFollower(self._settings.token_file, self._threads, lambda: self._session)
+            self._following = asyncio.create_task(self._tokens.run())
 
     def _tell_path(self) -> None:
         """For members alone: other commands come and go, and their output is short."""
@@ -171,7 +168,7 @@ class SolaceTransport:
         self._closed = True
         if self._making is not None:
             self._making.give_up(CLOSED)
-        tasks = [task for task in (self._renewal, self._token_follower, self._outage) if task is not None]
+        tasks = [task for task in (self._renewal, self._following, self._outage) if task is not None]
         for task in tasks:
             task.cancel()
         self._watcher = None
@@ -372,7 +369,8 @@ class SolaceTransport:
         match event:
             case SessionEvent.LOST:
                 _log.warning("connection_lost", client_name=client_name, reason=reason)
-                self._token_is_due.set()
+                if self._tokens is not None:
+                    self._tokens.look_now()
                 self._disconnected()
                 self._why_away = reason
                 self._outage = asyncio.get_running_loop().create_task(self._follow_outage(self._session))
@@ -455,30 +453,6 @@ class SolaceTransport:
         ending = self._session_threads.begin(session.disconnect)
         if self._settings.reconnects:
             self._renewal = asyncio.get_running_loop().create_task(self._renew(session, ending))
-
-    async def _follow_token(self, source: TokenFile) -> None:
-        """Give the client the newest token before it needs it: it reconnects by itself after an outage.
-
-        What is wrong is logged, once until it changes.
-        """
-        told = ""
-        while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(TOKEN_LOOK_S):
-                    await self._token_is_due.wait()
-            self._token_is_due.clear()
-            if self._session is None:
-                continue
-            fault = ""
-            try:
-                await self._threads.run(self._session.follow_token, source)
-            except ConfigError as error:
-                fault = str(error)
-            except Exception as error:  # noqa: BLE001 - as in `_renew`: the token would end, and nobody would know
-                fault = subcode_and_reason(error)[1]
-            if fault and fault != told:
-                _log.warning("token_not_renewed", file=source.path, reason=fault)
-            told = fault
 
     async def _renew(self, former: "SolaceSession", ending: "asyncio.Future[None]") -> None:
         await until_cut(former, ending)

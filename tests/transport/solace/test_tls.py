@@ -260,7 +260,7 @@ async def test_a_token_that_was_replaced_is_shown_after_an_outage(
     monkeypatch: pytest.MonkeyPatch,
     change_before_the_cut: bool,
 ) -> None:
-    monkeypatch.setattr("lbg_runtime.transport.solace.transport.TOKEN_LOOK_S", 0.02 if change_before_the_cut else 60)
+    monkeypatch.setattr("lbg_runtime.transport.solace.token_follower.LOOK_S", 0.02 if change_before_the_cut else 60)
     events: list[object] = []
     async with BrokerServer(port=0, tls=certificates.broker()) as server:
         server.create_queue("q", ["a/>"])

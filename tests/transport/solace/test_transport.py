@@ -17,13 +17,12 @@ from lbg_runtime.broker.engine.accounts import DEFAULT_NAME
 from lbg_runtime.broker.engine.surroundings import Asked
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.config.settings import ClientPathChoice
-from lbg_runtime.model.errors import BindFailed, ConfigError, PublishFailed, PublishRefused, SubscribeFailed
+from lbg_runtime.model.errors import BindFailed, PublishFailed, PublishRefused, SubscribeFailed
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.testing.flow_recorder import PATIENCE_S, FlowRecorder
 from lbg_runtime.transport.solace import transport as transport_module
-from lbg_runtime.transport.solace.credentials import TokenFile
 from lbg_runtime.transport.solace.fast import compiled
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.transport import BINDS_AT_ONCE, SolaceTransport
@@ -413,34 +412,3 @@ async def test_binds_beyond_a_few_end_when_the_connection_is_lost_and_keep_nothi
     await broker.start()
     # Otherwise closing would wait for the answer to the question whether the unbind was read.
     await eventually(lambda: transport.is_connected)
-
-
-async def test_a_token_is_followed_whatever_goes_wrong_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would have ended unseen: nobody waits for the one who follows it."""
-    monkeypatch.setattr(transport_module, "TOKEN_LOOK_S", 0.0)
-    is_done = asyncio.Event()
-    tell = asyncio.get_running_loop().call_soon_threadsafe
-    thread, empty = RuntimeError("can't start new thread"), ConfigError("token", "is empty", "a token")
-    outcomes = [thread, thread, empty, empty, None, empty, None]
-
-    class Session:
-        """Of which only this is asked."""
-
-        def follow_token(self, _: TokenFile) -> None:
-            if not outcomes:
-                tell(is_done.set)
-            elif (outcome := outcomes.pop(0)) is not None:
-                raise outcome
-
-    transport = SolaceTransport(SolaceSettings(("tcp://127.0.0.1:1",), "first"))
-    transport._session = cast(Any, Session())
-    with capture_logs() as logged:
-        following = asyncio.ensure_future(transport._follow_token(TokenFile("token")))
-        async with asyncio.timeout(PATIENCE_S):
-            await is_done.wait()
-        following.cancel()
-        await asyncio.wait([following])
-    transport._session = None
-    await transport.close()
-    told = ["can't start new thread", str(empty), str(empty)]
-    assert [(each["event"], each["reason"]) for each in logged] == [("token_not_renewed", each) for each in told]
