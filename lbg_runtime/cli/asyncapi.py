@@ -24,7 +24,7 @@ def asyncapi(
 
     from lbg_runtime.model.errors import ConfigError
     from lbg_runtime.runtime.handlers.asyncapi import asyncapi_document
-    from lbg_runtime.runtime.handlers.registry import load_handlers
+    from lbg_runtime.runtime.handlers.loading import load_handlers
 
     settings = group_settings(config)
     if not settings.handlers:

@@ -53,7 +53,7 @@ def _examine(
     from lbg_runtime.config.load import problems_of
     from lbg_runtime.config.trust import trust
     from lbg_runtime.metrics.tracing import open_spans
-    from lbg_runtime.runtime.handlers.registry import load_handlers
+    from lbg_runtime.runtime.handlers.loading import load_handlers
     from lbg_runtime.runtime.handlers.resources import MemberResources
     from lbg_runtime.runtime.handlers.routes import check_ends, check_states, policies_of
     from lbg_runtime.runtime.membership import membership_of_process

@@ -55,7 +55,7 @@ def run(
         from lbg_runtime.cli.member import member_settings, run_member
         from lbg_runtime.cli.users_log import users_log
         from lbg_runtime.runtime.app import App
-        from lbg_runtime.runtime.handlers.registry import load_handlers
+        from lbg_runtime.runtime.handlers.loading import load_handlers
 
     configure_log()
     # Handler modules are also looked up in the current folder, as with `python -m`.

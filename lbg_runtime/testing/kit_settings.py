@@ -9,7 +9,8 @@ from lbg_runtime.config.settings import GroupBackend, MembershipMode, Provision,
 from lbg_runtime.model.errors import HandlerError, UserError
 from lbg_runtime.model.ids import MemberId
 from lbg_runtime.runtime.app import App
-from lbg_runtime.runtime.handlers.registry import Handlers, load_handlers
+from lbg_runtime.runtime.handlers.loading import load_handlers
+from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.membership import CountedPlace, Membership, counted_member
 
 Sections = Mapping[str, Mapping[str, object]]

@@ -223,7 +223,7 @@ def _carry_out(settings: "Settings", json: bool, *, is_new: bool) -> None:
 def _ends_of_handlers(settings: "Settings") -> "frozenset[Then] | None":
     """What handlers ask for by their own `then`; None if that is not known. An administrator need not have the
     application: then this is said, and only the settings count."""
-    from lbg_runtime.runtime.handlers.registry import load_handlers
+    from lbg_runtime.runtime.handlers.loading import load_handlers
     from lbg_runtime.runtime.handlers.routes import policies_of
 
     if not settings.handlers:

@@ -6,8 +6,9 @@ import pytest
 
 from lbg_runtime.model.errors import HandlerError
 from lbg_runtime.model.message import Message
+from lbg_runtime.runtime.handlers.loading import load_handlers
 from lbg_runtime.runtime.handlers.middleware import Proceed
-from lbg_runtime.runtime.handlers.registry import Handlers, load_handlers
+from lbg_runtime.runtime.handlers.registry import Handlers
 
 
 def _plain(message, proceed): ...
