@@ -1,6 +1,9 @@
-"""The source of randomness that pure rooms take as a parameter."""
+"""The source of randomness that pure rooms take as a parameter, and what several of them draw from it."""
 
 from typing import Protocol
+
+_MOST_DOUBLINGS = 30
+"""Only to keep the number small; the longest wait is reached long before."""
 
 
 class RandomSource(Protocol):
@@ -9,3 +12,20 @@ class RandomSource(Protocol):
     def uniform(self, a: float, b: float, /) -> float:
         """A number between `a` and `b`."""
         ...
+
+
+def shortened_ms(longest_ms: int, jitter: float, random: RandomSource) -> int:
+    """A time of this or, by chance, less by up to the share `jitter` (0 to 1); at least 1 ms."""
+    kept_share = 1 - random.uniform(0, jitter)
+    return max(1, round(longest_ms * kept_share))
+
+
+def doubled_ms(first_ms: int, longest_ms: int, failures: int, random: RandomSource) -> int:
+    """The wait after this many failures in a row, from 1: doubled each time up to the longest, half of it by chance."""
+    ceiling_ms = min(longest_ms, first_ms << min(failures - 1, _MOST_DOUBLINGS))
+    return max(1, round(random.uniform(ceiling_ms / 2, ceiling_ms)))
+
+
+def nonce(random: RandomSource) -> int:
+    """A number that nobody else draws."""
+    return int(random.uniform(0, 1 << 53))

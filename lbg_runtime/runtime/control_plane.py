@@ -14,7 +14,7 @@ from typing import assert_never
 import structlog
 
 from lbg_runtime.config.settings import Settings
-from lbg_runtime.core.chance import RandomSource
+from lbg_runtime.core.chance import RandomSource, nonce
 from lbg_runtime.core.flow.commands import Note
 from lbg_runtime.core.group.control_codec import ControlMessageRefused, decode, encode
 from lbg_runtime.core.group.control_messages import ControlMessage, Inquiry, Life
@@ -295,7 +295,7 @@ def make_control_plane(
     if parks:
         # A member that does not know what is parked would handle later messages of those keys.
         alike["failure.then"] = Then.PARK.value
-    life = Life(incarnation, int(chance.uniform(0, 1 << 53)))
+    life = Life(incarnation, nonce(chance))
     identity = Identity(GroupName(group.name), membership.member, life, own.weight, alike)
     timing = MembershipTiming(heartbeat_ms=own.heartbeat_ms, settle_ms=own.settle_ms)
     view = MembershipMachine(identity, timing, chance, now_ms(), striping)

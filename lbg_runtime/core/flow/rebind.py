@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from lbg_runtime.core.chance import RandomSource
+from lbg_runtime.core.chance import RandomSource, doubled_ms, shortened_ms
 from lbg_runtime.model.errors import InvariantViolated
 
 
@@ -45,8 +45,7 @@ def rebind_delay_ms(settings: RebindSettings, random: RandomSource) -> int:
     With jitter 1 it is uniform over the whole interval. Without jitter, members started by one deployment would cycle
     together, and a queue would pass through several hands within milliseconds.
     """
-    kept_share = 1 - random.uniform(0, settings.jitter)
-    return max(1, round(settings.interval_ms * kept_share))
+    return shortened_ms(settings.interval_ms, settings.jitter, random)
 
 
 def rebind_pause_ms(settings: RebindSettings, random: RandomSource) -> int:
@@ -64,8 +63,5 @@ def bind_backoff_ms(settings: RebindSettings, failed_binds: int, random: RandomS
 
     A refusal that waiting will not change (`permanent`) gets the longest wait at once: the queue may yet be created.
     """
-    ceiling_ms = settings.bind_backoff_max_ms
-    if not permanent:
-        # The exponent is bounded only to keep the number small; the longest wait is reached long before.
-        ceiling_ms = min(ceiling_ms, settings.bind_backoff_min_ms << min(failed_binds - 1, 30))
-    return max(1, round(random.uniform(ceiling_ms / 2, ceiling_ms)))
+    longest_ms = settings.bind_backoff_max_ms
+    return doubled_ms(longest_ms if permanent else settings.bind_backoff_min_ms, longest_ms, failed_binds, random)

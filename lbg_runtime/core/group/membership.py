@@ -28,7 +28,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import assert_never
 
-from lbg_runtime.core.chance import RandomSource
+from lbg_runtime.core.chance import RandomSource, shortened_ms
 from lbg_runtime.core.flow.commands import Note
 from lbg_runtime.core.group.control_codec import RefusalReason
 from lbg_runtime.core.group.control_messages import (
@@ -344,9 +344,9 @@ class MembershipMachine:
         return self._beat(now_ms) if self.can_hear and self.may_speak else []
 
     def _beat(self, now_ms: int) -> list[MembershipCommand]:
-        kept_share = 1 - self._random.uniform(0, self._settings.jitter)
         self._last_heartbeat_ms = now_ms
-        self._heartbeat_at_ms = now_ms + max(1, round(self._settings.heartbeat_ms * kept_share))
+        settings = self._settings
+        self._heartbeat_at_ms = now_ms + shortened_ms(settings.heartbeat_ms, settings.jitter, self._random)
         return [SendHeartbeat()]
 
     def _beat_if_due(self, now_ms: int) -> list[MembershipCommand]:

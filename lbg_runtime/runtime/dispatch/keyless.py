@@ -3,7 +3,7 @@
 import structlog
 
 from lbg_runtime.config.settings import MissingKey
-from lbg_runtime.core.chance import RandomSource
+from lbg_runtime.core.chance import RandomSource, nonce
 from lbg_runtime.core.lanes import LaneKey
 from lbg_runtime.model.errors import KeyMissing
 from lbg_runtime.model.message import Delivery, Message
@@ -23,7 +23,7 @@ class KeylessMessages:
     def __init__(self, rule: MissingKey, counts: DispatchCounts, random: RandomSource) -> None:
         self._rule = rule
         # Lanes outlive the member in parking queues, and its next life numbers epochs and deliveries from 1 again.
-        self._life = f"{int(random.uniform(0, 1 << 53)):x}" if rule is MissingKey.NO_ORDER else ""
+        self._life = f"{nonce(random):x}" if rule is MissingKey.NO_ORDER else ""
         self._counts = counts
         self._told: set[str] = set()
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from lbg_runtime.config.fields import SettingProblem
 from lbg_runtime.config.load import expected_by
 from lbg_runtime.config.settings import BackoffSettings, FailureSettings
-from lbg_runtime.core.chance import RandomSource
+from lbg_runtime.core.chance import RandomSource, doubled_ms
 from lbg_runtime.model.errors import BatchCutShort, ConfigError, HandlerError, TerminalFailure
 from lbg_runtime.model.failure import Then
 from lbg_runtime.runtime.runners.failure_report import leaves
@@ -21,8 +21,6 @@ ExceptionTypes = tuple[type[BaseException], ...]
 
 _NEVER_TERMINAL_UNSAID = (TimeoutError, asyncio.CancelledError, BatchCutShort)
 """Failures that say more about the moment than about the message; terminal only if listed."""
-
-_MAX_DOUBLINGS = 30
 
 
 class FailureArguments(TypedDict, total=False):
@@ -84,11 +82,11 @@ class FailurePolicy:
         if self.is_terminal(failure):
             # Nothing ends it, so it is tried as rarely as possible.
             return self.backoff.maximum_ms
-        return _doubling_delay_ms(self.backoff, attempts, random)
+        return doubled_ms(self.backoff.initial_ms, self.backoff.maximum_ms, attempts, random)
 
     def move_delay_ms(self, tries: int, random: RandomSource) -> int:
         """The wait after this many failed tries (from 1) to move a message."""
-        return _doubling_delay_ms(self.backoff, tries, random)
+        return doubled_ms(self.backoff.initial_ms, self.backoff.maximum_ms, tries, random)
 
     def is_terminal(self, failure: BaseException) -> bool:
         """Whether no further attempt can help. Of the listed types, the first in the failure's MRO decides.
@@ -164,13 +162,6 @@ def read_arguments(said: FailureArguments, where: str, beside: tuple[str, ...]) 
             path, found, expected = (*path, *cause.path), cause.found, cause.expected
         raise HandlerError(where, f"{'.'.join(map(str, path))} {found}", expected) from None
     return FailureOptions(given, retriable, terminal)
-
-
-def _doubling_delay_ms(settings: BackoffSettings, failed: int, random: RandomSource) -> int:
-    """The wait after this many failures, from 1: doubled each time up to the maximum, half of it random."""
-    doubled = settings.initial_ms << min(failed - 1, _MAX_DOUBLINGS)
-    longest = min(doubled, settings.maximum_ms)
-    return max(1, round(random.uniform(longest / 2, longest)))
 
 
 def _types(listed: object, name: str, where: str) -> ExceptionTypes:

@@ -7,7 +7,7 @@ given up. If the parking queue is lost in between, the flow is given up too, and
 import asyncio
 from collections.abc import Callable
 
-from lbg_runtime.core.chance import RandomSource
+from lbg_runtime.core.chance import RandomSource, nonce
 from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.core.group.control_messages import ParkingWait
 from lbg_runtime.core.lanes import LaneKey
@@ -62,7 +62,7 @@ class ParkedQueue:
         before = self._stay
         if before is not None:
             before.end()
-        owner = ParkingOwner(wall_us(), f"{int(self._chance.uniform(0, 1 << 53)):x}")
+        owner = ParkingOwner(wall_us(), f"{nonce(self._chance):x}")
         self._stay = stay = ParkingStay(self.parking, epoch, owner, self._ports, on_open)
         self._stays[epoch] = stay
         children.create_task(self._run(stay))
