@@ -27,10 +27,7 @@ def test_no_wait_is_longer_than_the_longest_however_often_it_was_doubled(failure
     assert 1 <= doubled_ms(1, 1_000, failures, _Always(share)) <= 1_000
 
 
-SHARES = [(0.0, 1.0, 900), (0.5, 1.0, 450), (0.5, 0.0, 900), (1.0, 1.0, 1)]
-
-
-@pytest.mark.parametrize(("jitter", "share", "left"), SHARES)
+@pytest.mark.parametrize(
     ("jitter", "share", "left"), [(0.0, 1.0, 900), (0.5, 1.0, 450), (0.5, 0.0, 900), (1.0, 1.0, 1)]
 )
 def test_chance_takes_no_more_of_a_time_than_its_share(jitter: float, share: float, left: int) -> None:
