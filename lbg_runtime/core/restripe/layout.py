@@ -101,8 +101,7 @@ class SeenQueues:
             # A plan that is being renewed has two names, and may have begun under the older one.
             if (name.from_count, name.to_count) != (plan.from_count, plan.to_count):
                 continue
-            topic = record_topic(self.control_topic, name)
-            informed = {index for index, topics in self.subscriptions.items() if topic in topics}
+            informed = self._informed(name)
             # A plan is published when all its queues have the topic. They lose it after the finish, when all records
             # but the end are settled; the end comes before the first queue is deleted, and after the last one only the
             # topics are left.
@@ -119,9 +118,7 @@ class SeenQueues:
         """Raise `UserError` if shards are moving and a queue without the topic of the records has missed markers."""
         if not self._is_in_mid_move(plan) or self.has_begun(plan):
             return
-        topic = record_topic(self.control_topic, plan)
-        informed = {index for index, topics in self.subscriptions.items() if topic in topics}
-        lacking = frozenset(range(plan.queue_total)) - informed
+        lacking = frozenset(range(plan.queue_total)) - self._informed(plan)
         found = f"no subscription for the records of the re-striping from {plan.from_count} to {plan.to_count} queues"
         raise UserError(self._names(lacking), found, _by_hand("the one that the plan's other queues have is added"))
 
@@ -154,6 +151,11 @@ class SeenQueues:
     def is_unmoved(self, plan: StripePlan) -> bool:
         """Whether every shard is only in its old queue."""
         return _is_layout(self._holders(), plan.from_count)
+
+    def _informed(self, plan: StripePlan) -> frozenset[int]:
+        """The indexes of the queues that get the records of the plan."""
+        topic = record_topic(self.control_topic, plan)
+        return frozenset(index for index, topics in self.subscriptions.items() if topic in topics)
 
     def _is_in_mid_move(self, plan: StripePlan) -> bool:
         holders = self._holders()
