@@ -41,6 +41,7 @@ from lbg_runtime.testing.broker_on_port import BrokerOnPort
 from lbg_runtime.transport.base import IsLast
 from lbg_runtime.transport.solace.settings import SolaceSettings
 from lbg_runtime.transport.solace.transport import SolaceTransport
+from tests.patience import PATIENCE_S
 
 app = command_line()
 
@@ -398,7 +399,7 @@ def fed(stage: Stage, queue: QueueName, pause_s: float) -> Iterator[None]:
     feeder = threading.Thread(target=asyncio.run, args=(feed(),))
     feeder.start()
     try:
-        assert is_fed.wait(30)
+        assert is_fed.wait(PATIENCE_S)
         yield
     finally:
         enough.set()

@@ -79,7 +79,7 @@ async def test_a_member_that_ends_in_a_flood_neither_crashes_nor_loses_anything(
             stdout=PIPE, stderr=PIPE,
         )  # fmt: skip
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE_S):
                 output, errors = await process.communicate()
         finally:
             if process.returncode is None:

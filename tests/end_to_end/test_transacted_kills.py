@@ -13,6 +13,7 @@ from lbg_runtime.cli.bench.arms.publish_broker import queue_content
 from lbg_runtime.cli.bench.arms.shapes import QUEUE, SHAPE
 from lbg_runtime.model.ids import QueueName
 from tests.end_to_end.flood import fill
+from tests.patience import PATIENCE_S
 from tests.warm import Warm
 
 pytestmark = [pytest.mark.real_time, pytest.mark.end_to_end]
@@ -62,7 +63,7 @@ async def test_what_a_handler_yields_in_a_transaction_is_there_whole_or_not_at_a
             silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
             with warm.running(MEMBER, host, json.dumps(shape), PARTS, **silent) as member:
                 aim = engine.queue_depth(DEFAULT_VPN, out) + chance.randrange(1, MESSAGES * PARTS // (2 * KILLS))
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(PATIENCE_S):
                     # The broker tells nobody; it runs between two looks.
                     while engine.queue_depth(DEFAULT_VPN, QUEUE) and member.poll() is None:
                         if kill < KILLS and engine.queue_depth(DEFAULT_VPN, out) >= aim:

@@ -232,7 +232,7 @@ from lbg_runtime.runtime.stop import starting_parent, stop_requests
 async def run():
     asked = asyncio.Event()
     with stop_requests(lambda cause: (print(cause.value, flush=True), asked.set()), parent_pid=starting_parent()):
-        await asyncio.wait_for(asked.wait(), 20)
+        await asyncio.wait_for(asked.wait(), {PATIENCE_S})
 asyncio.run(run())
 """
     parent = f"""

@@ -9,6 +9,7 @@ import pytest
 
 from tests.addresses import OWN_HOST
 from tests.listening import listening
+from tests.patience import PATIENCE_S
 from tests.sidecar.conftest import SidecarTrial
 
 pytestmark = pytest.mark.real_time
@@ -122,7 +123,7 @@ async def test_no_event_is_passed_over_whatever_is_answered(trial: SidecarTrial,
         async with trial.running(app):
             await trial.until(lambda: trial.owners() == 2)
             await trial.publish(KEYS * EACH, keys=KEYS)
-            await trial.until(lambda: sum(trial.depths()) == 0, within_s=60)
+            await trial.until(lambda: sum(trial.depths()) == 0, within_s=PATIENCE_S)
         living.cancel()
     assert application.out_of_order == []
     assert application.booked == {f"k{number}": EACH for number in range(KEYS)}

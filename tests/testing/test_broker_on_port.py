@@ -12,6 +12,7 @@ from lbg_runtime.runtime.app import App
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.session import open_session
 from lbg_runtime.testing import BrokerOnPort, NotReached
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.real_time
 
@@ -75,7 +76,7 @@ async def test_a_member_on_the_official_client_outlives_a_failure(lbg_broker: Br
     settings = parse_settings(document, "test", {})
     app = App(handlers, settings, member_id="only")
     running = asyncio.ensure_future(app.run())
-    async with asyncio.timeout(60), open_session(settings.connection, "publisher") as session:
+    async with asyncio.timeout(PATIENCE_S), open_session(settings.connection, "publisher") as session:
         shape = settings.group.shape()
         await asyncio.to_thread(_until_bound, lbg_broker)
         async with HashedPublisher(session, shape, settings.group.hash_function, publisher_id="p") as publisher:

@@ -151,7 +151,7 @@ def test_messages_that_got_lost_with_the_connection_come_under_ids_the_client_ta
         first = received.next()
         assert broker.call(broker.server.faults.drop, "under-way") == 1
         client.reconnected.get(timeout=PATIENCE_S)
-        sender.join(20)
+        sender.join(PATIENCE_S)
         messages = [first, *received.take(199)]
         seen += payloads(messages)
         for message in messages:

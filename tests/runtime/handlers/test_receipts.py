@@ -13,6 +13,7 @@ from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.runtime.handlers.receipts import Receipt
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.handlers.resources import MemberResources
+from tests.patience import PATIENCE_S
 
 QUEUE = QueueName("orders/0")
 
@@ -177,7 +178,7 @@ async def test_a_thread_may_settle(rig, delivery):
     async with made.running():
         for number in range(8):
             made.dispatcher.dispatch(delivery(number, f"k{number % 4}"))
-        await made.until_ended(8, within_s=20)
+        await made.until_ended(8, within_s=PATIENCE_S)
     assert set(made.outcomes().values()) == {Outcome.ACCEPTED}
 
 

@@ -26,7 +26,7 @@ async def test_a_cancelled_run_ends_with_the_call_and_not_before() -> None:
     proceed, ended = threading.Event(), threading.Event()
 
     def call() -> None:
-        proceed.wait(10)
+        proceed.wait(PATIENCE_S)
         ended.set()
 
     running = asyncio.ensure_future(threads.run(call))
@@ -47,7 +47,7 @@ async def test_a_cancelled_scope_of_anyio_does_not_cut_a_run_short() -> None:
     proceed, ended = threading.Event(), threading.Event()
 
     def call() -> None:
-        proceed.wait(10)
+        proceed.wait(PATIENCE_S)
         ended.set()
 
     loop = asyncio.get_running_loop()

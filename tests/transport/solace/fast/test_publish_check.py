@@ -144,14 +144,14 @@ def test_others_that_open_at_the_same_moment_are_no_surprise(monkeypatch: pytest
     class Slow:
         def build(self) -> None:
             has_begun.set()
-            may_end.wait(10)
+            may_end.wait(PATIENCE_S)
 
     other = threading.Thread(target=build_heard, args=(Slow(), lambda *_: False))
 
     def build(builder: Any, hear: Any) -> Any:
         service = build_heard(builder, hear)
         other.start()
-        assert has_begun.wait(10)
+        assert has_begun.wait(PATIENCE_S)
         return service
 
     monkeypatch.setattr(fast_publish_check, "build_heard", build)
@@ -159,7 +159,7 @@ def test_others_that_open_at_the_same_moment_are_no_surprise(monkeypatch: pytest
         assert fast_publish_check.unexpected() is None
     finally:
         may_end.set()
-        other.join(10)
+        other.join(PATIENCE_S)
 
 
 @pytest.fixture(params=SURPRISES)

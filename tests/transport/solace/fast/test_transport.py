@@ -357,7 +357,7 @@ async def work(transport):
         if isinstance(event, MessageReceived):
             flowing.set()
     (await transport.bind("orders/0", 1, sink)).start_intake()
-    await asyncio.wait_for(flowing.wait(), 10)
+    await asyncio.wait_for(flowing.wait(), 100)
 """
 
 
