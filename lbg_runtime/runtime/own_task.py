@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import ExitStack
+from math import inf
 
 import anyio
 
@@ -19,10 +20,10 @@ async def until_ended(task: "asyncio.Task[object]") -> None:
                 # No bound: the task has its own.
                 await _End(task)
             except asyncio.CancelledError as error:
-                if cancellation is None:
+                cancellation = cancellation or error
+                if anyio.current_effective_deadline() == -inf:
                     # A cancel scope of anyio goes on cancelling in each turn of the loop, which is no wish to hurry.
                     shielded.enter_context(anyio.CancelScope(shield=True))
-                    cancellation = error
     if cancellation is not None and (task.cancelled() or task.exception() is None):
         raise cancellation
 

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import anyio
 import pytest
 
 from lbg_runtime.runtime.own_task import until_ended
@@ -40,6 +41,24 @@ async def test_each_cancellation_reaches_the_task_again():
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
+    assert len(log) == 2
+
+
+@pytest.mark.parametrize("scope_is_first", [False, True])
+async def test_a_cancel_scope_of_anyio_is_one_cancellation_beside_those_of_others(scope_is_first):
+    """It cancels in each turn of the loop, for as long as its block is waited for."""
+    log, scope = [], anyio.CancelScope()
+    task = await _begun(_count_cancellations(log, 3))
+
+    async def wait():
+        with scope:
+            await until_ended(task)
+
+    waiting = await _begun(wait())
+    for cancel in (scope.cancel, waiting.cancel) if scope_is_first else (waiting.cancel, scope.cancel):
+        cancel()
+        await asyncio.sleep(1)
+    await asyncio.wait([waiting])
     assert len(log) == 2
 
 
