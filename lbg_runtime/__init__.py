@@ -5,8 +5,9 @@ on a Spark executor, say) pulls in neither an event loop nor the official client
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING
 
+# Not that of `typing`, the import of which takes longer than all else of ours until an interrupt is no traceback.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from lbg_runtime.model.errors import TerminalFailure
     from lbg_runtime.model.message import Delivery, Headers, Message

@@ -477,6 +477,18 @@ main()
     assert (ended.returncode, ended.stderr) in [(130, ""), (-signal.SIGINT, "")]
 
 
+def test_hardly_anything_is_imported_before_an_interrupt_is_no_traceback():
+    code = """
+import sys
+before = {*sys.modules}
+import lbg_runtime.cli.__main__
+print(*sorted({*sys.modules} - before - {"importlib", "warnings"}))
+"""
+    command = [sys.executable, "-c", code]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+    assert ended.stdout.split() == ["lbg_runtime", "lbg_runtime.cli", "lbg_runtime.cli.__main__"]
+
+
 def test_garbage_is_looked_for_as_before_when_all_is_imported():
     with importing():
         assert not gc.isenabled()
