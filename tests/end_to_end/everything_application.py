@@ -1,6 +1,7 @@
 """An application of `everything`, run as `HOW ADDRESS`: `single` and `bulk` listen there, `pull` asks there.
 
-Each event that came is a line of the file `handled` here: key and number. Now and then one is to come again.
+Each event that came is a line of the file `handled` here: life of the publisher and key, and number. Now and then one
+is to come again.
 """
 
 import http.client
@@ -23,7 +24,8 @@ def take(facts: Mapping[str, str] | Message) -> str:
     """What is answered to an event."""
     if random.random() < _RETRIES:
         return "RETRY"
-    os.write(HANDLED, f"{unquote(facts['lbg-key'])} {facts['lbg-fencing-token']}\n".encode())
+    place = "/".join(unquote(facts[name]) for name in ("lbg-publisher", "lbg-key"))
+    os.write(HANDLED, f"{place} {facts['lbg-fencing-token']}\n".encode())
     return "SUCCESS"
 
 

@@ -37,6 +37,12 @@ class Server:
         """What to connect with."""
         return f"host={self.folder} user={SUPERUSER} dbname=postgres"
 
+    def start(self) -> None:
+        """Have it run, also again; returns when it takes connections."""
+        options = f"-c listen_addresses='' -c unix_socket_directories='{self.folder}' -c fsync=off"
+        log = str(self.folder / "log")
+        _run(self.folder, "pg_ctl", "-D", str(self.folder / "data"), "-w", "-l", log, "-o", options, "start")
+
     def stop(self) -> None:
         """As if the host had lost its power; a second time does nothing."""
         if (self.folder / "data/postmaster.pid").exists():
@@ -82,10 +88,9 @@ def _folder() -> Iterator[Path]:
 
 @contextmanager
 def _started(folder: Path) -> Iterator[Server]:
-    options = f"-c listen_addresses='' -c unix_socket_directories='{folder}' -c fsync=off"
-    _run(folder, "pg_ctl", "-D", str(folder / "data"), "-w", "-l", str(folder / "log"), "-o", options, "start")
     server = Server(folder)
     try:
+        server.start()
         yield server
     finally:
         server.stop()
