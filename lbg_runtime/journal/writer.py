@@ -24,6 +24,9 @@ _WHOLE_NAME = b',"is_whole":'
 _WHOLE = _WHOLE_NAME + b"true }\n"
 """The end of the first line, with room for the other value."""
 
+# O_APPEND lets a reader follow the file, and keeps a second writer, started by mistake, from overwriting.
+_APPENDING = os.O_WRONLY | os.O_APPEND
+
 LOOK_NS = 5_000_000_000
 """How long the file may be gone from its path before that is noticed."""
 
@@ -62,8 +65,14 @@ class RecordWriter:
     be set while a life goes on.
     """
 
-    def __init__(self, path: Path, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
-        """Create the file; raises `OSError`, `FileExistsError` if the name is taken. `now_ns` is a monotonic clock."""
+    def __init__(
+        self, path: Path, now_ns: Callable[[], int] = time.monotonic_ns, *, first: Record | None = None
+    ) -> None:
+        """Create the file; raises `OSError`, `FileExistsError` if the name is taken. `now_ns` is a monotonic clock.
+
+        `first` is written at once. On Linux, the file then has it when it appears: a process that is killed meanwhile
+        leaves none, as one without a line would be a record of which nobody knows what is missing.
+        """
         self.path = path
         self.written = 0
         """Records in the file as whole lines."""
@@ -75,8 +84,14 @@ class RecordWriter:
         """Offset at which the first line says that nothing is missing; None if it does not, or there is no such
         line."""
         self._now_ns = now_ns
-        # O_APPEND lets a reader follow the file, and keeps a second writer, started by mistake, from overwriting.
-        self._file: int | None = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
+        if first is not None:
+            self.write(first)
+        self._file: int | None = _with_lines(path, self._batch) if self._batch else None
+        if self._file is not None:
+            self.written = len(self._batch)
+            self._batch = []
+        else:
+            self._file = os.open(path, _APPENDING | os.O_CREAT | os.O_EXCL, 0o644)
         self._stat = os.fstat(self._file)
         # A handler may change the working directory of the process.
         self._place = path.absolute()
@@ -84,6 +99,7 @@ class RecordWriter:
         """The file was not at its path when that was last looked at."""
         self._looked_ns: int | None = now_ns()
         """None if it is to be looked at with the next batch."""
+        self.flush()
 
     def write(self, record: Record) -> None:
         """Remember a record for the next `flush`."""
@@ -195,6 +211,27 @@ class RecordWriter:
             self._ends_in_line_part = not done.endswith(b"\n")
         self.written += whole
         self.dropped += len(lines) - whole
+
+
+def _with_lines(path: Path, lines: list[bytes]) -> int | None:
+    """Open a new file that has these lines when it appears at its path; None if there is none, for whatever reason."""
+    try:
+        file = os.open(path.parent, _APPENDING | os.O_TMPFILE, 0o644)
+    except (AttributeError, OSError):
+        return None
+    is_there = False
+    try:
+        if _write_all(file, b"".join(lines))[1] is None:
+            # The descriptor is said for nothing but this: without one, the call would make a link to a link.
+            os.link(f"/proc/self/fd/{file}", path, src_dir_fd=file)
+            is_there = True
+    except OSError:
+        # The name is taken, there is no /proc, or the disk is full: to open a file by its name tells.
+        pass
+    finally:
+        if not is_there:
+            os.close(file)
+    return file if is_there else None
 
 
 def _line_of(record: Record) -> bytes:

@@ -33,12 +33,11 @@ class Ledger:
     microseconds since the epoch.
     """
 
-    def __init__(self, writer: RecordWriter, header: LedgerHeader) -> None:
+    def __init__(self, writer: RecordWriter) -> None:
+        """`writer` has the header."""
         self._writer = writer
         self._ranges: dict[str, _Range] = {}
         self._held = 0
-        writer.write(header)
-        writer.flush()
 
     @property
     def path(self) -> Path:
@@ -95,23 +94,20 @@ def open_ledger(folder: Path, group: GroupShape, hash_function: HashFunction, *,
     Raises `UserError` if that fails, or if the file exists: a publisher id is for one life only.
     """
     path = folder / f"{publisher_id}{FILE_SUFFIXES['ledger']}"
+    header = LedgerHeader(
+        run_id=os.environ.get(RUN_VARIABLE, ""),
+        group=group.name,
+        hash_prefix=group.hash_prefix,
+        hash_count=group.hash_count,
+        hash_function=hash_function.value,
+        publisher=publisher_id,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        t_start=time.time_ns() // 1000,
+    )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        writer = RecordWriter(path)
+        return Ledger(RecordWriter(path, first=header))
     except OSError as error:
         where = error.filename or path
         raise UserError("ledger", f"{where}: {error.strerror}", "a new file in a directory to write to") from None
-    return Ledger(
-        writer,
-        LedgerHeader(
-            run_id=os.environ.get(RUN_VARIABLE, ""),
-            group=group.name,
-            hash_prefix=group.hash_prefix,
-            hash_count=group.hash_count,
-            hash_function=hash_function.value,
-            publisher=publisher_id,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            t_start=time.time_ns() // 1000,
-        ),
-    )

@@ -3,6 +3,7 @@
 import os
 import re
 import socket
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic_ns
 from typing import Literal, assert_never
@@ -195,29 +196,26 @@ def open_journal(
     if folder is None:
         return MemberJournal(None, wall_us(), meters)
     started_at_us = wall_us()
+    header = JournalHeader(
+        run_id=run_id,
+        group=shape.name,
+        hash_prefix=shape.hash_prefix,
+        hash_count=shape.hash_count,
+        queue_count=shape.queue_count,
+        member=member,
+        incarnation=started_at_us,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        t_start=started_at_us,
+        backend=backend,
+        boot_id=_boot_id(),
+    )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        writer, incarnation = _create(folder, member, started_at_us)
+        writer, incarnation = _create(folder, header)
     except OSError as error:
         found = f"{folder}: {error.strerror}"
         raise ConfigError("ops.journal.path", found, "a directory that can be written to") from None
-    writer.write(
-        JournalHeader(
-            run_id=run_id,
-            group=shape.name,
-            hash_prefix=shape.hash_prefix,
-            hash_count=shape.hash_count,
-            queue_count=shape.queue_count,
-            member=member,
-            incarnation=incarnation,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            t_start=started_at_us,
-            backend=backend,
-            boot_id=_boot_id(),
-        )
-    )
-    writer.flush()
     return MemberJournal(writer, incarnation, meters)
 
 
@@ -228,16 +226,18 @@ def _boot_id() -> str | None:
         return None
 
 
-def _create(folder: Path, member: MemberId, now_us: int) -> tuple[RecordWriter, int]:
-    """Create the file of the next incarnation: the wall clock, or above every earlier one if the clock went back."""
+def _create(folder: Path, header: JournalHeader) -> tuple[RecordWriter, int]:
+    """Create the file of the next incarnation: the header's, or above every earlier one if the clock went back."""
+    member, incarnation = header.member, header.incarnation
     suffix = FILE_SUFFIXES["journal"]
     # No clock of ours has more digits, and neither other members nor the reader of journals take a larger number.
     pattern = re.compile(rf"{re.escape(member)}-([0-9]{{1,17}}){re.escape(suffix)}")
     earlier = [int(match[1]) for match in map(pattern.fullmatch, os.listdir(folder)) if match]
-    incarnation = max([now_us, *earlier])
+    incarnation = max([incarnation, *earlier])
     while True:
         try:
-            return RecordWriter(folder / f"{member}-{incarnation}{suffix}"), incarnation
+            path = folder / f"{member}-{incarnation}{suffix}"
+            return RecordWriter(path, first=replace(header, incarnation=incarnation)), incarnation
         except FileExistsError:
             # The clock went back, or two members with the same name started within a microsecond.
             incarnation += 1

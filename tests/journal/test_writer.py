@@ -23,7 +23,7 @@ from lbg_runtime.model.record import (
     JournalHeader,
     StatusRecord,
 )
-from lbg_runtime.validator.schema import JOURNALS
+from lbg_runtime.validator.schema import JOURNALS, LEDGERS
 from tests.open_files import open_below
 
 
@@ -53,6 +53,47 @@ def test_records_are_lines_of_json_with_their_kind(path):
     }  # fmt: skip
     assert second["kind"] == "flow"
     assert (last["kind"], last["written"], last["dropped"], last["clean"]) == ("close", 2, 0, True)
+
+
+def test_a_file_that_appears_has_its_first_line(path, monkeypatch):
+    """Where the system can do that."""
+    there = []
+
+    def linked(source, target, **options):
+        there.append(target.exists())
+        link(source, target, **options)
+
+    link = os.link
+    monkeypatch.setattr(os, "link", linked)
+    writer = RecordWriter(path, first=_record(7))
+    (line,) = _lines(path)
+    assert there == [False]
+    assert json.loads(line)["first_seq"] == 7
+    writer.write(_record(8))
+    writer.close(clean=True)
+    assert [json.loads(line).get("first_seq") for line in _lines(path)] == [7, 8, None]
+    assert read_file(path, "ledger", 0).row(LEDGERS)["dropped"] == 0
+    with pytest.raises(FileExistsError):
+        RecordWriter(path, first=_record(9))
+    assert len(_lines(path)) == 3
+
+
+@pytest.mark.parametrize("name", ["open", "link"])
+def test_where_no_file_can_be_begun_without_a_name_its_first_line_follows(path, monkeypatch, name):
+    def refuse(source, target_or_flags, *rest, **options):
+        if name == "link" or target_or_flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, "not on this disk")
+        return real(source, target_or_flags, *rest, **options)
+
+    real = getattr(os, name)
+    monkeypatch.setattr(os, name, refuse)
+    writer = RecordWriter(path, first=_record(7))
+    assert [json.loads(line)["first_seq"] for line in _lines(path)] == [7]
+    with pytest.raises(FileExistsError):
+        RecordWriter(path, first=_record(9))
+    writer.close(clean=True)
+    assert json.loads(_lines(path)[-1])["written"] == 1
+    assert open_below(path.parent) == []
 
 
 def test_a_batch_is_one_call_and_nothing_is_written_before_flush(path, monkeypatch):

@@ -123,7 +123,7 @@ class LedgerFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         header = LedgerHeader("run", "orders", "o", 100, "crc32", "p", "host", 1, 0)
-        self.ledger = Ledger(RecordWriter(path), header)
+        self.ledger = Ledger(RecordWriter(path, first=header))
 
     def lines(self, kind: str) -> list[dict[str, object]]:
         records = [orjson.loads(line) for line in self.path.read_bytes().splitlines()]

@@ -36,7 +36,7 @@ STEPS = st.lists(
 
 async def _play(steps: list[tuple[str, str]], ledger_path: Path, *, answer_the_rest: bool) -> None:
     messenger = ScriptedMessenger()
-    ledger = Ledger(RecordWriter(ledger_path), LedgerHeader("", "g", "g", 10, "crc32", "p", "h", 1, 0))
+    ledger = Ledger(RecordWriter(ledger_path, first=LedgerHeader("", "g", "g", 10, "crc32", "p", "h", 1, 0)))
     publisher = HashedPublisher(
         messenger,
         GroupShape(GroupName("g"), "g", 10, 2),

@@ -1,5 +1,6 @@
 """Ranges are merged per key, and never say more than was confirmed."""
 
+import os
 import time
 from pathlib import Path
 
@@ -16,6 +17,19 @@ from tests.publisher.conftest import LedgerFile
 
 def test_the_header_is_on_disk_before_the_first_message(ledger_file: LedgerFile) -> None:
     assert [line["publisher"] for line in ledger_file.lines("ledger")] == ["p"]
+
+
+def test_who_is_killed_before_the_header_is_written_leaves_no_file(
+    shape: GroupShape, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(_file: int, _data: bytes) -> int:
+        raise SystemExit
+
+    with monkeypatch.context() as dying:
+        dying.setattr(os, "write", killed)
+        with pytest.raises(SystemExit):
+            open_ledger(tmp_path, shape, HashFunction.CRC32, publisher_id="p")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_messages_in_a_row_become_one_range(ledger_file: LedgerFile) -> None:

@@ -1,6 +1,7 @@
 """Where a member's journal lies, and how its lives are told apart."""
 
 import json
+import os
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -57,6 +58,19 @@ def test_who_is_killed_before_it_has_a_queue_leaves_its_header(settings, tmp_pat
     (path,) = tmp_path.iterdir()
     assert json.loads(path.read_text())["kind"] == "journal"
     journal.close(clean=False)
+
+
+def test_who_is_killed_before_the_header_is_written_leaves_no_file(settings, tmp_path, monkeypatch):
+    """An empty one would be a journal of which nobody knows what is missing, and no verdict on the run possible."""
+
+    def killed(_file, _data):
+        raise SystemExit
+
+    with monkeypatch.context() as dying:
+        dying.setattr(os, "write", killed)
+        with pytest.raises(SystemExit):
+            open_journal(tmp_path, settings().group.shape(), MemberId("m"), "run")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_directory_that_cannot_be_made_is_one_line(settings, tmp_path):
