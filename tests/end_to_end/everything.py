@@ -173,8 +173,8 @@ def run(
         players += [*set_up_observers(stage, page), publisher]
         once = seconds is None
         playing = [stage.thread(f"{one.group}/{one.name}", partial(one.play, seed, once=once)) for one in players]
+        striping = stage.thread("re-stripings", partial(restripe, stage, seed))
         others = [
-            stage.thread("re-stripings", partial(restripe, stage, seed)),
             stage.thread("poisoned keys", partial(poison, stage, seed)),
             stage.thread("broker", partial(stage.kill_broker, seed)),
             stage.thread("database", partial(stage.kill_database, seed)),
@@ -186,6 +186,9 @@ def run(
         stage.join(playing, LONG_PATIENCE_S)
         stage.over.set()
         stage.join(others, LONG_PATIENCE_S)
+        # While more comes, a re-striping waits for all that a machine that is too slow for it has not handled yet.
+        stage.join([stage.thread("the publisher", publisher.end)], LONG_PATIENCE_S)
+        stage.join([striping], LONG_PATIENCE_S)
         if not stage.wrong:
             stage.join([stage.thread("the end", partial(_end, stage, players, publisher))], 3 * LONG_PATIENCE_S)
         told: dict[str, Any] = {"seed": seed, "rebind": rebind, "blows": dict(sorted(stage.blows.items()))}
@@ -195,7 +198,6 @@ def run(
 
 
 def _end(stage: Stage, players: Sequence[Player], publisher: PublisherPlayer) -> None:
-    publisher.end()
     stage.until("nothing is parked", lambda: _replay(stage) == 0, LONG_PATIENCE_S)
 
     left: dict[str, int] = {}
