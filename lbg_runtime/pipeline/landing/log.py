@@ -171,19 +171,18 @@ class LandingLog:
         """
         for view in self._in_order([name for name in end if queue_of(name) == queue]):
             first, last = start.get(view.name, 0), end[view.name]
-            if first < last and not view.had(first, last):
-                first = max(first, min(view.first_left(), last))
-                view.check(first, last)
             look_rows = _FIRST_LOOK_ROWS
             while first < last:
                 until, before = min(last, first + look_rows), first
                 try:
+                    if not view.had(first, last):
+                        view.check(first, last)
                     for flush in view.all_flushes(first, until):
                         reached = min(flush.rows, until)
                         yield Piece(reached - first, flush.bytes // (flush.rows - flush.first_row) or 1, flush.t_land)
                         first = reached
                 except LandingRowsPruned:
-                    # Since the lane was last looked at, which may be a batch ago.
+                    # Perhaps since the lane was last looked at, which may be a batch ago.
                     first = max(first, min(view.first_left(), last))
                 if first == before:
                     # No flush has this row, as `cut` tells.

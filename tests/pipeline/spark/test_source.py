@@ -270,6 +270,22 @@ def test_rows_that_go_between_two_batches_of_what_is_available_are_gone_for_the_
         assert read(reader, end, reader.latestOffset(end, ReadMaxRows(2))) == left
 
 
+def test_what_was_available_may_be_gone_as_a_whole(log: LogOnDisk) -> None:
+    lane = log.lane(segment_bytes=1)
+    for number in range(1, 10):
+        lane.append(rows([id_of("k", number)], t_land=number))
+        if number == 4:
+            reader = stream_reader(log.root, failOnDataLoss="false")
+            reader.prepareForTriggerAvailableNow()
+    end = reader.latestOffset(reader.initialOffset(), ReadMaxRows(2))
+    list(prune_log(log.root, 7))
+    reader.reportLatestOffset()
+    end = reader.latestOffset(end, ReadMaxRows(2))
+    assert end["lanes"] == {lane.name: 4}
+    next_run = stream_reader(log.root, failOnDataLoss="false")
+    assert [found for _, found in batches(next_run, end)] == [[id_of("k", number) for number in (7, 8, 9)]]
+
+
 def test_a_first_batch_that_is_run_again_begins_where_it_began(log: LogOnDisk) -> None:
     """Spark keeps its end, and asks again where the stream begins; the sink would give other rows the same numbers."""
     lane = log.lane(segment_bytes=1)
