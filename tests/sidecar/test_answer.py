@@ -82,6 +82,12 @@ def test_the_names_of_an_answer_may_be_in_any_letters_as_in_dapr(name):
     assert read_bulk_answer(200, json.dumps(statuses).encode(), ["1"])["1"].status is Status.DROP
 
 
+@pytest.mark.parametrize("names", [("status", "Status"), ("Status", "status")])
+def test_of_a_status_in_several_letters_that_in_small_ones_counts(names):
+    told = {"status": "RETRY", "Status": "SUCCESS"}
+    assert read_answer(200, JSON, json.dumps({name: told[name] for name in names}).encode()).status is Status.RETRY
+
+
 @pytest.mark.parametrize("body", [b'{"status": null, "Status": "RETRY"}', b'{"Status": "RETRY", "status": null}'])
 def test_a_null_beside_a_status_in_other_letters_says_nothing(body):
     """It was taken for a success, and the event was lost that the application wanted again."""

@@ -294,7 +294,9 @@ async def test_a_probe_without_a_path_asks_for_a_connection_only():
         assert raw.requests == []
 
 
-@pytest.mark.parametrize(("code", "is_well"), [(200, True), (204, True), (404, False), (503, False)])
+@pytest.mark.parametrize(
+    ("code", "is_well"), [(200, True), (204, True), (299, True), (300, False), (404, False), (503, False)]
+)
 async def test_a_probe_with_a_path_asks_for_success(code, is_well):
     answer = f"HTTP/1.1 {code} X\r\nContent-Length: 0\r\n\r\n".encode()
     async with application(answer, health={"path": "/healthz"}) as (client, raw):
@@ -306,14 +308,18 @@ async def test_a_probe_with_a_path_asks_for_success(code, is_well):
     assert raw.requests[0][0].startswith("GET /healthz ")
 
 
-@pytest.mark.parametrize("code", [405, 501])
+@pytest.mark.parametrize("code", [404, 405, 501])
 async def test_a_server_that_knows_no_get_says_nothing_if_the_settings_have_subscriptions(code):
     """Python's own answers 501 without `do_GET`; otherwise the member would never join."""
     answer = f"HTTP/1.1 {code} X\r\nContent-Length: 0\r\n\r\n".encode()
     subscriptions = [{"topic": "orders/>", "route": "/orders"}]
     async with application(answer, subscriptions=subscriptions) as (client, _):
         assert await client.subscriptions() is None
-    async with application(answer) as (client, _):
+
+
+@pytest.mark.parametrize("code", [405, 501])
+async def test_it_is_away_if_nobody_says_what_it_gets(code):
+    async with application(f"HTTP/1.1 {code} X\r\nContent-Length: 0\r\n\r\n".encode()) as (client, _):
         with pytest.raises(ApplicationFailed, match=f"HTTP {code}"):
             await client.subscriptions()
 
