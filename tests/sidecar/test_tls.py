@@ -1,5 +1,7 @@
 """An application at an `https` address: one that cannot prove who it is gets no event and no token."""
 
+import asyncio
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -8,7 +10,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from lbg_runtime.config.connection_settings import TlsSettings
 from lbg_runtime.config.sidecar_settings import SidecarSettings
+from lbg_runtime.config.trust import trust
 from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.sidecar.application import ApplicationUnreachable, HttpApplication
 from tests.certificates import Certificates
@@ -97,6 +101,31 @@ async def test_an_application_whose_authority_comes_into_the_trust_store_later_i
         finally:
             await client.close()
     assert tokens == ["s3cret"]
+
+
+async def test_a_trust_store_is_read_again_once_for_all_that_were_refused_together_and_for_nobody_who_is_not_there(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is read on the member's loop, which an application that is away would keep busy."""
+    reads: list[str] = []
+
+    def counted(settings: TlsSettings, section: str) -> ssl.SSLContext | bool:
+        reads.append(section)
+        return trust(settings, section)
+
+    monkeypatch.setattr("lbg_runtime.sidecar.application.trust", counted)
+    async with serving(certificates, stranger=True) as (address, tokens):
+        settings = SidecarSettings.model_validate(
+            {"application": address, "tls": {"trust_store": str(certificates.authority_file)}}
+        )
+        client = HttpApplication(address, settings, 5_000)
+        ends = await asyncio.gather(*(client.post("/orders", {}, b"") for _ in range(5)), return_exceptions=True)
+    assert all("certificate" in str(end) for end in ends)
+    assert reads == ["sidecar.tls"] * 2, "at the start, and then for all five"
+    with pytest.raises(ApplicationUnreachable, match="refused"):
+        await client.post("/orders", {}, b"")
+    await client.close()
+    assert (len(reads), tokens) == (2, [])
 
 
 async def test_authorities_that_cannot_be_read_are_named(tmp_path: Path) -> None:
