@@ -1,6 +1,8 @@
 """The HTTP client against applications on real sockets that answer well, badly, slowly, or not at all."""
 
 import asyncio
+import errno
+import socket
 from contextlib import asynccontextmanager
 
 import pytest
@@ -285,6 +287,33 @@ async def test_nobody_who_listens_is_told_from_a_failure():
         with pytest.raises(ApplicationUnreachable) as found:
             await call
         assert found.value.reason == "ConnectionRefusedError: Connection refused"
+    await client.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (socket.gaierror(socket.EAI_NONAME, "Name not known"), f"gaierror: [Errno {socket.EAI_NONAME}] Name not known"),
+        (OSError(errno.EHOSTUNREACH, "Call failed"), "OSError: No route to host"),
+        (ConnectionResetError(), "ConnectionResetError"),
+    ],
+)
+async def test_why_an_application_is_not_reached_is_said_in_the_words_of_the_system(monkeypatch, error, reason):
+    async def refuse(*_, **__):
+        raise error
+
+    async with application(OK) as (client, _):
+        monkeypatch.setattr(asyncio, "open_connection", refuse)
+        with pytest.raises(ApplicationUnreachable) as found:
+            await client.probe()
+    assert found.value.reason == reason
+
+
+async def test_an_application_whose_host_can_be_no_name_is_away():
+    address = f"http://{'a' * 64}:3000"
+    client = HttpApplication(address, SidecarSettings(application=address), 5_000)
+    with pytest.raises(ApplicationUnreachable):
+        await client.probe()
     await client.close()
 
 
