@@ -179,6 +179,18 @@ async def test_after_the_end_nothing_is_told_and_nothing_goes_back():
     waiting.cancel()
 
 
+async def test_nor_of_what_had_begun_before_the_end():
+    gate, told = _gate()
+    waiting = asyncio.ensure_future(gate.passed(make_event()))
+    await asyncio.sleep(0)
+    gate.close("gone")
+    gate.flow_changed(QUEUE, EPOCH, is_kept=False)
+    gate.end()
+    await asyncio.sleep(2 * UNABLE_AFTER_S)
+    assert (told, waiting.done()) == ([], False)
+    waiting.cancel()
+
+
 async def test_who_is_away_for_long_is_said_to_be_unable_and_able_when_it_is_back():
     gate, told = _gate()
     gate.open()
@@ -326,6 +338,21 @@ async def test_where_no_member_has_an_application_the_queues_stay_where_they_are
         await trial.until(lambda: sum(trial.depths()) == 0)
     assert application.numbers() == {f"k{key}": [1, 2] for key in range(4)}
     assert all(posted.attempt == 1 for posted in application.posted)
+
+
+async def test_a_member_says_what_it_waits_for_before_its_application_was_heard_and_when_it_has_gone(trial):
+    app = trial.app()
+    async with trial.running(app):
+        await trial.until(lambda: app._companion._receiver is not None)
+        assert app._companion.waits_for() == "its application is away: it has not been heard yet"
+        stream = app._companion._receiver.stream(1)
+        first = asyncio.ensure_future(anext(stream))
+        await trial.until(lambda: app._companion.waits_for() == "")
+        await trial.until(lambda: trial.owners() == 2)
+        await trial.publish(1)
+        await first
+        await stream.aclose()
+        assert app._companion.waits_for() == "its application is away: its last stream has ended"
 
 
 async def test_a_member_without_a_stream_leaves_at_once_too(trial):
