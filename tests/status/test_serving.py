@@ -1,12 +1,15 @@
 """The end of a server on the loop of what uses it."""
 
 import asyncio
+import errno
+import socket
 
 import pytest
 from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 
 from lbg_runtime.config.listen_address import ListenAddress
+from lbg_runtime.model.errors import ConfigError
 from lbg_runtime.status.connections import BoundedConnection
 from lbg_runtime.status.serving import LoopServer, QuietServer, listen
 from tests.addresses import OWN_HOST
@@ -57,3 +60,25 @@ async def test_an_answer_without_end_does_not_keep_a_server_that_ends() -> None:
             writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
             await is_asked.wait()
         writer.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError(errno.EADDRINUSE, "no server on this address"), "Address already in use"),
+        (socket.gaierror(socket.EAI_NONAME, "Name not known"), "Name not known"),
+        (OSError("in no words of the system"), "in no words of the system"),
+    ],
+)
+def test_why_an_address_cannot_be_had_is_said_beside_it(
+    monkeypatch: pytest.MonkeyPatch, error: OSError, reason: str
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(socket, "create_server", refuse)
+    with pytest.raises(ConfigError) as refused:
+        listen(ListenAddress("here", 9280), "ops.status")
+    assert (
+        str(refused.value) == f"ops.status: here:9280: {reason}; expected an address of this machine with a free port"
+    )
