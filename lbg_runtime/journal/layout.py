@@ -11,7 +11,7 @@ its name when it is complete. Pages have checksums: of a flipped bit in one, the
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -45,7 +45,7 @@ from lbg_runtime.validator.schema import (
 from lbg_runtime.validator.segments import Ints
 
 _RUN, _QUEUE = "run=", "queue="
-_DRAFT_SUFFIX = ".part"
+_DRAFT = f"{_RUN}.part"
 _WHOLE = {"journals": JOURNALS, "ledgers": LEDGERS, "owners": OWNERS, "stripes": STRIPES}
 _BY_QUEUE = {"dispatches": DISPATCHES, "flows": FLOWS, "confirmed": CONFIRMED, "unconfirmed": UNCONFIRMED}
 _DAMAGE = (OSError, pa.ArrowException, UnicodeDecodeError)
@@ -72,16 +72,21 @@ def find_run(directory: Path) -> Path | None:
     """The laid out run that a directory is or holds, or None; raises `UserError` if it holds several, or is no
     directory that can be read."""
     check_directory(directory)
-    if (directory / "_journals.parquet").is_file():
+    if _is_run(directory):
         _check_text(directory)
         return directory
-    found = [path for path in sorted(directory.glob(f"{_RUN}*")) if (path / "_journals.parquet").is_file()]
+    found = [path for path in sorted(directory.glob(f"{_RUN}*")) if _is_run(path)]
     if len(found) > 1:
         names = ", ".join(path.name for path in found[:5])
         raise UserError(str(directory), f"{len(found)} runs", f"one of them, such as {names}")
     if found:
         _check_text(directory)
     return found[0] if found else None
+
+
+def _is_run(path: Path) -> bool:
+    # A draft whose process was killed may lack tables of the whole run.
+    return path.name != _DRAFT and (path / "_journals.parquet").is_file()
 
 
 def _check_text(path: Path) -> None:
@@ -96,11 +101,11 @@ def lay_out(directory: Path, target: Path) -> Path:
     Works in this process, one file after the other, with one row group of each queue in memory at a time.
     """
     journals, ledgers = record_files(directory)
-    draft = begin(target)
-    laid_journals = [lay_out_journal(path, number, draft) for number, path in enumerate(journals)]
-    count = parts_of(laid_journals)
-    laid_ledgers = [lay_out_ledger(path, number, draft, count) for number, path in enumerate(ledgers)]
-    return finish(draft, laid_journals, laid_ledgers)
+    with drafted(target) as draft:
+        laid_journals = [lay_out_journal(path, number, draft) for number, path in enumerate(journals)]
+        count = parts_of(laid_journals)
+        laid_ledgers = [lay_out_ledger(path, number, draft, count) for number, path in enumerate(ledgers)]
+        return finish(draft, laid_journals, laid_ledgers)
 
 
 def record_files(directory: Path) -> tuple[Sequence[Path], Sequence[Path]]:
@@ -109,15 +114,19 @@ def record_files(directory: Path) -> tuple[Sequence[Path], Sequence[Path]]:
     return files_of(directory, "journal"), files_of(directory, "ledger")
 
 
-def begin(target: Path) -> Path:
-    """A new, empty folder in `target` for a run that is being laid out; raises `UserError`."""
+@contextmanager
+def drafted(target: Path) -> Iterator[Path]:
+    """A new, empty folder in `target` for a run that is being laid out, removed if that fails; raises `UserError`."""
     _check_text(target)
-    draft = target / f"{_RUN}{_DRAFT_SUFFIX}"
+    draft = target / _DRAFT
     with _writing_to(target):
         target.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir()
-    return draft
+    with ExitStack() as undone:
+        undone.callback(shutil.rmtree, draft, ignore_errors=True)
+        yield draft
+        undone.pop_all()
 
 
 def lay_out_journal(path: Path, number: int, draft: Path) -> LaidOut:

@@ -114,6 +114,14 @@ def test_nothing_is_left_of_a_laying_out_that_was_killed(journals: Path, tmp_pat
     assert not (run / "queue=0" / "dispatches-99.parquet").exists()
 
 
+def test_a_draft_that_was_killed_as_it_was_to_get_its_name_is_no_run(journals: Path, tmp_path: Path) -> None:
+    run = lay_out(journals, tmp_path)
+    (tmp_path / "run=.part").mkdir()
+    (tmp_path / "run=.part" / "_journals.parquet").write_bytes((run / "_journals.parquet").read_bytes())
+    assert find_run(tmp_path) == run
+    assert find_run(tmp_path / "run=.part") is None
+
+
 def test_a_file_that_is_damaged_or_of_another_version_is_named(journals: Path, tmp_path: Path) -> None:
     run = lay_out(journals, tmp_path)
     whole = read_whole(run)
@@ -214,6 +222,8 @@ def test_a_full_disk_is_told_of_the_folder_that_is_written(
     monkeypatch.setattr("lbg_runtime.journal.layout.pq.ParquetWriter", Full)
     with pytest.raises(UserError, match=r"run=\.part: cannot be written: No space left on device; expected a folder"):
         lay_out(journals, tmp_path)
+    # What is of no use does not keep the disk full.
+    assert list(tmp_path.glob("run=*")) == []
 
 
 def test_a_full_disk_is_told_of_at_the_very_end_too(
@@ -225,6 +235,7 @@ def test_a_full_disk_is_told_of_at_the_very_end_too(
     monkeypatch.setattr("lbg_runtime.journal.layout.pq.write_table", refuse)
     with pytest.raises(UserError, match=r"run=\.part: cannot be written: No space left on device"):
         lay_out(journals, tmp_path)
+    assert list(tmp_path.glob("run=*")) == []
 
 
 def test_a_directory_that_is_none_is_named(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from lbg_runtime.journal.layout import (
     LaidOut,
-    begin,
+    drafted,
     finish,
     lay_out_journal,
     lay_out_ledger,
@@ -44,13 +44,13 @@ def validate_on_spark(spark: SparkSession, run: Path, ack_window_ms: int = DEFAU
 def lay_out_on_spark(spark: SparkSession, directory: Path, target: Path) -> Path:
     """`journal.layout.lay_out`, several files at once. Raises `UserError` and as `run_tasks`."""
     journals, ledgers = record_files(directory)
-    draft = begin(target)
-    numbered = list(enumerate(journals))
-    laid: list[LaidOut] = run_tasks(spark, numbered, lambda item: lay_out_journal(item[1], item[0], draft))
-    count = parts_of(laid)
-    numbered = list(enumerate(ledgers))
-    laid_ledgers = run_tasks(spark, numbered, lambda item: lay_out_ledger(item[1], item[0], draft, count))
-    return finish(draft, laid, laid_ledgers)
+    with drafted(target) as draft:
+        numbered = list(enumerate(journals))
+        laid: list[LaidOut] = run_tasks(spark, numbered, lambda item: lay_out_journal(item[1], item[0], draft))
+        count = parts_of(laid)
+        numbered = list(enumerate(ledgers))
+        laid_ledgers = run_tasks(spark, numbered, lambda item: lay_out_ledger(item[1], item[0], draft, count))
+        return finish(draft, laid, laid_ledgers)
 
 
 def run_tasks(spark: SparkSession, items: Sequence[U], do: "Callable[[U], T]") -> list[T]:
