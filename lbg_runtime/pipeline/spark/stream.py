@@ -67,7 +67,7 @@ def run_stream(
         reason = reason_of(error)
         if reason.startswith("java.io.") and "/" not in reason:
             # Java says neither file nor disk.
-            reason = f"{reason}, in {job.target} or {job.checkpoint}"
+            reason = f"{reason}, in {job.target}, {job.checkpoint} or the folder for temporary files"
         raise StreamFailed(str(job.target), reason) from error
     release_lake(job)
     return progress

@@ -322,7 +322,7 @@ def test_a_failure_is_told_with_what_was_behind_it_and_without_what_says_nothing
     assert reason_of(PySparkException("[NO_CAUSE] Nothing is known.")) == "[NO_CAUSE] Nothing is known."
 
 
-def test_a_disk_of_which_java_does_not_say_which_it_is_is_that_of_the_lake_or_of_the_checkpoint(
+def test_a_disk_that_java_does_not_name_is_one_of_those_that_a_stream_writes_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(*_: object) -> None:
@@ -330,7 +330,7 @@ def test_a_disk_of_which_java_does_not_say_which_it_is_is_that_of_the_lake_or_of
 
     monkeypatch.setattr(stream, "start_stream", lambda *_: SimpleNamespace(awaitTermination=fail))
     monkeypatch.setattr(stream, "release_lake", lambda _: None)
-    with pytest.raises(StreamFailed, match=f"{FULL}, in /lake or /checkpoint"):
+    with pytest.raises(StreamFailed, match=f"{FULL}, in /lake, /checkpoint or the folder for temporary files"):
         run_stream(None, JOB, stopped=lambda: False)  # type: ignore[arg-type]  # no JVM
 
 
