@@ -3,6 +3,7 @@
 Exit code 3 if there is no Java or no Spark.
 """
 
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -16,10 +17,13 @@ import typer
 from lbg_runtime.cli.options import DURATION, Json, complain, duration_ms, path_option, print_json
 from lbg_runtime.cli.status_line import status_line
 from lbg_runtime.model.counted import counted
-from lbg_runtime.model.errors import SparkUnavailable
+from lbg_runtime.model.errors import SparkUnavailable, UserError
 
 if TYPE_CHECKING:
     from lbg_runtime.pipeline.spark.stream_job import StreamProgress
+
+_MEMORY = re.compile(r"[1-9][0-9]*[kmgt]", re.IGNORECASE)
+"""What Spark hands on to the JVM as it is, which then only says that it does not start."""
 
 spark = typer.Typer(no_args_is_help=True, help="Spark on the landing log of a group.")
 
@@ -85,7 +89,7 @@ def stream(
         bool,
         typer.Option("--skip-pruned", help="Go on with the rows that are left, if some were pruned unread."),
     ] = False,
-    driver_memory: Annotated[str, typer.Option(help="Memory limit of the JVM, in Spark's notation.")] = "2g",
+    driver_memory: Annotated[str, typer.Option(help="Memory limit of the JVM: a number and k, m, g or t.")] = "2g",
     json: Json = False,
 ) -> None:
     """Write the messages of a group to a lake, each once, in order per queue. Continues from the checkpoint.
@@ -98,6 +102,8 @@ def stream(
     from lbg_runtime.pipeline.spark.stream_job import StreamJob, check_apart, check_folder, parse_target
 
     trigger_ms = duration_ms("--trigger", trigger)
+    if not _MEMORY.fullmatch(driver_memory):
+        raise UserError("--driver-memory", repr(driver_memory), "a number and k, m, g or t, such as 2g")
     # Mistakes are reported before the seconds that Spark takes to start.
     read_source_options({"path": str(directory), "group": group})
     lake, target = parse_target(to)

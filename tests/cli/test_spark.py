@@ -96,6 +96,12 @@ def test_a_wrong_stream_is_refused_before_spark_starts(landing: Path, given: dic
     assert expected in str(done.exception)
 
 
+@pytest.mark.parametrize("memory", ["abc", "2", "512mb", "1.5g", "0g", ""])
+def test_a_limit_of_memory_that_no_jvm_takes_is_refused_before_one_starts(landing: Path, memory: str) -> None:
+    done = stream(landing, "--driver-memory", memory)
+    assert str(done.exception) == f"--driver-memory: {memory!r}; expected a number and k, m, g or t, such as 2g"
+
+
 @pytest.mark.parametrize("below", ["", "/lake"])
 def test_a_file_where_a_folder_has_to_be_is_refused_before_spark_starts(landing: Path, below: str) -> None:
     file = landing.parent / "file"
