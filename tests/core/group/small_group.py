@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from lbg_runtime.core.flow.commands import Bind, Command, Dispatch, StartIntake, Unbind
 from lbg_runtime.core.flow.events import (
+    BindRefused,
     BindSucceeded,
     FlowActive,
     FlowDown,
@@ -32,9 +33,10 @@ from lbg_runtime.core.group.control_plane import (
     ControlPlaneMachine,
     FlowChanged,
     HandedOver,
+    Superseded,
 )
 from lbg_runtime.core.group.identity import Identity
-from lbg_runtime.core.group.membership import MembershipMachine
+from lbg_runtime.core.group.membership import MembershipMachine, OwnState
 from lbg_runtime.core.group.membership_timing import MembershipTiming
 from lbg_runtime.core.group.rebalance import AWAY, RebalanceMachine
 from lbg_runtime.core.group.rebalance_events import AskFlow, Say
@@ -48,7 +50,9 @@ TIMING = MembershipTiming(heartbeat_ms=10, jitter=0.5, settle_ms=10)
 SILENCE_MS = 62
 MOVES = RebalanceSettings(1, 0, max_moves=1, answer_timeout_ms=8, step_aside_ms=20, backoff_min_ms=5, backoff_max_ms=10)
 FLOWS = RebindSettings(80, 0, 10, bind_backoff_min_ms=1, bind_backoff_max_ms=5, quiet_gap_ms=1, rank_delay_ms=1)
+LOOKS_MS_PER_THOUSAND = 0
 HANDLING_MS = 3
+SHARDS = 6
 ONLY = DeliveryId(1)
 
 
@@ -83,20 +87,34 @@ class Letter:
 class Member:
     """One life of one member, and the shell around its machines."""
 
-    def __init__(self, member: MemberId, life: Life, queues: list[QueueName], now_ms: int) -> None:
-        self.member = member
+    def __init__(self, name: MemberId, life: Life, queues: list[QueueName], now_ms: int) -> None:
+        self.name = name
+        """Of the process: a second one of a member has another."""
+        self.member = member = id_of(name)
         self.life = life
         self.chance = Metronome(now_ms)
-        self.flows = {queue: FlowMachine(queue, AWAY, FLOWS, 4, self.chance, now_ms) for queue in queues}
+        self.flows = {queue: self.flow(queue, now_ms) for queue in queues}
         identity = Identity(GroupName("orders"), member, life, 1, {})
-        membership = MembershipMachine(identity, TIMING, self.chance, now_ms, StripingBook(len(queues), 64))
+        membership = MembershipMachine(identity, TIMING, self.chance, now_ms, StripingBook(len(queues), SHARDS))
         rebalance = RebalanceMachine(member, queues, {}, MOVES, membership.stamp)
         flows = list(self.flows.values())
-        self.control = ControlPlaneMachine(membership, rebalance, flows, SILENCE_MS, looks_ms_per_thousand=0)
+        self.control = ControlPlaneMachine(
+            membership, rebalance, flows, SILENCE_MS, looks_ms_per_thousand=LOOKS_MS_PER_THOUSAND
+        )
         self.heard: deque[ControlInput] = deque([events.ControlConnected(), events.JoinDone()])
         self.told: dict[QueueName, list[MachineEvent]] = {queue: [] for queue in queues}
         self.frozen_until_ms = 0
+        self.away_until_ms = 0
+        """While the connection is broken."""
+        self.away: set[QueueName] = set()
+        """Where handles wait for the connection: they go on when it is back."""
+        self.to_bind: list[QueueName] = []
+        """Where handles are to be bound then."""
         self.is_leaving = False
+
+    def flow(self, queue: QueueName, now_ms: int) -> FlowMachine:
+        """A new one."""
+        return FlowMachine(queue, AWAY, FLOWS, 4, self.chance, now_ms)
 
 
 class SmallGroup:
@@ -109,9 +127,10 @@ class SmallGroup:
         self.lines: dict[QueueName, list[MemberId]] = {queue: [] for queue in queues}
         """Who is bound; the broker feeds the first."""
         self.letters: list[Letter] = []
-        self.cuts: dict[tuple[MemberId, MemberId], int] = {}
+        self.cut_until_ms: dict[tuple[MemberId, MemberId], int] = {}
         """Until when one member is not heard by the other."""
-        self.starts: dict[MemberId, int] = {}
+        self.incarnations: dict[MemberId, int] = {}
+        """By member, of its latest life."""
         self.accepted: tuple[str, ...] = ()
         """The last moves that somebody said it takes."""
         self.begun: tuple[str, ...] = ()
@@ -119,9 +138,16 @@ class SmallGroup:
 
     # -- what can happen
 
-    def start(self, name: MemberId) -> None:
-        self.starts[name] = self.starts.get(name, 0) + 1
-        self.members[name] = Member(name, Life(self.starts[name], 1), self.queues, self.now_ms)
+    def start(self, name: MemberId, incarnation: int | None = None) -> None:
+        """Start a process, whose life is later than all before if nothing else is said."""
+        last = self.incarnations.get(id_of(name), 0)
+        number = last + 1 if incarnation is None else incarnation
+        self.incarnations[id_of(name)] = max(last, number)
+        # In order of names, as it decides whose turn is first.
+        self.members = dict(sorted({**self.members, name: self._member(name, Life(number, 1))}.items()))
+
+    def _member(self, name: MemberId, life: Life) -> Member:
+        return Member(name, life, self.queues, self.now_ms)
 
     def kill(self, name: MemberId) -> None:
         del self.members[name]
@@ -140,7 +166,7 @@ class SmallGroup:
         self.members[name].frozen_until_ms = self.now_ms + ticks
 
     def cut(self, name: MemberId, other: MemberId, ticks: int) -> None:
-        self.cuts[name, other] = self.now_ms + ticks
+        self.cut_until_ms[name, other] = self.now_ms + ticks
 
     def lose(self, letter: Letter) -> None:
         self.letters.remove(letter)
@@ -165,7 +191,41 @@ class SmallGroup:
         self.lines[queue] = [*others, first]
         self._feed_first(queue)
 
+    def disconnect(self, name: MemberId, ticks: int) -> None:
+        """The connection breaks, which both sides notice; handles that are bound go on when it is back."""
+        member = self.members[name]
+        member.away_until_ms = self.now_ms + ticks
+        member.heard.append(events.ControlLost())
+        lost = [each for each in self.letters if each.to == name and each.sender != "handler"]
+        self.letters = [each for each in self.letters if each not in lost]
+        for queue, flow in member.flows.items():
+            self._unbind(name, queue)
+            told, epoch = member.told[queue], flow.epoch
+            was_told = flow.state in (FlowState.ACTIVE, FlowState.DRAINING) or FlowActive(epoch) in told
+            if any(each.queue == queue and isinstance(each.what, BindSucceeded) for each in lost):
+                told.append(BindRefused(epoch, "lost", permanent=False))
+            elif flow.state is FlowState.UNBINDING:
+                told += [Unbound(epoch, is_confirmed=False)] if Unbound(epoch) not in told else []
+            elif flow.state is not FlowState.UNBOUND and queue not in member.to_bind:
+                member.away.add(queue)
+                told += [FlowInactive(epoch)] if was_told and FlowInactive(epoch) not in told else []
+
     # -- the broker
+
+    def _connect(self, member: Member) -> None:
+        member.away_until_ms = 0
+        member.heard.append(events.ControlConnected())
+        to_bind, member.to_bind = member.to_bind, []
+        for queue in [queue for queue in self.queues if queue in member.away]:
+            self._bind(member.name, queue)
+        member.away.clear()
+        for queue in to_bind:
+            self._obey(member, member.flows[queue], [Bind(member.flows[queue].epoch)])
+
+    def _bind(self, name: MemberId, queue: QueueName) -> None:
+        self.lines[queue].append(name)
+        if self.lines[queue] == [name]:
+            self._feed_first(queue)
 
     def _send(self, letter: Letter) -> None:
         before = [each.due_ms for each in self.letters if _way(each) == _way(letter)]
@@ -184,17 +244,20 @@ class SmallGroup:
 
     def _sent(self, name: MemberId, queue: QueueName) -> list[object]:
         """What is on its way to a flow."""
-        return [each.what for each in self.letters if (each.to, each.queue) == (name, queue)]
+        letters = [each.what for each in self.letters if (each.to, each.queue) == (name, queue)]
+        return [*self.members[name].told[queue], *letters]
 
     # -- time and the shells
 
     def step(self) -> None:
         """Go on to the next moment, and do all that is due then."""
         self.now_ms = now_ms = max(self.now_ms, min(self._moments()))
-        self.cuts = {cut: until_ms for cut, until_ms in self.cuts.items() if until_ms > now_ms}
+        self.cut_until_ms = {cut: until_ms for cut, until_ms in self.cut_until_ms.items() if until_ms > now_ms}
         for member in self.members.values():
             if member.frozen_until_ms <= now_ms:
                 member.frozen_until_ms = 0
+            if 0 < member.away_until_ms <= now_ms and not member.frozen_until_ms:
+                self._connect(member)
         for _ in range(30):
             self._deliver()
             if not sum([self._turn(member) for member in list(self.members.values()) if not member.frozen_until_ms]):
@@ -211,7 +274,8 @@ class SmallGroup:
             else:
                 deadlines = [machine.deadline_ms for machine in (member.control, *member.flows.values())]
                 moments += [deadline_ms for deadline_ms in deadlines if deadline_ms is not None]
-        return moments
+                moments += [member.away_until_ms] if member.away_until_ms else []
+        return moments or [self.now_ms + 1]
 
     def _deliver(self) -> None:
         letters, self.letters = self.letters, []
@@ -229,16 +293,16 @@ class SmallGroup:
         member.chance.now_ms = self.now_ms
         was_busy = False
         for queue, flow in member.flows.items():
-            before, told, member.told[queue] = (flow.state, flow.epoch), member.told[queue], []
+            before, told = (flow.state, flow.epoch), member.told[queue]
             was_busy |= bool(told) or _is_due(flow.deadline_ms, self.now_ms)
-            for event in told:
-                self._obey(member, flow, flow.handle(event, self.now_ms))
+            while told:
+                self._obey(member, flow, flow.handle(told.pop(0), self.now_ms))
             self._obey(member, flow, flow.on_deadline(self.now_ms))
             if before != (flow.state, flow.epoch):
                 member.heard.append(FlowChanged())
         if member.is_leaving and all(flow.is_stopped for flow in member.flows.values()):
             self._carry_out(member, member.control.take([events.LeaveRequested()], self.now_ms))
-            self.kill(member.member)
+            self.kill(member.name)
         elif member.heard or _is_due(member.control.deadline_ms, self.now_ms):
             was_busy = True
             heard, member.heard = member.heard, deque()
@@ -246,14 +310,17 @@ class SmallGroup:
         return was_busy
 
     def _obey(self, member: Member, flow: FlowMachine, commands: list[Command]) -> None:
-        name, queue = member.member, flow.queue
+        name, queue = member.name, flow.queue
         for command in commands:
             match command:
+                case Bind() if member.away_until_ms:
+                    member.to_bind.append(queue)
                 case Bind(epoch):
                     self._send(Letter(0, None, name, BindSucceeded(epoch), queue))
-                    self.lines[queue].append(name)
-                    if self.lines[queue] == [name]:
-                        self._feed_first(queue)
+                    self._bind(name, queue)
+                case Unbind(epoch) if member.away_until_ms:
+                    member.away.discard(queue)
+                    member.told[queue].append(Unbound(epoch, is_confirmed=False))
                 case Unbind(epoch, cause):
                     handled = [each for each in self._sent(name, queue) if isinstance(each, HandlingFinished)]
                     assert not any(each.epoch == epoch for each in handled), f"{name} gives up what it handles: {cause}"
@@ -279,17 +346,21 @@ class SmallGroup:
                 case Say(message):
                     if isinstance(message, Accept):
                         self.accepted = _once(self.accepted, message.move_id)
-                    for name in self.members:
-                        if (member.member, name) not in self.cuts:
-                            self._send(Letter(0, member.member, name, message))
+                    reached = [other for other in self.members.values() if not other.away_until_ms]
+                    for name in [other.name for other in reached if not member.away_until_ms]:
+                        if (member.name, name) not in self.cut_until_ms:
+                            self._send(Letter(0, member.name, name, message))
                 case AskFlow(queue, request):
-                    if isinstance(request, HandBackRequested):
+                    if isinstance(request, HandBackRequested) and "/" in request.move_id:
                         self.begun = _once(self.begun, request.move_id)
                         assert request.move_id in self.accepted, f"nobody has said that it takes {queue}"
                     member.told[queue].append(request)
                 case HandedOver():
                     for told in member.told.values():
                         told.append(StopRequested())
+                case Superseded() if not member.is_leaving:
+                    self.kill(member.name)
+                    self.start(member.name)
                 case _:
                     pass
 
@@ -306,24 +377,40 @@ class SmallGroup:
     def unrest(self) -> list[str]:
         """What is not as it should be in a group that is left in peace."""
         found = []
+        present = {member.member for member in self.members.values()}
+        owners = tuple(owner and id_of(owner) for owner in self.owners())
+        speaking = [member for member in self.members.values() if member.control.membership.may_speak]
         for name, member in self.members.items():
             placement, membership = member.control.rebalance.placement, member.control.membership
-            homes = tuple(placement.home(queue) if placement else None for queue in self.queues)
-            if homes != self.owners():
+            if membership.state is OwnState.ASIDE:
+                bound = [queue for queue, flow in member.flows.items() if flow.state is not FlowState.UNBOUND]
+                found += [f"{name} stands aside, and is bound to {bound}"] if bound else []
+                continue
+            ranks = placement.ranks if placement else {}
+            homes = tuple(next(iter(ranks.get(queue, ())), None) for queue in self.queues)
+            if homes != owners:
                 found.append(f"{name} wants the queues at {homes}, they are at {self.owners()}")
             seen = {one.member: one.is_suspect for one in membership.view.members}
-            if seen != dict.fromkeys(self.members, False) or len(membership._peers) >= len(self.members):
+            if seen != dict.fromkeys(present, False) or len(membership._peers) >= len(present):
                 found.append(f"{name} sees {seen}, and remembers {list(membership._peers)}")
             for queue, flow in member.flows.items():
-                rank = placement.rank(queue, name) if placement else None
-                is_bound = rank is not None and rank <= (MOVES.standbys or 0)
+                is_bound = member.member in ranks.get(queue, ())[: (MOVES.standbys or 0) + 1]
                 others = FlowState.STANDBY if is_bound else FlowState.UNBOUND
-                if flow.state is not (FlowState.ACTIVE if self.lines[queue][:1] == [name] else others):
+                if flow.state is not (FlowState.ACTIVE if self.lines.get(queue, [])[:1] == [name] else others):
                     found.append(f"{name} is {flow.state.value} on {queue}")
-        weights = {name: member.control.membership.identity.weight for name, member in self.members.items()}
-        found += [f"{name} has queues" for name, weight in weights.items() if weight == 0 and name in self.owners()]
-        shares = [self.owners().count(name) for name, weight in weights.items() if weight]
+        if sorted(member.member for member in speaking) != sorted(present):
+            found.append(f"of {sorted(self.members)}, {[member.name for member in speaking]} take part")
+        weights = {member.member: member.control.membership.identity.weight for member in speaking}
+        # Where nobody is to have any, all count alike.
+        weights = weights if any(weights.values()) else dict.fromkeys(weights, 1)
+        found += [f"{name} has queues" for name, weight in weights.items() if weight == 0 and name in owners]
+        shares = [owners.count(name) for name, weight in weights.items() if weight]
         return [*found, f"the shares are {shares}"] if max(shares, default=0) - min(shares, default=0) > 1 else found
+
+
+def id_of(name: MemberId) -> MemberId:
+    """The member whose process it is."""
+    return MemberId(name.rstrip("'"))
 
 
 def _way(letter: Letter) -> tuple[MemberId | None, MemberId]:

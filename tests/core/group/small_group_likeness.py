@@ -1,6 +1,6 @@
 """When two states of a small group have the same future."""
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Collection, Hashable
 from enum import Enum
 from typing import Any, ClassVar
@@ -15,17 +15,17 @@ UNIMPORTANT = frozenset(
     (
         *("_settings", "_silence_ms", "_looks_ms_per_thousand", "_stamp", "_leap", "_random", "chance", "message"),
         *(
-            "striping",
             "settings",
             "queues",
-            "starts",
+            "incarnations",
             "accepted",
             "begun",
             "_sequence",
             "_move_count",
             "__orig_class__",
+            "name",
         ),
-        *("placement", "_view", "_flows", "_reports", "view_digest", "in_flight", "contested", "_noted", "disregarded"),
+        *("placement", "_view", "view_digest", "in_flight", "contested", "_noted", "disregarded"),
         *("reason", "owners"),
     )
 )
@@ -36,6 +36,7 @@ PAST_MS = {
     "_complete_at_ms": TIMING.settle_ms,
     "since_ms": MOVES.min_tenure_ms,
     "_not_before_ms": 0,
+    "_rested_at_ms": 0,
     "_bound_at_ms": FLOWS.bind_backoff_max_ms,
     "claims": 2 * TIMING.heartbeat_ms,
     "_claims": 2 * TIMING.heartbeat_ms,
@@ -46,8 +47,8 @@ ROWS = frozenset((list, tuple, deque))
 
 
 def likeness(group: SmallGroup) -> int:
-    """Equal for groups that have the same future, if the same happens to them."""
-    return hash(_Likeness(group).of(group, "", None, None))
+    """Equal for groups that have the same future, if the same happens to them. Heartbeats are on a grid of time."""
+    return hash((_Likeness(group).of(group, "", None, None), group.now_ms % TIMING.heartbeat_ms))
 
 
 class _Likeness:
@@ -68,10 +69,13 @@ class _Likeness:
         if kind is int:
             return self._number(thing, name, who, queue)
         if kind is str:
-            return self._move(thing) if name == "move_id" and thing else thing
+            return self._move(thing) if name == "move_id" and "/" in thing else thing
         if thing is None or kind is bool:
             return thing
-        if kind is dict:
+        if name == "_echoes" and who is not None:
+            newest = who.control.membership._sequence
+            return tuple([(newest - key, self.of(each, "", who, queue)) for key, each in thing.items()])
+        if kind in (dict, defaultdict):
             return tuple([(key, self.of(thing[key], name, who, key)) for key in sorted(thing)])
         if kind in ROWS:
             return tuple([self.of(each, name, who, queue) for each in thing])
@@ -80,7 +84,7 @@ class _Likeness:
         if kind is set:
             return frozenset(thing)
         if kind is Life:
-            return who is not None
+            return None if who is None else (who.name, sum(each.life < who.life for each in self._lives(who.member)))
         if kind in (Member, FlowMachine, MembershipMachine):
             if id(thing) in self._told:
                 return None
@@ -91,17 +95,19 @@ class _Likeness:
             fields = self._fields[kind] = tuple(each for each in all_fields if each not in UNIMPORTANT)
         about = thing.header if "header" in fields else self._group.members[thing.to] if kind is Letter else thing
         if about is not thing or "life" in fields:
-            who = self._group.members.get(about.member)
-            who = who if who is not None and who.life == about.life else None
+            who = next((each for each in self._lives(about.member) if each.life == about.life), None)
         queue = thing.queue if "queue" in fields else queue
         return kind.__name__, tuple([self.of(getattr(thing, each), each, who, queue) for each in fields])
 
     def _move(self, move_id: str) -> Hashable:
-        giver, life, _, number = move_id.split("/")
-        member = self._group.members.get(MemberId(giver))
-        if member is None or member.life.incarnation != int(life):
-            return giver, None
-        return giver, member.control.rebalance._move_count - int(number)
+        giver, incarnation, _, number = move_id.split("/")
+        for each in self._lives(MemberId(giver)):
+            if each.life.incarnation == int(incarnation):
+                return each.name, each.control.rebalance._move_count - int(number)
+        return giver, None
+
+    def _lives(self, member: MemberId) -> list[Member]:
+        return [each for each in self._group.members.values() if each.member == member]
 
     def _number(self, number: int, name: str, who: Member | None, queue: QueueName | None) -> int:
         if name.endswith(("_ms", "claims")):
