@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from lbg_runtime.core.flow import events
 from lbg_runtime.core.flow.machine import FlowMachine
 from lbg_runtime.core.flow.rebind import RebindSettings
+from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.core.lanes import KeyLanes
 from lbg_runtime.core.roles import Place
 from lbg_runtime.model.ids import DeliveryId, Epoch, QueueName
@@ -31,7 +32,7 @@ REQUESTS: dict[str, Callable[[int], events.FlowRequest]] = {
     "step aside": lambda now_ms: events.StepAsideRequested(now_ms + 2 * TICK_MS),
 }
 """What the group may want of a member."""
-ATTEMPT_ENDS = frozenset({"fail", "give back", "hang"})
+ATTEMPT_ENDS = frozenset({"fail", "fail for good", "give back", "hang"})
 """How an attempt may end but well, or not at all."""
 
 Step = tuple[str, int, str]
@@ -80,6 +81,8 @@ class Handle:
     """The machine knows that activity is lost."""
     is_halted: bool = False
     """The dispatcher starts nothing more of it."""
+    is_stopped: bool = False
+    """As one of its messages has failed for good."""
     is_cancelled: bool = False
 
 
@@ -104,6 +107,12 @@ class Member:
         """The handle of the newest epoch."""
         assert self.handle is not None
         return self.handle
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether its queue has stopped, which ends only when it gives the queue up."""
+        is_kept = self.machine.state is FlowState.ACTIVE and self.bound.is_stopped
+        return is_kept and self.link == "up" and not (self.inbox or self.bound.acks)
 
     @property
     def is_gone(self) -> bool:

@@ -4,10 +4,13 @@ Flow machines and key lanes are the real ones. Around them is what they may rely
 keeps the promises of transport/base.py, and the order in which runtime/ carries out commands. Steps check the laws.
 
 A tick of time can come before any other step, so whatever takes time may be early or late.
+
+More than 400 lines, as steps and what is checked in them share one state.
 """
 
 from lbg_runtime.core.flow import commands as orders
 from lbg_runtime.core.flow import events
+from lbg_runtime.core.flow.release import DrainPhase
 from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.core.lanes import Lane
 from lbg_runtime.model.ids import DeliveryId
@@ -67,6 +70,7 @@ class SmallQueue:
                 "acks": is_bound and bool(member.bound.acks),
                 "window": is_bound and member.bound.window != member.bound.intake,
                 "unbind": is_up and member.task == "unbind",
+                "end in vain": self._is_draining_in_vain(member),
                 "send": self.line[:1] == [index] and self._next_to_send(member.bound) is not None,
             }
             if not member.is_gone:
@@ -93,6 +97,14 @@ class SmallQueue:
             if not member.is_gone:
                 found += [(name, index, "") for name in names if name not in ATTEMPT_ENDS]
         return [*found, ("tick", 0, "")] if self._waits_for_time() else found
+
+    def _is_draining_in_vain(self, member: Member) -> bool:
+        """Whether a drain can be told that it waits for what a stopped handle holds, and has not been told."""
+        release, handle = member.machine._release, member.handle
+        if member.machine.state is not FlowState.DRAINING or release is None or handle is None or not handle.is_halted:
+            return False
+        is_early = release.phase is not DrainPhase.FINISH or self.now_ms < release.quiet_at_ms
+        return not is_early and not any(isinstance(each, events.HandlingStalled) for each in member.inbox)
 
     def _waits_for_time(self) -> bool:
         moments: list[int | None] = []
@@ -126,6 +138,8 @@ class SmallQueue:
     def is_at_rest(self) -> bool:
         """Whether everything is done, and everybody gone who is to go."""
         held = [each.message.topic for member in self.members for each in member.unanswered]
+        if any(member.is_stopped and not set(member.running) - {self.hung} for member in self.members):
+            return True
         plans = [member.machine._plan for member in self.members if not member.is_gone]
         if set(held) - {self.hung} or any(member.inbox for member in self.members):
             return False
@@ -266,7 +280,7 @@ class SmallQueue:
             case events.MessageReceived(delivery) if machine.admit(delivery):
                 self._obey(index, member, [orders.Dispatch(delivery)], due)
                 return
-            case events.HandlingStalled(epoch) if not member.lanes.is_stalled(QUEUE, epoch):
+            case events.HandlingStalled(epoch, has_stopped=False) if not member.lanes.is_stalled(QUEUE, epoch):
                 return
             case events.HandlingFinished(epoch, delivery_id, outcome):
                 member.unanswered = [d for d in member.unanswered if (d.epoch, d.delivery_id) != (epoch, delivery_id)]
@@ -306,7 +320,7 @@ class SmallQueue:
                 case orders.Dispatch(delivery):
                     self._dispatch(member, delivery)
                 case orders.ReturnUnstarted(epoch):
-                    member.bound.is_halted = False
+                    member.bound.is_halted = member.bound.is_stopped = False
                     for delivery in member.lanes.return_unstarted(QUEUE, epoch):
                         self._answer(member, delivery, None)
                 case orders.LookForStall(epoch):
@@ -363,6 +377,9 @@ class SmallQueue:
             self._hold_up(member, lane)
             return
         del member.running[key]
+        if name == "fail for good" and member.lanes.hold(lane):
+            member.bound.is_halted = member.bound.is_stopped = True
+            return
         if name == "fail" and member.lanes.delay(lane, self.now_ms + TICK_MS):
             self._hold_up(member, lane)
             return
@@ -378,6 +395,10 @@ class SmallQueue:
 
     def _hold_up(self, member: Member, lane: Lane[Delivery]) -> None:
         member.inbox += [events.DeliveriesHeldUp(d.epoch, (d.delivery_id,)) for d in member.lanes.hold_up(lane)]
+
+    def _end_in_vain(self, _: int, member: Member) -> None:
+        """Supervisor._end_drains_in_vain."""
+        member.inbox.append(events.HandlingStalled(member.machine.epoch, has_stopped=True))
 
     def _suspend(self, _: int, member: Member) -> None:
         """The process was stopped, and goes on: FlowRunner.give_handle_up."""

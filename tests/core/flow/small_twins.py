@@ -65,7 +65,7 @@ def _mark_of_member(member: Member, now_ms: int) -> tuple[object, ...]:
     ]
     if handle is not None:
         flags = handle.intake, handle.is_told_active, handle.is_lost, handle.is_halted, handle.is_cancelled
-        marks.append((handle.epoch - newest, handle.state, handle.binds, *flags))
+        marks.append((handle.epoch - newest, handle.state, handle.binds, handle.is_stopped, *flags))
         marks.append((handle.window, frozenset(handle.held), tuple(handle.acks)))
     return tuple(marks)
 
@@ -84,6 +84,8 @@ def mark_of_machine(
         match event:
             case events.MessageReceived(delivery):
                 return name(delivery)
+            case events.HandlingStalled(epoch, has_stopped):
+                return type(event), epoch - newest, has_stopped
             case events.StepAsideRequested(until_ms):
                 return until_ms - now_ms
             case events.StopRequested() | events.HandBackRequested() | events.PlaceChanged() | events.StripingLearned():
