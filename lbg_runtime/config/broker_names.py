@@ -21,9 +21,10 @@ LARGEST_PASSWORD_BYTES = 128
 """What PubSub+ takes: bytes of UTF-8."""
 
 
-def client_name(group: str, member: str) -> str:
-    """The client name of a member in this process if the settings give none: unique on the broker."""
-    return f"{group}/{member}/{socket.gethostname()}/{os.getpid()}"
+def client_name(group: str, member: str, process: int | None = None) -> str:
+    """The client name of a member in a process of this host, by default this one, if the settings give none: unique on
+    the broker."""
+    return f"{group}/{member}/{socket.gethostname()}/{process or os.getpid()}"
 
 
 def given_client_name(value: str) -> str:

@@ -14,7 +14,6 @@ counted, and accepted only if that member had just been cut off.
 
 import os
 import random
-import socket
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -23,7 +22,6 @@ from itertools import permutations
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Annotated
-from urllib.parse import quote
 
 import anyio
 import orjson
@@ -35,6 +33,7 @@ from lbg_runtime.cli.live.group import PUBLISHER, LiveGroup, member_name
 from lbg_runtime.cli.live.run_folder import run_folder
 from lbg_runtime.cli.options import DURATION, Json, duration_ms
 from lbg_runtime.cli.quantile import quantile
+from lbg_runtime.config.broker_names import client_name
 from lbg_runtime.model.errors import LbgError
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import GroupName
@@ -213,15 +212,14 @@ async def _take_step(group: LiveGroup, course: Course, step: str, chance: random
 
 async def _cut(group: LiveGroup, name: str) -> None:
     """Have the broker close a member's connection, as an administrator does; the client comes back by itself."""
-    import httpx
+    from lbg_runtime.admin.account import open_semp
+    from lbg_runtime.admin.sight import disconnect
+    from lbg_runtime.config.load import load_settings
 
-    settings = orjson.loads((group.folder / "config.yaml").read_bytes())
-    semp = settings["semp"]
-    client = _client_name(group, name)
-    url = f"{semp['url']}/SEMP/v2/action/msgVpns/default/clients/{quote(client, safe='')}/disconnect"
-    async with httpx.AsyncClient(auth=(semp["username"], semp["password"]), trust_env=False) as http:
-        answer = await http.put(url, json={})
-        answer.raise_for_status()
+    settings = load_settings(group.folder / "config.yaml")
+    async with open_semp(settings) as client:
+        if not await disconnect(client, settings.connection.vpn, SHAPE.name, name):
+            raise LbgError(f"{name} was not connected, and could not be cut off")
 
 
 async def _stall(group: LiveGroup, name: str, *, on: bool) -> None:
@@ -229,13 +227,9 @@ async def _stall(group: LiveGroup, name: str, *, on: bool) -> None:
     import httpx
 
     async with httpx.AsyncClient(trust_env=False) as http:
-        order = {"client": _client_name(group, name), "on": on}
+        order = {"client": client_name(SHAPE.name, name, group.pid(name)), "on": on}
         answer = await http.post(f"http://{group.fault_address}/stall", json=order)
         answer.raise_for_status()
-
-
-def _client_name(group: LiveGroup, name: str) -> str:
-    return f"{SHAPE.name}/{name}/{socket.gethostname()}/{group.pid(name)}"
 
 
 # -- figures
