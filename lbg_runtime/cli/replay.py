@@ -58,13 +58,10 @@ def replay(
     messages had no key and were left out, if the disk refused lines of the ledger, and if --key matches nothing; 130 if
     stopped.
     """
-    if key is not None and shard is not None:
-        raise UserError("--shard", f"given with --key {key}", "one of the two")
+    selection = _selection(from_, to, key, shard)
     if dry_run and ledger is not None:
         raise UserError("--ledger", "given with --dry-run", "one of the two: a dry run confirms nothing")
-    # Checked here too, so that a dry run refuses them as well.
-    if key is not None and not is_sendable(key):
-        raise UserError("--key", ascii(key), "text that UTF-8 can carry")
+    # Checked here too, so that a dry run refuses it as well.
     if not is_valid_topic(to_topic):
         raise UserError("--to-topic", ascii(to_topic), "1 to 250 bytes, hash prefix and shard included")
     insist_on_finite("--rate", rate)
@@ -73,12 +70,9 @@ def replay(
     from lbg_runtime.admin.stored import load_group_settings
     from lbg_runtime.cli.log import configure_log
     from lbg_runtime.pipeline.landing.log import LandingLog
-    from lbg_runtime.pipeline.replay import Replayed, Selection, count
+    from lbg_runtime.pipeline.replay import Replayed, count
 
     configure_log()
-    selection = Selection(_time_us("--from", from_), _time_us("--to", to), key, shard)
-    if selection.from_us is not None and selection.until_us is not None and selection.from_us >= selection.until_us:
-        raise UserError("--to", f"{to} is not after --from {from_}", "a later time")
     with readable(directory):
         log = LandingLog(directory)
     shards = log.group.hash_count
@@ -117,6 +111,21 @@ def replay(
     is_mistaken = key is not None and not replayed.selected
     is_faulty = replayed.failure is not None or replayed.ledger_dropped > 0
     raise typer.Exit(1 if is_left or is_mistaken or is_faulty else 0)
+
+
+def _selection(from_: str | None, to: str | None, key: str | None, shard: int | None) -> "Selection":
+    """What the options ask for; raises `UserError`."""
+    if key is not None and shard is not None:
+        raise UserError("--shard", f"given with --key {key}", "one of the two")
+    # Checked here too, so that a dry run refuses it as well.
+    if key is not None and not is_sendable(key):
+        raise UserError("--key", ascii(key), "text that UTF-8 can carry")
+    from_us, until_us = _time_us("--from", from_), _time_us("--to", to)
+    if from_us is not None and until_us is not None and from_us >= until_us:
+        raise UserError("--to", f"{to} is not after --from {from_}", "a later time")
+    from lbg_runtime.pipeline.replay import Selection
+
+    return Selection(from_us, until_us, key, shard)
 
 
 def _insist_on_topic(topic: str, group: "GroupShape") -> None:
