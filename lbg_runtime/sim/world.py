@@ -80,13 +80,13 @@ class World:
             self.schedule.after(
                 self._chance.fork("restripe").between(1, self.settings.horizon_ms), self.restriper.begin
             )
-        self.schedule.run(self.settings.horizon_ms, lambda: False)
+        self._let_pass(self.settings.horizon_ms)
         self._wait(QUIET_MS, self._is_over, "a fault does not end")
         if not self.alive():
             self.start(0)
         self._undo_mistakes()
         if self.restriper is not None:
-            self._wait(QUIET_MS, lambda: self.restriper is None or self.restriper.is_done, "a re-striping does not end")
+            self._wait(QUIET_MS, self._is_restriped, "a re-striping does not end")
             self._restart_the_ignorant()
             self._undo_mistakes()
         self._wait(QUIET_MS, self._is_quiet, "messages are left, or not confirmed")
@@ -102,19 +102,24 @@ class World:
         if not self.schedule.run(self.schedule.now_ms + longest_ms, is_done):
             self.history.append(Stalled(self.schedule.now_ms, what))
 
+    def _let_pass(self, length_ms: int) -> None:
+        self.schedule.run(self.schedule.now_ms + length_ms, lambda: False)
+
+    def _is_restriped(self) -> bool:
+        return self.restriper is None or self.restriper.is_done
+
     def _is_quiet(self) -> bool:
-        is_restriped = self.restriper is None or self.restriper.is_done
-        return is_restriped and all(publisher.is_done for publisher in self.publishers) and self.broker.is_empty()
+        are_done = all(publisher.is_done for publisher in self.publishers)
+        return self._is_restriped() and are_done and self.broker.is_empty()
 
     def _be_calm(self) -> None:
-        self.schedule.run(self.schedule.now_ms + self._time_to_agree_ms(), lambda: False)
+        self._let_pass(self._time_to_agree_ms())
         # An owner whose drains took too long waits longer and longer before it tries again, which no bound here
         # includes.
         if longest_wait_ms := max(
             (member.control.offer_wait_ms for member in self._taking_part() if member.control), default=0
         ):
-            wait_ms = longest_wait_ms + self._time_to_agree_ms()
-            self.schedule.run(self.schedule.now_ms + wait_ms, lambda: False)
+            self._let_pass(longest_wait_ms + self._time_to_agree_ms())
         queues = self._queues()
         homes = []
         for member in self._taking_part():
@@ -123,7 +128,7 @@ class World:
             by_queue = tuple(placement.home(queue) if placement and queue in ranks else None for queue in queues)
             homes.append((member.life, by_queue))
         self.history.append(CalmBegan(self.schedule.now_ms, tuple(queues), tuple(homes)))
-        self.schedule.run(self.schedule.now_ms + calm_ms(self.settings), lambda: False)
+        self._let_pass(calm_ms(self.settings))
         self.history.append(CalmEnded(self.schedule.now_ms))
 
     def _queues(self) -> list[QueueName]:
@@ -132,7 +137,7 @@ class World:
     def _restart_the_ignorant(self) -> None:
         """Act as an operator who reads the logs: a group whose members all died just after it had been re-striped, and
         which came back with the old settings, cannot know."""
-        self.schedule.run(self.schedule.now_ms + self._time_to_agree_ms(), lambda: False)
+        self._let_pass(self._time_to_agree_ms())
         for member in self.alive():
             known = member.control.machine.membership.striping.now if member.control is not None else None
             if known is not None and known.queue_total != self.broker.configured_count:
@@ -153,7 +158,7 @@ class World:
             self.when_ended(member, lambda: None)
         self._wait(QUIET_MS, self._is_over, "a member does not stop")
         # Processes that stand aside for one that has gone find out, end themselves, and are started again.
-        self.schedule.run(self.schedule.now_ms + self._time_to_agree_ms(), lambda: False)
+        self._let_pass(self._time_to_agree_ms())
         self._wait(QUIET_MS, self._is_over, "a member does not stop")
 
     def _time_to_agree_ms(self) -> int:
