@@ -165,8 +165,8 @@ def _insist(found: "list[ParkedLane]", key: str, unread: Sequence[str], others: 
         return
     absent = f"nothing of {key} is parked" + (" in what could be read" if unread else "")
     if others:
-        count = sum(len(each.messages) + len(each.unread) for each in others)
-        absent = f"no message with that number is parked of {key}, but {count} others are; `lbg parked show` lists them"
+        there = counted(sum(map(_total, others)), "other")
+        absent = f"no message with that number is parked of {key}, only {there}; `lbg parked show` lists them"
     complain(absent)
     raise typer.Exit(1)
 
@@ -195,9 +195,13 @@ def _names(lane: "ParkedLane") -> "list[tuple[ParkingOwner, int]]":
     return [(each.owner, each.number) for each in lane.messages] + unread
 
 
+def _total(lane: "ParkedLane") -> int:
+    return len(lane.messages) + len(lane.unread)
+
+
 def _count(lane: "ParkedLane") -> str:
     unread = len(lane.unread)
-    return counted(len(lane.messages) + unread, "message") + (f" ({unread} not readable)" if unread else "")
+    return counted(_total(lane), "message") + (f" ({unread} not readable)" if unread else "")
 
 
 def _lane_as_object(lane: "ParkedLane") -> dict[str, object]:
@@ -205,7 +209,7 @@ def _lane_as_object(lane: "ParkedLane") -> dict[str, object]:
     return {
         "lane": lane.lane,
         "queue": lane.queue,
-        "count": len(lane.messages) + len(lane.unread),
+        "count": _total(lane),
         "since_ms": first and first.parked_at_ms,
         "error": first and first.error,
         "stack": first and first.stack,

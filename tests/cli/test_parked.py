@@ -209,7 +209,7 @@ def test_what_is_asked_lies_in_the_parking_queue_behind_what_is_there(stage: Sta
 def test_where_another_number_is_parked_that_is_said(stage: Stage) -> None:
     stage.put(QUEUES[0], parked("key a", 1, "e"), parked("key a", 2))
     asked = stage.lbg("drop", "a", "--number", "99")
-    expected = "lbg: no message with that number is parked of a, but 2 others are; `lbg parked show` lists them\n"
+    expected = "lbg: no message with that number is parked of a, only 2 others; `lbg parked show` lists them\n"
     assert (asked.exit_code, asked.stderr) == (1, expected)
     assert stage.lbg("drop", "b", "--number", "99").stderr == "lbg: nothing of b is parked\n"
     assert stage.broker.queue_status(QUEUES[0]).depth == 2
