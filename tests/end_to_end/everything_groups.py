@@ -4,7 +4,9 @@ import asyncio
 import json
 import shutil
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -19,7 +21,7 @@ from lbg_runtime.core.parking.records import PARKING_PREFIX
 from lbg_runtime.guard.postgres import PostgresGuard
 from tests.addresses import OWN_HOST, own_ports
 from tests.end_to_end.everything_judge import Place, landed_places, places_of
-from tests.end_to_end.everything_players import ClientPlayer, MemberPlayer, Player, PublisherPlayer, TwinsPlayer
+from tests.end_to_end.everything_players import MemberPlayer, ObserverPlayer, Player, PublisherPlayer, TwinsPlayer
 from tests.end_to_end.everything_stage import Stage
 from tests.patience import PATIENCE_MS, PATIENCE_S
 from tests.processes import whole_lines
@@ -44,12 +46,12 @@ _MADE = "SELECT place, number FROM effect ORDER BY id"
 def set_up(stage: Stage, rebind: str) -> list[Player]:
     """The groups, and who plays in them."""
 
-    def member(group: str, name: int | str, *words: object, application: Player | None = None) -> MemberPlayer:
+    def member(group: str, name: int | str, *words: object, lacks: Callable[[], bool] = lambda: False) -> MemberPlayer:
         if not _is_counted(group, rebind):
             which: tuple[object, ...] = ("--member-id", f"member-{name}")
         else:
             which = ("--member-index", name)
-        return MemberPlayer(stage, group, f"member-{name}", *words, *which, application=application)
+        return MemberPlayer(stage, group, f"member-{name}", *words, *which, lacks=lacks)
 
     for group in GROUPS:
         (stage.folder / group / "journals").mkdir(parents=True)
@@ -66,7 +68,7 @@ def set_up(stage: Stage, rebind: str) -> list[Player]:
     players: list[Player] = [TwinsPlayer(stage, "striped", "twins", "run", "--member-id", "twins")]
     players += [member("striped", name, "run") for name in range(2)]
     players += [member("parked", name, "run") for name in range(2)]
-    players += [member(PARTITIONED, name, "run") for name in range(2)]
+    players += [member(PARTITIONED, name, "run", lacks=lambda: stage.database_was_hit) for name in range(2)]
     players += [member("landed", name, "land", "--dir", "log", "--flush-ms", "10") for name in range(2)]
     application = (HERE / "everything_application.py").read_text()
     for name, (way, port) in enumerate(zip(WAYS, own_ports(len(WAYS)), strict=True)):
@@ -74,13 +76,17 @@ def set_up(stage: Stage, rebind: str) -> list[Player]:
         place = {"listen": address} if way == "pull" else {"application": f"http://{address}", "listen": "off"}
         _configure(stage, "served", rebind, f"{way}.yaml", sidecar={**place, "health": {"interval": "1s"}})
         serving = Player(stage, "served", way, application, way, address)
-        players += [serving, member("served", name, "run", "--config", f"{way}.yaml", application=serving)]
+        players += [serving, member("served", name, "run", "--config", f"{way}.yaml", lacks=partial(_was_hit, serving))]
     return players
+
+
+def _was_hit(player: Player) -> bool:
+    return player.was_hit
 
 
 def set_up_observers(stage: Stage, page: str) -> list[Player]:
     """The live page of one group, at this address, and who judges another by its journals."""
-    shows = ClientPlayer(stage, "striped", "page", "dashboard", "--listen", page)
+    shows = ObserverPlayer(stage, "striped", "page", "dashboard", "--listen", page)
     judges = Player(stage, "parked", "judge", LBG, "validate", "--live", "journals")
     judges.what = shows.what
     return [shows, judges]

@@ -83,9 +83,7 @@ class Player:
 
 
 class ClientPlayer(Player):
-    """One that is connected to the broker; by itself, one that only looks."""
-
-    what = "observer"
+    """One that is connected to the broker."""
 
     def __init__(self, stage: Stage, group: str, name: str, *words: object) -> None:
         super().__init__(stage, group, name, LBG, *words)
@@ -104,14 +102,15 @@ class ClientPlayer(Player):
 
     def end(self) -> None:
         """Have it leave. Unless it was hit just before, it may leave nothing behind."""
-        excused = []
-        if self.was_hit:
-            # 2: the broker was away when it started. 137: one of two was killed, and is not there again yet.
-            excused += [1, 2, 128 + signal.SIGKILL]
+        was_hit, excused = self.was_hit, []
         if time.monotonic() - self._started_s < HIT_FOR_S:
             excused.append(-signal.SIGTERM)
         self.process.terminate()
-        if (code := self.stage.ended(self.process, f"{self.group}/{self.name}, which leaves")) not in (0, *excused):
+        code = self.stage.ended(self.process, f"{self.group}/{self.name}, which leaves")
+        if was_hit or self.was_hit:
+            # 2: the broker was away when it started. 137: one of two was killed, and is not there again yet.
+            excused += [1, 2, 128 + signal.SIGKILL]
+        if code not in (0, *excused):
             raise AssertionError(f"{self.group}/{self.name} left with exit code {code}")
 
     def _leave(self, chance: random.Random) -> None:
@@ -138,6 +137,18 @@ class ClientPlayer(Player):
         return re.split("[-/]", client)[-1] == str(self.process.pid)
 
 
+class ObserverPlayer(ClientPlayer):
+    """One that listens to a group, and whom nobody in it misses."""
+
+    what = "observer"
+
+    def insist(self) -> None:
+        """See `ClientPlayer.insist`; nor is one missed whose connection was hit as it began to listen."""
+        if self.process.poll() == 1 and self.was_hit:
+            self.process = self._start()
+        super().insist()
+
+
 class PublisherPlayer(ClientPlayer):
     """The one that publishes, with a ledger for each of its lives."""
 
@@ -154,18 +165,20 @@ class MemberPlayer(ClientPlayer):
 
     what = "member"
 
-    def __init__(self, stage: Stage, group: str, name: str, *words: object, application: Player | None = None) -> None:
-        """`application`: the one that it serves."""
+    def __init__(
+        self, stage: Stage, group: str, name: str, *words: object, lacks: Callable[[], bool] = lambda: False
+    ) -> None:
+        """`lacks`: whether something that it needs, beside the broker, is hit or was just before."""
         self.members: Sequence[str] = (name,)
         """As journals name what it runs."""
-        self._application = application
+        self._lacks = lacks
         super().__init__(stage, group, name, *words)
         self.alike = f"members of {group}"
 
     @property
     def was_hit(self) -> bool:
         """See `Player.was_hit`: whether it was, or what it needs."""
-        return (self._application is not None and self._application.was_hit) or super().was_hit
+        return self._lacks() or super().was_hit
 
     def _is_ours(self, client: str) -> bool:
         return client.startswith(tuple(f"{self.group}/{member}/" for member in self.members))

@@ -23,10 +23,10 @@ from tests.warm import LBG, Copy, Warm
 
 QUIET_S = (0.5, 6.0)
 """Shortest and longest time between two blows to the same."""
+OUTAGE_QUIET_S = (10.0, 60.0)
+"""The same for the broker, which all need, and for the database."""
 BREAK_S = (0.1, 13.0)
 """How long something is stopped or silent: from what nobody notices to more than every time-out."""
-BROKER_QUIET_S = (10.0, 60.0)
-"""The same for the broker, which hits all."""
 AWAY_S = (0.0, 3.0)
 """How long what has ended is away."""
 HIT_FOR_S = 20.0
@@ -61,7 +61,7 @@ class Stage:
         self._begun: set[str] = set()
         self._stack, self._pace, self._lock = stack, pace, threading.Lock()
         self.smf = self.semp = self._faults = f"{OWN_HOST}:0"
-        self.broker_hit_s = -math.inf
+        self.broker_hit_s = self._database_hit_s = -math.inf
         """When it was started again, by `time.monotonic`; in the future while it is away."""
         self._broker = self._start_broker()
         self.database: Server = stack.enter_context(running_server())
@@ -81,7 +81,7 @@ class Stage:
     def kill_broker(self, seed: int) -> None:
         """Kill it again and again, at least once, and start it again."""
         chance = random.Random(f"{seed} broker")
-        while self.goes_on(chance, BROKER_KILLED, BROKER_QUIET_S):
+        while self.goes_on(chance, BROKER_KILLED, OUTAGE_QUIET_S):
             self.broker_hit_s = math.inf
             self._broker.kill()
             self.ended(self._broker, "the broker, which was killed")
@@ -93,16 +93,23 @@ class Stage:
     def kill_database(self, seed: int) -> None:
         """Stop it without notice, again and again, at least once, and start it again."""
         chance = random.Random(f"{seed} database")
-        while self.goes_on(chance, DATABASE_KILLED):
+        while self.goes_on(chance, DATABASE_KILLED, OUTAGE_QUIET_S):
+            self._database_hit_s = math.inf
             self.database.stop()
             self.wait(chance, AWAY_S)
             self.database.start()
+            self._database_hit_s = time.monotonic()
             self.count(DATABASE_KILLED)
 
     @property
     def broker_was_hit(self) -> bool:
         """Whether the broker is away, or was just before."""
         return time.monotonic() - self.broker_hit_s < HIT_FOR_S
+
+    @property
+    def database_was_hit(self) -> bool:
+        """The same of the database."""
+        return time.monotonic() - self._database_hit_s < HIT_FOR_S
 
     def run(self, folder: Path, name: str, program: str, *words: object) -> Copy:
         """A process of ours, with a log of this name; it is gone at the end."""
