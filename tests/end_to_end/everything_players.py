@@ -19,6 +19,7 @@ class Player:
     """A process that blows are dealt to: an application, or one of those below."""
 
     what = "application"
+    quiet_s = QUIET_S
 
     def __init__(self, stage: Stage, group: str, name: str, program: str, *words: object) -> None:
         """`name` is told in the report, and is that of its log; it runs in the group's folder."""
@@ -35,7 +36,7 @@ class Player:
         for kind in islice(_in_turn(self.kinds, chance), len(self.kinds) if once else None):
             if once and not self.stage.is_first(f"{self.alike}: {kind}"):
                 continue
-            if self.stage.wait(chance, QUIET_S):
+            if self.stage.wait(chance, self.quiet_s):
                 return
             self.insist()
             # Whoever leaves in good order is not hit.
@@ -153,6 +154,8 @@ class PublisherPlayer(ClientPlayer):
     """The one that publishes, with a ledger for each of its lives."""
 
     what = "publisher"
+    # While it is away, nothing comes.
+    quiet_s = (1.0, 10.0)
 
     def _come_again(self, chance: random.Random) -> None:
         # What a life has sent comes before all of the next one only if the broker has taken it by then.
