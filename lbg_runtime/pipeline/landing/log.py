@@ -94,7 +94,7 @@ class LandingLog:
 
         Raises as `read`; `LandingRowsPruned` also if `start` lies before what is left of a lane: what had been there
         could not be distinguished from what is new. With `skips_pruned` that is not an error, nor is a lane that is
-        gone: the rows that are left come as if the others had come in their place.
+        gone, also meanwhile: the rows that are left come as if the others had come in their place.
         """
         views: list[LaneView] = []
         left: dict[str, int] = {}
@@ -146,19 +146,25 @@ class LandingLog:
             row = first
             # No further than the limit: a backlog may have many flushes.
             limit = min(last, first + rows_left)
-            for flush in view.all_flushes(first, limit):
-                wanted = min(flush.rows, last) - row
-                if wanted > rows_left:
-                    # A part of it, unless little of the limit is left.
-                    if _NEARLY * rows_left > max_rows:
-                        row += rows_left
-                    break
-                row += wanted
-                rows_left -= wanted
-            else:
-                # No flush has this row, and whoever asks again would get the same answer for ever.
-                if row == first < limit:
-                    raise view.missing(row)
+            try:
+                for flush in view.all_flushes(first, limit):
+                    wanted = min(flush.rows, last) - row
+                    if wanted > rows_left:
+                        # A part of it, unless little of the limit is left.
+                        if _NEARLY * rows_left > max_rows:
+                            row += rows_left
+                        break
+                    row += wanted
+                    rows_left -= wanted
+                else:
+                    # No flush has this row, and whoever asks again would get the same answer for ever.
+                    if row == first < limit:
+                        raise view.missing(row)
+            except LandingRowsPruned:
+                if not skips_pruned:
+                    raise
+                # Since it was looked at. Each time there is less to look at.
+                return self.cut(queue, start, end, max_rows, skips_pruned=True)
             reached[view.name] = row
             if row < last:
                 break

@@ -47,7 +47,8 @@ def merged(lanes: Sequence[LaneView], start: Offsets, end: Offsets, left: Offset
     """See the module. `lanes` are those of one queue that either offset names, in the order in which they were begun.
 
     `left` says from which row on a lane is read, if not from `start`, because what lies before is pruned. The caller
-    has just checked that the rows from there on exist. No batch is empty. Raises as `LandingLog.read`.
+    has just checked that the rows from there on exist; what is pruned since is left out of the lanes in `left` as well.
+    No batch is empty. Raises as `LandingLog.read`.
     """
     for position, lane in enumerate(lanes):
         first, last = max(start.get(lane.name, 0), left.get(lane.name, 0)), end.get(lane.name, 0)
@@ -60,14 +61,23 @@ def merged(lanes: Sequence[LaneView], start: Offsets, end: Offsets, left: Offset
             if each is not lane
             and (rows := max(start.get(each.name, 0), end.get(each.name, 0) if number < position else 0))
         ]
-        earlier = _Earlier(list(lane.all_flushes(first, last)) if others else (), others)
-        for older, rows in others:
-            if lane.note.handle and older.note.handle == lane.note.handle and older.place < lane.place:
-                earlier.take_last(older, rows)
-        for batch in lane.read_checked(first, last):
-            kept = earlier.without(batch)
-            if kept.num_rows:
-                yield kept
+        while first < last:
+            try:
+                earlier = _Earlier(list(lane.all_flushes(first, last)) if others else (), others)
+                for older, rows in others:
+                    if lane.note.handle and older.note.handle == lane.note.handle and older.place < lane.place:
+                        earlier.take_last(older, rows)
+                for batch in lane.read_checked(first, last):
+                    first += batch.num_rows
+                    kept = earlier.without(batch)
+                    if kept.num_rows:
+                        yield kept
+            except LandingRowsPruned:
+                if lane.name not in left:
+                    raise
+                # Since it was checked; nothing is left of a lane that is gone.
+                row = min(lane.first_left(), last)
+                first = row if row > first else last
 
 
 class _Earlier:
