@@ -109,7 +109,14 @@ class LandingLog:
                 continue
             if skips_pruned:
                 first = left[name] = max(first, view.first_left())
-            view.check(first, max(first, last))
+            try:
+                view.check(first, max(first, last))
+            except LandingRowsPruned:
+                if not skips_pruned:
+                    raise
+                # Since it was looked at.
+                if not view.is_there():
+                    continue
             views.append(view)
         yield from merged(sorted(views, key=lambda view: view.place), start, end, left)
 

@@ -373,6 +373,28 @@ def test_what_is_pruned_while_it_is_read_is_left_out_for_who_skips_that(log_on_d
         list(parts[1])
 
 
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_what_is_pruned_just_before_it_is_read_is_left_out_as_well(
+    log_on_disk: LogOnDisk, monkeypatch: pytest.MonkeyPatch, is_gone: bool
+) -> None:
+    older, younger, first_left = filled(log_on_disk), log_on_disk.lane("b"), LaneView.first_left
+    younger.append(rows([id_of("k", 6)], t_land=600))
+    log = LandingLog(log_on_disk.root)
+    end = ends(log)
+
+    def look(view: LaneView) -> int:
+        found = first_left(view)
+        if is_gone:
+            shutil.rmtree(log_on_disk.root / older, ignore_errors=True)
+        else:
+            pruned(log_on_disk, 400)
+        return found
+
+    monkeypatch.setattr(LaneView, "first_left", look)
+    left = [id_of("k", number) for number in ([6] if is_gone else [4, 5, 6])]
+    assert ids_of(log.read_queue(3, {}, end, skips_pruned=True)) == left
+
+
 def test_what_is_pruned_while_a_part_is_planned_takes_no_room_of_it(
     log_on_disk: LogOnDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
