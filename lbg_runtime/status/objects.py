@@ -110,10 +110,7 @@ def found_as_object(key: str, shard: int, answers: Sequence[KeyAnswer], shape: G
         "key": key,
         "shard": shard,
         "queue": placed[0] if placed else shape.queue_name(shape.queue_index_of_shard(shard)),
-        "known": any(
-            answer.wait is None and (answer.sight.head or answer.sight.last or answer.sight.parked)
-            for answer in holders
-        ),
+        "known": any(answer.wait is None and answer.sight.shows_any for answer in holders),
         "answers": [_answer_as_object(answer.header.member, answer) for answer in answers],
     }
 

@@ -133,4 +133,4 @@ class KeyPicture:
         """Whether the member owns the queue and knows what is parked, and has a message of the key or handled one
         lately."""
         is_owner = self.flow is not None and self.flow.is_owner and self.wait is None
-        return is_owner and (self.sight.head is not None or self.sight.last is not None or self.sight.parked > 0)
+        return is_owner and self.sight.shows_any

@@ -226,6 +226,11 @@ class KeySight:
     head: LaneHead | None
     last: LastHandled | None
 
+    @property
+    def shows_any(self) -> bool:
+        """Whether the member has a message of the key, or settled one lately."""
+        return self.head is not None or self.last is not None or self.parked > 0
+
 
 @dataclass(frozen=True, slots=True)
 class ParkingWait:
