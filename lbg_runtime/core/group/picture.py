@@ -41,7 +41,7 @@ class GroupPicture:
         self._views: dict[MemberId, GroupAnswer] = {}
         self._waits: dict[MemberId, ParkingWaits] = {}
         self._stopped: dict[MemberId, StoppedQueues] = {}
-        self._versions: dict[MemberId, MemberFacts] = {}
+        self._facts: dict[MemberId, MemberFacts] = {}
 
     def hear(self, message: ControlMessage | Inquiry) -> None:
         """Take in a message of the group."""
@@ -63,13 +63,13 @@ class GroupPicture:
             case StoppedQueues():
                 self._stopped[member] = message
             case MemberFacts():
-                self._versions[member] = message
+                self._facts[member] = message
             case Leave(header) if known is not None and header.life == known.header.life:
                 del self._beats[member]
                 self._views.pop(member, None)
                 self._waits.pop(member, None)
                 self._stopped.pop(member, None)
-                self._versions.pop(member, None)
+                self._facts.pop(member, None)
                 # Its older lives are not told as second processes either: one that is left speaks again, and who
                 # watches for months must not keep the name of every member there ever was.
                 del self._lives[member]
@@ -112,7 +112,7 @@ class GroupPicture:
     @property
     def versions(self) -> Mapping[MemberId, str]:
         """Which code the members heard run, as far as they have told it in their present lives."""
-        told = {member: self._versions.get(member) for member in self.members}
+        told = {member: self._facts.get(member) for member in self.members}
         return {
             member: one.version
             for member, one in told.items()
