@@ -6,13 +6,11 @@ from enum import IntEnum
 
 from lbg_runtime.model.errors import ProtocolError
 from lbg_runtime.smf.assured_items import (
-    AssuredBody,
-    AssuredItem,
     AssuredKind,
     ItemKind,
     Items,
+    assured_body,
     decode_assured,
-    encode_assured,
 )
 from lbg_runtime.smf.endpoint import NO_WISHES, Endpoint, EndpointWishes, endpoint_items, limit_items, read_wishes
 from lbg_runtime.smf.text import close_text, text_of
@@ -186,7 +184,7 @@ def _read_client_ack(items: Items) -> ClientAck:
         flow_id=items.flow_id(),
         received_id=items.number(ItemKind.LAST_ACKED, 8),
         window=items.number(ItemKind.WINDOW, 1),
-        ranges=tuple(_read_range(item.value) for item in items.all if item.kind == ItemKind.APPLICATION_ACK),
+        ranges=tuple(map(_read_range, items.every(ItemKind.APPLICATION_ACK))),
     )
 
 
@@ -263,7 +261,7 @@ def opened_flow_body(opened: OpenedFlow) -> bytes:
     ]
     if opened.session_id is not None:
         items.append((ItemKind.TRANSACTED_SESSION, opened.session_id.to_bytes(4, "big")))
-    return _body(AssuredKind.OPEN_FLOW, *items)
+    return assured_body(AssuredKind.OPEN_FLOW, *items)
 
 
 def bound_flow_body(bound: BoundFlow) -> bytes:
@@ -284,12 +282,12 @@ def bound_flow_body(bound: BoundFlow) -> bytes:
         items.append((ItemKind.SPOOLER, bound.spooler.to_bytes(8, "big")))
     if bound.partition_group is not None:
         items.append((ItemKind.PARTITION_GROUP, bound.partition_group.to_bytes(2, "big")))
-    return _body(AssuredKind.BIND, *items)
+    return assured_body(AssuredKind.BIND, *items)
 
 
 def publisher_ack_body(flow_id: int, last_id: int, window: int = WINDOW) -> bytes:
     """The body that acknowledges all messages of a publisher flow up to an id, or refuses that id."""
-    return _body(
+    return assured_body(
         AssuredKind.CLIENT_ACK,
         (ItemKind.FLOW_ID, flow_id.to_bytes(4, "big")),
         (ItemKind.LAST_ACKED, last_id.to_bytes(8, "big")),
@@ -299,12 +297,12 @@ def publisher_ack_body(flow_id: int, last_id: int, window: int = WINDOW) -> byte
 
 def flow_body(kind: AssuredKind, flow_id: int) -> bytes:
     """The body that answers or announces the end of a flow."""
-    return _body(kind, (ItemKind.FLOW_ID, flow_id.to_bytes(4, "big")))
+    return assured_body(kind, (ItemKind.FLOW_ID, flow_id.to_bytes(4, "big")))
 
 
 def flow_change_body(change: FlowChange) -> bytes:
     """The body that tells a client whether its flow is fed."""
-    return _body(
+    return assured_body(
         AssuredKind.FLOW_CHANGE,
         (ItemKind.FLOW_ID, change.flow_id.to_bytes(4, "big")),
         (ItemKind.ACTIVE, bytes((change.active,))),
@@ -313,19 +311,15 @@ def flow_change_body(change: FlowChange) -> bytes:
 
 def created_queue_body(created: Endpoint) -> bytes:
     """The body that answers `CreateQueue`."""
-    return _body(AssuredKind.CREATE, *endpoint_items(created), *limit_items(created))
+    return assured_body(AssuredKind.CREATE, *endpoint_items(created), *limit_items(created))
 
 
 def named_queue_body(kind: AssuredKind, queue: str) -> bytes:
     """The body that answers `DeleteQueue`, or refuses that or `CreateQueue`: a client falls over a refusal of a queue's
     name that does not name it."""
-    return _body(kind, (ItemKind.QUEUE, close_text(queue)))
+    return assured_body(kind, (ItemKind.QUEUE, close_text(queue)))
 
 
 def refusal_body(kind: int) -> bytes:
     """The empty body of a refused request."""
-    return encode_assured(AssuredBody(kind))
-
-
-def _body(kind: AssuredKind, *items: tuple[ItemKind, bytes]) -> bytes:
-    return encode_assured(AssuredBody(kind, tuple(AssuredItem(item, value) for item, value in items)))
+    return assured_body(kind)

@@ -47,7 +47,13 @@ class ItemKind(IntEnum):
     MAX_MESSAGE_BYTES = 0x14
     PERMISSIONS = 0x15
     RESPECT_TTL = 0x16
+    TRANSACTION_REQUEST = 0x17
     TRANSACTED_SESSION = 0x18
+    TRANSACTED_SESSION_NAME = 0x19
+    TRANSACTION = 0x1A
+    PUBLISHED_PARTS = 0x1C
+    ACCEPTED_PART = 0x1D
+    CONSUMED_PARTS = 0x1E
     NO_LOCAL = 0x1F
     ACTIVE = 0x20
     WANTS_CHANGES = 0x21
@@ -82,8 +88,7 @@ class Items:
     """Looks up parameters; the first of a kind counts. Raises `ProtocolError` for values of a wrong size."""
 
     def __init__(self, items: tuple[AssuredItem, ...]) -> None:
-        self.all = items
-        """As they came."""
+        self._items = items
         self._values = {item.kind: item.value for item in reversed(items)}
 
     def __contains__(self, kind: int) -> bool:
@@ -92,6 +97,10 @@ class Items:
     def value(self, kind: ItemKind) -> bytes | None:
         """The value, or None."""
         return self._values.get(kind)
+
+    def every(self, kind: ItemKind) -> list[bytes]:
+        """The values of a parameter that may come several times, in order."""
+        return [item.value for item in self._items if item.kind == kind]
 
     def number(self, kind: ItemKind, size: int) -> int | None:
         """A number of so many bytes, or None."""
@@ -162,6 +171,11 @@ def encode_assured(message: AssuredBody) -> bytes:
     """The bytes of an assured control body in version 3."""
     items = b"".join(map(_encode_item, message.items))
     return bytes((VERSION, message.kind)) + (_HEAD_BYTES + len(items)).to_bytes(4, "big") + items
+
+
+def assured_body(kind: int, *items: tuple[ItemKind, bytes]) -> bytes:
+    """The bytes of a body with these parameters."""
+    return encode_assured(AssuredBody(kind, tuple(AssuredItem(item, value) for item, value in items)))
 
 
 def _encode_item(item: AssuredItem) -> bytes:

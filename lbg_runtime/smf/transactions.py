@@ -7,11 +7,9 @@ from enum import IntEnum
 
 from lbg_runtime.model.errors import ProtocolError
 from lbg_runtime.smf.assured_ctrl import WINDOW
-from lbg_runtime.smf.assured_items import AssuredBody, AssuredItem, AssuredKind, decode_assured, encode_assured
-from lbg_runtime.smf.text import close_text, closed_text
+from lbg_runtime.smf.assured_items import AssuredKind, ItemKind, Items, assured_body, decode_assured
+from lbg_runtime.smf.text import close_text
 
-_KIND, _SESSION, _TRANSACTION, _NAME = 0x17, 0x18, 0x1A, 0x19
-_PUBLISHED, _ACCEPTED, _CONSUMED = 0x1C, 0x1D, 0x1E
 _PUBLISHED_PART = struct.Struct(">IIQ")
 _ACCEPTED_PART = struct.Struct(">IQI")
 _CONSUMED_PART = struct.Struct(">IQQIQI")
@@ -81,32 +79,19 @@ class TransactionRequest:
 
 def read_transaction(body: bytes) -> TransactionRequest:
     """Read a client's body; raises `ProtocolError`."""
-    items = decode_assured(body).items
-    values = {item.kind: item.value for item in reversed(items)}
+    items = Items(decode_assured(body).items)
+    published, consumed = items.every(ItemKind.PUBLISHED_PARTS), items.every(ItemKind.CONSUMED_PARTS)
     try:
-        kind = TransactionKind(values[_KIND][0])
-    except (KeyError, IndexError, ValueError) as error:
+        kind = TransactionKind((items.value(ItemKind.TRANSACTION_REQUEST) or b"")[0])
+    except (IndexError, ValueError) as error:
         raise ProtocolError("transaction control without a valid request kind") from error
-    session = values.get(_SESSION, bytes(4))
-    if len(session) != 4:
-        raise ProtocolError(f"a transacted session of {len(session)} bytes, not 4")
     return TransactionRequest(
         kind=kind,
-        session_id=int.from_bytes(session, "big"),
-        transaction=values.get(_TRANSACTION, b""),
-        published=tuple(
-            PublishedPart(*part)
-            for each in items
-            if each.kind == _PUBLISHED
-            for part in _unpack_all(_PUBLISHED_PART, each.value)
-        ),
-        consumed=tuple(
-            ConsumedPart(*part)
-            for each in items
-            if each.kind == _CONSUMED
-            for part in _unpack_all(_CONSUMED_PART, each.value)
-        ),
-        name=closed_text(values[_NAME]) if _NAME in values else "",
+        session_id=items.number(ItemKind.TRANSACTED_SESSION, 4) or 0,
+        transaction=items.value(ItemKind.TRANSACTION) or b"",
+        published=tuple(PublishedPart(*part) for each in published for part in _unpack_all(_PUBLISHED_PART, each)),
+        consumed=tuple(ConsumedPart(*part) for each in consumed for part in _unpack_all(_CONSUMED_PART, each)),
+        name=items.text(ItemKind.TRANSACTED_SESSION_NAME),
     )
 
 
@@ -123,13 +108,16 @@ def answer_body(
     A refused commit is answered as rolled back: a client ignores a refusal that says committed, and waits in vain.
     Closing a session names no transaction, and a client that is answered with an empty one drops the connection too.
     """
-    items = [AssuredItem(_KIND, bytes((kind,))), AssuredItem(_SESSION, session_id.to_bytes(4, "big"))]
+    items = [
+        (ItemKind.TRANSACTION_REQUEST, bytes((kind,))),
+        (ItemKind.TRANSACTED_SESSION, session_id.to_bytes(4, "big")),
+    ]
     if request.transaction:
-        items.append(AssuredItem(_TRANSACTION, request.transaction))
+        items.append((ItemKind.TRANSACTION, request.transaction))
     if name:
-        items.append(AssuredItem(_NAME, close_text(name)))
-    items += [AssuredItem(_ACCEPTED, _ACCEPTED_PART.pack(flow, last, WINDOW)) for flow, last in last_ids.items()]
-    return encode_assured(AssuredBody(AssuredKind.TRANSACTION, tuple(items)))
+        items.append((ItemKind.TRANSACTED_SESSION_NAME, close_text(name)))
+    items += [(ItemKind.ACCEPTED_PART, _ACCEPTED_PART.pack(flow, last, WINDOW)) for flow, last in last_ids.items()]
+    return assured_body(AssuredKind.TRANSACTION, *items)
 
 
 def _unpack_all(layout: struct.Struct, value: bytes) -> list[tuple[int, ...]]:

@@ -31,6 +31,7 @@ from lbg_runtime.smf.assured_items import (
     AssuredItem,
     AssuredKind,
     ItemKind,
+    assured_body,
     decode_assured,
     encode_assured,
 )
@@ -39,14 +40,10 @@ from lbg_runtime.smf.endpoint import Endpoint, EndpointWishes
 ENDPOINT = Endpoint("q", True, 0x0F, 0x01, 1, 1, respects_ttl=False)
 
 
-def body(kind: int, *items: tuple[ItemKind, bytes]) -> bytes:
-    return encode_assured(AssuredBody(kind, tuple(AssuredItem(item, value) for item, value in items)))
-
-
 def test_an_acknowledgement_has_any_number_of_ranges() -> None:
     first = bytes(8) + b"\1" + bytes(6) + b"\5"
     second = b"\1" + bytes(6) + b"\7" + b"\1" + bytes(6) + b"\x08"
-    request = body(
+    request = assured_body(
         AssuredKind.CLIENT_ACK,
         (ItemKind.FLOW_ID, b"\0\0\0\2"),
         (ItemKind.APPLICATION_ACK, first),
@@ -59,7 +56,7 @@ def test_an_acknowledgement_has_any_number_of_ranges() -> None:
         (AckRange(0, 1 << 56 | 5, AckOutcome.ACCEPTED), AckRange(1 << 56 | 7, 1 << 56 | 8, AckOutcome.REJECTED)),
     )
     for window in (b"\0", b"\xff"):
-        request = body(
+        request = assured_body(
             AssuredKind.CLIENT_ACK,
             (ItemKind.FLOW_ID, b"\1\0\0\2"),
             (ItemKind.LAST_ACKED, b"\1" + bytes(7)),
@@ -70,7 +67,7 @@ def test_an_acknowledgement_has_any_number_of_ranges() -> None:
 
 @pytest.mark.parametrize("outcome", AckOutcome)
 def test_a_range_says_how_it_ended(outcome: AckOutcome) -> None:
-    request = body(
+    request = assured_body(
         AssuredKind.CLIENT_ACK,
         (ItemKind.FLOW_ID, bytes(4)),
         (ItemKind.APPLICATION_ACK, bytes(16) + bytes((outcome,))),
@@ -79,8 +76,8 @@ def test_a_range_says_how_it_ended(outcome: AckOutcome) -> None:
 
 
 def test_a_publisher_flow_is_opened_with_all_that_is_said_and_with_nothing() -> None:
-    assert read_assured(body(AssuredKind.OPEN_FLOW)) == OpenFlow("", 0, WINDOW, transacted=False)
-    everything = body(
+    assert read_assured(assured_body(AssuredKind.OPEN_FLOW)) == OpenFlow("", 0, WINDOW, transacted=False)
+    everything = assured_body(
         AssuredKind.OPEN_FLOW,
         (ItemKind.FLOW_NAME, b"name\0"),
         (ItemKind.LAST_ACKED, b"\1" + bytes(7)),
@@ -90,16 +87,16 @@ def test_a_publisher_flow_is_opened_with_all_that_is_said_and_with_nothing() -> 
     )
     assert read_assured(everything) == OpenFlow("name", 1 << 56, 50, transacted=True, session_id=1 << 24 | 2)
     # Another session's number may be zero.
-    opened = read_assured(body(AssuredKind.OPEN_FLOW, (ItemKind.TRANSACTED_SESSION, bytes(4))))
+    opened = read_assured(assured_body(AssuredKind.OPEN_FLOW, (ItemKind.TRANSACTED_SESSION, bytes(4))))
     assert opened == OpenFlow("", 0, WINDOW, transacted=True)
 
 
 def test_a_consumer_is_bound_with_all_that_is_said_and_with_nothing() -> None:
-    assert read_assured(body(AssuredKind.BIND)) == Bind(
+    assert read_assured(assured_body(AssuredKind.BIND)) == Bind(
         "", 0, durable=True, browser=False, wants_changes=False, last_received_id=None, selector="", replay=None,
         transacted=False,
     )  # fmt: skip
-    everything = body(
+    everything = assured_body(
         AssuredKind.BIND,
         (ItemKind.QUEUE, b"q\0"),
         (ItemKind.WINDOW, b"\xff"),
@@ -122,24 +119,28 @@ def test_a_consumer_is_bound_with_all_that_is_said_and_with_nothing() -> None:
 
 
 def test_the_first_of_a_kind_counts() -> None:
-    request = body(AssuredKind.UNBIND, (ItemKind.FLOW_ID, b"\0\0\0\2"), (ItemKind.FLOW_ID, b"\0\0\0\3"))
+    request = assured_body(AssuredKind.UNBIND, (ItemKind.FLOW_ID, b"\0\0\0\2"), (ItemKind.FLOW_ID, b"\0\0\0\3"))
     assert read_assured(request) == Unbind(2)
 
 
 def test_other_requests_are_read() -> None:
-    create = body(AssuredKind.CREATE, (ItemKind.QUEUE, b"q\0"), (ItemKind.DURABILITY, b"\1"), (ItemKind.ACCESS, b"\2"))
+    create = assured_body(
+        AssuredKind.CREATE, (ItemKind.QUEUE, b"q\0"), (ItemKind.DURABILITY, b"\1"), (ItemKind.ACCESS, b"\2")
+    )
     assert read_assured(create) == CreateQueue("q", durable=True, wishes=EndpointWishes(exclusive=False))
-    create = body(AssuredKind.CREATE, (ItemKind.QUEUE, b"q\0"), (ItemKind.DURABILITY, b"\2"), (ItemKind.ACCESS, b"\1"))
+    create = assured_body(
+        AssuredKind.CREATE, (ItemKind.QUEUE, b"q\0"), (ItemKind.DURABILITY, b"\2"), (ItemKind.ACCESS, b"\1")
+    )
     assert read_assured(create) == CreateQueue("q", durable=False)
-    assert read_assured(body(AssuredKind.CREATE)) == CreateQueue("", durable=True)
-    assert read_assured(body(AssuredKind.DELETE, (ItemKind.QUEUE, b"q\0"))) == DeleteQueue("q")
-    assert read_assured(body(AssuredKind.DELETE)) == DeleteQueue("")
-    assert read_assured(body(AssuredKind.CLOSE_FLOW, (ItemKind.FLOW_ID, b"\0\0\0\2"))) == CloseFlow(2)
-    change = body(AssuredKind.FLOW_CHANGE, (ItemKind.FLOW_ID, b"\0\0\0\2"), (ItemKind.ACTIVE, b"\1"))
+    assert read_assured(assured_body(AssuredKind.CREATE)) == CreateQueue("", durable=True)
+    assert read_assured(assured_body(AssuredKind.DELETE, (ItemKind.QUEUE, b"q\0"))) == DeleteQueue("q")
+    assert read_assured(assured_body(AssuredKind.DELETE)) == DeleteQueue("")
+    assert read_assured(assured_body(AssuredKind.CLOSE_FLOW, (ItemKind.FLOW_ID, b"\0\0\0\2"))) == CloseFlow(2)
+    change = assured_body(AssuredKind.FLOW_CHANGE, (ItemKind.FLOW_ID, b"\0\0\0\2"), (ItemKind.ACTIVE, b"\1"))
     assert read_assured(change) == FlowChange(2, active=True)
-    change = body(AssuredKind.FLOW_CHANGE, (ItemKind.FLOW_ID, b"\0\0\0\2"), (ItemKind.ACTIVE, b"\0"))
+    change = assured_body(AssuredKind.FLOW_CHANGE, (ItemKind.FLOW_ID, b"\0\0\0\2"), (ItemKind.ACTIVE, b"\0"))
     assert read_assured(change) == FlowChange(2, active=False)
-    assert read_assured(body(0x0A)) == UnknownRequest(0x0A)
+    assert read_assured(assured_body(0x0A)) == UnknownRequest(0x0A)
 
 
 def test_the_answer_to_a_bind_says_whose_the_numbers_of_messages_are_where_that_is_known() -> None:
@@ -185,16 +186,21 @@ def test_answers_without_flows() -> None:
 @pytest.mark.parametrize(
     ("request_body", "what"),
     [
-        (body(AssuredKind.UNBIND), "without flow_id"),
-        (body(AssuredKind.UNBIND, (ItemKind.FLOW_ID, b"\2")), "flow_id of 1 bytes, not 4"),
-        (body(AssuredKind.BIND, (ItemKind.QUEUE, b"q")), "closing zero"),
-        (body(AssuredKind.CLIENT_ACK, (ItemKind.FLOW_ID, bytes(4)), (ItemKind.APPLICATION_ACK, b"")), "of 0 bytes"),
+        (assured_body(AssuredKind.UNBIND), "without flow_id"),
+        (assured_body(AssuredKind.UNBIND, (ItemKind.FLOW_ID, b"\2")), "flow_id of 1 bytes, not 4"),
+        (assured_body(AssuredKind.BIND, (ItemKind.QUEUE, b"q")), "closing zero"),
         (
-            body(AssuredKind.CLIENT_ACK, (ItemKind.FLOW_ID, bytes(4)), (ItemKind.APPLICATION_ACK, bytes(18))),
+            assured_body(AssuredKind.CLIENT_ACK, (ItemKind.FLOW_ID, bytes(4)), (ItemKind.APPLICATION_ACK, b"")),
+            "of 0 bytes",
+        ),
+        (
+            assured_body(AssuredKind.CLIENT_ACK, (ItemKind.FLOW_ID, bytes(4)), (ItemKind.APPLICATION_ACK, bytes(18))),
             "of 18 bytes",
         ),
         (
-            body(AssuredKind.CLIENT_ACK, (ItemKind.FLOW_ID, bytes(4)), (ItemKind.APPLICATION_ACK, bytes(16) + b"\4")),
+            assured_body(
+                AssuredKind.CLIENT_ACK, (ItemKind.FLOW_ID, bytes(4)), (ItemKind.APPLICATION_ACK, bytes(16) + b"\4")
+            ),
             r"outcome 4 \(at byte 16\)",
         ),
     ],

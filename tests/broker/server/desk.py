@@ -10,12 +10,10 @@ from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.broker.server.session import Session
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.smf.assured_items import (
-    AssuredBody,
-    AssuredItem,
     AssuredKind,
     ItemKind,
+    assured_body,
     decode_assured,
-    encode_assured,
 )
 from lbg_runtime.smf.client_ctrl import LOGIN, ClientCtrl, ClientItem, ClientKind, encode_client_ctrl
 from lbg_runtime.smf.frame import (
@@ -93,26 +91,25 @@ def login(name: str, *more: ClientItem, vpn: str = "default", keep_alive_s: int 
 
 
 def control(kind: int, *items: tuple[ItemKind, bytes], tag: bool = True) -> bytes:
-    body = encode_assured(AssuredBody(kind, tuple(AssuredItem(item, value) for item, value in items)))
+    body = assured_body(kind, *items)
     return encode_frame(Frame(Protocol.ASSURED_CTRL, (TAG,) if tag else (), body, mark=0))
 
 
-def transaction(kind: int, session_id: int = 0, *parts: tuple[int, bytes]) -> bytes:
+def transaction(kind: int, session_id: int = 0, *parts: tuple[ItemKind, bytes]) -> bytes:
     """A request about a transacted session; `consumed` and `put` make its parts."""
-    items = [AssuredItem(0x17, bytes((kind,))), AssuredItem(0x18, u32(session_id))]
+    items = [(ItemKind.TRANSACTION_REQUEST, bytes((kind,))), (ItemKind.TRANSACTED_SESSION, u32(session_id))]
     if kind in (TransactionKind.COMMIT, TransactionKind.ROLLBACK):
-        items.append(AssuredItem(0x1A, bytes(4)))
-    items += [AssuredItem(*part) for part in parts]
-    body = encode_assured(AssuredBody(AssuredKind.TRANSACTION, tuple(items)))
+        items.append((ItemKind.TRANSACTION, bytes(4)))
+    body = assured_body(AssuredKind.TRANSACTION, *items, *parts)
     return encode_frame(Frame(Protocol.ASSURED_PASS_THROUGH, (TAG,), body))
 
 
-def consumed(flow: int, first: int, last: int, count: int, received: int = 0, window: int = 255) -> tuple[int, bytes]:
-    return 0x1E, struct.pack(">IQQIQI", flow, first, last, count, received, window)
+def consumed(flow: int, first: int, last: int, count: int, received: int = 0, window: int = 255) -> tuple[ItemKind, bytes]:
+    return ItemKind.CONSUMED_PARTS, struct.pack(">IQQIQI", flow, first, last, count, received, window)
 
 
-def put(flow: int, count: int, last_id: int) -> tuple[int, bytes]:
-    return 0x1C, struct.pack(">IIQ", flow, count, last_id)
+def put(flow: int, count: int, last_id: int) -> tuple[ItemKind, bytes]:
+    return ItemKind.PUBLISHED_PARTS, struct.pack(">IIQ", flow, count, last_id)
 
 
 def u32(value: int) -> bytes:

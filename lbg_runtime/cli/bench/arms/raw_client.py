@@ -10,12 +10,10 @@ from collections.abc import Iterable, Iterator
 
 from lbg_runtime.model.errors import LbgError
 from lbg_runtime.smf.assured_items import (
-    AssuredBody,
-    AssuredItem,
     AssuredKind,
     ItemKind,
+    assured_body,
     decode_assured,
-    encode_assured,
 )
 from lbg_runtime.smf.client_ctrl import LOGIN, ClientCtrl, ClientItem, ClientKind, encode_client_ctrl
 from lbg_runtime.smf.frame import (
@@ -231,7 +229,7 @@ def number_in(raw: bytes, size: int) -> int:
 
 
 def _control(kind: AssuredKind, *items: tuple[ItemKind, bytes], tagged: bool = False) -> bytes:
-    body = encode_assured(AssuredBody(kind, tuple(AssuredItem(item, value) for item, value in items)))
+    body = assured_body(kind, *items)
     return encode_frame(Frame(Protocol.ASSURED_CTRL, (_TAG,) if tagged else (), body, mark=0))
 
 
