@@ -104,7 +104,9 @@ def transaction(kind: int, session_id: int = 0, *parts: tuple[ItemKind, bytes]) 
     return encode_frame(Frame(Protocol.ASSURED_PASS_THROUGH, (TAG,), body))
 
 
-def consumed(flow: int, first: int, last: int, count: int, received: int = 0, window: int = 255) -> tuple[ItemKind, bytes]:
+def consumed(
+    flow: int, first: int, last: int, count: int, received: int = 0, window: int = 255
+) -> tuple[ItemKind, bytes]:
     return ItemKind.CONSUMED_PARTS, struct.pack(">IQQIQI", flow, first, last, count, received, window)
 
 
