@@ -51,6 +51,8 @@ SILENCE_MS = 62
 MOVES = RebalanceSettings(1, 0, max_moves=1, answer_timeout_ms=8, step_aside_ms=20, backoff_min_ms=5, backoff_max_ms=10)
 FLOWS = RebindSettings(80, 0, 10, bind_backoff_min_ms=1, bind_backoff_max_ms=5, quiet_gap_ms=1, rank_delay_ms=1)
 LOOKS_MS_PER_THOUSAND = 0
+COUNTED: tuple[MemberId, ...] = ()
+"""Members that have their queues by number."""
 HANDLING_MS = 3
 SHARDS = 6
 ONLY = DeliveryId(1)
@@ -96,7 +98,7 @@ class Member:
         self.flows = {queue: self.flow(queue, now_ms) for queue in queues}
         identity = Identity(GroupName("orders"), member, life, 1, {})
         membership = MembershipMachine(identity, TIMING, self.chance, now_ms, StripingBook(len(queues), SHARDS))
-        rebalance = RebalanceMachine(member, queues, {}, MOVES, membership.stamp)
+        rebalance = RebalanceMachine(member, queues, pins(queues), MOVES, membership.stamp)
         flows = list(self.flows.values())
         self.control = ControlPlaneMachine(
             membership, rebalance, flows, SILENCE_MS, looks_ms_per_thousand=LOOKS_MS_PER_THOUSAND
@@ -164,6 +166,10 @@ class SmallGroup:
 
     def freeze(self, name: MemberId, ticks: int) -> None:
         self.members[name].frozen_until_ms = self.now_ms + ticks
+
+    def repeat(self, letter: Letter, ticks: int) -> None:
+        """It comes a second time, later."""
+        self.letters.append(replace(letter, due_ms=letter.due_ms + ticks))
 
     def cut(self, name: MemberId, other: MemberId, ticks: int) -> None:
         self.cut_until_ms[name, other] = self.now_ms + ticks
@@ -406,6 +412,11 @@ class SmallGroup:
         found += [f"{name} has queues" for name, weight in weights.items() if weight == 0 and name in owners]
         shares = [owners.count(name) for name, weight in weights.items() if weight]
         return [*found, f"the shares are {shares}"] if max(shares, default=0) - min(shares, default=0) > 1 else found
+
+
+def pins(queues: list[QueueName]) -> dict[QueueName, MemberId]:
+    """Which of these have a home by the settings."""
+    return {queue: COUNTED[index % len(COUNTED)] for index, queue in enumerate(queues) if COUNTED}
 
 
 def id_of(name: MemberId) -> MemberId:

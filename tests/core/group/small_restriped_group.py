@@ -7,7 +7,7 @@ that hears whatever a member says. What lies in a queue is shown to each handle 
 from dataclasses import replace
 
 from lbg_runtime.core.flow.commands import Bind, Command, ProbeSettlements, Settle, StartIntake, TellStripes, Unbind
-from lbg_runtime.core.flow.events import BindRefused, FlowDown, MessageReceived
+from lbg_runtime.core.flow.events import BindRefused, FlowDown, MessageReceived, StopRequested
 from lbg_runtime.core.flow.machine import FlowMachine
 from lbg_runtime.core.group import membership_events as events
 from lbg_runtime.core.group.control_messages import Heartbeat, Life, ReportedFlow
@@ -31,7 +31,7 @@ from lbg_runtime.core.restripe.striping import StripingBook
 from lbg_runtime.model.group import GroupShape
 from lbg_runtime.model.ids import DeliveryId, GroupName, MemberId, QueueName
 from lbg_runtime.model.message import Delivery
-from tests.core.group.small_group import FLOWS, ONLY, SHARDS, Letter, Member, SmallGroup
+from tests.core.group.small_group import FLOWS, ONLY, SHARDS, Letter, Member, SmallGroup, pins
 
 CONTROL_TOPIC = "c"
 SHAPE = GroupShape(GroupName("orders"), "h", SHARDS, SHARDS)
@@ -96,6 +96,8 @@ class RestripedGroup(SmallGroup):
         super().step()
         if self.conductor is not None and self.look_at_ms is not None and self.now_ms >= self.look_at_ms:
             self.look_at_ms = self.now_ms + LOOK_EVERY_MS
+            if not self.members:
+                return  # It would publish again and again, for nobody.
             self._conduct(self.conductor)
 
     def _conduct(self, conductor: Conductor) -> None:
@@ -198,9 +200,9 @@ class RestripedGroup(SmallGroup):
                     added = [queue for queue in self._names(total) if queue not in member.flows]
                     flows = {queue: member.flow(queue, self.now_ms) for queue in added}
                     member.flows |= flows
-                    member.told |= {queue: [] for queue in added}
+                    member.told |= {queue: [StopRequested()] if member.is_leaving else [] for queue in added}
                     if added:
-                        member.heard.append(FlowsAdded(list(flows.values()), {}))
+                        member.heard.append(FlowsAdded(list(flows.values()), pins(self._names(total))))
                 case Say(Heartbeat() as heartbeat) if not member.away_until_ms:
                     self.book.hear(heartbeat.striping)
                     flows_of = heartbeat.flows.items()
@@ -210,6 +212,8 @@ class RestripedGroup(SmallGroup):
                     pass
 
     def unrest(self) -> list[str]:
+        if not self.members:
+            return []
         found = super().unrest()
         for name, member in self.members.items():
             now = member.control.membership.striping.now

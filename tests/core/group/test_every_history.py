@@ -77,6 +77,11 @@ def pauses(group: SmallGroup) -> list[Disturbance]:
     return [*frozen, *(("cut", (*cut, SILENCE_MS + 10)) for cut in cuts)]
 
 
+def repeats(group: SmallGroup) -> list[Disturbance]:
+    """A control message comes a second time, behind the next one or behind the next heartbeat."""
+    return [("repeat", (letter, ticks)) for letter in said(group) for ticks in (1, TIMING.heartbeat_ms + 2)]
+
+
 def breaks(group: SmallGroup) -> list[Disturbance]:
     """A connection breaks, for a moment or until after the next heartbeat."""
     connected = [name for name, member in group.members.items() if not member.away_until_ms]
@@ -98,7 +103,7 @@ def group_that_b_joins() -> SmallGroup:
     ("disturbances", "more", "least_count"),
     [
         *((losses, 2, 50), (delays, 1, 15), (lives, 1, 50), (pauses, 1, 30), (weights, 1, 20), (flows, 1, 20)),
-        (breaks, 1, 60),
+        *((breaks, 1, 60), (repeats, 1, 25)),
     ],
     ids=[
         "two_messages_are_lost",
@@ -108,6 +113,7 @@ def group_that_b_joins() -> SmallGroup:
         "somebody_is_to_have_nothing",
         "a_flow_is_disturbed",
         "a_connection_breaks",
+        "a_message_comes_twice",
     ],
 )
 def test_whatever_happens_the_group_comes_to_rest(disturbances: Disturbances, more: int, least_count: int) -> None:
@@ -139,6 +145,14 @@ def test_one_of_two_processes_of_a_member_is_left(
     histories = GroupHistories(disturbances)
     histories.follow(group_with_a_twin(incarnation), 1)
     assert histories.count >= least_count
+
+
+def test_counted_members_come_to_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has the queues of its number, whoever comes or goes."""
+    monkeypatch.setattr(small_group, "COUNTED", (B, A))
+    histories = GroupHistories(lives)
+    histories.follow(group_that_b_joins(), 1)
+    assert histories.count >= 50
 
 
 def test_members_that_look_at_their_flows_seldom_come_to_rest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,7 +326,7 @@ def _try_everything() -> None:
 
     twins = {"a later twin": partial(group_with_a_twin, 9), "an earlier twin": partial(group_with_a_twin, 0)}
     starts: dict[str, Callable[[], SmallGroup]] = {"b joins": group_that_b_joins, **twins}
-    anything = partial(any_of, (losses, delays, lives, weights, flows, pauses, breaks))
+    anything = partial(any_of, (losses, delays, repeats, lives, weights, flows, pauses, breaks))
     tell_of("anything", starts, anything, 1)
     pairs = {"losses": (losses, delays), "lives": (lives, losses), "breaks": (breaks, lives), "flows": (flows, losses)}
     for name, some in pairs.items():

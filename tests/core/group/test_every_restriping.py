@@ -19,7 +19,7 @@ from lbg_runtime.model.ids import MemberId
 from tests.core.group.group_histories import Disturbance, Disturbances, GroupHistories, tell_of
 from tests.core.group.small_group import SmallGroup
 from tests.core.group.small_restriped_group import RestripedGroup
-from tests.core.group.test_every_history import breaks, delays, lives, losses, pauses
+from tests.core.group.test_every_history import breaks, delays, lives, losses, pauses, repeats
 
 A, B = MemberId("a"), MemberId("b")
 
@@ -107,7 +107,7 @@ def _try_everything() -> None:
     conductor.LOOKS_PER_RECORD = 10
 
     def anything(group: SmallGroup) -> list[Disturbance]:
-        return [each for some in (losses, delays, lives, pauses, breaks) for each in some(group)]
+        return [each for some in (losses, delays, repeats, lives, pauses, breaks) for each in some(group)]
 
     def pairs(group: SmallGroup) -> list[Disturbance]:
         return [*losses(group), *lives(group)]
