@@ -15,6 +15,10 @@ from tests.end_to_end.everything_stage import AWAY_S, BREAK_S, HIT_FOR_S, QUIET_
 from tests.warm import LBG, Copy
 
 
+class NothingToHit(Exception):
+    """It is not connected just now, or has no child."""
+
+
 class Player:
     """A process that blows are dealt to: an application, or one of those below."""
 
@@ -36,14 +40,25 @@ class Player:
         for kind in islice(_in_turn(self.kinds, chance), len(self.kinds) if once else None):
             if once and not self.stage.is_first(f"{self.alike}: {kind}"):
                 continue
-            if self.stage.wait(chance, self.quiet_s):
-                return
-            self.insist()
-            # Whoever leaves in good order is not hit.
-            before_s, self._hit_s = self._hit_s, self._hit_s if kind == "leave" else math.inf
-            self.kinds[kind](chance)
-            self._hit_s = before_s if kind == "leave" else time.monotonic()
+            is_dealt = False
+            while not is_dealt:
+                if self.stage.wait(chance, self.quiet_s):
+                    return
+                self.insist()
+                is_dealt = self._deal(kind, chance)
             self.stage.count(f"{self.what}: {kind}")
+
+    def _deal(self, kind: str, chance: random.Random) -> bool:
+        """Whether there was something to hit."""
+        # Whoever leaves in good order is not hit.
+        before_s, self._hit_s = self._hit_s, self._hit_s if kind == "leave" else math.inf
+        try:
+            self.kinds[kind](chance)
+        except NothingToHit:
+            self._hit_s = before_s
+            return False
+        self._hit_s = before_s if kind == "leave" else time.monotonic()
+        return True
 
     def insist(self) -> None:
         """Raise `AssertionError` if it has ended by itself."""
@@ -119,23 +134,28 @@ class ClientPlayer(Player):
         self._come_again(chance)
 
     def _cut(self, chance: random.Random) -> None:
-        if client := self._client(chance):
-            with self._unaware():
-                self.stage.order("drop", client=client)
+        client = self._client(chance)
+        with self._unaware():
+            self.stage.order("drop", client=client)
 
     def _silence(self, chance: random.Random) -> None:
-        if client := self._client(chance):
-            with self._unaware():
-                self.stage.order("stall", client=client, on=True)
-                self.stage.wait(chance, BREAK_S)
-                self.stage.order("stall", client=client, on=False)
+        client = self._client(chance)
+        with self._unaware():
+            self.stage.order("stall", client=client, on=True)
+            self.stage.wait(chance, BREAK_S)
+            self.stage.order("stall", client=client, on=False)
 
     def _client(self, chance: random.Random) -> str:
-        """One of its connections; none where it has none just now."""
-        return chance.choice([name for name in self.stage.clients() if self._is_ours(name)] or [""])
+        """One of its connections."""
+        if not (clients := self._clients()):
+            raise NothingToHit
+        return chance.choice(clients)
+
+    def _clients(self) -> list[str]:
+        return [name for name in self.stage.clients() if self._is_ours(name)]
 
     def _is_ours(self, client: str) -> bool:
-        return re.split("[-/]", client)[-1] == str(self.process.pid)
+        return str(self.process.pid) in re.split("[-/]", client)
 
 
 class ObserverPlayer(ClientPlayer):
@@ -159,7 +179,7 @@ class PublisherPlayer(ClientPlayer):
 
     def _come_again(self, chance: random.Random) -> None:
         # What a life has sent comes before all of the next one only if the broker has taken it by then.
-        self.stage.until("the broker has seen the publisher go", lambda: not self._client(chance))
+        self.stage.until("the broker has seen the publisher go", lambda: not self._clients())
         super()._come_again(chance)
 
 
@@ -204,8 +224,9 @@ class TwinsPlayer(MemberPlayer):
         self.kinds["kill one of two"] = self._kill_child
 
     def _kill_child(self, chance: random.Random) -> None:
-        if children := self._children():
-            _signal([chance.choice(children)], signal.SIGKILL)
+        if not (children := self._children()):
+            raise NothingToHit
+        _signal([chance.choice(children)], signal.SIGKILL)
 
     def _children(self) -> list[int]:
         pid = self.process.pid
