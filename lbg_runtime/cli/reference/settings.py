@@ -38,6 +38,7 @@ Made from `lbg_runtime/config/`; do not edit. `make docs` writes it anew. The fi
   Defaults and values from the environment are taken as they are: references in them are not replaced. A variable that
   is set to the empty text counts as set. Anything of another form is plain text; for a literal `${NAME}`, write
   `${DOLLAR:$}{NAME}`.
+- The file is UTF-8, may be a pipe, and has at most 1,000,000 bytes.
 - A wrong or unknown setting stops the start, with a line that names its place, what was found, and what was expected.
 - For [membership](#membership), the command line takes precedence over the environment (`LBG_MEMBER_ID`,
   `LBG_MEMBER_INDEX`, `LBG_MEMBER_COUNT`), and the environment over the file.
