@@ -1,15 +1,20 @@
 """Carries out the steps of a plan, one by one."""
 
 import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from lbg_runtime.admin.objects import KEY_NAMES, SYNTAX, TOPIC_RULES
 from lbg_runtime.admin.plan import Change, Create, Delete, Step
-from lbg_runtime.model.errors import SempRefused
+from lbg_runtime.model.errors import SempMissing, SempRefused
 from lbg_runtime.model.semp_code import SempCode
 from lbg_runtime.semp.client import SempClient
 
 PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 """Between the attempts of a step that something else on the broker still blocks."""
+
+OnStep = Callable[[Step], None]
+"""Called with every step before it is carried out."""
 
 _STILL_USED = frozenset({SempCode.NOT_ALLOWED, SempCode.CONFIGDB_OBJECT_DEPENDENCY})
 
@@ -35,6 +40,17 @@ class Executor:
                     raise
             await asyncio.sleep(pause_s)
         return await self._try(step)
+
+    async def do_unless_gone(self, step: Step) -> None:
+        """The same for a step whose object may be gone by now: then there is nothing to do."""
+        with suppress(SempMissing):
+            await self.do(step)
+
+    async def take_back(self, steps: Iterable[Step]) -> None:
+        """Set what these steps have changed as it was before, in the objects that are still there."""
+        for step in steps:
+            if isinstance(step, Change):
+                await self.do_unless_gone(Change(step.ref, step.before, step.attributes))
 
     async def _try(self, step: Step) -> None:
         match step:

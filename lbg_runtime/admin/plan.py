@@ -7,7 +7,7 @@ else's. The way back is the same in reverse. A run that was killed is finished b
 there and not at what was planned.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from lbg_runtime.admin.objects import (
@@ -113,6 +113,14 @@ def take_step(state: dict[Ref, Attributes], step: Step) -> None:
             gone = [each for each in state if ref in (each, each.whole)]
             for each in gone:
                 del state[each]
+
+
+def after_steps(state: State, steps: Iterable[Step]) -> dict[Ref, Attributes]:
+    """Another state, as it is after these steps."""
+    after = dict(state)
+    for step in steps:
+        take_step(after, step)
+    return after
 
 
 def _parts(desired: State, actual: State) -> Iterator[Step]:

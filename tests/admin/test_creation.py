@@ -10,6 +10,7 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
+from lbg_runtime.admin.fills import read_fills
 from lbg_runtime.admin.group import GroupAdmin
 from lbg_runtime.model.errors import BrokerRefusal, GroupRefused, SempRefused, SempUnreachable
 from lbg_runtime.model.ids import QueueName
@@ -31,7 +32,7 @@ from tests.admin.group_steps import (
 
 
 async def test_a_group_is_created_and_its_members_can_work(broker, client):
-    admin = await create(client)
+    await create(client)
     assert broker.engine.queue_names("default") == ("orders/1", "orders/0"), "publishers may take the first for all"
     assert broker.engine.queue_status("default", QueueName("orders/1")).subscriptions == (
         "orders-hash/1/>",
@@ -40,7 +41,7 @@ async def test_a_group_is_created_and_its_members_can_work(broker, client):
     member = log_in(broker)
     broker.engine.bind(member, QueueName("orders/0"))
     publish(broker)
-    assert await admin.fills(["orders/0", "orders/1"]) == {"orders/0": (0, 1), "orders/1": (1, 0)}
+    assert await read_fills(client, "default", ["orders/0", "orders/1"]) == {"orders/0": (0, 1), "orders/1": (1, 0)}
     with pytest.raises(BrokerRefusal, match="Permission Not Allowed"):
         broker.engine.bind(log_in(broker, "default", "", "stranger"), QueueName("orders/1"))
     with pytest.raises(BrokerRefusal, match="Unauthorized"):
@@ -263,11 +264,11 @@ async def test_a_creation_that_fails_is_not_taken_back_once_a_message_was_confir
     assert {"queue orders/0", "queue orders/1"} <= set(told[-1]["left"])
     assert "orders/1 (1 message" in told[-1]["reason"]
     admin = GroupAdmin(client, "default")
-    assert await admin.fills(["orders/1"]) == {"orders/1": (1, 0)}
+    assert await read_fills(client, "default", ["orders/1"]) == {"orders/1": (1, 0)}
     publish(broker)  # Its queues take messages as they did.
     await admin.apply(await admin.plan(SPEC))
     assert (await admin.plan(SPEC)).is_clean
-    assert await admin.fills(["orders/1"]) == {"orders/1": (2, 0)}
+    assert await read_fills(client, "default", ["orders/1"]) == {"orders/1": (2, 0)}
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from lbg_runtime.admin.executor import PAUSES_S
+from lbg_runtime.admin.fills import read_fills
 from lbg_runtime.admin.group import GroupAdmin
 from lbg_runtime.admin.problems import is_own_username
 from lbg_runtime.admin.roles import Login, Role
@@ -184,7 +185,7 @@ async def test_a_queue_of_others_that_is_named_as_the_account_keeps_no_group_fro
     broker.engine.add_queue_subscription("default", QueueName("members"), "theirs")
     flow = broker.engine.open_publisher(log_in(broker, "default", "", "publisher"), "").flow
     broker.engine.publish(flow, 1, Published("theirs", 1, 1))
-    assert await admin.fills(["members"]) == {"members": (1, 0)}
+    assert await read_fills(client, "default", ["members"]) == {"members": (1, 0)}
     await admin.delete(SPEC)
     assert broker.engine.queue_names("default") == ("members",)
 

@@ -20,7 +20,8 @@ from lbg_runtime.model.errors import ConfigError, GroupMissing, UserError
 from lbg_runtime.model.printable import printable
 
 if TYPE_CHECKING:
-    from lbg_runtime.admin.group import GroupAdmin, OnStep, Plan
+    from lbg_runtime.admin.executor import OnStep
+    from lbg_runtime.admin.group import GroupAdmin, Plan
     from lbg_runtime.admin.plan import Step
     from lbg_runtime.admin.sight import QueueSight
     from lbg_runtime.admin.spec import GroupSpec, StoredGroup
