@@ -479,8 +479,8 @@ class LandingRowsPruned(LandingError):
         super().__init__(
             path,
             f"row {row} of {lane} is pruned, the first that is left is {first_row}",
-            "start from the rows that are left (failOnDataLoss false, `lbg spark stream --skip-pruned`), and keep rows "
-            "longer than readers lag",
+            "start from the rows that are left (in Spark: failOnDataLoss false, or `lbg spark stream --skip-pruned`), "
+            "and keep rows longer than readers lag",
         )
         self.lane = lane
         self.row = row
