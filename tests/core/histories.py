@@ -1,5 +1,6 @@
 """All histories of something small: whatever may happen, at whatever moment, breaks no law and ends well."""
 
+import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
@@ -55,6 +56,12 @@ def twin(part: T, copies: Mapping[type, Callable[[Any], object]] = CONTAINERS) -
         copy = copies.get(type(value))
         setattr(made, name, value if copy is None else copy(value))
     return made
+
+
+def tell_of(name: object, histories: "Histories[Any]") -> None:
+    """For a script that tries many."""
+    sys.stdout.write(f"{name}: {len(histories)} {histories.problem or 'well'}\n")
+    sys.stdout.flush()
 
 
 def perform(world: Any, step: Step) -> None:

@@ -1,4 +1,10 @@
-"""All histories of small queues: whatever may happen, at whatever moment, breaks no law and ends well."""
+"""All histories of small queues: whatever may happen, at whatever moment, breaks no law and ends well.
+
+A few are part of the tests; run as a script, it tries each pair of mishaps and requests with one member, and each alone
+with two, which takes minutes.
+"""
+
+from itertools import combinations_with_replacement
 
 import pytest
 
@@ -9,10 +15,10 @@ from lbg_runtime.core.flow.release import Release
 from lbg_runtime.core.lanes import KeyLanes, Lane
 from lbg_runtime.model.message import Delivery
 from lbg_runtime.model.outcome import Outcome
-from tests.core.flow.small_parts import CYCLING, HOME, STANDBY, Setup
+from tests.core.flow.small_parts import ATTEMPT_ENDS, CYCLING, HOME, REQUESTS, STANDBY, Setup
 from tests.core.flow.small_queue import SmallQueue
 from tests.core.flow.small_twins import mark, twin_queue
-from tests.core.histories import Histories
+from tests.core.histories import Histories, tell_of
 
 
 def histories_of(setup: Setup) -> Histories[SmallQueue]:
@@ -105,3 +111,19 @@ def test_marks_know_all_that_changes_in_a_machine() -> None:
     assert set(Release.__slots__) == {"cause", "phase", "drain_until_ms", "quiet_at_ms", "move_id", "look_at_ms"}
     assert set(Lane.__slots__) == {"attempt", "head", "is_recalled", "key", "rest", "stage"}
     assert set(KeyLanes.__slots__) == {"_lanes", "ready", "_delayed", "_delay_count", "_held_up", "max_waiting"}
+
+
+def _try_everything() -> None:
+    mishaps = [*sorted(ATTEMPT_ENDS), *REQUESTS, "cut", "end flow", "refuse", "stop feeding", "suspend"]
+    for pair in combinations_with_replacement(mishaps, 2):
+        for events_overtake in (False, True):
+            setup = Setup("aa", pair, events_overtake=events_overtake)
+            tell_of(setup, histories_of(setup))
+    for mishap in mishaps:
+        for places in ((HOME, STANDBY), (HOME, CYCLING), (CYCLING, CYCLING)):
+            setup = Setup("a", (mishap,), places)
+            tell_of(setup, histories_of(setup))
+
+
+if __name__ == "__main__":
+    _try_everything()

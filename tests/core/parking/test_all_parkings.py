@@ -1,10 +1,12 @@
 """All histories of a small queue with its parking queue: whatever may happen, at whatever moment, nothing is lost or
 overtaken, and all is replayed in the end.
 
-More is searched with other values of `Setup`; with two mishaps and no step `at_once` it takes seconds to minutes.
+A few are part of the tests; run as a script, it tries each pair of mishaps, which takes minutes. More is searched with
+other values of `Setup`; with two mishaps and no step `at_once` it takes seconds to minutes.
 """
 
 from collections.abc import Callable
+from itertools import combinations_with_replacement
 
 import pytest
 
@@ -15,7 +17,7 @@ from lbg_runtime.core.parking.orders import LedgerOrder, PublishFence, SettlePar
 from lbg_runtime.core.parking.records import DropAsked, LedgerEntry, ParkedMessage, ParkingOwner, UnparkAsked
 from lbg_runtime.model.ids import DeliveryId
 from lbg_runtime.model.message import Message
-from tests.core.histories import Histories
+from tests.core.histories import Histories, tell_of
 from tests.core.parking.small_parking import SmallParking
 from tests.core.parking.small_parking_parts import Name, Setup, mark
 
@@ -23,6 +25,10 @@ PROMPT = ("deliver", "arrive", "notice")
 """Nothing is late but what is read, handled, or settled by the timer; messages and mishaps come at any moment."""
 READ = (*PROMPT, "read")
 """Nor what is read of the parking queue."""
+MISHAPS = (
+    *("unpark", "unpark unmended", "drop", "refuse", "doubt", "leave", "stay", "die", "cut", "fence again"),
+    *("lose for a moment", "lose the queue", "lose the parking queue"),
+)
 WRONG_CLOCKS = (30, 10, 20)
 FIRST: tuple[Name, ...] = (("a", 1),)
 SECOND: tuple[Name, ...] = (("a", 2),)
@@ -170,3 +176,13 @@ def test_marks_know_all_that_changes_in_a_ledger() -> None:
     assert set(vars(ledger)) == names | {"_fence", "_last_number", "_sent", "_sent_again", "_gone"}
     names = {"entries", "identities", "last_numbers", "unparks", "is_offered", "unread"}
     assert set(ledger_module._ParkedLane.__slots__) == names
+
+
+def _try_everything() -> None:
+    for pair in combinations_with_replacement(MISHAPS, 2):
+        setup = Setup("aa", FIRST, pair, READ)
+        tell_of(pair, histories_of(setup))
+
+
+if __name__ == "__main__":
+    _try_everything()

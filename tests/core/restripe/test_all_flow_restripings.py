@@ -4,7 +4,6 @@ handlers that fail, at whatever moment, break no law, and the re-striping comes 
 A few are part of the tests; run as a script, it tries each mishap with one member and with two, which takes minutes.
 """
 
-import sys
 from collections.abc import Callable
 
 import pytest
@@ -15,7 +14,7 @@ from lbg_runtime.core.flow.table import FlowState
 from lbg_runtime.core.restripe.gate import GateOrder
 from lbg_runtime.model.ids import DeliveryId, Epoch
 from lbg_runtime.model.message import Delivery
-from tests.core.histories import Histories
+from tests.core.histories import Histories, tell_of
 from tests.core.restripe.small_flows import SmallFlows
 from tests.core.restripe.small_stripe_parts import Setup
 
@@ -108,8 +107,8 @@ def _try_everything() -> None:
             for counts in ((1, 2), (2, 1)):
                 if mishap == "leave" and members == 1:
                     continue
-                histories = histories_of(Setup(counts, ("1a",), (mishap,), members, at_once=at_once))
-                sys.stdout.write(f"{counts} {members} {mishap}: {len(histories)} {histories.problem or 'well'}\n")
+                setup = Setup(counts, ("1a",), (mishap,), members, at_once=at_once)
+                tell_of(f"{counts} {members} {mishap}", histories_of(setup))
 
 
 if __name__ == "__main__":
