@@ -247,6 +247,8 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=50, help="messages a second")
     asked = parser.parse_args()
     logging.getLogger("solace.messaging").setLevel(logging.CRITICAL)
+    # Who is only asked to end has its database ended as well.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     print(f"seed {asked.seed}", file=sys.stderr)  # noqa: T201  # also of a run that is ended
     with run_folder("lbg-everything-") as folder, warm_process() as warm:
         told = run(folder.path, warm, seconds=asked.minutes * 60, seed=asked.seed, rebind=asked.rebind, rate=asked.rate)
