@@ -119,8 +119,11 @@ def _try_everything() -> None:
         for events_overtake in (False, True):
             setup = Setup("aa", pair, events_overtake=events_overtake)
             tell_of(setup, histories_of(setup))
+    # Two that give way to each other have too many histories with a mishap.
+    calm = Setup("a", (), (CYCLING, CYCLING))
+    tell_of(calm, histories_of(calm))
     for mishap in mishaps:
-        for places in ((HOME, STANDBY), (HOME, CYCLING), (CYCLING, CYCLING)):
+        for places in ((HOME, STANDBY), (HOME, CYCLING)):
             setup = Setup("a", (mishap,), places)
             tell_of(setup, histories_of(setup))
 

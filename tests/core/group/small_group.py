@@ -4,6 +4,8 @@ Each member has its control plane and its flow machines; around them are a broke
 control topic. Everything takes a tick from one to the other, and stays in order between two of them. Ten ticks are a
 heartbeat interval, and the other delays are short, so that little happens between two states. Whoever begins with a
 queue is given a message, and handles it for some ticks.
+
+More than 400 lines, as whatever disturbs a group is a method of it.
 """
 
 from collections import deque

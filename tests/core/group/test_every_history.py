@@ -2,8 +2,6 @@
 
 The simulation has larger groups to which far more happens, and sees a sample of that. A few disturbances, alone, are
 part of the tests; run as a script, it tries all of them, and pairs, which takes an hour.
-
-More than 400 lines, as a mistake is told beside the disturbance that shows it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
