@@ -153,3 +153,18 @@ async def test_questions_beyond_the_bound_are_refused_and_probes_are_not(monkeyp
         for path in FACTS:
             assert "too many questions" in str((await ask(port, path)).told["error"])
         assert {(await ask(port, path)).status for path in (*PROBES, "/metrics")} == {200}
+
+
+async def test_a_question_that_is_answered_makes_room_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "MAX_QUESTIONS", 1)
+    async with serving(ShownMember(READY)) as (port, _), asyncio.timeout(PATIENCE_S):
+        for _ in range(3):
+            assert (await ask(port, "/v1/status")).status == 200
+        is_asked, is_answered = answered_late(monkeypatch)
+        waiting = asyncio.create_task(ask(port, "/v1/status"))
+        await is_asked.wait()
+        refused = await ask(port, "/v1/status")
+        is_answered.set()
+        assert (refused.status, refused.told) == (503, {"error": "too many questions at once; try again"})
+        late = [(await waiting).told["error"], (await ask(port, "/v1/status")).told["error"]]
+    assert late == ["the member's event loop does not answer"] * 2
