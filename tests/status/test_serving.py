@@ -82,3 +82,19 @@ def test_why_an_address_cannot_be_had_is_said_beside_it(
     assert (
         str(refused.value) == f"ops.status: here:9280: {reason}; expected an address of this machine with a free port"
     )
+
+
+@pytest.mark.parametrize(("host", "family"), [("::1", socket.AF_INET6), ("127.0.0.1", socket.AF_INET)])
+def test_a_host_with_colons_is_an_address_of_ipv6(
+    monkeypatch: pytest.MonkeyPatch, host: str, family: socket.AddressFamily
+) -> None:
+    asked: list[object] = []
+
+    def refuse(_: object, *, family: socket.AddressFamily) -> None:
+        asked.append(family)
+        raise OSError("not on this machine")
+
+    monkeypatch.setattr(socket, "create_server", refuse)
+    with pytest.raises(ConfigError):
+        listen(ListenAddress(host, 9280), "ops.status")
+    assert asked == [family]
