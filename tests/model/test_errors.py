@@ -1,6 +1,7 @@
 """Errors keep their facts, also across processes."""
 
 import copy
+import inspect
 import pickle
 
 import pytest
@@ -126,6 +127,18 @@ def test_an_error_arrives_whole_in_another_process(error: LbgError, travel: obje
     assert str(arrived) == str(error)
     # Errors within errors are equal only to themselves.
     assert repr(vars(arrived)) == repr(vars(error))
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+def test_what_an_error_is_made_of_are_its_facts(error: LbgError) -> None:
+    made_of = [
+        name
+        for name, parameter in inspect.signature(type(error).__init__).parameters.items()
+        if name != "self" and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    ]
+    if isinstance(error, RestripeRecordRefused):
+        made_of.remove("payload")  # quoted in what is wrong with it
+    assert set(made_of) <= vars(error).keys()
 
 
 def test_a_cause_and_notes_travel_as_far_as_python_lets_them() -> None:
