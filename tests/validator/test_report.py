@@ -3,9 +3,11 @@
 from dataclasses import replace
 
 import orjson
+import pyarrow as pa
 
+from lbg_runtime.validator.findings import Accounts, Finding, Law, Move, Restriping, Verdict, VerdictKind, Witness
 from lbg_runtime.validator.judge import validate
-from lbg_runtime.validator.report import as_object, as_text
+from lbg_runtime.validator.report import as_object, as_text, lost_messages
 from tests.validator.changes import lose_last_of_key, run_into_next
 from tests.validator.history import story
 from tests.validator.striping import striped_story
@@ -135,3 +137,112 @@ def test_lost_messages_that_follow_each_other_are_told_once() -> None:
     assert "loss: 30\n" in text
     assert "/new: 1 to 30 confirmed, never handled to an end\n" in text
     assert " more, which" not in text
+
+
+def crafted() -> Verdict:
+    """One in which each count is another, and everything is told that there can be."""
+    counts = dict.fromkeys(Law, 0) | {
+        Law.LOSS: 13, Law.ORDER: 2, Law.OVERLAP_IN_PROCESS: 4, Law.OVERLAP_ACROSS_PROCESSES: 8,
+        Law.SETTLED_AFTER_EPOCH: 16,
+    }  # fmt: skip
+    lost = pa.table({"publisher": ["p", "q"], "key": ["a", "b"], "first_seq": [3, 7], "last_seq": [14, 7]})
+    witness = Witness("dispatch", member="m", queue=0, seq=3, redelivered=False)
+    findings = (
+        Finding(Law.LOSS, "p/a: 3 to 14 confirmed", ()),
+        Finding(Law.ORDER, "3 after 4", (witness, Witness("flow", epoch=2))),
+    )
+    move = Move(3, "a", "b", "stop", -7, 1, 1, 1)
+    return replace(
+        validate(story().tables()),
+        kind=VerdictKind.UNKNOWN,
+        counts=counts,
+        accounts=Accounts(101, 102, 103, 104, 105, 106, 107, 108, 109),
+        findings=findings,
+        unproven=(Law.LOSS,),
+        reasons=("a journal is missing",),
+        unended=("0.member.jsonl", "1.member.jsonl", "2.member.jsonl"),
+        restripings=(Restriping(5, 4, 6, 8),),
+        moves=(move,) * 20,
+        lost=lost,
+    )
+
+
+def test_the_whole_text_of_a_verdict() -> None:
+    """People look for losses, order and repeats in these lines."""
+    move = "  queue 3: a -> b, stop, -7 ms from last handling to first"
+    assert as_text(crafted()).splitlines() == [
+        "verdict: unknown",
+        "  published 101, handled 102, lost 13",
+        "  out of order 2, overlaps 12, and 109 with what ran on where the queue was lost",
+        "  duplicates 103 (allowed 104: handlings that a crash, a disconnect or a second sending may have hidden from "
+        "the broker)",
+        "  settlements fenced 107, sent after their epoch 16",
+        "not provable:",
+        "  a journal is missing",
+        "loss: 13, not proven",
+        "  p/a: 3 to 14 confirmed",
+        "  and 1 more, which lbg validate --lost FILE lists",
+        "  what lies on a queue, is parked or was dropped by hand counts too: judge when queues are empty",
+        "  no end in 2.member.jsonl and 2 more: a member that still runs may yet handle these; judge when it has left, "
+        "or with --live",
+        "order: 2",
+        "  3 after 4",
+        "    dispatch member=m queue=0 seq=3 redelivered=False",
+        "    flow epoch=2",
+        "  and 1 more",
+        "overlap_in_process: 4",
+        "  and 4 more",
+        "overlap_across_processes: 8",
+        "  and 8 more",
+        "settled_after_epoch: 16",
+        "  and 16 more",
+        "queues 4 -> 6: 8 shards moved",
+        "owner changes: 20",
+        *[move] * 20,
+    ]
+
+
+def test_the_text_says_nothing_of_what_there_is_not() -> None:
+    verdict = crafted()
+    text = as_text(
+        replace(
+            verdict,
+            kind=VerdictKind.INVALID,
+            accounts=replace(verdict.accounts, overlaps_after_loss=0),
+            unended=("0.member.jsonl",),
+        )
+    )
+    assert "  out of order 2, overlaps 12\n" in text
+    assert "\nalso not provable:\n" in text
+    assert "\n  no end in 0.member.jsonl: a member" in text
+    of_two = as_text(replace(verdict, unended=verdict.unended[:2]))
+    assert "\n  no end in 1.member.jsonl and 1 more: a member" in of_two
+    without_loss = as_text(replace(verdict, counts={**verdict.counts, Law.LOSS: 0}))
+    assert "no end in" not in without_loss
+    assert "  no end in" not in as_text(replace(verdict, unended=()))
+
+
+def test_the_whole_object_of_a_verdict() -> None:
+    shown = as_object(crafted())
+    witnesses = shown.pop("witnesses")
+    assert isinstance(witnesses, list)
+    lost, order = witnesses
+    assert lost == {"law": "loss", "text": "p/a: 3 to 14 confirmed", "records": []}
+    assert order["records"] == [
+        {"record": "dispatch", "member": "m", "queue": 0, "seq": 3, "redelivered": False},
+        {"record": "flow", "epoch": 2},
+    ]
+    assert shown.pop("violations") == {law.value: crafted().counts[law] for law in Law}
+    assert shown.pop("moves") == [{"queue": 3, "from": "a", "to": "b", "cause": "stop", "pause_ms": -7}] * 20
+    assert shown == {
+        "verdict": "unknown", "published": 101, "handled_first": 102, "lost": 13, "out_of_order": 2, "overlaps": 12,
+        "overlaps_after_loss": 109, "duplicates": 103, "duplicate_bound": 104, "duplicates_flagged": 105,
+        "duplicates_resent": 106, "fenced": 107, "settled_after_epoch": 16, "unnumbered": 108, "unproven": ["loss"],
+        "reasons": ["a journal is missing"], "unended": ["0.member.jsonl", "1.member.jsonl", "2.member.jsonl"],
+        "restripings": [{"generation": 5, "from": 4, "to": 6, "shards_moved": 8}],
+    }  # fmt: skip
+
+
+def test_every_lost_message_is_named() -> None:
+    expected = [("p", "a", seq) for seq in range(3, 15)] + [("q", "b", 7)]
+    assert [(lost["publisher"], lost["key"], lost["seq"]) for lost in lost_messages(crafted())] == expected
