@@ -141,6 +141,17 @@ def test_what_an_error_is_made_of_are_its_facts(error: LbgError) -> None:
     assert set(made_of) <= vars(error).keys()
 
 
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+def test_the_text_of_an_error_names_its_facts(error: LbgError) -> None:
+    named = {
+        name: fact for name, fact in vars(error).items() if isinstance(fact, str | int) and not isinstance(fact, bool)
+    }
+    # The code of the refusal says more.
+    named.pop("http_status", None)
+    assert str(error)
+    assert {name: fact for name, fact in named.items() if str(fact) not in str(error)} == {}
+
+
 def test_a_cause_and_notes_travel_as_far_as_python_lets_them() -> None:
     error = UserError("where", "found", "expected")
     error.add_note("seen by member-1")
