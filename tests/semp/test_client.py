@@ -1,3 +1,8 @@
+"""What the client asks of a broker, and what it makes of each answer, or of none.
+
+More than 400 lines, as one stand-in of a broker gives all the answers.
+"""
+
 import asyncio
 import errno
 import json

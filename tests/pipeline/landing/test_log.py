@@ -1,4 +1,7 @@
-"""The reading side: what is there, what is asked for in vain, and what is said of it."""
+"""The reading side: what is there, what is asked for in vain, and what is said of it.
+
+More than 400 lines, as all of it is asked of the same small log.
+"""
 
 import os
 import shutil

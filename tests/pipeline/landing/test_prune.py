@@ -1,4 +1,7 @@
-"""Pruning: what is old goes, what is known of it stays, and readers are told."""
+"""Pruning: what is old goes, what is known of it stays, and readers are told.
+
+More than 400 lines, as what is pruned is looked at with those who read it.
+"""
 
 import errno
 import os
