@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pyarrow as pa
+import pytest
 
 from lbg_runtime.model.record import OwnerRecord
 from lbg_runtime.validator.findings import Move
@@ -112,6 +113,30 @@ def test_who_names_another_giver_is_not_joined_with_the_last_one_that_is_recorde
         "full/1",
     )
     assert (change.drain_ms, change.pause_ms) == (None, None)
+
+
+@pytest.mark.parametrize("agrees", ["giver names taker", "taker names giver", "giver has no move", "taker has no move"])
+def test_who_agrees_in_anything_is_joined_with_the_last_giver_that_is_recorded(agrees: str) -> None:
+    giver, taker = names()
+    given = {"cause": "handback", "decided_by": "offer", "move_id": "a/1", "to_member": "full", "drain_ms": 50}
+    taken = {"cause": "handback", "decided_by": "offer", "move_id": "full/1", "from_member": "full"}
+    match agrees:
+        case "giver names taker":
+            given["to_member"] = taker
+        case "taker names giver":
+            taken["from_member"] = giver
+        case "giver has no move":
+            given["move_id"] = None
+        case _:
+            taken["move_id"] = None
+    records = [record(A, "taken", 0), record(A, "given", 10, **given), record(B, "taken", 20, **taken)]
+    change = only(find_owner_changes(tables(*records), []))
+    assert (change.from_member, change.cause, change.drain_ms) == (giver, "handback", 50)
+
+
+def test_what_was_given_alone_is_no_change() -> None:
+    given = record(A, "given", 10, cause="rebind", decided_by="cycle", drain_ms=0)
+    assert find_owner_changes(tables(given), []) == []
 
 
 def test_a_queue_that_comes_back_to_the_same_life_is_no_change() -> None:
