@@ -65,8 +65,12 @@ def test_after_a_repeat_the_next_new_number_is_no_gap() -> None:
 
 
 def test_a_number_after_a_higher_one_that_is_no_redelivery_is_out_of_order() -> None:
-    validator, _ = fed(note(1), note(3), note(2))
+    validator, findings = fed(note(1), note(3), note(2))
 
+    assert findings == [
+        "sequence error: key k expected 2 got 3 (publisher p, member m1, topic orders/created)",
+        "sequence error: key k expected 4 got 2 (publisher p, member m1, topic orders/created)",
+    ]
     assert validator.sequence_errors[SequenceErrorKind.GAP] == 1
     assert validator.sequence_errors[SequenceErrorKind.REPEAT_UNFLAGGED] == 1
 
@@ -151,6 +155,22 @@ def test_notes_without_a_number_are_counted_and_their_shard_is_followed() -> Non
 
     assert validator.unnumbered == 2
     assert findings == ["shard 5 was m1, now m2 (topic orders/created)"]
+
+
+@pytest.mark.parametrize("lacks", [b'"publisher":"p"', b'"key":"k"', b'"seq":2', b'"seq":1'])
+def test_a_note_that_lacks_a_part_of_its_number_is_counted_and_followed_by_none(lacks: bytes) -> None:
+    notes = (note(1), note(2), note(3))
+    validator, findings = fed(*(each.replace(lacks, lacks.partition(b":")[0] + b":null") for each in notes))
+
+    assert validator.unnumbered == sum(lacks in each for each in notes)
+    # One alone is missing among those that have numbers, unless it is the first.
+    assert len(findings) == (lacks == b'"seq":2')
+
+
+def test_notes_of_no_shard_are_no_moves() -> None:
+    of_none = [note(1, key=member, member=member).replace(b'"shard":5', b'"shard":null') for member in "ab"]
+
+    assert fed(*of_none)[1] == []
 
 
 @pytest.mark.parametrize(
