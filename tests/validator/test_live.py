@@ -178,6 +178,7 @@ def test_notes_of_no_shard_are_no_moves() -> None:
     [
         *(b"", b"\xff", b"[]", b"7", b"{}", note(1).replace(b'"k"', b"3"), note(1).replace(b"1,", b'"1",', 1)),
         *(note(1).replace(b'"m1"', b"null"), note(1).replace(b":5,", b":true,")),
+        *(note(1).replace(text, b"7") for text in (b'"g/1"', b'"orders/created"', b'"p"')),
     ],
 )
 def test_what_is_not_a_note_is_counted_and_changes_nothing(payload: bytes) -> None:
