@@ -82,6 +82,9 @@ def test_ranges_and_points_behave_like_sets_of_numbers(
     assert expanded(merged) == sorted(wanted)
     assert expanded(lacking) == sorted(wanted - set(handled))
     assert [place >= 0 for place in holder.tolist()] == [point in wanted for point in handled]
+    united = united_ranges(*(array([row[place] for row in rows]) for place in range(3)))
+    assert expanded(united) == sorted(wanted)
+    assert len(united[0]) == sum((group, number - 1) not in wanted for group, number in wanted), "the fewest possible"
 
 
 def expanded(found: tuple[Ints, Ints, Ints]) -> list[tuple[int, int]]:
