@@ -340,6 +340,18 @@ async def test_where_no_member_has_an_application_the_queues_stay_where_they_are
     assert all(posted.attempt == 1 for posted in application.posted)
 
 
+async def test_a_member_that_has_left_says_nothing_of_its_application_any_more(trial):
+    application = ScriptedApplication(lambda _: SUCCESS)
+    application.is_up = False
+    with capture_logs() as log:
+        async with trial.running(trial.app(application, rebind={"mode": "cooperative"})):
+            await asyncio.sleep(UNABLE_AFTER_S / 2)
+        await asyncio.sleep(2 * UNABLE_AFTER_S)
+    told = [entry["event"] for entry in log]
+    assert "application_away" in told
+    assert "queues_left_to_others" not in told
+
+
 async def test_a_member_says_what_it_waits_for_before_its_application_was_heard_and_when_it_has_gone(trial):
     app = trial.app()
     async with trial.running(app):
