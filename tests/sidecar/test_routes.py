@@ -22,7 +22,7 @@ from lbg_runtime.sidecar.access import SidecarAccess
 from lbg_runtime.sidecar.answer import Status
 from lbg_runtime.sidecar.counts import Counts
 from lbg_runtime.sidecar.pull import PulledEvents
-from lbg_runtime.sidecar.routes import CONFIRM_WITHIN_S, EventStream, SidecarRoutes
+from lbg_runtime.sidecar.routes import CONFIRM_WITHIN_S, LAST_LINES_S, EventStream, SidecarRoutes
 from lbg_runtime.sidecar.server import LAST_ANSWERS_S
 from tests.sidecar.events import make_event, make_gate
 
@@ -406,6 +406,27 @@ async def test_an_application_that_is_called_cannot_pull():
         answer = await rig.post(path)
         assert answer.status_code == 409
         assert "sidecar.application" in answer.json()["error"]
+
+
+async def test_a_stream_whose_client_reads_is_told_to_its_end():
+    closed, said = asyncio.Event(), []
+
+    async def lines():
+        await closed.wait()
+        await asyncio.sleep(LAST_LINES_S / 2)
+        yield b"the last\n"
+
+    async def stay():
+        await asyncio.Event().wait()
+
+    async def send(message):
+        said.append(message.get("body"))
+
+    answering = asyncio.ensure_future(EventStream(lines(), closed)({}, stay, send))
+    await asyncio.sleep(1)
+    closed.set()
+    await answering
+    assert said == [None, b"\n", b"the last\n", b""]
 
 
 async def test_there_is_nothing_else(rig):
