@@ -134,6 +134,17 @@ def test_who_agrees_in_anything_is_joined_with_the_last_giver_that_is_recorded(a
     assert (change.from_member, change.cause, change.drain_ms) == (giver, "handback", 50)
 
 
+def test_the_changes_of_several_hosts_are_in_the_order_of_their_wall_clocks() -> None:
+    run = tables(record(A, "taken", 100), record(B, "taken", 7_000))
+    journals = run.journals.to_pylist()
+    for number, (host, offset_ms) in {A: ("one", 9_000), B: ("two", 0)}.items():
+        journals[number] |= {"host": host, "boot_id": host, "wall_offset_ns": offset_ms * MS}
+    apart = replace(run, journals=pa.Table.from_pylist(journals, run.journals.schema))
+    first, second = names()
+    assert [one.to_member for one in find_owner_changes(run, [])] == [first, second]
+    assert [one.to_member for one in find_owner_changes(apart, [])] == [second, first]
+
+
 def test_what_was_given_alone_is_no_change() -> None:
     given = record(A, "given", 10, cause="rebind", decided_by="cycle", drain_ms=0)
     assert find_owner_changes(tables(given), []) == []
