@@ -7,6 +7,7 @@ import pytest
 from lbg_runtime.model.record import DispatchRecord
 from lbg_runtime.validator.findings import Finding, Law, Verdict, VerdictKind
 from lbg_runtime.validator.judge import validate
+from tests.validator.history import story
 from tests.validator.run_files import MS, Run
 from tests.validator.script import Life, published
 from tests.validator.test_judge import put_on_another_host
@@ -365,3 +366,13 @@ def test_of_a_message_without_a_number_the_flag_says_whether_it_is_a_repeat(rede
     taker(run)
 
     assert judged(run).counts[Law.SHARD_HANDLED_AFTER_LEAVING] == expected
+
+
+def test_messages_of_no_shard_are_in_no_wrong_queue() -> None:
+    """A queue may attract other topics than those of its shards."""
+    run = story()
+    for journal in run.journals:
+        journal.records = [
+            replace(record, shard=None) if isinstance(record, DispatchRecord) else record for record in journal.records
+        ]
+    assert validate(run.tables()).kind is VerdictKind.VALID
