@@ -1,4 +1,4 @@
-"""What the clocks of a run's hosts are worth, as the two sides of a move show it."""
+"""What makes a run unprovable: above all what the clocks of its hosts are worth, as the two sides of a move show it."""
 
 from dataclasses import replace
 from random import Random
@@ -8,6 +8,7 @@ import pytest
 from lbg_runtime.model.record import DispatchRecord, OwnerRecord
 from lbg_runtime.validator.findings import Law, VerdictKind
 from lbg_runtime.validator.judge import validate
+from tests.validator.history import story
 from tests.validator.run_files import MS, SECOND, Run, wall_us
 from tests.validator.test_judge import handed_over_within, put_on_another_host
 from tests.validator.test_slices import verdict_in_slices
@@ -68,3 +69,13 @@ def test_on_one_clock_a_queue_that_is_taken_before_it_is_given_excuses_nothing()
     run = with_hand_over(handed_over_within(-2 * MS), 2000 * SECOND + 900 * MS, 2000 * SECOND)
 
     assert validate(run.tables()).kind is VerdictKind.INVALID
+
+
+def test_two_ledgers_of_one_publisher_prove_nothing() -> None:
+    run = story()
+    assert validate(run.tables()).kind is VerdictKind.VALID
+    publisher = run.ledgers[0].header.publisher
+    run.ledgers.append(run.ledgers[0])
+    verdict = validate(run.tables())
+    assert verdict.kind is VerdictKind.UNKNOWN
+    assert f"two ledgers claim publisher {publisher}" in verdict.reasons
