@@ -62,7 +62,7 @@ from lbg_runtime.runtime.answering import Answerer
 from lbg_runtime.runtime.clock import DeadlineTimer, now_ms
 from lbg_runtime.runtime.dispatch.key_book import KeyBook
 from lbg_runtime.runtime.flight_recorder import FlightRecorder
-from lbg_runtime.runtime.flow_runner import FlowRunner
+from lbg_runtime.runtime.flow.runner import FlowRunner
 from lbg_runtime.runtime.kept_subscription import KeptSubscription
 from lbg_runtime.runtime.membership import Membership, counted_homes
 from lbg_runtime.runtime.session import Session

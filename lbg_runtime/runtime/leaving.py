@@ -17,7 +17,7 @@ from lbg_runtime.runtime.clock import now_ms
 from lbg_runtime.runtime.control_plane import ControlPlane
 from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
 from lbg_runtime.runtime.dispatch.stages import stage_of
-from lbg_runtime.runtime.flows import MemberFlows
+from lbg_runtime.runtime.flow.member_flows import MemberFlows
 from lbg_runtime.runtime.shutdown import Interruption
 
 _log = structlog.get_logger(__name__)

@@ -26,7 +26,7 @@ from lbg_runtime.runtime.clock import now_ms
 from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
 from lbg_runtime.runtime.dispatch.key_book import KeyBook
 from lbg_runtime.runtime.flight_recorder import FlightRecorder
-from lbg_runtime.runtime.flow_runner import FlowRunner
+from lbg_runtime.runtime.flow.runner import FlowRunner
 from lbg_runtime.runtime.handlers.resources import MemberResources
 from lbg_runtime.runtime.journal import MemberJournal
 from lbg_runtime.runtime.meters import MemberMeters

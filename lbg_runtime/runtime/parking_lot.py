@@ -10,7 +10,7 @@ from lbg_runtime.core.restripe.striping import StripingBook
 from lbg_runtime.model.errors import ConfigError, RequestRefused
 from lbg_runtime.model.ids import MemberId, QueueName
 from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
-from lbg_runtime.runtime.flow_runner import FlowRunner
+from lbg_runtime.runtime.flow.runner import FlowRunner
 from lbg_runtime.runtime.parking.parked_queue import ParkedQueue
 from lbg_runtime.runtime.parking.ports import ParkingPorts
 from lbg_runtime.runtime.provisioning import provision_queue, refusal_of

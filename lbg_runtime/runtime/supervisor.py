@@ -1,6 +1,6 @@
 """One life of a member: its parts, put together here, and one tree of tasks that runs them.
 
-What its flows are together is in runtime/flows.py, and how it leaves in runtime/leaving.py.
+What its flows are together is in runtime/flow/member_flows.py, and how it leaves in runtime/leaving.py.
 """
 
 import asyncio
@@ -30,9 +30,9 @@ from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
 from lbg_runtime.runtime.dispatch.error_queue import ErrorQueue
 from lbg_runtime.runtime.dispatch.key_book import KeyBook
 from lbg_runtime.runtime.flight_recorder import FlightRecorder
-from lbg_runtime.runtime.flow_runner import FlowRunner
-from lbg_runtime.runtime.flow_settings import bindable, first_place, make_machine
-from lbg_runtime.runtime.flows import MemberFlows
+from lbg_runtime.runtime.flow.member_flows import MemberFlows
+from lbg_runtime.runtime.flow.runner import FlowRunner
+from lbg_runtime.runtime.flow.settings import bindable, first_place, make_machine
 from lbg_runtime.runtime.forked import forked_ended
 from lbg_runtime.runtime.handlers.hooks import QueueHooks
 from lbg_runtime.runtime.handlers.registry import Handlers

@@ -321,7 +321,7 @@ class SimMember:
         elif isinstance(event, FlowDown):
             self._history.append(HandleLost(now_ms, self._name(flow, event.epoch)))
         elif isinstance(event, MessageReceived) and flow.machine.admit(event.delivery):
-            # As in runtime/flow_runner.py, and likewise for what is accepted.
+            # As in runtime/flow/runner.py, and likewise for what is accepted.
             self._dispatch(event.delivery)
             self._start_ready()
             return
@@ -331,7 +331,7 @@ class SimMember:
         self._exit_if_stopped()
 
     def _post(self, flow: _Flow, event: MachineEvent) -> None:
-        """Tell the machine after the current commands, as in runtime/flow_runner.py."""
+        """Tell the machine after the current commands, as in runtime/flow/runner.py."""
         self.process.after(0, lambda: self._tell(flow, event))
 
     def _arm(self, flow: _Flow) -> None:
@@ -430,7 +430,7 @@ class SimMember:
                 self._start(lane)
 
     def _give_handles_up(self) -> None:
-        # As in runtime/flow_runner.py.
+        # As in runtime/flow/runner.py.
         for queue, flow in self._flows.items():
             if flow.machine.state in (FlowState.ACTIVE, FlowState.DRAINING):
                 self._given_up.add((queue, flow.machine.epoch))

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 
 from lbg_runtime.publisher.hashed import _LOG_EVENTS
-from lbg_runtime.runtime.flow_records import ALARMING_NOTES
+from lbg_runtime.runtime.flow.records import ALARMING_NOTES
 from tests.docs.pages import DOCS, ROOT
 
 PAGE = DOCS / "log.md"
@@ -27,7 +27,7 @@ NAMED_ELSEWHERE = {
     "broker/server/server.py",  # who connects and goes: no warning
     "publisher/hashed.py",  # _LOG_EVENTS
     "runtime/control_plane.py",  # notes of core/group
-    "runtime/flow_records.py",  # notes of the flow machine, of which ALARMING_NOTES are warnings
+    "runtime/flow/records.py",  # notes of the flow machine, of which ALARMING_NOTES are warnings
 }
 """Files with a log call whose first argument is no literal."""
 

@@ -9,8 +9,8 @@ from lbg_runtime.core.flow.machine import FlowMachine
 from lbg_runtime.core.roles import Place
 from lbg_runtime.model.ids import QueueName
 from lbg_runtime.model.record import DispatchRecord, FlowRecord
-from lbg_runtime.runtime.flow_runner import FlowRunner
-from lbg_runtime.runtime.flow_settings import rebind_settings
+from lbg_runtime.runtime.flow.runner import FlowRunner
+from lbg_runtime.runtime.flow.settings import rebind_settings
 from lbg_runtime.runtime.handlers.hooks import QueueHooks
 from lbg_runtime.runtime.journal import MemberJournal
 from lbg_runtime.runtime.turns import Turns

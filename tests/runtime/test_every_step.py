@@ -24,10 +24,10 @@ from lbg_runtime.model.errors import (
     TransportError,
 )
 from lbg_runtime.model.ids import QueueName
-from lbg_runtime.runtime import flow_settings
 from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
-from lbg_runtime.runtime.flow_runner import FlowRunner
-from lbg_runtime.runtime.flows import MemberFlows
+from lbg_runtime.runtime.flow import settings as flow_settings
+from lbg_runtime.runtime.flow.member_flows import MemberFlows
+from lbg_runtime.runtime.flow.runner import FlowRunner
 from lbg_runtime.runtime.runners.pool import RunnerPool
 from lbg_runtime.runtime.supervisor import Supervisor
 from tests.core.restripe.broken_gates import HandlesWhatLiesBehindTheMarker

@@ -3,7 +3,7 @@
 import asyncio
 
 from lbg_runtime.core.flow.events import MessageReceived
-from lbg_runtime.runtime.flow_runner import FlowRunner
+from lbg_runtime.runtime.flow.runner import FlowRunner
 from lbg_runtime.runtime.parking.stay import ParkingStay
 
 

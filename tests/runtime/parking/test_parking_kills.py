@@ -12,7 +12,7 @@ from lbg_runtime.broker.engine.engine import DEFAULT_VPN
 from lbg_runtime.broker.engine.settings import QueueSettings
 from lbg_runtime.core.parking.records import ParkedMessage, UnparkAsked, decode_entry, encode_entry, parking_queue
 from lbg_runtime.model.errors import PublishRefused
-from lbg_runtime.runtime.flow_runner import FlowRunner
+from lbg_runtime.runtime.flow.runner import FlowRunner
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.parking.room import KEPT_FOR_ORDERS_BYTES
 from lbg_runtime.runtime.parking.stay import ParkingStay

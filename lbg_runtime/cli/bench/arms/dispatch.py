@@ -23,7 +23,7 @@ from lbg_runtime.model.keys import PARTITION_KEY
 from lbg_runtime.model.message import Delivery, Message
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
-from lbg_runtime.runtime.flow_runner import FlowRunner
+from lbg_runtime.runtime.flow.runner import FlowRunner
 from lbg_runtime.runtime.handlers.hooks import QueueHooks
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.journal import MemberJournal

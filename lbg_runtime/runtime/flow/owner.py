@@ -8,7 +8,7 @@ from lbg_runtime.model.errors import BindFailed
 from lbg_runtime.runtime.runners.handling import Handling
 
 if TYPE_CHECKING:
-    from lbg_runtime.runtime.flow_runner import FlowRunner
+    from lbg_runtime.runtime.flow.runner import FlowRunner
 
 
 class FlowOwner(Protocol):

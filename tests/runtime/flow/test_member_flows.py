@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 from lbg_runtime.core.group.rebalance import AWAY
 from lbg_runtime.core.roles import Place
-from lbg_runtime.runtime.flows import MemberFlows
+from lbg_runtime.runtime.flow.member_flows import MemberFlows
 
 HOME = Place(0, gives_way=False)
 

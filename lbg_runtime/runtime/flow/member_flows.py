@@ -9,7 +9,7 @@ from lbg_runtime.core.group.rebalance import AWAY
 from lbg_runtime.core.roles import Place
 from lbg_runtime.model.errors import InvariantViolated
 from lbg_runtime.model.ids import Epoch, QueueName
-from lbg_runtime.runtime.flow_runner import FlowRunner
+from lbg_runtime.runtime.flow.runner import FlowRunner
 
 
 class MemberFlows:

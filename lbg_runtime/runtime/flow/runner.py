@@ -55,8 +55,8 @@ from lbg_runtime.model.message import Delivery
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.runtime.clock import DeadlineTimer, now_ms
 from lbg_runtime.runtime.dispatch.dispatcher import Dispatcher
-from lbg_runtime.runtime.flow_owner import FlowOwner
-from lbg_runtime.runtime.flow_records import FlowRecords
+from lbg_runtime.runtime.flow.owner import FlowOwner
+from lbg_runtime.runtime.flow.records import FlowRecords
 from lbg_runtime.runtime.handlers.hooks import QueueHooks
 from lbg_runtime.runtime.journal import MemberJournal
 from lbg_runtime.runtime.parking.parked_queue import ParkedQueue
