@@ -276,7 +276,7 @@ class SimMember:
         if self.control is None:
             self._stop_flows()
         else:
-            # As in runtime/supervisor.py: half of the time for giving queues away, half for what is left then.
+            # As in runtime/leaving.py: half of the time for giving queues away, half for what is left then.
             drain_timeout_ms = self._settings.rebind.drain_timeout_ms
             self.process.after(drain_timeout_ms // 2, self._stop_flows)
             self.process.after(drain_timeout_ms, self._cut_short)

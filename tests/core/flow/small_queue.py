@@ -397,7 +397,7 @@ class SmallQueue:
         member.inbox += [events.DeliveriesHeldUp(d.epoch, (d.delivery_id,)) for d in member.lanes.hold_up(lane)]
 
     def _end_in_vain(self, _: int, member: Member) -> None:
-        """Supervisor._end_drains_in_vain."""
+        """MemberFlows.end_drains_in_vain."""
         member.inbox.append(events.HandlingStalled(member.machine.epoch, has_stopped=True))
 
     def _suspend(self, _: int, member: Member) -> None:
