@@ -211,6 +211,8 @@ class SolaceFlow:
     def _post_event(self, event: NativeFlowEvent, text: str) -> None:
         self._path.seal()
         self._inbox.post(self._event_happened, (event, text))
+        # Again: whoever is about to take what has gathered may not have seen the event.
+        self._path.seal()
 
     # -- for the flow runner
 

@@ -34,6 +34,17 @@ class Inbox:
         self._is_stuck = False
         """The loop has taken nothing since a thread last waited for it in vain."""
         self._has_room = threading.Event()
+        self._at_close: deque[Callable[[], None]] = deque()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing that was posted waits to be taken."""
+        return not self._items
+
+    def at_close(self, end: Callable[[], None]) -> None:
+        """Have `end()` called once when the inbox is closed: on the loop's thread or, if the loop was closed before, on
+        any."""
+        self._at_close.append(end)
 
     def post(self, take: Callable[[Item], None], item: Item, drop: Callable[[Item], None] | None = None) -> bool:
         """Have `take(item)` called on the loop or, if the inbox is closed by then, `drop(item)` on any thread.
@@ -44,7 +55,7 @@ class Inbox:
         self._items.append((take, item, drop))
         # In this order: an item that comes in after the final emptying is seen here.
         if self._closed:
-            self.close()
+            self._drop_all()
         elif not self._armed:
             self._armed = True
             try:
@@ -77,7 +88,13 @@ class Inbox:
         """Drop all items, those waiting and those still to come."""
         self._closed = True
         self._has_room.set()
-        # Several threads may be here: whichever takes an item out owns it.
+        # Several threads may be here: whichever takes something out owns it.
+        with suppress(IndexError):
+            while True:
+                self._at_close.popleft()()
+        self._drop_all()
+
+    def _drop_all(self) -> None:
         with suppress(IndexError):
             while True:
                 _, item, drop = self._items.popleft()
@@ -91,7 +108,7 @@ class Inbox:
         try:
             for _ in range(min(len(items), QUANTUM)):
                 if self._closed:
-                    self.close()
+                    self._drop_all()
                     return
                 take, item, _ = items.popleft()
                 take(item)

@@ -54,9 +54,9 @@ class ReceivePath(Protocol):
         ...
 
     def seal(self) -> None:
-        """Keep what came before an event of the flow ahead of it, if the path can tell.
+        """Keep what came before an event of the flow ahead of it and what comes later behind it, if the path can tell.
 
-        Called on the client's network thread, before the event is posted.
+        Called on the client's network thread, before the event is posted and after that.
         """
         ...
 

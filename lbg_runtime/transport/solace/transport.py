@@ -222,7 +222,11 @@ class SolaceTransport:
         if session is None or inbox is None or make_path is None or not self._connected.is_set():
             raise BindFailed(queue, NOT_CONNECTED)
         window, has_read = self._settings.flow_window, partial(self._has_read, session)
-        flow = SolaceFlow(inbox, self._threads, queue, epoch, sink, make_path, has_read, window)
+        try:
+            flow = SolaceFlow(inbox, self._threads, queue, epoch, sink, make_path, has_read, window)
+        except OSError as error:
+            # The first path takes a pipe, and the process may open no more files.
+            raise BindFailed(queue, str(error)) from error
         # Dead handles go when new ones come: rebind cycles must not fill the memory.
         self._flows = [*(known for known in self._flows if known.is_live), flow]
         starting = self._threads.begin(flow.start, session)

@@ -115,12 +115,28 @@ async def test_a_closed_inbox_drops_what_it_has_and_what_comes() -> None:
     assert taken == []
 
 
+async def test_what_ends_with_it_ends_once_and_before_what_it_drops() -> None:
+    inbox = Inbox(asyncio.get_running_loop())
+    ended: list[str] = []
+    inbox.at_close(lambda: ended.append("first"))
+    inbox.at_close(lambda: ended.append("second"))
+    assert inbox.is_empty
+    inbox.post(print, "item", ended.append)
+    assert (ended, inbox.is_empty) == ([], False)
+    for _ in range(2):
+        inbox.close()
+    assert (ended, inbox.is_empty) == (["first", "second", "item"], True)
+
+
 def test_posting_to_a_closed_loop_is_quiet() -> None:
     loop = asyncio.new_event_loop()
     inbox = Inbox(loop)
+    ended: list[str] = []
+    inbox.at_close(lambda: ended.append("end"))
     loop.close()
     inbox.post(print, "nobody reads this")
     inbox.post(print, "nor this")
+    assert ended == ["end"]
 
 
 async def test_what_is_in_a_closed_inbox_is_dropped_once_by_whoever_can() -> None:

@@ -1,9 +1,9 @@
 /* The message callback of the fast receive path, for installations that could compile it; see gathering.py.
 
    The client's network thread calls `on_message` for each message of each flow. It puts the message's address where the
-   loop will find it and returns, without the interpreter's lock: that lock is taken once to announce all that gathers
-   until the loop comes, whatever flows it belongs to. So the two threads do not wait for each other's turn at the
-   interpreter.
+   loop will find it and returns. The first one since the loop came rings: a byte in a pipe that the loop watches. No
+   message needs the interpreter's lock, so the network thread gathers while the loop handles what came before, and
+   neither ever waits for the other's turn at the interpreter.
 
    A flow is identified by the last argument of its callback: the address of its receiver. One lock guards the
    table of flows and what has gathered. Whoever holds it never waits for the interpreter's lock; flows come and go with
@@ -11,12 +11,15 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <structmember.h>
+#include <errno.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { NOT_TAKEN = 0, TAKEN = 1 };
 
@@ -41,16 +44,16 @@ typedef struct {
 struct Intake {
     PyObject_HEAD
     int (*free)(void **);
-    PyObject *announce; /* (turn): `pop(turn)` is to be called on the loop */
-    PyObject *blocked;  /* (path): the loop has not come in time */
-    PyObject *broken;   /* (path, error): a message of this flow was not taken, or was not announced */
+    int bell;          /* the pipe's end to write to, which does not block; -1 when it is closed */
+    PyObject *blocked; /* (path): the loop has not come in time */
+    PyObject *broken;  /* (path, error): a message of this flow was not taken, or the loop was not told of it */
     Py_ssize_t full;
     long patience_ms;
     Flow *flows;
     Entry *entries;
     Py_ssize_t count, room;
     unsigned long long turn;
-    bool is_announced, is_stuck, is_closed;
+    bool has_rung, is_stuck, is_closed;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -106,39 +109,28 @@ static bool rebuild(const Flow *gone)
 
 /* -- on the client's network thread */
 
-/* Takes the interpreter's lock. The first time, it keeps the thread's state, which otherwise would be made and
-   discarded for every call, here and in each callback that Python itself takes. */
-static PyGILState_STATE enter(void)
-{
-    static _Thread_local bool is_kept;
-    if (!is_kept) {
-        is_kept = true;
-        if (PyGILState_Ensure() == PyGILState_UNLOCKED)
-            PyEval_SaveThread();
-    }
-    return PyGILState_Ensure();
-}
+typedef enum { BLOCKED, NO_MEMORY, UNTOLD } Call;
 
-typedef enum { ANNOUNCE, BLOCKED, NO_MEMORY } Call;
-
-/* Calls the function that the flow's intake has for this, if both still exist. */
-static void call_back(void *user, Call what, unsigned long long turn)
+/* Calls the function that the flow's intake has for this, if both still exist. Takes the interpreter's lock. */
+static void call_back(void *user, Call what, int error_number)
 {
-    PyGILState_STATE state = enter();
+    PyGILState_STATE state = PyGILState_Ensure();
     pthread_mutex_lock(&lock);
     Flow *flow = find(user);
     Intake *self = flow == NULL ? NULL : flow->intake;
     PyObject *path = flow == NULL ? NULL : Py_NewRef(flow->path);
     Py_XINCREF(self);
     pthread_mutex_unlock(&lock);
-    if (self != NULL && self->announce != NULL) {
+    if (self != NULL && self->broken != NULL) {
         PyObject *answer = NULL;
-        if (what == ANNOUNCE)
-            answer = PyObject_CallFunction(self->announce, "K", turn);
-        else if (what == BLOCKED)
+        if (what == BLOCKED)
             answer = PyObject_CallOneArg(self->blocked, path);
-        else
+        else if (what == NO_MEMORY)
             PyErr_NoMemory();
+        else {
+            errno = error_number;
+            PyErr_SetFromErrno(PyExc_OSError);
+        }
         if (answer == NULL) {
             PyObject *type, *error, *trace;
             PyErr_Fetch(&type, &error, &trace);
@@ -147,10 +139,6 @@ static void call_back(void *user, Call what, unsigned long long turn)
             Py_XDECREF(type);
             Py_XDECREF(error);
             Py_XDECREF(trace);
-            pthread_mutex_lock(&lock);
-            /* The next message will try again to announce what has gathered. */
-            self->is_announced = false;
-            pthread_mutex_unlock(&lock);
         }
         if (answer == NULL)
             PyErr_WriteUnraisable(self->broken);
@@ -190,6 +178,19 @@ static bool loop_is_blocked(void *user)
     return is_news;
 }
 
+/* Tells the loop that messages have gathered; returns 0, or what went wrong. Called with the lock, behind which nobody
+   closes the pipe. One that is full has yet to be read, which tells the loop as well. */
+static int ring(const Intake *self)
+{
+    while (write(self->bell, "", 1) < 0) {
+        if (errno == EAGAIN || errno == EWOULDBLOCK)
+            return 0;
+        if (errno != EINTR)
+            return errno;
+    }
+    return 0;
+}
+
 static int on_message(void *native_flow, void *message, void *user)
 {
     (void)native_flow;
@@ -215,12 +216,13 @@ static int on_message(void *native_flow, void *message, void *user)
     }
     self->entries[self->count++] = (Entry){flow, message};
     flow->gathered++;
-    bool is_first = !self->is_announced, is_full = self->count >= self->full;
-    self->is_announced = true;
-    unsigned long long turn = self->turn;
+    bool is_full = self->count >= self->full;
+    int error = self->has_rung ? 0 : ring(self);
+    /* If not, the next message tries again. */
+    self->has_rung = error == 0;
     pthread_mutex_unlock(&lock);
-    if (is_first)
-        call_back(user, ANNOUNCE, turn);
+    if (error)
+        call_back(user, UNTOLD, error);
     if (is_full) {
         pthread_mutex_lock(&lock);
         bool is_blocked = loop_is_blocked(user);
@@ -236,16 +238,17 @@ static int on_message(void *native_flow, void *message, void *user)
 static int intake_init(Intake *self, PyObject *args, PyObject *unused)
 {
     unsigned long long free_address;
-    PyObject *announce, *blocked, *broken;
+    int bell;
+    PyObject *blocked, *broken;
     (void)unused;
-    if (!PyArg_ParseTuple(args, "KOOOnl", &free_address, &announce, &blocked, &broken, &self->full, &self->patience_ms))
+    if (!PyArg_ParseTuple(args, "KiOOnl", &free_address, &bell, &blocked, &broken, &self->full, &self->patience_ms))
         return -1;
-    if (self->announce != NULL || free_address == 0) {
+    if (self->free != NULL || free_address == 0) {
         PyErr_SetString(PyExc_ValueError, "an intake is made once, with a function that frees");
         return -1;
     }
     self->free = (int (*)(void **))(uintptr_t)free_address;
-    self->announce = Py_NewRef(announce);
+    self->bell = bell;
     self->blocked = Py_NewRef(blocked);
     self->broken = Py_NewRef(broken);
     return 0;
@@ -285,25 +288,8 @@ static bool forget(Flow *flow)
         PyErr_NoMemory();
         return false;
     }
-    Intake *self = (Intake *)Py_NewRef(flow->intake); /* its last reference may be the path's */
     drop_if_done(flow);
-    pthread_mutex_lock(&lock);
-    bool is_announced = self->is_announced;
-    pthread_mutex_unlock(&lock);
-    PyObject *answer = NULL;
-    if (is_announced && self->announce != NULL)
-        /* The flow's callback may be waiting for the interpreter's lock to announce this turn, and would not find its
-           flow any more. Announcing a turn twice does no harm: the second time it is over. */
-        answer = PyObject_CallFunction(self->announce, "K", self->turn);
-    if (answer == NULL && PyErr_Occurred()) {
-        /* The next message tries again. */
-        pthread_mutex_lock(&lock);
-        self->is_announced = false;
-        pthread_mutex_unlock(&lock);
-    }
-    Py_XDECREF(answer);
-    Py_DECREF(self);
-    return !PyErr_Occurred();
+    return true;
 }
 
 static PyObject *intake_remove(Intake *self, PyObject *args)
@@ -355,7 +341,7 @@ static Py_ssize_t take_entries(Intake *self, Entry **entries)
     *entries = self->entries;
     self->entries = NULL;
     self->count = self->room = 0;
-    self->is_announced = self->is_stuck = false;
+    self->has_rung = self->is_stuck = false;
     self->turn++;
     pthread_cond_broadcast(&taken);
     pthread_mutex_unlock(&lock);
@@ -433,6 +419,9 @@ static PyObject *intake_close(Intake *self, PyObject *unused)
     Entry *entries;
     pthread_mutex_lock(&lock);
     self->is_closed = true;
+    if (self->bell >= 0)
+        close(self->bell);
+    self->bell = -1;
     Py_ssize_t count = take_entries(self, &entries);
     for (Py_ssize_t i = 0; i < count; i++)
         self->free(&entries[i].message);
@@ -442,7 +431,6 @@ static PyObject *intake_close(Intake *self, PyObject *unused)
 
 static int intake_traverse(Intake *self, visitproc visit, void *arg)
 {
-    Py_VISIT(self->announce);
     Py_VISIT(self->blocked);
     Py_VISIT(self->broken);
     for (Flow *flow = self->flows; flow != NULL; flow = flow->next)
@@ -456,7 +444,6 @@ static int intake_clear(Intake *self)
     /* Without memory, a flow stays in the table, and its closed intake with it. */
     while (self->flows != NULL && (self->flows->is_removed || take_out(self->flows)))
         drop_if_done(self->flows);
-    Py_CLEAR(self->announce);
     Py_CLEAR(self->blocked);
     Py_CLEAR(self->broken);
     return 0;
@@ -474,10 +461,15 @@ static void intake_dealloc(Intake *self)
 static PyMethodDef intake_methods[] = {
     {"add", (PyCFunction)intake_add, METH_VARARGS, "Take the messages of this flow, for this path."},
     {"remove", (PyCFunction)intake_remove, METH_VARARGS, "Take nothing more of this flow; what has gathered is handed over."},
-    {"pop", (PyCFunction)intake_pop, METH_O, "What has gathered since this turn was announced; nothing, where it was cut."},
-    {"cut", (PyCFunction)intake_cut, METH_NOARGS, "What has gathered; what comes from now on is announced anew."},
+    {"pop", (PyCFunction)intake_pop, METH_O, "What has gathered in this turn; nothing, if another has begun."},
+    {"cut", (PyCFunction)intake_cut, METH_NOARGS, "What has gathered; another turn begins."},
     {"close", (PyCFunction)intake_close, METH_NOARGS, "Free what has gathered, and take nothing more."},
     {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef intake_members[] = {
+    {"turn", T_ULONGLONG, offsetof(Intake, turn), READONLY, "How often what had gathered was taken away."},
+    {NULL, 0, 0, 0, NULL},
 };
 
 static PyTypeObject intake_type = {
@@ -491,6 +483,7 @@ static PyTypeObject intake_type = {
     .tp_traverse = (traverseproc)intake_traverse,
     .tp_clear = (inquiry)intake_clear,
     .tp_methods = intake_methods,
+    .tp_members = intake_members,
 };
 
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_intake", NULL, -1, NULL, NULL, NULL, NULL, NULL};

@@ -14,13 +14,18 @@ class Intake:
     def __init__(
         self,
         free: int,
-        announce: Callable[[int], object],
+        bell: int,
         blocked: Callable[[Any], object],
         broken: Callable[[Any, BaseException], object],
         full: int,
         patience_ms: int,
         /,
-    ) -> None: ...
+    ) -> None:
+        """`bell`: the end of a pipe to which a byte is written when messages have gathered; closed by `close`."""
+
+    @property
+    def turn(self) -> int:
+        """How often what had gathered was taken away."""
     def add(self, user: int, path: object, /) -> None:
         """Take the messages of this flow, for this path; one that had the same number before is forgotten."""
 
@@ -28,10 +33,10 @@ class Intake:
         """Take nothing more for this path of this flow; what has gathered is given out still."""
 
     def pop(self, turn: int, /) -> list[tuple[Any, list[int]]]:
-        """What has gathered since this turn was announced; nothing where it was cut."""
+        """What has gathered in this turn; nothing if another has begun."""
 
     def cut(self) -> list[tuple[Any, list[int]]]:
-        """What has gathered; what comes from now on is announced anew."""
+        """What has gathered; another turn begins."""
 
     def close(self) -> None:
         """Free what has gathered, and take nothing more."""

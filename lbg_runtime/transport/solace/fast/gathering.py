@@ -1,11 +1,15 @@
 """Carries the messages that the C callback (_intake.c) has gathered, for all flows of a session, to their paths.
 
-One wake-up of the loop serves all flows: all that comes through the inbox is the news that messages have gathered. A
-flow event cuts off what has come before it, so that events and messages of a flow keep the order in which they came.
+One wake-up of the loop serves all flows, and comes by a pipe: to post to the inbox, the network thread would need the
+interpreter, for which it would wait while the loop is busy, and the loop would then wait for what it has not gathered
+meanwhile. A flow event comes through the inbox and cuts off what has come before it, so that events and messages of a
+flow keep the order in which they came.
 """
 
 import asyncio
+import os
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from lbg_runtime.transport.solace.inbox import FULL, Inbox
@@ -33,26 +37,40 @@ class GatheredPath(Protocol):
         ...
 
     def broken(self, error: BaseException) -> None:
-        """A message of the flow could not be taken or announced, or is lost. Called on any thread."""
+        """A message of the flow could not be taken, or the loop not told of it, or it is lost. Called on any thread."""
         ...
 
 
+MOST_READ = 4_096
+"""Bytes of the pipe; there is one for each turn that has begun since the last look, which serves them all."""
+
+
 class Gathering:
-    """Serves all flows whose messages come through one inbox. Used only if `compiled.INTAKE` exists."""
+    """Serves all flows whose messages come through one inbox, and ends with that. Used only if `compiled.INTAKE`
+    exists."""
 
     def __init__(self, intake: "type[_intake.Intake]", inbox: Inbox, free: int, patience_s: float) -> None:
-        """`free` is the address of the function that frees a native message."""
+        """`free` is the address of the function that frees a native message. Called on the loop.
+
+        Raises `OSError` if the process may open no more files.
+        """
         self.inbox = inbox
         self._paths: dict[int, GatheredPath] = {}
+        self._loop = asyncio.get_running_loop()
+        self._bell, rung = os.pipe()
+        for end in (self._bell, rung):
+            os.set_blocking(end, False)
         self._intake = intake(
             free,
-            self._announce,
+            rung,
             # With the arguments that C passes: the path comes first.
             lambda path: path.loop_is_blocked(),
             lambda path, error: path.broken(error),
             FULL,
             int(patience_s * 1_000),
         )
+        self._loop.add_reader(self._bell, self._ring)
+        inbox.at_close(self._close)
 
     def add(self, user: int, path: GatheredPath) -> None:
         """Hand this path the messages that the callback gets with `user` as its last argument.
@@ -69,15 +87,27 @@ class Gathering:
         self._intake.remove(user, path)
 
     def seal(self) -> None:
-        """Put what has gathered ahead of anything posted to the inbox later. Called on the client's network thread."""
+        """Put what has gathered ahead of anything posted to the inbox later, and what gathers from now on behind what
+        has been posted. Called on the client's network thread."""
         try:
             if parts := self._intake.cut():
                 self.inbox.post(self._hand_over, parts, _drop)
         except MemoryError as error:
             self._give_up_all(error)
 
-    def _announce(self, turn: int) -> None:
-        self.inbox.post(self._take, turn, self._close)
+    def _ring(self) -> None:
+        with suppress(BlockingIOError):
+            os.read(self._bell, MOST_READ)
+        # In this order: an event that is posted from now on begins another turn, and one that was posted before is
+        # either taken by now or seen to wait.
+        turn = self._intake.turn
+        if self.inbox.is_empty:
+            self._take(turn)
+            return
+        try:
+            self.inbox.post(self._take, turn)
+        except MemoryError as error:
+            self._give_up_all(error)
 
     def _take(self, turn: int) -> None:
         try:
@@ -103,9 +133,12 @@ class Gathering:
         except MemoryError as error:
             self._give_up_all(error)
 
-    def _close(self, _: int) -> None:
-        # The inbox is closed, and nothing will be announced any more.
+    def _close(self) -> None:
         self._intake.close()
+        # If the loop was closed before, this is not its thread.
+        if not self._loop.is_closed():
+            self._loop.remove_reader(self._bell)
+        os.close(self._bell)
 
 
 def _drop(parts: Parts) -> None:

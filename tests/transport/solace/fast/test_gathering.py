@@ -1,7 +1,11 @@
-"""What cannot be handed over for want of memory ends its flows and nothing else; on an intake that asks in vain."""
+"""When what has gathered is taken, and that want of memory ends the flows and nothing else; on an intake that the test
+moves."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable
+from itertools import combinations_with_replacement
 from typing import Any
 
 import pytest
@@ -10,36 +14,15 @@ from lbg_runtime.transport.solace.fast.gathering import Gathering
 from lbg_runtime.transport.solace.inbox import Inbox
 
 
-class PoorIntake:
-    """In place of the intake of C: it has freed what it had, and says so."""
-
-    def __init__(self, free: int, announce: Callable[[int], object], *_: Any) -> None:
-        self.announce = announce
-
-    def add(self, user: int, path: object) -> None:
-        pass
-
-    def remove(self, user: int, path: object) -> None:
-        pass
-
-    def pop(self, turn: int) -> Any:
-        raise MemoryError("for a test")
-
-    def cut(self) -> Any:
-        raise MemoryError("for a test")
-
-    def close(self) -> None:
-        pass
-
-
 class Path:
     """In place of a receive path."""
 
     def __init__(self) -> None:
         self.errors: list[str] = []
+        self.taken: list[int] = []
 
     def take_each(self, messages: Iterable[int]) -> None:
-        pass
+        self.taken += messages
 
     def drop_each(self, messages: Iterable[int]) -> None:
         pass
@@ -51,40 +34,240 @@ class Path:
         self.errors.append(str(error))
 
 
+class Intake:
+    """In place of the intake of C."""
+
+    def __init__(self, free: int, bell: int, *_: Any) -> None:
+        self.bell = bell
+        self.path = Path()
+        self.gathered: list[int] = []
+        self.turns = 0
+        self.is_poor = False
+        self.meanwhile: Callable[[str], None] = lambda _: None
+        """Called behind each step of the loop."""
+
+    def add(self, user: int, path: object) -> None:
+        pass
+
+    def remove(self, user: int, path: object) -> None:
+        pass
+
+    def gather(self, message: int) -> None:
+        if not self.gathered:
+            os.write(self.bell, b"x")
+        self.gathered.append(message)
+
+    @property
+    def turn(self) -> int:
+        found = self.turns
+        self.meanwhile("turn")
+        return found
+
+    def pop(self, turn: int) -> Any:
+        found = self.cut() if turn == self.turns else []
+        self.meanwhile("pop")
+        return found
+
+    def cut(self) -> Any:
+        if self.is_poor:
+            raise MemoryError("for a test")
+        self.turns += 1
+        gathered, self.gathered = self.gathered, []
+        return [(self.path, gathered)] if gathered else []
+
+    def close(self) -> None:
+        os.close(self.bell)
+
+
+class Rig:
+    """A gathering on such an intake, and the client's network thread: each of its steps is a call."""
+
+    def __init__(self) -> None:
+        intakes: list[Intake] = []
+
+        def make(*parts: Any) -> Any:
+            intakes.append(Intake(*parts))
+            return intakes[0]
+
+        self.inbox = Inbox(asyncio.get_running_loop())
+        self.gathering = Gathering(make, self.inbox, 1, 0.25)  # type: ignore[arg-type]
+        self.intake = intakes[0]
+        self.taken = self.intake.path.taken
+
+    def gather(self, message: int) -> None:
+        self.intake.gather(message)
+
+    def post(self, event: int) -> None:
+        self.inbox.post(self.taken.append, event)
+
+    def seal(self) -> None:
+        self.gathering.seal()
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    rig = Rig()
+    yield rig
+    rig.inbox.close()
+
+
+async def until_nothing_waits(rig: Rig) -> None:
+    while rig.intake.gathered or not rig.inbox.is_empty:  # noqa: ASYNC110 - the next turn of the loop is what it waits for
+        await asyncio.sleep(0)
+
+
+async def test_what_has_gathered_is_taken_when_it_has_rung(rig: Rig) -> None:
+    rig.gather(1)
+    rig.gather(2)
+    await until_nothing_waits(rig)
+    rig.gather(3)
+    await until_nothing_waits(rig)
+    assert rig.taken == [1, 2, 3]
+
+
+EVENT = ("seal", "post", "seal")
+STORIES = (
+    ("gather", "gather", *EVENT, "gather", *EVENT, "gather"),
+    # The loop looks in vain, as when it has rung before a cut.
+    (*EVENT, "gather", *EVENT),
+)
+"""What the network thread does meanwhile."""
+LOOKS = ("turn", "empty", "pop")
+
+
+class Race:
+    """One look of the loop, and how far the network thread gets in its story before the look, and behind each of the
+    steps of that."""
+
+    def __init__(
+        self, rig: Rig, monkeypatch: pytest.MonkeyPatch, story: tuple[str, ...], done: tuple[int, ...]
+    ) -> None:
+        self._rig = rig
+        self._story = story
+        self._count = 0
+        before, *behind = done
+        self._go_on(before)
+
+        def meanwhile(step: str) -> None:
+            self._go_on(behind[LOOKS.index(step)])
+
+        def is_empty(inbox: Inbox) -> bool:
+            found = not inbox._items
+            meanwhile("empty")
+            return found
+
+        with monkeypatch.context() as slow:
+            slow.setattr(rig.intake, "meanwhile", meanwhile)
+            slow.setattr(Inbox, "is_empty", property(is_empty))
+            rig.gathering._ring()
+        self._go_on(len(story))
+
+    def _go_on(self, until: int) -> None:
+        while self._count < until:
+            number, act = self._count, self._story[self._count]
+            self._count += 1
+            if act == "seal":
+                self._rig.seal()
+            elif act == "post":
+                self._rig.post(number)
+            else:
+                self._rig.gather(number)
+
+
+@pytest.mark.parametrize("story", STORIES)
+async def test_messages_and_events_keep_their_order_however_far_the_network_thread_gets_between_two_looks(
+    monkeypatch: pytest.MonkeyPatch, story: tuple[str, ...]
+) -> None:
+    expected = [number for number, act in enumerate(story) if act != "seal"]
+    for done in combinations_with_replacement(range(len(story) + 1), len(LOOKS) + 1):
+        rig = Rig()
+        Race(rig, monkeypatch, story, done)
+        await until_nothing_waits(rig)
+        rig.inbox.close()
+        assert rig.taken == expected, done
+
+
+async def test_what_is_taken_behind_events_comes_in_its_turn_although_it_rang_before(rig: Rig) -> None:
+    rig.post(1)
+    rig.gather(2)
+    rig.gathering._ring()
+    assert rig.taken == []
+    await until_nothing_waits(rig)
+    assert rig.taken == [1, 2]
+
+
 @pytest.mark.parametrize("is_event", [False, True], ids=["pop", "cut"])
-async def test_flows_whose_messages_are_lost_are_given_up_and_an_event_is_posted_all_the_same(is_event: bool) -> None:
-    intakes: list[PoorIntake] = []
-
-    def make(*parts: Any) -> Any:
-        intakes.append(PoorIntake(*parts))
-        return intakes[-1]
-
-    inbox = Inbox(asyncio.get_running_loop())
-    gathering = Gathering(make, inbox, 1, 0.25)
+async def test_flows_whose_messages_are_lost_are_given_up_and_an_event_is_posted_all_the_same(
+    rig: Rig, is_event: bool
+) -> None:
     path, ended, other = Path(), Path(), Path()
     for user, each in enumerate((path, ended, other)):
-        gathering.add(user, each)
-    gathering.remove(1, ended)
+        rig.gathering.add(user, each)
+    rig.gathering.remove(1, ended)
+    rig.intake.is_poor = True
     if is_event:
-        gathering.seal()
+        rig.seal()
     else:
-        intakes[0].announce(0)
-    behind: list[str] = []
-    inbox.post(behind.append, "event")
-    await asyncio.sleep(0)
+        rig.gathering._ring()
+    rig.post(1)
+    rig.intake.is_poor = False
+    await until_nothing_waits(rig)
     assert [each.errors for each in (path, ended, other)] == [["for a test"], [], ["for a test"]]
-    assert behind == ["event"]
+    assert rig.taken == [1]
 
 
-async def test_flows_that_cannot_even_be_gone_through_are_given_up() -> None:
+async def test_flows_whose_messages_find_no_memory_behind_an_event_are_given_up(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> bool:
+        raise MemoryError("for a test")
+
+    path = Path()
+    rig.gathering.add(1, path)
+    rig.post(1)
+    with monkeypatch.context() as poor:
+        poor.setattr(rig.inbox, "post", fail)
+        rig.gathering._ring()
+    assert path.errors == ["for a test"]
+
+
+async def test_flows_that_cannot_even_be_gone_through_are_given_up(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     class Poor(list[Any]):
         def __iter__(self) -> Any:
             raise MemoryError("for a test")
 
-    intake = PoorIntake(1, lambda _: None)
-    intake.pop = lambda _: Poor()  # type: ignore[method-assign]
-    gathering = Gathering(lambda *_: intake, Inbox(asyncio.get_running_loop()), 1, 0.25)  # type: ignore[arg-type]
+    monkeypatch.setattr(rig.intake, "cut", Poor)
     path = Path()
-    gathering.add(1, path)
-    gathering._take(0)
+    rig.gathering.add(1, path)
+    rig.gathering._ring()
     assert path.errors == ["for a test"]
+
+
+async def test_it_ends_with_its_inbox_and_leaves_no_file_open(rig: Rig) -> None:
+    before = len(os.listdir("/dev/fd"))
+    another = Rig()
+    assert len(os.listdir("/dev/fd")) == before + 2
+    another.gather(1)
+    another.inbox.close()
+    assert len(os.listdir("/dev/fd")) == before
+    # Another pipe, which may have the same numbers, rings for itself.
+    third = Rig()
+    third.gather(2)
+    await until_nothing_waits(third)
+    assert (another.taken, third.taken) == ([], [2])
+    third.inbox.close()
+
+
+def test_it_ends_on_any_thread_behind_its_loop() -> None:
+    async def make() -> Rig:
+        return Rig()
+
+    before = len(os.listdir("/dev/fd"))
+    loop = asyncio.new_event_loop()
+    rig = loop.run_until_complete(make())
+    loop.close()
+    # As the client's network thread does, with an event.
+    thread = threading.Thread(target=rig.post, args=(1,))
+    thread.start()
+    thread.join()
+    assert (rig.taken, len(os.listdir("/dev/fd"))) == ([], before)

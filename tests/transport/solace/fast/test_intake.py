@@ -1,10 +1,12 @@
 """The message callback in C: what it takes is given out once and in order, whoever calls at the same time, or freed."""
 
+import errno
 import gc
+import os
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from ctypes import CDLL, CFUNCTYPE, PyDLL, c_int, c_size_t, c_void_p
 
 import pytest
@@ -16,6 +18,7 @@ pytestmark = pytest.mark.skipif(compiled.INTAKE is None, reason="the package was
 
 FULL = 4
 TAKEN, NOT_TAKEN = 1, 0
+SORTED = 1 << 20
 A, B = 1 << 20, 2 << 20
 FREED: list[int] = []
 """Stays, as the library's function does, whatever of an intake is collected first."""
@@ -40,19 +43,24 @@ class Rig:
     def __init__(self, patience_ms: int = 1, full: int = FULL) -> None:
         assert compiled.INTAKE is not None
         FREED.clear()
-        self.turns: list[int] = []
         self.blocked: list[Path] = []
-        self.errors: list[tuple[Path, str]] = []
-        self.announce: Callable[[int], None] = self.turns.append
-        self.intake = compiled.INTAKE(
-            address_of(free), self._announce, self.blocked.append, self._broken, full, patience_ms
-        )
+        self.errors: list[tuple[Path, BaseException]] = []
+        self.bell, self.rung = os.pipe()
+        for end in (self.bell, self.rung):
+            os.set_blocking(end, False)
+        self.intake = compiled.INTAKE(address_of(free), self.rung, self.blocked.append, self._broken, full, patience_ms)
 
-    def _announce(self, turn: int) -> None:
-        self.announce(turn)
+    def __del__(self) -> None:
+        os.close(self.bell)
 
     def _broken(self, path: Path, error: BaseException) -> None:
-        self.errors.append((path, str(error)))
+        self.errors.append((path, error))
+
+    def heard(self) -> int:
+        """How often it has rung since the last look."""
+        with suppress(BlockingIOError):
+            return len(os.read(self.bell, 1 << 17))
+        return 0
 
     def add(self, *users: int) -> list[Path]:
         paths = [Path(str(user)) for user in users]
@@ -61,7 +69,7 @@ class Rig:
         return paths
 
     def pop(self) -> list[tuple[Path, list[int]]]:
-        found: list[tuple[Path, list[int]]] = self.intake.pop(self.turns[-1])
+        found: list[tuple[Path, list[int]]] = self.intake.pop(self.intake.turn)
         return found
 
 
@@ -78,28 +86,40 @@ def rig() -> Iterator[Rig]:
     rig.intake.close()
 
 
-def test_what_gathers_is_announced_once_and_given_out_in_order(rig: Rig) -> None:
+def test_what_gathers_rings_once_and_is_given_out_in_order(rig: Rig) -> None:
     a, b = rig.add(A, B)
     assert call(A, 1, 2) + call(B, 3) == [TAKEN] * 3
-    assert rig.turns == [0]
+    assert rig.heard() == 1
     assert rig.pop() == [(a, [1, 2]), (b, [3])]
     assert rig.pop() == []
+    assert rig.heard() == 0
     call(B, 4)
     call(A, 5)
     call(B, 6)
-    assert rig.turns == [0, 1]
+    assert rig.heard() == 1
     assert rig.pop() == [(b, [4]), (a, [5]), (b, [6])]
 
 
 def test_what_was_cut_off_is_not_popped_and_what_follows_has_a_turn_of_its_own(rig: Rig) -> None:
     (a,) = rig.add(A)
     call(A, 1, 2)
+    first = rig.intake.turn
     assert rig.intake.cut() == [(a, [1, 2])]
     call(A, 3)
-    first, second = rig.turns
-    # The news of the first comes to the loop all the same: it must not bring what belongs behind the cut.
+    assert rig.heard() == 2
+    # Whoever looked at the turn before the cut must not get what belongs behind it.
     assert rig.intake.pop(first) == []
-    assert rig.intake.pop(second) == [(a, [3])]
+    assert rig.intake.pop(rig.intake.turn) == [(a, [3])]
+
+
+def test_a_pipe_that_is_full_rings_all_the_same(rig: Rig) -> None:
+    (a,) = rig.add(A)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(rig.rung, b"x" * 1_024)
+    assert call(A, 1, 2) == [TAKEN] * 2
+    assert (rig.pop(), rig.errors) == ([(a, [1, 2])], [])
+    assert rig.heard()
 
 
 def test_a_loop_that_does_not_come_is_waited_for_once_and_each_flow_is_told_of_it(rig: Rig) -> None:
@@ -156,39 +176,6 @@ def test_what_had_gathered_of_a_flow_that_is_gone_is_given_out(rig: Rig) -> None
     assert rig.pop() == [(a, [1]), (b, [2]), (a, [3])]
 
 
-def test_a_flow_that_goes_while_its_callback_waits_for_the_interpreter_leaves_its_news_behind(rig: Rig) -> None:
-    # The library's sort calls back again and again without the interpreter's lock, with the flow as its last argument:
-    # the first call that finds the flow in the table gathers a message, and waits for us with the news.
-    count = 1 << 22
-    sort = threading.Thread(
-        target=CDLL(None).qsort_r,
-        args=(bytes(count), c_size_t(count), c_size_t(1), c_void_p(compiled.CALLBACK), c_void_p(A)),
-    )
-    interval, wait_us = sys.getswitchinterval(), PyDLL(None).usleep
-    # From here on nobody takes the interpreter's lock from us; the sort's thread leaves it when it begins to sort.
-    sys.setswitchinterval(60)
-    try:
-        sort.start()
-        clock = time.pthread_getcpuclockid(sort.ident or 0)
-        spent_s = time.clock_gettime(clock)
-        (a,) = rig.add(A)
-        # It may have to wait for a core; once it has one, it meets the flow at once.
-        while time.clock_gettime(clock) == spent_s:
-            wait_us(1_000)
-        wait_us(100_000)
-        told_before = list(rig.turns)
-        rig.intake.remove(A, a)
-    finally:
-        sys.setswitchinterval(interval)
-    sort.join()
-    assert told_before == []
-    [(path, [_])] = rig.pop()
-    assert path is a
-    rig.add(B)
-    call(B, 1)
-    assert rig.turns == [0, 1]
-
-
 def test_a_new_flow_at_the_same_address_gets_the_messages_and_the_end_of_the_old_one_takes_nothing_from_it(
     rig: Rig,
 ) -> None:
@@ -217,27 +204,40 @@ def test_what_nobody_took_is_freed_when_it_is_closed_and_nothing_is_taken_after(
     assert FREED == [1, 2]
     assert call(A, 3) == [NOT_TAKEN]
     rig.intake.close()
-    assert (FREED, rig.intake.pop(0), rig.turns) == ([1, 2], [], [0])
+    assert (FREED, rig.pop()) == ([1, 2], [])
 
 
-def test_an_announcement_that_fails_is_told_and_the_next_message_brings_it(rig: Rig) -> None:
-    def fail(_: int) -> None:
-        raise MemoryError("for a test")
+def test_what_is_closed_has_closed_its_end_of_the_pipe_and_rings_no_more(rig: Rig) -> None:
+    rig.add(A)
+    rig.intake.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(rig.rung)
+    # The number is another file's now.
+    other = os.open(os.devnull, os.O_RDONLY)
+    assert (other, call(A, 1), rig.errors) == (rig.rung, [NOT_TAKEN], [])
+    rig.intake.close()
+    os.close(other)
 
+
+def test_a_bell_that_does_not_ring_is_told_and_the_next_message_rings_again(rig: Rig) -> None:
     a, b = rig.add(A, B)
-    rig.announce = fail
+    kept = os.dup(rig.rung)
+    os.close(rig.rung)
     assert call(A, 1) == [TAKEN]
-    rig.announce = rig.turns.append
+    os.dup2(kept, rig.rung)
+    os.close(kept)
     assert call(B, 2) == [TAKEN]
-    assert rig.errors == [(a, "for a test")]
+    [(path, error)] = rig.errors
+    assert (path, isinstance(error, OSError) and error.errno) == (a, errno.EBADF)
+    assert rig.heard() == 1
     assert rig.pop() == [(a, [1]), (b, [2])]
 
 
 def test_an_intake_is_made_once_and_needs_what_frees(rig: Rig) -> None:
     with pytest.raises(ValueError, match="made once"):
-        rig.intake.__init__(1, print, print, print, 1, 1)  # type: ignore[misc]
+        rig.intake.__init__(1, -1, print, print, 1, 1)  # type: ignore[misc]
     with pytest.raises(ValueError, match="that frees"):
-        type(rig.intake)(0, print, print, print, 1, 1)
+        type(rig.intake)(0, -1, print, print, 1, 1)
 
 
 def test_an_intake_that_is_referred_to_by_its_paths_is_collected_with_all_it_holds() -> None:
@@ -250,6 +250,29 @@ def test_an_intake_that_is_referred_to_by_its_paths_is_collected_with_all_it_hol
     gc.collect()
     assert FREED == [4_711]
     assert call(A, 1) == [NOT_TAKEN]
+
+
+def test_who_rings_does_not_wait_for_the_interpreter() -> None:
+    """The loop has it while it handles what came before; whoever waited for that would gather nothing meanwhile."""
+    rig = Rig(full=1 << 30)
+    (a,) = rig.add(A)
+    # The library's sort calls back again and again without the interpreter's lock, its last argument behind two others.
+    sort = threading.Thread(
+        target=CDLL(None).qsort_r,
+        args=(bytes(SORTED), c_size_t(SORTED), c_size_t(1), c_void_p(compiled.CALLBACK), c_void_p(A)),
+    )
+    interval, usleep = sys.getswitchinterval(), PyDLL(None).usleep
+    # From here on nobody takes the interpreter's lock from us; the sort's thread leaves it when it begins to sort.
+    sys.setswitchinterval(60)
+    try:
+        sort.start()
+        for _ in range(3):
+            assert any(rig.heard() or usleep(100) for _ in range(100_000))
+            assert rig.pop()
+        rig.intake.remove(A, a)
+    finally:
+        sys.setswitchinterval(interval)
+    sort.join()
 
 
 def test_threads_that_call_while_flows_come_and_go_lose_and_mix_up_nothing() -> None:
@@ -275,7 +298,7 @@ def test_threads_that_call_while_flows_come_and_go_lose_and_mix_up_nothing() -> 
     given: dict[str, list[int]] = {path.name: [] for path in paths}
     others = 0
     while any(len(each) < count for each in given.values()):
-        parts = rig.intake.pop(rig.turns.pop(0)) if rig.turns else []
+        parts = rig.pop() if rig.heard() else []
         if others % 3 == 1:
             parts += rig.intake.cut()
         for path, messages in parts:

@@ -1,8 +1,10 @@
 """The fast path on the client itself: what it takes it gives back, whatever ends first; settlements go in ranges."""
 
 import asyncio
+import errno
 import gc
 import json
+import os
 import sys
 import time
 from asyncio.subprocess import DEVNULL, PIPE
@@ -20,6 +22,7 @@ from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.cli.bench.arms.usage import memory_bytes
 from lbg_runtime.config.settings import ClientPathChoice
 from lbg_runtime.core.flow.events import FlowActive, FlowEvent, FlowInactive, MessageReceived
+from lbg_runtime.model.errors import BindFailed
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.model.outcome import Outcome
@@ -28,7 +31,7 @@ from lbg_runtime.smf.message import Relay
 from lbg_runtime.testing.flow_recorder import FlowRecorder
 from lbg_runtime.transport.base import BoundFlow
 from lbg_runtime.transport.solace import paths
-from lbg_runtime.transport.solace.fast.gathering import Gathering
+from lbg_runtime.transport.solace.fast import compiled
 from lbg_runtime.transport.solace.fast.path import PATIENCE_S as LOOP_PATIENCE_S
 from lbg_runtime.transport.solace.inbox import FULL
 from lbg_runtime.transport.solace.settings import SolaceSettings
@@ -92,18 +95,12 @@ def counts(client_path: ClientPathChoice, monkeypatch: pytest.MonkeyPatch) -> Co
             def on_message(*call: Any) -> int:
                 answer: int = take(*call)
                 counts.taken += answer
+                if counts.is_broken and isinstance(found, int):
+                    self.broken(MemoryError("for a test"))
                 return answer
 
             return on_message
 
-    announce = Gathering._announce
-
-    def announce_or_fail(gathering: Gathering, turn: int) -> None:
-        if counts.is_broken:
-            raise MemoryError("for a test")
-        announce(gathering, turn)
-
-    monkeypatch.setattr(Gathering, "_announce", announce_or_fail)
     monkeypatch.setattr(paths, "FastCalls", CountingCalls)
     monkeypatch.setattr(paths, "FastPath", CountingPath)
     return counts
@@ -257,6 +254,24 @@ async def test_a_callback_that_fails_ends_the_flow_and_loses_nothing(
     await sink.flow.unbind()
     gc.collect()
     assert counts.taken == counts.freed >= 400
+
+
+async def test_a_bind_for_which_no_file_can_be_opened_fails_and_is_no_end(
+    broker: BrokerServer, make_transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> tuple[int, int]:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    transport = make_transport("first")
+    await transport.open()
+    fill(broker, 1)
+    if compiled.INTAKE is not None:
+        with monkeypatch.context() as poor:
+            poor.setattr(os, "pipe", fail)
+            with pytest.raises(BindFailed, match="Too many open files") as refused:
+                await transport.bind(QUEUE, Epoch(1), FlowRecorder())
+        assert not refused.value.permanent
+    await (await bind_settling(transport, 2)).until(1)
 
 
 async def test_a_handler_that_blocks_the_loop_fills_no_memory_and_costs_nothing_but_time(
