@@ -148,8 +148,11 @@ class LbgStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableN
         queues = queues_between(first, reached)
         # Without news it stays as it is: Spark takes any other offset for news.
         tasks = self._options.task_count(len(queues)) if queues else place.tasks
-        began = place.began if place.is_begin or not queues else None
-        return self._encode(Place(reached, {**place.removed, **end.removed}, tasks, began))
+        offset = self._encode(Place(reached, {**place.removed, **end.removed}, tasks, place.began))
+        if not place.is_begin and offset != start:
+            # Another batch than the first, even if it is only of lanes that are gone.
+            offset.pop("began", None)
+        return offset
 
     def reportLatestOffset(self) -> dict[str, object]:  # noqa: N802
         """Everything that has landed; the lag is what lies between the end of a batch and this."""

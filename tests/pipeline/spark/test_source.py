@@ -510,6 +510,20 @@ def test_a_lane_that_goes_while_all_that_is_available_is_read_is_gone_for_the_ne
     assert (gone in at["lanes"], found) == (False, [])
 
 
+def test_a_batch_of_nothing_but_a_lane_that_is_gone_does_not_bring_the_first_batch_again(log: LogOnDisk) -> None:
+    """It is the second one of its stream, and nothing has landed since the first."""
+    land(log, "a", 0, 10)
+    left = log.lane("b", queue=1)
+    left.append(rows([id_of("k", 1)], queue=1))
+    ((at, found),) = batches(stream_reader(log.root))
+    assert len(found) == 11
+    remove(log)
+    ((at, found),) = batches(stream_reader(log.root), at)
+    assert (at["lanes"], found) == ({left.name: 1}, [])
+    left.append(rows([id_of("k", 2)], queue=1))
+    assert [found for _, found in batches(stream_reader(log.root), at)] == [[id_of("k", 2)]]
+
+
 @pytest.mark.parametrize("has_ids", [True, False])
 def test_a_stream_may_go_on_with_other_queues(log: LogOnDisk, *, has_ids: bool) -> None:
     if not has_ids:
