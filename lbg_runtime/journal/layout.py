@@ -9,6 +9,8 @@ then all ledgers, using what the journals record of re-stripings, and last the t
 its name when it is complete. Pages have checksums: of a flipped bit in one, the verdict would be about other records.
 """
 
+import fcntl
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -45,7 +47,7 @@ from lbg_runtime.validator.schema import (
 from lbg_runtime.validator.segments import Ints
 
 _RUN, _QUEUE = "run=", "queue="
-_DRAFT = f"{_RUN}.part"
+_DRAFT, _REPLACED = f"{_RUN}.part", f"{_RUN}.old"
 _WHOLE = {"journals": JOURNALS, "ledgers": LEDGERS, "owners": OWNERS, "stripes": STRIPES}
 _BY_QUEUE = {"dispatches": DISPATCHES, "flows": FLOWS, "confirmed": CONFIRMED, "unconfirmed": UNCONFIRMED}
 _DAMAGE = (OSError, pa.ArrowException, UnicodeDecodeError)
@@ -85,8 +87,8 @@ def find_run(directory: Path) -> Path | None:
 
 
 def _is_run(path: Path) -> bool:
-    # A draft whose process was killed may lack tables of the whole run.
-    return path.name != _DRAFT and (path / "_journals.parquet").is_file()
+    # A draft whose process was killed may lack tables of the whole run, and what it was to replace any.
+    return path.name not in (_DRAFT, _REPLACED) and (path / "_journals.parquet").is_file()
 
 
 def _check_text(path: Path) -> None:
@@ -115,13 +117,37 @@ def record_files(directory: Path) -> tuple[Sequence[Path], Sequence[Path]]:
 
 
 @contextmanager
+def undisturbed(folder: Path, *, is_written: bool) -> Iterator[None]:
+    """Keep other processes from laying out runs in a folder; and, if one `is_written` there, from reading them.
+
+    What one of two has written is removed by the other, and a verdict on files of both would be on no run. On a file
+    system without locks nobody is kept. Raises `UserError` if others are there already, or the folder cannot be made.
+    """
+    with _writing_to(folder):
+        if is_written:
+            folder.mkdir(parents=True, exist_ok=True)
+        file = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            try:
+                fcntl.flock(file, (fcntl.LOCK_EX if is_written else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+            except BlockingIOError:
+                found = "another process lays out a run there" + (", or judges one" if is_written else "")
+                raise UserError(str(folder), found, "its end, or another folder") from None
+        yield
+    finally:
+        os.close(file)
+
+
+@contextmanager
 def drafted(target: Path) -> Iterator[Path]:
     """A new, empty folder in `target` for a run that is being laid out, removed if that fails; raises `UserError`."""
     _check_text(target)
     draft = target / _DRAFT
     with _writing_to(target):
         target.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(draft, ignore_errors=True)
+        for left in (draft, target / _REPLACED):
+            shutil.rmtree(left, ignore_errors=True)
         draft.mkdir()
     with ExitStack() as undone:
         undone.callback(shutil.rmtree, draft, ignore_errors=True)
@@ -171,8 +197,13 @@ def finish(draft: Path, journals: Sequence[LaidOut], ledgers: Sequence[LaidOut])
         for name, schema in _WHOLE.items():
             table = pa.concat_tables([schema.empty_table(), *tables[name]])
             pq.write_table(table, draft / f"_{name}.parquet", write_page_checksum=True)
-        shutil.rmtree(folder, ignore_errors=True)
-        return draft.rename(folder)
+        replaced = draft.with_name(_REPLACED)
+        # In one step: a process that is killed as it removes the old one must not leave a part of it as the run.
+        with suppress(FileNotFoundError):
+            folder.rename(replaced)
+        laid = draft.rename(folder)
+    shutil.rmtree(replaced, ignore_errors=True)
+    return laid
 
 
 def read_whole(run: Path) -> RunTables:

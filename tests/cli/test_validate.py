@@ -22,6 +22,7 @@ from lbg_runtime.broker.engine.accounts import DEFAULT_NAME
 from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.cli.main import command_line
 from lbg_runtime.config.connection_settings import ConnectionSettings, TransportKind
+from lbg_runtime.journal.layout import undisturbed
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.model.message import Message
 from lbg_runtime.model.record import DispatchRecord
@@ -241,6 +242,17 @@ def test_what_is_there_is_judged_however_short_the_time(tmp_path: Path, monkeypa
     bit_by_bit = validate("--live", directory, "--for", "1ms", "--json")
     assert orjson.loads(bit_by_bit.stdout) == orjson.loads(at_once.stdout)
     assert orjson.loads(at_once.stdout)["handled_first"] > 0
+
+
+def test_a_folder_in_which_another_run_is_laid_out_is_refused(tmp_path: Path) -> None:
+    journals, laid = written(story(), tmp_path / "journals"), tmp_path / "laid"
+    assert validate(journals, "--layout", str(laid)).exit_code == 0
+    with undisturbed(laid, is_written=True):
+        for arguments in ([journals, "--layout", str(laid)], [str(laid / "run=run")]):
+            refused = validate(*arguments).exception
+            assert isinstance(refused, UserError)
+            assert "another process lays out a run there" in str(refused)
+    assert validate(str(laid)).exit_code == 0
 
 
 def test_a_large_run_is_laid_out_and_judged_in_slices_and_leaves_nothing_behind(

@@ -21,6 +21,7 @@ from lbg_runtime.journal.layout import (
     read_part,
     read_records,
     read_whole,
+    undisturbed,
 )
 from lbg_runtime.journal.reader import read_run
 from lbg_runtime.model.errors import UserError
@@ -120,6 +121,53 @@ def test_a_draft_that_was_killed_as_it_was_to_get_its_name_is_no_run(journals: P
     (tmp_path / "run=.part" / "_journals.parquet").write_bytes((run / "_journals.parquet").read_bytes())
     assert find_run(tmp_path) == run
     assert find_run(tmp_path / "run=.part") is None
+
+
+def test_a_process_that_is_killed_as_it_replaces_a_run_leaves_a_whole_one(
+    journals: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part of the old one was judged, as valid too: what is confirmed lies in the same folders as what is handled."""
+    run = lay_out(journals, tmp_path)
+    count = count_records(run)
+    remove = shutil.rmtree
+
+    class Killed(BaseException):
+        pass
+
+    def die(path: Path, **_: object) -> None:
+        if (path / "_journals.parquet").exists():
+            for queue in path.glob("queue=*"):
+                remove(queue)
+            raise Killed
+
+    monkeypatch.setattr(shutil, "rmtree", die)
+    with pytest.raises(Killed):
+        lay_out(journals, tmp_path)
+    monkeypatch.undo()
+    assert find_run(tmp_path) == run
+    assert count_records(run) == count > 0
+    lay_out(journals, tmp_path)
+    assert list(tmp_path.glob("run=*")) == [run]
+
+
+def test_nobody_lays_out_runs_where_another_does_or_judges_one(journals: Path, tmp_path: Path) -> None:
+    """One removed the other's files, and what was judged in the end could be parts of both."""
+    target = tmp_path / "runs"
+    with undisturbed(target, is_written=True):
+        for is_written in (True, False):
+            with (
+                pytest.raises(UserError, match="another process lays out a run there"),
+                undisturbed(target, is_written=is_written),
+            ):
+                pass
+        lay_out(journals, target)
+    with (
+        undisturbed(target, is_written=False),
+        undisturbed(target, is_written=False),
+        pytest.raises(UserError, match="or judges one"),
+        undisturbed(target, is_written=True),
+    ):
+        pass
 
 
 def test_a_file_that_is_damaged_or_of_another_version_is_named(journals: Path, tmp_path: Path) -> None:
