@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lbg_runtime.model.errors import LandingRowsPruned, LbgError
+from lbg_runtime.model.errors import LbgError
 from lbg_runtime.pipeline.landing import message_headers
 from lbg_runtime.pipeline.landing.layout import queue_of
 from lbg_runtime.pipeline.landing.log import LandingLog
@@ -249,28 +249,14 @@ class _Reader:
     def read(self, queue: int, start: Mapping[str, int], end: Mapping[str, int]) -> Iterator[pa.RecordBatch]:
         """The selected rows of a queue between two offsets. Raises as `read_queue`."""
         start, end = ({name: row for name, row in each.items() if queue_of(name) == queue} for each in (start, end))
-        for batch in self._log.read_queue(queue, self._left(start), end):
+        # To read a log may take longer than its oldest rows have to live.
+        for batch in self._log.read_queue(queue, start, end, unwanted=self._wanted):
             if self._is_stopped():
                 # Not as at its end: rows of other queues may wait for what is left of this one.
                 raise _ReplayStopped
             chosen = self._selection.of(batch)
             if chosen.num_rows:
                 yield chosen
-
-    def _left(self, start: Mapping[str, int]) -> dict[str, int]:
-        """The start without what has been pruned since, as far as that is not wanted.
-
-        To read a log may take longer than its oldest rows have to live.
-        """
-        left = dict(start)
-        for name, row in start.items():
-            wanted = self._wanted.get(name, 0)
-            if row < wanted:
-                try:
-                    left[name] = max(row, min(self._log.view(name).first_left(), wanted))
-                except LandingRowsPruned:
-                    left[name] = wanted
-        return left
 
 
 def _of_queue(

@@ -165,6 +165,32 @@ def test_what_is_pruned_while_the_log_is_read_is_missed_only_by_who_wants_it(
     log.close()
 
 
+@pytest.mark.parametrize("is_in_lane", [True, False])
+@pytest.mark.parametrize("before_us", [2_500, 3_500])
+def test_what_is_pruned_while_a_queue_is_read_is_missed_only_by_who_wants_it(
+    tmp_path: Path, before_us: int, *, is_in_lane: bool
+) -> None:
+    """Within the lane that is read, or in one behind it: to publish the first takes as long as the rate says."""
+    log = LogOnDisk(tmp_path / "log")
+    older, lane = log.lane("a", segment_bytes=1), log.lane("b", segment_bytes=1)
+    (lane if is_in_lane else older).append(rows([id_of("q", 1)], t_land=1_000))
+    for number in range(1, 6):
+        lane.append(rows([id_of("k", number)], t_land=number * 1_000))
+
+    def pruned_meanwhile() -> bool:
+        list(prune(log.root, before_us, clock_us=lambda: 10_000))
+        return False
+
+    chosen = selected(LandingLog(log.root), Selection(3_000), pruned_meanwhile)
+    if before_us == 2_500:
+        assert [each.row_id for each in chosen] == [id_of("k", number) for number in (3, 4, 5)]
+    else:
+        with pytest.raises(LandingRowsPruned) as raised:
+            list(chosen)
+        assert raised.value.row == 2 + is_in_lane, "the first that is wanted"
+    log.close()
+
+
 def test_a_lane_that_is_gone_since_and_had_nothing_that_is_wanted_is_not_missed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

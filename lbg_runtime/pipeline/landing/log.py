@@ -3,8 +3,10 @@
 Reading needs neither a lock nor any exchange with the writers: a reader sees what is durable so far.
 """
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -82,7 +84,13 @@ class LandingLog:
         yield from view.read(start_row, end_row)
 
     def read_queue(
-        self, queue: int, start: Mapping[str, int], end: Mapping[str, int], *, skips_pruned: bool = False
+        self,
+        queue: int,
+        start: Mapping[str, int],
+        end: Mapping[str, int],
+        *,
+        skips_pruned: bool = False,
+        unwanted: Mapping[str, int] = MappingProxyType({}),
     ) -> Iterator[pa.RecordBatch]:
         """The rows of a queue between two offsets: lanes merged, each message once, the order of each key kept.
 
@@ -94,31 +102,37 @@ class LandingLog:
 
         Raises as `read`; `LandingRowsPruned` also if `start` lies before what is left of a lane: what had been there
         could not be distinguished from what is new. With `skips_pruned` that is not an error, nor is a lane that is
-        gone, also meanwhile: the rows that are left come as if the others had come in their place.
+        gone, also meanwhile: the rows that are left come as if the others had come in their place. The same goes for
+        rows of a lane before the one in `unwanted`.
         """
         views: list[LaneView] = []
+        passed: dict[str, int] = {}
         left: dict[str, int] = {}
         for name in dict.fromkeys((*start, *end)):
             if queue_of(name) != queue:
                 continue
             first, last = start.get(name, 0), end.get(name, 0)
+            # Up to here, what is pruned is no error.
+            passed[name] = sys.maxsize if skips_pruned else unwanted.get(name, 0)
             view = self._view(name)
             if view is None:
-                if first < last and not skips_pruned:
-                    raise LandingRowsPruned(str(self.path), name, first, last)
+                if max(first, passed[name]) < last:
+                    raise LandingRowsPruned(str(self.path), name, max(first, passed[name]), last)
                 continue
-            if skips_pruned:
-                first = left[name] = max(first, view.first_left())
+            if first < passed[name]:
+                first = left[name] = max(first, min(view.first_left(), passed[name]))
             try:
                 view.check(first, max(first, last))
             except LandingRowsPruned:
-                if not skips_pruned:
+                if first >= passed[name]:
                     raise
                 # Since it was looked at.
                 if not view.is_there():
+                    if passed[name] < last:
+                        raise
                     continue
             views.append(view)
-        yield from merged(sorted(views, key=lambda view: view.place), start, end, left)
+        yield from merged(sorted(views, key=lambda view: view.place), start, end, left, passed)
 
     def cut(
         self,

@@ -43,11 +43,13 @@ Offsets = Mapping[str, int]
 """Number of rows by lane; a lane that is not named is at 0."""
 
 
-def merged(lanes: Sequence[LaneView], start: Offsets, end: Offsets, left: Offsets) -> Iterator[pa.RecordBatch]:
+def merged(
+    lanes: Sequence[LaneView], start: Offsets, end: Offsets, left: Offsets, passed: Offsets
+) -> Iterator[pa.RecordBatch]:
     """See the module. `lanes` are those of one queue that either offset names, in the order in which they were begun.
 
     `left` says from which row on a lane is read, if not from `start`, because what lies before is pruned. The caller
-    has just checked that the rows from there on exist; what is pruned since is left out of the lanes in `left` as well.
+    has just checked that the rows from there on exist; what is pruned since is left out before the rows in `passed`.
     No batch is empty. Raises as `LandingLog.read`.
     """
     for position, lane in enumerate(lanes):
@@ -73,11 +75,12 @@ def merged(lanes: Sequence[LaneView], start: Offsets, end: Offsets, left: Offset
                     if kept.num_rows:
                         yield kept
             except LandingRowsPruned:
-                if lane.name not in left:
-                    raise
                 # Since it was checked; nothing is left of a lane that is gone.
-                row = min(lane.first_left(), last)
-                first = row if row > first else last
+                row = lane.first_left()
+                row = min(row if row > first else last, passed.get(lane.name, 0))
+                if row <= first:
+                    raise
+                first = row
 
 
 class _Earlier:
