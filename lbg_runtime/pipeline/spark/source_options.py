@@ -1,7 +1,7 @@
 """The options of `spark.read.format("lbg")` and `readStream`; a wrong one gives a one-line error that names it."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
@@ -10,6 +10,7 @@ from pathlib import Path
 from lbg_runtime.model.errors import UserError
 from lbg_runtime.pipeline.landing.layout import read_group_note
 from lbg_runtime.pipeline.spark.option_names import check_option_names
+from lbg_runtime.runtime.clock import wall_us
 
 _NAMES = (
     *("path", "group", "queues", "startingOffsets", "maxRowsPerBatch", "maxBytesPerBatch"),
@@ -71,7 +72,7 @@ class SourceOptions:
         return -(-queue_count // self.queues_per_task)
 
 
-def read_source_options(options: Mapping[str, str]) -> SourceOptions:
+def read_source_options(options: Mapping[str, str], *, clock_us: Callable[[], int] = wall_us) -> SourceOptions:
     """The options of a source; reads its landing log's note. Raises `UserError`, and as `read_group_note` does.
 
     Option names are case-insensitive, as all of Spark's are. Options of Spark itself are ignored.
@@ -85,7 +86,7 @@ def read_source_options(options: Mapping[str, str]) -> SourceOptions:
     group = given.get("group", note.group)
     if group != note.group:
         raise UserError("option group", repr(group), f"{note.group}, which is what {path} holds")
-    start, start_us = _start(given.get("startingoffsets", Start.EARLIEST.value))
+    start, start_us = _start(given.get("startingoffsets", Start.EARLIEST.value), clock_us())
     queues_per_task = given.get("queuesperpartition", "auto")
     return SourceOptions(
         path=path.absolute(),
@@ -116,7 +117,7 @@ def _queues(text: str | None) -> tuple[int, ...] | None:
     return tuple(sorted({int(part) for part in numbers}))
 
 
-def _start(text: str) -> tuple[Start, int]:
+def _start(text: str, now_us: int) -> tuple[Start, int]:
     if text in (Start.EARLIEST.value, Start.LATEST.value):
         return Start(text), 0
     try:
@@ -125,7 +126,12 @@ def _start(text: str) -> tuple[Start, int]:
         expected = "earliest, latest, or a time such as 2026-01-31T12:00:00"
         raise UserError("option startingOffsets", repr(text), expected) from None
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return Start.TIME, int(moment.timestamp() * 1_000_000)
+    start_us = int(moment.timestamp() * 1_000_000)
+    if start_us > now_us:
+        # Where it is, nobody knows yet: what lands from now on would be read.
+        found = f"{text!r}, which is still to come"
+        raise UserError("option startingOffsets", found, "latest, or a time that has passed")
+    return Start.TIME, start_us
 
 
 def _one_of(option: str, text: str, choices: Sequence[str]) -> str:

@@ -595,6 +595,15 @@ def test_a_wrong_option_is_named(log: LogOnDisk, option: str, value: str, expect
     assert option in raised.value.where
 
 
+def test_a_time_that_is_still_to_come_is_refused(log: LogOnDisk) -> None:
+    """What lands before it would be read all the same. Spark's own source of this kind refuses it, too."""
+    given = {"path": str(log.root), "startingOffsets": "2026-01-31T12:00:00.000001"}
+    moment_us = 1_769_860_800_000_001
+    with pytest.raises(UserError, match="which is still to come; expected latest, or a time that has passed"):
+        read_source_options(given, clock_us=lambda: moment_us - 1)
+    assert read_source_options(given, clock_us=lambda: moment_us).start_us == moment_us
+
+
 def test_a_folder_that_is_no_log_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no landing\.json in it"):
         read_source_options({"path": str(tmp_path)})
