@@ -5,6 +5,9 @@
    message needs the interpreter's lock, so the network thread gathers while the loop handles what came before, and
    neither ever waits for the other's turn at the interpreter.
 
+   What gathers stays here, in one order, until the loop takes it: a flow event only draws a line, by beginning another
+   turn, up to which the loop takes what came before the event.
+
    A flow is identified by the last argument of its callback: the address of its receiver. One lock guards the
    table of flows and what has gathered. Whoever holds it never waits for the interpreter's lock; flows come and go with
    both held. One file of more than 400 lines, because all that the lock guards is read together. */
@@ -13,11 +16,13 @@
 #include <Python.h>
 #include <structmember.h>
 #include <errno.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -30,7 +35,7 @@ typedef struct Flow {
     Intake *intake;
     PyObject *path;
     Py_ssize_t gathered;        /* messages that have not been handed over */
-    unsigned long long told_in; /* the turn, counted from 1, in which its path was told that the loop is blocked */
+    unsigned long long told_in; /* `looks` + 1 of when its path was told that the loop is blocked */
     bool is_removed;            /* no longer in the table; freed with its last message */
     bool is_broken;             /* a message was not taken, so none after it may be */
     struct Flow *next, *previous;
@@ -39,6 +44,7 @@ typedef struct Flow {
 typedef struct {
     Flow *flow;
     void *message;
+    unsigned long long turn; /* in which it came */
 } Entry;
 
 struct Intake {
@@ -52,12 +58,14 @@ struct Intake {
     Flow *flows;
     Entry *entries;
     Py_ssize_t count, room;
-    unsigned long long turn;
-    bool has_rung, is_stuck, is_closed;
+    unsigned long long turn;  /* how many lines have been drawn */
+    unsigned long long looks; /* how often the loop has come */
+    bool has_rung;            /* in this turn, and the loop has not taken what it rang for */
+    bool is_stuck, is_closed;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t taken; /* something was popped, cut or closed; on the monotonic clock */
+static pthread_cond_t taken; /* something was popped or closed; on the monotonic clock */
 
 /* -- the table of flows: open addressing; an entry is taken out by rebuilding the table */
 
@@ -173,8 +181,8 @@ static bool loop_is_blocked(void *user)
         }
         flow->intake->is_stuck = true;
     }
-    bool is_news = flow->told_in != flow->intake->turn + 1;
-    flow->told_in = flow->intake->turn + 1;
+    bool is_news = flow->told_in != flow->intake->looks + 1;
+    flow->told_in = flow->intake->looks + 1;
     return is_news;
 }
 
@@ -214,7 +222,7 @@ static int on_message(void *native_flow, void *message, void *user)
         self->entries = entries;
         self->room = room;
     }
-    self->entries[self->count++] = (Entry){flow, message};
+    self->entries[self->count++] = (Entry){flow, message, self->turn};
     flow->gathered++;
     bool is_full = self->count >= self->full;
     int error = self->has_rung ? 0 : ring(self);
@@ -334,15 +342,30 @@ static PyObject *intake_add(Intake *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* Takes away what has gathered, and ends its turn. Called with the lock, which it releases. */
-static Py_ssize_t take_entries(Intake *self, Entry **entries)
+/* Takes away what has gathered up to the end of a turn; less than 0 if there is no memory for what stays, and then all of
+   it does. Called with the lock, which it releases. */
+static Py_ssize_t take_entries(Intake *self, unsigned long long last, Entry **entries)
 {
     Py_ssize_t count = self->count;
-    *entries = self->entries;
-    self->entries = NULL;
-    self->count = self->room = 0;
-    self->has_rung = self->is_stuck = false;
-    self->turn++;
+    while (count > 0 && self->entries[count - 1].turn > last)
+        count--;
+    Py_ssize_t left = self->count - count;
+    Entry *rest = NULL;
+    if (left > 0 && count > 0) {
+        rest = malloc((size_t)left * sizeof *rest);
+        if (rest == NULL)
+            count = -1;
+        else
+            memcpy(rest, self->entries + count, (size_t)left * sizeof *rest);
+    }
+    if (left == 0 || count > 0) {
+        *entries = self->entries;
+        self->entries = rest;
+        self->count = self->room = left;
+        self->has_rung = self->has_rung && left > 0;
+    }
+    self->is_stuck = false;
+    self->looks++;
     pthread_cond_broadcast(&taken);
     pthread_mutex_unlock(&lock);
     return count;
@@ -360,11 +383,16 @@ static void release(Entry *entries, Py_ssize_t count)
     free(entries);
 }
 
-/* Returns a list of (path, [messages]), in order of arrival; adjacent messages of one flow are together. */
-static PyObject *hand_over(Intake *self)
+static PyObject *intake_pop(Intake *self, PyObject *turn_object)
 {
-    Entry *entries;
-    Py_ssize_t count = take_entries(self, &entries);
+    Entry *entries = NULL;
+    unsigned long long turn = PyLong_AsUnsignedLongLong(turn_object);
+    if (PyErr_Occurred())
+        return NULL;
+    pthread_mutex_lock(&lock);
+    Py_ssize_t count = take_entries(self, turn, &entries);
+    if (count < 0)
+        return PyErr_NoMemory();
     PyObject *parts = PyList_New(0);
     Py_ssize_t done = 0;
     while (parts != NULL && done < count) {
@@ -394,23 +422,17 @@ static PyObject *hand_over(Intake *self)
     return parts;
 }
 
-static PyObject *intake_pop(Intake *self, PyObject *turn_object)
-{
-    unsigned long long turn = PyLong_AsUnsignedLongLong(turn_object);
-    if (PyErr_Occurred())
-        return NULL;
-    pthread_mutex_lock(&lock);
-    if (turn == self->turn)
-        return hand_over(self);
-    pthread_mutex_unlock(&lock);
-    return PyList_New(0);
-}
-
 static PyObject *intake_cut(Intake *self, PyObject *unused)
 {
     (void)unused;
     pthread_mutex_lock(&lock);
-    return hand_over(self);
+    bool is_empty = self->count == 0;
+    unsigned long long ended = self->turn++;
+    self->has_rung = false;
+    pthread_mutex_unlock(&lock);
+    if (is_empty)
+        Py_RETURN_NONE;
+    return PyLong_FromUnsignedLongLong(ended);
 }
 
 static PyObject *intake_close(Intake *self, PyObject *unused)
@@ -422,7 +444,7 @@ static PyObject *intake_close(Intake *self, PyObject *unused)
     if (self->bell >= 0)
         close(self->bell);
     self->bell = -1;
-    Py_ssize_t count = take_entries(self, &entries);
+    Py_ssize_t count = take_entries(self, ULLONG_MAX, &entries);
     for (Py_ssize_t i = 0; i < count; i++)
         self->free(&entries[i].message);
     release(entries, count);
@@ -461,14 +483,14 @@ static void intake_dealloc(Intake *self)
 static PyMethodDef intake_methods[] = {
     {"add", (PyCFunction)intake_add, METH_VARARGS, "Take the messages of this flow, for this path."},
     {"remove", (PyCFunction)intake_remove, METH_VARARGS, "Take nothing more of this flow; what has gathered is handed over."},
-    {"pop", (PyCFunction)intake_pop, METH_O, "What has gathered in this turn; nothing, if another has begun."},
-    {"cut", (PyCFunction)intake_cut, METH_NOARGS, "What has gathered; another turn begins."},
+    {"pop", (PyCFunction)intake_pop, METH_O, "What has gathered up to the end of this turn."},
+    {"cut", (PyCFunction)intake_cut, METH_NOARGS, "Begin another turn; the one that ended, if anything waits."},
     {"close", (PyCFunction)intake_close, METH_NOARGS, "Free what has gathered, and take nothing more."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef intake_members[] = {
-    {"turn", T_ULONGLONG, offsetof(Intake, turn), READONLY, "How often what had gathered was taken away."},
+    {"turn", T_ULONGLONG, offsetof(Intake, turn), READONLY, "How many turns have ended."},
     {NULL, 0, 0, 0, NULL},
 };
 

@@ -7,8 +7,8 @@ CALLBACK: int
 class Intake:
     """The messages of a session's flows on their way to the loop. Called on any thread.
 
-    What it gives out: pairs of a path and the addresses of its messages, in the order in which they came. Where it has
-    no memory for that it frees the messages and raises `MemoryError`.
+    What it gives out: pairs of a path and the addresses of its messages, in the order in which they came, whatever
+    turns have ended meanwhile. Where it has no memory for that it raises `MemoryError`, and may have freed them.
     """
 
     def __init__(
@@ -25,7 +25,7 @@ class Intake:
 
     @property
     def turn(self) -> int:
-        """How often what had gathered was taken away."""
+        """How many turns have ended."""
     def add(self, user: int, path: object, /) -> None:
         """Take the messages of this flow, for this path; one that had the same number before is forgotten."""
 
@@ -33,10 +33,10 @@ class Intake:
         """Take nothing more for this path of this flow; what has gathered is given out still."""
 
     def pop(self, turn: int, /) -> list[tuple[Any, list[int]]]:
-        """What has gathered in this turn; nothing if another has begun."""
+        """What has gathered up to the end of this turn, and is not given out yet."""
 
-    def cut(self) -> list[tuple[Any, list[int]]]:
-        """What has gathered; another turn begins."""
+    def cut(self) -> int | None:
+        """Begin another turn; return the one that has ended, if anything waits to be given out."""
 
     def close(self) -> None:
         """Free what has gathered, and take nothing more."""

@@ -2,8 +2,9 @@
 
 One wake-up of the loop serves all flows, and comes by a pipe: to post to the inbox, the network thread would need the
 interpreter, for which it would wait while the loop is busy, and the loop would then wait for what it has not gathered
-meanwhile. A flow event comes through the inbox and cuts off what has come before it, so that events and messages of a
-flow keep the order in which they came.
+meanwhile. A flow event comes through the inbox, behind the news up to where it comes, so that events and messages of a
+flow keep the order in which they came. The messages stay in the intake until they are taken: another thread that has a
+flow event to tell, as a session has that is being replaced, does not change their order.
 """
 
 import asyncio
@@ -26,10 +27,6 @@ class GatheredPath(Protocol):
 
     def take_each(self, messages: Iterable[int]) -> None:
         """Take native messages of the flow that have come. Called on the loop."""
-        ...
-
-    def drop_each(self, messages: Iterable[int]) -> None:
-        """Free these native messages. Called on any thread."""
         ...
 
     def loop_is_blocked(self) -> None:
@@ -90,16 +87,16 @@ class Gathering:
         """Put what has gathered ahead of anything posted to the inbox later, and what gathers from now on behind what
         has been posted. Called on the client's network thread."""
         try:
-            if parts := self._intake.cut():
-                self.inbox.post(self._hand_over, parts, _drop)
+            if (turn := self._intake.cut()) is not None:
+                self.inbox.post(self._take, turn)
         except MemoryError as error:
             self._give_up_all(error)
 
     def _ring(self) -> None:
         with suppress(BlockingIOError):
             os.read(self._bell, MOST_READ)
-        # In this order: an event that is posted from now on begins another turn, and one that was posted before is
-        # either taken by now or seen to wait.
+        # In this order: what comes behind an event that is posted from now on is of a later turn, and an event that was
+        # posted before is either taken by now or seen to wait.
         turn = self._intake.turn
         if self.inbox.is_empty:
             self._take(turn)
@@ -139,8 +136,3 @@ class Gathering:
         if not self._loop.is_closed():
             self._loop.remove_reader(self._bell)
         os.close(self._bell)
-
-
-def _drop(parts: Parts) -> None:
-    for path, messages in parts:
-        path.drop_each(messages)

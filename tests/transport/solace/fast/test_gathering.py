@@ -24,9 +24,6 @@ class Path:
     def take_each(self, messages: Iterable[int]) -> None:
         self.taken += messages
 
-    def drop_each(self, messages: Iterable[int]) -> None:
-        pass
-
     def loop_is_blocked(self) -> None:
         pass
 
@@ -40,8 +37,10 @@ class Intake:
     def __init__(self, free: int, bell: int, *_: Any) -> None:
         self.bell = bell
         self.path = Path()
-        self.gathered: list[int] = []
+        self.gathered: list[tuple[int, int]] = []
+        """Turns and messages."""
         self.turns = 0
+        self.has_rung = False
         self.is_poor = False
         self.meanwhile: Callable[[str], None] = lambda _: None
         """Called behind each step of the loop."""
@@ -53,9 +52,10 @@ class Intake:
         pass
 
     def gather(self, message: int) -> None:
-        if not self.gathered:
+        if not self.has_rung:
             os.write(self.bell, b"x")
-        self.gathered.append(message)
+        self.has_rung = True
+        self.gathered.append((self.turns, message))
 
     @property
     def turn(self) -> int:
@@ -64,16 +64,20 @@ class Intake:
         return found
 
     def pop(self, turn: int) -> Any:
-        found = self.cut() if turn == self.turns else []
+        if self.is_poor:
+            raise MemoryError("for a test")
+        found = [message for begun, message in self.gathered if begun <= turn]
+        del self.gathered[: len(found)]
+        self.has_rung = self.has_rung and bool(self.gathered)
         self.meanwhile("pop")
-        return found
+        return [(self.path, found)] if found else []
 
-    def cut(self) -> Any:
+    def cut(self) -> int | None:
         if self.is_poor:
             raise MemoryError("for a test")
         self.turns += 1
-        gathered, self.gathered = self.gathered, []
-        return [(self.path, gathered)] if gathered else []
+        self.has_rung = False
+        return self.turns - 1 if self.gathered else None
 
     def close(self) -> None:
         os.close(self.bell)
@@ -187,6 +191,25 @@ async def test_messages_and_events_keep_their_order_however_far_the_network_thre
         assert rig.taken == expected, done
 
 
+async def test_what_another_thread_gathers_while_an_event_is_posted_does_not_overtake_what_came_before(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When a session is renewed, the old one may have a last event to tell while the new one brings messages."""
+    post = rig.inbox.post
+
+    def post_slowly(*item: Any) -> bool:
+        rig.gather(2)
+        rig.gathering._ring()
+        return post(*item)
+
+    rig.gather(1)
+    with monkeypatch.context() as slow:
+        slow.setattr(rig.inbox, "post", post_slowly)
+        rig.seal()
+    await until_nothing_waits(rig)
+    assert rig.taken == [1, 2]
+
+
 async def test_what_is_taken_behind_events_comes_in_its_turn_although_it_rang_before(rig: Rig) -> None:
     rig.post(1)
     rig.gather(2)
@@ -236,7 +259,7 @@ async def test_flows_that_cannot_even_be_gone_through_are_given_up(rig: Rig, mon
         def __iter__(self) -> Any:
             raise MemoryError("for a test")
 
-    monkeypatch.setattr(rig.intake, "cut", Poor)
+    monkeypatch.setattr(rig.intake, "pop", lambda _: Poor())
     path = Path()
     rig.gathering.add(1, path)
     rig.gathering._ring()

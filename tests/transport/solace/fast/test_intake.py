@@ -100,16 +100,33 @@ def test_what_gathers_rings_once_and_is_given_out_in_order(rig: Rig) -> None:
     assert rig.pop() == [(b, [4]), (a, [5]), (b, [6])]
 
 
-def test_what_was_cut_off_is_not_popped_and_what_follows_has_a_turn_of_its_own(rig: Rig) -> None:
+def test_whoever_looked_at_the_turn_before_a_cut_gets_what_came_before_it_and_what_follows_rings_anew(rig: Rig) -> None:
     (a,) = rig.add(A)
+    assert rig.intake.cut() is None
     call(A, 1, 2)
     first = rig.intake.turn
-    assert rig.intake.cut() == [(a, [1, 2])]
-    call(A, 3)
-    assert rig.heard() == 2
-    # Whoever looked at the turn before the cut must not get what belongs behind it.
+    assert rig.intake.cut() == first
+    assert rig.heard() == 1
+    call(A, 3, 4)
+    assert rig.heard() == 1
+    assert rig.intake.pop(first) == [(a, [1, 2])]
     assert rig.intake.pop(first) == []
-    assert rig.intake.pop(rig.intake.turn) == [(a, [3])]
+    call(A, 5)
+    assert rig.heard() == 0
+    assert rig.pop() == [(a, [3, 4, 5])]
+    call(A, 6)
+    assert rig.heard() == 1
+
+
+def test_what_is_given_out_late_is_given_out_in_order(rig: Rig) -> None:
+    a, b = rig.add(A, B)
+    call(A, 1)
+    first = rig.intake.cut()
+    call(B, 2)
+    call(A, 3)
+    assert rig.pop() == [(a, [1]), (b, [2]), (a, [3])]
+    assert first is not None
+    assert rig.intake.pop(first) == []
 
 
 def test_a_pipe_that_is_full_rings_all_the_same(rig: Rig) -> None:
@@ -144,7 +161,7 @@ def test_a_loop_that_comes_ends_the_wait() -> None:
     waiting.start()
     given: list[int] = []
     while len(given) < FULL:
-        given += [message for path, messages in rig.intake.cut() for message in messages if path is a]
+        given += [message for path, messages in rig.pop() for message in messages if path is a]
     waiting.join(30)
     assert not waiting.is_alive()
     assert (given, rig.blocked) == (list(range(1, FULL + 1)), [])
@@ -155,7 +172,7 @@ def test_messages_go_to_their_flow_and_those_of_no_flow_are_the_clients(rig: Rig
     paths = dict(zip(users, rig.add(*users), strict=True))
     for user, path in paths.items():
         assert call(user, user + 1) == [TAKEN]
-        assert rig.intake.cut() == [(path, [user + 1])]
+        assert rig.pop() == [(path, [user + 1])]
     assert call(8, 1) == [NOT_TAKEN]
     gone = users[::3]
     for user in gone:
@@ -163,7 +180,7 @@ def test_messages_go_to_their_flow_and_those_of_no_flow_are_the_clients(rig: Rig
     assert [call(user, 1) for user in gone] == [[NOT_TAKEN]] * len(gone)
     for user, path in paths.items():
         assert call(user, user + 2) == [TAKEN]
-        assert rig.intake.cut() == [(path, [user + 2])]
+        assert rig.pop() == [(path, [user + 2])]
 
 
 def test_what_had_gathered_of_a_flow_that_is_gone_is_given_out(rig: Rig) -> None:
@@ -299,8 +316,8 @@ def test_threads_that_call_while_flows_come_and_go_lose_and_mix_up_nothing() -> 
     others = 0
     while any(len(each) < count for each in given.values()):
         parts = rig.pop() if rig.heard() else []
-        if others % 3 == 1:
-            parts += rig.intake.cut()
+        if others % 3 == 1 and (ended := rig.intake.cut()) is not None:
+            parts += rig.intake.pop(ended)
         for path, messages in parts:
             if path.name in given:
                 given[path.name] += messages
@@ -309,7 +326,7 @@ def test_threads_that_call_while_flows_come_and_go_lose_and_mix_up_nothing() -> 
     is_done.set()
     for thread in threads:
         while thread.is_alive():
-            rig.intake.cut()
+            rig.pop()
             thread.join(0.01)
     assert all(each == list(range(1, count + 1)) for each in given.values())
     assert (rig.blocked, rig.errors) == ([], [])
