@@ -60,8 +60,8 @@ class Gathering:
         self._intake = intake(
             free,
             rung,
+            self._loop_is_blocked,
             # With the arguments that C passes: the path comes first.
-            lambda path: path.loop_is_blocked(),
             lambda path, error: path.broken(error),
             FULL,
             int(patience_s * 1_000),
@@ -91,6 +91,12 @@ class Gathering:
                 self.inbox.post(self._take, turn)
         except MemoryError as error:
             self._give_up_all(error)
+
+    def _loop_is_blocked(self, path: GatheredPath) -> None:
+        # In this order: a loop that moves again takes what has gathered before it has more come, and may be blocked in
+        # between, when nobody would wait for it again.
+        self.seal()
+        path.loop_is_blocked()
 
     def _ring(self) -> None:
         with suppress(BlockingIOError):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lbg_runtime.transport.solace.fast.gathering import Gathering
+from lbg_runtime.transport.solace.fast.gathering import GatheredPath, Gathering
 from lbg_runtime.transport.solace.inbox import Inbox
 
 
@@ -34,8 +34,9 @@ class Path:
 class Intake:
     """In place of the intake of C."""
 
-    def __init__(self, free: int, bell: int, *_: Any) -> None:
+    def __init__(self, free: int, bell: int, blocked: Callable[[GatheredPath], None], *_: Any) -> None:
         self.bell = bell
+        self.blocked = blocked
         self.path = Path()
         self.gathered: list[tuple[int, int]] = []
         """Turns and messages."""
@@ -206,6 +207,17 @@ async def test_what_another_thread_gathers_while_an_event_is_posted_does_not_ove
     with monkeypatch.context() as slow:
         slow.setattr(rig.inbox, "post", post_slowly)
         rig.seal()
+    await until_nothing_waits(rig)
+    assert rig.taken == [1, 2]
+
+
+async def test_a_loop_that_moves_again_takes_what_has_gathered_before_it_has_more_come(rig: Rig) -> None:
+    class Stopped(Path):
+        def loop_is_blocked(self) -> None:
+            rig.post(2)
+
+    rig.gather(1)
+    rig.intake.blocked(Stopped())
     await until_nothing_waits(rig)
     assert rig.taken == [1, 2]
 
