@@ -46,7 +46,7 @@ class Place(NamedTuple):
     tasks: int | None = None
     """Of the batch that ends here; None if none is planned yet, or by an older version."""
     began: Rows | None = None
-    """Rows that count as read where the stream began, as long as no batch with rows has ended before this."""
+    """Rows that count as read where the stream began, as long as no batch but the first has ended before this."""
 
     @property
     def is_begin(self) -> bool:
