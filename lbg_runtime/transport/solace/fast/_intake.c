@@ -510,8 +510,23 @@ static PyTypeObject intake_type = {
 
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_intake", NULL, -1, NULL, NULL, NULL, NULL, NULL};
 
+/* A process that is forked while the network thread, which it does not have, holds the lock would wait for ever. */
+static void hold(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+static void let_go(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
 PyMODINIT_FUNC PyInit__intake(void)
 {
+    if (pthread_atfork(hold, let_go, let_go)) {
+        PyErr_SetString(PyExc_ImportError, "the system has no room for what is done at a fork");
+        return NULL;
+    }
     pthread_condattr_t attributes;
     if (pthread_condattr_init(&attributes) || pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC) ||
         pthread_cond_init(&taken, &attributes)) {

@@ -54,6 +54,7 @@ class Gathering:
         self.inbox = inbox
         self._paths: dict[int, GatheredPath] = {}
         self._loop = asyncio.get_running_loop()
+        self._process = os.getpid()
         self._bell, rung = os.pipe()
         for end in (self._bell, rung):
             os.set_blocking(end, False)
@@ -99,6 +100,10 @@ class Gathering:
         path.loop_is_blocked()
 
     def _ring(self) -> None:
+        if os.getpid() != self._process:
+            # A process that a handler has forked, and that is about to be ended (runtime/forked.py): the pipe is its
+            # parent's, which would never hear of what is read here.
+            return
         with suppress(BlockingIOError):
             os.read(self._bell, MOST_READ)
         # In this order: what comes behind an event that is posted from now on is of a later turn, and an event that was

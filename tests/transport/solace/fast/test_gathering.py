@@ -278,6 +278,40 @@ async def test_flows_that_cannot_even_be_gone_through_are_given_up(rig: Rig, mon
     assert path.errors == ["for a test"]
 
 
+@pytest.mark.real_time
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+async def test_a_process_that_was_forked_takes_no_ring_from_its_parent(rig: Rig) -> None:
+    """What is ready on the loop at the fork runs in both."""
+    loop = asyncio.get_running_loop()
+    is_over: asyncio.Future[int] = loop.create_future()
+    wait, go_on = os.pipe()
+
+    def fork() -> None:
+        child = os.fork()
+        if child:
+            loop.call_soon(meanwhile, child)
+        else:
+            # As runtime/forked.py does.
+            loop.call_soon(os._exit, 0)
+            os.read(wait, 1)
+
+    def meanwhile(child: int) -> None:
+        assert rig.taken == [1]
+        rig.gather(2)
+        os.write(go_on, b"x")
+        is_over.set_result(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    # Both are ready in one round of the loop: first the fork, then the look.
+    loop.call_soon(fork)
+    rig.gather(1)
+    assert await is_over == 0
+    for end in (wait, go_on):
+        os.close(end)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert rig.taken == [1, 2]
+
+
 async def test_it_ends_with_its_inbox_and_leaves_no_file_open(rig: Rig) -> None:
     before = len(os.listdir("/dev/fd"))
     another = Rig()

@@ -3,6 +3,7 @@
 import errno
 import gc
 import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -290,6 +291,31 @@ def test_who_rings_does_not_wait_for_the_interpreter() -> None:
     finally:
         sys.setswitchinterval(interval)
     sort.join()
+
+
+@pytest.mark.real_time
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_process_that_is_forked_in_a_flood_does_not_wait_for_a_thread_that_it_does_not_have() -> None:
+    rig = Rig(full=1 << 30)
+    (a,) = rig.add(A)
+    flood = threading.Thread(
+        target=CDLL(None).qsort_r,
+        args=(bytes(SORTED), c_size_t(SORTED), c_size_t(1), c_void_p(compiled.CALLBACK), c_void_p(A)),
+    )
+    flood.start()
+    codes: list[int] = []
+    while flood.is_alive() and not any(codes):
+        rig.pop()
+        child = os.fork()
+        if not child:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(10)
+            rig.pop()
+            os._exit(0)
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    rig.intake.remove(A, a)
+    flood.join()
+    assert not any(codes)
 
 
 def test_threads_that_call_while_flows_come_and_go_lose_and_mix_up_nothing() -> None:
