@@ -10,7 +10,7 @@ flow event to tell, as a session has that is being replaced, does not change the
 import asyncio
 import os
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Protocol
 
 from lbg_runtime.transport.solace.inbox import FULL, Inbox
@@ -49,25 +49,29 @@ class Gathering:
     def __init__(self, intake: "type[_intake.Intake]", inbox: Inbox, free: int, patience_s: float) -> None:
         """`free` is the address of the function that frees a native message. Called on the loop.
 
-        Raises `OSError` if the process may open no more files.
+        Raises `OSError` if the process may open or watch no more files.
         """
         self.inbox = inbox
         self._paths: dict[int, GatheredPath] = {}
         self._loop = asyncio.get_running_loop()
         self._process = os.getpid()
-        self._bell, rung = os.pipe()
-        for end in (self._bell, rung):
-            os.set_blocking(end, False)
-        self._intake = intake(
-            free,
-            rung,
-            self._loop_is_blocked,
-            # With the arguments that C passes: the path comes first.
-            lambda path, error: path.broken(error),
-            FULL,
-            int(patience_s * 1_000),
-        )
-        self._loop.add_reader(self._bell, self._ring)
+        with ExitStack() as undo:
+            self._bell, rung = os.pipe()
+            for end in (self._bell, rung):
+                undo.callback(os.close, end)
+                os.set_blocking(end, False)
+            self._loop.add_reader(self._bell, self._ring)
+            undo.callback(self._loop.remove_reader, self._bell)
+            self._intake = intake(
+                free,
+                rung,
+                self._loop_is_blocked,
+                # With the arguments that C passes: the path comes first.
+                lambda path, error: path.broken(error),
+                FULL,
+                int(patience_s * 1_000),
+            )
+            undo.pop_all()
         inbox.at_close(self._close)
 
     def add(self, user: int, path: GatheredPath) -> None:
@@ -116,6 +120,8 @@ class Gathering:
             self.inbox.post(self._take, turn)
         except MemoryError as error:
             self._give_up_all(error)
+            # Of what lies there, those paths show nothing more; while it does, nothing rings for flows that come later.
+            self._take(turn)
 
     def _take(self, turn: int) -> None:
         try:

@@ -2,6 +2,7 @@
 moves."""
 
 import asyncio
+import errno
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -251,7 +252,7 @@ async def test_flows_whose_messages_are_lost_are_given_up_and_an_event_is_posted
     assert rig.taken == [1]
 
 
-async def test_flows_whose_messages_find_no_memory_behind_an_event_are_given_up(
+async def test_flows_whose_messages_find_no_memory_behind_an_event_are_given_up_and_later_ones_are_served(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> bool:
@@ -260,10 +261,16 @@ async def test_flows_whose_messages_find_no_memory_behind_an_event_are_given_up(
     path = Path()
     rig.gathering.add(1, path)
     rig.post(1)
+    rig.gather(2)
     with monkeypatch.context() as poor:
         poor.setattr(rig.inbox, "post", fail)
         rig.gathering._ring()
     assert path.errors == ["for a test"]
+    rig.taken.clear()
+    rig.gather(3)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert rig.taken == [1, 3]
 
 
 async def test_flows_that_cannot_even_be_gone_through_are_given_up(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,6 +332,17 @@ async def test_it_ends_with_its_inbox_and_leaves_no_file_open(rig: Rig) -> None:
     await until_nothing_waits(third)
     assert (another.taken, third.taken) == ([], [2])
     third.inbox.close()
+
+
+async def test_what_cannot_be_made_leaves_no_file_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no room for another watch")
+
+    before = len(os.listdir("/dev/fd"))
+    monkeypatch.setattr(asyncio.get_running_loop(), "add_reader", fail)
+    with pytest.raises(OSError, match="another watch"):
+        Rig()
+    assert len(os.listdir("/dev/fd")) == before
 
 
 def test_it_ends_on_any_thread_behind_its_loop() -> None:
