@@ -39,12 +39,13 @@ class ForeignClient:
         publisher.publish_await_acknowledgement(message, Topic.of(topic), PATIENCE_MS)
         publisher.terminate()
 
-    def take(self, queue: str) -> Any:
-        """The next message of a queue, acknowledged; None if there is none for a long time."""
+    def take(self, queue: str, count: int = 1) -> Any:
+        """The last of so many next messages of a queue, which are acknowledged; None if they do not come for long."""
         receiver = self.service.create_persistent_message_receiver_builder().build(Queue.durable_exclusive_queue(queue))
         receiver.start()
-        message = receiver.receive_message(PATIENCE_MS)
-        if message is not None:
-            receiver.ack(message)
+        for _ in range(count):
+            message = receiver.receive_message(PATIENCE_MS)
+            if message is not None:
+                receiver.ack(message)
         receiver.terminate()
         return message

@@ -29,6 +29,7 @@ from lbg_runtime.model.errors import ConfigError, ConnectFailed, HandlerError, I
 from lbg_runtime.runtime.companion import Companion
 from lbg_runtime.runtime.handlers.lifespan import LifespanFailed
 from lbg_runtime.runtime.handlers.registry import Handlers
+from lbg_runtime.runtime.handlers.routes import moves_messages
 from lbg_runtime.runtime.journal import open_journal
 from lbg_runtime.runtime.leaving import TAIL_MS
 from lbg_runtime.runtime.membership import Membership, membership_of_process
@@ -353,7 +354,8 @@ class App:
             name,
             path,
             max_in_flight=settings.dispatch.max_in_flight,
-            carries_traces=settings.carries_traces,
+            # What others have put into a message is to survive its move.
+            carries_traces=settings.carries_traces or moves_messages(self._handlers, settings.failure),
             embedded_group=settings.group.shape() if makes_queues else None,
         )
 

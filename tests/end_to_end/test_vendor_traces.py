@@ -7,7 +7,7 @@ publisher made from settings; the queue after the member is read by an applicati
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from opentelemetry import trace
@@ -126,6 +126,37 @@ async def test_without_spans_a_member_leaves_the_vendors_context_where_it_is(
     message, answer = await handled(client, settings_at(lbg_broker, "fast", "off"))
     assert message.properties == {"JMSXGroupID": "k"}
     assert answer.get_creation_trace_context() == (None, None, None, None)
+
+
+@PATHS
+@pytest.mark.parametrize(
+    ("then", "queue", "count"),
+    # The owner's fence comes before what is parked.
+    [("error_queue", "lbg-errors/orders", 1), ("park", "lbg-parked/orders/0", 2)],
+)
+async def test_what_a_member_without_spans_moves_keeps_the_vendors_context(
+    client: ForeignClient,
+    lbg_broker: BrokerOnPort,
+    path: str,
+    then: Literal["error_queue", "park"],
+    queue: str,
+    count: int,
+) -> None:
+    lbg_broker.create_queue(queue, queue)
+    handlers = Handlers()
+
+    @handlers.handler("orders/*", attempts=1, then=then)
+    async def fail(_: Message) -> None:
+        raise OSError("prices are gone")
+
+    async with running(handlers, settings_at(lbg_broker, path, "off")):
+        order = client.message(CREATION, TRANSPORT, {"JMSXGroupID": "k"}, b"order")
+        await asyncio.to_thread(client.publish, "h/3/orders/new", order)
+        await asyncio.to_thread(lbg_broker.wait_until, "orders/0", lambda seen: not seen.depth)
+    moved = await asyncio.to_thread(client.take, queue, count)
+    assert moved.get_payload_as_bytes() == b"order"
+    trace_id, parent_id, is_sampled, _ = TRANSPORT
+    assert moved.get_creation_trace_context() == (trace_id, parent_id, is_sampled, "created=1")
 
 
 @PATHS

@@ -85,6 +85,11 @@ def policies_of(handlers: Handlers, failure: FailureSettings) -> list[FailurePol
     return [*of_handlers, make_policy(failure, FailureOptions(), SETTINGS_PLACE)]
 
 
+def moves_messages(handlers: Handlers, failure: FailureSettings) -> bool:
+    """Whether messages may be published anew in another queue when their attempts have ended. Raises as `Routes` does."""
+    return not {policy.then for policy in policies_of(handlers, failure)} <= {None, Then.STOP}
+
+
 def check_ends(policies: Iterable[FailurePolicy], settings: Settings) -> None:
     """Raise `ConfigError` if messages are to be parked that come from a partitioned queue, or if the group's name is
     too long for a queue that an end of the attempts needs."""
