@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lbg_runtime.journal.footers import check_footers, note_footers
 from lbg_runtime.journal.reader import (
     PART_COLUMNS,
     TABLE_OF_RECORDS,
@@ -72,18 +73,19 @@ class LaidOut:
 
 def find_run(directory: Path) -> Path | None:
     """The laid out run that a directory is or holds, or None; raises `UserError` if it holds several, or is no
-    directory that can be read."""
+    directory that can be read, and as `check_footers`."""
     check_directory(directory)
-    if _is_run(directory):
-        _check_text(directory)
-        return directory
-    found = [path for path in sorted(directory.glob(f"{_RUN}*")) if _is_run(path)]
+    found = (
+        [directory] if _is_run(directory) else [path for path in sorted(directory.glob(f"{_RUN}*")) if _is_run(path)]
+    )
     if len(found) > 1:
         names = ", ".join(path.name for path in found[:5])
         raise UserError(str(directory), f"{len(found)} runs", f"one of them, such as {names}")
-    if found:
-        _check_text(directory)
-    return found[0] if found else None
+    if not found:
+        return None
+    _check_text(directory)
+    check_footers(found[0])
+    return found[0]
 
 
 def _is_run(path: Path) -> bool:
@@ -197,6 +199,7 @@ def finish(draft: Path, journals: Sequence[LaidOut], ledgers: Sequence[LaidOut])
         for name, schema in _WHOLE.items():
             table = pa.concat_tables([schema.empty_table(), *tables[name]])
             pq.write_table(table, draft / f"_{name}.parquet", write_page_checksum=True)
+        note_footers(draft)
         replaced = draft.with_name(_REPLACED)
         # In one step: a process that is killed as it removes the old one must not leave a part of it as the run.
         with suppress(FileNotFoundError):

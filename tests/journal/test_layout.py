@@ -213,8 +213,8 @@ def test_whichever_bit_of_a_file_is_flipped_it_is_read_as_it_was_or_named(journa
     whole = path.read_bytes()
     records = read_records(run, [queue], "dispatches")
     group = read_group(path, open_table(path, DISPATCHES), 0, DISPATCHES)
-    # What stands before the footer, whose length is in the last bytes but four; the footer has no checksum.
-    pages_end = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+    # The footer has no checksum within the file.
+    pages_end = _pages_end(path)
     refused = 0
     for offset in range(0, len(whole), 17):
         damaged = bytearray(whole)
@@ -227,6 +227,39 @@ def test_whichever_bit_of_a_file_is_flipped_it_is_read_as_it_was_or_named(journa
             continue
         refused += 1
     assert refused > len(whole) / 17 / 3
+
+
+def test_a_run_of_which_a_file_is_missing_or_another_is_none_to_be_judged(journals: Path, tmp_path: Path) -> None:
+    """As in a copy that was cut short. Without a queue's folder, the rest was judged as if it was all."""
+    run = lay_out(journals, tmp_path)
+    assert find_run(run) == run
+    path = next(run.glob("queue=*/dispatches-*.parquet"))
+    whole, pages_end = path.read_bytes(), _pages_end(path)
+    for offset in range(pages_end, len(whole), 7):
+        damaged = bytearray(whole)
+        damaged[offset] ^= 1 << offset % 8
+        path.write_bytes(damaged)
+        with pytest.raises(UserError, match=f"{path.name}: not as it was written"):
+            find_run(run)
+    path.write_bytes(whole[:-1])
+    with pytest.raises(UserError, match=f"{path.name}: not as it was written"):
+        find_run(tmp_path)
+    path.unlink()
+    with pytest.raises(UserError, match=f"{path.name}: it is missing"):
+        find_run(run)
+    for content in (b"[]", b"half of on", b"\xff"):
+        (run / "_files.json").write_bytes(content)
+        with pytest.raises(UserError, match=r"_files\.json"):
+            find_run(run)
+    # As of an older version.
+    (run / "_files.json").unlink()
+    assert find_run(run) == run
+
+
+def _pages_end(path: Path) -> int:
+    """Where the footer begins, whose length is in the last bytes but four."""
+    whole = path.read_bytes()
+    return len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
 
 
 def test_the_files_of_few_queues_at_a_time_are_open(

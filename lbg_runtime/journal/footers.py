@@ -1,0 +1,58 @@
+"""What a laid out run notes of its files, so that one that is missing, or damaged in its footer, is told.
+
+Pages of a Parquet file have checksums. Its footer, which says where they are and how many, has none, and no file says
+which others there were.
+"""
+
+import os
+import zlib
+from pathlib import Path
+
+import orjson
+
+from lbg_runtime.model.errors import UserError
+
+_NOTE = "_files.json"
+"""In the folder of the run: of each file, by its path there, how many bytes it has, and the CRC-32 of its footer."""
+
+_TAIL_BYTES = 8
+"""The length of the footer and a mark end the file."""
+
+
+def note_footers(run: Path) -> None:
+    """Note the Parquet files of a run that is complete; raises `OSError`."""
+    files = {str(path.relative_to(run)): _footer(path) for path in sorted(run.rglob("*.parquet"))}
+    (run / _NOTE).write_bytes(orjson.dumps(files))
+
+
+def check_footers(run: Path) -> None:
+    """Raise `UserError` for a file of a run that is missing, or has another footer or length than when it was noted.
+
+    A run that an older version laid out has no note, and nothing of it is checked.
+    """
+    note = run / _NOTE
+    try:
+        files = orjson.loads(note.read_bytes())
+        if not isinstance(files, dict):
+            raise _damaged(note, "not as it was written")
+        for name, noted in files.items():
+            if _footer(run / name) != noted:
+                raise _damaged(run / name, "not as it was written")
+    except FileNotFoundError as error:
+        if error.filename != str(note):
+            raise _damaged(Path(error.filename), "it is missing") from None
+    except (OSError, ValueError) as error:
+        raise _damaged(note, f"cannot be read: {error}") from None
+
+
+def _footer(path: Path) -> list[int]:
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _TAIL_BYTES))
+        length = int.from_bytes(file.read(4), "little")
+        file.seek(max(0, size - _TAIL_BYTES - length))
+        return [size, zlib.crc32(file.read())]
+
+
+def _damaged(path: Path, what: str) -> UserError:
+    return UserError(str(path), what, "a run as `lbg validate` laid it out")
