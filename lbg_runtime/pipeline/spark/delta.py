@@ -10,7 +10,7 @@ import json
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from lbg_runtime.model.errors import InvariantViolated, LakeWriteFailed, UserError
+from lbg_runtime.pipeline.landing.layout import alone
 from lbg_runtime.pipeline.landing.segment import make_folder, sync_folder
 from lbg_runtime.pipeline.spark.checkpoint import (
     checkpoint_behind,
@@ -126,8 +127,11 @@ class DeltaStreamWriter(DataSourceStreamArrowWriter):
         files: list[AddAction | RemoveAction] = [_add_action(each) for each in written if each.path is not None]
         if not files:
             return
-        self._check_here(written)
-        query = written[0].query
+        with self._alone():
+            self._check_here(written)
+            self._add(files, written[0].query, batchId)
+
+    def _add(self, files: "list[AddAction | RemoveAction]", query: str, batchId: int) -> None:  # noqa: N803
         digest, checkpoint = digest_of_batch(self._checkpoint, batchId), self._checkpoint or "the checkpoint"
         try:
             found = self._find_table()
@@ -165,7 +169,31 @@ class DeltaStreamWriter(DataSourceStreamArrowWriter):
             raise LakeWriteFailed(str(self._folder), str(error)) from error
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Nothing to undo: no table knows of the files."""
+        """Remove the files of a batch that the table does not have: they would keep a full disk full. Raises nothing."""
+        written = [each for each in messages if isinstance(each, _Written) and each.path is not None]
+        with suppress(OSError, DeltaError, UserError), self._alone() as is_alone:
+            if not is_alone or not written:
+                return
+            found = self._find_table()
+            last = None if found is None else found.transaction_version(written[0].query)
+            # A commit may have failed when the table already had them.
+            if last is None or last < batchId:
+                for each in written:
+                    (self._folder / str(each.path)).unlink(missing_ok=True)
+
+    @contextmanager
+    def _alone(self) -> Iterator[bool]:
+        """Keep the end of a batch from being undone while it goes on: Spark does not wait for it if it is stopped.
+
+        False if there is no such folder, or its file system has no locks.
+        """
+        with ExitStack() as held:
+            try:
+                held.enter_context(alone(self._folder))
+            except OSError:
+                yield False
+            else:
+                yield True
 
     def _check_here(self, written: Sequence[_Written]) -> None:
         """Raise `LakeWriteFailed` for a file that went to another storage than this: the table would lack its rows."""

@@ -1,6 +1,7 @@
 """The Delta sink, called as Spark calls it, without a JVM: which tables it adds to, and which it leaves as they are."""
 
 import errno
+import fcntl
 import json
 import os
 from pathlib import Path
@@ -123,6 +124,56 @@ def test_a_task_that_finds_the_disk_full_leaves_nothing_there(tmp_path: Path, mo
         to.write(iter([rows([id_of("k", 0)])]))
     assert len(found) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_the_tasks_of_a_batch_that_failed_have_written_is_removed(tmp_path: Path) -> None:
+    """The other tasks, where one of them found the disk full: it stayed full, and fuller with each start."""
+    lake = tmp_path / "lake"
+    to = writer(lake)
+    write_batch(to, 0)
+    written = [to.write(iter([rows([id_of("k", 1)])])), None, to.write(iter([]))]
+    writer(lake).abort(written, 1)
+    assert len(list(lake.glob("part-*"))) == 1
+    with pytest.raises(LakeWriteFailed):
+        to.commit(written, 1)
+    write_batch(to, 1)
+    assert sorted(ids(lake)) == [id_of("k", 0), id_of("k", 1)]
+    for made in ("new", "never"):
+        fresh = writer(tmp_path / made)
+        fresh.abort([fresh.write(iter([rows([id_of("k", 0)])] if made == "new" else []))], 0)
+        assert list((tmp_path / made).glob("*")) == []
+
+
+def test_what_the_table_has_taken_stays_where_the_commit_has_failed_behind_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to = writer(tmp_path)
+    written = [to.write(iter([rows([id_of("k", 0)])]))]
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(delta, "note_taken", refuse)
+    with pytest.raises(LakeWriteFailed, match="No space left on device"):
+        to.commit(written, 0)
+    writer(tmp_path).abort(written, 0)
+    assert ids(tmp_path) == [id_of("k", 0)]
+
+
+def test_nothing_is_removed_where_it_cannot_be_known_whether_a_commit_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system without locks: Spark may have given up waiting for a commit that takes the files yet."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    to = writer(tmp_path)
+    written = [to.write(iter([rows([id_of("k", 0)])]))]
+    writer(tmp_path).abort(written, 0)
+    to.commit(written, 0)
+    assert ids(tmp_path) == [id_of("k", 0)]
 
 
 def test_a_file_that_lies_on_another_hosts_disk_is_not_taken_into_the_table(tmp_path: Path) -> None:
