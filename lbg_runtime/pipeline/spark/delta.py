@@ -2,8 +2,9 @@
 
 Tasks write Parquet files with new names, which nobody sees. The driver then adds them all to the table in one commit
 that also names the query and the batch. A batch that is run again, because the driver died before Spark had noted its
-end, finds itself in the table and adds nothing; another batch of its number is an error. Files of a task or a batch
-that did not get that far lie in the folder, are not part of the table, and are removed by Delta's `vacuum`.
+end, finds itself in the table and adds nothing; another batch of its number is an error. A task or a batch that fails
+removes its files; those of one whose process was killed lie in the folder, are not part of the table, and are removed
+by Delta's `vacuum`.
 """
 
 import json
@@ -169,7 +170,10 @@ class DeltaStreamWriter(DataSourceStreamArrowWriter):
             raise LakeWriteFailed(str(self._folder), str(error)) from error
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Remove the files of a batch that the table does not have: they would keep a full disk full. Raises nothing."""
+        """Remove the files of a batch that the table does not have: they would keep a full disk full.
+
+        Raises nothing: what stays is no part of the table.
+        """
         written = [each for each in messages if isinstance(each, _Written) and each.path is not None]
         with suppress(OSError, DeltaError, UserError), self._alone() as is_alone:
             if not is_alone or not written:
