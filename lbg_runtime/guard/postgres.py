@@ -121,7 +121,6 @@ class PostgresGuard:
         self._schema, self._table = schema, table
 
     async def once(self, message: Message, effect: PostgresEffect) -> bool:
-        """See `Guard.once`."""
         key, token = place_of(message)
         async with self._transaction() as connection:
             try:

@@ -68,7 +68,6 @@ class _Lent(sqlite3.Connection):
         return self._refuse() if action == sqlite3.SQLITE_TRANSACTION and self.is_lent else sqlite3.SQLITE_OK
 
     def close(self) -> None:
-        """See `sqlite3.Connection.close`."""
         if self.is_lent:
             self._refuse()
             raise sqlite3.ProgrammingError("the guard closes the connection")
@@ -117,7 +116,6 @@ class SqliteGuard:
         """Since when others have had the lock whenever it was tried, by `time.monotonic`."""
 
     async def once(self, message: Message, effect: SqliteEffect) -> bool:
-        """See `Guard.once`."""
         key, token = place_of(message)
         mine = _Waiting(key, token, effect, time.monotonic() + LOCK_PATIENCE_S)
         self._waiting.append(mine)

@@ -179,7 +179,6 @@ class _InLane(Message):
         return self.lane_key
 
     def as_first_of_key(self) -> Message:
-        """See `Message.as_first_of_key`."""
         return replace(self, is_first_of_key=True)
 
     def without_token(self) -> Message:

@@ -123,7 +123,6 @@ class _FreshConnections(aiohttp.BaseConnector):
     async def connect(
         self, req: aiohttp.ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout
     ) -> Connection:
-        """See `BaseConnector.connect`."""
         # Each kept connection comes up only once, and a new one has had no time to receive anything.
         while True:
             connection = await super().connect(req, traces, timeout)
@@ -181,7 +180,6 @@ class HttpApplication:
         self._urls: dict[str, URL] = {}
 
     async def post(self, route: str, headers: Mapping[str, str], body: bytes, may_send: MaySend = always) -> Response:
-        """See `Application.post`."""
         data = body if len(body) <= _COPIED_BYTES else BytesIO(body)
         asked = _MAY_SEND.set(may_send)
         try:
@@ -190,7 +188,6 @@ class HttpApplication:
             _MAY_SEND.reset(asked)
 
     async def probe(self) -> None:
-        """See `Application.probe`."""
         if self._health_path is None:
             await self._connect()
             return
@@ -199,7 +196,6 @@ class HttpApplication:
             raise ApplicationFailed(f"HTTP {response.status} from {self._health_path}")
 
     async def subscriptions(self) -> bytes | None:
-        """See `Application.subscriptions`."""
         response = await self._request("GET", SUBSCRIBE_PATH, self._timeout_ms)
         if response.status in self._says_nothing:
             return None
@@ -210,7 +206,6 @@ class HttpApplication:
         return response.body
 
     async def close(self) -> None:
-        """See `Application.close`."""
         await self._session.close()
 
     async def _request(

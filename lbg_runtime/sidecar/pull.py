@@ -44,7 +44,6 @@ class PulledEvents:
     # -- Receiver
 
     async def deliver(self, event: Event) -> Answer:
-        """See `Receiver.deliver`."""
         stream, event_id = await self._room(event)
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._answers[event_id] = answer

@@ -189,7 +189,6 @@ class EventStream(Response):
         self._closed = closed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - by its protocol
-        """See `Response`."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._until_gone, receive, tasks.cancel_scope)
             tasks.start_soon(self._until_closed, tasks.cancel_scope)

@@ -120,22 +120,18 @@ class Sidecar:
                         watching.cancel()
 
     def reading(self) -> SidecarReading:
-        """See `Companion.reading`."""
         is_ready = self._gate is not None and self._gate.is_open
         return SidecarReading(is_ready=is_ready, **asdict(self.counts))
 
     async def until_ready(self) -> None:
-        """See `Companion.until_ready`."""
         await self._may_begin.wait()
 
     def waits_for(self) -> str:
-        """See `Companion.waits_for`."""
         if self._gate is None or self._gate.is_open:
             return ""
         return f"its application is away: {self._gate.reason}"
 
     def flow_changed(self, queue: QueueName, epoch: Epoch, *, is_kept: bool) -> None:
-        """See `Companion.flow_changed`."""
         if self._gate is not None:
             self._gate.flow_changed(queue, epoch, is_kept=is_kept)
 

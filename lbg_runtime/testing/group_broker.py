@@ -55,7 +55,6 @@ class GroupBroker(MemoryBroker):
         self.is_reachable = True
 
     def post(self, effects: Iterable[Effect]) -> None:
-        """See `MemoryBroker.post`."""
         # Not in the caller's context: what a process has requested is carried out even if it is frozen by then.
         Context().run(super().post, effects)
         self._on_change()

@@ -51,7 +51,6 @@ class LifeRecords:
                 pass
 
     def flush(self) -> None:
-        """See `RecordSink.flush`."""
         batch, self._batch = self._batch, []
         if self._is_cut or not batch:
             return
@@ -66,7 +65,6 @@ class LifeRecords:
                     self.stripes.append(record)
 
     def close(self, *, clean: bool) -> None:
-        """See `RecordSink.close`."""
         self.flush()
         if not self._is_cut:
             self.is_closed, self.is_clean = True, clean

@@ -124,7 +124,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         coro: Generator[Any, None, _Answer] | Coroutine[Any, Any, _Answer],
         **options: Any,
     ) -> asyncio.Task[_Answer]:
-        """See `asyncio.loop.create_task`."""
         task = super().create_task(coro, **options)
         freezer = freezer_of(options.get("context"))
         if freezer is not None:
@@ -134,7 +133,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def call_soon(
         self, callback: Callable[[Unpack[_Args]], object], *args: *_Args, context: Context | None = None
     ) -> asyncio.Handle:
-        """See `asyncio.loop.call_soon`."""
         if (busy := self._jumping.busy) is not None:
             name = AT_WORK.get(None) if context is None else context.get(AT_WORK)
             busy.update([] if name is None else [name])
@@ -152,7 +150,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         *args: *_Args,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """See `asyncio.loop.call_at`."""
         freezer = freezer_of(context)
         if freezer is None:
             return super().call_at(when, callback, *args, context=context)
@@ -176,7 +173,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return answer
 
     async def shutdown_default_executor(self, *bound: Any) -> None:
-        """See `asyncio.loop.shutdown_default_executor`."""
         self._jumping.threads_at_work += 1
         try:
             await super().shutdown_default_executor(*bound)

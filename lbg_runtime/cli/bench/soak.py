@@ -75,7 +75,6 @@ class CountingBoard(Board):
     reached: dict[tuple[object, object], int] = field(default_factory=dict)
 
     def apply(self, member: str, incarnation: int, record: Mapping[str, object]) -> None:
-        """See `Board.apply`."""
         if record["kind"] == "dispatch":
             sequence = record["seq"]
             if record["outcome"] == "accepted" and isinstance(sequence, int):

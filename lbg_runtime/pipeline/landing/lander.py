@@ -160,7 +160,6 @@ class Lander:
     async def attend(
         self, session: Session, on_able: Callable[[bool], None], changed: Callable[[], tuple[Difference, ...]]
     ) -> AsyncIterator[None]:
-        """See `Companion.attend`."""
         # A lander without room keeps its queues: the others have none either, as they share the log.
         del session, on_able, changed
         self._ages.look(wall_us(), _steady_us())
@@ -186,18 +185,15 @@ class Lander:
                 self._threads.shutdown(wait=False)
 
     def reading(self) -> SidecarReading | None:
-        """See `Companion.reading`."""
         return None
 
     async def until_ready(self) -> None:
         """See `Companion.until_ready`."""
 
     def waits_for(self) -> str:
-        """See `Companion.waits_for`."""
         return ""
 
     def flow_changed(self, queue: QueueName, epoch: Epoch, *, is_kept: bool) -> None:
-        """See `Companion.flow_changed`."""
         self._room.flow_changed(queue, epoch, is_kept=is_kept)
 
     # -- handlers

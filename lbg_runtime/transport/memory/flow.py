@@ -62,7 +62,6 @@ class MemoryFlow:
     # -- for the flow runner
 
     def settle(self, delivery_id: DeliveryId, outcome: Outcome) -> None:
-        """See `BoundFlow.settle`."""
         if self.state is HandleState.DEAD:
             return
         self._held.append(SettledRange(delivery_id, delivery_id, outcome))
@@ -73,17 +72,14 @@ class MemoryFlow:
             self._ack_timer = asyncio.get_running_loop().call_later(self._ack_delay_s, self.flush)
 
     def stop_intake(self) -> None:
-        """See `BoundFlow.stop_intake`."""
         self._intake_open = False
         self._advertise_window()
 
     def start_intake(self) -> None:
-        """See `BoundFlow.start_intake`."""
         self._intake_open = True
         self._advertise_window()
 
     def flush(self) -> None:
-        """See `BoundFlow.flush`."""
         self._disarm()
         if self.flow_id is not None and self._held:
             held, self._held = self._held, []

@@ -63,7 +63,7 @@ class SessionState(Enum):
 
 
 class MemoryTransport:
-    """`Transport` and `Messenger` for one member or publisher; also the faults that a test can inject."""
+    """`Transport`, `Browser` and `Messenger` of one member or publisher; also the faults that a test can inject."""
 
     def __init__(
         self,
@@ -98,7 +98,6 @@ class MemoryTransport:
     # -- Transport
 
     async def open(self) -> None:
-        """See `Transport.open`."""
         if self._state is not SessionState.NEW:
             raise ConnectFailed("memory", "a transport is opened once", permanent=True)
         if not self._broker.is_reachable:
@@ -109,11 +108,9 @@ class MemoryTransport:
             raise ConnectFailed("memory", refusal.text, permanent=True) from refusal
 
     async def close(self) -> None:
-        """See `Transport.close`."""
         self.kill()
 
     async def bind(self, queue: QueueName, epoch: Epoch, sink: FlowSink) -> MemoryFlow:
-        """See `Transport.bind`."""
         # The one suspension point comes first: a cancelled bind has bound nothing.
         await asyncio.sleep(0)
         if self._client is None:
@@ -130,7 +127,6 @@ class MemoryTransport:
         return flow
 
     async def provision(self, queue: QueueName, subscriptions: Sequence[str]) -> None:
-        """See `Transport.provision`."""
         client, engine = self._client_to("provision", queue), self._broker.engine
         try:
             with _tolerated("Endpoint Already Exists"):
@@ -142,12 +138,10 @@ class MemoryTransport:
             raise RequestRefused(f"provision {queue}", refusal.text) from refusal
 
     async def has_queue(self, queue: QueueName) -> bool:
-        """See `Browser.has_queue`."""
         self._client_to("look for", queue)
         return queue in self._broker.engine.queue_names(DEFAULT_VPN)
 
     async def browse(self, queue: QueueName, quiet_s: float, is_last: IsLast | None = None) -> list[Message]:
-        """See `Browser.browse`."""
         browse = MemoryBrowse(self._broker.engine, self._client_to("browse", queue), queue)
         self._browses[browse.flow_id] = browse
         try:
@@ -159,7 +153,6 @@ class MemoryTransport:
     # -- Messenger
 
     def send(self, message: Message) -> asyncio.Future[None]:
-        """See `Messenger.send`."""
         if self._state is not SessionState.OPEN:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             future.set_exception(PublishFailed(message.topic, "the transport is not open"))
@@ -187,18 +180,15 @@ class MemoryTransport:
         return future
 
     def send_direct(self, message: Message) -> None:
-        """See `Messenger.send_direct`."""
         if self._client is not None:
             with suppress(BrokerRefusal, PublishRefused):
                 self._broker.post(self._broker.engine.publish_direct(self._client, published(message)))
 
     def watch_connection(self, sink: ConnectionSink) -> None:
-        """See `Messenger.watch_connection`."""
         self._watcher = sink
         self._tell_watcher()
 
     async def subscribe(self, subscription: str, sink: DirectSink) -> None:
-        """See `Messenger.subscribe`."""
         if self._client is None:
             raise SubscribeFailed(subscription, NOT_CONNECTED)
         try:
@@ -212,12 +202,10 @@ class MemoryTransport:
 
     @property
     def is_connected(self) -> bool:
-        """See `Connection.is_connected`."""
         return self._client is not None
 
     @property
     def why_away(self) -> str | None:
-        """See `Connection.why_away`."""
         return None if self.is_connected else self._refusal
 
     # -- faults, for tests

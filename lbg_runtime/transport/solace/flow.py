@@ -239,12 +239,10 @@ class SolaceFlow:
                 self._is_flush_due = True
 
     def stop_intake(self) -> None:
-        """See `BoundFlow.stop_intake`."""
         self._intake_open = False
         self._apply_intake()
 
     def start_intake(self) -> None:
-        """See `BoundFlow.start_intake`."""
         self._intake_open = True
         self._apply_intake()
 

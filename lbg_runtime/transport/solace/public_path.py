@@ -34,14 +34,12 @@ class PublicPath:
         """A message was not shown, so none after it may be. Set on either thread of the client, and never cleared."""
 
     def attach(self, receiver: Any) -> None:
-        """See `ReceivePath.attach`."""
         self._handle = receiver.flow_p
         native.take_window_over(receiver)
         # The receiver keeps it alive for as long as C may call it.
         receiver._flow_msg_callback_func_routine = receiver.msg_callback_func_type(self._callback(receiver))
 
     def begin(self, receiver: Any) -> None:
-        """See `ReceivePath.begin`."""
         receiver.receive_async(_MessageListener(self._take))
 
     def end(self) -> None:
@@ -51,11 +49,9 @@ class PublicPath:
         """See `ReceivePath.seal`: this path cannot tell."""
 
     def accept(self, delivery_id: DeliveryId) -> bool:
-        """See `ReceivePath.accept`."""
         return native.accept(self._handle, delivery_id)
 
     def set_intake(self, *, is_open: bool) -> None:
-        """See `ReceivePath.set_intake`."""
         native.set_intake(self._handle, is_open=is_open)
 
     # -- on the client's network thread

@@ -148,7 +148,6 @@ class PublicPublisher(SolacePublisher):
         self._unconfirmed: dict[int, tuple[str, asyncio.Future[None]]] = {}
 
     def start(self) -> None:
-        """See `SolacePublisher.start`."""
         super().start()
         # Elastic: the call only enqueues, whatever the state of the connection; the caller bounds how much.
         builder = self.service.create_persistent_message_publisher_builder().on_back_pressure_elastic()
@@ -157,7 +156,6 @@ class PublicPublisher(SolacePublisher):
         self._persistent.set_message_publish_receipt_listener(_ReceiptListener(self))
 
     def send(self, message: Message, future: asyncio.Future[None]) -> None:
-        """See `SolacePublisher.send`."""
         try:
             outbound, topic = self.prepare(message)
         except PublishRefused as refusal:
@@ -182,11 +180,9 @@ class PublicPublisher(SolacePublisher):
 
     @property
     def is_waiting(self) -> bool:
-        """See `SolacePublisher.is_waiting`."""
         return bool(self._unconfirmed)
 
     def fail_all(self, reason: str) -> None:
-        """See `SolacePublisher.fail_all`."""
         for topic, future in self._unconfirmed.values():
             answer(future, PublishFailed(topic, reason))
         self._unconfirmed.clear()

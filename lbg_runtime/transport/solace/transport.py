@@ -65,7 +65,7 @@ _log = structlog.get_logger(__name__)
 
 
 class SolaceTransport:
-    """`Transport` and `Messenger`. All methods are called on one loop, that of `open`.
+    """`Transport`, `Browser` and `Messenger`. All methods are called on one loop, that of `open`.
 
     Outages are the client's business: it retries forever and binds the flows again. If a session ends nevertheless, its
     flows get `FlowDown`, and making a new session is tried until one is there or `close` is called; not at all if the
@@ -261,15 +261,12 @@ class SolaceTransport:
             await flow.discard()
 
     async def provision(self, queue: QueueName, subscriptions: Sequence[str]) -> None:
-        """See `Transport.provision`."""
         await self._threads.run(self._session_to("provision", queue).provision, queue, subscriptions)
 
     async def has_queue(self, queue: QueueName) -> bool:
-        """See `Browser.has_queue`."""
         return await self._threads.run(self._session_to("look for", queue).has_queue, queue)
 
     async def browse(self, queue: QueueName, quiet_s: float, is_last: IsLast | None = None) -> list[Message]:
-        """See `Browser.browse`."""
         session = self._session_to("browse", queue)
         return await self._threads.run(session.browse, queue, round(quiet_s * 1_000), is_last)
 
@@ -287,7 +284,6 @@ class SolaceTransport:
         return future
 
     def send_together(self, messages: Sequence[Message]) -> asyncio.Future[None]:
-        """See `Messenger.send_together`."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._session is not None:
             self._session.transactions.send(messages, future)
@@ -296,17 +292,14 @@ class SolaceTransport:
         return future
 
     def send_direct(self, message: Message) -> None:
-        """See `Messenger.send_direct`."""
         if self._session is not None:
             self._session.publisher.send_direct(message)
 
     def watch_connection(self, sink: ConnectionSink) -> None:
-        """See `Messenger.watch_connection`."""
         self._watcher = sink
         sink(self._connected.is_set())
 
     async def subscribe(self, subscription: str, sink: DirectSink) -> None:
-        """See `Messenger.subscribe`."""
         session, inbox = self._session, self._inbox
         # In an outage the client says so at once, as a rule, but was also seen to wait for the end of it.
         if session is None or inbox is None or not self._connected.is_set():
@@ -322,12 +315,10 @@ class SolaceTransport:
 
     @property
     def is_connected(self) -> bool:
-        """See `Connection.is_connected`."""
         return self._connected.is_set()
 
     @property
     def why_away(self) -> str | None:
-        """See `Connection.why_away`."""
         return self._why_away
 
     # -- the session

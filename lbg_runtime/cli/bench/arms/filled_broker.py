@@ -40,7 +40,6 @@ class CountingEngine(Engine):
     settle_frames = 0
 
     def settle(self, flow: FlowId, ranges: Iterable[SettledRange]) -> list[Effect]:
-        """See `Engine.settle`."""
         self.settle_frames += 1
         return super().settle(flow, ranges)
 

@@ -43,11 +43,9 @@ class BarePeer(asyncio.Protocol):
         self._sent = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.Protocol`."""
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
         if self._transport is None:
             return
         self._reader.feed(data)
