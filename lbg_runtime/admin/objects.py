@@ -112,7 +112,6 @@ class Ref:
         return (*above, self.kind.value)
 
     def path(self, vpn: str) -> tuple[Segment, ...]:
-        """Its own path."""
         return (*self.collection(vpn), (SYNTAX, self.name) if self.kind in TOPIC_RULES else self.name)
 
 

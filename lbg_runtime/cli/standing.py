@@ -26,7 +26,6 @@ def as_object(standing: Standing) -> Mapping[str, object]:
 
 
 def as_line(standing: Standing) -> str:
-    """The standing as one line."""
     facts = [f"handled {standing.handled_first}", f"on the way {standing.on_the_way}"]
     facts += [f"duplicates {standing.duplicates}", f"not judged yet {standing.waiting}"]
     for law, count in standing.counts.items():

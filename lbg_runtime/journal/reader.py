@@ -94,7 +94,6 @@ def files_of(directory: Path, kind: FileKind) -> list[Path]:
 
 
 def kind_of(name: str) -> FileKind:
-    """The kind of the record file of this name."""
     return "ledger" if name.endswith(FILE_SUFFIXES["ledger"]) else "journal"
 
 

@@ -106,7 +106,6 @@ a message, and the waits in between), `messaging.client.sent.messages` to `lbg_p
 
 
 def metrics_page() -> str:
-    """The whole page."""
     bounds = ", ".join(f"{bound:g}" for bound in BOUNDS_S)
     return "\n".join(
         [

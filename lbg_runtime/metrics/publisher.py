@@ -44,7 +44,6 @@ class PublisherCollector(Collector):
         self._publisher = publisher
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics of the publisher."""
         counts = self._publisher.counts
         for name, attribute, text in PUBLISHER_COUNTERS:
             yield CounterMetricFamily(name, text, getattr(counts, attribute))

@@ -125,8 +125,6 @@ class MetersReading:
 
 @dataclass(frozen=True, slots=True)
 class MemberReading:
-    """The whole member."""
-
     group: GroupName
     member: MemberId
     has_started: bool

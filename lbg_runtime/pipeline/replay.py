@@ -74,8 +74,6 @@ class LandedMessage:
 
 @dataclass(slots=True)
 class Replayed:
-    """The progress of a replay."""
-
     selected: int = 0
     """Messages selected so far."""
     without_key: int = 0

@@ -66,8 +66,6 @@ def wall_clock_us() -> int:
 
 @dataclass(slots=True)
 class _Key:
-    """A key that has been used."""
-
     shard: int
     sequence: int = 0
     """Number of its newest message; 0 before the first one is sent."""

@@ -40,7 +40,6 @@ class _End(asyncio.Future[None]):
         task.add_done_callback(self._come)
 
     def cancel(self, msg: object = None) -> bool:
-        """Cancel both."""
         self._task.cancel(msg)
         return super().cancel(msg)
 

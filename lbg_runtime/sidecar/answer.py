@@ -29,8 +29,6 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to one event."""
-
     status: Status
     reason: str = ""
     """Why, for the log; empty for a success."""

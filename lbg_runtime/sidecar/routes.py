@@ -64,7 +64,6 @@ class SidecarRoutes:
         self._max_body_bytes = max_body_bytes
 
     def application(self) -> Starlette:
-        """The routes."""
         routes = [
             Route("/v1/publish/{topic:path}", self._publish, methods=["POST"]),
             Route("/v1.0/publish/{pubsub}/{topic:path}", self._publish_for_dapr, methods=["POST", "PUT"]),

@@ -64,7 +64,6 @@ class Subscriptions:
         return [each.topic for each in self.subscriptions]
 
     def find(self, topic: str) -> Subscription | None:
-        """The subscription of an original topic."""
         if topic not in self._found:
             if len(self._found) >= MAX_ROUTES_REMEMBERED:
                 self._found.clear()
@@ -74,7 +73,6 @@ class Subscriptions:
 
 
 def configured(settings: Iterable[SubscriptionSettings]) -> list[Subscription]:
-    """The subscriptions in the settings."""
     return [
         Subscription(each.topic, each.route, content_mode=each.content_mode, is_configured=True) for each in settings
     ]

@@ -83,7 +83,6 @@ def run_seed(scope: Scope, seed: int, numbers: Sequence[int] | None = None, part
 
 
 def draw_seed(scope: Scope, seed: int) -> tuple[SimSettings, tuple[Fault, ...]]:
-    """The settings of a seed and all its faults."""
     settings = draw_settings(SeededChance(seed).fork("settings"), scope.mode, scope.members, scope.queues)
     return settings, draw_faults(settings, SeededChance(seed).fork("plan"))
 

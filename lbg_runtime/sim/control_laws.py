@@ -16,7 +16,6 @@ from lbg_runtime.sim.violation import Violation
 
 
 def control_violations(facts: Facts, settings: SimSettings) -> list[Violation]:
-    """Every violation in a run."""
     violations = [*calm_groups_are_settled(facts), *hand_backs_are_accepted(facts), *only_standbys_accept(facts)]
     violations += [*one_process_is_the_member(facts), *only_twins_stand_aside(facts), *who_stands_aside_is_out(facts)]
     return violations + list(offers_are_patient(facts, settings))

@@ -131,7 +131,6 @@ class Duplicates:
 
 
 def count_duplicates(facts: Facts) -> Duplicates:
-    """All duplicates of a run."""
     after_loss = unfinished = after_hand_over = 0
     for before in (each for deliveries in facts.handled().values() for each in deliveries[:-1]):
         closed = facts.closed.get(before.record.flow)

@@ -217,7 +217,6 @@ class SimMember:
         return self._places[queue]
 
     def request(self, queue: QueueName, request: FlowRequest) -> None:
-        """Make a request of one of its flows."""
         self.process.run(lambda: self._tell(self._flows[queue], request))
 
     def pause(self, until_ms: int) -> None:

@@ -21,8 +21,6 @@ from lbg_runtime.sim.world import World
 
 @dataclass(frozen=True, slots=True)
 class SimResult:
-    """The result of a run."""
-
     seed: int
     settings: SimSettings
     violations: tuple[Violation, ...]

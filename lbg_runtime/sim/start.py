@@ -29,5 +29,4 @@ class Start:
 
 
 def member_name(index: int) -> str:
-    """The id of a planned member."""
     return f"m{index}"

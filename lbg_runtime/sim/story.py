@@ -28,8 +28,6 @@ DRAIN_TIMEOUT_MS = 30_000
 
 @dataclass(frozen=True, slots=True)
 class StoryFigures:
-    """What one story measured."""
-
     time_to_own_ms: int | None
     """From the start of the joining member until it finally owned its share."""
     join_changes: int

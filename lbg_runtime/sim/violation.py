@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One violation of one law."""
-
     law: str
     at_ms: int
     story: str

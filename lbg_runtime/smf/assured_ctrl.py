@@ -107,8 +107,6 @@ class CloseFlow:
 
 @dataclass(frozen=True, slots=True)
 class CreateQueue:
-    """Create a queue."""
-
     queue: str
     """Empty if a topic endpoint is requested."""
     durable: bool
@@ -117,8 +115,6 @@ class CreateQueue:
 
 @dataclass(frozen=True, slots=True)
 class DeleteQueue:
-    """Delete a queue."""
-
     queue: str
     """Empty if a topic endpoint is requested."""
 
@@ -250,7 +246,6 @@ class BoundFlow:
 
 
 def opened_flow_body(opened: OpenedFlow) -> bytes:
-    """The body that answers `OpenFlow`."""
     items = [
         (ItemKind.FLOW_ID, opened.flow_id.to_bytes(4, "big")),
         (ItemKind.LAST_ACKED, opened.last_accepted_id.to_bytes(8, "big")),

@@ -95,7 +95,6 @@ class Items:
         return kind in self._values
 
     def value(self, kind: ItemKind) -> bytes | None:
-        """The value, or None."""
         return self._values.get(kind)
 
     def every(self, kind: ItemKind) -> list[bytes]:

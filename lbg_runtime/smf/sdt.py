@@ -36,8 +36,6 @@ class SdtKind(IntEnum):
 
 
 class DestinationKind(IntEnum):
-    """What a destination refers to."""
-
     TOPIC = 0
     QUEUE = 1
 

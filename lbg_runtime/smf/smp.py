@@ -19,8 +19,6 @@ class SubscriptionKind(IntEnum):
 
 
 class SubscriptionFlag(IntFlag):
-    """The flags of a request."""
-
     TOPIC = 0x04
     ANSWER_WANTED = 0x08
 

@@ -44,8 +44,6 @@ ANSWERS: dict[TransactionKind, TransactionKind] = {
 
 @dataclass(frozen=True, slots=True)
 class PublishedPart:
-    """What was published on one flow."""
-
     flow_id: int
     count: int
     last_id: int

@@ -74,8 +74,6 @@ class ViewPicture:
 
 @dataclass(frozen=True, slots=True)
 class MemberPicture:
-    """The whole member."""
-
     group: GroupName
     member: MemberId
     incarnation: int

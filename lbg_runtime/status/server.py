@@ -85,7 +85,6 @@ class StatusServer:
                 self._thread.join()
 
     def _serve(self, listener: socket.socket) -> None:
-        """The thread."""
         try:
             # Not asyncio's own loop: while the process has no descriptor left, a connection that waits has it use up a
             # core and log thousands of lines a second. This one lets the connection go.

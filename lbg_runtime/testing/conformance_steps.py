@@ -25,7 +25,6 @@ WINDOW = 255
 
 
 async def open_transport(harness: TransportHarness, client_name: str = "first") -> FullTransport:
-    """A connected transport."""
     transport = harness.make_transport(client_name)
     await transport.open()
     return transport

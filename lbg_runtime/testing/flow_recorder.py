@@ -29,7 +29,6 @@ class FlowRecorder:
 
     @property
     def payloads(self) -> list[bytes]:
-        """The payloads of what arrived."""
         return [delivery.message.payload for delivery in self.deliveries]
 
     async def until(self, condition: Callable[[], bool]) -> None:

@@ -32,7 +32,6 @@ class Lexicon:
         """Codes of the columns given, in their order."""
 
     def text(self, code: int) -> str | None:
-        """The text of a code."""
         value: str | None = None if code == NONE else self._texts[code].as_py()
         return value
 
@@ -210,7 +209,6 @@ def read_columns(tables: RunTables, lives: Lives, past: Past = NO_PAST) -> Colum
 
 
 def read_lives(journals: pa.Table) -> Lives:
-    """The lives that the journals record."""
     host = _clocks(journals)
     # Monotonic clocks of two hosts have nothing in common: with several hosts, each file is moved to its wall clock.
     several_hosts = len(np.unique(host[host != NONE])) > 1

@@ -46,7 +46,6 @@ class Registry:
         return known
 
     def end_flows(self, queue: Queue, text: str) -> list[Effect]:
-        """End all flows of a queue with 503 and this text."""
         effects: list[Effect] = []
         for flow in queue.end_flows():
             client = self.flows.pop(flow.id)[0]

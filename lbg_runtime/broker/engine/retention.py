@@ -79,7 +79,6 @@ class Retention:
         return message.is_overdue or self._is_worn_out(message)
 
     def end_dead(self, message: SpooledMessage) -> list[Effect]:
-        """End a message that is dead."""
         return self._end(message, Death.EXPIRED if message.is_overdue else Death.WORN_OUT)
 
     def put_back(self, message: SpooledMessage) -> None:

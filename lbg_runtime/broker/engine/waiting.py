@@ -16,8 +16,6 @@ NO_DELIVERY = DeliveryId(0)
 
 
 class MessageState(Enum):
-    """The state of a spooled message."""
-
     WAITING = "waiting"
     UNACKED = "unacked"
     GONE = "gone"

@@ -143,7 +143,6 @@ class ObjectType:
         return tuple(part.name for part in self.key)
 
     def defaults(self) -> Row:
-        """Every attribute with its default."""
         return {each.name: each.default for each in self.attributes}
 
     def child(self, collection: str) -> "ObjectType | None":

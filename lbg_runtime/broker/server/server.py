@@ -247,7 +247,6 @@ class BrokerServer:
     # -- called by connections
 
     def opened(self, connection: Connection) -> None:
-        """Register a connection."""
         self._connections[connection] = None
         self._no_connections.clear()
         connection.suffer(self.faults.trouble_of(None))

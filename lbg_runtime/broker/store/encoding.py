@@ -50,7 +50,6 @@ def decode_settings(encoded: bytes) -> QueueSettings:
 
 
 def encode_log_settings(settings: ReplayLogSettings) -> bytes:
-    """Encode all settings of a replay log by name."""
     return orjson.dumps(settings)
 
 

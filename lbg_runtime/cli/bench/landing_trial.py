@@ -87,8 +87,6 @@ class Follower:
 
 @dataclass(slots=True)
 class Trial:
-    """The outcome of a trial."""
-
     published: int = 0
     rows: int = 0
     copies: int = 0

@@ -77,8 +77,6 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All that a bench reports."""
-
     name: str
     rounds: int
     rows: Sequence[Row]
@@ -212,7 +210,6 @@ def figure(value: float) -> str:
 
 
 def machine() -> Machine:
-    """The machine that this runs on."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

@@ -135,7 +135,6 @@ def handlings_of(journals: Path) -> list[Handling]:
 
 
 def summary(changes: Sequence[Change], verdict: "Verdict", handlings: Sequence[Handling]) -> dict[str, object]:
-    """The figures."""
     first_ns = changes[0].start_ns
     return {
         "verdict": verdict.kind.value,

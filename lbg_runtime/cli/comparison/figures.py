@@ -31,8 +31,6 @@ class Story:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The figures of one pattern."""
-
     published: int
     handled: int
     """Messages that were handled at least once."""

@@ -39,7 +39,6 @@ class Watch:
         self._dead.add(member)
 
     async def handle(self, member: str, message: Message) -> None:
-        """Handle a message."""
         loop = asyncio.get_running_loop()
         start_s = loop.time()
         await asyncio.sleep(self._chance.uniform(0, self.longest_work_s))

@@ -22,9 +22,7 @@ class Stage(Protocol):
         """The broker's engine, only for looking at it."""
         ...
 
-    def create_queue(self, queue: str, subscriptions: Sequence[str], settings: QueueSettings) -> None:
-        """Make a queue."""
-        ...
+    def create_queue(self, queue: str, subscriptions: Sequence[str], settings: QueueSettings) -> None: ...
 
     def make_session(self, name: str) -> Session:
         """A session that is not open yet."""

@@ -57,7 +57,6 @@ def _step_line(step: Step) -> str:
 
 
 def groups_as_table(groups: Sequence[StoredGroup]) -> Table:
-    """A row for each group."""
     table = Table()
     for heading in ("group", "hash prefix", "shards", "queues", "hash function", "key", "client username"):
         table.add_column(heading)

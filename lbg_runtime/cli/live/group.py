@@ -42,7 +42,6 @@ class StepStuck(LbgError):
 
 
 def member_name(index: int) -> str:
-    """The id of the member with this index."""
     return f"member-{index}"
 
 

@@ -38,7 +38,6 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Process id."""
         return self.process.pid
 
     def ensure_running(self) -> None:

@@ -11,8 +11,6 @@ from pathlib import Path
 
 @dataclass(slots=True)
 class RunFolder:
-    """What `run_folder` yields."""
-
     path: Path
     is_wanted: bool = True
     """Whether it stays: until it is known that nothing was wrong."""

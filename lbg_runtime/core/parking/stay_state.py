@@ -31,8 +31,6 @@ class StayState(Enum):
 
 
 class StayEvent(Enum):
-    """What moves a stay."""
-
     LET_GO = "let_go"
     """The queue itself is being unbound, or has a new handle."""
     WITHDRAWN = "withdrawn"

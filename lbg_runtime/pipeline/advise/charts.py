@@ -167,7 +167,6 @@ def hash_counts_of(advice: Advice) -> list[int]:
 
 
 def member_class(place: int) -> str:
-    """The colour class of a member, by its place."""
     return f"s{place}" if place < COLOURS else "s-other"
 
 

@@ -65,7 +65,6 @@ def hashes_of(function: HashFunction, keys: Sequence[str]) -> Numbers:
 
 
 def shard_loads(hashes: Numbers, loads: Loads, hash_count: int) -> Loads:
-    """The load of each shard."""
     return loads_by(hashes % hash_count, loads, hash_count)
 
 

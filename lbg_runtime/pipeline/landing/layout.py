@@ -76,7 +76,6 @@ class LaneNote:
 
 
 def queue_folder(queue: int) -> str:
-    """Name of the folder of a queue."""
     return f"queue={queue:03d}"
 
 

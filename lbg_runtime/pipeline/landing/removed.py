@@ -25,8 +25,6 @@ _LONGEST_LINE = 1 << 12
 
 
 class RemovedLane(NamedTuple):
-    """A lane that is gone."""
-
     lane: str
     """`queue=003/lane=...`"""
     rows: int

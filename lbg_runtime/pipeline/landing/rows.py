@@ -55,7 +55,6 @@ class Gathered:
     def add(
         self, message: Message, shard: int | None, key: str | None, delivery_id: DeliveryId, *, redelivered: bool
     ) -> None:
-        """Add one row."""
         self.messages.append(message)
         self.shards.append(shard)
         self.keys.append(key)

@@ -47,8 +47,6 @@ class Finding:
 
 @dataclass(slots=True)
 class Walked:
-    """What was checked."""
-
     lanes: int = 0
     segments: int = 0
     rows: int = 0

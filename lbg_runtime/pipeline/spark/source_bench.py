@@ -158,7 +158,6 @@ class PrefetchSource(DataSource):
         return landing_schema(read_source_options(self.options))
 
     def simpleStreamReader(self, schema: StructType) -> SimpleDataSourceStreamReader:  # noqa: ARG002, N802
-        """`readStream`."""
         return _PrefetchReader(Path(self.options["path"]))
 
 

@@ -49,8 +49,6 @@ class Decode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of one source."""
-
     path: Path
     group: str
     queues: tuple[int, ...] | None

@@ -74,7 +74,6 @@ class KeyReports:
 
     @property
     def hot(self) -> int:
-        """Keys that are hot."""
         return len(self._hot)
 
     @property

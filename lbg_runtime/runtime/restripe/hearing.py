@@ -66,7 +66,6 @@ class Hearing:
         self._is_cut_off = False
 
     async def begin(self) -> None:
-        """Begin to listen."""
         self._session.watch_connection(self._connection_changed)
         await self._session.subscribe(self._topic, self._arrived)
         self._began_s = asyncio.get_running_loop().time()

@@ -251,7 +251,6 @@ class AttemptWatches:
             watch.hold_put_off(queue, epoch)
 
     def handlings(self) -> list[Handling]:
-        """What is being handled now."""
         return [handling for watch in self._watches.values() for handling in watch.handlings()]
 
     def started(self) -> list[tuple[Attempt, float]]:

@@ -45,7 +45,6 @@ def refuse_unrun(answer: object, who: str = "the handler") -> None:
 
 
 def unrun_failure(answer: object, who: str) -> TerminalFailure:
-    """The failure for an answer that `is_unrun`."""
     what = f"{type(answer).__name__} {getattr(answer, '__qualname__', '')}".rstrip()
     return TerminalFailure(
         f"{who} returned something that nobody awaits or reads, so it may never have run: {what}"

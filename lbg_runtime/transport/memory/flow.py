@@ -19,8 +19,6 @@ WINDOW = 255
 
 
 class HandleState(Enum):
-    """The state of a flow handle."""
-
     BOUND = "bound"
     AWAY = "away"
     """The connection is lost and will come back; settlements are held."""

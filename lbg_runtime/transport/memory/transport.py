@@ -54,8 +54,6 @@ PERMANENT_REFUSALS = frozenset({"Unknown Queue", "Permission Not Allowed"})
 
 
 class SessionState(Enum):
-    """The state of the session."""
-
     NEW = "new"
     OPEN = "open"
     """Also while its connection is lost."""

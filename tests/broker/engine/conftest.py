@@ -58,7 +58,6 @@ class Stage:
 
     @staticmethod
     def deliveries(effects: Iterable[Effect]) -> list[Deliver]:
-        """What was delivered, in order."""
         return [effect for effect in one_by_one(effects) if isinstance(effect, Deliver)]
 
     @classmethod

@@ -117,7 +117,6 @@ class Member:
         self.is_leaving = False
 
     def flow(self, queue: QueueName, now_ms: int) -> FlowMachine:
-        """A new one."""
         return FlowMachine(queue, AWAY, FLOWS, 4, self.chance, now_ms)
 
 

@@ -39,7 +39,6 @@ class MessageGroups:
         return self._owners.get(group)
 
     def pinned(self) -> tuple[tuple[Hashable, FlowId], ...]:
-        """Every pinned group, and its flow."""
         return tuple(self._owners.items())
 
     def use(self, group: Hashable, flow: FlowId, now_ms: int) -> bool:

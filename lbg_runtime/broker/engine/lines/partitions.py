@@ -16,8 +16,6 @@ from lbg_runtime.model.errors import InvariantViolated
 
 
 class PartitionState(Enum):
-    """The state of a partition."""
-
     UNASSIGNED = "unassigned"
     """No flow has it."""
     READY = "ready"

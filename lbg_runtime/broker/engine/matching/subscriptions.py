@@ -84,7 +84,6 @@ class Subscriptions(Generic[S]):
             self._take_out(self._root, topic.split("/"), 0, share)
 
     def remove_all(self, subscriber: S) -> None:
-        """Remove every subscription of a subscriber."""
         for text in tuple(self._texts.get(subscriber, ())):
             self.remove(subscriber, text)
 

@@ -55,7 +55,6 @@ class Account:
         self._failures.pop(number, None)
 
     def note(self, message: Message) -> None:
-        """Note that a message is being handled."""
         self._last_ns = time.monotonic_ns()
         if not self._numbers:
             self._first_ns, self._first_cpu_ns = self._last_ns, time.process_time_ns()

@@ -12,5 +12,4 @@ def topic_of(queue: int) -> str:
 
 
 def queue_name(queue: int) -> str:
-    """The name of the queue with this number."""
     return f"bench/{queue}"

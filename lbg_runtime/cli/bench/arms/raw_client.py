@@ -70,7 +70,6 @@ class RawClient:
         self._socket.close()
 
     def send(self, data: bytes) -> None:
-        """Send bytes, all of them."""
         self._socket.sendall(data)
 
     def frames(self) -> Iterator[bytes]:

@@ -45,7 +45,6 @@ class OrderedApplication:
         self._inside: set[str] = set()
 
     def application(self) -> Starlette:
-        """The routes."""
         return Starlette(
             routes=[
                 Route("/dapr/subscribe", self._subscribe),
