@@ -13,17 +13,6 @@ from tests.validator.history import story
 from tests.validator.striping import striped_story
 
 
-def test_the_object_has_the_keys_that_were_promised_and_is_json() -> None:
-    shown = as_object(validate(story().tables()))
-
-    promised = {"verdict", "published", "handled_first", "lost", "out_of_order", "overlaps", "duplicates"}
-    promised |= {"duplicate_bound", "moves", "fenced", "settled_after_epoch", "reasons", "witnesses"}
-    assert promised <= set(shown)
-    assert shown["verdict"] == "valid"
-    assert set(shown["moves"][0]) == {"queue", "from", "to", "cause", "pause_ms"}  # type: ignore[index]
-    assert orjson.loads(orjson.dumps(shown)) == shown
-
-
 def test_a_witness_names_member_life_queue_epoch_key_number_and_times() -> None:
     run = story()
     assert run_into_next(run)
@@ -37,22 +26,6 @@ def test_a_witness_names_member_life_queue_epoch_key_number_and_times() -> None:
     named = {"member", "incarnation", "queue", "epoch", "key", "seq", "publisher", "start_mono_ns", "done_mono_ns"}
     assert named <= set(first)
     assert first["done_mono_ns"] > second["start_mono_ns"] >= first["start_mono_ns"]
-
-
-def test_the_text_gives_judgement_reasons_and_findings() -> None:
-    run = story()
-    assert lose_last_of_key(run)
-    run.ledgers[0].close = None
-
-    text = as_text(validate(run.tables()))
-
-    assert text.startswith("verdict: invalid\n")
-    assert "also not provable:" in text
-    assert "the publisher did not close it" in text
-    assert "loss: 1\n" in text
-    assert "confirmed, never handled to an end" in text
-    assert "\n  what lies on a queue, is parked or was dropped by hand counts too: judge when " in text
-    assert "owner changes: " in text
 
 
 def test_a_loss_is_told_with_the_lives_that_have_no_end() -> None:
@@ -79,20 +52,6 @@ def test_a_key_that_its_publisher_made_to_look_like_a_line_of_the_text_is_writte
     text = as_text(replace(verdict, findings=(replace(finding, witnesses=(witness,)),)))
     assert "key=a\\n\\x1b[2Jverdict: valid" in text
     assert all(line.isprintable() for line in text.split("\n"))
-
-
-def test_the_text_of_an_unknown_verdict_marks_what_is_not_proven() -> None:
-    run = story()
-    assert lose_last_of_key(run)
-    closed = next(journal for journal in run.journals if journal.close)
-    assert closed.close is not None
-    closed.close = replace(closed.close, dropped=4)
-
-    text = as_text(validate(run.tables()))
-
-    assert text.startswith("verdict: unknown\n")
-    assert "not provable:\n" in text
-    assert "loss: 1, not proven" in text
 
 
 def test_restripings_are_told_and_their_queues_come_and_go_in_the_moves() -> None:
@@ -125,18 +84,6 @@ def test_long_lists_are_cut_and_say_so() -> None:
 
     assert "  and 25 more, which lbg validate --lost FILE lists\n" in text
     assert text.endswith("  and 13 more")
-
-
-def test_lost_messages_that_follow_each_other_are_told_once() -> None:
-    run = story()
-    record = run.ledgers[0].confirmed[0]
-    run.ledgers[0].confirmed.append(replace(record, key="new", first_seq=1, last_seq=30))
-
-    text = as_text(validate(run.tables()))
-
-    assert "loss: 30\n" in text
-    assert "/new: 1 to 30 confirmed, never handled to an end\n" in text
-    assert " more, which" not in text
 
 
 def crafted() -> Verdict:
