@@ -8,6 +8,7 @@ import asyncio
 import itertools
 import random
 import re
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -50,6 +51,18 @@ async def halved(group):
     await group.trial.until(
         lambda: sorted(group.trial.active().values()) == ["a"] * share + ["b"] * share, within_s=PATIENCE_S
     )
+
+
+@asynccontextmanager
+async def page_of(stage, browser, *members, **options):
+    """The page of a group of one or two members, each with its share of the queues; no script of it may fail."""
+    async with stage() as group:
+        await group.start(*members)
+        await (halved(group) if len(members) == 2 else group.all_fed())
+        await browser.open(await group.show(), **options)
+        await browser.until(f"{FED}.length === 4")
+        yield group
+        assert browser.errors == []
 
 
 async def test_the_picture_shows_members_queues_and_who_is_fed(stage, browser, tmp_path):
@@ -97,17 +110,12 @@ MANY_MOVES = """(async () => {
 
 
 async def test_a_page_that_is_shown_for_long_keeps_no_more_moves_than_it_shows(stage, browser):
-    async with stage() as group:
-        await group.start("a", "b")
-        await halved(group)
-        await browser.open(await group.show())
-        await browser.until(f"{FED}.length === 4")
+    async with page_of(stage, browser, "a", "b"):
         found = await browser.evaluate(MANY_MOVES)
         assert found["listed"] == list(range(10_000 - 79, 10_001))
         # Two minutes of them, one in four seconds, and the one before, which says who had the queue at their begin.
         assert found["kept"] <= 32
         assert all(1 <= count <= 2 for count in found["before"])
-        assert browser.errors == []
 
 
 WHOLE = r"""const { take } = await import(document.scripts[0].src);
@@ -127,14 +135,9 @@ MOVES_OF_TWO_SERVERS = f"""(async () => {{
 
 
 async def test_a_server_that_was_started_anew_has_its_own_moves_listed(stage, browser):
-    async with stage() as group:
-        await group.start("a")
-        await group.all_fed()
-        await browser.open(await group.show())
-        await browser.until(f"{FED}.length === 4")
+    async with page_of(stage, browser, "a"):
         (first,), (second,) = await browser.evaluate(MOVES_OF_TWO_SERVERS)
         assert (first.split()[0], second.split()[0]) == ("orders/0", "orders/1")
-        assert browser.errors == []
 
 
 NOTICES_WITHOUT_HOMES = f"""(async () => {{
@@ -149,15 +152,10 @@ NOTICES_WITHOUT_HOMES = f"""(async () => {{
 
 
 async def test_members_that_are_gone_are_not_said_to_disagree(stage, browser):
-    async with stage() as group:
-        await group.start("a")
-        await group.all_fed()
-        await browser.open(await group.show())
-        await browser.until(f"{FED}.length === 4")
+    async with page_of(stage, browser, "a"):
         active, gone, left = await browser.evaluate(NOTICES_WITHOUT_HOMES)
         assert active == "members do not agree yet on who is there: homes are those of before"
         assert (gone, left) == ("", "")
-        assert browser.errors == []
 
 
 RESTRIPING = f"""(async () => {{
@@ -187,11 +185,7 @@ RESTRIPING_AT_ANOTHER_SERVER = f"""(async () => {{
 
 
 async def test_a_re_striping_that_stands_still_is_told_with_what_ends_it(stage, browser):
-    async with stage() as group:
-        await group.start("a")
-        await group.all_fed()
-        await browser.open(await group.show())
-        await browser.until(f"{FED}.length === 4")
+    async with page_of(stage, browser, "a"):
         begun, stuck, goes_on, stuck_again, over = await browser.evaluate(RESTRIPING)
         assert begun == "re-striping from 4 to 6 queues: 4 of 8 shards have left"
         remedy = ", none for 2 min; if nobody runs it, lbg group restripe --queues 6 ends it"
@@ -199,18 +193,12 @@ async def test_a_re_striping_that_stands_still_is_told_with_what_ends_it(stage, 
         assert goes_on == begun.replace("4 of 8", "5 of 8")
         assert stuck_again == goes_on + remedy
         assert over == ""
-        assert browser.errors == []
 
 
 async def test_a_server_that_has_another_clock_than_the_one_before_has_a_re_striping_stand_no_longer(stage, browser):
-    async with stage() as group:
-        await group.start("a")
-        await group.all_fed()
-        await browser.open(await group.show())
-        await browser.until(f"{FED}.length === 4")
+    async with page_of(stage, browser, "a"):
         told = "re-striping from 4 to 6 queues: 4 of 8 shards have left"
         assert await browser.evaluate(RESTRIPING_AT_ANOTHER_SERVER) == [told, told]
-        assert browser.errors == []
 
 
 LONG_NAMES = f"""(async () => {{
@@ -239,14 +227,9 @@ LONG_NAMES = f"""(async () => {{
 
 @pytest.mark.parametrize("width", [1_280, 720])
 async def test_of_long_names_the_numbers_of_queues_and_the_times_of_moves_stay_in_sight(stage, browser, width):
-    async with stage() as group:
-        await group.start("a")
-        await group.all_fed()
-        await browser.open(await group.show(), width=width)
-        await browser.until(f"{FED}.length === 4")
+    async with page_of(stage, browser, "a", width=width):
         found = await browser.evaluate(LONG_NAMES)
         assert found == {"numbers": ["/0", "/1", "/2", "/3"] * 2, "cells": 4}
-        assert browser.errors == []
 
 
 async def test_a_kill_is_seen(stage, browser, tmp_path):
@@ -268,11 +251,7 @@ async def test_a_kill_is_seen(stage, browser, tmp_path):
 
 
 async def test_a_hand_back_is_seen(stage, browser, tmp_path):
-    async with stage() as group:
-        await group.start("a")
-        await group.all_fed()
-        await browser.open(await group.show())
-        await browser.until(f"{FED}.length === 4")
+    async with page_of(stage, browser, "a") as group:
         await group.start("b")
         await group.trial.until(lambda: "b" in group.trial.active().values(), within_s=PATIENCE_S)
         await browser.until(f"{MOVES}.length > 0")
@@ -280,15 +259,10 @@ async def test_a_hand_back_is_seen(stage, browser, tmp_path):
         moves = await browser.evaluate(MOVES)
         assert all("hand-back" in move and "a → b" in move and " ms" in move for move in moves)
         await browser.screenshot(tmp_path / "handed-back.png")
-        assert browser.errors == []
 
 
 async def test_clicks_keep_a_queue_or_a_member_in_view(stage, browser, tmp_path):
-    async with stage() as group:
-        await group.start("a", "b")
-        await halved(group)
-        await browser.open(await group.show())
-        await browser.until(f"{FED}.length === 4")
+    async with page_of(stage, browser, "a", "b") as group:
         bright = "[...document.querySelectorAll('#lines .fed:not(.dim)')].map((one) => one.dataset.queue)"
         await browser.click("#queues li:nth-child(2) button")
         assert await browser.evaluate(KEPT) == ["orders/1", "row-1"]
@@ -304,15 +278,10 @@ async def test_clicks_keep_a_queue_or_a_member_in_view(stage, browser, tmp_path)
         assert (await browser.evaluate(KEPT), len(await browser.evaluate(bright))) == ([], 4)
         await browser.click("#rows .row[data-queue='3']")
         assert await browser.evaluate(KEPT) == ["orders/3", "row-3"]
-        assert browser.errors == []
 
 
 async def test_everything_can_be_reached_by_keys(stage, browser):
-    async with stage() as group:
-        await group.start("a", "b")
-        await halved(group)
-        await browser.open(await group.show())
-        await browser.until(f"{FED}.length === 4")
+    async with page_of(stage, browser, "a", "b"):
         focus = "document.activeElement.id || document.activeElement.innerText.trim().split('\\n')[0]"
         stops = []
         for _ in range(7):
@@ -333,7 +302,6 @@ async def test_everything_can_be_reached_by_keys(stage, browser):
         assert await browser.evaluate(KEPT) == ["orders/2", "row-2"]
         await browser.press("/")
         assert await browser.evaluate(focus) == "key"
-        assert browser.errors == []
 
 
 async def test_a_key_is_searched_for_by_typing_it(stage, browser, tmp_path):
