@@ -57,15 +57,26 @@ async def until_started(folder: Path, name: str, times: int) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.parametrize(
+    ("ends", "steady_s"),
+    [
+        pytest.param((70,), siblings.STEADY_S, id="after a failure"),
+        pytest.param(
+            (128 + signal.SIGKILL, USER_MISTAKE, USER_MISTAKE), siblings.STEADY_S, id="anew, without a broker"
+        ),
+        pytest.param((USER_MISTAKE,), 0.0, id="with what is called a mistake, after a steady life"),
+    ],
+)
 async def test_one_that_ends_is_started_again_and_all_leave_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: tuple[int, ...], steady_s: float
 ) -> None:
     monkeypatch.setattr(siblings, "RESTART_MIN_S", 0.01)
+    monkeypatch.setattr(siblings, "STEADY_S", steady_s)
     running = asyncio.create_task(
-        Siblings([command(tmp_path, "a"), command(tmp_path, "b", 70)], DRAIN_TIMEOUT_MS).run()
+        Siblings([command(tmp_path, "a"), command(tmp_path, "b", *ends)], DRAIN_TIMEOUT_MS).run()
     )
     await until_started(tmp_path, "a", 1)
-    await until_started(tmp_path, "b", 2)
+    await until_started(tmp_path, "b", len(ends) + 1)
     os.kill(os.getpid(), signal.SIGTERM)
     assert await running == 0
     assert (tmp_path / "a").read_text() == "start\n"
@@ -90,38 +101,6 @@ async def test_a_signal_of_the_terminal_is_not_for_members_who_are_asked_by_us(t
     )
     await Siblings([[sys.executable, "-c", tells, str(tmp_path / "group")]], DRAIN_TIMEOUT_MS).run()
     assert int((tmp_path / "group").read_text()) != os.getpgrp()
-
-
-async def test_one_that_is_started_anew_and_does_not_reach_the_broker_ends_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(siblings, "RESTART_MIN_S", 0.01)
-    killed = 128 + signal.SIGKILL
-    running = asyncio.create_task(
-        Siblings(
-            [command(tmp_path, "a"), command(tmp_path, "b", killed, USER_MISTAKE, USER_MISTAKE)], DRAIN_TIMEOUT_MS
-        ).run()
-    )
-    await until_started(tmp_path, "a", 1)
-    await until_started(tmp_path, "b", 4)
-    os.kill(os.getpid(), signal.SIGTERM)
-    assert await running == 0
-    assert (tmp_path / "a").read_text() == "start\n"
-
-
-async def test_what_is_called_a_mistake_after_a_steady_life_ends_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(siblings, "RESTART_MIN_S", 0.01)
-    monkeypatch.setattr(siblings, "STEADY_S", 0.0)
-    running = asyncio.create_task(
-        Siblings([command(tmp_path, "a"), command(tmp_path, "b", USER_MISTAKE)], DRAIN_TIMEOUT_MS).run()
-    )
-    await until_started(tmp_path, "a", 1)
-    await until_started(tmp_path, "b", 2)
-    os.kill(os.getpid(), signal.SIGTERM)
-    assert await running == 0
-    assert (tmp_path / "a").read_text() == "start\n"
 
 
 async def test_the_worst_exit_code_counts_and_a_signal_is_one(tmp_path: Path) -> None:
