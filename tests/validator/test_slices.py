@@ -18,12 +18,13 @@ from lbg_runtime.validator.recall import forgotten_messages, handlings_of, recal
 from lbg_runtime.validator.schema import RunTables
 from lbg_runtime.validator.slices import SlicedExamination
 from tests.validator.changes import BREAKING, Change, noise
-from tests.validator.history import runs, story
+from tests.validator.history import story
 from tests.validator.run_files import MS, SECOND, WALL_OFFSET_NS, Run
 from tests.validator.script import Life, at, published
-from tests.validator.striping import striped_runs, striped_story
+from tests.validator.striping import striped_story
 from tests.validator.striping_changes import BREAKING_MOVES
 from tests.validator.test_judge import put_on_another_host
+from tests.validator.test_kernel import OF_BOTH_KINDS, Runs
 
 EXAMPLES = settings(deadline=None, max_examples=15)
 
@@ -74,22 +75,13 @@ def verdict_in_slices(tables: RunTables, count: int, delay_ns: int, chance: Rand
 any_slices = st.tuples(st.integers(1, 12), st.sampled_from([0, 40 * MS, SECOND, 20 * SECOND]), st.randoms())
 
 
-@given(run=runs(), slices=any_slices, data=st.data())
+@OF_BOTH_KINDS
+@given(slices=any_slices, data=st.data())
 @EXAMPLES
 def test_slices_of_a_damaged_run_give_what_one_go_gives(
-    run: Run, slices: tuple[int, int, Random], data: st.DataObject
+    runs_of: Runs, slices: tuple[int, int, Random], data: st.DataObject
 ) -> None:
-    tables = data.draw(noise(run)).tables()
-
-    assert verdict_in_slices(tables, *slices) == validate(tables)
-
-
-@given(run=striped_runs(), slices=any_slices, data=st.data())
-@EXAMPLES
-def test_slices_of_a_damaged_run_with_restripings_give_what_one_go_gives(
-    run: Run, slices: tuple[int, int, Random], data: st.DataObject
-) -> None:
-    tables = data.draw(noise(run)).tables()
+    tables = data.draw(noise(data.draw(runs_of()))).tables()
 
     assert verdict_in_slices(tables, *slices) == validate(tables)
 
