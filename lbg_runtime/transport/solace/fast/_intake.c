@@ -523,10 +523,12 @@ static void let_go(void)
 
 PyMODINIT_FUNC PyInit__intake(void)
 {
-    if (pthread_atfork(hold, let_go, let_go)) {
+    static bool is_held_at_forks; /* the handlers stay, also if the module is loaded once more */
+    if (!is_held_at_forks && pthread_atfork(hold, let_go, let_go)) {
         PyErr_SetString(PyExc_ImportError, "the system has no room for what is done at a fork");
         return NULL;
     }
+    is_held_at_forks = true;
     pthread_condattr_t attributes;
     if (pthread_condattr_init(&attributes) || pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC) ||
         pthread_cond_init(&taken, &attributes)) {
