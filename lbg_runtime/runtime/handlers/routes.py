@@ -86,7 +86,7 @@ def policies_of(handlers: Handlers, failure: FailureSettings) -> list[FailurePol
 
 
 def moves_messages(handlers: Handlers, failure: FailureSettings) -> bool:
-    """Whether messages may be published anew in another queue when their attempts have ended. Raises as `Routes` does."""
+    """Whether messages may be published anew in another queue when their attempts end. Raises as `Routes` does."""
     return not {policy.then for policy in policies_of(handlers, failure)} <= {None, Then.STOP}
 
 
