@@ -308,7 +308,7 @@ async def test_handlers_that_block_the_loop_fill_no_memory_and_cost_nothing_but_
         asyncio.get_running_loop().call_soon(block)
         await asyncio.sleep(0)
         assert taken[0] < FULL + 2 * WINDOW
-        # In between it moved for one turn, in which it has another window come; in Python it may be slow enough for two.
+        # In between it moved for one turn, and had another window come; in Python that takes long enough for two.
         assert taken[1] - taken[0] < 2 * (FULL + 2 * WINDOW)
         await sink.until(5_000)
         assert sink.numbers == list(range(5_000))
