@@ -14,6 +14,7 @@ import pytest
 
 from lbg_runtime.transport.solace.fast import compiled
 from lbg_runtime.transport.solace.fast.calls import address_of
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.skipif(compiled.INTAKE is None, reason="the package was built without a compiler")
 
@@ -309,7 +310,7 @@ def test_a_process_that_is_forked_in_a_flood_does_not_wait_for_a_thread_that_it_
         child = os.fork()
         if not child:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(10)
+            signal.alarm(PATIENCE_S)
             rig.pop()
             os._exit(0)
         codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
