@@ -1,4 +1,7 @@
-"""The one way from the client's threads onto the event loop: a deque, and one wake-up for what gathers meanwhile."""
+"""The way from the client's threads onto the event loop: a deque, and one wake-up for what gathers meanwhile.
+
+Only messages that are gathered in C have another (fast/gathering.py), which keeps to the order of this one.
+"""
 
 import asyncio
 import threading

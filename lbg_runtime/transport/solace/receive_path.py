@@ -71,4 +71,4 @@ class ReceivePath(Protocol):
 
 
 MakePath = Callable[[Inbox, PathOwner], ReceivePath]
-"""Makes the receive path of one handle; its messages come through the inbox."""
+"""Makes the receive path of one handle, whose messages come to the loop of the inbox."""

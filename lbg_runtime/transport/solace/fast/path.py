@@ -2,8 +2,8 @@
 
 It involves no thread and no message object of the client's Python layer. Between the callback, on the client's network
 thread, and its turn on the loop, where it is read and freed at once, a message is an address. The callback is written
-in C (_intake.c) if that could be compiled: it gathers the messages of the flow, and all that comes through the inbox is
-the news that there are some. Otherwise it is written in Python, and each message comes through the inbox.
+in C (_intake.c) if that could be compiled: it gathers the messages of all flows, and a pipe tells the loop that there
+are some (gathering.py). Otherwise it is written in Python, and each message comes through the inbox.
 
 **Keeping pace.** The runtime decides how much is in flight, by closing the intake. But a closed window is expensive:
 for every second message in transit by then the client sends a frame, and each settlement made after 511 newer messages
