@@ -123,22 +123,22 @@ def undisturbed(folder: Path, *, is_written: bool) -> Iterator[None]:
     """Keep other processes from laying out runs in a folder; and, if one `is_written` there, from reading them.
 
     What one of two has written is removed by the other, and a verdict on files of both would be on no run. On a file
-    system without locks nobody is kept. Raises `UserError` if others are there already, or the folder cannot be made.
+    system without locks, or in a folder that cannot be listed, nobody is kept. Raises `UserError` if others are there
+    already, or the folder cannot be made.
     """
-    with _writing_to(folder):
-        if is_written:
+    if is_written:
+        with _writing_to(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        file = os.open(folder, os.O_RDONLY)
-    try:
+    with ExitStack() as held:
         with suppress(OSError):
+            file = os.open(folder, os.O_RDONLY)
+            held.callback(os.close, file)
             try:
                 fcntl.flock(file, (fcntl.LOCK_EX if is_written else fcntl.LOCK_SH) | fcntl.LOCK_NB)
             except BlockingIOError:
                 found = "another process lays out a run there" + (", or judges one" if is_written else "")
                 raise UserError(str(folder), found, "its end, or another folder") from None
         yield
-    finally:
-        os.close(file)
 
 
 @contextmanager

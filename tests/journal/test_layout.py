@@ -168,6 +168,8 @@ def test_nobody_lays_out_runs_where_another_does_or_judges_one(journals: Path, t
         undisturbed(target, is_written=True),
     ):
         pass
+    with undisturbed(tmp_path / "cannot be listed", is_written=False):
+        pass
 
 
 def test_a_file_that_is_damaged_or_of_another_version_is_named(journals: Path, tmp_path: Path) -> None:
