@@ -110,6 +110,9 @@ class LaneView:
                 last = segment.last_entry()
                 check_cut(self._folder, segment, last)
             except FileNotFoundError:
+                if os.path.islink(segment.index_path):
+                    what = "it is a link that leads nowhere"
+                    raise LandingDamaged(str(segment.index_path), what, DAMAGE_REMEDY) from None
                 # Pruned between the two looks.
                 continue
             self._seen = LaneExtent(segments[0], segments[-1] if last is None else last.rows)

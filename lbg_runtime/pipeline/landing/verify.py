@@ -1,5 +1,6 @@
 """Walks through a landing log and reports what is wrong: checks every CRC, every id, every row against its lane."""
 
+import os
 from array import array
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
@@ -134,7 +135,7 @@ class _Lane:
                 check_cut(self._folder, segment, last)
                 yield from _torn_ends(segment, 0 if last is None else last.data_bytes)
             except FileNotFoundError as error:
-                if segment.index_path.exists():
+                if os.path.lexists(segment.index_path):
                     yield Finding(Grade.DAMAGE, str(error.filename), "it is missing")
                 else:
                     # Pruned meanwhile: the next one follows what nobody has looked at.

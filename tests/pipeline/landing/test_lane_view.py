@@ -13,6 +13,7 @@ from lbg_runtime.pipeline.landing.lane_view import LaneExtent
 from lbg_runtime.pipeline.landing.log import LandingLog
 from lbg_runtime.pipeline.landing.prune import prune
 from lbg_runtime.pipeline.landing.segment import DATA_SUFFIX, INDEX_SUFFIX, Segment
+from lbg_runtime.pipeline.landing.verify import Grade, Walked, verify
 from tests.pipeline.landing.landed import LogOnDisk, id_of, ids_of, rows
 
 
@@ -92,6 +93,19 @@ def test_an_index_that_is_gone_after_the_look_is_damage(log_on_disk: LogOnDisk) 
     Segment(log_on_disk.root / lane.name, 2).index_path.unlink()
     with pytest.raises(LandingDamaged, match=r"000000000002\.index: it is missing"):
         log.cut(3, {}, end, 4)
+
+
+def test_an_index_that_is_a_link_to_nowhere_is_damage(log_on_disk: LogOnDisk) -> None:
+    """As where a segment was moved to a disk that is not mounted: whoever looked at the lane did so for ever."""
+    lane = log_on_disk.lane()
+    land(lane, 1, 3)
+    index = only(log_on_disk, lane, INDEX_SUFFIX)
+    index.rename(log_on_disk.root / "elsewhere")
+    index.symlink_to(log_on_disk.root / "not mounted")
+    log = LandingLog(log_on_disk.root)
+    with pytest.raises(LandingDamaged, match=r"index: it is a link that leads nowhere"):
+        log.lanes()
+    assert [each.what for each in verify(log, Walked()) if each.grade is Grade.DAMAGE] == ["it is missing"]
 
 
 @pytest.mark.parametrize("torn", [bytes(ENTRY_BYTES), bytes(ENTRY_BYTES // 2), b"\x01" * 10])
