@@ -109,10 +109,8 @@ class LaneView:
             try:
                 last = segment.last_entry()
                 check_cut(self._folder, segment, last)
-            except FileNotFoundError:
-                if os.path.islink(segment.index_path):
-                    what = "it is a link that leads nowhere"
-                    raise LandingDamaged(str(segment.index_path), what, DAMAGE_REMEDY) from None
+            except FileNotFoundError as error:
+                refuse_link(error)
                 # Pruned between the two looks.
                 continue
             self._seen = LaneExtent(segments[0], segments[-1] if last is None else last.rows)
@@ -256,6 +254,12 @@ class LaneView:
     def missing(self, row: int) -> LandingDamaged:
         """The error for a row that no segment has, though later ones are there."""
         return LandingDamaged(self._folder, f"the segment of row {row} is missing", DAMAGE_REMEDY)
+
+
+def refuse_link(error: FileNotFoundError) -> None:
+    """Raises `LandingDamaged` if the file is a link that leads nowhere, which no further look will find gone."""
+    if os.path.islink(error.filename):
+        raise LandingDamaged(str(error.filename), "it is a link that leads nowhere", DAMAGE_REMEDY) from None
 
 
 def unindexed(parts: Mapping[str, Sequence[int]]) -> Sequence[int]:

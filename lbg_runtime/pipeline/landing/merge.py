@@ -36,7 +36,7 @@ from contextlib import suppress
 import pyarrow as pa
 
 from lbg_runtime.model.errors import LandingRowsPruned
-from lbg_runtime.pipeline.landing.lane_view import Flush, LaneView
+from lbg_runtime.pipeline.landing.lane_view import Flush, LaneView, refuse_link
 from lbg_runtime.pipeline.landing.schema import may_have_copies
 
 Offsets = Mapping[str, int]
@@ -106,8 +106,11 @@ class _Earlier:
                 # After the rows: what is pruned in between is then found here.
                 for pruned in lane.pruned(low, high):
                     self._seen.update(pruned.ids(rows).to_pylist())
-            except (LandingRowsPruned, FileNotFoundError):
-                # Pruned between two looks; nobody has asked for these rows.
+            except LandingRowsPruned:
+                # Between two looks; nobody has asked for these rows.
+                continue
+            except FileNotFoundError as error:
+                refuse_link(error)
                 continue
             return
 

@@ -108,6 +108,18 @@ def test_an_index_that_is_a_link_to_nowhere_is_damage(log_on_disk: LogOnDisk) ->
     assert [each.what for each in verify(log, Walked()) if each.grade is Grade.DAMAGE] == ["it is missing"]
 
 
+def test_a_link_to_nowhere_is_damage_also_where_only_copies_are_looked_for(log_on_disk: LogOnDisk) -> None:
+    older, younger = log_on_disk.lane("a", segment_bytes=1), log_on_disk.lane("b")
+    land(older, 1, 3)
+    land(younger, 1, 4)
+    index = log_on_disk.root / older.name / "000000000000.index"
+    index.unlink()
+    index.symlink_to(log_on_disk.root / "not mounted")
+    log = LandingLog(log_on_disk.root)
+    with pytest.raises(LandingDamaged, match=r"index: it is a link that leads nowhere"):
+        list(log.read_queue(3, {older.name: 2}, {older.name: 2, younger.name: 3}))
+
+
 @pytest.mark.parametrize("torn", [bytes(ENTRY_BYTES), bytes(ENTRY_BYTES // 2), b"\x01" * 10])
 def test_a_torn_end_is_nothing_until_it_is_written_whole(log_on_disk: LogOnDisk, torn: bytes) -> None:
     lane, log = log_on_disk.lane(), LandingLog(log_on_disk.root)
