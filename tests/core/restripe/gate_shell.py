@@ -5,7 +5,7 @@ from collections.abc import Collection
 from lbg_runtime.core.flow.commands import Note
 from lbg_runtime.core.flow.in_flight import InFlight
 from lbg_runtime.core.restripe.gate import Drop, GateOrder, Pass, Probe, StripeGate
-from lbg_runtime.core.restripe.news import StripesNews
+from lbg_runtime.core.restripe.news import ShardLeft, StripesFinished, StripesNews
 from lbg_runtime.core.restripe.records import (
     ShardMarker,
     StripeFinish,
@@ -29,8 +29,10 @@ FINISH = StripeFinish(GENERATION, from_count=2, to_count=3)
 TOPIC = record_topic(CONTROL_TOPIC, PLAN)
 
 QUEUE_INDEX = 0
-LEAVING, COMING, STAYING = 2, 3, 0
+LEAVING, OTHER_LEAVING, COMING, STAYING = 2, 4, 3, 0
 """Of queue 0, which has shards 0, 2 and 4 before, and 0 and 3 after."""
+LEFT = ShardLeft(PLAN, LEAVING)
+FINISHED = StripesFinished(GENERATION, 2, 3)
 
 
 def marker(shard: int, generation: int = GENERATION) -> ShardMarker:

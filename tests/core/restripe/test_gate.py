@@ -9,8 +9,11 @@ from tests.core.restripe.gate_shell import (
     COMING,
     CONTROL_TOPIC,
     FINISH,
+    FINISHED,
     GENERATION,
     LEAVING,
+    LEFT,
+    OTHER_LEAVING,
     PLAN,
     PREFIX,
     QUEUE_INDEX,
@@ -19,10 +22,6 @@ from tests.core.restripe.gate_shell import (
     Queue,
     marker,
 )
-
-LEFT = ShardLeft(PLAN, LEAVING)
-FINISHED = StripesFinished(GENERATION, 2, 3)
-OTHER_LEAVING = 4
 
 
 @pytest.fixture

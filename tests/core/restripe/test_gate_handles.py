@@ -4,22 +4,20 @@ import json
 
 import pytest
 
-from lbg_runtime.core.restripe.news import PlanReached, ShardLeft, StripesFinished
+from lbg_runtime.core.restripe.news import PlanReached
 from lbg_runtime.core.restripe.records import RECORD_VERSION, ShardMarker, StripeFinish, StripePlan
 from tests.core.restripe.gate_shell import (
     COMING,
     FINISH,
+    FINISHED,
     GENERATION,
     LEAVING,
+    LEFT,
     PLAN,
     STAYING,
     Queue,
     marker,
 )
-
-LEFT = ShardLeft(PLAN, LEAVING)
-FINISHED = StripesFinished(GENERATION, 2, 3)
-OTHER_LEAVING = 4
 
 
 @pytest.fixture
