@@ -44,6 +44,19 @@ async def bench(pool: AsyncConnectionPool) -> PostgresBench:
     return made
 
 
+async def begun(bench: PostgresBench, number: int = 1) -> tuple[asyncio.Future[bool], asyncio.Event]:
+    """An effect of this message that has begun, and what lets it end."""
+    has_begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def meanwhile() -> None:
+        has_begun.set()
+        await may_end.wait()
+
+    applying = asyncio.ensure_future(bench.apply(message(number), meanwhile=meanwhile))
+    await asyncio.wait_for(has_begun.wait(), PATIENCE_S)
+    return applying, may_end
+
+
 def test_without_its_driver_the_import_says_what_brings_it() -> None:
     without = "import sys; sys.modules['psycopg'] = None; import lbg_runtime.guard.postgres"
     ended = subprocess.run(
@@ -59,14 +72,7 @@ async def test_the_table_can_be_made_by_all_members_at_once(pool: AsyncConnectio
 
 
 async def test_the_second_of_two_on_one_message_waits_and_then_skips(bench: PostgresBench) -> None:
-    begun, may_end = asyncio.Event(), asyncio.Event()
-
-    async def meanwhile() -> None:
-        begun.set()
-        await may_end.wait()
-
-    old_owner = asyncio.ensure_future(bench.apply(message(1), meanwhile=meanwhile))
-    await asyncio.wait_for(begun.wait(), PATIENCE_S)
+    old_owner, may_end = await begun(bench)
     new_owner = asyncio.ensure_future(bench.apply(message(1)))
     await until_somebody_waits_for_a_lock(bench.pool)
     assert not new_owner.done()
@@ -78,14 +84,7 @@ async def test_the_second_of_two_on_one_message_waits_and_then_skips(bench: Post
 async def test_the_second_takes_over_where_the_session_of_the_first_dies_before_its_commit(
     bench: PostgresBench, database: str
 ) -> None:
-    begun, never = asyncio.Event(), asyncio.Event()
-
-    async def meanwhile() -> None:
-        begun.set()
-        await never.wait()
-
-    old_owner = asyncio.ensure_future(bench.apply(message(1), meanwhile=meanwhile))
-    await asyncio.wait_for(begun.wait(), PATIENCE_S)
+    old_owner, _ = await begun(bench)
     new_owner = asyncio.ensure_future(bench.apply(message(1)))
     await until_somebody_waits_for_a_lock(bench.pool)
     async with await psycopg.AsyncConnection.connect(database, autocommit=True) as admin:
@@ -103,32 +102,17 @@ async def test_a_key_goes_on_when_the_server_ends_the_session_that_has_its_mark(
     bench: PostgresBench, database: str
 ) -> None:
     """As where its client has vanished: what the page of handlers asks for."""
-    begun, never = asyncio.Event(), asyncio.Event()
-
-    async def meanwhile() -> None:
-        begun.set()
-        await never.wait()
-
     # The server waits as long for the mark itself, from a loop that may be late.
     async with open_pool(database, options="-c idle_in_transaction_session_timeout=2s") as pool:
-        vanished = asyncio.ensure_future(PostgresBench(pool).apply(message(1), meanwhile=meanwhile))
-        async with asyncio.timeout(PATIENCE_S):
-            await begun.wait()
-            assert await bench.apply(message(1))
+        vanished, _ = await begun(PostgresBench(pool))
+        assert await asyncio.wait_for(bench.apply(message(1)), PATIENCE_S)
         vanished.cancel()
         await asyncio.wait([vanished])
     assert await bench.written() == ["p1"]
 
 
 async def test_a_cancelled_handler_leaves_nothing(bench: PostgresBench) -> None:
-    begun, never = asyncio.Event(), asyncio.Event()
-
-    async def meanwhile() -> None:
-        begun.set()
-        await never.wait()
-
-    applying = asyncio.ensure_future(bench.apply(message(1), meanwhile=meanwhile))
-    await asyncio.wait_for(begun.wait(), PATIENCE_S)
+    applying, _ = await begun(bench)
     applying.cancel()
     await asyncio.wait([applying])
     assert applying.cancelled()
@@ -148,16 +132,9 @@ async def test_two_members_on_one_key_leave_every_effect_once_and_in_order(bench
 async def test_above_read_committed_the_second_of_two_on_one_message_fails_and_is_then_told(
     bench: PostgresBench, database: str, isolation: str
 ) -> None:
-    begun, may_end = asyncio.Event(), asyncio.Event()
-
-    async def meanwhile() -> None:
-        begun.set()
-        await may_end.wait()
-
     async with open_pool(database, options=f"-c default_transaction_isolation={isolation}") as pool:
         strict = PostgresBench(pool)
-        old_owner = asyncio.ensure_future(strict.apply(message(1), meanwhile=meanwhile))
-        await asyncio.wait_for(begun.wait(), PATIENCE_S)
+        old_owner, may_end = await begun(strict)
         new_owner = asyncio.ensure_future(strict.apply(message(1)))
         await until_somebody_waits_for_a_lock(bench.pool)
         may_end.set()
@@ -524,17 +501,10 @@ async def test_marks_that_were_not_raised_for_long_can_be_forgotten(bench: Postg
 
 async def test_forget_waits_for_no_effect_and_keeps_the_mark_that_it_raises(bench: PostgresBench) -> None:
     """It waited for one that hung, and every key whose mark it had deleted by then waited with it."""
-    begun, may_end = asyncio.Event(), asyncio.Event()
-
-    async def meanwhile() -> None:
-        begun.set()
-        await may_end.wait()
-
     for key in ("before", "k", "behind"):
         assert await bench.apply(message(1, key))
     async with asyncio.timeout(PATIENCE_S):
-        hanging = asyncio.ensure_future(bench.apply(message(2), meanwhile=meanwhile))
-        await begun.wait()
+        hanging, may_end = await begun(bench, 2)
         assert await bench.guard.forget(older_than_s=0) == 2
         assert await bench.apply(message(1, "before")), "it is forgotten"
         may_end.set()
