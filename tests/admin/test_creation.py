@@ -75,45 +75,34 @@ async def test_a_queue_that_may_throw_messages_away_is_not_as_it_should_be(clien
     assert (await admin.plan(spec)).is_clean
 
 
-async def test_a_queue_lets_owner_and_standbys_bind(client):
-    spec = replace(SPEC, aside=PARKING, binds=3)
+ERRORS = QueueName("lbg-errors/orders")
+
+
+@pytest.mark.parametrize(
+    ("limit", "there", "raised"),
+    [
+        ("maxBindCount", {"orders/0": 0, "orders/1": 3, PARKING[0]: 1}, {"orders/0": 3}),
+        (
+            "maxMsgSpoolUsage",
+            {"orders/0": 99, "orders/1": 500, PARKING[0]: 99, ERRORS: 99},
+            {"orders/0": 100, PARKING[0]: 100, ERRORS: 100},
+        ),
+        (
+            "maxDeliveredUnackedMsgsPerFlow",
+            {"orders/0": 10, PARKING[0]: 9_999, PARKING[1]: 20_000},
+            {PARKING[0]: 10_000},
+        ),
+    ],
+)
+async def test_a_limit_of_a_queue_is_raised_where_it_is_too_low_and_never_lowered(client, limit, there, raised):
+    spec = replace(SPEC, aside=(*PARKING, ERRORS), binds=3)
     admin = await create(client, spec)
-    for queue, count in (("orders/0", 0), ("orders/1", 3), (PARKING[0], 1)):
-        await client.update(("msgVpns", "default", "queues", queue), {"maxBindCount": count})
+    for queue, value in there.items():
+        await client.update(("msgVpns", "default", "queues", queue), {limit: value})
     plan = await admin.plan(spec)
-    assert [(step.ref.name, step.attributes, step.before) for step in plan.steps] == [
-        ("orders/0", {"maxBindCount": 3}, {"maxBindCount": 0})
-    ]
-    await admin.apply(plan)
-    assert (await admin.plan(spec)).is_clean
-
-
-@pytest.mark.parametrize("queue", ["orders/0", PARKING[0], "lbg-errors/orders"])
-async def test_a_quota_is_raised_and_never_lowered(client, queue):
-    spec = replace(SPEC, aside=(*PARKING, QueueName("lbg-errors/orders")))
-    admin = await create(client, spec)
-    path = ("msgVpns", "default", "queues", queue)
-    assert (await client.get(SempApi.CONFIG, path)).attributes["maxMsgSpoolUsage"] == spec.queue_spool_mb
-    await client.update(path, {"maxMsgSpoolUsage": 500})
-    assert (await admin.plan(spec)).is_clean
-    await client.update(path, {"maxMsgSpoolUsage": 99})
-    plan = await admin.plan(spec)
-    assert [(step.ref.name, step.attributes, step.before) for step in plan.steps] == [
-        (queue, {"maxMsgSpoolUsage": 100}, {"maxMsgSpoolUsage": 99})
-    ]
-    await admin.apply(plan)
-    assert (await admin.plan(spec)).is_clean
-
-
-async def test_a_parking_queue_shows_its_owner_all_that_lies_there(client):
-    spec = replace(SPEC, aside=PARKING)
-    admin = await create(client, spec)
-    for queue, count in (("orders/0", 10), (PARKING[0], 9_999), (PARKING[1], 20_000)):
-        await client.update(("msgVpns", "default", "queues", queue), {"maxDeliveredUnackedMsgsPerFlow": count})
-    plan = await admin.plan(spec)
-    assert [(step.ref.name, step.attributes, step.before) for step in plan.steps] == [
-        (PARKING[0], {"maxDeliveredUnackedMsgsPerFlow": 10_000}, {"maxDeliveredUnackedMsgsPerFlow": 9_999})
-    ]
+    assert {step.ref.name: (step.attributes, step.before) for step in plan.steps} == {
+        queue: ({limit: value}, {limit: there[queue]}) for queue, value in raised.items()
+    }
     await admin.apply(plan)
     assert (await admin.plan(spec)).is_clean
 
@@ -136,10 +125,9 @@ async def test_addresses_that_a_group_refuses_are_told_and_left(client):
 
 
 async def test_what_lies_in_an_error_queue_may_end_there(client):
-    errors = QueueName("lbg-errors/orders")
-    spec = replace(SPEC, aside=(errors,))
+    spec = replace(SPEC, aside=(ERRORS,))
     admin = await create(client, spec)
-    await client.update(("msgVpns", "default", "queues", errors), {"respectTtlEnabled": True, "maxTtl": 60})
+    await client.update(("msgVpns", "default", "queues", ERRORS), {"respectTtlEnabled": True, "maxTtl": 60})
     assert (await admin.plan(spec)).is_clean
 
 
