@@ -76,6 +76,16 @@ async def begun(trial, app):
     await trial.until(lambda: app._companion._receiver is not None)
 
 
+@contextlib.asynccontextmanager
+async def pulled_from(trial, app):
+    """A puller of a member that has all queues, and the future of how the member left."""
+    async with trial.running(app) as left:
+        await begun(trial, app)
+        puller = Puller(app)
+        await trial.until(lambda: trial.owners() == 2)
+        yield puller, left
+
+
 async def opened(pulled, capacity):
     """A stream whose reader waits, and its first line."""
     stream = pulled.stream(capacity)
@@ -128,11 +138,7 @@ async def test_a_member_whose_group_has_another_number_of_queues_by_the_time_som
 
 
 async def test_the_next_event_of_a_key_comes_when_the_one_before_is_settled(trial, pulling):
-    app = pulling()
-    async with trial.running(app) as left:
-        await begun(trial, app)
-        puller = Puller(app)
-        await trial.until(lambda: trial.owners() == 2)
+    async with pulled_from(trial, pulling()) as (puller, left):
         await trial.publish(20)
         for _ in range(5):
             await trial.until(lambda: len(puller.got) >= 4)
@@ -168,10 +174,7 @@ async def test_no_stream_has_more_than_it_asked_for(trial, pulling):
 
 async def test_what_is_open_on_a_stream_that_breaks_comes_again_on_another(trial, pulling):
     app = pulling()
-    async with trial.running(app):
-        await begun(trial, app)
-        first = Puller(app)
-        await trial.until(lambda: trial.owners() == 2)
+    async with pulled_from(trial, app) as (first, _):
         await trial.publish(8)
         await trial.until(lambda: len(first.got) == 4)
         with capture_logs() as log:
@@ -195,10 +198,7 @@ async def test_what_is_open_on_a_stream_that_breaks_comes_again_on_another(trial
 
 async def test_without_a_stream_nothing_is_tried(trial, pulling):
     app = pulling()
-    async with trial.running(app):
-        await begun(trial, app)
-        first = Puller(app)
-        await trial.until(lambda: trial.owners() == 2)
+    async with pulled_from(trial, app) as (first, _):
         await first.gone()
         with capture_logs() as log:
             await trial.publish(4)
@@ -213,11 +213,7 @@ async def test_without_a_stream_nothing_is_tried(trial, pulling):
 
 
 async def test_what_is_not_settled_in_time_is_tried_again_and_the_late_word_is_refused(trial, pulling):
-    app = pulling()
-    async with trial.running(app):
-        await begun(trial, app)
-        puller = Puller(app)
-        await trial.until(lambda: trial.owners() == 2)
+    async with pulled_from(trial, pulling()) as (puller, _):
         await trial.publish(1)
         with capture_logs() as log:
             await trial.until(lambda: len(puller.got) == 2)
@@ -232,11 +228,7 @@ async def test_what_is_not_settled_in_time_is_tried_again_and_the_late_word_is_r
 
 
 async def test_retry_and_drop_are_followed(trial, pulling):
-    app = pulling()
-    async with trial.running(app):
-        await begun(trial, app)
-        puller = Puller(app)
-        await trial.until(lambda: trial.owners() == 2)
+    async with pulled_from(trial, pulling()) as (puller, _):
         await trial.publish(1)
         await trial.until(lambda: len(puller.got) == 1)
         puller.settle(puller.got[0], Status.RETRY)
@@ -260,11 +252,7 @@ async def test_a_quiet_stream_shows_that_it_lives(trial, pulling):
 
 
 async def test_json_on_several_lines_stays_on_one(trial, pulling):
-    app = pulling()
-    async with trial.running(app):
-        await begun(trial, app)
-        puller = Puller(app)
-        await trial.until(lambda: trial.owners() == 2)
+    async with pulled_from(trial, pulling()) as (puller, _):
         await trial.publish(1, payload=b'{\r\n "a": "b\\nc"\n}')
         await trial.until(lambda: len(puller.got) == 1)
         assert puller.got[0]["event"]["data"] == {"a": "b\nc"}
@@ -274,10 +262,7 @@ async def test_json_on_several_lines_stays_on_one(trial, pulling):
 
 async def test_a_member_that_leaves_waits_for_what_is_open(trial, pulling):
     app = pulling()
-    async with trial.running(app) as left:
-        await begun(trial, app)
-        puller = Puller(app)
-        await trial.until(lambda: trial.owners() == 2)
+    async with pulled_from(trial, app) as (puller, left):
         await trial.publish(4)
         await trial.until(lambda: len(puller.got) == 4)
         app.stop()

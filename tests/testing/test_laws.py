@@ -56,15 +56,16 @@ async def test_a_wrapper_that_swallows_messages(handlers) -> None:
     assert "publisher/k: 2 confirmed, never handled to an end" in str(broken)
 
 
+def in_background(handle):
+    tasks = set()
+
+    async def begin(message):
+        tasks.add(asyncio.ensure_future(handle(message)))
+
+    return begin
+
+
 async def test_a_wrapper_that_does_not_wait_for_the_handler(handlers) -> None:
-    def in_background(handle):
-        tasks = set()
-
-        async def begin(message):
-            tasks.add(asyncio.ensure_future(handle(message)))
-
-        return begin
-
     broken = await run(handlers(seconds=1), in_background)
     assert "was settled before" in "".join(broken.__notes__)
     assert laws_of(broken) == {Law.OVERLAP_IN_PROCESS}
@@ -74,14 +75,6 @@ async def test_a_wrapper_that_does_not_wait_for_the_handler(handlers) -> None:
 @pytest.mark.parametrize("seconds", [0, 1])
 async def test_a_wrapper_that_does_not_wait_is_told_though_no_law_is_broken(handlers, seconds) -> None:
     """A crash in between would have lost the message."""
-
-    def in_background(handle):
-        tasks = set()
-
-        async def begin(message):
-            tasks.add(asyncio.ensure_future(handle(message)))
-
-        return begin
 
     with pytest.raises(AwaitForgotten) as told:
         async with running(handlers(seconds=seconds), around=in_background) as group:
@@ -94,14 +87,6 @@ async def test_a_wrapper_that_does_not_wait_is_told_though_no_law_is_broken(hand
 
 
 async def test_a_handler_that_was_settled_and_never_ended(handlers) -> None:
-    def in_background(handle):
-        tasks = set()
-
-        async def begin(message):
-            tasks.add(asyncio.ensure_future(handle(message)))
-
-        return begin
-
     broken = await run(handlers(seconds=1_000_000), in_background, payloads="1")
     assert laws_of(broken) == {Law.LOSS}
 
