@@ -18,6 +18,7 @@ from lbg_runtime.runtime.app import App
 from lbg_runtime.runtime.handlers.lifespan import LifespanFailed
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.shutdown import ExitGuard
+from tests.runtime.cancellations import left_by_a_task_group
 
 
 @pytest.mark.parametrize("is_stopped", [True, False])
@@ -379,17 +380,6 @@ async def test_stop_now_ends_a_lifespan_that_is_still_ending_and_those_before_it
     assert log == ["slow out"]
 
 
-async def _fail():
-    raise OSError("away")
-
-
-async def _left_by_a_task_group():
-    """What a task group of Python 3.11 and 3.12 leaves: a cancellation of its task that is counted and over."""
-    with suppress(ExceptionGroup):
-        async with asyncio.TaskGroup() as group:
-            group.create_task(_fail())
-
-
 @asynccontextmanager
 async def _waiting_in_anyio():
     """A group that waits for a task which cleans up: it forgets its own cancellation for one that comes meanwhile."""
@@ -430,7 +420,7 @@ async def test_a_member_that_is_cancelled_while_a_lifespan_begins_passes_it_on_w
     @hooks.lifespan
     async def endless():
         if failed_before:
-            await _left_by_a_task_group()
+            await left_by_a_task_group()
         async with around():
             begun.set()
             await asyncio.get_running_loop().create_future()
@@ -478,7 +468,7 @@ async def test_a_lifespans_own_cancellation_behind_a_failed_task_group_is_told_a
     hooks = Handlers()
 
     async def let_through():
-        await _left_by_a_task_group()
+        await left_by_a_task_group()
         own = asyncio.create_task(asyncio.sleep(600))
         own.cancel()
         await own

@@ -14,13 +14,14 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from lbg_runtime.runtime.shutdown import Interruption
 from tests.patience import PATIENCE_S
+from tests.runtime.cancellations import fail, left_by_a_task_group
 
 pytestmark = pytest.mark.real_time
 
@@ -260,12 +261,28 @@ def test_a_second_signal_cancels_the_handler_and_exits_with_1(member):
     assert "left_behind=1, still_bound=0" in output
 
 
-def test_the_drain_deadline_cancels_the_handler_and_exits_with_1(member):
-    process = member("long", "200ms")
+@pytest.mark.parametrize(
+    ("work", "drain_timeout", "code", "said"),
+    [
+        pytest.param("long", "200ms", 1, "left_behind=1, still_bound=0", id="a handler until the deadline"),
+        pytest.param("stubborn", "200ms", 1, "exit_forced", id="a handler that ignores cancellation"),
+        pytest.param("begin", "600s", 0, "left_behind=0, still_bound=0", id="a lifespan that still begins"),
+        pytest.param("end", "600s", 0, "left_behind=0, still_bound=0", id="a lifespan that still ends"),
+        pytest.param(
+            "begin on a thread",
+            "200ms",
+            1,
+            "a handler, a lifespan, a thread of theirs or an atexit function had not ended",
+            id="a thread of a lifespan",
+        ),
+    ],
+)
+def test_nothing_keeps_a_member_that_is_asked_to_leave(member, work, drain_timeout, code, said):
+    process = member(work, drain_timeout)
     process.send_signal(signal.SIGTERM)
     output = rest_of(process)
-    assert process.returncode == 1, output
-    assert "left_behind=1, still_bound=0" in output
+    assert process.returncode == code, output
+    assert said in output
 
 
 def test_a_handler_that_ignores_cancellation_cannot_keep_the_process_that_another_one_exits(member):
@@ -277,43 +294,11 @@ def test_a_handler_that_ignores_cancellation_cannot_keep_the_process_that_anothe
     assert "exit_forced" in output
 
 
-def test_a_handler_that_ignores_cancellation_cannot_keep_the_process(member):
-    process = member("stubborn", "200ms")
-    process.send_signal(signal.SIGTERM)
-    output = rest_of(process)
-    assert process.returncode == 1, output
-    assert "exit_forced" in output
-
-
 def test_a_log_that_nobody_reads_cannot_keep_the_process(member):
     process = member("unread log", "200ms")
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
-
-
-def test_a_signal_ends_a_lifespan_that_is_still_beginning_and_exits_with_0(member):
-    process = member("begin", "600s")
-    process.send_signal(signal.SIGTERM)
-    output = rest_of(process)
-    assert process.returncode == 0, output
-    assert "left_behind=0, still_bound=0" in output
-
-
-def test_a_second_signal_ends_a_lifespan_that_is_still_ending(member):
-    process = member("end", "600s")
-    process.send_signal(signal.SIGTERM)
-    output = rest_of(process)
-    assert process.returncode == 0, output
-    assert "left_behind=0, still_bound=0" in output
-
-
-def test_a_thread_of_a_lifespan_cannot_keep_the_process(member):
-    process = member("begin on a thread", "200ms")
-    process.send_signal(signal.SIGTERM)
-    output = rest_of(process)
-    assert process.returncode == 1, output
-    assert "a handler, a lifespan, a thread of theirs or an atexit function had not ended" in output
 
 
 def test_the_first_handler_that_exits_gives_its_code_which_never_says_that_all_is_well_or_the_users_mistake(tmp_path):
@@ -472,24 +457,13 @@ async def test_a_task_that_was_cancelled_goes_on_tidying_up_behind_a_stretch_tha
     assert reached == ["the rest"]
 
 
-async def _fail():
-    raise OSError("away")
-
-
-async def _left_by_a_task_group():
-    """What a task group of Python 3.11 and 3.12 leaves: a cancellation of its task that is counted and over."""
-    with suppress(ExceptionGroup):
-        async with asyncio.TaskGroup() as group:
-            group.create_task(_fail())
-
-
 async def test_a_cut_ends_a_stretch_in_which_a_task_group_has_failed():
     stretch, reached = Interruption(), []
 
     async def run():
         with stretch:
-            await _left_by_a_task_group()
-            await _left_by_a_task_group()
+            await left_by_a_task_group()
+            await left_by_a_task_group()
             asyncio.get_running_loop().call_soon(stretch.cut)
             await _for_ever()
         reached.append("the rest")
@@ -503,7 +477,7 @@ async def test_a_cut_ends_a_stretch_that_awaits_what_it_has_cancelled_although_a
 
     async def run():
         with stretch:
-            await _left_by_a_task_group()
+            await left_by_a_task_group()
             own = asyncio.create_task(_for_ever())
             asyncio.get_running_loop().call_soon(stretch.cut)
             try:
@@ -522,10 +496,10 @@ async def test_a_cut_ends_a_stretch_that_waits_after_the_failure_of_a_task_group
 
     async def run():
         with stretch:
-            await _left_by_a_task_group()
+            await left_by_a_task_group()
             try:
                 async with asyncio.TaskGroup() as group:
-                    group.create_task(_fail())
+                    group.create_task(fail())
                     await _for_ever()
             except* OSError:
                 asyncio.get_running_loop().call_soon(stretch.cut)

@@ -1,7 +1,6 @@
 """Lifespans: entered before the first message, left after the last, and what handlers find of them."""
 
 import asyncio
-from contextlib import suppress
 from contextvars import ContextVar
 
 import pytest
@@ -12,6 +11,7 @@ from lbg_runtime.model.message import Message
 from lbg_runtime.runtime.handlers.parameters import State
 from lbg_runtime.runtime.handlers.registry import Handlers
 from lbg_runtime.runtime.handlers.resources import RESOURCES, MemberResources
+from tests.runtime.cancellations import left_by_a_task_group
 
 
 class Pool:
@@ -229,23 +229,12 @@ async def test_a_lifespan_does_not_take_a_cancellation_of_the_member_for_its_own
         await living
 
 
-async def _left_by_a_task_group():
-    """What a task group of Python 3.11 and 3.12 leaves: a cancellation of its task that is counted and over."""
-
-    async def fail():
-        raise OSError("away")
-
-    with suppress(ExceptionGroup):
-        async with asyncio.TaskGroup() as group:
-            group.create_task(fail())
-
-
 async def test_a_lifespan_that_lets_a_cancellation_through_at_its_end_is_told_although_a_task_group_had_failed_in_it():
     handlers = Handlers()
 
     @handlers.lifespan
     async def broken():
-        await _left_by_a_task_group()
+        await left_by_a_task_group()
         yield
         await _cancelled_task()
 
@@ -263,7 +252,7 @@ async def test_a_lifespan_that_lets_a_cancellation_through_at_its_beginning_is_t
 
     @handlers.lifespan
     async def tried():
-        await _left_by_a_task_group()
+        await left_by_a_task_group()
         yield
 
     @handlers.lifespan
