@@ -21,6 +21,7 @@ from lbg_runtime.model.errors import BindFailed, PublishFailed, PublishRefused, 
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.testing.conformance_steps import bind
 from lbg_runtime.testing.flow_recorder import PATIENCE_S, FlowRecorder
 from lbg_runtime.transport.solace import transport as transport_module
 from lbg_runtime.transport.solace.fast import compiled
@@ -102,9 +103,7 @@ async def test_a_session_that_ended_for_good_is_replaced(
     await transport.open()
     heard: asyncio.Queue[Message] = asyncio.Queue()
     await transport.subscribe("events/>", heard.put_nowait)
-    recorder = FlowRecorder()
-    flow = await transport.bind(QUEUE, Epoch(1), recorder)
-    flow.start_intake()
+    flow, recorder = await bind(transport)
     await publish(transport, 3)
     deliveries = await recorder.until_received(3)
     await broker.stop()

@@ -11,6 +11,7 @@ from lbg_runtime.broker.server.server import BrokerServer
 from lbg_runtime.config.settings import ClientPathChoice
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.outcome import Outcome
+from lbg_runtime.testing.conformance_steps import SECOND, bind
 from lbg_runtime.testing.flow_recorder import PATIENCE_S, FlowRecorder
 from lbg_runtime.transport.solace.transport import SolaceTransport
 from tests.transport.solace.steps import eventually, publish
@@ -29,9 +30,7 @@ async def test_an_unbind_waits_until_the_broker_has_read_it(
 ) -> None:
     transport = make_transport("first")
     await transport.open()
-    recorder = FlowRecorder()
-    flow = await transport.bind(QUEUE, Epoch(1), recorder)
-    flow.start_intake()
+    flow, recorder = await bind(transport)
     await publish(transport, 1)
     [delivery] = await recorder.until_received(1)
     broker.faults.stall("first")
@@ -107,8 +106,7 @@ async def test_an_unreadable_message_stops_its_flow_and_stays(
         assert await recorder.until_down() == reason
         await flow.unbind()
     assert recorder.deliveries == []
-    again = FlowRecorder()
-    (await transport.bind(QUEUE, Epoch(2), again)).start_intake()
+    _, again = await bind(transport, SECOND)
     assert (await again.until_received(2))[0].redelivered
     assert again.payloads == [b"0", b"1"]
 
@@ -121,9 +119,7 @@ async def test_a_settlement_that_the_client_does_not_take_ends_the_flow(
 
     transport = make_transport("first")
     await transport.open()
-    recorder = FlowRecorder()
-    flow = await transport.bind(QUEUE, Epoch(1), recorder)
-    flow.start_intake()
+    flow, recorder = await bind(transport)
     await publish(transport, 1)
     [delivery] = await recorder.until_received(1)
     for path in (FastPath, PublicPath):
@@ -131,8 +127,7 @@ async def test_a_settlement_that_the_client_does_not_take_ends_the_flow(
     flow.settle(delivery.delivery_id, Outcome.ACCEPTED)
     assert "did not take the settlement" in await recorder.until_down()
     await flow.unbind()
-    again = FlowRecorder()
-    (await transport.bind(QUEUE, Epoch(2), again)).start_intake()
+    _, again = await bind(transport, SECOND)
     assert (await again.until_received(1))[0].redelivered
 
 
@@ -142,17 +137,14 @@ async def test_an_outcome_that_cannot_be_settled_in_order_ends_the_flow(
 ) -> None:
     transport = make_transport("first")
     await transport.open()
-    recorder = FlowRecorder()
-    flow = await transport.bind(QUEUE, Epoch(1), recorder)
-    flow.start_intake()
+    flow, recorder = await bind(transport)
     await publish(transport, 2)
     first, second = await recorder.until_received(2)
     flow.settle(first.delivery_id, Outcome.ACCEPTED)
     flow.settle(second.delivery_id, outcome)
     assert "in order" in await recorder.until_down()
     await flow.unbind()
-    again = FlowRecorder()
-    (await transport.bind(QUEUE, Epoch(2), again)).start_intake()
+    _, again = await bind(transport, SECOND)
     [delivery] = await again.until_received(1)
     assert (delivery.message, delivery.redelivered) == (second.message, True)
 
@@ -162,9 +154,7 @@ async def test_settlements_that_a_broken_connection_lost_go_again_before_later_o
 ) -> None:
     transport = make_transport("first")
     await transport.open()
-    recorder = FlowRecorder()
-    flow = await transport.bind(QUEUE, Epoch(1), recorder)
-    flow.start_intake()
+    flow, recorder = await bind(transport)
     await publish(transport, 4)
     deliveries = await recorder.until_received(4)
     lost = asyncio.Event()
@@ -200,8 +190,7 @@ async def test_no_more_are_under_way_than_half_of_what_closes_the_intake(
     monkeypatch.setattr(broker.engine, "open_window", note)
     transport = make_transport("first", max_in_flight=80)
     await transport.open()
-    recorder = FlowRecorder()
-    (flow := await transport.bind(QUEUE, Epoch(1), recorder)).start_intake()
+    flow, recorder = await bind(transport)
     await publish(transport, 300)
     for delivery in await recorder.until_received(300):
         flow.settle(delivery.delivery_id, Outcome.ACCEPTED)

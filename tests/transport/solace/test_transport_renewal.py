@@ -18,6 +18,7 @@ from lbg_runtime.model.ids import Epoch, GroupName, QueueName
 from lbg_runtime.model.message import Message
 from lbg_runtime.publisher.confirmation import Confirmation
 from lbg_runtime.publisher.hashed import HashedPublisher
+from lbg_runtime.testing.conformance_steps import SECOND, bind
 from lbg_runtime.testing.flow_recorder import PATIENCE_S, FlowRecorder
 from lbg_runtime.transport.solace import native, relogin
 from lbg_runtime.transport.solace.publisher import SolacePublisher
@@ -61,8 +62,7 @@ async def log_in_again(transport: SolaceTransport) -> None:
 
 
 async def received(broker: BrokerServer, transport: SolaceTransport) -> list[bytes]:
-    recorder = FlowRecorder()
-    (await transport.bind(QUEUE, Epoch(2), recorder)).start_intake()
+    _, recorder = await bind(transport, SECOND)
     deliveries = await recorder.until_received(broker.engine.queue_depth(DEFAULT_VPN, QUEUE))
     assert not any(delivery.redelivered for delivery in deliveries)
     return [delivery.message.payload for delivery in deliveries]

@@ -14,6 +14,7 @@ from lbg_runtime.config.settings import ClientPathChoice
 from lbg_runtime.model.errors import BindFailed, PublishFailed, PublishRefused
 from lbg_runtime.model.ids import Epoch, QueueName
 from lbg_runtime.model.message import Message
+from lbg_runtime.testing.conformance_steps import SECOND, bind
 from lbg_runtime.testing.flow_recorder import PATIENCE_S, FlowRecorder
 from lbg_runtime.transport.solace import relogin
 from lbg_runtime.transport.solace import transport as transport_module
@@ -70,8 +71,7 @@ async def test_a_right_to_receive_that_was_given_back_is_had_by_another_login(
     again, _, lack = line["reason"].partition(": ")
     assert again == "logs in again"
     assert failure.value.reason.endswith(f": {lack}")
-    recorder = FlowRecorder()
-    (await transport.bind(QUEUE, Epoch(2), recorder)).start_intake()
+    _, recorder = await bind(transport, SECOND)
     await publish(transport, 3)
     assert [delivery.redelivered for delivery in await recorder.until_received(3)] == [False] * 3
 
@@ -82,8 +82,7 @@ async def test_a_right_to_publish_that_was_given_back_is_had_by_another_login(
     allow(broker, may_send=False)
     transport = make_transport("first")
     await transport.open()
-    first = FlowRecorder()
-    (await transport.bind(QUEUE, Epoch(1), first)).start_intake()
+    _, first = await bind(transport)
     told = await connections(transport)
     allow(broker)
     with pytest.raises(PublishFailed, match=NO_RIGHT + "publish"):
@@ -91,8 +90,7 @@ async def test_a_right_to_publish_that_was_given_back_is_had_by_another_login(
     await until_back(told)
     await first.until_down()
     await publish(transport, 3)
-    second = FlowRecorder()
-    (await transport.bind(QUEUE, Epoch(2), second)).start_intake()
+    _, second = await bind(transport, SECOND)
     await second.until_received(3)
 
 

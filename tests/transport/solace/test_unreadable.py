@@ -17,6 +17,7 @@ from lbg_runtime.model.message import Headers, Message
 from lbg_runtime.model.outcome import Outcome
 from lbg_runtime.smf.contents import relay_of
 from lbg_runtime.smf.message import Relay
+from lbg_runtime.testing.conformance_steps import bind
 from lbg_runtime.testing.flow_recorder import FlowRecorder
 from lbg_runtime.transport.solace import public_path
 from lbg_runtime.transport.solace.transport import SolaceTransport
@@ -128,8 +129,7 @@ async def test_a_part_that_neither_order_nor_payload_depends_on_keeps_no_message
     await transport.open()
     for relay, _ in LENIENT.values():
         fill(broker, plain(b"0"), relay)
-    recorder = FlowRecorder()
-    (await transport.bind(QUEUE, Epoch(1), recorder)).start_intake()
+    _, recorder = await bind(transport)
     deliveries = await recorder.until_received(2 * len(LENIENT))
     assert recorder.payloads == [b"0", b"1"] * len(LENIENT)
     come = dict(zip(LENIENT, [delivery.message for delivery in deliveries[1::2]], strict=True))
