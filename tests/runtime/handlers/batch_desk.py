@@ -13,9 +13,10 @@ def batch_handlers(function, max_count=3, max_wait="1s", **failure):
 
 
 class Desk:
-    """Takes batches; `act` may be set by the test."""
+    """Takes batches, each for so many seconds; `act` may be set by the test."""
 
-    def __init__(self):
+    def __init__(self, seconds=0):
+        self.seconds = seconds
         self.batches = []
         self.loop = asyncio.get_running_loop()
 
@@ -24,4 +25,5 @@ class Desk:
         await self.act(batch)
 
     async def act(self, batch):
-        pass
+        if self.seconds:
+            await asyncio.sleep(self.seconds)

@@ -66,12 +66,7 @@ async def test_as_many_batches_are_handled_at_once_as_there_are_runners_of_all_h
 
 
 async def test_an_attempt_begins_with_its_batch_however_long_that_waits_for_its_turn(rig, delivery):
-    desk = Desk()
-
-    async def act(batch):
-        await asyncio.sleep(0.9)
-
-    desk.act = act
+    desk = Desk(0.9)
     failure = {"timeout": "1s", "attempts": 1, "then": "error_queue"}
     handlers = batch_handlers(desk.handle, max_count=2, max_wait="500ms", **failure)
     made = rig(handlers=handlers, dispatch={"runners": 1}, error_queue=object())
@@ -87,12 +82,7 @@ async def test_an_attempt_begins_with_its_batch_however_long_that_waits_for_its_
 
 
 async def test_what_waits_for_its_batch_is_told_as_waiting_until_that_is_handled(rig, delivery):
-    desk = Desk()
-
-    async def act(batch):
-        await asyncio.sleep(5)
-
-    desk.act = act
+    desk = Desk(5)
     made = rig(handlers=batch_handlers(desk.handle, max_count=2, max_wait="10s"), dispatch={"stuck_key": "5s"})
     shape = GroupShape(GroupName("orders"), "h", 8, 4)
     book = KeyBook(made.dispatcher, shape, HashFunction.CRC32, StripingBook(4, 8))
@@ -113,12 +103,7 @@ async def test_what_waits_for_its_batch_is_told_as_waiting_until_that_is_handled
 
 
 async def test_who_comes_while_a_batch_waits_for_its_turn_joins_it_until_it_is_full(rig, delivery):
-    desk = Desk()
-
-    async def act(batch):
-        await asyncio.sleep(5)
-
-    desk.act = act
+    desk = Desk(5)
     made = rig(handlers=batch_handlers(desk.handle, max_wait="1s"), dispatch={"runners": 1})
     async with MemberResources().entered(()), made.running():
         for number in range(6):
@@ -130,12 +115,7 @@ async def test_who_comes_while_a_batch_waits_for_its_turn_joins_it_until_it_is_f
 
 
 async def test_a_recall_ends_at_once_what_waits_for_its_turn(rig, delivery):
-    desk = Desk()
-
-    async def act(batch):
-        await asyncio.sleep(50)
-
-    desk.act = act
+    desk = Desk(50)
     made = rig(handlers=batch_handlers(desk.handle, max_count=1, timeout="1h"), dispatch={"runners": 1})
     async with MemberResources().entered(()), made.running():
         for number in range(4):
@@ -151,12 +131,7 @@ async def test_a_recall_ends_at_once_what_waits_for_its_turn(rig, delivery):
 async def test_batches_that_wait_for_their_turn_end_with_the_pool(rig, delivery):
     loop_errors = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: loop_errors.append(context))
-    desk = Desk()
-
-    async def act(batch):
-        await asyncio.sleep(50)
-
-    desk.act = act
+    desk = Desk(50)
     made = rig(handlers=batch_handlers(desk.handle, max_count=1, timeout="1h"), dispatch={"runners": 2})
     async with MemberResources().entered(()), made.running():
         for number in range(9):
@@ -170,12 +145,7 @@ async def test_batches_that_wait_for_their_turn_end_with_the_pool(rig, delivery)
 async def test_what_is_kept_in_the_line_when_the_pool_ends_fails_there(rig, delivery):
     loop_errors = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: loop_errors.append(context))
-    desk, left = Desk(), []
-
-    async def act(batch):
-        await asyncio.sleep(50)
-
-    desk.act = act
+    desk, left = Desk(50), []
     handlers = batch_handlers(desk.handle, max_count=1, timeout="1h")
 
     @handlers.middleware
@@ -196,12 +166,7 @@ async def test_what_is_kept_in_the_line_when_the_pool_ends_fails_there(rig, deli
 
 
 async def test_where_the_first_leaves_a_batch_that_waits_for_its_turn_the_next_has_its_own_time(rig, delivery):
-    desk = Desk()
-
-    async def act(batch):
-        await asyncio.sleep(13)
-
-    desk.act = act
+    desk = Desk(13)
     made = rig(handlers=batch_handlers(desk.handle, max_wait="10s"), dispatch={"runners": 1})
     async with MemberResources().entered(()), made.running():
         for number in range(3):

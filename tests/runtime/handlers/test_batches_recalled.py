@@ -115,12 +115,7 @@ async def test_a_message_that_is_recalled_in_line_leaves_it(rig, delivery, take_
 
 
 async def test_a_batch_that_is_being_handled_when_its_flow_is_lost_goes_on(rig, delivery):
-    desk = Desk()
-
-    async def act(batch):
-        await asyncio.sleep(10)
-
-    desk.act = act
+    desk = Desk(10)
     made = rig(handlers=batch_handlers(desk.handle))
     async with MemberResources().entered(()), made.running():
         made.dispatcher.dispatch(delivery(1, "a"))

@@ -61,12 +61,7 @@ async def test_a_member_that_joins_gets_its_queues_though_their_messages_wait_fo
 
 
 async def test_what_waits_for_a_turn_when_its_queue_is_kept_after_all_is_handled_in_its_time(rig, delivery):
-    desk, queue = Desk(), QueueName("orders/0")
-
-    async def act(batch):
-        await asyncio.sleep(5)
-
-    desk.act = act
+    desk, queue = Desk(5), QueueName("orders/0")
     made = rig(handlers=batch_handlers(desk.handle, max_count=2, max_wait="10s"), dispatch={"runners": 1})
     async with MemberResources().entered(()), made.running():
         for number in range(3):
