@@ -224,6 +224,13 @@ class MemberTrial:
                 if not task.cancelled():
                     task.result()
 
+    @asynccontextmanager
+    async def at_work(self, *apps: App) -> AsyncIterator[list[asyncio.Task[StopReport]]]:
+        """As `running`, from when the group's four queues are all fed."""
+        async with self.running(*apps) as tasks:
+            await self.until(lambda: len(self.active()) == 4)
+            yield tasks
+
     async def publish(self, count: int, keys: int = 4) -> None:
         """Publish so many messages over so many keys, as our publisher stamps them."""
         if self._publisher is None:

@@ -18,8 +18,7 @@ async def _wait(_message):
 
 
 async def test_a_member_alone_handles_everything_in_order(trial):
-    async with trial.running(trial.member(work=_wait)) as (task,):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.member(work=_wait)) as (task,):
         await trial.publish(100)
         await trial.until(lambda: len(trial.handled) == 100)
     assert trial.sequences() == {f"k{number}": list(range(1, 26)) for number in range(4)}
@@ -30,8 +29,7 @@ async def test_a_member_alone_handles_everything_in_order(trial):
 
 async def test_an_app_is_a_member_once(trial):
     app = trial.member(work=_wait)
-    async with trial.running(app) as (task,):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(app) as (task,):
         with pytest.raises(InvariantViolated, match="once"):
             await app.run()
         app.stop()
@@ -43,8 +41,7 @@ async def test_an_app_is_a_member_once(trial):
 async def test_queues_come_to_their_primary_within_a_cycle_and_nothing_is_repeated(trial):
     first = trial.member(0, 2, work=_wait, **QUICK_CYCLE)
     second = trial.member(1, 2, work=_wait, **QUICK_CYCLE)
-    async with trial.running(first):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(first):
         assert set(trial.active().values()) == {"member-0"}
         publishing = asyncio.ensure_future(_publish_slowly(trial, 300))
         async with trial.running(second) as (task,):
@@ -74,8 +71,7 @@ async def test_a_failing_key_survives_the_cycle_and_stays_in_order(trial):
             raise ValueError("not yet")
 
     sections = {"rebind": {"interval": "5s", "drain_timeout": "2s"}}
-    async with trial.running(trial.member(0, 2, work=work, **sections), trial.member(1, 2, work=work, **sections)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.member(0, 2, work=work, **sections), trial.member(1, 2, work=work, **sections)):
         await trial.publish(40)
         await trial.until(lambda: len(trial.handled) == 30, within_s=30)
         assert "k1" not in trial.sequences()
@@ -85,8 +81,7 @@ async def test_a_failing_key_survives_the_cycle_and_stays_in_order(trial):
 
 async def test_a_lost_connection_loses_and_reorders_nothing(trial):
     app = trial.member(work=_wait)
-    async with trial.running(app) as (task,):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(app) as (task,):
         for _ in range(5):
             await trial.publish(40)
             await asyncio.sleep(0.12)
@@ -98,15 +93,16 @@ async def test_a_lost_connection_loses_and_reorders_nothing(trial):
 
 
 async def test_a_member_that_dies_is_replaced_and_at_most_what_ran_is_repeated(trial):
-    async with trial.running(trial.member(0, 2, work=_wait)) as (victim,):
-        await trial.until(lambda: len(trial.active()) == 4)
-        async with trial.running(trial.member(1, 2, work=_wait)):
-            await trial.until(lambda: len(trial.broker.engine.queue_flows("default", "orders/0")) == 2)
-            await trial.publish(200)
-            await trial.until(lambda: len(trial.handled) >= 40)
-            trial.sessions["member-0"].kill()
-            victim.cancel()
-            await trial.until(lambda: sum(trial.depths()) == 0)
+    async with (
+        trial.at_work(trial.member(0, 2, work=_wait)) as (victim,),
+        trial.running(trial.member(1, 2, work=_wait)),
+    ):
+        await trial.until(lambda: len(trial.broker.engine.queue_flows("default", "orders/0")) == 2)
+        await trial.publish(200)
+        await trial.until(lambda: len(trial.handled) >= 40)
+        trial.sessions["member-0"].kill()
+        victim.cancel()
+        await trial.until(lambda: sum(trial.depths()) == 0)
     assert 200 <= len(trial.handled) <= 204
     assert {member for member, _, _ in trial.handled} == {"member-0", "member-1"}
     _assert_prefix_order(trial.sequences(), 50)
@@ -130,8 +126,7 @@ async def test_queues_that_are_missing_at_the_start_are_one_line_where_members_m
 
 async def test_a_queue_that_is_deleted_and_made_again_is_bound_again(trial):
     app = trial.member()
-    async with trial.running(app):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(app):
         trial.broker.delete_queue("orders/1")
         await asyncio.sleep(15)
         trial.broker.create_queue("orders/1", app.settings.group.shape().subscriptions(1))
@@ -167,8 +162,7 @@ async def test_handled_messages_are_told_on_the_republish_topic(trial):
     listener, notes = MemoryTransport(trial.broker, "listener"), []
     await listener.open()
     await listener.subscribe("live/>", notes.append)
-    async with trial.running(trial.member(ops={"journal": {"republish_topic": "live/orders"}})):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.member(ops={"journal": {"republish_topic": "live/orders"}})):
         await trial.publish(4)
         await trial.until(lambda: len(notes) == 4)
     assert json.loads(notes[0].payload) == {
@@ -184,8 +178,7 @@ async def test_handled_messages_are_told_on_the_republish_topic(trial):
 
 
 async def test_the_journal_tells_the_whole_life(trial):
-    async with trial.running(trial.member(work=_wait)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.member(work=_wait)):
         await trial.publish(8)
         await trial.until(lambda: len(trial.handled) == 8)
         await asyncio.sleep(3)

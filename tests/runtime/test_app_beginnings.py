@@ -206,8 +206,7 @@ async def test_who_cannot_handle_any_more_when_the_member_begins_gets_no_queues(
     made, other = trial.discovered("a"), trial.discovered("b")
     companion = GoneCompanion(trial.broker)
     app = App(made.handlers, made.settings, session=trial.sessions["a"], companion=companion)
-    async with trial.running(app, other):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(app, other):
         await asyncio.sleep(20)
         assert set(trial.active().values()) == {"b"}
 
@@ -370,8 +369,7 @@ async def test_stop_now_ends_a_lifespan_that_is_still_ending_and_those_before_it
         await asyncio.get_running_loop().create_future()
 
     app = trial.member(hooks=hooks)
-    async with trial.running(app) as (task,):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(app) as (task,):
         app.stop()
         await ending.wait()
         app.stop_now()

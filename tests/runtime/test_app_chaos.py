@@ -31,8 +31,7 @@ class Story(Visitors):
 
     async def play(self, *, with_outages):
         trial = self.trial
-        async with trial.running(self.member(0)):
-            await trial.until(lambda: len(trial.active()) == 4)
+        async with trial.at_work(self.member(0)):
             others = [asyncio.ensure_future(self.come_and_go(index, with_outages)) for index in (1, 2)]
             for _ in range(MESSAGES // KEYS):
                 await trial.publish(KEYS, KEYS)

@@ -16,8 +16,7 @@ async def test_a_stop_finishes_what_was_read_and_leaves_the_rest_unflagged(trial
         await asyncio.sleep(0.01)
 
     app = trial.member(work=work, dispatch={"max_in_flight": 4})
-    async with trial.running(app) as (task,):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(app) as (task,):
         # More than a transport has under way at once.
         await trial.publish(4000)
         await trial.until(lambda: len(trial.handled) >= 10)
@@ -41,8 +40,7 @@ async def test_stop_now_cancels_what_runs_and_it_comes_again_flagged(trial):
         await asyncio.sleep(1_000_000)
 
     app = trial.member(work=hang)
-    async with trial.running(app) as (task,):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(app) as (task,):
         await trial.publish(8)
         await started.wait()
         app.stop()
@@ -73,8 +71,7 @@ async def test_a_handler_that_is_cancelled_as_its_member_leaves_may_clean_up(tri
             tidied.append("well")
 
     app = trial.member(work=hang, rebind={"drain_timeout": "5s"}, failure={"timeout": "1h"})
-    async with trial.running(app) as (task,):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(app) as (task,):
         await trial.publish(1)
         await started.wait()
         app.stop()
@@ -94,8 +91,7 @@ async def test_a_stop_cancels_handlers_at_its_deadline(trial, is_handle_dead):
 
     app = trial.member(work=hang, rebind={"drain_timeout": "20s"}, failure={"timeout": "1h"})
     loop = asyncio.get_running_loop()
-    async with trial.running(app) as (task,):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(app) as (task,):
         await trial.publish(4)
         await started.wait()
         if is_handle_dead:
@@ -125,8 +121,7 @@ async def test_an_unbind_that_is_never_answered_does_not_keep_the_member(trial):
         return flow
 
     session.bind = bind_one_badly
-    async with trial.running(app) as (task,):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(app) as (task,):
         app.stop()
         app.stop_now()
         report = await asyncio.wait_for(task, 11)
@@ -139,8 +134,7 @@ async def test_a_cancelled_member_unbinds_before_it_passes_the_cancellation_on(t
         await asyncio.sleep(1_000_000)
 
     app = trial.member(work=hang)
-    async with trial.running(app) as (task,):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(app) as (task,):
         await trial.publish(4)
         await asyncio.sleep(1)
         task.cancel()
@@ -166,8 +160,7 @@ async def test_a_member_that_is_cancelled_again_leaves_its_queues_to_the_end_of_
         return flow
 
     session.bind = bind_badly
-    async with trial.running(app) as (task,):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(app) as (task,):
         task.cancel()
         await asyncio.sleep(1)
         assert len(trial.active()) == 4
@@ -198,8 +191,7 @@ def handler_that_never_lets_go():
 async def test_a_handler_that_never_lets_go_does_not_keep_the_flows_bound(trial):
     stuck, started, release = handler_that_never_lets_go()
     app = trial.member(work=stuck, rebind={"drain_timeout": "5s"})
-    async with trial.running(app) as (task,):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(app) as (task,):
         await trial.publish(1)
         await started.wait()
         app.stop()
@@ -217,8 +209,7 @@ async def test_a_handler_of_a_dead_handle_that_never_lets_go_is_left_behind_and_
 ):
     stuck, started, release = handler_that_never_lets_go()
     app = trial.member(work=stuck, rebind={"drain_timeout": "5s"})
-    async with trial.running(app) as (task,):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(app) as (task,):
         await trial.publish(1)
         await started.wait()
         shape = app.settings.group.shape()

@@ -252,8 +252,7 @@ async def test_who_stood_aside_ends_although_a_key_of_it_always_fails(trial):
 
     sections = {"rebind": {"drain_timeout": "5s"}}
     with pytest.raises(MemberSuperseded):  # noqa: PT012 - the end of the block raises it
-        async with trial.running(trial.discovered("a", work=work, **sections)) as [first]:
-            await trial.until(lambda: len(trial.active()) == 4)
+        async with trial.at_work(trial.discovered("a", work=work, **sections)) as [first]:
             await trial.publish(1, 1)
             await asyncio.wait_for(failed.wait(), 10)
             async with trial.running(trial.discovered("a", work=work, **sections)):
@@ -305,8 +304,7 @@ async def test_where_the_control_topic_is_dead_members_take_turns(trial):
     apps = [trial.discovered("a", rebind={"interval": "5s"}), trial.discovered("b", rebind={"interval": "5s"})]
     for name in "ab":
         trial.sessions[name].send_direct = lambda message: None
-    async with trial.running(*apps):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(*apps):
         owners = set()
         for _ in range(60):
             await asyncio.sleep(1)
@@ -372,8 +370,7 @@ async def test_counted_members_that_find_each_other_have_their_queues_by_number(
 
 
 async def test_a_member_that_counts_otherwise_is_refused(trial):
-    async with trial.running(trial.member(0, 2, **COOPERATIVE)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.member(0, 2, **COOPERATIVE)):
         expected = r"membership\.count: '3'; expected '2', as member member-0 has it"
         with pytest.raises(ConfigError, match=expected):
             await asyncio.wait_for(trial.member(1, 3, **COOPERATIVE).run(), 60)

@@ -45,8 +45,7 @@ async def publish_all_the_time(trial):
 
 
 async def test_a_hand_over_is_told_by_both_sides_under_one_name(trial):
-    async with trial.running(trial.discovered("a")):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a")):
         publishing = asyncio.ensure_future(publish_all_the_time(trial))
         await asyncio.sleep(12)
         async with trial.running(trial.discovered("b")):
@@ -98,8 +97,7 @@ async def test_a_takeover_after_a_death_names_the_dead_member_and_the_broker(tri
 
 async def test_in_cycle_mode_the_rebind_cycle_decides(trial):
     cycle = {"rebind": {"interval": "5s"}}
-    async with trial.running(trial.member(0, 2, **cycle)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.member(0, 2, **cycle)):
         await asyncio.sleep(10)
         publishing = asyncio.ensure_future(publish_all_the_time(trial))
         async with trial.running(trial.member(1, 2, **cycle)):
@@ -140,8 +138,7 @@ async def test_an_offer_that_came_to_nothing_is_no_part_of_a_later_takeover(tria
         await over.wait()
 
     brief = {"rebind": {"drain_timeout": "1s"}, "failure": {"timeout": "1h"}}
-    async with trial.running(trial.discovered("a", work=work, **brief)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", work=work, **brief)):
         await trial.publish(8, 8)
         async with trial.running(trial.discovered("b", **brief)):
             # By now it has accepted several times, and the last offer ended long ago.
@@ -162,8 +159,7 @@ async def test_a_member_that_loses_a_queue_says_how_much_of_it_had_not_ended(tri
     async def work(_):
         await over.wait()
 
-    async with trial.running(trial.member(work=work)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.member(work=work)):
         await trial.publish(12, 4)
         trial.broker.delete_queue("orders/0")
         await trial.until(lambda: len(trial.active()) == 3)

@@ -111,8 +111,7 @@ async def test_a_member_to_which_the_control_topic_is_forbidden_is_not_ready(tri
         raise SubscribeFailed(subscription, "Subscription ACL Denied", permanent=True)
 
     monkeypatch.setattr(MemoryTransport, "subscribe", refuse)
-    async with trial.running(trial.discovered("a", **ON)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", **ON)):
         for _ in range(2):
             assert [lack.reason for lack in lacks(shown["a"].picture())] == ["the control topic is out of reach"]
             await asyncio.sleep(LONGEST_SILENCE_MS / 1_000)
@@ -126,8 +125,7 @@ async def test_a_member_says_why_a_queue_that_is_shut_is_fed_to_nobody(trial, sh
         changed = replace(engine.queue_status(DEFAULT_VPN, queue).settings, egress_enabled=egress)
         trial.broker.post(engine.administration.change_queue(DEFAULT_VPN, queue, changed))
 
-    async with trial.running(trial.discovered("a", **ON)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", **ON)):
         switch(egress=False)
         await trial.until(lambda: [lack.queue for lack in lacks(shown["a"].picture())] == [queue])
         await trial.until(lambda: lacks(shown["a"].picture())[0].reason.endswith("; bind refused: Queue Shutdown"))
@@ -179,8 +177,7 @@ async def test_members_that_are_counted_and_do_not_talk_show_their_places(trial,
 
 async def test_a_re_striping_is_in_the_figures_while_it_is_under_way(trial, shown):
     app = trial.discovered("a", **ON)
-    async with trial.running(app):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(app):
         assert shown["a"].reading().restriping is None
         app._supervisor._striping.now = Striping(7, 4, 6, left=frozenset({4}))
         assert shown["a"].reading().restriping == RestripingReading(shards_moving=4, shards_left=1)
@@ -190,8 +187,7 @@ async def test_a_re_striping_is_in_the_figures_while_it_is_under_way(trial, show
 
 async def test_the_weight_is_that_of_the_member_by_now(trial, shown):
     app = trial.discovered("a", **ON)
-    async with trial.running(app, trial.discovered("b")):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(app, trial.discovered("b")):
         app._be_able(is_able=False)
         await asyncio.sleep(5)
         picture = shown["a"].picture()
@@ -206,8 +202,7 @@ async def test_who_leaves_is_not_ready(trial, shown):
         await release.wait()
 
     for app, name in ((trial.discovered("a", work=work, **ON), "a"), (trial.member(work=work, **ON), "member-0")):
-        async with trial.running(app):
-            await trial.until(lambda: len(trial.active()) == 4)
+        async with trial.at_work(app):
             await trial.publish(4)
             await asyncio.sleep(1)
             app.stop()
@@ -218,31 +213,24 @@ async def test_who_leaves_is_not_ready(trial, shown):
 
 
 async def test_owner_changes_are_shown_as_the_journal_has_them_the_newest_first(trial, shown):
-    async with trial.running(trial.discovered("a", **ON)):
-        await trial.until(lambda: len(trial.active()) == 4)
-        async with trial.running(trial.discovered("b", **ON)):
-            await trial.until(lambda: list(trial.active().values()).count("b") == 2)
-            await asyncio.sleep(5)
-            records = [
-                {name: value for name, value in record.items() if name != "kind"}
-                for record in trial.records()
-                if record["kind"] == "owner"
-                and record["mono_ns"]
-                and "a" in (record["from_member"], record["to_member"])
-            ]
-            told = [{name: getattr(one, name) for name in records[0]} for one in shown["a"].changes(100)]
-            of_a = [
-                one for one in records if (one["to_member"] if one["event"] == "taken" else one["from_member"]) == "a"
-            ]
-            assert told == sorted(of_a, key=lambda one: one["mono_ns"], reverse=True)
-            assert len(told) == 6
-            assert shown["a"].changes(2) == shown["a"].changes(100)[:2]
+    async with trial.at_work(trial.discovered("a", **ON)), trial.running(trial.discovered("b", **ON)):
+        await trial.until(lambda: list(trial.active().values()).count("b") == 2)
+        await asyncio.sleep(5)
+        records = [
+            {name: value for name, value in record.items() if name != "kind"}
+            for record in trial.records()
+            if record["kind"] == "owner" and record["mono_ns"] and "a" in (record["from_member"], record["to_member"])
+        ]
+        told = [{name: getattr(one, name) for name in records[0]} for one in shown["a"].changes(100)]
+        of_a = [one for one in records if (one["to_member"] if one["event"] == "taken" else one["from_member"]) == "a"]
+        assert told == sorted(of_a, key=lambda one: one["mono_ns"], reverse=True)
+        assert len(told) == 6
+        assert shown["a"].changes(2) == shown["a"].changes(100)[:2]
 
 
 async def test_no_more_owner_changes_are_kept_than_are_meant_to_be(trial, shown, monkeypatch):
     monkeypatch.setattr("lbg_runtime.runtime.flight_recorder.MAX_CHANGES_REMEMBERED", 3)
-    async with trial.running(trial.discovered("a", **ON)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", **ON)):
         assert [one.queue for one in shown["a"].changes(100)] == [3, 2, 1]
 
 
@@ -285,8 +273,7 @@ async def test_a_member_tells_in_figures_what_it_has_done(trial, shown):
         if message.key == "bad" and next(failures, None) is not None:
             raise ValueError("not yet")
 
-    async with trial.running(trial.discovered("a", work=work, **ON)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", work=work, **ON)):
         before = shown["a"].reading()
         assert before.group_members == {"active": 1}
         assert before.queue_states == {**{state.value: 0 for state in FlowState}, "active": 4}
@@ -311,8 +298,7 @@ async def test_lanes_are_told_while_something_is_in_them(trial, shown):
     async def work(message):
         await release.wait()
 
-    async with trial.running(trial.discovered("a", work=work, **ON)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", work=work, **ON)):
         await publish(trial, "k", 4)
         await asyncio.sleep(1)
         reading = shown["a"].reading()
@@ -332,8 +318,7 @@ async def test_keys_that_hold_others_up_and_bad_messages_are_in_the_figures(tria
         pass
 
     dispatch = {"stuck_key": "5s", "slow_handler": "5s", "max_waiting_per_key": 2, "missing_key": "no_order"}
-    async with trial.running(trial.discovered("a", work=work, hooks=hooks, dispatch=dispatch, **ON)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", work=work, hooks=hooks, dispatch=dispatch, **ON)):
         assert shown["a"].reading().keys == KeysReading()
         await publish(trial, "k", 4)
         await publish(trial, "l", 1)
@@ -361,8 +346,7 @@ async def test_a_stopped_queue_is_shown_while_it_stands_still(trial, shown):
         raise ValueError("never")
 
     failure = {"attempts": 1, "then": "stop"}
-    async with trial.running(trial.discovered("a", work=work, failure=failure, **ON)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", work=work, failure=failure, **ON)):
         assert shown["a"].reading().troubles.stopped == 0
         await publish(trial, "k", 1)
         await trial.until(lambda: shown["a"].reading().troubles.stops == 1)
@@ -387,8 +371,7 @@ async def test_a_queue_that_went_to_another_member_is_not_said_to_stand_still(tr
 
     alone = {"rebind": {"standbys": 0}}
     a, b = trial.discovered("a", work=work, **ON, **alone), trial.discovered("b", work=work, **ON, **alone)
-    async with trial.running(a):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(a):
         await trial.publish(4, 4)
         await trial.until(lambda: len(begun) == 4)
         async with trial.running(b):
@@ -400,14 +383,12 @@ async def test_a_queue_that_went_to_another_member_is_not_said_to_stand_still(tr
 
 async def test_a_hand_back_is_counted_on_both_sides(trial, shown):
     a, b = trial.discovered("a", **ON), trial.discovered("b", **ON)
-    async with trial.running(a):
-        await trial.until(lambda: len(trial.active()) == 4)
-        async with trial.running(b):
-            await trial.until(lambda: sorted(trial.active().values()) == ["a", "a", "b", "b"], within_s=60)
-            await asyncio.sleep(1)
-            given, taken = (shown[name].reading().meters for name in "ab")
-            assert given.owner_changes["given", "handback"] == taken.owner_changes["taken", "handback"] == 2
-            assert sum(given.drains.counts) == 2
+    async with trial.at_work(a), trial.running(b):
+        await trial.until(lambda: sorted(trial.active().values()) == ["a", "a", "b", "b"], within_s=60)
+        await asyncio.sleep(1)
+        given, taken = (shown[name].reading().meters for name in "ab")
+        assert given.owner_changes["given", "handback"] == taken.owner_changes["taken", "handback"] == 2
+        assert sum(given.drains.counts) == 2
 
 
 @pytest.mark.parametrize("backend", ["exclusive", "partitioned"])
@@ -434,8 +415,7 @@ async def test_a_member_that_talks_to_nobody_is_ready_only_while_the_broker_is_i
 
 async def test_what_the_journal_could_not_take_is_counted(trial, shown, monkeypatch):
     """The log says it once, however much was lost, and the journal only when it has ended."""
-    async with trial.running(trial.discovered("a", **ON)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", **ON)):
         assert shown["a"].reading().troubles.records_dropped == 0
         with monkeypatch.context() as full:
             full.setattr(writer, "_write_all", lambda file, data: (0, OSError(errno.ENOSPC, "No space left on device")))

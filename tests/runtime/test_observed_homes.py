@@ -65,17 +65,15 @@ async def test_the_homes_of_counted_members_are_those_of_their_numbers(trial, lo
 
 
 async def test_a_home_that_waits_for_its_hand_over_is_marked(trial, look):
-    async with trial.running(trial.discovered("a")):
-        await trial.until(lambda: len(trial.active()) == 4)
-        async with trial.running(trial.discovered("b")):
-            # Long enough for the group to settle, and not for the tenure of its owner.
-            await asyncio.sleep(7)
-            assert set(trial.active().values()) == {"a"}
-            picture = await look(0.3)
-            table = picture_as_table(picture, QUEUES)
-            cells = list(zip(*(column.cells for column in table.columns), strict=True))[:4]
-            marks = {(owner.split(" ")[0], other) for _, owner, other in cells}
-            assert marks == {("⌂", "+1 ○"), ("+1", "⌂ ○")}
+    async with trial.at_work(trial.discovered("a")), trial.running(trial.discovered("b")):
+        # Long enough for the group to settle, and not for the tenure of its owner.
+        await asyncio.sleep(7)
+        assert set(trial.active().values()) == {"a"}
+        picture = await look(0.3)
+        table = picture_as_table(picture, QUEUES)
+        cells = list(zip(*(column.cells for column in table.columns), strict=True))[:4]
+        marks = {(owner.split(" ")[0], other) for _, owner, other in cells}
+        assert marks == {("⌂", "+1 ○"), ("+1", "⌂ ○")}
 
 
 async def test_homes_are_not_known_while_members_see_different_groups(trial, look):

@@ -63,8 +63,7 @@ async def publish(trial, key, count):
 
 
 async def test_a_group_tells_who_is_there_and_who_owns_what(trial, asking):
-    async with trial.running(trial.discovered("a"), trial.discovered("b", membership={"weight": 3})):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a"), trial.discovered("b", membership={"weight": 3})):
         await asyncio.sleep(30)
         picture = await (await asking()).look_at_group(1)
         assert {member: beat.weight for member, beat in picture.members.items()} == {"a": 1, "b": 3}
@@ -183,8 +182,7 @@ async def test_a_message_that_was_moved_away_is_not_told_as_handled(trial, askin
         raise ValueError("no")
 
     moves = {"failure": {"attempts": 2, "then": then}, "group": {"provision": "create_missing"}}
-    async with trial.running(trial.discovered("a", work=work, **moves)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", work=work, **moves)):
         await publish(trial, "bad", 1)
         await trial.until(lambda: sum(trial.depths()) == 0)
         (answer,), _ = await (await asking()).look_for_key("bad", 5)
@@ -200,8 +198,7 @@ async def test_a_queue_that_a_message_has_stopped_is_told_of_the_group_and_of_it
 
     stops = {"failure": {"attempts": 1, "then": "stop"}}
     with capture_logs() as logs:
-        async with trial.running(trial.discovered("a", work=work, **stops)):
-            await trial.until(lambda: len(trial.active()) == 4)
+        async with trial.at_work(trial.discovered("a", work=work, **stops)):
             observer = await asking()
             await publish(trial, "bad", 1)
             await trial.until(lambda: any(log["event"] == "queue_stopped" for log in logs))
@@ -221,8 +218,7 @@ async def test_the_answer_of_an_older_member_says_less(trial, asking, monkeypatc
     monkeypatch.setattr(
         ControlPlane, "_say", lambda self, message: None if isinstance(message, KeyDetail) else say(self, message)
     )
-    async with trial.running(trial.discovered("a", work=work)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", work=work)):
         await publish(trial, "bad", 1)
         await asyncio.sleep(5)
         (answer,), _ = await (await asking()).look_for_key("bad", 5)
@@ -250,8 +246,7 @@ async def test_a_key_that_fails_is_told_with_its_error_its_attempts_and_its_next
 
 
 async def test_the_first_answer_of_an_owner_ends_the_wait(trial, asking):
-    async with trial.running(trial.discovered("a")):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a")):
         async with asyncio.timeout(1):
             answers, _ = await (await asking()).look_for_key("k", 3_600)
         assert answers[0].flow.state is ReportedFlow.ACTIVE
@@ -298,8 +293,7 @@ async def test_a_key_that_cannot_be_asked_for_and_a_group_that_does_not_talk_are
 @pytest.mark.parametrize("number", [True, -1, 1 << 63])
 async def test_a_key_is_told_of_whatever_its_publisher_stamps_as_number(trial, asking, number):
     """A boolean made the answer unreadable for who had asked, and the journal a damaged one."""
-    async with trial.running(trial.discovered("a")):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a")):
         publisher = MemoryTransport(trial.broker, "foreign-publisher")
         await publisher.open()
         stamps = {PARTITION_KEY_PROPERTY: "k", PUBLISHER_PROPERTY: "p", KEY_SEQUENCE_PROPERTY: number}
@@ -313,8 +307,7 @@ async def test_a_key_is_told_of_whatever_its_publisher_stamps_as_number(trial, a
 
 async def test_only_the_newest_keys_are_remembered(trial, asking, monkeypatch):
     monkeypatch.setattr("lbg_runtime.runtime.dispatch.key_book.MAX_KEYS_REMEMBERED", 4)
-    async with trial.running(trial.discovered("a")):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a")):
         for key in "abcde":
             await publish(trial, key, 1)
             await trial.until(lambda key=key: key in trial.sequences())
@@ -350,8 +343,7 @@ async def test_a_handler_that_outlived_its_flow_is_told_beside_the_new_owner(tri
 
 
 async def test_a_key_that_the_groups_hash_function_does_not_take_has_no_answer(trial, asking):
-    async with trial.running(trial.discovered("a", group={"hash_function": "modulo"})):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group={"hash_function": "modulo"})):
         answers, _ = await (await asking()).look_for_key("no number", 1)
         assert answers == []
         answers, _ = await (await asking()).look_for_key("6", 1)

@@ -33,16 +33,14 @@ async def test_queues_that_nobody_takes_are_handled_for_half_of_the_time_and_dra
     app, other = trial.discovered("a", work=work, **sections), trial.discovered("b", **sections)
     trial.sessions["b"].bind = _refuse_to_bind
     loop = asyncio.get_running_loop()
-    async with trial.running(app) as (task,):
-        await trial.until(lambda: len(trial.active()) == 4)
-        async with trial.running(other):
-            await asyncio.sleep(10)
-            publishing = asyncio.ensure_future(publish_on())
-            await trial.until(lambda: bool(trial.handled))
-            asked_at_s, handled_before = loop.time(), len(trial.handled)
-            app.stop()
-            report = await task
-            publishing.cancel()
+    async with trial.at_work(app) as (task,), trial.running(other):
+        await asyncio.sleep(10)
+        publishing = asyncio.ensure_future(publish_on())
+        await trial.until(lambda: bool(trial.handled))
+        asked_at_s, handled_before = loop.time(), len(trial.handled)
+        app.stop()
+        report = await task
+        publishing.cancel()
     took_s, handled = loop.time() - asked_at_s, len(trial.handled) - handled_before
     assert report.is_clean
     assert DRAIN_S / 2 <= took_s < DRAIN_S * 0.75
@@ -61,8 +59,7 @@ async def test_queues_that_come_while_a_member_leaves_do_not_keep_it(trial, sett
     sections = {"group": GROUP, "rebind": {"drain_timeout": "600s"}, "failure": {"timeout": "1h"}}
     app = trial.discovered("a", work=work, **sections)
     loop = asyncio.get_running_loop()
-    async with trial.running(app) as (task,):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(app) as (task,):
         await trial.publish(1)
         await began.wait()
         app.stop()
@@ -135,8 +132,7 @@ async def test_a_member_that_has_got_a_queue_meanwhile_does_not_leave_with_the_l
 async def test_a_member_whose_own_queue_is_missing_still_stands_by_for_the_others(trial):
     """The refusal comes at once, and a standby's bind waits for its turn."""
     other, app = trial.discovered("a"), trial.discovered("b")
-    async with trial.running(other):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(other):
         session = trial.sessions["b"]
         bind, standing_by = session.bind, set()
 
@@ -178,8 +174,7 @@ async def test_a_member_with_nothing_to_do_gives_its_queues_up_too_when_its_proc
     app = trial.member()
     app._begin_watch = lambda: Suspension(10**12)
     with capture_logs() as log:
-        async with trial.running(app):
-            await trial.until(lambda: len(trial.active()) == 4)
+        async with trial.at_work(app):
             now_ns += 10 * 10**9
             await asyncio.sleep(2)
             await trial.until(lambda: len(trial.active()) == 4)

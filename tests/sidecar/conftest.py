@@ -139,6 +139,13 @@ class SidecarTrial:
             if not task.cancelled():
                 task.result()
 
+    @asynccontextmanager
+    async def at_work(self, app) -> AsyncIterator[asyncio.Task]:
+        """As `running`, from when both queues are fed."""
+        async with self.running(app) as task:
+            await self.until(lambda: self.owners() == 2)
+            yield task
+
     async def publish(self, count: int, keys: int = 4, payload: bytes = b"{}", topic: str = "orders/new") -> None:
         """Publish so many messages over so many keys, as the hashed publisher stamps them."""
         if self._publisher is None:

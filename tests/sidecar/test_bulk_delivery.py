@@ -47,8 +47,7 @@ class BulkWork:
 
 
 async def handle_all(trial, application, count=80, keys=20):
-    async with trial.running(trial.app(application)) as left:
-        await trial.until(lambda: trial.owners() == 2)
+    async with trial.at_work(trial.app(application)) as left:
         await trial.publish(count, keys)
         await trial.until(lambda: sum(trial.depths()) == 0)
     assert left.result().is_clean
@@ -113,8 +112,7 @@ async def test_an_application_that_dies_in_the_middle_gets_all_of_it_again(trial
 async def test_an_application_that_is_away_costs_no_attempt(trial):
     work = BulkWork()
     application = ScriptedApplication(work, asked=BULK)
-    async with trial.running(trial.app(application)):
-        await trial.until(lambda: trial.owners() == 2)
+    async with trial.at_work(trial.app(application)):
         application.is_up = False
         await trial.publish(20, 20)
         await asyncio.sleep(600)
@@ -137,8 +135,7 @@ async def test_what_waits_for_a_bulk_when_its_flow_is_lost_is_not_sent(trial):
     patient = {"enabled": True, "maxMessagesCount": 10, "maxAwaitDurationMs": 60_000}
     application = ScriptedApplication(slow, asked=[{**BULK[0], "bulkSubscribe": patient}])
     app = trial.app(application)
-    async with trial.running(app):
-        await trial.until(lambda: trial.owners() == 2)
+    async with trial.at_work(app):
         await trial.publish(1)
         await trial.until(lambda: len(application.posted) == 1)
         await trial.publish(3, 3)
@@ -172,8 +169,7 @@ async def test_what_waits_for_others_in_its_bulk_is_sent_when_its_queue_is_to_go
 
     application = ScriptedApplication(slow, asked=PATIENT)
     app = trial.app(application, rebind={"mode": "cycle", "drain_timeout": "30s"})
-    async with trial.running(app) as left:
-        await trial.until(lambda: trial.owners() == 2)
+    async with trial.at_work(app) as left:
         await trial.publish(1, 1)
         await trial.until(lambda: len(application.posted) == 1)
         await trial.publish(4, 4)
@@ -188,8 +184,7 @@ async def test_what_waits_for_others_in_its_bulk_is_not_sent_while_the_applicati
     """An application that hung got it as soon as the bulk before it had failed, and an attempt of it had failed."""
     work = BulkWork()
     application = Ill(work, asked=PATIENT)
-    async with trial.running(trial.app(application)):
-        await trial.until(lambda: trial.owners() == 2)
+    async with trial.at_work(trial.app(application)):
         await trial.publish(1, 1)
         await trial.until(lambda: len(application.posted) == 1)
         application.is_well = False
@@ -228,8 +223,7 @@ async def test_a_member_that_leaves_takes_back_what_hangs(trial):
 
     application = ScriptedApplication(hang, asked=BULK)
     app = trial.app(application, rebind={"mode": "cycle", "drain_timeout": "2s"})
-    async with trial.running(app) as left:
-        await trial.until(lambda: trial.owners() == 2)
+    async with trial.at_work(app) as left:
         await trial.publish(5, 5)
         await trial.until(lambda: len(application.posted) > 0)
         app.stop()

@@ -229,8 +229,7 @@ async def test_queues_are_left_to_others_only_where_others_take_them(others_take
 async def test_in_a_cycle_no_member_says_that_others_get_its_queues(trial):
     application = ScriptedApplication(_succeed)
     with capture_logs() as log:
-        async with trial.running(trial.app(application, rebind={"mode": "cycle"})):
-            await trial.until(lambda: trial.owners() == 2)
+        async with trial.at_work(trial.app(application, rebind={"mode": "cycle"})):
             application.is_up = False
             await trial.publish(1)
             await asyncio.sleep(UNABLE_AFTER_S + 5)
@@ -249,8 +248,7 @@ async def test_a_member_whose_application_has_gone_first_leaves_at_once_and_noth
 
     application = ScriptedApplication(work)
     with capture_logs([add_handling]) as log:
-        async with trial.running(trial.app(application, rebind={"mode": "cooperative"})) as left:
-            await trial.until(lambda: trial.owners() == 2)
+        async with trial.at_work(trial.app(application, rebind={"mode": "cooperative"})) as left:
             await trial.publish(20)
             await trial.until(lambda: not application.is_up)
             await asyncio.sleep(UNABLE_AFTER_S + 1)
@@ -281,8 +279,7 @@ async def _succeed(_):
 async def test_what_waits_of_a_handle_that_is_lost_is_not_sent_when_others_may_be_further_on(trial):
     application = ScriptedApplication(_succeed)
     app = trial.app(application)
-    async with trial.running(app):
-        await trial.until(lambda: trial.owners() == 2)
+    async with trial.at_work(app):
         application.is_up = False
         await trial.publish(20)
         await asyncio.sleep(5)
@@ -328,8 +325,7 @@ async def test_a_member_whose_application_is_away_for_long_leaves_its_queues_to_
 async def test_where_no_member_has_an_application_the_queues_stay_where_they_are(trial):
     application = ScriptedApplication(_succeed)
     app = trial.app(application, membership={"mode": "discovered", "id": "a"}, **COOPERATIVE)
-    async with trial.running(app):
-        await trial.until(lambda: trial.owners() == 2)
+    async with trial.at_work(app):
         application.is_up = False
         await trial.publish(8)
         await asyncio.sleep(120)

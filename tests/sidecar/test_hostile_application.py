@@ -120,8 +120,7 @@ async def test_no_event_is_passed_over_whatever_is_answered(trial: SidecarTrial,
             sidecar={"application": await address, "listen": "off", "health": {"interval": "50ms"}},
             failure={"timeout": "300ms", "backoff": {"initial": "5ms", "maximum": "20ms"}},
         )
-        async with trial.running(app):
-            await trial.until(lambda: trial.owners() == 2)
+        async with trial.at_work(app):
             await trial.publish(KEYS * EACH, keys=KEYS)
             await trial.until(lambda: sum(trial.depths()) == 0, within_s=PATIENCE_S)
         living.cancel()

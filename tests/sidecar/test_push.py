@@ -31,8 +31,7 @@ def events(log, name):
 async def handle_all(trial, application, count=20, **sections):
     """Have so many messages of 4 keys taken, or dropped, and the member leave in good order; what it logged."""
     with capture_logs() as log:
-        async with trial.running(trial.app(application, **sections)) as left:
-            await trial.until(lambda: trial.owners() == 2)
+        async with trial.at_work(trial.app(application, **sections)) as left:
             await trial.publish(count)
             await trial.until(lambda: sum(trial.depths()) == 0)
         assert left.result().is_clean
@@ -88,8 +87,7 @@ async def test_whoever_asks_for_raw_payloads_gets_them(trial):
 
 async def test_an_event_of_a_message_without_an_id_has_one_of_its_own(trial):
     application = ScriptedApplication(succeed)
-    async with trial.running(trial.app(application)):
-        await trial.until(lambda: trial.owners() == 2)
+    async with trial.at_work(trial.app(application)):
         await trial.publish(0)
         for number in (1, 2):
             await trial._publisher.send(Message("h/0/orders/new", b"{}", stamps("k", number)))
@@ -133,8 +131,7 @@ async def test_what_the_application_made_of_its_events_is_among_the_members_figu
         return DROP if posted.number == 3 else SUCCESS
 
     app = trial.app(ScriptedApplication(work))
-    async with trial.running(app):
-        await trial.until(lambda: trial.owners() == 2)
+    async with trial.at_work(app):
         await trial.publish(20)
         await trial.until(lambda: sum(trial.depths()) == 0)
         found = app._supervisor.status().reading().sidecar
@@ -211,8 +208,7 @@ async def test_an_application_that_is_slow_with_one_key_holds_up_no_other(trial)
         return SUCCESS
 
     application = ScriptedApplication(work)
-    async with trial.running(trial.app(application)):
-        await trial.until(lambda: trial.owners() == 2)
+    async with trial.at_work(trial.app(application)):
         await trial.publish(20)
         await trial.until(lambda: len(application.taken) == 15, within_s=5)
         assert "k0" not in application.numbers()
@@ -223,8 +219,7 @@ async def test_an_application_that_is_slow_with_one_key_holds_up_no_other(trial)
 async def test_an_application_that_is_away_costs_no_attempt_and_nothing_is_lost(trial):
     application = ScriptedApplication(succeed)
     with capture_logs() as log:
-        async with trial.running(trial.app(application)):
-            await trial.until(lambda: trial.owners() == 2)
+        async with trial.at_work(trial.app(application)):
             application.is_up = False
             await trial.publish(20)
             # Far longer than an attempt may take.
@@ -247,8 +242,7 @@ async def test_an_event_that_waits_for_the_application_is_no_slow_one_but_its_ke
     application = ScriptedApplication(work)
     with capture_logs() as log:
         app = trial.app(application)
-        async with trial.running(app):
-            await trial.until(lambda: trial.owners() == 2)
+        async with trial.at_work(app):
             application.is_up = False
             await trial.publish(4)
             await asyncio.sleep(100)
@@ -261,8 +255,7 @@ async def test_an_event_that_waits_for_the_application_is_no_slow_one_but_its_ke
 
 async def test_an_application_that_goes_away_under_load_loses_nothing(trial):
     application = ScriptedApplication(succeed)
-    async with trial.running(trial.app(application)):
-        await trial.until(lambda: trial.owners() == 2)
+    async with trial.at_work(trial.app(application)):
         publishing = asyncio.ensure_future(trial.publish(400))
         for _ in range(5):
             await asyncio.sleep(0.33)
@@ -312,8 +305,7 @@ class AwayApplication(ScriptedApplication):
 async def test_each_reason_why_an_application_is_away_is_told_once_in_an_absence(trial):
     application = AwayApplication("refused", "expired", "refused", "HTTP 503", "expired")
     with capture_logs() as log:
-        async with trial.running(trial.app(application)):
-            await trial.until(lambda: trial.owners() == 2)
+        async with trial.at_work(trial.app(application)):
             application.reasons = ["expired"] * 9
             await trial.until(lambda: not application.reasons)
     assert [line["reason"] for line in events(log, "application_away")] == ["refused", "expired", "HTTP 503", "expired"]
@@ -357,8 +349,7 @@ async def test_an_application_that_wants_nothing_is_not_there_until_it_does(tria
 
 async def test_an_application_that_is_there_all_the_time_is_asked_once_what_it_wants(trial):
     application = ScriptedApplication(succeed)
-    async with trial.running(trial.app(application)):
-        await trial.until(lambda: trial.owners() == 2)
+    async with trial.at_work(trial.app(application)):
         await asyncio.sleep(20)
     assert application.asks == 1
     assert application.probes > 1
@@ -366,8 +357,7 @@ async def test_an_application_that_is_there_all_the_time_is_asked_once_what_it_w
 
 async def test_an_application_that_comes_back_may_want_something_else(trial):
     application = ScriptedApplication(succeed)
-    async with trial.running(trial.app(application)):
-        await trial.until(lambda: trial.owners() == 2)
+    async with trial.at_work(trial.app(application)):
         application.is_up = False
         await asyncio.sleep(60)
         application.asked = [{"topic": "orders/new", "route": "/other"}]
@@ -383,8 +373,7 @@ async def test_an_event_that_no_subscription_attracts_waits_and_says_so(trial):
     application = ScriptedApplication(succeed, asked=asked)
     with capture_logs() as log:
         app = trial.app(application, rebind={"mode": "cycle", "drain_timeout": "1s"})
-        async with trial.running(app):
-            await trial.until(lambda: trial.owners() == 2)
+        async with trial.at_work(app):
             await trial.publish(1)
             await asyncio.sleep(0.05)
             assert sum(trial.depths()) == 1
@@ -402,8 +391,7 @@ async def test_a_member_that_leaves_lets_the_application_finish_and_settles(tria
 
     application = ScriptedApplication(work)
     app = trial.app(application)
-    async with trial.running(app) as left:
-        await trial.until(lambda: trial.owners() == 2)
+    async with trial.at_work(app) as left:
         await trial.publish(4)
         await trial.until(lambda: len(application.posted) == 4)
         app.stop()
@@ -421,8 +409,7 @@ async def test_what_was_not_finished_in_time_comes_again_flagged(trial):
 
     first = ScriptedApplication(hang)
     app = trial.app(first, rebind={"mode": "cycle", "drain_timeout": "3s"})
-    async with trial.running(app):
-        await trial.until(lambda: trial.owners() == 2)
+    async with trial.at_work(app):
         await trial.publish(8)
         await trial.until(lambda: len(first.posted) == 4)
     second = ScriptedApplication(succeed)
@@ -436,8 +423,7 @@ async def test_what_was_not_finished_in_time_comes_again_flagged(trial):
 async def test_an_outage_of_the_broker_repeats_at_most_what_was_in_flight(trial):
     application = ScriptedApplication(succeed)
     app = trial.app(application)
-    async with trial.running(app):
-        await trial.until(lambda: trial.owners() == 2)
+    async with trial.at_work(app):
         publishing = asyncio.ensure_future(trial.publish(200))
         for _ in range(4):
             await asyncio.sleep(0.4)

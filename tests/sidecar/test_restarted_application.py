@@ -43,8 +43,7 @@ def events(log, name):
 async def test_its_events_go_to_its_new_routes_in_order_and_cost_no_attempt(trial):
     application = application_with("/new", asked=wishes("/old"))
     with capture_logs() as log:
-        async with trial.running(trial.app(application)):
-            await trial.until(lambda: trial.owners() == 2)
+        async with trial.at_work(trial.app(application)):
             application.asked = wishes("/new")
             await trial.publish(20)
             await trial.until(lambda: sum(trial.depths()) == 0)
@@ -58,8 +57,7 @@ async def test_its_events_go_to_its_new_routes_in_order_and_cost_no_attempt(tria
 
 async def test_so_do_those_that_went_in_bulks(trial):
     application = application_with("/new", asked=wishes("/old", bulkSubscribe={"enabled": True}))
-    async with trial.running(trial.app(application)):
-        await trial.until(lambda: trial.owners() == 2)
+    async with trial.at_work(trial.app(application)):
         application.asked = wishes("/new")
         await trial.publish(20)
         await trial.until(lambda: sum(trial.depths()) == 0)
@@ -85,8 +83,7 @@ async def test_nothing_is_kept_of_bulks_that_it_does_not_ask_for_any_more(trial,
 
     monkeypatch.setattr(push, "BulkSender", WatchedSender)
     application = ScriptedApplication(work)
-    async with trial.running(trial.app(application)):
-        await trial.until(lambda: trial.owners() == 2)
+    async with trial.at_work(trial.app(application)):
         for start in range(1, 6):
             route = f"/{start}"
             application.asked = wishes(route, bulkSubscribe={"enabled": True})
@@ -107,8 +104,7 @@ async def test_an_event_whose_flow_is_lost_while_it_is_asked_is_not_sent_anew(tr
         return await say()
 
     app = trial.app(application)
-    async with trial.running(app):
-        await trial.until(lambda: trial.owners() == 2)
+    async with trial.at_work(app):
         application.asked, application.subscriptions = wishes("/new"), say_late
         await trial.publish(1)
         await trial.until(lambda: len(application.posted) == 1)
@@ -122,8 +118,7 @@ async def test_an_event_whose_flow_is_lost_while_it_is_asked_is_not_sent_anew(tr
 async def test_what_it_still_wants_there_is_dropped(trial):
     application = application_with(asked=wishes("/old"))
     with capture_logs() as log:
-        async with trial.running(trial.app(application)):
-            await trial.until(lambda: trial.owners() == 2)
+        async with trial.at_work(trial.app(application)):
             await trial.publish(1)
             await trial.until(lambda: sum(trial.depths()) == 0)
     assert [posted.route for posted in application.posted] == ["/old"]
@@ -141,8 +136,7 @@ async def test_a_route_of_the_settings_is_not_its_to_change(trial):
 
     application = ScriptedApplication(work, asked=None)
     with capture_logs() as log:
-        async with trial.running(trial.app(application, sidecar=SET)):
-            await trial.until(lambda: trial.owners() == 2)
+        async with trial.at_work(trial.app(application, sidecar=SET)):
             await trial.publish(20)
             await trial.until(lambda: sum(trial.depths()) == 0)
     assert application.asks == 1
@@ -156,8 +150,7 @@ async def test_a_route_of_the_settings_that_has_taken_nothing_drops_nothing(tria
 
     application = ScriptedApplication(work, asked=None)
     with capture_logs() as log:
-        async with trial.running(trial.app(application, sidecar=SET)):
-            await trial.until(lambda: trial.owners() == 2)
+        async with trial.at_work(trial.app(application, sidecar=SET)):
             await trial.publish(20)
             await trial.until(lambda: len(events(log, "handling_failed")) >= 8)
             # Its routes come after its socket.
@@ -185,8 +178,7 @@ async def test_what_a_route_of_the_settings_took_before_it_went_says_nothing_of_
     complete = application_with("/set", asked=None).work
     application = ScriptedApplication(work, asked=None)
     with capture_logs() as log:
-        async with trial.running(trial.app(application, sidecar=SET)):
-            await trial.until(lambda: trial.owners() == 2)
+        async with trial.at_work(trial.app(application, sidecar=SET)):
             await trial.publish(2, keys=1)
             await trial.until(lambda: sum(trial.depths()) == 0)
     assert application.numbers() == {"k0": [1, 2]}
@@ -196,8 +188,7 @@ async def test_what_a_route_of_the_settings_took_before_it_went_says_nothing_of_
 async def test_while_it_does_not_say_what_it_wants_nothing_is_dropped(trial):
     application = application_with("/new", asked=wishes("/old"))
     with capture_logs() as log:
-        async with trial.running(trial.app(application)):
-            await trial.until(lambda: trial.owners() == 2)
+        async with trial.at_work(trial.app(application)):
             application.asked = None
             await trial.publish(20)
             await trial.until(lambda: events(log, "application_away"))
@@ -220,8 +211,7 @@ async def test_that_it_is_gone_when_it_is_asked_costs_no_attempt(trial):
 
     again, application.work = application.work, go
     with capture_logs() as log:
-        async with trial.running(trial.app(application)):
-            await trial.until(lambda: trial.owners() == 2)
+        async with trial.at_work(trial.app(application)):
             await trial.publish(1)
             await trial.until(lambda: sum(trial.depths()) == 0)
     assert [(posted.route, posted.attempt) for posted in application.posted] == [("/old", 1), ("/new", 1)]
@@ -298,8 +288,7 @@ async def test_an_event_that_is_taken_back_while_it_is_asked_harms_no_other():
 async def test_a_topic_that_it_did_not_want_before_is_asked_for_again(trial):
     application = application_with("/orders", asked=wishes("/else", topic="else"))
     with capture_logs() as log:
-        async with trial.running(trial.app(application)):
-            await trial.until(lambda: trial.owners() == 2)
+        async with trial.at_work(trial.app(application)):
             application.asked = wishes("/orders")
             await trial.publish(20)
             await trial.until(lambda: sum(trial.depths()) == 0)
@@ -316,8 +305,7 @@ async def test_one_whose_wishes_change_with_every_answer_gets_its_events_after_a
 
     application.subscriptions = waver
     with capture_logs() as log:
-        async with trial.running(trial.app(application)):
-            await trial.until(lambda: trial.owners() == 2)
+        async with trial.at_work(trial.app(application)):
             await trial.publish(1)
             await trial.until(lambda: sum(trial.depths()) == 0)
     assert len(application.taken) == 1
@@ -342,8 +330,7 @@ async def test_one_that_drops_much_is_asked_once_in_a_while_and_what_it_wants_by
 
     application.work, application.subscriptions = work, subscriptions
     with capture_logs() as log:
-        async with trial.running(trial.app(application)):
-            await trial.until(lambda: trial.owners() == 2)
+        async with trial.at_work(trial.app(application)):
             await trial.publish(160, keys=16)
             await trial.until(lambda: sum(trial.depths()) == 0)
     assert len(asked_at) == 8
@@ -358,8 +345,7 @@ async def test_one_that_drops_much_is_asked_once_in_a_while_and_what_it_wants_by
 
 async def test_after_a_probe_that_failed_it_is_asked_again(trial):
     application = application_with("/old", "/new", asked=wishes("/old"))
-    async with trial.running(trial.app(application)):
-        await trial.until(lambda: trial.owners() == 2)
+    async with trial.at_work(trial.app(application)):
         application.is_up = False
         seen = application.probes
         await trial.until(lambda: application.probes > seen)

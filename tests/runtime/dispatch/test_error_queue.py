@@ -127,8 +127,7 @@ async def test_what_no_property_can_hold_is_told_in_writing(trial, policy):
     async def refuse(message):
         raise ValueError(f"no such fruit: {json.loads(message.payload)['fruit']}")
 
-    async with trial.running(trial.member(work=refuse, **policy, group={"key": "json:/id"})):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.member(work=refuse, **policy, group={"key": "json:/id"})):
         sender = MemoryTransport(trial.broker, "somebody")
         await sender.open()
         await sender.send(Message("h/1/orders/new", rb'{"id": "a\u0000b", "fruit": "app\u0000l\ud800e"}'))
@@ -158,8 +157,7 @@ async def test_a_full_error_queue_keeps_the_messages_where_they_are(trial):
 
 async def test_a_move_outlasts_an_outage_and_is_made_once(trial):
     app = trial.member(work=_refuse_k1, **MOVE)
-    async with trial.running(app):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(app):
         publishing = asyncio.ensure_future(trial.publish(80))
         for _ in range(6):
             await asyncio.sleep(0.05)
@@ -200,8 +198,7 @@ async def test_what_cannot_be_handled_lies_on_the_dead_message_queue_which_subsc
 async def test_a_dead_message_queue_that_goes_keeps_the_messages_where_they_are(trial):
     app = trial.member(work=_refuse_k1, **BURY)
     with capture_logs() as logs:
-        async with trial.running(app):
-            await trial.until(lambda: len(trial.active()) == 4)
+        async with trial.at_work(app):
             trial.broker.delete_queue(DEAD)
             await _publish(trial, 8)
             await asyncio.sleep(60)

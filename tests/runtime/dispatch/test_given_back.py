@@ -46,8 +46,7 @@ async def test_a_member_that_gives_a_message_back_binds_anew_and_handles_all_in_
             raise GivenBack
 
     app = trial.member(work=work)
-    async with trial.running(app):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(app):
         await trial.publish(40)
         await trial.until(lambda: len(trial.handled) == 40)
     assert sorted(given) == ["k0", "k1", "k2", "k3"]

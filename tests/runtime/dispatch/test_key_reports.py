@@ -51,8 +51,7 @@ async def test_a_hot_key_does_not_keep_the_others_of_its_queue_out(trial):
             await gate.wait()
 
     app = trial.member(work=work, dispatch={"max_in_flight": 8, "max_waiting_per_key": 2, "max_held": 200})
-    async with trial.running(app):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(app):
         # k4 lies in the queue of k0, between the messages of that.
         await trial.publish(200, keys=5)
         others = {f"k{number}": 40 for number in range(1, 5)}
@@ -71,8 +70,7 @@ async def test_where_all_that_may_be_held_is_of_a_hot_key_the_others_of_its_queu
             await gate.wait()
 
     app = trial.member(work=work, dispatch={"max_in_flight": 4, "max_waiting_per_key": 1, "max_held": 8})
-    async with trial.running(app):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(app):
         # k4 lies in the queue of k0, and the other three do not.
         await trial.publish(200, keys=5)
         await trial.until(lambda: all(len(trial.sequences().get(f"k{number}", ())) == 40 for number in (1, 2, 3)))

@@ -19,8 +19,7 @@ async def _others_are_handled(trial, each):
 async def _play(trial, work, is_mended, **sections):
     """Two bursts, of which all but the stuck keys are handled; and then those, when they are mended."""
     app = trial.member(work=work, **sections)
-    async with trial.running(app):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(app):
         for burst in (1, 2):
             await trial.publish(20 * EACH, keys=20)
             await _others_are_handled(trial, burst * EACH)
@@ -74,8 +73,7 @@ async def test_a_key_that_was_stuck_for_want_of_a_runner_is_held_up_when_its_han
         await asyncio.sleep(0.01)
 
     app = trial.member(work=work, dispatch={"runners": 15}, failure={"timeout": "1h"})
-    async with trial.running(app):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(app):
         await trial.publish(20, keys=20)
         await asyncio.sleep(1)
         await trial.publish(20 * EACH, keys=20)

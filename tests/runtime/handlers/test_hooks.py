@@ -390,8 +390,7 @@ async def test_hand_back_and_stop_of_members_that_share_queues_are_told_in_order
 
 async def test_a_lost_connection_is_told_of_in_order_and_once(trial):
     log = []
-    async with trial.running(trial.member(hooks=Told(log).hooks)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.member(hooks=Told(log).hooks)):
         for _ in range(5):
             await trial.publish(8, 8)
             trial.sessions["member-0"].drop_connection(0.5)
@@ -407,8 +406,7 @@ async def test_a_cancelled_member_tells_of_the_end(trial):
     async def hang(_message):
         await asyncio.sleep(1_000_000)
 
-    async with trial.running(trial.member(work=hang, hooks=Told(log).hooks)) as (task,):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.member(work=hang, hooks=Told(log).hooks)) as (task,):
         await trial.publish(4)
         await asyncio.sleep(1)
         task.cancel()
@@ -421,8 +419,7 @@ async def test_a_cancelled_member_tells_of_the_end(trial):
 async def test_a_hook_that_never_ends_does_not_keep_a_member(trial):
     told = Told()
     told.during["revoked"] = lambda _: asyncio.sleep(1_000_000)
-    async with trial.running(trial.member(hooks=told.hooks, failure={"timeout": "5s"})) as (task,):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.member(hooks=told.hooks, failure={"timeout": "5s"})) as (task,):
         cancelled_at = asyncio.get_running_loop().time()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

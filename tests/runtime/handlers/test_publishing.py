@@ -315,8 +315,7 @@ async def test_a_member_publishes_on_its_own_session(trial):
     async def price(message: Message):
         yield Message("priced/one", message.payload, message.properties)
 
-    async with trial.running(trial.member(hooks=handlers)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.member(hooks=handlers)):
         await trial.publish(20)
         await trial.until(lambda: sum(trial.depths()) == 0)
     assert trial.broker.engine.queue_depth("default", "priced") == 20
@@ -415,8 +414,7 @@ async def test_a_member_commits_on_its_own_session(trial):
         yield Message("priced/one", message.payload, message.properties)
         yield Message("priced/two", message.payload, message.properties)
 
-    async with trial.running(trial.member(hooks=handlers)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.member(hooks=handlers)):
         await trial.publish(20)
         await trial.until(lambda: sum(trial.depths()) == 0)
     assert trial.broker.engine.queue_depth("default", "priced") == 40

@@ -42,8 +42,7 @@ async def test_lifespans_surround_everything_and_end_in_the_opposite_order(trial
     async def work(message):
         log.append("handled")
 
-    async with trial.running(trial.member(work=work, hooks=hooks)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.member(work=work, hooks=hooks)):
         await trial.publish(2)
         await trial.until(lambda: len(trial.handled) == 2)
     assert log == ["first in", "second in", "handled", "handled", "second out", "first out"]
@@ -72,8 +71,7 @@ async def test_what_a_lifespan_sets_in_context_variables_holds_for_handlers_and_
     async def work(_message):
         see("handler")
 
-    async with trial.running(trial.member(work=work, hooks=hooks)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.member(work=work, hooks=hooks)):
         await trial.publish(2)
         await trial.until(lambda: len(trial.handled) == 2)
     assert seen == {(each, "of the lifespan") for each in ("assigned", "handler", "drain", "revoked", "its end")}

@@ -40,8 +40,7 @@ async def test_every_attempt_is_a_span_below_that_of_the_publisher(trial, kept):
         for error in failures:
             raise error
 
-    async with trial.running(trial.discovered("a", work=work, ops={"tracing": "spans_with_keys"})):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", work=work, ops={"tracing": "spans_with_keys"})):
         await publish(trial, "k", kept.make())
         await trial.until(lambda: trial.handled)
         await asyncio.sleep(1)
@@ -70,8 +69,7 @@ async def test_an_error_whose_text_cannot_be_made_stays_the_error_that_the_polic
         tries += 1
         raise Detached
 
-    async with trial.running(trial.discovered("a", hooks=handlers, ops={"tracing": "spans"})):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", hooks=handlers, ops={"tracing": "spans"})):
         await publish(trial, "k")
         await asyncio.sleep(60)
     (span,) = kept.ended
@@ -89,8 +87,7 @@ async def test_an_attempt_whose_body_has_not_run_is_a_span_that_failed(trial, ke
         return book(message)
 
     failure = {"then": "error_queue"}
-    async with trial.running(trial.discovered("a", hooks=handlers, ops={"tracing": "spans"}, failure=failure)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", hooks=handlers, ops={"tracing": "spans"}, failure=failure)):
         await publish(trial, "k")
         await trial.until(lambda: kept.ended)
     assert {span.attributes.get("error.type") for span in kept.ended} == {"TerminalFailure"}
@@ -109,8 +106,7 @@ async def test_an_attempt_that_ran_into_its_time_out_is_told_as_such_and_a_recal
                 raise
 
     sections = {"ops": {"tracing": "spans"}, "rebind": {"drain_timeout": "5s"}}
-    async with trial.running(trial.discovered("a", hooks=handlers, **sections)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", hooks=handlers, **sections)):
         await publish(trial, "k")
         await trial.until(lambda: len(tries) == 3, within_s=600)
     late, returned, recalled = kept.ended
@@ -133,8 +129,7 @@ async def test_what_a_handler_yields_has_the_context_of_its_span(trial, kept, is
     session = MemoryTransport(trial.broker, "reader")
     await session.open()
     await session.subscribe("bills/new", found.append)
-    async with trial.running(trial.discovered("a", hooks=handlers, ops={"tracing": "spans"})):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", hooks=handlers, ops={"tracing": "spans"})):
         await publish(trial, "k", kept.make())
         await trial.until(lambda: len(found) == 3)
     await session.close()
@@ -157,8 +152,7 @@ async def test_the_call_of_a_batch_is_a_span_that_links_to_those_of_its_messages
         if fails:
             raise ValueError("none of them")
 
-    async with trial.running(trial.discovered("a", hooks=handlers, ops={"tracing": "spans"})):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", hooks=handlers, ops={"tracing": "spans"})):
         await asyncio.gather(*(publish(trial, key) for key in ("x", "y", "z")))
         await trial.until(lambda: len(kept.ended) == 4)
     (batch,) = (span for span in kept.ended if "messaging.batch.message_count" in span.attributes)
@@ -172,8 +166,7 @@ async def test_the_call_of_a_batch_is_a_span_that_links_to_those_of_its_messages
 
 
 async def test_no_span_is_made_where_none_is_asked_for(trial, kept):
-    async with trial.running(trial.discovered("a")):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a")):
         await publish(trial, "k")
         await trial.until(lambda: trial.handled)
     assert kept.ended == ()
@@ -190,8 +183,7 @@ async def test_log_lines_of_a_handler_and_about_it_have_the_ids_of_its_span(tria
         raise ValueError("not yet")
 
     failure = {"attempts": 1, "then": "error_queue"}
-    async with trial.running(trial.discovered("a", work=work, ops={"tracing": "spans"}, failure=failure)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", work=work, ops={"tracing": "spans"}, failure=failure)):
         await publish(trial, "k", kept.make() if is_joined else None)
         await trial.until(lambda: len(kept.ended) == (2 if is_joined else 1))
         await asyncio.sleep(1)
@@ -213,8 +205,7 @@ async def test_without_spans_log_lines_have_the_trace_that_the_message_says(tria
     async def work(message):
         structlog.get_logger().info("told")
 
-    async with trial.running(trial.discovered("a", work=work)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", work=work)):
         await publish(trial, "k", kept.make() if traced else None)
         await trial.until(lambda: trial.handled)
     (told,) = (entry for entry in log.entries if entry["event"] == "told")
@@ -234,8 +225,7 @@ async def test_log_lines_of_a_handler_and_of_its_tasks_tell_of_its_message(trial
         structlog.get_logger().info("told")
         await asyncio.create_task(tell_later())
 
-    async with trial.running(trial.discovered("a", work=work)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", work=work)):
         await asyncio.gather(*(publish(trial, key) for key in ("x", "y")))
         await trial.until(lambda: len(trial.handled) == 2)
     told = [entry for entry in log.entries if entry["event"] == "told"]

@@ -39,8 +39,7 @@ SECRET = "5ec7e7"
 async def test_a_group_grows_and_shrinks_under_load_and_every_message_is_handled_once_in_order(
     trial, settings, queues
 ) -> None:
-    async with trial.running(trial.discovered("a", group=GROUP), trial.discovered("b", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group=GROUP), trial.discovered("b", group=GROUP)):
         publishing = asyncio.ensure_future(publish_for(trial, 60, per_s=20))
         for count in (6, 3, 8, 1, 4):
             done = await restripe(trial, settings, queues, count)
@@ -54,8 +53,7 @@ async def test_a_group_grows_and_shrinks_under_load_and_every_message_is_handled
 
 
 async def test_what_the_queues_said_of_it_is_in_the_journals_of_their_owners(trial, settings, queues) -> None:
-    async with trial.running(trial.discovered("a", group=GROUP), trial.discovered("b", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group=GROUP), trial.discovered("b", group=GROUP)):
         done = await restripe(trial, settings, queues, 6)
         await asyncio.sleep(1)
     said = [record for record in trial.records() if record["kind"] == "stripes"]
@@ -66,8 +64,7 @@ async def test_what_the_queues_said_of_it_is_in_the_journals_of_their_owners(tri
 async def test_the_depth_of_a_queue_is_asked_for_when_a_step_depends_on_it_and_of_no_other(
     trial, settings, queues
 ) -> None:
-    async with trial.running(trial.discovered("a", group=GROUP), trial.discovered("b", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group=GROUP), trial.discovered("b", group=GROUP)):
         done = await restripe(trial, settings, queues, 6)
         assert len(queues.measured) < 5 * done.moving
         queues.measured.clear()
@@ -103,8 +100,7 @@ async def test_slow_handlers_finish_in_the_old_queue_before_the_new_one_goes_on(
 async def test_who_conducts_may_fail_after_any_step_and_the_next_one_goes_on(
     trial, settings, queues, steps_before_the_end: int
 ) -> None:
-    async with trial.running(trial.discovered("a", group=GROUP), trial.discovered("b", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group=GROUP), trial.discovered("b", group=GROUP)):
         publishing = asyncio.ensure_future(publish_for(trial, 20))
         for attempt in itertools.count():
             queues.calls_left = steps_before_the_end
@@ -123,8 +119,7 @@ async def test_who_conducts_may_fail_after_any_step_and_the_next_one_goes_on(
 async def test_a_member_that_dies_and_one_that_joins_in_the_middle_know_what_is_going_on(
     trial, settings, queues
 ) -> None:
-    async with trial.running(trial.discovered("a", group=GROUP), trial.discovered("b", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group=GROUP), trial.discovered("b", group=GROUP)):
         publishing = asyncio.ensure_future(publish_for(trial, 30))
         joined = trial.running(trial.discovered("c", group=GROUP))
         seen = []
@@ -153,8 +148,7 @@ HOUR_US = 3_600_000_000
 async def test_a_clock_that_is_behind_does_not_make_a_plan_that_members_take_for_old(
     trial, settings, queues, monkeypatch
 ) -> None:
-    async with trial.running(trial.discovered("a", group=GROUP), trial.discovered("b", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group=GROUP), trial.discovered("b", group=GROUP)):
         publishing = asyncio.ensure_future(publish_for(trial, 20))
         ahead = await restripe(trial, settings, queues, 6)
         monkeypatch.setattr(restriper_module, "wall_us", lambda: wall_us() - HOUR_US)
@@ -173,8 +167,7 @@ async def test_a_plan_under_way_that_members_take_for_old_is_renewed_and_goes_on
     """Of an earlier version, by a clock that was behind: it lies in `told` of the queues and no shard has moved."""
     old = StripePlan(7, 6, 4, "s3cr3t")
     topic = record_topic(CONTROL_TOPIC, old)
-    async with trial.running(trial.discovered("a", group=GROUP), trial.discovered("b", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group=GROUP), trial.discovered("b", group=GROUP)):
         publishing = asyncio.ensure_future(publish_for(trial, 20))
         ahead = await restripe(trial, settings, queues, 6)
         for index in range(max(told, 1)):
@@ -215,8 +208,7 @@ async def test_the_secret_is_in_no_log_and_no_error(trial, settings, queues, mon
         lambda topic: PublishRefused(topic, "no room"),
     )
     with capture_logs() as told:
-        async with trial.running(trial.discovered("a", group=GROUP)):
-            await trial.until(lambda: len(trial.active()) == 4)
+        async with trial.at_work(trial.discovered("a", group=GROUP)):
             for error in errors:
                 refusing.append(error)
                 with pytest.raises((SempError, PublishRefused)) as caught:
@@ -235,8 +227,7 @@ async def test_the_secret_is_in_no_log_and_no_error(trial, settings, queues, mon
 async def test_a_queue_that_cannot_be_deleted_is_named_until_it_can(trial, settings, queues) -> None:
     """Somebody who is no member, and never hears that it is over, would have the command wait without a word."""
     told = []
-    async with trial.running(trial.discovered("a", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group=GROUP)):
         browser = MemoryTransport(trial.broker, "browser")
         await browser.open()
         browsing = await browser.bind(QueueName("orders/3"), Epoch(1), lambda _: None)
@@ -313,8 +304,7 @@ async def test_more_queues_than_the_name_of_the_group_has_room_for_are_refused(s
 
 
 async def test_a_record_that_nobody_can_read_stops_its_queue_and_no_other(trial, settings, queues) -> None:
-    async with trial.running(trial.discovered("a", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group=GROUP)):
         topic = record_topic(CONTROL_TOPIC, StripePlan(7, 4, 6, "s3cr3t"))
         await queues.subscribe(QueueName("orders/1"), topic)
         sender = MemoryTransport(trial.broker, "somebody")
@@ -358,14 +348,12 @@ async def test_a_late_request_in_the_cleaning_up_keeps_nobody_waiting_for_a_queu
             await unsubscribe(*late.pop())
         await ensure_fit(queue, unsettled)
 
-    async with trial.running(trial.discovered("a", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group=GROUP)):
         queues.unsubscribe = be_killed
         with pytest.raises(ConnectFailed):
             await restripe(trial, settings, queues, 6)
         queues.unsubscribe = unsubscribe
-    async with trial.running(trial.discovered("b", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("b", group=GROUP)):
         queues.ensure_fit = arrive
         async with asyncio.timeout(120):
             await restripe(trial, settings, queues, 6)
@@ -380,8 +368,7 @@ async def test_a_queue_that_loses_its_topic_while_shards_move_under_a_second_con
     async def work(_):
         await asyncio.sleep(60)
 
-    async with trial.running(trial.discovered("a", work=work, group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", work=work, group=GROUP)):
         await trial.publish(8, 8)
         # Two queues are made, six get the topic, and one its first shard.
         queues.calls_left = 9

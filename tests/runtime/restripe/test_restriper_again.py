@@ -24,8 +24,7 @@ async def test_parking_that_is_turned_on_when_a_shard_has_moved_keeps_nobody_fro
     trial, settings, queues
 ) -> None:
     """Otherwise the shard that was just moving would wait for ever."""
-    async with trial.running(trial.discovered("a", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group=GROUP)):
         # Two queues are made, six get the topic, and one its first shard, which another one loses.
         queues.calls_left = 10
         with pytest.raises(ConnectFailed):
@@ -45,8 +44,7 @@ async def test_the_count_is_stored_by_the_next_run_if_the_one_before_was_killed_
     async def be_killed(_):
         raise ConnectFailed("semp", "killed")
 
-    async with trial.running(trial.discovered("a", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group=GROUP)):
         queues.store_count = be_killed
         with pytest.raises(ConnectFailed):
             await restripe(trial, settings, queues, 6)

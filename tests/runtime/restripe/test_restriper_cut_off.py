@@ -102,8 +102,7 @@ def conductors(trial, settings, monkeypatch):
 async def test_who_was_replaced_does_not_send_its_request_again_when_slow_503s_come(trial, conductors) -> None:
     """It would take a shard from a queue that is to have it again by then."""
     gateway = Gateway(trial.broker, A_SHARD, len(PAUSES_S))
-    async with trial.running(trial.discovered("a", group=GROUP), trial.discovered("b", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group=GROUP), trial.discovered("b", group=GROUP)):
         publishing = asyncio.ensure_future(publish_for(trial, 60))
         replaced = asyncio.ensure_future(conductors.restripe(6, gateway))
         await gateway.slow_request(replaced)
@@ -124,8 +123,7 @@ async def test_who_was_replaced_does_not_send_its_request_again_when_slow_503s_c
 async def test_nothing_leaves_over_semp_once_the_connection_is_lost(trial, conductors, slow: str, count: int) -> None:
     """Neither another attempt, nor the next request of the same step, such as those that delete a queue."""
     gateway = Gateway(trial.broker, slow, 1)
-    async with trial.running(trial.discovered("a", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group=GROUP)):
         restriping = asyncio.ensure_future(conductors.restripe(count, gateway))
         await gateway.slow_request(restriping)
         cut_off_at_s = asyncio.get_running_loop().time()
@@ -137,8 +135,7 @@ async def test_nothing_leaves_over_semp_once_the_connection_is_lost(trial, condu
 
 async def test_a_request_is_given_up_after_its_time_and_leaves_room_for_one_that_is_held(trial, conductors) -> None:
     gateway = Gateway(trial.broker, A_SHARD, 6)
-    async with trial.running(trial.discovered("a", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group=GROUP)):
         restriping = asyncio.ensure_future(conductors.restripe(6, gateway))
         await gateway.slow_request(restriping)
         asked_at_s = asyncio.get_running_loop().time()
@@ -164,8 +161,7 @@ async def test_who_loses_its_connection_while_it_waits_for_members_says_so(trial
 async def test_a_record_that_fails_because_another_took_over_is_no_reason_to_run_again(
     trial, conductors, news_after_s: float
 ) -> None:
-    async with trial.running(trial.discovered("a", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group=GROUP)):
         restriping = asyncio.ensure_future(conductors.restripe(6))
         await conductors.has_session.wait()
         session = conductors.sessions[-1]
@@ -195,8 +191,7 @@ async def test_an_administrator_that_is_refused_throws_nobody_out(trial, conduct
 async def test_who_asks_for_another_number_throws_out_nobody_who_conducts(trial, conductors) -> None:
     """The shard that was just moving would wait for the next run."""
     gateway = Gateway(trial.broker, A_SHARD, 1)
-    async with trial.running(trial.discovered("a", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group=GROUP)):
         restriping = asyncio.ensure_future(conductors.restripe(6, gateway))
         await gateway.slow_request(restriping)
         for count in (3, 4):
@@ -212,8 +207,7 @@ async def test_who_was_stopped_sends_nothing_before_it_is_proved_that_nobody_too
 ) -> None:
     """The news of that is still to be read when the process goes on, and what was to be done next would be done."""
     gateway = Gateway(trial.broker)
-    async with trial.running(trial.discovered("a", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group=GROUP)):
         loop = asyncio.get_running_loop()
         came_before, stopped_at_s = [], []
         take = Restriper._take
@@ -247,8 +241,7 @@ async def test_who_was_stopped_sends_nothing_before_it_is_proved_that_nobody_too
 
 async def test_who_cannot_hear_itself_changes_nothing(trial, conductors) -> None:
     gateway = Gateway(trial.broker)
-    async with trial.running(trial.discovered("a", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group=GROUP)):
         restriping = asyncio.ensure_future(conductors.restripe(6, gateway))
         await conductors.has_session.wait()
         conductors.sessions[0].send_direct = lambda _: None

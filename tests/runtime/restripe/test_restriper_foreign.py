@@ -51,8 +51,7 @@ async def test_a_queue_that_somebody_else_uses_is_not_taken_over(trial, settings
     # Otherwise it would be told to make somebody else's queue fit.
     queues.unfit = "orders/5"
     before = await topics_of(queues)
-    async with trial.running(trial.discovered("a", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group=GROUP)):
         with pytest.raises(QueueUnfit, match=said):
             await restripe(trial, settings, queues, 6)
     assert await topics_of(queues) == before
@@ -70,8 +69,7 @@ async def test_a_queue_that_somebody_takes_into_use_before_the_plan_keeps_it_fro
             await claim(trial, queues, queue, how)
 
     queues.create_queue = create_and_claim
-    async with trial.running(trial.discovered("a", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group=GROUP)):
         with capture_logs() as told, pytest.raises(QueueUnfit, match=said):
             await restripe(trial, settings, queues, 6)
     assert not [each for each in told if each.get("step") == "Publish"]
@@ -82,8 +80,7 @@ async def test_a_queue_that_somebody_takes_into_use_before_the_plan_keeps_it_fro
 @pytest.mark.parametrize("count", [6, 8])
 async def test_what_a_growth_left_that_never_began_is_taken_over(trial, settings, queues, count: int) -> None:
     """By the same growth, with the topics of its records, and by another."""
-    async with trial.running(trial.discovered("a", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group=GROUP)):
         queues.calls_left = 4 + 3  # the topic on the group's own, a new queue, its topic, and one more new queue
         with pytest.raises(ConnectFailed):
             await restripe(trial, settings, queues, 8)
@@ -105,8 +102,7 @@ async def test_a_run_that_goes_on_with_a_published_plan_finds_its_own_records_an
         await subscribe(queue, topic)
 
     queues.subscribe = be_killed
-    async with trial.running(trial.discovered("a", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group=GROUP)):
         with pytest.raises(ConnectFailed):
             await restripe(trial, settings, queues, 6)
         assert await queues.depth(QueueName("orders/5"))
@@ -129,8 +125,7 @@ async def test_queues_beyond_both_layouts_are_left_alone_and_named_at_the_end(
     await publisher.open()
     if topics:
         await publisher.send(Message("invoices/1", b"precious"))
-    async with trial.running(trial.discovered("a", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group=GROUP)):
         with capture_logs() as told:
             done = await restripe(trial, settings, queues, count)
         assert done.moved == done.moving
@@ -148,8 +143,7 @@ async def test_a_run_that_goes_on_with_fewer_queues_leaves_one_beyond_both_layou
     """The settings are old, so only the topics of the records tell which queues the plan knows."""
     trial.broker.create_queue("orders/4", ["invoices/>"])
     queues.adopt("orders/4", ["invoices/>"])
-    async with trial.running(trial.discovered("a", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group=GROUP)):
         delete_queue = queues.delete_queue
 
         async def delete_and_die(queue):

@@ -88,8 +88,7 @@ async def test_members_that_go_by_a_re_striping_that_is_over_are_told_of_its_end
     trial, settings, queues, before: int, after: int
 ) -> None:
     topics = await topics_of(queues)
-    async with trial.running(trial.discovered("a", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group=GROUP)):
         await tell_of_a_re_striping(trial, settings, before, after)
         done = await restripe(trial, settings, queues, 4)
         assert done is not None
@@ -102,8 +101,7 @@ async def test_members_that_go_by_a_re_striping_to_another_number_are_to_be_brou
     trial, settings, queues
 ) -> None:
     """Somebody may have taken its topic from the queues while its plan lay there: a second one would stop them."""
-    async with trial.running(trial.discovered("a", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group=GROUP)):
         await tell_of_a_re_striping(trial, settings, 4, 6)
         with pytest.raises(UserError, match="brought from 4 to 6 queues; expected 6, to end that first"):
             await restripe(trial, settings, queues, 4)

@@ -48,8 +48,7 @@ async def test_a_plan_that_others_left_and_that_does_not_fit_is_taken_away_by_wh
 ) -> None:
     """It came late, from somebody who was replaced: 2 to 6 queues, on a group that has 4."""
     left = StripePlan(7, 2, 6, "s3cr3t")
-    async with trial.running(trial.discovered("a", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group=GROUP)):
         publishing = asyncio.ensure_future(publish_for(trial, 40))
         await queues.subscribe(FIRST, record_topic(CONTROL_TOPIC, left))
         with capture_logs() as told:
@@ -86,8 +85,7 @@ async def disturb_before_the_plan(trial, settings, queues, disturb) -> list[dict
             await disturb(subscribe)
 
     queues.subscribe = subscribe_and_disturb
-    async with trial.running(trial.discovered("a", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group=GROUP)):
         with capture_logs() as told:
             try:
                 await restripe(trial, settings, queues, 3)
@@ -131,8 +129,7 @@ async def test_a_queue_that_was_closed_to_be_deleted_is_deleted_by_the_next_run(
         queues.unfit, queues.delete_queue = queue, delete_queue
         raise ConnectFailed("semp", "killed")
 
-    async with trial.running(trial.discovered("a", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group=GROUP)):
         queues.delete_queue = close_and_die
         with pytest.raises(ConnectFailed):
             await restripe(trial, settings, queues, 3)
@@ -142,8 +139,7 @@ async def test_a_queue_that_was_closed_to_be_deleted_is_deleted_by_the_next_run(
 
 
 async def test_queues_that_a_plan_left_that_never_began_are_named(trial, settings, queues) -> None:
-    async with trial.running(trial.discovered("a", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group=GROUP)):
         queues.calls_left = 4 + 3  # the topic on the group's own, a new queue, its topic, and one more new queue
         with pytest.raises(ConnectFailed):
             await restripe(trial, settings, queues, 8)
@@ -187,8 +183,7 @@ async def test_a_late_request_of_who_was_killed_finds_nothing_to_change(trial, s
         await asyncio.sleep(sent_s + HELD_S - 1 - asyncio.get_running_loop().time())
         await unsubscribe(queue, topic)
 
-    async with trial.running(trial.discovered("a", group=GROUP), trial.discovered("b", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group=GROUP), trial.discovered("b", group=GROUP)):
         publishing = asyncio.ensure_future(publish_for(trial, 60))
         queues.unsubscribe = hold
         with pytest.raises(ConnectFailed):
@@ -220,8 +215,7 @@ async def test_a_late_request_to_store_the_count_of_who_found_nothing_to_move_re
         await store(count)
 
     queues.stored_count, queues.store_count = 3, hold
-    async with trial.running(trial.discovered("a", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group=GROUP)):
         with pytest.raises(ConnectFailed):
             await restripe(trial, settings, queues, 4)
         queues.store_count = store
@@ -233,16 +227,14 @@ async def test_a_late_request_to_store_the_count_of_who_found_nothing_to_move_re
 
 
 async def test_who_follows_nobody_waits_for_no_late_request(trial, settings, queues) -> None:
-    async with trial.running(trial.discovered("a", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group=GROUP)):
         began_s = asyncio.get_running_loop().time()
         await restripe(trial, settings, queues, 6)
         assert asyncio.get_running_loop().time() - began_s < HELD_S
 
 
 async def test_a_shard_that_has_lost_its_queue_meanwhile_is_told_of_at_the_end(trial, settings, queues) -> None:
-    async with trial.running(trial.discovered("a", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group=GROUP)):
         unsubscribe = queues.unsubscribe
 
         async def lose_another(queue, topic):
@@ -264,8 +256,7 @@ async def test_the_count_is_stored_while_nobody_can_begin_another_re_striping(tr
         seen.append((count, told_of({name: await queues.subscriptions(QueueName(name)) for name in queues.names()})))
 
     queues.store_count = store
-    async with trial.running(trial.discovered("a", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group=GROUP)):
         done = await restripe(trial, settings, queues, 6)
     assert seen == [(6, {done.plan})]
 
@@ -370,8 +361,7 @@ async def test_a_late_request_takes_its_topic_from_no_queue_that_is_to_have_the_
         late.append(loop.create_task(arrive(queue, topic)))
         raise ConnectFailed("semp", "no answer")
 
-    async with trial.running(trial.discovered("a", group=GROUP), trial.discovered("b", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group=GROUP), trial.discovered("b", group=GROUP)):
         publishing = asyncio.ensure_future(publish_for(trial, 60))
         queues.subscribe, queues.unsubscribe = subscribe_until_parking_comes, hold
         with pytest.raises(ConnectFailed):
@@ -398,8 +388,7 @@ async def test_a_plan_in_the_middle_of_its_way_is_no_leftover_where_a_queue_lack
             queues.unsubscribe = unsubscribe
             raise ConnectFailed("semp", "killed")
 
-    async with trial.running(trial.discovered("a", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group=GROUP)):
         queues.unsubscribe = be_killed
         with pytest.raises(ConnectFailed):
             await restripe(trial, settings, queues, 6)

@@ -59,8 +59,7 @@ async def test_counted_members_keep_at_least_a_queue_each_and_have_new_ones_by_n
     """With fewer, none of them could start again, nor one that counts otherwise, as long as others run."""
     before = await topics_of(queues)
     counted = (trial.member(index, 3, rebind={"mode": "cooperative"}, group=GROUP) for index in range(3))
-    async with trial.running(*counted):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(*counted):
         with pytest.raises(UserError, match=r"2, and member member-0 is one of 3 by membership\.count; .* 3 or more"):
             await asyncio.wait_for(restripe(trial, settings, queues, 2), 60)
         assert await topics_of(queues) == before
@@ -81,8 +80,7 @@ async def test_a_version_that_comes_before_the_plan_keeps_it_from_being_publishe
 
     queues.subscribe = subscribe_and_disturb
     before = await topics_of(queues)
-    async with trial.running(trial.discovered("a", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group=GROUP)):
         with capture_logs() as told, pytest.raises(UserError, match=OTHER):
             await restripe(trial, settings, queues, 3)
     assert not [each for each in told if each.get("step") == "Publish"]
@@ -114,8 +112,7 @@ async def test_a_version_that_comes_later_is_told_with_what_is_waited_for(trial,
             old.send_direct(Message(CONTROL_TOPIC, OLD_BEAT))
         told.append(progress.waiting_for)
 
-    async with trial.running(trial.discovered("a", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group=GROUP)):
         done = await restripe(trial, settings, queues, 6, speak_when_a_shard_has_moved)
     assert done.moved == done.moving
     assert any(OTHER in each for each in told)
@@ -124,8 +121,7 @@ async def test_a_version_that_comes_later_is_told_with_what_is_waited_for(trial,
 
 async def refused(trial, settings, queues) -> PublishRefused:
     """A re-striping whose records one queue refuses."""
-    async with trial.running(trial.discovered("a", group=GROUP)):
-        await trial.until(lambda: len(trial.active()) == 4)
+    async with trial.at_work(trial.discovered("a", group=GROUP)):
         engine = trial.broker.engine
         narrow = replace(engine.queue_status(DEFAULT_VPN, SMALL).settings, max_message_bytes=10)
         trial.broker.post(engine.administration.change_queue(DEFAULT_VPN, SMALL, narrow))
